@@ -1,0 +1,210 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cred is the identity a process is started with.
+type Cred struct {
+	UID, GID uint32
+	Groups   []uint32 // supplementary groups
+}
+
+// Spec describes a process to start.
+type Spec struct {
+	ID     uint64     // run; unique for the life of the table, 0 is reserved for orphans
+	Name   string     // service, for the tag in the environment
+	Argv   []string   // Argv[0] is looked up in the PATH of Env unless it holds a slash
+	Env    []string   // whole environment; the tag is added to it
+	Dir    string     // working directory, "" keeps hinit's
+	Cred   *Cred      // nil keeps hinit's identity
+	Files  []*os.File // descriptors 0, 1, 2, ...; a nil entry, and a missing one below 3, is /dev/null
+	TTY    bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
+	Limits []Limit    // resource limits, in force before the first instruction of the command
+}
+
+// TagVar is the environment variable by which the processes of a run are recognised wherever they went.
+const TagVar = "HINIT_RUN"
+
+// SpawnError says why a process could not be started.
+type SpawnError struct {
+	What string // the command or the directory at fault
+	Err  error
+}
+
+// Error implements error.
+func (e *SpawnError) Error() string { return fmt.Sprintf("cannot start %q: %v", e.What, e.Err) }
+
+// Unwrap returns the reason.
+func (e *SpawnError) Unwrap() error { return e.Err }
+
+// ShellCode returns the exit code a shell would give: 127 when the command was not found, else 126.
+func (e *SpawnError) ShellCode() int {
+	if errors.Is(e.Err, unix.ENOENT) || errors.Is(e.Err, unix.ENOTDIR) {
+		return 127
+	}
+	return 126
+}
+
+// Permanent reports whether trying again without changing the definition is pointless.
+func (e *SpawnError) Permanent() bool { return errors.Is(e.Err, errNoCommand) }
+
+var errNoCommand = errors.New("the command is empty")
+
+// Spawn starts a process and returns its process id. It blocks until the kernel has replaced the child's image: well
+// under a millisecond, unless the file system that holds the command or the directory hangs. The error is a *SpawnError.
+func (t *Table) Spawn(spec Spec) (int, error) {
+	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
+		return 0, &SpawnError{spec.Name, errNoCommand}
+	}
+	path, err := lookPath(spec.Argv[0], spec.Env)
+	if err != nil {
+		return 0, &SpawnError{spec.Argv[0], err}
+	}
+	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.nonce, spec.ID)
+	env := append(make([]string, 0, len(spec.Env)+1), spec.Env...)
+	env = append(env, tag)
+	argv := spec.Argv
+	if len(spec.Limits) > 0 {
+		argv = limitArgv(spec.Limits, path, argv)
+		path = selfExe
+	}
+	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.files(spec.Files), Sys: sysProcAttr(spec)}
+	pid, err := t.fork(path, argv, &attr)
+	if err != nil {
+		what := spec.Argv[0]
+		if spec.Dir != "" && unix.Access(spec.Dir, unix.X_OK) != nil && unix.Access(path, unix.F_OK) == nil {
+			what = spec.Dir
+		}
+		return 0, &SpawnError{what, err}
+	}
+	t.owned[pid] = spec.ID
+	t.runs[spec.ID] = &run{id: spec.ID, tag: tag, main: pid, group: pid, session: !spec.TTY, cred: spec.Cred}
+	return pid, nil
+}
+
+func sysProcAttr(spec Spec) *syscall.SysProcAttr {
+	sys := &syscall.SysProcAttr{}
+	if spec.TTY {
+		// In the child, between fork and exec: with every signal blocked there, so SIGTTOU can't stop it.
+		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
+	} else {
+		sys.Setsid = true
+	}
+	if c := spec.Cred; c != nil {
+		sys.Credential = &syscall.Credential{Uid: c.UID, Gid: c.GID, Groups: c.Groups}
+	}
+	return sys
+}
+
+func (t *Table) files(files []*os.File) []uintptr {
+	fds := make([]uintptr, max(len(files), 3))
+	for i := range fds {
+		if i < len(files) && files[i] != nil {
+			fds[i] = files[i].Fd()
+		} else {
+			fds[i] = t.null.Fd()
+		}
+	}
+	return fds
+}
+
+// fork starts the child with an empty signal mask: a child inherits the mask of the thread that forks it, and hinit may
+// itself have been started with signals blocked.
+func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+	if t.masked {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var empty, old unix.Sigset_t
+		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &empty, &old); err == nil {
+			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
+		}
+	}
+	return syscall.ForkExec(path, argv, attr)
+}
+
+// lookPath finds an executable as execvp(3) does, in the PATH of env.
+func lookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	var path string
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	found := error(unix.ENOENT)
+	for _, dir := range filepath.SplitList(path) {
+		if dir == "" {
+			dir = "."
+		}
+		file := dir + "/" + name
+		var st unix.Stat_t
+		if unix.Stat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			continue
+		}
+		if st.Mode&0o111 == 0 {
+			found = unix.EACCES
+			continue
+		}
+		return file, nil
+	}
+	return "", found
+}
+
+// Limit is a resource limit as setrlimit(2) takes it.
+type Limit struct {
+	Resource   int
+	Soft, Hard uint64 // unix.RLIM_INFINITY is unlimited
+}
+
+// LimitsName is the argv[0] under which hinit's binary applies limits to itself and then becomes the command. setrlimit
+// works on the caller only, and prlimit on a process of another user needs a capability that containers lack.
+const LimitsName = "hinit-limits"
+
+const selfExe = "/proc/self/exe"
+
+func limitArgv(limits []Limit, path string, argv []string) []string {
+	out := []string{LimitsName}
+	for _, l := range limits {
+		out = append(out, strconv.Itoa(l.Resource)+":"+strconv.FormatUint(l.Soft, 10)+":"+strconv.FormatUint(l.Hard, 10))
+	}
+	return append(append(out, "--", path), argv...)
+}
+
+// LimitsMain is the program behind LimitsName: it sets the limits and executes the command. It returns only when that
+// failed, with the exit code and the reason.
+func LimitsMain(argv []string) (int, error) {
+	var limits []Limit
+	i := 1
+	for ; i < len(argv) && argv[i] != "--"; i++ {
+		var l Limit
+		if _, err := fmt.Sscanf(argv[i], "%d:%d:%d", &l.Resource, &l.Soft, &l.Hard); err != nil {
+			return 126, fmt.Errorf("cannot read limit %q: %w", argv[i], err)
+		}
+		limits = append(limits, l)
+	}
+	if len(argv) < i+3 {
+		return 126, errNoCommand
+	}
+	for _, l := range limits {
+		// unix.Setrlimit tells the Go runtime too, so that exec does not put its saved RLIMIT_NOFILE back.
+		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil {
+			return 126, fmt.Errorf("cannot set limit %d to %d: %w", l.Resource, l.Soft, err)
+		}
+	}
+	path := argv[i+1]
+	err := syscall.Exec(path, argv[i+2:], os.Environ())
+	e := &SpawnError{path, err}
+	return e.ShellCode(), e
+}

@@ -1,0 +1,141 @@
+package proc
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Table is the set of processes that this process started and has not buried. One goroutine owns it: no method may be
+// called from two.
+type Table struct {
+	owned  map[int]uint64  // live main process → run
+	runs   map[uint64]*run // until Forget
+	null   *os.File
+	nonce  string // tells this table's runs from those of another hinit on the same machine
+	masked bool   // hinit was started with signals blocked
+	proc   *scanner
+}
+
+// run is what is known of the processes of one run.
+type run struct {
+	id      uint64
+	tag     string
+	main    int  // 0 once it is buried
+	group   int  // its process group, as long as the main process or a known member holds the number
+	session bool // the group is a session of its own too
+	cred    *Cred
+	members map[int]uint64 // others of the run that are known: process id → start time
+}
+
+// Exit is a buried child.
+type Exit struct {
+	ID       uint64 // its run; 0 is an orphan
+	PID      int
+	Code     int // -1 when ended by a signal
+	Signal   int // 0 when it exited
+	Core     bool
+	Leftover bool // processes of the run are still alive
+	CPU      time.Duration
+	MaxRSS   int64 // bytes
+}
+
+// New returns a table. When this process is not PID 1 it becomes a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
+// the orphans of its services come to it all the same.
+func New() (*Table, error) {
+	if os.Getpid() != 1 {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return nil, fmt.Errorf("cannot become a subreaper: %w", err)
+		}
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s for the input of services: %w", os.DevNull, err)
+	}
+	nonce := make([]byte, 8)
+	_, _ = rand.Read(nonce) // never fails (crypto/rand)
+	t := &Table{
+		owned: make(map[int]uint64), runs: make(map[uint64]*run), null: null, nonce: hex.EncodeToString(nonce),
+		proc: newScanner(),
+	}
+	var mask, empty unix.Sigset_t
+	if unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) == nil {
+		t.masked = mask != empty
+	}
+	return t, nil
+}
+
+// Signal signals the main process of a run. The error is os.ErrProcessDone when it is buried.
+func (t *Table) Signal(id uint64, signal int) error {
+	r := t.runs[id]
+	if r == nil || r.main == 0 {
+		return os.ErrProcessDone
+	}
+	if err := unix.Kill(r.main, syscall.Signal(signal)); err != nil {
+		return fmt.Errorf("cannot signal process %d: %w", r.main, err)
+	}
+	// A stopped process acts on nothing but KILL until it is continued (signal(7)).
+	if s := syscall.Signal(signal); s == unix.SIGTERM || s == unix.SIGINT || s == unix.SIGHUP || s == unix.SIGQUIT {
+		_ = unix.Kill(r.main, unix.SIGCONT)
+	}
+	return nil
+}
+
+// Reap buries every child that has ended and reports each of them, in the order the kernel gives. With trees it looks,
+// while an ended main process still holds its numbers, for what the run left behind. It returns whether no child is left.
+// It never blocks. each may call Spawn, Signal and SignalTree.
+func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
+	t.proc.forget()
+	for {
+		pid, none := peek()
+		if pid == 0 {
+			return none
+		}
+		id := t.owned[pid]
+		x := Exit{ID: id, PID: pid}
+		if r := t.runs[id]; r != nil {
+			if trees {
+				x.Leftover = t.leftBehind(r)
+			}
+			r.main = 0
+		}
+		delete(t.owned, pid)
+		status, usage := bury(pid)
+		x.Code = status.ExitStatus()
+		if status.Signaled() {
+			x.Code, x.Signal, x.Core = -1, int(status.Signal()), status.CoreDump()
+		}
+		x.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+		x.MaxRSS = usage.Maxrss * 1024
+		each(x)
+	}
+}
+
+// Forget drops what is known of a run. Its living processes, if any, are orphans from then on.
+func (t *Table) Forget(id uint64) {
+	if r := t.runs[id]; r != nil && r.main == 0 {
+		delete(t.runs, id)
+	}
+}
+
+// TakeTerminal makes this process's own group the foreground group of a terminal again, after a child had it. It is
+// harmless when the terminal is not this session's.
+func TakeTerminal(tty *os.File) error {
+	var block, old unix.Sigset_t
+	block.Val[0] = 1 << (uint(unix.SIGTTOU) - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old); err != nil {
+		return fmt.Errorf("cannot block SIGTTOU: %w", err)
+	}
+	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
+	err := unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPGRP, unix.Getpgrp())
+	if err != nil && !errors.Is(err, unix.ENOTTY) {
+		return fmt.Errorf("cannot take the terminal back: %w", err)
+	}
+	return nil
+}

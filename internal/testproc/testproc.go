@@ -1,0 +1,149 @@
+// Package testproc turns a test binary into misbehaving children, for tests of everything that handles processes. A test
+// package calls [Main] first thing in its TestMain and starts children with [Argv]. It owns no goroutine but those of the
+// children it becomes.
+package testproc
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// prefix marks the argv[0] under which the binary is such a child.
+const prefix = "testproc:"
+
+// Argv returns the arguments that start a child with a role and its parameters. The command to execute is the test
+// binary itself (/proc/self/exe), which Argv puts after the marker: run Argv()[0] with the whole slice as argv.
+func Argv(role string, params ...string) []string {
+	return append([]string{"/proc/self/exe", prefix + role}, params...)
+}
+
+// Main becomes the child if the process was started as one, and does not return then.
+func Main() {
+	if len(os.Args) < 2 || !strings.HasPrefix(os.Args[1], prefix) {
+		return
+	}
+	os.Exit(run(strings.TrimPrefix(os.Args[1], prefix), os.Args[2:]))
+}
+
+func run(role string, params []string) int {
+	param := func(i int, def string) string {
+		if i < len(params) {
+			return params[i]
+		}
+		return def
+	}
+	number := func(i, def int) int {
+		n, err := strconv.Atoi(param(i, strconv.Itoa(def)))
+		if err != nil {
+			return def
+		}
+		return n
+	}
+	switch role {
+	case "exit": // exit CODE [DELAY_MS]
+		time.Sleep(time.Duration(number(1, 0)) * time.Millisecond)
+		return number(0, 0)
+	case "sleep": // ends by the default action of a signal
+		say("ready")
+		forever()
+	case "obey": // obey [CODE]: TERM ends it with an exit code
+		term := make(chan os.Signal, 1)
+		signal.Notify(term, syscall.SIGTERM)
+		say("ready")
+		<-term
+		return number(0, 0)
+	case "deaf": // TERM does nothing
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
+		say("ready")
+		forever()
+	case "escape": // escape clean|tagged [deaf]: starts a daemon by double fork and setsid, then sleeps
+		return escape(params)
+	case "middle": // the process in the middle of a double fork
+		pid, err := start(params[0] == "clean", true, "leaf", params[1:]...)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		fmt.Println(pid)
+	case "leaf": // leaf [deaf]
+		if param(0, "") == "deaf" {
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
+		}
+		forever()
+	case "children": // children N: starts N sleeping children in its own group, then sleeps
+		for range number(0, 1) {
+			if _, err := start(false, false, "leaf"); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+		}
+		say("ready")
+		forever()
+	case "status": // prints its /proc/self/status
+		b, _ := os.ReadFile("/proc/self/status")
+		_, _ = os.Stdout.Write(b)
+	case "env":
+		for _, kv := range os.Environ() {
+			fmt.Println(kv)
+		}
+	case "ids": // pid, group, session, directory
+		sid, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
+		wd, _ := os.Getwd()
+		fmt.Println(os.Getpid(), syscall.Getpgrp(), sid, wd)
+	default:
+		fmt.Fprintf(os.Stderr, "testproc: no role %q\n", role)
+		return 2
+	}
+	return 0
+}
+
+func say(line string) { _, _ = io.WriteString(os.Stdout, line+"\n") }
+
+func forever() {
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
+func escape(params []string) int {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 1
+	}
+	env := os.Environ()
+	pid, err := syscall.ForkExec("/proc/self/exe", Argv("middle", params...), &syscall.ProcAttr{
+		Env: env, Files: []uintptr{0, w.Fd(), 2}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	_ = w.Close()
+	buf := make([]byte, 32)
+	n, _ := r.Read(buf)
+	var ws syscall.WaitStatus
+	_, _ = syscall.Wait4(pid, &ws, 0, nil)
+	_, _ = os.Stdout.Write(buf[:n]) // the daemon's process id
+	forever()
+	return 0
+}
+
+func start(clean, session bool, role string, params ...string) (int, error) {
+	env := os.Environ()
+	if clean {
+		env = nil
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0, err
+	}
+	return syscall.ForkExec("/proc/self/exe", Argv(role, params...), &syscall.ProcAttr{
+		Env: env, Files: []uintptr{null.Fd(), null.Fd(), 2}, Sys: &syscall.SysProcAttr{Setsid: session},
+	})
+}
