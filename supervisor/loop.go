@@ -1,0 +1,438 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"hinit/internal/proc"
+)
+
+// Errors of the calls that talk to the loop.
+var (
+	ErrUnknown  = errors.New("no such service")
+	ErrStopping = errors.New("the container is stopping")
+	ErrCmd      = errors.New("it is the container's CMD, which runs once")
+)
+
+// Spawner starts, signals and buries processes. [proc.Table] is the real one. Only the loop calls it, and none of its
+// calls may wait for anything but the kernel.
+type Spawner interface {
+	// Spawn starts a process; its run is known by spec.ID from then on.
+	Spawn(spec proc.Spec) (pid int, err error)
+	// Observe looks at the processes of a run, so that they are known after they have lost their parents.
+	Observe(id uint64)
+	// Signal signals the main process of a run.
+	Signal(id uint64, signal int) error
+	// SignalTree signals every process of a run and returns how many it found.
+	SignalTree(id uint64, signal int) int
+	// SignalRest signals every descendant.
+	SignalRest(signal int)
+	// Reap buries every child that has ended, reports each, and says whether no child is left. With trees it also finds
+	// out what an ended main process left behind.
+	Reap(trees bool, each func(proc.Exit)) (childless bool)
+	// Gone reports which of the given runs have no living process.
+	Gone(ids []uint64) []uint64
+	// Forget drops what is known of a run.
+	Forget(id uint64)
+}
+
+// LogSink gives processes their standard output and error. The calls must not block.
+type LogSink interface {
+	// Pipes returns the write ends for the next run of a service. The loop closes them after the spawn.
+	Pipes(name string) (stdout, stderr *os.File, err error)
+	// Tail calls done, from another goroutine, with the last lines of the service once what it wrote so far is read.
+	Tail(name string, done func(lines []string))
+}
+
+// Unit is a service as the loop runs it.
+type Unit struct {
+	Name    string
+	Profile string
+	Kind    Kind
+	Policy  Policy
+	Spec    proc.Spec // ID and Files are filled in at each start, Files only when Stdio is nil
+	Stdio   []*os.File
+	Log     string
+	Needs   []string
+}
+
+// Config is what a Loop is made of.
+type Config struct {
+	Procs    Spawner
+	Logs     LogSink
+	Budget   time.Duration         // of a container shutdown
+	Children <-chan os.Signal      // SIGCHLD, capacity 1
+	Signals  <-chan os.Signal      // the signals OnSignal understands
+	OnSignal func(os.Signal) Event // what a signal means, nil for nothing; called in the loop
+	OOMKills func() uint64         // the container's count of out-of-memory kills; nil when unknown
+}
+
+// Loop owns the machine and everything that changes. Run is its goroutine; all other methods may be called from any
+// goroutine.
+type Loop struct {
+	cfg      Config
+	machine  Machine
+	units    map[string]*unit
+	runs     map[uint64]string // live or lingering runs → service
+	lingers  []uint64          // runs whose main process is gone and whose tree is not
+	requests chan request
+	ended    chan struct{}
+	code     int
+	done     bool
+	orphans  atomic.Uint64
+	oomKills uint64
+	dropped  bool // a service is gone since the last snapshot
+
+	snapshot atomic.Pointer[Snapshot]
+	news     bell
+	history  Ring
+}
+
+type unit struct {
+	Unit
+	view  *Service
+	dirty bool
+}
+
+type request struct {
+	event Event
+	unit  *Unit // for Add
+	reply chan error
+}
+
+// NewLoop returns a loop that is not running yet.
+func NewLoop(cfg Config) *Loop {
+	l := &Loop{
+		cfg:      cfg,
+		machine:  Machine{Budget: cfg.Budget, Random: rand.Float64},
+		units:    make(map[string]*unit),
+		runs:     make(map[uint64]string),
+		requests: make(chan request, 64),
+		ended:    make(chan struct{}),
+	}
+	l.snapshot.Store(&Snapshot{})
+	if cfg.OOMKills != nil {
+		l.oomKills = cfg.OOMKills()
+	}
+	return l
+}
+
+// Snapshot returns the state of all services. It never blocks.
+func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
+
+// News returns a channel that is closed when the snapshot changes. Take it before looking at the snapshot.
+func (l *Loop) News() <-chan struct{} { return l.news.wait() }
+
+// History returns the event history.
+func (l *Loop) History() *Ring { return &l.history }
+
+// Orphans returns how many processes were buried that nobody owned. It never blocks.
+func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
+
+// Ended returns a channel that is closed when Run is about to return.
+func (l *Loop) Ended() <-chan struct{} { return l.ended }
+
+// Do hands an event to the loop and waits until it has been taken in: the snapshot shows its effect when Do returns. The
+// error is ErrUnknown or ErrCmd for a command that has no target, ErrStopping once the container is shutting down, or
+// that of ctx.
+func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
+
+// Register adds a service, or replaces the definition of a known one for its next start.
+func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
+	return l.ask(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs}, unit: &u})
+}
+
+func (l *Loop) ask(ctx context.Context, r request) error {
+	r.reply = make(chan error, 1)
+	select {
+	case l.requests <- r:
+	case <-l.ended:
+		return ErrStopping
+	case <-ctx.Done():
+		return fmt.Errorf("cannot reach the supervisor: %w", context.Cause(ctx))
+	}
+	select {
+	case err := <-r.reply:
+		return err
+	case <-l.ended:
+		return ErrStopping
+	case <-ctx.Done():
+		return fmt.Errorf("cannot get an answer of the supervisor: %w", context.Cause(ctx))
+	}
+}
+
+// Post hands an event to the loop without waiting for its effect. It waits only while the loop's inbox is full, and
+// gives up when the loop has ended.
+func (l *Loop) Post(e Event) {
+	select {
+	case l.requests <- request{event: e}:
+	case <-l.ended:
+	}
+}
+
+// batch is how many more pending inputs one turn takes in before it publishes.
+const batch = 64
+
+// Run supervises until the container has been shut down and returns its exit code. It must be called once.
+func (l *Loop) Run() int {
+	defer close(l.ended)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	l.reap() // processes may have ended before anybody listened
+	var answers []request
+	for {
+		for i := 0; i < batch && !l.done; i++ {
+			select {
+			case r := <-l.requests:
+				answers = l.take(r, answers)
+				continue
+			case <-l.cfg.Children:
+				l.reap()
+				continue
+			case s := <-l.cfg.Signals:
+				l.signal(s)
+				continue
+			default:
+			}
+			break
+		}
+		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
+			l.step(Tick{})
+		}
+		l.publish()
+		for _, r := range answers {
+			r.reply <- nil
+		}
+		answers = answers[:0]
+		if l.done {
+			return l.code
+		}
+		var alarm <-chan time.Time
+		if at, ok := l.machine.Deadline(); ok {
+			timer.Reset(time.Until(at))
+			alarm = timer.C
+		} else {
+			timer.Stop()
+		}
+		select {
+		case r := <-l.requests:
+			answers = l.take(r, answers)
+		case <-l.cfg.Children:
+			l.reap()
+		case s := <-l.cfg.Signals:
+			l.signal(s)
+		case <-alarm:
+			l.step(Tick{})
+		}
+	}
+}
+
+// take carries a request out. A good one is answered after the snapshot shows it, a bad one at once.
+func (l *Loop) take(r request, answers []request) []request {
+	err := l.admit(r)
+	switch {
+	case err == nil:
+		if r.unit != nil {
+			if known := l.units[r.unit.Name]; known != nil {
+				known.Unit, known.dirty = *r.unit, true
+			} else {
+				l.units[r.unit.Name] = &unit{Unit: *r.unit, dirty: true}
+			}
+		}
+		l.step(r.event)
+		if r.reply != nil {
+			answers = append(answers, r)
+		}
+	case r.reply != nil:
+		r.reply <- err
+	}
+	return answers
+}
+
+func (l *Loop) admit(r request) error {
+	name := target(r.event)
+	switch r.event.(type) {
+	case Start, Stop, Restart, Remove, Inputs:
+		u := l.units[name]
+		switch {
+		case u == nil:
+			return ErrUnknown
+		case u.Policy.Once:
+			return ErrCmd
+		case l.machine.Stopping():
+			return ErrStopping
+		}
+	case Add:
+		if r.unit == nil {
+			return ErrUnknown
+		}
+		if l.machine.Stopping() {
+			return ErrStopping
+		}
+	}
+	return nil
+}
+
+func (l *Loop) signal(s os.Signal) {
+	if e := l.cfg.OnSignal(s); e != nil {
+		l.step(e)
+	}
+}
+
+// step feeds the machine and carries out what it asks for, including what follows from that.
+func (l *Loop) step(e Event) {
+	var follow []Event
+	for _, a := range l.machine.Step(time.Now(), e) {
+		switch a := a.(type) {
+		case Spawn:
+			follow = append(follow, l.spawn(a))
+		case Signal:
+			if !l.machine.Stopping() { // the end of the container takes everything anyway
+				l.cfg.Procs.Observe(a.Run)
+			}
+			// A main process that has ended and is not buried yet takes the signal silently; its exit follows.
+			_ = l.cfg.Procs.Signal(a.Run, a.Signal)
+		case SignalTree:
+			if l.cfg.Procs.SignalTree(a.Run, a.Signal) == 0 {
+				follow = append(follow, Gone{a.Name, a.Run})
+			}
+		case SignalRest:
+			l.cfg.Procs.SignalRest(a.Signal)
+		case Changed:
+			if u := l.units[a.Name]; u != nil {
+				u.dirty = true
+			}
+		case Note:
+			l.history.add(a.Record)
+		case Dropped:
+			delete(l.units, a.Name)
+			l.dropped = true
+		case Finish:
+			l.done, l.code = true, a.Code
+		}
+	}
+	for _, e := range follow {
+		l.step(e)
+	}
+	if l.machine.phase == sweeping && !l.machine.swept && !l.done {
+		l.reap()
+	}
+}
+
+// spawn starts a run. The error tells the command and, where it may be at fault, the directory.
+func (l *Loop) spawn(a Spawn) Event {
+	u := l.units[a.Name]
+	spec := u.Spec
+	spec.ID, spec.Name = a.Run, a.Name
+	if u.Stdio != nil {
+		spec.Files = u.Stdio
+	} else {
+		stdout, stderr, err := l.cfg.Logs.Pipes(a.Name)
+		if err != nil {
+			return SpawnFailed{Name: a.Name, Error: err.Error(), Code: 126}
+		}
+		defer closeAll(stdout, stderr)
+		spec.Files = []*os.File{nil, stdout, stderr}
+	}
+	pid, err := l.cfg.Procs.Spawn(spec)
+	if err != nil {
+		failed := SpawnFailed{Name: a.Name, Error: err.Error(), Code: 126}
+		if bad := (*proc.SpawnError)(nil); errors.As(err, &bad) {
+			failed.Code, failed.Permanent = bad.ShellCode(), bad.Permanent()
+		}
+		return failed
+	}
+	l.runs[a.Run] = a.Name
+	return Spawned{a.Name, pid}
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close() // our copies of pipe ends: nothing was written through them
+		}
+	}
+}
+
+// reap buries what has ended and tells the machine.
+func (l *Loop) reap() {
+	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
+	if len(l.lingers) > 0 {
+		for _, id := range l.cfg.Procs.Gone(l.lingers) {
+			l.forget(id)
+		}
+	}
+	if childless && l.machine.Stopping() {
+		l.step(Swept{})
+	}
+}
+
+func (l *Loop) exited(x proc.Exit) {
+	name, owned := l.runs[x.ID]
+	if !owned {
+		l.orphans.Add(1)
+		return
+	}
+	u := l.units[name]
+	e := Exited{Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover}
+	if x.Signal == 9 && l.cfg.OOMKills != nil {
+		kills := l.cfg.OOMKills()
+		e.OOM = kills > l.oomKills
+		l.oomKills = kills
+	}
+	if x.Leftover {
+		l.lingers = append(l.lingers, x.ID)
+	} else {
+		delete(l.runs, x.ID)
+		l.cfg.Procs.Forget(x.ID)
+	}
+	l.step(e)
+	if u != nil && u.Stdio == nil {
+		id := x.ID
+		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(Tailed{name, id, lines}) })
+	}
+}
+
+// forget ends a lingering run: nothing of it is alive any more.
+func (l *Loop) forget(id uint64) {
+	name := l.runs[id]
+	delete(l.runs, id)
+	for i, other := range l.lingers {
+		if other == id {
+			l.lingers = append(l.lingers[:i], l.lingers[i+1:]...)
+			break
+		}
+	}
+	l.cfg.Procs.Forget(id)
+	l.step(Gone{name, id})
+}
+
+// publish makes what has changed visible to readers.
+func (l *Loop) publish() {
+	old := l.snapshot.Load()
+	changed := l.dropped || old.Stopping != l.machine.Stopping()
+	for _, s := range l.machine.order {
+		if u := l.units[s.name]; u.dirty {
+			u.view, u.dirty = s.snapshot(&u.Unit), false
+			changed = true
+		}
+	}
+	if !changed {
+		return
+	}
+	l.dropped = false
+	next := &Snapshot{
+		Services: make([]*Service, len(l.machine.order)),
+		Stopping: l.machine.Stopping(),
+	}
+	for i, s := range l.machine.order {
+		next.Services[i] = l.units[s.name].view
+	}
+	l.snapshot.Store(next)
+	l.news.ring()
+}

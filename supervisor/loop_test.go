@@ -1,0 +1,379 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/internal/proc"
+)
+
+// fakeProcs is a kernel without processes: tests end them by hand.
+type fakeProcs struct {
+	mu      sync.Mutex
+	pid     int
+	live    map[uint64]int
+	ended   []proc.Exit
+	signals []string
+	obey    bool // a stop signal ends the process at once
+	sigchld chan os.Signal
+	fail    error
+	spawned int
+	rest    bool
+}
+
+func newFakeProcs() *fakeProcs {
+	return &fakeProcs{pid: 100, live: map[uint64]int{}, sigchld: make(chan os.Signal, 1)}
+}
+
+func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return 0, f.fail
+	}
+	f.pid++
+	f.spawned++
+	f.live[spec.ID] = f.pid
+	return f.pid, nil
+}
+
+func (f *fakeProcs) obeying() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.obey = true
+}
+
+// failing makes every spawn fail, nil makes them work again.
+func (f *fakeProcs) failing(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = err
+}
+
+// end ends a process, as a test does from outside the loop.
+func (f *fakeProcs) end(id uint64, code, signal int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.die(id, code, signal)
+}
+
+func (f *fakeProcs) die(id uint64, code, signal int) {
+	f.ended = append(f.ended, proc.Exit{ID: id, PID: f.live[id], Code: code, Signal: signal})
+	delete(f.live, id)
+	select {
+	case f.sigchld <- syscall.SIGCHLD:
+	default:
+	}
+}
+
+func (f *fakeProcs) Signal(id uint64, signal int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.signals = append(f.signals, syscall.Signal(signal).String())
+	if f.live[id] != 0 && f.obey {
+		f.die(id, -1, signal)
+	}
+	return nil
+}
+
+func (f *fakeProcs) SignalTree(id uint64, signal int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.signals = append(f.signals, "tree "+syscall.Signal(signal).String())
+	if f.live[id] == 0 {
+		return 0
+	}
+	f.die(id, -1, signal)
+	return 1
+}
+
+func (f *fakeProcs) SignalRest(int) { f.rest = true }
+
+func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
+	for {
+		f.mu.Lock()
+		if len(f.ended) == 0 {
+			defer f.mu.Unlock()
+			return len(f.live) == 0
+		}
+		x := f.ended[0]
+		f.ended = f.ended[1:]
+		f.mu.Unlock()
+		each(x)
+	}
+}
+
+func (f *fakeProcs) Observe(uint64)                        {}
+func (f *fakeProcs) Gone(ids []uint64) []uint64            { return ids }
+func (f *fakeProcs) Forget(uint64)                         {}
+func (f *fakeProcs) Pipes(string) (_, _ *os.File, _ error) { return nil, nil, nil }
+
+func (f *fakeProcs) Tail(_ string, done func([]string)) { go done([]string{"last words"}) }
+
+// bench runs a loop over fake processes inside a synctest bubble.
+type bench struct {
+	*Loop
+	procs   *fakeProcs
+	signals chan os.Signal
+	code    chan int
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{procs: newFakeProcs(), signals: make(chan os.Signal, 1), code: make(chan int, 1)}
+	b.Loop = NewLoop(Config{
+		Procs: b.procs, Logs: b.procs, Budget: 8 * time.Second, Children: b.procs.sigchld, Signals: b.signals,
+		OnSignal: func(os.Signal) Event { return Shutdown{Reason: "signal"} },
+	})
+	b.machine.Random = func() float64 { return 0.5 }
+	go func() { b.code <- b.Run() }()
+	return b
+}
+
+func (b *bench) register(t *testing.T, name string, want Want) {
+	t.Helper()
+	if err := b.Register(t.Context(), Unit{Name: name, Kind: KindGateway, Policy: policy}, want); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) shutdown(t *testing.T) {
+	t.Helper()
+	b.procs.obeying()
+	b.signals <- syscall.SIGTERM
+	if code := <-b.code; code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestLoopRestartsACrashedServiceAfterItsDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.register(t, "s", WantUp)
+		first := b.Snapshot().Find("s")
+		if first.State != Up || first.PID == 0 {
+			t.Fatalf("after registration: %+v", first)
+		}
+		b.procs.end(first.Run, 1, 0)
+		synctest.Wait()
+		s := b.Snapshot().Find("s")
+		if s.State != Backoff || s.LastExit.Cause != CauseCrash || !slices.Equal(s.LastExit.Tail, []string{"last words"}) {
+			t.Fatalf("after the crash: %+v, exit %+v", s, s.LastExit)
+		}
+		if got := time.Until(s.NextStart); got != time.Second {
+			t.Errorf("next start in %v", got)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if s := b.Snapshot().Find("s"); s.State != Up || s.Restarts != 1 || s.PID == first.PID {
+			t.Errorf("after the delay: %+v", s)
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopAnswersAreVisibleWhenTheyReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.register(t, "s", WantDown)
+		b.procs.obeying()
+		for range 10 {
+			if err := b.Do(t.Context(), Start{"s"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.Snapshot().Find("s").State; got != Up {
+				t.Fatalf("state %s after start", got)
+			}
+			if err := b.Do(t.Context(), Stop{"s"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.Snapshot().Find("s").Want; got != WantDown {
+				t.Fatalf("want %s after stop", got)
+			}
+			synctest.Wait()
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopRefusesWhatMakesNoSense(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		if err := b.Do(t.Context(), Start{"nobody"}); !errors.Is(err, ErrUnknown) {
+			t.Errorf("error %v", err)
+		}
+		u := Unit{Name: "cmd", Kind: KindCmd, Policy: Policy{Once: true, StopSignal: sigTerm, Grace: time.Second}}
+		if err := b.Register(t.Context(), u, WantUp); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Do(t.Context(), Stop{"cmd"}); !errors.Is(err, ErrCmd) {
+			t.Errorf("error %v", err)
+		}
+		b.register(t, "deaf", WantUp)
+		b.signals <- syscall.SIGTERM
+		synctest.Wait()
+		if err := b.Do(t.Context(), Start{"deaf"}); !errors.Is(err, ErrStopping) {
+			t.Errorf("error %v", err)
+		}
+		if !b.Snapshot().Stopping {
+			t.Error("the snapshot does not say that the container is stopping")
+		}
+		if code := <-b.code; code != 128+9 {
+			t.Errorf("exit code %d, want 137: the CMD had to be killed", code)
+		}
+		if err := b.Do(context.Background(), Start{"deaf"}); !errors.Is(err, ErrStopping) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestLoopShutdownUsesItsBudgetOnlyForTheStubborn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.register(t, "s", WantUp)
+		start := time.Now()
+		b.signals <- syscall.SIGTERM
+		synctest.Wait()
+		<-b.code
+		if took := time.Since(start); took < 7*time.Second || took > 8*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if want := []string{"terminated", "tree killed"}; !slices.Equal(b.procs.signals, want) {
+			t.Errorf("signals %q, want %q", b.procs.signals, want)
+		}
+		if !b.procs.rest {
+			t.Error("orphans were not ended")
+		}
+	})
+}
+
+func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.procs.failing(&proc.SpawnError{What: "/no/such", Err: syscall.ENOENT})
+		b.register(t, "s", WantUp)
+		s := b.Snapshot().Find("s")
+		if s.State != Backoff || s.LastExit.Cause != CauseSpawn || !strings.Contains(s.LastExit.Error, "/no/such") {
+			t.Fatalf("%+v, exit %+v", s, s.LastExit)
+		}
+		b.procs.failing(nil)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if s := b.Snapshot().Find("s"); s.State != Up {
+			t.Errorf("%+v", s)
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		var kills atomic.Uint64
+		b.cfg.OOMKills = kills.Load
+		b.register(t, "s", WantUp)
+		kills.Store(1)
+		b.procs.end(b.Snapshot().Find("s").Run, -1, sigKill)
+		synctest.Wait()
+		if got := b.Snapshot().Find("s").LastExit.Cause; got != CauseOOM {
+			t.Errorf("cause %s", got)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		b.procs.end(b.Snapshot().Find("s").Run, -1, sigKill)
+		synctest.Wait()
+		if got := b.Snapshot().Find("s").LastExit.Cause; got != CauseSignal {
+			t.Errorf("cause of a kill -9 by hand: %s", got)
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopForgetsARemovedService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.procs.obeying()
+		b.register(t, "s", WantUp)
+		if err := b.Do(t.Context(), Remove{"s"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s := b.Snapshot().Find("s"); s != nil {
+			t.Errorf("still there: %+v", s)
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopSleepsWhileNothingHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.register(t, "s", WantUp)
+		before := b.Snapshot()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if b.Snapshot() != before {
+			t.Error("the snapshot was rebuilt though nothing happened")
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
+	var r Ring
+	for range ringSize + 10 {
+		r.add(Record{Reason: "x"})
+	}
+	recs, lost := r.Since(0)
+	if lost != 10 || len(recs) != ringSize || recs[0].Seq != 11 {
+		t.Errorf("lost %d, %d records from %d", lost, len(recs), recs[0].Seq)
+	}
+	recs, lost = r.Since(recs[len(recs)-1].Seq)
+	if lost != 0 || len(recs) != 0 {
+		t.Errorf("nothing new: lost %d, %d records", lost, len(recs))
+	}
+	news := r.News()
+	r.add(Record{Reason: "y"})
+	select {
+	case <-news:
+	default:
+		t.Error("no news of an append")
+	}
+}
+
+func TestRingReadersNeverSeeTornRecords(t *testing.T) {
+	var r Ring
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200_000 {
+			r.add(Record{Reason: "x"})
+		}
+	}()
+	cursor, seen := uint64(0), uint64(0)
+	for r.Last() < 200_000 {
+		recs, lost := r.Since(cursor)
+		for _, rec := range recs {
+			cursor += lost + 1
+			lost = 0
+			if rec.Seq != cursor {
+				t.Fatalf("record %d where %d was due", rec.Seq, cursor)
+			}
+			seen++
+		}
+		cursor += lost
+	}
+	<-done
+	if seen == 0 {
+		t.Error("saw nothing")
+	}
+}

@@ -1,0 +1,153 @@
+package supervisor
+
+import (
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"hinit/internal/proc"
+	"hinit/internal/testproc"
+)
+
+func TestMain(m *testing.M) {
+	testproc.Main()
+	goleak.VerifyTestMain(m)
+}
+
+// stdout gives every service the same pipe.
+type stdout struct{ w *os.File }
+
+func (s stdout) Pipes(string) (_, _ *os.File, _ error) {
+	dup := func() *os.File {
+		fd, _ := syscall.Dup(int(s.w.Fd()))
+		syscall.CloseOnExec(fd)
+		return os.NewFile(uintptr(fd), "stdout")
+	}
+	return dup(), dup(), nil
+}
+
+func (stdout) Tail(_ string, done func([]string)) { go done(nil) }
+
+// realLoop runs a loop over real processes and ends it, with all of them, at the end of the test.
+func realLoop(t *testing.T) (*Loop, *os.File) {
+	t.Helper()
+	procs, err := proc.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	children, signals := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	l := NewLoop(Config{
+		Procs: procs, Logs: stdout{w}, Budget: 3 * time.Second, Children: children, Signals: signals,
+		OnSignal: func(os.Signal) Event { return Shutdown{Reason: "end of the test"} },
+	})
+	ended := make(chan int, 1)
+	go func() { ended <- l.Run() }()
+	t.Cleanup(func() {
+		signals <- syscall.SIGTERM
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Error("the loop does not end")
+		}
+		signal.Stop(children)
+		_, _ = r.Close(), w.Close()
+	})
+	return l, r
+}
+
+func until(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snapshot {
+	t.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		news := l.News()
+		s := l.Snapshot()
+		if cond(s) {
+			return s
+		}
+		select {
+		case <-news:
+		case <-timeout:
+			t.Fatalf("waited 10s for: %s; now %+v", what, s.Services[0])
+		}
+	}
+}
+
+func realUnit(name string, role ...string) Unit {
+	p := policy
+	p.Backoff.Initial, p.Backoff.Max = 10*time.Millisecond, 10*time.Millisecond
+	p.Grace = 300 * time.Millisecond
+	return Unit{
+		Name: name, Kind: KindService, Policy: p,
+		Spec: proc.Spec{Argv: testproc.Argv(role[0], role[1:]...), Env: os.Environ()},
+	}
+}
+
+func TestKillNineTwentyTimesLeavesTheRightCountAndNothingElse(t *testing.T) {
+	l, _ := realLoop(t)
+	if err := l.Register(t.Context(), realUnit("s", "sleep"), WantUp); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		s := until(t, l, "a running process", func(s *Snapshot) bool {
+			v := s.Find("s")
+			return v.State == Up && v.Restarts == i
+		}).Find("s")
+		if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, l, "20 restarts", func(s *Snapshot) bool { v := s.Find("s"); return v.State == Up && v.Restarts == 20 })
+}
+
+func TestADeafServiceIsKilledAfterItsGrace(t *testing.T) {
+	l, out := realLoop(t)
+	if err := l.Register(t.Context(), realUnit("s", "deaf"), WantUp); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = out.Read(make([]byte, 64)) // it is deaf from here on
+	if err := l.Do(t.Context(), Stop{"s"}); err != nil {
+		t.Fatal(err)
+	}
+	s := until(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down }).Find("s")
+	if s.LastExit.Signal != int(syscall.SIGKILL) || s.LastExit.Cause != CauseOperator {
+		t.Errorf("exit %+v", s.LastExit)
+	}
+}
+
+func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
+	l, out := realLoop(t)
+	if err := l.Register(t.Context(), realUnit("s", "escape", "tagged", "deaf"), WantUp); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 64)
+	n, _ := out.Read(buf)
+	daemon, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	main := l.Snapshot().Find("s").PID
+	start := time.Now()
+	if err := l.Do(t.Context(), Stop{"s"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down })
+	for _, pid := range []int{main, daemon} {
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("process %d is still there", pid)
+		}
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+}

@@ -1,0 +1,70 @@
+package supervisor
+
+import "sync/atomic"
+
+// ringSize is how many records the history keeps.
+const ringSize = 1024
+
+// Ring is the history of the container: the loop appends, any number of readers follow with a cursor of their own.
+// Nothing in it blocks: a reader that is too slow loses its oldest records and learns how many.
+type Ring struct {
+	slots [ringSize]atomic.Pointer[Record]
+	head  atomic.Uint64 // Seq of the newest record, 0 when there is none
+	news  bell
+}
+
+// add appends a record and numbers it. Only the loop may call it.
+func (r *Ring) add(rec Record) {
+	rec.Seq = r.head.Load() + 1
+	r.slots[rec.Seq%ringSize].Store(&rec)
+	r.head.Store(rec.Seq)
+	r.news.ring()
+}
+
+// Since returns the records after cursor, oldest first, and how many records after cursor are already overwritten. The
+// Seq of the last one is the next cursor; 0 is the cursor before the first. It may be called from any goroutine and does
+// not block.
+func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
+	head := r.head.Load()
+	if head > ringSize && cursor < head-ringSize {
+		lost = head - ringSize - cursor
+		cursor = head - ringSize
+	}
+	for seq := cursor + 1; seq <= head; seq++ {
+		rec := r.slots[seq%ringSize].Load()
+		if rec.Seq != seq { // overwritten while we read: everything before it is lost too
+			lost += uint64(len(records)) + 1
+			records = records[:0]
+			continue
+		}
+		records = append(records, *rec)
+	}
+	return records, lost
+}
+
+// Last returns the Seq of the newest record.
+func (r *Ring) Last() uint64 { return r.head.Load() }
+
+// News returns a channel that is closed at the next append. Take it before looking with Since, so that nothing is missed.
+func (r *Ring) News() <-chan struct{} { return r.news.wait() }
+
+// bell wakes any number of waiters once, without a lock and at no cost while nobody waits.
+type bell struct{ ch atomic.Pointer[chan struct{}] }
+
+func (b *bell) wait() <-chan struct{} {
+	for {
+		if ch := b.ch.Load(); ch != nil {
+			return *ch
+		}
+		ch := make(chan struct{})
+		if b.ch.CompareAndSwap(nil, &ch) {
+			return ch
+		}
+	}
+}
+
+func (b *bell) ring() {
+	if ch := b.ch.Swap(nil); ch != nil {
+		close(*ch)
+	}
+}

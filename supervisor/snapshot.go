@@ -1,0 +1,57 @@
+package supervisor
+
+import "time"
+
+// Snapshot is what all services looked like after one turn of the loop. It is immutable.
+type Snapshot struct {
+	Services []*Service // in the order of registration
+	Stopping bool       // the container is shutting down
+}
+
+// Find returns the named service, or nil.
+func (s *Snapshot) Find(name string) *Service {
+	for _, v := range s.Services {
+		if v.Name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+// Service is the state of one service. It is immutable.
+type Service struct {
+	Name      string
+	Profile   string // "" when it belongs to no profile
+	Kind      Kind
+	Log       string // path of its current log file, "" when it has none
+	Command   []string
+	State     State
+	Want      Want
+	Reason    string    // why it is in this state
+	Since     time.Time // since when
+	PID       int       // main process, 0 when there is none
+	Run       uint64    // number of the current or last run, 0 before the first
+	Ready     bool
+	Restarts  int       // starts that followed an exit nobody asked for
+	Failures  int       // fast exits in a row
+	CrashLoop bool      // too many of them within the window; it goes on at the longest delay
+	NextStart time.Time // when it starts by itself, zero when it does not
+	Needs     []string  // what it waits for
+	LastExit  *Exit
+}
+
+func (s *service) snapshot(u *Unit) *Service {
+	v := &Service{
+		Name: s.name, Profile: u.Profile, Kind: u.Kind, Log: u.Log, Command: u.Spec.Argv,
+		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
+		PID: s.pid, Run: s.run, Ready: s.ready,
+		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.last,
+	}
+	if s.state == Backoff {
+		v.NextStart = s.deadline
+	}
+	if s.state == Waiting {
+		v.Needs = append(v.Needs, s.needs...)
+	}
+	return v
+}

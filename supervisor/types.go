@@ -1,0 +1,103 @@
+package supervisor
+
+import (
+	"time"
+
+	"hinit/internal/backoff"
+)
+
+// State is where a service is in its life. The values are what status and the API print.
+type State string
+
+// The states of a service. The table at the head of machine.go says how they follow each other.
+const (
+	Down     State = "down"     // not running, nothing pending
+	Waiting  State = "waiting"  // wanted up, a need is not met yet
+	Starting State = "starting" // being spawned
+	Up       State = "up"       // its main process runs
+	Stopping State = "stopping" // told to end, or its main process is gone and what it left behind is told to end
+	Killing  State = "killing"  // sent SIGKILL, not gone yet
+	Backoff  State = "backoff"  // wanted up, waits before the next start
+	Parked   State = "parked"   // wanted up, but starting again is pointless until its inputs change or an operator asks
+	Failed   State = "failed"   // cannot be started as defined; an operator or a reload has to act
+)
+
+// States lists every state, in the order of a life.
+func States() []State {
+	return []State{Down, Waiting, Starting, Up, Stopping, Killing, Backoff, Parked, Failed}
+}
+
+// Want is what the operator (or the boot) asked for.
+type Want string
+
+// The two things that can be wanted of a service.
+const (
+	WantUp   Want = "up"
+	WantDown Want = "down"
+)
+
+// Cause says why a process ended or could not start.
+type Cause string
+
+// The causes of an exit.
+const (
+	CauseCrash    Cause = "crash"    // an exit code that nobody asked for
+	CauseClean    Cause = "clean"    // exit 0, or a code that asks for a restart at once
+	CauseConfig   Cause = "config"   // a code that says: starting me again changes nothing
+	CauseOOM      Cause = "oom"      // the kernel killed it for memory
+	CauseSignal   Cause = "signal"   // ended by a signal hinit did not send
+	CauseOperator Cause = "operator" // hinit was asked to end it (stop, restart, shutdown)
+	CauseSpawn    Cause = "spawn"    // it could not be started
+	CauseReplaced Cause = "replaced" // another instance took over
+	CauseHealth   Cause = "health"   // a health check failed for too long
+)
+
+// Kind says what a service is.
+type Kind string
+
+// The kinds of service.
+const (
+	KindGateway Kind = "gateway" // the gateway of a profile
+	KindService Kind = "service" // a service of hinit.yaml, the dashboard among them
+	KindCmd     Kind = "cmd"     // the container's CMD: runs once, its exit ends the container
+)
+
+// Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without
+// grace, so callers fill it from the configuration.
+type Policy struct {
+	Backoff     backoff.Policy
+	ResetAfter  time.Duration // a life at least this long forgets the failures before it
+	LoopCount   int           // this many fast exits ...
+	LoopWindow  time.Duration // ... within this time show as a crash loop
+	ParkOn      []int         // exit codes after which it is parked
+	ImmediateOn []int         // exit codes after which it starts at once, not counted as a failure
+	StopSignal  int           // signal that asks it to end
+	Grace       time.Duration // from the stop signal to SIGKILL
+	Announces   bool          // it counts as ready only when a Ready event says so; otherwise it is ready while up
+	Once        bool          // runs once; its exit ends the container with its code
+}
+
+// Exit is how a run ended. It is immutable but for Tail, which a later copy carries once the log has been read.
+type Exit struct {
+	Run    uint64    // which run
+	PID    int       // its main process, 0 if it was never spawned
+	Code   int       // exit code; -1 when Signal is set or it was never spawned
+	Signal int       // signal number that ended it, 0 if none
+	Cause  Cause     //
+	Error  string    // why it could not be started, for CauseSpawn
+	At     time.Time //
+	Uptime time.Duration
+	Tail   []string // last lines it wrote, oldest first
+}
+
+// Record is one entry of the event history.
+type Record struct {
+	Seq     uint64 // counts up from 1 without gaps
+	At      time.Time
+	Service string // "" when it is about the container
+	From    State  // states of a transition; both empty when it is a remark
+	To      State
+	Reason  string
+	PID     int
+	Exit    *Exit // set when the record is about the end of a run
+}
