@@ -1,0 +1,173 @@
+// Package account reads users and groups from /etc/passwd and /etc/group.
+//
+// It is deliberately small: no cgo, no os/user, no NSS, no fmt, because the exec shim links it and pays for every import
+// at each start. A line that makes no sense (comment, too few fields, a number out of range, an NIS "+" entry) is skipped
+// and never spoils the rest of the file; carriage returns at line ends and lines of any length are fine.
+//
+// The package starts no goroutine and keeps nothing between calls: a change of the files is seen by the next Lookup.
+package account
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// ErrNotFound is wrapped by the error of [Lookup] when no such user exists, and when the name has no valid form.
+var ErrNotFound = errors.New("no such user")
+
+// User is one account as a process that becomes it needs it.
+type User struct {
+	Name string // "" when the uid has no line in /etc/passwd
+	UID  uint32
+	GID  uint32
+	Home string // "/" when the uid has no line in /etc/passwd
+	// Groups is what setgroups(2) gets: GID first, then every group of /etc/group that lists Name, in the order of the
+	// file, without duplicates.
+	Groups []uint32
+}
+
+// Lookup finds the account that who names, in root+"/etc/passwd" and root+"/etc/group". root is "" for the real files or
+// the directory that holds another etc.
+//
+// who is one of:
+//
+//   - a name: the first line of that name. A name made of digits wins over the uid of the same digits.
+//   - "uid": the first line with that uid; where there is none, a nameless user whose GID is the uid itself, whose home is
+//     "/" and whose only group is that GID.
+//   - "uid:gid": as "uid", but GID is the one given and the only group, whatever /etc/group says, as in docker run --user.
+//
+// 4294967295 is no uid and no gid: the kernel reads it as "leave unchanged". A missing file counts as an empty one; a file
+// that exists and can't be read is an error that wraps the cause and not [ErrNotFound]. Lookup blocks on those two files
+// only, and may be called from any goroutine.
+func Lookup(root, who string) (User, error) {
+	uidText, gidText, withGID := strings.Cut(who, ":")
+	uid, numeric := parseID(uidText)
+	gid, gidOK := parseID(gidText)
+	switch {
+	case who == "":
+		return User{}, &lookupError{who, "the name is empty", ErrNotFound}
+	case withGID && !(numeric && gidOK):
+		return User{}, &lookupError{who, "want a name, \"uid\" or \"uid:gid\"", ErrNotFound}
+	}
+
+	passwd, err := read(root + "/etc/passwd")
+	if err != nil {
+		return User{}, &lookupError{who, "", err}
+	}
+	u, found := User{}, false
+	if !withGID {
+		u, found = find(passwd, func(c User) bool { return c.Name == who })
+	}
+	if !found && numeric {
+		u, found = find(passwd, func(c User) bool { return c.UID == uid })
+		if !found {
+			u, found = User{UID: uid, GID: uid, Home: "/"}, true
+		}
+	}
+	if !found {
+		return User{}, &lookupError{who, "", ErrNotFound}
+	}
+	if withGID {
+		u.GID, u.Groups = gid, []uint32{gid}
+		return u, nil
+	}
+
+	u.Groups = []uint32{u.GID}
+	if u.Name == "" {
+		return u, nil
+	}
+	group, err := read(root + "/etc/group")
+	if err != nil {
+		return User{}, &lookupError{who, "", err}
+	}
+	for line := range bytes.Lines(group) {
+		u.Groups = addMembership(u.Groups, line, u.Name)
+	}
+	return u, nil
+}
+
+// find returns the first user of passwd that match accepts.
+func find(passwd []byte, match func(User) bool) (User, bool) {
+	for line := range bytes.Lines(passwd) {
+		if u, ok := parsePasswd(line); ok && match(u) {
+			return u, true
+		}
+	}
+	return User{}, false
+}
+
+// parsePasswd reads name:password:uid:gid:gecos:home[:shell], see passwd(5).
+func parsePasswd(line []byte) (User, bool) {
+	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 7)
+	if len(f) < 6 || !validName(f[0]) {
+		return User{}, false
+	}
+	uid, uidOK := parseID(f[2])
+	gid, gidOK := parseID(f[3])
+	if !uidOK || !gidOK {
+		return User{}, false
+	}
+	return User{Name: f[0], UID: uid, GID: gid, Home: f[5]}, true
+}
+
+// addMembership appends the gid of a line name:password:gid:member,member of group(5) that lists name.
+func addMembership(groups []uint32, line []byte, name string) []uint32 {
+	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 4)
+	if len(f) < 4 || !validName(f[0]) {
+		return groups
+	}
+	gid, ok := parseID(f[2])
+	if !ok {
+		return groups
+	}
+	for _, have := range groups {
+		if have == gid {
+			return groups
+		}
+	}
+	for member := range strings.SplitSeq(f[3], ",") {
+		if strings.TrimSpace(member) == name {
+			return append(groups, gid)
+		}
+	}
+	return groups
+}
+
+// validName refuses what isn't an account: nothing, a comment, and the NIS markers "+" and "-".
+func validName(name string) bool {
+	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
+}
+
+// parseID reads a uid or a gid in decimal.
+func parseID(s string) (uint32, bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err == nil && n != 1<<32-1
+}
+
+func read(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return data, err
+}
+
+type lookupError struct {
+	who    string
+	detail string // instead of cause's text, where there is something better to say
+	cause  error
+}
+
+func (e *lookupError) Error() string {
+	detail := e.detail
+	if detail == "" {
+		detail = e.cause.Error()
+	}
+	return "cannot look up user " + strconv.Quote(e.who) + ": " + detail
+}
+
+func (e *lookupError) Unwrap() error { return e.cause }

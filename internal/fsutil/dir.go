@@ -1,0 +1,194 @@
+package fsutil
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrSymlink is wrapped by every error that says that a symbolic link was in the way. Links are never followed, not even
+// those that stay beneath the directory.
+var ErrSymlink = errors.New("symbolic link refused")
+
+// Dir is an open directory under which names are resolved beneath it and never through a symbolic link. It stays the same
+// directory when its path is renamed or replaced. Mount points beneath it are crossed.
+//
+// A relative name ("rel" below) is a slash-separated path; empty and "." components are skipped, a leading slash, a ".."
+// component and a NUL byte are refused with fs.ErrInvalid. Every operation runs as the actor that [OpenDir] got.
+//
+// All methods may be called from several goroutines; Close waits for running operations, later ones fail with
+// fs.ErrClosed.
+type Dir struct {
+	path  string
+	actor *Actor
+	walk  *atomic.Bool // resolve by walking: openat2 is known not to work here; shared with every Sub
+
+	mu sync.RWMutex // held for reading while fd is used
+	fd int          // O_PATH; -1 when closed
+}
+
+// OpenDir opens the directory at path, as a. Path itself is trusted (it comes from configuration): links in it are
+// followed. A nil actor is [Self]. The caller closes the Dir.
+func OpenDir(path string, a *Actor) (*Dir, error) {
+	if a == nil {
+		a = Self()
+	}
+	d := &Dir{path: path, actor: a, walk: new(atomic.Bool), fd: -1}
+	err := a.Do(func() (err error) {
+		d.fd, err = openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot open directory %q: %w", path, err)
+	}
+	return d, nil
+}
+
+// Close releases the directory. A second Close returns fs.ErrClosed.
+func (d *Dir) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fd < 0 {
+		return fmt.Errorf("cannot close directory %q: %w", d.path, fs.ErrClosed)
+	}
+	closeFD(d.fd)
+	d.fd = -1
+	return nil
+}
+
+// Path returns the path the directory was opened by, joined with the names that led here through Sub. It is for messages
+// and for configuration given to others; opening it again gives up the protection of the Dir.
+func (d *Dir) Path() string { return d.path }
+
+// Sub opens a directory beneath d, with the same actor. The two are closed independently.
+func (d *Dir) Sub(rel string) (*Dir, error) {
+	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, walk: d.walk, fd: -1}
+	err := d.do("open directory", rel, func(names []string) (err error) {
+		sub.fd, err = d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sub, nil
+}
+
+// Lstat describes what is at rel, a link itself and not its target. "" and "." are the directory itself.
+func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
+	err = d.do("stat", rel, func(names []string) error {
+		var fd int
+		var err error
+		if len(names) == 0 {
+			fd, err = d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
+		} else {
+			err = d.inParent(names, func(parent int, base string) (err error) {
+				fd, err = openat(parent, base, unix.O_PATH|unix.O_NOFOLLOW, 0)
+				return err
+			})
+		}
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), filepath.Join(d.path, rel))
+		defer f.Close()
+		info, err = f.Stat()
+		return err
+	})
+	return info, err
+}
+
+// Mkdir makes the directory rel and the missing ones above it, each with the given permission bits (less the umask). An
+// existing directory is fine and keeps its mode; a link or another file in the way is an error.
+func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
+	return d.do("make directory", rel, func(names []string) error {
+		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { closeFD(fd) }()
+		for _, name := range names {
+			err := retryEINTR(func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
+			if err != nil && !errors.Is(err, unix.EEXIST) {
+				return err
+			}
+			next, err := openComponent(fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+			if err != nil {
+				return err
+			}
+			closeFD(fd)
+			fd = next
+		}
+		return nil
+	})
+}
+
+// Rename moves oldrel to newrel, both beneath d, and replaces a file or a link that was there. A link at oldrel is moved
+// itself.
+func (d *Dir) Rename(oldrel, newrel string) error {
+	return d.do("rename", oldrel, func(names []string) error {
+		to, err := components(newrel)
+		if err != nil {
+			return fmt.Errorf("to %q: %w", d.name(newrel), err)
+		}
+		return d.inParent(names, func(oldParent int, oldBase string) error {
+			err := d.inParent(to, func(newParent int, newBase string) error {
+				return retryEINTR(func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
+			})
+			if err != nil {
+				return fmt.Errorf("to %q: %w", d.name(newrel), err)
+			}
+			return nil
+		})
+	})
+}
+
+// do checks rel, runs fn as the actor while the descriptor can't be closed, and gives the error its words.
+func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
+	names, err := components(rel)
+	if err == nil {
+		d.mu.RLock()
+		defer d.mu.RUnlock()
+		if d.fd < 0 {
+			err = fs.ErrClosed
+		} else {
+			err = d.actor.Do(func() error { return fn(names) })
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot %s %q: %w", verb, d.name(rel), err)
+	}
+	return nil
+}
+
+// name is what rel is called in messages: not cleaned, so that a refused name is shown as it was given.
+func (d *Dir) name(rel string) string {
+	if rel == "" || rel == "." {
+		return d.path
+	}
+	return strings.TrimSuffix(d.path, "/") + "/" + rel
+}
+
+// components splits a relative name; see Dir for what is refused.
+func components(rel string) ([]string, error) {
+	if strings.HasPrefix(rel, "/") || strings.IndexByte(rel, 0) >= 0 {
+		return nil, fmt.Errorf("not a relative name: %w", fs.ErrInvalid)
+	}
+	var names []string
+	for name := range strings.SplitSeq(rel, "/") {
+		switch name {
+		case "", ".":
+		case "..":
+			return nil, fmt.Errorf("%q in the name: %w", "..", fs.ErrInvalid)
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}

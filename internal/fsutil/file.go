@@ -1,0 +1,236 @@
+package fsutil
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotRegular is wrapped when something that isn't a regular file (nor a link, see [ErrSymlink]) is where a file should be.
+var ErrNotRegular = errors.New("not a regular file")
+
+// ErrTooLarge is wrapped when a file is larger than the reader allows.
+var ErrTooLarge = errors.New("file too large")
+
+// tempTries bounds the search for a free name of a temporary file.
+const tempTries = 100
+
+// minRead is the room for each read(2) beyond what is expected, so that the end of the file is found without growing.
+const minRead = 512
+
+// ReadFile returns the content of the regular file rel, and [ErrTooLarge] when that is more than max bytes. A FIFO, a
+// device or a socket is [ErrNotRegular]; opening it doesn't wait for its other end.
+func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
+	err = d.do("read", rel, func(names []string) error {
+		fd, size, err := d.openRegular(names, unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		if size <= max {
+			data, err = readAll(fd, size, max)
+		}
+		if size > max || int64(len(data)) > max {
+			data, err = nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, max)
+		}
+		return err
+	})
+	return data, err
+}
+
+// readAll reads to the end of the file, or until there is more than max. The size is a hint: the file may be growing, and
+// in /proc it is 0.
+func readAll(fd int, size, max int64) ([]byte, error) {
+	data := make([]byte, 0, size+minRead)
+	for int64(len(data)) <= max {
+		n := 0
+		data = slices.Grow(data, minRead)
+		err := retryEINTR(func() (err error) {
+			n, err = unix.Read(fd, data[len(data):cap(data)])
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			break
+		}
+		data = data[:len(data)+n]
+	}
+	return data, nil
+}
+
+// Append adds data to the end of the regular file rel in one write(2), so that lines of several writers don't mix, and
+// returns the size of the file afterwards. A missing file is made with the given permission bits (less the umask). When
+// only a part could be written (disk full), that part stays and the error wraps io.ErrShortWrite.
+func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err error) {
+	err = d.do("append to", rel, func(names []string) error {
+		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		n := 0
+		writeErr := retryEINTR(func() (err error) {
+			n, err = unix.Write(fd, data)
+			return err
+		})
+		if writeErr == nil && n < len(data) {
+			writeErr = fmt.Errorf("%d of %d bytes: %w", n, len(data), io.ErrShortWrite)
+		}
+		st, statErr := fstat(fd)
+		size = st.Size
+		return errors.Join(writeErr, statErr)
+	})
+	return size, err
+}
+
+// openRegular opens a regular file beneath d and returns its size. O_NONBLOCK is for the FIFO that it may turn out to be,
+// and means nothing for a regular file.
+func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
+	fd, err = d.open(names, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without reader; a directory
+		return -1, 0, fmt.Errorf("%w (%w)", ErrNotRegular, err)
+	}
+	if err != nil {
+		return -1, 0, err
+	}
+	st, err := fstat(fd)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = ErrNotRegular
+	}
+	if err != nil {
+		closeFD(fd)
+		return -1, 0, err
+	}
+	return fd, st.Size, nil
+}
+
+// ReplaceOptions says how [Dir.Replace] makes the new file.
+type ReplaceOptions struct {
+	// Mode has the permission bits of a new file, exactly: the umask plays no part.
+	Mode fs.FileMode
+	// KeepMode makes the permission bits of an existing regular file win over Mode.
+	KeepMode bool
+	// TempName is the name of the temporary file, its last "*" replaced by random letters (they are appended where there
+	// is no "*"). "" means "." + base + ".*.tmp". It is made with O_EXCL and a slash in it is an error.
+	TempName string
+}
+
+// Replace makes data the content of the regular file rel: readers see the old content or the new one and never a part, and
+// after a crash of the machine it is one of the two. The data goes to a temporary file in the same directory, which is
+// synced and renamed over rel, then the directory is synced. The new file belongs to the actor.
+//
+// On any error before the rename the old file is as it was and the temporary file is gone. Only the last step, the sync of
+// the directory, can fail later: then the new content is there but may not survive a crash, and the error says so.
+//
+// A link at rel is [ErrSymlink], anything else that isn't a regular file is [ErrNotRegular]. A link that is put there
+// after that check is replaced by the file, and its target isn't touched.
+func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
+	return d.do("replace", rel, func(names []string) error {
+		return d.inParent(names, func(parent int, base string) error {
+			return replaceIn(parent, base, data, o)
+		})
+	})
+}
+
+func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
+	mode := uint32(o.Mode.Perm())
+	switch st, err := lstatat(parent, base); {
+	case errors.Is(err, unix.ENOENT):
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return symlinkError(base)
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return ErrNotRegular
+	case o.KeepMode:
+		mode = st.Mode & 0o777
+	}
+	// Opened first, so that a directory that can't be synced is an error while nothing has happened yet.
+	dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer closeFD(dir)
+
+	temp, err := writeTemp(parent, base, data, mode, o.TempName)
+	if err != nil {
+		return err
+	}
+	if err := retryEINTR(func() error { return unix.Renameat(parent, temp, parent, base) }); err != nil {
+		return errors.Join(err, removeName(parent, temp))
+	}
+	if err := fsync(dir); err != nil {
+		return fmt.Errorf("written, but it may not survive a crash: sync of the directory: %w", err)
+	}
+	return nil
+}
+
+// writeTemp makes the synced temporary file and returns its name; on error there is none left.
+func writeTemp(parent int, base string, data []byte, mode uint32, pattern string) (string, error) {
+	if pattern == "" {
+		pattern = "." + base + ".*.tmp"
+	}
+	if strings.ContainsAny(pattern, "/\x00") {
+		return "", fmt.Errorf("name of the temporary file %q: %w", pattern, fs.ErrInvalid)
+	}
+	fd, name, err := createTemp(parent, pattern)
+	if err != nil {
+		return "", fmt.Errorf("temporary file: %w", err)
+	}
+	err = fill(fd, data, mode)
+	closeFD(fd)
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("temporary file: %w", err), removeName(parent, name))
+	}
+	return name, nil
+}
+
+func fill(fd int, data []byte, mode uint32) error {
+	if err := retryEINTR(func() error { return unix.Fchmod(fd, mode) }); err != nil {
+		return err
+	}
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return fsync(fd)
+}
+
+func createTemp(parent int, pattern string) (fd int, name string, err error) {
+	prefix, suffix := pattern, ""
+	if i := strings.LastIndexByte(pattern, '*'); i >= 0 {
+		prefix, suffix = pattern[:i], pattern[i+1:]
+	}
+	for range tempTries {
+		name = prefix + strconv.FormatUint(rand.Uint64(), 36) + suffix
+		fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
+		if !errors.Is(err, unix.EEXIST) {
+			break
+		}
+	}
+	return fd, name, err
+}
+
+// fsync is fsync(2). File systems that can't sync a directory say EINVAL, and have nothing to sync.
+func fsync(fd int) error {
+	err := retryEINTR(func() error { return unix.Fsync(fd) })
+	if errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return err
+}

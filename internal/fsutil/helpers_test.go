@@ -1,0 +1,140 @@
+package fsutil
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// agentUID and agentGID belong to nobody; the kernel doesn't mind.
+const agentUID, agentGID = 10000, 10001
+
+// childEnv makes the test binary run one of childChecks instead of the tests.
+const childEnv = "FSUTIL_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childEnv); name != "" {
+		if err := childChecks[name](); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// runChild runs a check in a process of its own, changed by edit before it starts.
+func runChild(t *testing.T, name string, edit func(*exec.Cmd)) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), childEnv+"="+name)
+	edit(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("this test needs root")
+	}
+	t.Skip("this test needs root")
+}
+
+// mountTmpfs mounts a tmpfs for the time of the test.
+func mountTmpfs(t *testing.T, dir, options string) {
+	t.Helper()
+	requireRoot(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("mount: %v", err)
+		}
+		t.Skipf("mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+}
+
+// bothWays runs a test with openat2 and with the component walk.
+func bothWays(t *testing.T, test func(t *testing.T, open func(path string) *Dir)) {
+	t.Helper()
+	for name, walk := range map[string]bool{"openat2": false, "walk": true} {
+		t.Run(name, func(t *testing.T) {
+			if !walk {
+				requireOpenat2(t)
+			}
+			test(t, func(path string) *Dir {
+				d := openDir(t, path, Self())
+				d.walk.Store(walk)
+				t.Cleanup(func() {
+					if d.walk.Load() != walk {
+						t.Errorf("the way of resolving changed on the way")
+					}
+				})
+				return d
+			})
+		})
+	}
+}
+
+func requireOpenat2(t *testing.T) {
+	t.Helper()
+	fd, err := unix.Openat2(unix.AT_FDCWD, ".", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC})
+	if err != nil {
+		t.Skipf("no openat2 here: %v", err)
+	}
+	closeFD(fd)
+}
+
+func openDir(t *testing.T, path string, a *Actor) *Dir {
+	t.Helper()
+	d, err := OpenDir(path, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// names lists a directory for comparison.
+func names(t *testing.T, path string) string {
+	t.Helper()
+	entries, err := os.ReadDir(path)
+	must(t, err)
+	var list []string
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return strings.Join(list, " ")
+}

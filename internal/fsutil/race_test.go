@@ -1,0 +1,92 @@
+package fsutil
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSwapper is the attack: the owner of the tree exchanges, as fast as it can, a directory and a file with symbolic links
+// that lead outside, while every operation that writes runs on those names.
+func TestSwapper(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+		root := t.TempDir()
+		base, outside := root+"/base", root+"/outside"
+		for _, name := range []string{"log", "state", "gone", "tree/x", "tree/y/z", "file"} {
+			writeFile(t, outside+"/"+name, "untouched")
+		}
+		before := snapshot(t, outside)
+		must(t, os.MkdirAll(base+"/dir", 0o755))
+		must(t, os.Symlink(outside, base+"/dir-link"))
+		writeFile(t, base+"/file", "")
+		must(t, os.Symlink(outside+"/file", base+"/file-link"))
+		d := open(base)
+
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			exchange := func(name string) {
+				err := unix.Renameat2(unix.AT_FDCWD, base+name, unix.AT_FDCWD, base+name+"-link", unix.RENAME_EXCHANGE)
+				if err != nil {
+					t.Errorf("exchange %s: %v", name, err)
+					stop.Store(true)
+				}
+			}
+			for !stop.Load() {
+				exchange("/dir")
+				// Replace may win over a link at the last moment and take it away: have a new one each time.
+				for _, make := range []func(string) error{
+					func(path string) error { return os.Symlink(outside+"/file", path) },
+					func(path string) error { return os.WriteFile(path, nil, 0o600) },
+				} {
+					if err := errors.Join(make(base+"/spare"), os.Rename(base+"/spare", base+"/file-link")); err != nil {
+						t.Error(err)
+						return
+					}
+					exchange("/file")
+				}
+			}
+		})
+		ops := map[string]func() error{
+			"Append":      func() error { _, err := d.Append("dir/log", []byte("evil"), 0o600); return err },
+			"Replace":     func() error { return d.Replace("dir/state", []byte("evil"), ReplaceOptions{Mode: 0o600}) },
+			"Mkdir":       func() error { return d.Mkdir("dir/tree/new", 0o755) },
+			"Remove":      func() error { return d.Remove("dir/gone") },
+			"RemoveAll":   func() error { return d.RemoveAll("dir/tree") },
+			"Rename":      func() error { return d.Rename("dir/log", "dir/log2") },
+			"Append file": func() error { _, err := d.Append("file", []byte("evil"), 0o600); return err },
+			"Replace file": func() error {
+				return d.Replace("file", []byte("evil"), ReplaceOptions{Mode: 0o600})
+			},
+		}
+		deadline := time.Now().Add(time.Second)
+		for name, op := range ops {
+			wg.Go(func() {
+				refused, other := 0, 0
+				for time.Now().Before(deadline) {
+					if err := op(); errors.Is(err, ErrSymlink) {
+						refused++
+					} else {
+						other++ // done, or not there at the moment
+					}
+				}
+				if refused == 0 || other == 0 {
+					t.Errorf("%s met the link %d times and the real thing %d times: nothing was tested", name, refused, other)
+				}
+			})
+		}
+		for time.Now().Before(deadline) {
+			time.Sleep(time.Until(deadline)) // the attack lasts this long; nothing is waited for
+		}
+		stop.Store(true)
+		wg.Wait()
+		if after := snapshot(t, outside); after != before {
+			t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
+		}
+	})
+}

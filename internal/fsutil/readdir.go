@@ -1,0 +1,105 @@
+package fsutil
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReadDir lists the directory rel, "" or "." being d itself, sorted by byte. The Info of an entry is [Dir.Lstat] at the
+// time it is asked for.
+func (d *Dir) ReadDir(rel string) (entries []fs.DirEntry, err error) {
+	err = d.do("read directory", rel, func(names []string) error {
+		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		return readEntries(fd, func(name string, mode fs.FileMode) {
+			entries = append(entries, &entry{name: name, mode: mode, dir: d, rel: path.Join(rel, name)})
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+// entry is an fs.DirEntry that resolves beneath its Dir; those of package os go by the path.
+type entry struct {
+	name string
+	mode fs.FileMode // type bits
+	dir  *Dir
+	rel  string
+}
+
+func (e *entry) Name() string               { return e.name }
+func (e *entry) IsDir() bool                { return e.mode.IsDir() }
+func (e *entry) Type() fs.FileMode          { return e.mode }
+func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
+func (e *entry) String() string             { return fs.FormatDirEntry(e) }
+
+// readEntries calls found for each name in the open directory fd except "." and "..", from its present position on.
+func readEntries(fd int, found func(name string, mode fs.FileMode)) error {
+	buf := make([]byte, 8<<10)
+	for {
+		n := 0
+		err := retryEINTR(func() (err error) {
+			n, err = unix.Getdents(fd, buf)
+			return err
+		})
+		if err != nil || n == 0 {
+			return err
+		}
+		for rest := buf[:n]; len(rest) > 0; {
+			// struct linux_dirent64, see getdents64(2): 8 bytes inode, 8 offset, 2 record length, 1 type, name, NUL.
+			const reclenAt, typeAt, nameAt = 16, 18, 19
+			reclen := int(binary.NativeEndian.Uint16(rest[reclenAt:]))
+			name, _, _ := strings.Cut(string(rest[nameAt:reclen]), "\x00")
+			kind := rest[typeAt]
+			rest = rest[reclen:]
+			if name == "." || name == ".." {
+				continue
+			}
+			mode, ok := entryMode(kind)
+			if !ok {
+				st, err := lstatat(fd, name)
+				if errors.Is(err, unix.ENOENT) {
+					continue // gone since
+				}
+				if err != nil {
+					return err
+				}
+				mode, _ = entryMode(uint8(st.Mode & unix.S_IFMT >> 12)) // DT_ values are those bits
+			}
+			found(name, mode)
+		}
+	}
+}
+
+// entryMode translates a DT_ type; false when the file system doesn't tell.
+func entryMode(kind uint8) (fs.FileMode, bool) {
+	switch kind {
+	case unix.DT_REG:
+		return 0, true
+	case unix.DT_DIR:
+		return fs.ModeDir, true
+	case unix.DT_LNK:
+		return fs.ModeSymlink, true
+	case unix.DT_FIFO:
+		return fs.ModeNamedPipe, true
+	case unix.DT_SOCK:
+		return fs.ModeSocket, true
+	case unix.DT_CHR:
+		return fs.ModeDevice | fs.ModeCharDevice, true
+	case unix.DT_BLK:
+		return fs.ModeDevice, true
+	}
+	return fs.ModeIrregular, false
+}

@@ -1,0 +1,92 @@
+package fsutil
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestRemoveAllTree(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+		root := t.TempDir()
+		writeFile(t, root+"/outside/x", "untouched")
+		before := snapshot(t, root+"/outside")
+		base := root + "/base"
+		for i := range 200 {
+			writeFile(t, fmt.Sprintf("%s/t/%d/%d/f", base, i%7, i), "x")
+		}
+		must(t, os.Symlink(root+"/outside", base+"/t/link"))
+		must(t, os.Symlink(root+"/outside/x", base+"/t/3/link"))
+		must(t, unix.Mkfifo(base+"/t/fifo", 0o600))
+		writeFile(t, base+"/stays", "")
+		d := open(base)
+		must(t, d.RemoveAll("t"))
+		if got := names(t, base); got != "stays" {
+			t.Errorf("left: %q", got)
+		}
+		if after := snapshot(t, root+"/outside"); after != before {
+			t.Errorf("outside changed:\n%s", after)
+		}
+		must(t, d.RemoveAll("stays"))
+	})
+}
+
+func TestRemoveAllDeepTreeWithFewDescriptors(t *testing.T) {
+	base := t.TempDir()
+	d := openDir(t, base, nil)
+	const depth = 1500 // a path of more than PATH_MAX
+	fd, err := openat(unix.AT_FDCWD, base, unix.O_PATH|unix.O_DIRECTORY, 0)
+	must(t, err)
+	for range depth {
+		must(t, unix.Mkdirat(fd, "deep", 0o700))
+		next, err := openat(fd, "deep", unix.O_PATH|unix.O_DIRECTORY, 0)
+		must(t, err)
+		closeFD(fd)
+		fd = next
+	}
+	file, err := openat(fd, "f", unix.O_WRONLY|unix.O_CREAT, 0o600)
+	must(t, err)
+	closeFD(file)
+	closeFD(fd)
+
+	var old unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: old.Max}))
+	err = d.RemoveAll("deep")
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	if err != nil {
+		t.Error(err)
+	}
+	if got := names(t, base); got != "" {
+		t.Errorf("left: %q", got)
+	}
+}
+
+func TestRemoveAllAgainstAWriter(t *testing.T) {
+	base := t.TempDir()
+	d := openDir(t, base, nil)
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; !stop.Load(); i++ {
+			name := fmt.Sprintf("%s/t/%d", base, i%50)
+			os.MkdirAll(name, 0o700)
+			os.WriteFile(name+"/f", nil, 0o600)
+		}
+	}()
+	for range 50 {
+		if err := d.RemoveAll("t"); err != nil {
+			t.Error(err)
+		}
+	}
+	stop.Store(true)
+	<-done
+	must(t, d.RemoveAll("t"))
+	if got := names(t, base); got != "" {
+		t.Errorf("left: %q", got)
+	}
+}

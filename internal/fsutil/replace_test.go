@@ -1,0 +1,165 @@
+package fsutil
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestReplaceModes(t *testing.T) {
+	base := t.TempDir()
+	d := openDir(t, base, nil)
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	mode := func() fs.FileMode {
+		info, err := os.Lstat(base + "/f")
+		must(t, err)
+		return info.Mode().Perm()
+	}
+
+	must(t, d.Replace("f", []byte("1"), ReplaceOptions{Mode: 0o644, KeepMode: true}))
+	if got := mode(); got != 0o644 {
+		t.Errorf("new file: mode %o, want 644 whatever the umask", got)
+	}
+	must(t, os.Chmod(base+"/f", 0o604))
+	must(t, d.Replace("f", []byte("22"), ReplaceOptions{Mode: 0o644, KeepMode: true}))
+	if got := mode(); got != 0o604 {
+		t.Errorf("KeepMode: mode %o, want 604", got)
+	}
+	must(t, d.Replace("f", []byte("3"), ReplaceOptions{Mode: 0o640}))
+	if got := mode(); got != 0o640 {
+		t.Errorf("without KeepMode: mode %o, want 640", got)
+	}
+	if got := readFile(t, base+"/f"); got != "3" {
+		t.Errorf("content %q", got)
+	}
+	must(t, d.Replace("f", nil, ReplaceOptions{Mode: 0o640}))
+	if got := readFile(t, base+"/f"); got != "" {
+		t.Errorf("content %q", got)
+	}
+	if got := names(t, base); got != "f" {
+		t.Errorf("directory has %q", got)
+	}
+}
+
+func TestReplaceMakesANewFile(t *testing.T) {
+	base := t.TempDir()
+	writeFile(t, base+"/f", "old")
+	must(t, os.Link(base+"/f", base+"/other-name"))
+	must(t, openDir(t, base, nil).Replace("f", []byte("new"), ReplaceOptions{Mode: 0o600}))
+	if got := readFile(t, base+"/other-name"); got != "old" {
+		t.Errorf("the old file was written to: %q", got)
+	}
+}
+
+func TestReplaceIsAtomicForReaders(t *testing.T) {
+	base := t.TempDir()
+	d := openDir(t, base, nil)
+	contents := [][]byte{bytes.Repeat([]byte("a"), 100_000), bytes.Repeat([]byte("b"), 50_000)}
+	must(t, d.Replace("f", contents[0], ReplaceOptions{Mode: 0o600}))
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(done)
+		for i := range 100 {
+			if err := d.Replace("f", contents[i%2], ReplaceOptions{Mode: 0o600}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		got, err := d.ReadFile("f", 1<<20)
+		if err != nil || !bytes.Equal(got, contents[0]) && !bytes.Equal(got, contents[1]) {
+			t.Fatalf("a reader saw %d bytes, %v", len(got), err)
+		}
+	}
+	wg.Wait()
+}
+
+func TestReplaceTempName(t *testing.T) {
+	base := t.TempDir()
+	d := openDir(t, base, nil)
+	for _, pattern := range []string{"a/b*", "/tmp/x", "x\x00"} {
+		if err := d.Replace("f", nil, ReplaceOptions{TempName: pattern}); !errors.Is(err, fs.ErrInvalid) {
+			t.Errorf("TempName %q: %v", pattern, err)
+		}
+	}
+	for pattern, want := range map[string][2]string{
+		"":           {".f.", ".tmp"},
+		".state_*.x": {".state_", ".x"},
+		"a*b*c":      {"a*b", "c"},
+		"plain":      {"plain", ""},
+	} {
+		name, err := writeTemp(d.fd, "f", []byte("x"), 0o600, pattern)
+		must(t, err)
+		if !strings.HasPrefix(name, want[0]) || !strings.HasSuffix(name, want[1]) || len(name) < len(want[0]+want[1])+5 {
+			t.Errorf("pattern %q gave %q", pattern, name)
+		}
+		must(t, d.Remove(name))
+	}
+	must(t, d.Replace("f", []byte("x"), ReplaceOptions{Mode: 0o600, TempName: ".mine.*"}))
+	if got := names(t, base); got != "f" {
+		t.Errorf("directory has %q", got)
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	base := t.TempDir()
+	mountTmpfs(t, base, "size=64k")
+	d := openDir(t, base, nil)
+	must(t, d.Replace("f", []byte("old"), ReplaceOptions{Mode: 0o640}))
+	before := snapshot(t, base)
+	big := make([]byte, 1<<20)
+
+	if err := d.Replace("f", big, ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Replace: %v, want ENOSPC", err)
+	}
+	if err := d.Replace("new", big, ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Replace of a new file: %v, want ENOSPC", err)
+	}
+	// Two files came and went, so the directory's own time may differ: compare the file and the names.
+	if got := names(t, base); got != "f" {
+		t.Errorf("directory has %q", got)
+	}
+	if after := snapshot(t, base); after[strings.IndexByte(after, '\n'):] != before[strings.IndexByte(before, '\n'):] {
+		t.Errorf("after:\n%s\nbefore:\n%s", after, before)
+	}
+
+	size, err := d.Append("log", big, 0o600)
+	if err == nil {
+		t.Error("Append of 1 MiB to a disk of 64 KiB: no error")
+	}
+	info, statErr := os.Stat(base + "/log")
+	must(t, statErr)
+	if size != info.Size() {
+		t.Errorf("Append says size %d, it is %d", size, info.Size())
+	}
+	if _, err := d.Append("log", []byte("more"), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Append to a full disk: %v, want ENOSPC", err)
+	}
+}
+
+func TestReplaceInAReadOnlyDirectory(t *testing.T) {
+	base := t.TempDir()
+	mountTmpfs(t, base, "size=64k")
+	writeFile(t, base+"/f", "old")
+	d := openDir(t, base, nil)
+	must(t, unix.Mount("", base, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	if err := d.Replace("f", []byte("new"), ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.EROFS) {
+		t.Errorf("Replace: %v, want EROFS", err)
+	}
+	if got := readFile(t, base+"/f"); got != "old" {
+		t.Errorf("content %q", got)
+	}
+}

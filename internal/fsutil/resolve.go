@@ -1,0 +1,153 @@
+package fsutil
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// eagainTries bounds the repeats of openat2, which gives EAGAIN while names above the resolved one are being renamed.
+const eagainTries = 32
+
+// open opens the name beneath d that the components make, d itself when there is none.
+func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
+	if len(names) == 0 {
+		return openat(d.fd, ".", flags, mode)
+	}
+	if !d.walk.Load() {
+		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode)
+		switch {
+		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+			// No openat2, or a seccomp filter that refuses it. EPERM can also be meant (an immutable file); then the walk
+			// gets it too, and walking from now on costs a few system calls and no safety.
+			d.walk.Store(true)
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+			// The walk always comes to an end, and it can tell which component is the link.
+		default:
+			return fd, err
+		}
+	}
+	return walkBeneath(d.fd, names, flags, mode)
+}
+
+// inParent opens the directory of the last component and runs fn with it; fn must not follow a link at base.
+func (d *Dir) inParent(names []string, fn func(parent int, base string) error) error {
+	if len(names) == 0 {
+		return fmt.Errorf("the directory itself is no name in it: %w", fs.ErrInvalid)
+	}
+	last := len(names) - 1
+	if last == 0 {
+		return fn(d.fd, names[0])
+	}
+	parent, err := d.open(names[:last], unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer closeFD(parent)
+	return fn(parent, names[last])
+}
+
+// openBeneath resolves in the kernel, see openat2(2).
+func openBeneath(dirfd int, name string, flags int, mode uint32) (int, error) {
+	how := unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	if flags&unix.O_PATH == 0 {
+		how.Flags |= unix.O_LARGEFILE // 32-bit systems; openat2 refuses it together with O_PATH
+	}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = uint64(mode)
+	}
+	for try := 1; ; try++ {
+		fd, err := unix.Openat2(dirfd, name, &how)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) && try < eagainTries {
+			continue
+		}
+		return fd, err
+	}
+}
+
+// walkBeneath resolves one component at a time. The components are checked: none is "..", so that no step leads upwards,
+// and O_NOFOLLOW on each means that no step leads aside.
+func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
+	last := len(names) - 1
+	cur := dirfd
+	for _, name := range names[:last] {
+		next, err := openComponent(cur, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if cur != dirfd {
+			closeFD(cur)
+		}
+		if err != nil {
+			return -1, err
+		}
+		cur = next
+	}
+	if cur != dirfd {
+		defer closeFD(cur)
+	}
+	return openComponent(cur, names[last], flags, mode)
+}
+
+// openComponent opens one name in a directory and says ErrSymlink where that is a link.
+func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) {
+	fd, err := openat(dirfd, name, flags|unix.O_NOFOLLOW, mode)
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return -1, symlinkError(name)
+	case errors.Is(err, unix.ENOTDIR) && isSymlink(dirfd, name):
+		// O_DIRECTORY looks at the type before O_NOFOLLOW does.
+		return -1, symlinkError(name)
+	case errors.Is(err, unix.ENOTDIR):
+		return -1, fmt.Errorf("%q: %w", name, err)
+	}
+	return fd, err
+}
+
+// symlinkError names the component that is a link.
+func symlinkError(name string) error {
+	return fmt.Errorf("%q: %w", name, ErrSymlink)
+}
+
+func isSymlink(dirfd int, name string) bool {
+	st, err := lstatat(dirfd, name)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+}
+
+// lstatat describes name in the directory, without following a link.
+func lstatat(dirfd int, name string) (st unix.Stat_t, err error) {
+	err = retryEINTR(func() error { return unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	return st, err
+}
+
+func fstat(fd int) (st unix.Stat_t, err error) {
+	err = retryEINTR(func() error { return unix.Fstat(fd, &st) })
+	return st, err
+}
+
+// openat is openat(2) with O_CLOEXEC. It follows a link at name unless flags has O_NOFOLLOW.
+func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) {
+	err = retryEINTR(func() (err error) {
+		fd, err = unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
+		return err
+	})
+	if err != nil {
+		return -1, err
+	}
+	return fd, nil
+}
+
+func retryEINTR(fn func() error) error {
+	for {
+		if err := fn(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// closeFD closes a descriptor. Its error says nothing that could be acted on: what was written has been synced, or the
+// writer was told; and after EINTR the descriptor is gone all the same, see close(2).
+func closeFD(fd int) { _ = unix.Close(fd) }
