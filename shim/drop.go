@@ -1,0 +1,86 @@
+package shim
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/account"
+)
+
+// dropThread gives the calling thread the identity of u, with no way back to root. The caller has locked the thread. The
+// capabilities go with the uid: when no uid of the three is 0 any more the kernel clears the permitted, effective and
+// ambient sets, see capabilities(7).
+func dropThread(u account.User) error {
+	if u.UID == 0 {
+		return errors.New("user " + strconv.Quote(u.Name) + " is root itself")
+	}
+	gids := make([]int, len(u.Groups))
+	for i, g := range u.Groups {
+		gids[i] = int(g)
+	}
+	// x/sys makes setgroups for this thread alone. Its Setresgid and Setresuid are the ones for all threads: hence RawSyscall.
+	// Groups first, uid last: after it nothing is allowed any more.
+	if err := unix.Setgroups(gids); err != nil {
+		return failed("setgroups", err)
+	}
+	if err := setThreadIDs(sysSetresgid, u.GID); err != nil {
+		return failed("setgid", err)
+	}
+	if err := setThreadIDs(sysSetresuid, u.UID); err != nil {
+		return failed("setuid", err)
+	}
+	// A saved id of root would let the program go back.
+	if r, e, s := unix.Getresuid(); !all(u.UID, r, e, s) {
+		return errors.New("the kernel kept a uid of root")
+	}
+	if r, e, s := unix.Getresgid(); !all(u.GID, r, e, s) {
+		return errors.New("the kernel kept a gid of root")
+	}
+	return nil
+}
+
+// setThreadIDs calls setresuid(2) or setresgid(2) for the calling thread with three times the same id.
+func setThreadIDs(trap uintptr, id uint32) error {
+	if _, _, errno := unix.RawSyscall(trap, uintptr(id), uintptr(id), uintptr(id)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func all(want uint32, got ...int) bool {
+	for _, id := range got {
+		if uint32(id) != want {
+			return false
+		}
+	}
+	return true
+}
+
+func failed(call string, err error) error {
+	return errors.New("the kernel refuses " + call + ": " + err.Error())
+}
+
+// closeOnExec sees to it that no descriptor from 3 up, which root opened, is open in the agent's program.
+func closeOnExec() error {
+	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return nil
+	}
+	return closeOnExecByName() // before Linux 5.11, and under seccomp filters that don't know the call
+}
+
+func closeOnExecByName() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return errors.New("cannot find the open descriptors: " + err.Error())
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= 3 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+package shim
+
+import "strings"
+
+// truthy is the contract's idea of "yes": 1, true or yes, in any case. Anything else is no, so that a typo drops root.
+func truthy(value string) bool {
+	return value == "1" || strings.EqualFold(value, "true") || strings.EqualFold(value, "yes")
+}
+
+// lookupEnv returns the value of key, "" when it isn't set; the first one counts, as for getenv(3).
+func lookupEnv(env []string, key string) string {
+	for _, kv := range env {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
+			return v
+		}
+	}
+	return ""
+}
+
+// withEnv returns a copy of env in which key has the value, at its old place or at the end, and everything else is as it
+// was.
+func withEnv(env []string, key, value string) []string {
+	out := make([]string, 0, len(env)+1)
+	set := false
+	for _, kv := range env {
+		if strings.HasPrefix(kv, key+"=") {
+			if set {
+				continue
+			}
+			kv, set = key+"="+value, true
+		}
+		out = append(out, kv)
+	}
+	if !set {
+		out = append(out, key+"="+value)
+	}
+	return out
+}

@@ -1,0 +1,153 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// imageEnv makes the test binary the shim of another image; its value is the fields of options, one a line.
+const imageEnv = "SHIM_TEST_IMAGE"
+
+func TestMain(m *testing.M) {
+	image, ok := os.LookupEnv(imageEnv)
+	if !ok {
+		os.Exit(m.Run())
+	}
+	f := strings.Split(image, "\n")
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, imageEnv+"=") })
+	os.Exit(run(os.Args, env, options{target: f[0], user: f[1], home: f[2], config: f[3], root: f[4]}))
+}
+
+const (
+	agentUID = 10000
+	passwd   = "root:x:0:0:root:/root:/bin/bash\n" +
+		"hermes:x:10000:10001::/opt/data:/bin/sh\n" +
+		"toor:x:0:0::/root:/bin/sh\n" +
+		"second:x:20000:20000::/home/second:/bin/sh\n" +
+		"homeless:x:20001:20001:::/bin/sh\n"
+	group = "hermes:x:10001:\nvideo:x:44:other,hermes\nrender:x:109:hermes\nsecret:x:50:other\n"
+)
+
+// image is a Hermes image in a directory, whose real program is a shell script.
+type image struct {
+	options
+	dir string
+}
+
+// newImage makes one that every user can reach, unlike a plain t.TempDir().
+func newImage(t *testing.T, script string) *image {
+	t.Helper()
+	dir := t.TempDir()
+	for p := dir; p != "/" && p != os.TempDir(); p = filepath.Dir(p) {
+		must(t, os.Chmod(p, 0o755))
+	}
+	write(t, dir+"/etc/passwd", passwd, 0o644)
+	write(t, dir+"/etc/group", group, 0o644)
+	write(t, dir+"/bin/hermes", "#!/bin/sh\n"+script, 0o755)
+	return &image{dir: dir, options: options{
+		target: dir + "/bin/hermes", user: "hermes", home: "/opt/data", config: dir + "/etc/hinit/shim", root: dir,
+	}}
+}
+
+// command is the shim of the image, as root with an environment of two variables; tests change it before they run it.
+func (i *image) command(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0] = "hermes"
+	cmd.Dir = "/"
+	cmd.Env = []string{
+		imageEnv + "=" + strings.Join([]string{i.target, i.user, i.home, i.config, i.root}, "\n"),
+		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root",
+	}
+	return cmd
+}
+
+// result runs a command to its end.
+type result struct {
+	stdout, stderr string
+	code           int // -1 when a signal ended it
+	status         syscall.WaitStatus
+}
+
+func finish(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if _, isExit := errors.AsType[*exec.ExitError](err); err != nil && !isExit {
+		t.Fatal(err)
+	}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(), cmd.ProcessState.Sys().(syscall.WaitStatus)}
+}
+
+// want checks exit code and both outputs at once.
+func (r result) want(t *testing.T, code int, stdout, stderr string) {
+	t.Helper()
+	if r.code != code || r.stdout != stdout || r.stderr != stderr {
+		t.Errorf("exit code %d, stdout %q, stderr %q\nwant %d, %q, %q", r.code, r.stdout, r.stderr, code, stdout, stderr)
+	}
+}
+
+func asUser(cmd *exec.Cmd, uid uint32) *exec.Cmd {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	return cmd
+}
+
+// withoutCapability calls fn on a thread whose children can't have the capability, root or not.
+func withoutCapability(t *testing.T, capability uintptr, fn func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never undone: the thread ends with the goroutine
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)
+		if err == nil {
+			fn()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Errorf("cannot drop capability %d: %v", capability, err)
+	}
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("this test needs root")
+	}
+	t.Skip("this test needs root")
+}
+
+func write(t *testing.T, path, content string, mode os.FileMode) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(content), mode))
+	must(t, os.Chmod(path, mode))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func lines(line ...string) string {
+	return "hermes-shim: " + strings.Join(line, "\nhermes-shim: ") + "\n"
+}
+
+func advice(user string) string {
+	return fmt.Sprintf("use docker exec --user %s, or set HERMES_DOCKER_EXEC_AS_ROOT=1 to run it as root on purpose", user)
+}

@@ -1,0 +1,195 @@
+package shim
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestMissingTarget(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, i *image){
+		"missing":        func(t *testing.T, i *image) { must(t, os.Remove(i.target)) },
+		"not executable": func(t *testing.T, i *image) { must(t, os.Chmod(i.target, 0o644)) },
+		"directory": func(t *testing.T, i *image) {
+			must(t, os.Remove(i.target))
+			must(t, os.Mkdir(i.target, 0o755))
+		},
+		"dangling link": func(t *testing.T, i *image) {
+			must(t, os.Remove(i.target))
+			must(t, os.Symlink("nothing", i.target))
+		},
+		"missing, and the user too": func(t *testing.T, i *image) {
+			must(t, os.Remove(i.target))
+			i.user = "nobody-here"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newImage(t, whoami)
+			spoil(t, i)
+			want := lines(i.target + " not found or not executable")
+			finish(t, i.command("x")).want(t, 127, "", want)
+			if os.Geteuid() == 0 {
+				finish(t, asUser(i.command("x"), 12345)).want(t, 127, "", want)
+			}
+		})
+	}
+}
+
+func TestTargetThatIsTheShim(t *testing.T) {
+	i := newImage(t, whoami)
+	must(t, os.Remove(i.target))
+	must(t, os.Symlink(testBinary(t), i.target))
+	finish(t, i.command()).want(t, 126, "", lines(i.target+" is this shim itself, and would run for ever"))
+}
+
+func TestExecFails(t *testing.T) {
+	requireRoot(t)
+	t.Run("interpreter missing", func(t *testing.T) {
+		i := newImage(t, whoami)
+		write(t, i.target, "#!/no/such/interpreter\n", 0o755)
+		finish(t, i.command()).want(t, 127, "", lines("cannot execute "+i.target+": no such file or directory"))
+	})
+	t.Run("no program", func(t *testing.T) {
+		i := newImage(t, whoami)
+		write(t, i.target, "hello\n", 0o755)
+		finish(t, i.command()).want(t, 126, "", lines("cannot execute "+i.target+": exec format error"))
+	})
+	t.Run("closed to the agent", func(t *testing.T) {
+		i := newImage(t, whoami)
+		must(t, os.Chmod(i.dir+"/bin", 0o700))
+		finish(t, i.command()).want(t, 126, "", lines("cannot execute "+i.target+": permission denied"))
+	})
+}
+
+func TestCannotDrop(t *testing.T) {
+	requireRoot(t)
+	refuses := func(t *testing.T, i *image, r result, why string) {
+		t.Helper()
+		r.want(t, 126, "", lines("refusing to run "+i.target+" as root: "+why, advice(i.user)))
+	}
+	t.Run("unknown user", func(t *testing.T) {
+		i := newImage(t, whoami)
+		write(t, i.dir+"/etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644)
+		refuses(t, i, finish(t, i.command()), `cannot look up user "hermes": no such user`)
+	})
+	t.Run("no passwd", func(t *testing.T) {
+		i := newImage(t, whoami)
+		must(t, os.Remove(i.dir+"/etc/passwd"))
+		refuses(t, i, finish(t, i.command()), `cannot look up user "hermes": no such user`)
+	})
+	t.Run("user is root", func(t *testing.T) {
+		i := newImage(t, whoami)
+		i.user = "toor"
+		refuses(t, i, finish(t, i.command()), `user "toor" is root itself`)
+	})
+	for _, c := range []struct {
+		capability uintptr
+		call       string
+	}{{unix.CAP_SETGID, "setgroups"}, {unix.CAP_SETUID, "setuid"}} {
+		t.Run(c.call+" refused", func(t *testing.T) {
+			i := newImage(t, whoami)
+			withoutCapability(t, c.capability, func() {
+				refuses(t, i, finish(t, i.command()), "the kernel refuses "+c.call+": operation not permitted")
+			})
+		})
+	}
+	t.Run("user namespace", func(t *testing.T) {
+		i := newImage(t, whoami)
+		cmd := i.command()
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:                 syscall.CLONE_NEWUSER,
+			UidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+			GidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+			GidMappingsEnableSetgroups: true,
+		}
+		if err := cmd.Start(); err != nil {
+			t.Skip(err)
+		}
+		_ = cmd.Wait()
+		again := i.command()
+		again.SysProcAttr = cmd.SysProcAttr
+		refuses(t, i, finish(t, again), "the kernel refuses setgroups: invalid argument")
+	})
+	t.Run("the opt-out works all the same", func(t *testing.T) {
+		i := newImage(t, whoami)
+		i.user = "nobody-here"
+		cmd := i.command()
+		cmd.Env = append(cmd.Env, "HERMES_DOCKER_EXEC_AS_ROOT=1")
+		finish(t, cmd).want(t, 0, asRoot, "")
+	})
+	t.Run("and so does another user", func(t *testing.T) {
+		i := newImage(t, whoami)
+		i.user = "nobody-here"
+		finish(t, asUser(i.command(), 12345)).want(t, 0, "12345:12345 12345 /root\n", "")
+	})
+}
+
+func TestConfiguration(t *testing.T) {
+	requireRoot(t)
+	const other = "other: "
+	elsewhere := newImage(t, `echo "other: $(id -u) $HOME"`).target
+	for name, c := range map[string]struct {
+		content string
+		spoil   func(t *testing.T, path string)
+		stdout  string
+		ignored string
+	}{
+		"none":            {stdout: dropped, spoil: func(t *testing.T, path string) { must(t, os.Remove(path)) }},
+		"target":          {content: elsewhere, stdout: other + "10000 /opt/data\n"},
+		"target and user": {content: elsewhere + "\nsecond\n", stdout: other + "20000 /home/second\n"},
+		"dos":             {content: elsewhere + " \r\n second\r\n", stdout: other + "20000 /home/second\n"},
+		"uid":             {content: elsewhere + "\n4242:4243\n", stdout: other + "4242 /\n"},
+		"no home":         {content: elsewhere + "\nhomeless\n", stdout: other + "20001 /\n"},
+		"third line":      {content: elsewhere + "\nsecond\nrest\n", stdout: other + "20000 /home/second\n"},
+		"empty":           {content: "", stdout: dropped, ignored: "the first line is not an absolute path"},
+		"relative":        {content: "bin/sh", stdout: dropped, ignored: "the first line is not an absolute path"},
+		"not root's": {
+			content: elsewhere, stdout: dropped, ignored: "it does not belong to root",
+			spoil: func(t *testing.T, path string) { must(t, os.Chown(path, agentUID, 0)) },
+		},
+		"group may write": {
+			content: elsewhere, stdout: dropped, ignored: "others than root may write it",
+			spoil: func(t *testing.T, path string) { must(t, os.Chmod(path, 0o664)) },
+		},
+		"others may write": {
+			content: elsewhere, stdout: dropped, ignored: "others than root may write it",
+			spoil: func(t *testing.T, path string) { must(t, os.Chmod(path, 0o646)) },
+		},
+		"link": {
+			content: elsewhere, stdout: dropped, ignored: "it is a symbolic link",
+			spoil: func(t *testing.T, path string) {
+				must(t, os.Rename(path, path+".real"))
+				must(t, os.Symlink(path+".real", path))
+			},
+		},
+		"fifo": {
+			stdout: dropped, ignored: "it is not a regular file",
+			spoil: func(t *testing.T, path string) {
+				must(t, os.Remove(path))
+				must(t, unix.Mkfifo(path, 0o600))
+			},
+		},
+		"large": {content: elsewhere + strings.Repeat("\n", 10_000), stdout: dropped, ignored: "it is too large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newImage(t, whoami)
+			write(t, i.config, c.content, 0o644)
+			if c.spoil != nil {
+				c.spoil(t, i.config)
+			}
+			stderr := ""
+			if c.ignored != "" {
+				stderr = lines("ignoring " + i.config + ": " + c.ignored)
+			}
+			finish(t, i.command()).want(t, 0, c.stdout, stderr)
+		})
+	}
+	t.Run("the environment can't", func(t *testing.T) {
+		cmd := newImage(t, whoami).command()
+		cmd.Env = append(cmd.Env, "HINIT_SHIM_TARGET="+elsewhere, "HINIT_CONFIG="+elsewhere)
+		finish(t, cmd).want(t, 0, dropped, "")
+	})
+}

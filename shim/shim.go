@@ -1,0 +1,155 @@
+// Package shim drops root and becomes the agent's command line.
+//
+// `docker exec <container> hermes …` runs as root unless somebody thinks of --user, and every file that a root-run agent
+// writes into the data volume is one the gateway can't read afterwards. The shim sits first on PATH, becomes the agent's
+// user, and replaces itself with the real program: same process, same arguments, same terminal, same exit code.
+//
+// It promises to be quick (it runs before each command, so that no import comes for free: not even fmt) and never to run
+// the agent as root by accident: where it can't drop, it refuses. It starts no goroutine.
+//
+// One thing can't be passed on: the Go runtime handles every signal from its start, so that a signal the caller had set to
+// be ignored is at its default in the real program. SIGHUP and SIGINT are the exception, which is enough for nohup.
+package shim
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/account"
+)
+
+const (
+	// exitRefused says, as a shell would, that the program is there and could not be run.
+	exitRefused = 126
+	// exitNotFound says that there is no such program.
+	exitNotFound = 127
+
+	// optOutEnv set to a true value keeps root; see truthy.
+	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
+	// homeEnv moves HOME of the agent's processes, when it is an absolute path.
+	homeEnv = "HERMES_REAL_HOME"
+)
+
+// options is everything the shim takes from its image, so that tests can be another image.
+type options struct {
+	target string // the real program
+	user   string // whom it runs as
+	home   string // its HOME
+	config string // a file that replaces target and user
+	root   string // prefix of /etc/passwd and /etc/group
+}
+
+// hermesImage is the image this program is compiled for.
+func hermesImage() options {
+	return options{
+		target: "/opt/hermes/.venv/bin/hermes",
+		user:   "hermes",
+		home:   "/opt/data",
+		config: "/etc/hinit/shim",
+	}
+}
+
+// Main becomes the real program and so returns only when that failed: the exit code for main, after the reason has been
+// written to stderr. argv and env are those of the process, os.Args and os.Environ().
+//
+// The order is the contract's, section 11: a target that can't be executed is 127; a caller who isn't root gets it with
+// the environment untouched; so does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case; for
+// everybody else root is dropped to the agent's user (uid, gid, and the groups that /etc/group gives it) and HOME is set
+// to HERMES_REAL_HOME or /opt/data. Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
+// descriptors from 3 up don't go from root to the agent. Where dropping isn't possible it is 126.
+//
+// The file /etc/hinit/shim, when it belongs to root and nobody else may write it, names another program in its first line
+// (an absolute path) and another user in its second; HOME is then the home of that user. No environment variable does
+// that, so that nobody's environment can make root run something else.
+func Main(argv, env []string) int {
+	return run(argv, env, hermesImage())
+}
+
+func run(argv, env []string, o options) int {
+	if err := o.configure(); err != nil {
+		say("ignoring " + o.config + ": " + err.Error())
+	}
+	if !executable(o.target) {
+		say(o.target + " not found or not executable")
+		return exitNotFound
+	}
+	if isSelf(o.target) {
+		say(o.target + " is this shim itself, and would run for ever")
+		return exitRefused
+	}
+	if os.Geteuid() == 0 && !truthy(lookupEnv(env, optOutEnv)) {
+		// Credentials belong to a thread in Linux, and Go's own Setuid changes all of them one by one. Here only this thread
+		// changes: execve(2) ends all other threads, and the new program takes the credentials of the thread that called it.
+		// The lock keeps this goroutine on that thread until then. It is never undone, as there is no way back.
+		runtime.LockOSThread()
+		home, err := o.drop()
+		if err != nil {
+			say("refusing to run " + o.target + " as root: " + err.Error())
+			say("use docker exec --user " + o.user + ", or set " + optOutEnv + "=1 to run it as root on purpose")
+			return exitRefused
+		}
+		if real := lookupEnv(env, homeEnv); strings.HasPrefix(real, "/") {
+			home = real
+		}
+		env = withEnv(env, "HOME", home)
+	}
+	return replaceProcess(o.target, argv, env)
+}
+
+// drop makes the calling thread the agent's for good and returns the agent's home.
+func (o *options) drop() (home string, err error) {
+	u, err := account.Lookup(o.root, o.user)
+	if err != nil {
+		return "", err
+	}
+	// Before the drop: afterwards /proc/self belongs to root and is closed to us.
+	if err := closeOnExec(); err != nil {
+		return "", err
+	}
+	if err := dropThread(u); err != nil {
+		return "", err
+	}
+	if o.home != "" {
+		return o.home, nil
+	}
+	if !strings.HasPrefix(u.Home, "/") {
+		return "/", nil
+	}
+	return u.Home, nil
+}
+
+// replaceProcess returns only on failure. unix.Exec and not a bare execve(2): Go raised the soft limit of open files at its
+// start, and unix.Exec puts back the one the caller had.
+func replaceProcess(target string, argv, env []string) int {
+	args := []string{target}
+	if len(argv) > 1 {
+		args = append(args, argv[1:]...)
+	}
+	err := unix.Exec(target, args, env)
+	say("cannot execute " + target + ": " + err.Error())
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // a script whose interpreter is missing
+		return exitNotFound
+	}
+	return exitRefused
+}
+
+func executable(path string) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
+}
+
+// isSelf reports whether path is the running program, by whatever name. Where /proc isn't mounted nobody knows.
+func isSelf(path string) bool {
+	var self, other unix.Stat_t
+	return unix.Stat("/proc/self/exe", &self) == nil && unix.Stat(path, &other) == nil &&
+		self.Dev == other.Dev && self.Ino == other.Ino
+}
+
+// say writes one line to stderr. When that fails there is nobody left to tell.
+func say(line string) {
+	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
+}

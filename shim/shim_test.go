@@ -1,0 +1,225 @@
+package shim
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const whoami = `echo "$(id -u):$(id -g) $(id -G) $HOME"`
+
+const (
+	dropped = "10000:10001 10001 44 109 /opt/data\n"
+	asRoot  = "0:0 0 /root\n"
+)
+
+func TestRootIsDropped(t *testing.T) {
+	requireRoot(t)
+	finish(t, newImage(t, whoami).command()).want(t, 0, dropped, "")
+}
+
+func TestNoWayBackToRoot(t *testing.T) {
+	requireRoot(t)
+	r := finish(t, newImage(t, `exec grep -E '^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapAmb|SigBlk):' /proc/self/status`).command())
+	none := "0000000000000000\n"
+	r.want(t, 0, "Uid:\t10000\t10000\t10000\t10000\nGid:\t10001\t10001\t10001\t10001\nGroups:\t44 109 10001 \n"+
+		"SigBlk:\t"+none+"CapInh:\t"+none+"CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
+}
+
+func TestCapabilitiesThatRootInherited(t *testing.T) {
+	requireRoot(t)
+	cmd := newImage(t, `exec grep -E '^(CapPrm|CapEff|CapAmb):' /proc/self/status`).command()
+	cmd.SysProcAttr = &syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_BIND_SERVICE, unix.CAP_DAC_OVERRIDE}}
+	none := "0000000000000000\n"
+	finish(t, cmd).want(t, 0, "CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
+}
+
+func TestOptOut(t *testing.T) {
+	requireRoot(t)
+	i := newImage(t, whoami)
+	for want, values := range map[string][]string{
+		asRoot:  {"1", "true", "TRUE", "True", "tRuE", "yes", "YES", "Yes"},
+		dropped: {"", "0", "2", "11", "false", "no", "NO", "on", "y", "t", "garbage", " 1", "1 ", "true\n", "yes please", "truе"},
+	} {
+		for _, value := range values {
+			t.Run(fmt.Sprintf("%q", value), func(t *testing.T) {
+				cmd := i.command()
+				cmd.Env = append(cmd.Env, "HERMES_DOCKER_EXEC_AS_ROOT="+value)
+				finish(t, cmd).want(t, 0, want, "")
+			})
+		}
+	}
+}
+
+func TestNotRootIsLeftAlone(t *testing.T) {
+	requireRoot(t) // to become another user
+	for _, uid := range []uint32{agentUID, 12345} {
+		i := newImage(t, whoami)
+		finish(t, asUser(i.command(), uid)).want(t, 0, fmt.Sprintf("%d:%d %d /root\n", uid, uid, uid), "")
+
+		i.target = "/usr/bin/env" // no shell in between: order and all
+		cmd := asUser(i.command(), uid)
+		cmd.Env = append(cmd.Env, "HERMES_REAL_HOME=/elsewhere", "HERMES_DOCKER_EXEC_AS_ROOT=0", "EMPTY=", "TWO=a\nb")
+		finish(t, cmd).want(t, 0, strings.Join(cmd.Env[1:], "\n")+"\n", "")
+	}
+}
+
+func TestEnvironmentAfterTheDrop(t *testing.T) {
+	requireRoot(t)
+	i := newImage(t, "")
+	i.target = "/usr/bin/env"
+	for real, home := range map[string]string{
+		"": "/opt/data", "/opt/data/home": "/opt/data/home", "relative": "/opt/data", "~": "/opt/data",
+	} {
+		cmd := i.command()
+		cmd.Env = append(cmd.Env, "USER=root", "LOGNAME=root", "HERMES_REAL_HOME="+real, "HERMES_HOME=/x", "EMPTY=", "TWO=a\nb")
+		want := slices.Clone(cmd.Env[1:])
+		want[1] = "HOME=" + home
+		finish(t, cmd).want(t, 0, strings.Join(want, "\n")+"\n", "")
+	}
+	t.Run("no HOME before", func(t *testing.T) {
+		cmd := i.command()
+		cmd.Env = cmd.Env[:2]
+		finish(t, cmd).want(t, 0, cmd.Env[1]+"\nHOME=/opt/data\n", "")
+	})
+}
+
+func TestArgumentsAreExact(t *testing.T) {
+	requireRoot(t)
+	i := newImage(t, `printf '%s\0' "$0" "$@"`)
+	for _, args := range [][]string{
+		{"config", "set", "a b", "", "new\nline", "--", "-x", "$HOME", "*", "\xff\xfe", "ü", ""},
+		{"--version"},
+		{strings.Repeat("long ", 20_000)},
+	} {
+		r := finish(t, i.command(args...))
+		r.want(t, 0, i.target+"\x00"+strings.Join(args, "\x00")+"\x00", "")
+	}
+	finish(t, i.command()).want(t, 0, i.target+"\x00", "")
+	t.Run("no argv at all", func(t *testing.T) {
+		cmd := i.command()
+		cmd.Args = []string{}
+		if r := finish(t, cmd); r.code != 0 || !strings.HasPrefix(r.stdout, i.target+"\x00") {
+			t.Errorf("exit code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
+		}
+	})
+}
+
+func TestSameProcess(t *testing.T) {
+	requireRoot(t)
+	i := newImage(t, `echo $$; pwd; umask; cat; echo err >&2; exit 42`)
+	cmd := i.command()
+	cmd.Dir = i.dir + "/bin"
+	cmd.Stdin = strings.NewReader("from stdin\n")
+	old := unix.Umask(0o027)
+	defer unix.Umask(old)
+	r := finish(t, cmd)
+	r.want(t, 42, fmt.Sprintf("%d\n%s\n0027\nfrom stdin\n", cmd.Process.Pid, cmd.Dir), "err\n")
+}
+
+func TestDeathBySignal(t *testing.T) {
+	requireRoot(t)
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGQUIT} {
+		r := finish(t, newImage(t, fmt.Sprintf("ulimit -c 0; kill -%d $$", sig)).command())
+		if !r.status.Signaled() || r.status.Signal() != sig {
+			t.Errorf("status %#x, want death by %v", r.status, sig)
+		}
+	}
+}
+
+func TestSignalsAtTheirDefault(t *testing.T) {
+	requireRoot(t)
+	i := newImage(t, "")
+	i.target = "/usr/bin/grep"
+	r := finish(t, i.command("-E", "^Sig(Ign|Blk)", "/proc/self/status"))
+	none := "0000000000000000\n"
+	r.want(t, 0, "SigBlk:\t"+none+"SigIgn:\t"+none, "")
+}
+
+func TestOpenFilesLimitIsTheCallers(t *testing.T) {
+	requireRoot(t)
+	for _, user := range []string{"root", "agent"} {
+		i := newImage(t, `ulimit -Sn; ulimit -Hn`)
+		shim := i.command()
+		// The shell sets the limits that the shim starts with.
+		cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf(`ulimit -Sn 777; ulimit -Hn 2000; exec %s x`, testBinary(t)))
+		cmd.Env = shim.Env
+		if user == "root" {
+			cmd.Env = append(cmd.Env, "HERMES_DOCKER_EXEC_AS_ROOT=1")
+		}
+		finish(t, cmd).want(t, 0, "777\n2000\n", "")
+	}
+}
+
+func testBinary(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	must(t, err)
+	return path
+}
+
+func TestDescriptors(t *testing.T) {
+	requireRoot(t)
+	secret, err := os.Open("/etc/passwd")
+	must(t, err)
+	defer secret.Close()
+	i := newImage(t, `for n in 0 1 2 3 4 5; do if [ -e /proc/$$/fd/$n ]; then printf "$n "; fi; done`)
+	for _, c := range []struct{ env, want string }{{"", "0 1 2 "}, {"HERMES_DOCKER_EXEC_AS_ROOT=1", "0 1 2 3 4 "}} {
+		cmd := i.command()
+		cmd.ExtraFiles = []*os.File{secret, secret}
+		cmd.Env = append(cmd.Env, c.env)
+		finish(t, cmd).want(t, 0, c.want, "")
+	}
+}
+
+func TestCloseOnExecByName(t *testing.T) {
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	for name, fn := range map[string]func() error{"close_range": closeOnExec, "by name": closeOnExecByName} {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			t.Fatal(err)
+		}
+		must(t, fn())
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC == 0 {
+			t.Errorf("%s: flags %#x, %v", name, flags, err)
+		}
+		if flags, err := unix.FcntlInt(0, unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
+			t.Errorf("%s: stdin has flags %#x, %v", name, flags, err)
+		}
+	}
+}
+
+func TestTerminalIsKept(t *testing.T) {
+	requireRoot(t)
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer master.Close()
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	must(t, unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 101}))
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	defer slave.Close()
+
+	// /dev/tty opens only for a process that has a controlling terminal.
+	cmd := newImage(t, `[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && : </dev/tty && exec stty size`).command()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	must(t, cmd.Run())
+	buf := make([]byte, 100)
+	got, err := master.Read(buf)
+	if err != nil || string(buf[:got]) != "33 101\r\n" {
+		t.Errorf("the terminal shows %q, %v", buf[:got], err)
+	}
+}

@@ -1,0 +1,10 @@
+//go:build linux && !386 && !arm
+
+package shim
+
+import "golang.org/x/sys/unix"
+
+const (
+	sysSetresuid = unix.SYS_SETRESUID
+	sysSetresgid = unix.SYS_SETRESGID
+)
