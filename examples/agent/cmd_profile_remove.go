@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/examples/agent/internal/home"
+	"hinit/examples/agent/internal/record"
+)
+
+// Times of stopping a gateway whose profile goes away (contract, section 4).
+const (
+	stopGrace = 10 * time.Second // from TERM to KILL
+	stopPoll  = 20 * time.Millisecond
+)
+
+func profileDelete(c *call, args []string) int {
+	yes := func(arg string) bool { return arg == "--yes" || arg == "-y" }
+	confirmed := slices.ContainsFunc(args, yes)
+	args = slices.DeleteFunc(slices.Clone(args), yes)
+	if len(args) != 1 {
+		return c.fail(exitUsage, errors.New("usage: profile delete NAME [--yes]"))
+	}
+	name := home.Normalize(args[0])
+	if err := c.mustBeNamed(name); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	if !confirmed && !c.confirm(fmt.Sprintf("Delete profile '%s' with everything in %s? [y/N] ", name, c.home.Of(name))) {
+		return c.fail(exitFailed, fmt.Errorf("profile '%s' was not deleted; confirm, or pass --yes", name))
+	}
+	// Without its marker a supervisor lets go of the directory, and does not start the gateway again while it is removed.
+	if err := c.home.Unmark(name); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	if err := stopGateway(c.home.Of(name)); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	if err := c.home.Remove(name); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	if c.home.Active() == name {
+		if err := c.home.SetActive(home.Default); err != nil {
+			return c.fail(exitFailed, err)
+		}
+	}
+	fmt.Fprintf(c.stdout, "✓ Deleted profile '%s'\n", name)
+	return exitOK
+}
+
+func profileRename(c *call, from, to string) int {
+	if err := c.mustBeNamed(from); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	if err := home.CheckName(to); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	if c.home.Exists(to) {
+		return c.fail(exitFailed, fmt.Errorf("profile '%s' already exists at %s", to, c.home.Of(to)))
+	}
+	if err := stopGateway(c.home.Of(from)); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	active := c.home.Active() == from
+	if err := c.home.Rename(from, to); err != nil {
+		return c.fail(exitFailed, err)
+	}
+	if active {
+		if err := c.home.SetActive(to); err != nil {
+			return c.fail(exitFailed, err)
+		}
+	}
+	fmt.Fprintf(c.stdout, "✓ Renamed profile '%s' to '%s'\n", from, to)
+	return exitOK
+}
+
+// mustBeNamed accepts only a named profile that exists: the root profile can be neither deleted nor renamed.
+func (c *call) mustBeNamed(name string) error {
+	if err := home.CheckName(name); err != nil {
+		return err
+	}
+	return c.mustExist(name)
+}
+
+func (c *call) confirm(question string) bool {
+	fmt.Fprint(c.stdout, question)
+	reply, _ := bufio.NewReader(c.stdin).ReadString('\n')
+	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(reply)))
+}
+
+// stopGateway ends the gateway that the pid file of a home names, if there is one, as a planned stop: marker,
+// TERM, and KILL when the grace is over.
+func stopGateway(dir string) error {
+	id, alive := record.Running(dir)
+	if !alive {
+		return nil
+	}
+	if err := record.PlannedStop.Write(dir, id); err != nil {
+		return err
+	}
+	if err := id.Signal(unix.SIGTERM); err != nil {
+		return err
+	}
+	if died(id, stopGrace) {
+		return nil
+	}
+	if err := id.Signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	if !died(id, stopGrace) {
+		return fmt.Errorf("cannot stop the gateway: PID %d is still there after SIGKILL", id.PID)
+	}
+	return nil
+}
+
+func died(id record.Identity, within time.Duration) bool {
+	poll := time.NewTicker(stopPoll)
+	defer poll.Stop()
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); <-poll.C {
+		if !id.Alive() {
+			return true
+		}
+	}
+	return !id.Alive()
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+)
+
+// cutProfile takes the profile option out of the command line, wherever it stands before a "--": -p NAME, --profile NAME
+// or --profile=NAME (contract, section 4). The last one wins; "" means that there was none.
+func cutProfile(args []string) (profile string, rest []string, err error) {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		value, hasValue := strings.CutPrefix(arg, "--profile=")
+		switch {
+		case arg == "--":
+			return profile, append(rest, args[i:]...), nil
+		case arg == "-p", arg == "--profile":
+			i++
+			if i == len(args) {
+				return "", nil, errors.New(arg + " needs the name of a profile")
+			}
+			profile = args[i]
+		case hasValue:
+			profile = value
+		default:
+			rest = append(rest, arg)
+			continue
+		}
+		if strings.TrimSpace(profile) == "" {
+			return "", nil, errors.New("the name of the profile is empty")
+		}
+	}
+	return profile, rest, nil
+}
+
+func wantsHelp(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--help") || slices.Contains(args, "-h")
+}

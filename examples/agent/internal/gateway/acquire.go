@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/examples/agent/internal/record"
+)
+
+// Times of a takeover (contract, section 4: the old gateway is asked, and killed when the knob takeover_grace is over).
+const (
+	killGrace    = 5 * time.Second // from KILL to giving up
+	takeoverPoll = 20 * time.Millisecond
+)
+
+// anotherError says that the home has a gateway already.
+type anotherError struct{ pid int }
+
+func (e *anotherError) Error() string {
+	return fmt.Sprintf("Another gateway instance is already running (PID %d).", e.pid)
+}
+
+// acquire makes this process the gateway of its home: it takes the lock and writes the pid file. With Replace it
+// first ends the gateway that is there. A cause is returned when this process was told to end while it waited.
+func (g *gateway) acquire() (*cause, error) {
+	if other, alive := record.Running(g.Home.Dir); alive && other.PID != g.self.PID && !g.Force {
+		if c, err := g.displace(other); c != nil || err != nil {
+			return c, err
+		}
+	}
+	lock, err := record.Lock(g.Home.Dir, g.self)
+	if locked := (*record.LockedError)(nil); errors.As(err, &locked) {
+		// A gateway without a pid file: a supervisor that booted removed it, or --force was given.
+		if c, err := g.displace(locked.Owner); c != nil || err != nil {
+			return c, err
+		}
+		lock, err = record.Lock(g.Home.Dir, g.self)
+		if errors.As(err, &locked) {
+			return nil, &anotherError{locked.Owner.PID}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := record.WritePID(g.Home.Dir, g.self); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	g.lock = lock
+	return nil, nil
+}
+
+// displace ends the other gateway, or refuses when it is not to be replaced. The takeover marker tells
+// the other one, and its supervisor, that it was replaced and need not come back.
+func (g *gateway) displace(other record.Identity) (*cause, error) {
+	if !g.Replace {
+		return nil, &anotherError{other.PID}
+	}
+	g.log.info("replacing the gateway with PID %d", other.PID)
+	if err := record.Takeover.Write(g.Home.Dir, other); err != nil {
+		g.log.warn("%v", err)
+	}
+	for _, step := range []struct {
+		sig   unix.Signal
+		grace time.Duration
+	}{{unix.SIGTERM, g.Knobs.TakeoverGrace}, {unix.SIGKILL, killGrace}} {
+		if err := other.Signal(step.sig); err != nil {
+			record.Takeover.Clear(g.Home.Dir)
+			return nil, err
+		}
+		for deadline := time.Now().Add(step.grace); time.Now().Before(deadline); {
+			if !other.Alive() {
+				record.Takeover.Clear(g.Home.Dir)
+				return nil, nil
+			}
+			if c := g.wait(takeoverPoll); c != nil {
+				return c, nil
+			}
+		}
+		g.log.warn("PID %d is still there %s after %s", other.PID, step.grace, unix.SignalName(step.sig))
+	}
+	record.Takeover.Clear(g.Home.Dir)
+	return nil, &anotherError{other.PID}
+}

@@ -1,0 +1,29 @@
+package gateway
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// dieBy ends this process by a signal, so that whoever waits for it sees a signal and not an exit code. The Go runtime
+// would turn most signals into a stack trace and exit code 2 (os/signal, "Default behavior of signals in Go programs"),
+// so the kernel's default action is put back first. It returns only if the signal cannot kill.
+func dieBy(sig unix.Signal) error {
+	// A real crash may dump core; this one is not worth a file.
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	if sig != unix.SIGKILL && sig != unix.SIGSTOP {
+		var defaultAction [4]uint64 // struct sigaction of the kernel, all zero: SIG_DFL, no flags, empty mask
+		const maskSize = 8
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&defaultAction)), 0, maskSize, 0, 0); errno != 0 {
+			return fmt.Errorf("cannot reset %s: %w", unix.SignalName(sig), errno)
+		}
+	}
+	if err := unix.Kill(unix.Getpid(), sig); err != nil {
+		return fmt.Errorf("cannot send %s to this process: %w", unix.SignalName(sig), err)
+	}
+	<-time.After(time.Second) // another thread may be the one that takes it
+	return fmt.Errorf("%s did not end this process", unix.SignalName(sig))
+}

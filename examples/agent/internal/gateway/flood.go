@@ -1,0 +1,80 @@
+package gateway
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"hinit/examples/agent/internal/knobs"
+)
+
+// floodWait is how long stop waits for a flood that is stuck in a full pipe.
+const floodWait = time.Second
+
+// A flood is a goroutine that prints numbered lines. A nil flood is none.
+type flood struct{ quit, done chan struct{} }
+
+// startFlood prints rate lines a second (knobs.FloodMax: without pause), each of size bytes with its newline and each in
+// one write, until total lines are out (0: for ever) or it is stopped. A rate of 0 is no flood.
+func startFlood(out *os.File, rate, size, total int) *flood {
+	if rate == 0 {
+		return nil
+	}
+	f := &flood{make(chan struct{}), make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		f.run(out, rate, size, total)
+	}()
+	return f
+}
+
+func (f *flood) run(out *os.File, rate, size, total int) {
+	start := time.Now()
+	for n := 1; total == 0 || n <= total; n++ {
+		var pause time.Duration
+		if rate != knobs.FloodMax {
+			pause = time.Until(start.Add(time.Duration(n) * time.Second / time.Duration(rate)))
+		}
+		if f.quitWithin(pause) {
+			return
+		}
+		if _, err := out.WriteString(floodLine(n, size)); err != nil {
+			return
+		}
+	}
+}
+
+// quitWithin lets d pass and reports whether the flood was stopped meanwhile. A d of 0 or less only looks.
+func (f *flood) quitWithin(d time.Duration) bool {
+	if d <= 0 {
+		select {
+		case <-f.quit:
+			return true
+		default:
+			return false
+		}
+	}
+	select {
+	case <-f.quit:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+func floodLine(n, size int) string {
+	line := fmt.Sprintf("flood %09d ", n)
+	return line + strings.Repeat("x", max(0, size-len(line)-1)) + "\n"
+}
+
+func (f *flood) stop() {
+	if f == nil {
+		return
+	}
+	close(f.quit)
+	select {
+	case <-f.done:
+	case <-time.After(floodWait):
+	}
+}

@@ -1,0 +1,217 @@
+// Package gateway is the long-running part of the agent: the process a supervisor keeps alive, one for each profile.
+// It follows the contract, sections 6, 8 and 9.5: the state file's life cycle, the lock and the pid file, what a signal
+// means, and the exit code.
+//
+// One goroutine, the caller's, decides everything. Beside it run, when asked for, the flood writer and the health server;
+// both end with the gateway.
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/examples/agent/internal/home"
+	"hinit/examples/agent/internal/knobs"
+	"hinit/examples/agent/internal/record"
+)
+
+// pollInterval is how often the gateway looks for a planned-stop marker that comes without a signal.
+const pollInterval = 200 * time.Millisecond
+
+// Config is what one run needs to know.
+type Config struct {
+	Home    home.Home
+	Version string
+	Replace bool // take over from a gateway that runs already
+	Force   bool // don't mind a pid file whose process is alive, as long as the lock is free
+	Knobs   knobs.Knobs
+	Getenv  func(string) string
+	Stdout  *os.File
+	Stderr  io.Writer
+}
+
+type gateway struct {
+	Config
+	log     logger
+	self    record.Identity
+	signals chan os.Signal
+	ledger  *record.Ledger
+	lock    *os.File
+	flood   *flood
+	health  *healthServer
+	hoard   []byte // memory taken on demand
+}
+
+// Run is the whole life of a gateway. It blocks until the gateway ends and returns the exit code. It installs
+// the signal handlers itself, before anything else unless the knobs say otherwise.
+func Run(config Config) int {
+	g := &gateway{Config: config, log: logger{config.Stdout, config.Stderr}, signals: make(chan os.Signal, 8)}
+	if late := g.Knobs.LateHandlers; late > 0 {
+		<-time.After(late)
+	}
+	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
+	defer signal.Stop(g.signals)
+	g.self = record.Self()
+
+	if err := os.MkdirAll(g.Home.Dir, 0o755); err != nil {
+		g.log.warn("cannot make the home directory: %v", err)
+		return exitUnexpected
+	}
+	stopped, err := g.acquire()
+	if err != nil {
+		g.explainRefusal(err)
+		return exitUnexpected
+	}
+	if stopped != nil {
+		return stopped.code
+	}
+	defer g.lock.Close()
+	return g.finish(g.live())
+}
+
+func (g *gateway) explainRefusal(err error) {
+	if another := (*anotherError)(nil); errors.As(err, &another) {
+		fmt.Fprintln(g.Stderr, err)
+		return
+	}
+	g.log.warn("cannot start: %v", err)
+}
+
+// live takes the gateway from "starting" to "running" and returns why it ends.
+func (g *gateway) live() cause {
+	ledger, unclean, err := record.Open(g.Home.Dir)
+	g.ledger = ledger
+	g.check(err)
+	if unclean {
+		g.log.warn("the previous gateway of this home did not end in good order")
+	}
+	g.clearLeftovers()
+	misbehave := g.countCrash()
+
+	g.updateState(map[string]any{
+		"pid": g.self.PID, "kind": g.self.Kind, "argv": g.self.Argv, "start_time": g.self.StartTime,
+		"gateway_state": record.Starting, "exit_reason": nil, "restart_requested": false,
+		"active_agents": 0, "platforms": map[string]any{},
+	})
+	g.log.banner(g.Home.Profile, g.self.PID)
+	if misbehave && g.Knobs.ExitNow != knobs.NoExit {
+		return exitNow(g.Knobs.ExitNow)
+	}
+	if c := g.wait(g.Knobs.StartupDelay); c != nil {
+		return *c
+	}
+	g.health = startHealth(g.Config, g.log)
+	g.updateState(map[string]any{"gateway_state": record.Up})
+	g.log.info("gateway of profile %s is running", g.Home.Profile)
+	g.misbehaveOnceUp()
+	return g.serve(misbehave)
+}
+
+// clearLeftovers removes what the end of the previous gateway left for this one to read.
+func (g *gateway) clearLeftovers() {
+	for _, name := range []string{cleanShutdown, restartPending} {
+		if err := os.Remove(filepath.Join(g.Home.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			g.log.warn("cannot remove %s: %v", name, err)
+		}
+	}
+}
+
+// serve is the main loop: it waits for something that ends the gateway.
+func (g *gateway) serve(misbehave bool) cause {
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	heartbeat := ticks(g.Knobs.Heartbeat)
+	var crash, die <-chan time.Time
+	if misbehave {
+		crash, die = after(g.Knobs.CrashAfter), after(g.Knobs.SignalAfter)
+	}
+	for {
+		select {
+		case sig := <-g.signals:
+			if c := g.heed(sig); c != nil {
+				return *c
+			}
+		case <-poll.C:
+			if c := g.pollMarker(); c != nil {
+				return *c
+			}
+		case <-heartbeat:
+			g.log.info("heartbeat of profile %s", g.Home.Profile)
+		case <-crash:
+			return cause{reason: "crash on demand", code: g.Knobs.CrashCode, abrupt: true}
+		case <-die:
+			return cause{reason: "signal on demand", code: exitUnexpected, abrupt: true, kill: g.Knobs.Signal}
+		}
+	}
+}
+
+// wait lets time pass before the gateway is up. It returns early, with the cause, when the gateway has to end.
+func (g *gateway) wait(d time.Duration) *cause {
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	over := time.After(d)
+	for {
+		select {
+		case <-over:
+			return nil
+		case sig := <-g.signals:
+			if c := g.heed(sig); c != nil {
+				return c
+			}
+		case <-poll.C:
+			if c := g.pollMarker(); c != nil {
+				return c
+			}
+		}
+	}
+}
+
+func (g *gateway) heed(sig os.Signal) *cause {
+	if sig == unix.SIGTERM && g.Knobs.IgnoreTerm {
+		g.log.warn("SIGTERM ignored, as told")
+		return nil
+	}
+	c := g.classify(sig)
+	return &c
+}
+
+func (g *gateway) pollMarker() *cause {
+	if g.Knobs.IgnoreTerm || !record.PlannedStop.Consume(g.Home.Dir, g.self) {
+		return nil
+	}
+	return &cause{reason: "planned stop", code: exitPlanned, state: record.Stopped}
+}
+
+// updateState writes the state file. A gateway that cannot write it goes on working.
+func (g *gateway) updateState(fields map[string]any) {
+	g.check(record.UpdateState(g.Home.Dir, fields))
+}
+
+func (g *gateway) check(err error) {
+	if err != nil {
+		g.log.warn("%v", err)
+	}
+}
+
+// after is time.After, and never for 0.
+func after(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.After(d)
+}
+
+// ticks is time.Tick, and never for 0.
+func ticks(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.Tick(d)
+}

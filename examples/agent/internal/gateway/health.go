@@ -1,0 +1,84 @@
+package gateway
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+const defaultHealthPort = "8642"
+
+// A healthServer answers GET /health on the loopback interface. A nil one answers nothing.
+type healthServer struct {
+	server *http.Server
+	done   chan struct{}
+}
+
+// startHealth starts the server if API_SERVER_ENABLED asks for it, on API_SERVER_PORT. Both may stand in the .env of the
+// home, which wins, so that several profiles of one container can use different ports. A port that is taken costs
+// the health server, not the gateway.
+func startHealth(config Config, log logger) *healthServer {
+	setting := func(key string) string {
+		if value, found := dotenv(filepath.Join(config.Home.Dir, ".env"), key); found {
+			return value
+		}
+		return config.Getenv(key)
+	}
+	if !slices.Contains([]string{"1", "true", "yes", "on"}, strings.ToLower(setting("API_SERVER_ENABLED"))) {
+		return nil
+	}
+	port := setting("API_SERVER_PORT")
+	if port == "" {
+		port = defaultHealthPort
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+	if err != nil {
+		log.warn("cannot serve health: %v", err)
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]string{"status": "ok", "platform": "hermes-agent", "version": config.Version})
+	})
+	h := &healthServer{&http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		if err := h.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.warn("health server: %v", err)
+		}
+	}()
+	log.info("health on http://%s/health", listener.Addr())
+	return h
+}
+
+func (h *healthServer) close() {
+	if h == nil {
+		return
+	}
+	_ = h.server.Close()
+	<-h.done
+}
+
+// dotenv finds a key in a file of KEY=VALUE lines, with or without quotes around the value.
+func dotenv(path, key string) (value string, found bool) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", false
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		name, rest, isPair := strings.Cut(strings.TrimPrefix(strings.TrimSpace(lines.Text()), "export "), "=")
+		if isPair && strings.TrimSpace(name) == key {
+			value, found = strings.Trim(strings.TrimSpace(rest), `"'`), true
+		}
+	}
+	return value, found
+}

@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"hinit/examples/agent/internal/helper"
+	"hinit/examples/agent/internal/knobs"
+)
+
+// countCrash reports whether this start may crash on demand. With crash_times it counts, in agent.crashes of the home,
+// the starts that did.
+func (g *gateway) countCrash() bool {
+	k := g.Knobs
+	if k.CrashTimes == 0 || (k.CrashAfter == 0 && k.SignalAfter == 0 && k.ExitNow == knobs.NoExit) {
+		return true
+	}
+	path := filepath.Join(g.Home.Dir, "agent.crashes")
+	done := 0
+	if data, err := os.ReadFile(path); err == nil {
+		done, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+	}
+	if done >= k.CrashTimes {
+		return false
+	}
+	if err := os.WriteFile(path, fmt.Appendf(nil, "%d\n", done+1), 0o644); err != nil {
+		g.log.warn("cannot count a crash: %v", err)
+	}
+	return true
+}
+
+// misbehaveOnceUp does what the knobs ask of a gateway that has just come up.
+func (g *gateway) misbehaveOnceUp() {
+	k := g.Knobs
+	if k.LeakChild != "" {
+		g.check(g.leakedChild().Start())
+	}
+	if k.Orphans > 0 {
+		g.check(helper.StartOrphans(k.Orphans))
+		g.log.info("made %d orphans", k.Orphans)
+	}
+	if k.OOM > 0 {
+		g.hoard = allocate(k.OOM)
+		g.log.info("allocated %d MB", k.OOM)
+	}
+	if k.BigLine > 0 {
+		_, _ = g.Stdout.WriteString(strings.Repeat("x", k.BigLine) + "\n")
+	}
+	g.flood = startFlood(g.Stdout, k.Flood, k.FloodBytes, k.FloodLines)
+	if k.CloseStdout {
+		g.check(g.Stdout.Close())
+	}
+}
+
+func (g *gateway) leakedChild() helper.Sleeper {
+	mode := g.Knobs.LeakChild
+	return helper.Sleeper{
+		For:        g.Knobs.LeakFor,
+		PIDFile:    filepath.Join(g.Home.Dir, "leaked.pid"),
+		IgnoreTerm: g.Knobs.IgnoreTerm,
+		DoubleFork: mode == knobs.LeakDoubleFork || mode == knobs.LeakDaemon,
+		Setsid:     mode == knobs.LeakSetsid || mode == knobs.LeakDaemon,
+		CleanEnv:   mode == knobs.LeakDaemon,
+	}
+}
+
+// allocate takes megabytes of memory and touches each page, so that the kernel has to find them.
+func allocate(megabytes int) []byte {
+	memory := make([]byte, megabytes<<20)
+	for i := 0; i < len(memory); i += os.Getpagesize() {
+		memory[i] = 1
+	}
+	return memory
+}

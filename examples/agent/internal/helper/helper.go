@@ -1,0 +1,206 @@
+// Package helper is the part of the agent that misbehaves as separate processes: children that outlive the gateway,
+// escape its session or its environment, or become orphans. The helpers are this same binary, started with the hidden
+// command "agent-helper".
+//
+// Functions named Start run in the gateway; Main runs in the helper. It owns no goroutines.
+package helper
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Command is the hidden command that makes the binary a helper.
+const Command = "agent-helper"
+
+// batch is how many orphans one parent makes: enough to be quick, few enough not to fill the machine at once.
+const batch = 50
+
+// orphanLife is how long an orphan lives: longer than its parent, so that it is an orphan when it dies.
+const orphanLife = 50 * time.Millisecond
+
+// A Sleeper is a helper that does nothing for a time.
+type Sleeper struct {
+	For        time.Duration
+	PIDFile    string // where it writes its pid once it runs; "" for nowhere
+	IgnoreTerm bool
+	DoubleFork bool // its parent ends at once
+	Setsid     bool // it leads a session of its own
+	CleanEnv   bool // it has an empty environment
+	Quiet      bool // it does not hold the gateway's stdout and stderr open
+}
+
+// Start starts the sleeper. With DoubleFork it returns when the parent between has ended.
+func (s Sleeper) Start() error {
+	args := append([]string{"nap"}, s.napArgs()...)
+	if !s.DoubleFork {
+		cmd, err := command(args...)
+		if err != nil {
+			return err
+		}
+		s.apply(cmd)
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("cannot start a helper: %w", err)
+		}
+		return cmd.Process.Release()
+	}
+	between, err := command(append(s.forkArgs(), s.napArgs()...)...)
+	if err != nil {
+		return err
+	}
+	s.applyStdio(between)
+	if err := between.Run(); err != nil {
+		return fmt.Errorf("cannot start a helper: %w", err)
+	}
+	return nil
+}
+
+// StartOrphans makes n processes whose parent has ended before they do. It returns when all have been started.
+func StartOrphans(n int) error {
+	for n > 0 {
+		cmd, err := command("orphans", strconv.Itoa(min(n, batch)))
+		if err != nil {
+			return err
+		}
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("cannot make orphans: %w", err)
+		}
+		n -= batch
+	}
+	return nil
+}
+
+// Main runs the helper and returns its exit code. args are the words after Command.
+func Main(args []string) int {
+	if err := run(args); err != nil {
+		fmt.Fprintln(os.Stderr, Command+":", err)
+		return 1
+	}
+	return 0
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return errors.New("want nap, fork or orphans")
+	}
+	verb, args := args[0], args[1:]
+	switch verb {
+	case "nap", "fork":
+		s, err := parse(verb, args)
+		if err != nil {
+			return err
+		}
+		if verb == "nap" {
+			return s.nap()
+		}
+		s.DoubleFork = false
+		return s.Start()
+	case "orphans":
+		return orphans(args)
+	}
+	return fmt.Errorf("no helper is called %q", verb)
+}
+
+func parse(verb string, args []string) (Sleeper, error) {
+	var s Sleeper
+	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
+	flags.DurationVar(&s.For, "for", 0, "")
+	flags.StringVar(&s.PIDFile, "pid-file", "", "")
+	flags.BoolVar(&s.IgnoreTerm, "ignore-term", false, "")
+	flags.BoolVar(&s.Setsid, "setsid", false, "")
+	flags.BoolVar(&s.CleanEnv, "clean-env", false, "")
+	return s, flags.Parse(args)
+}
+
+func (s Sleeper) napArgs() []string {
+	args := []string{"-for", s.For.String()}
+	if s.PIDFile != "" {
+		args = append(args, "-pid-file", s.PIDFile)
+	}
+	if s.IgnoreTerm {
+		args = append(args, "-ignore-term")
+	}
+	return args
+}
+
+func (s Sleeper) forkArgs() []string {
+	args := []string{"fork"}
+	if s.Setsid {
+		args = append(args, "-setsid")
+	}
+	if s.CleanEnv {
+		args = append(args, "-clean-env")
+	}
+	return args
+}
+
+func (s Sleeper) apply(cmd *exec.Cmd) {
+	s.applyStdio(cmd)
+	if s.Setsid {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	}
+	if s.CleanEnv {
+		cmd.Env = []string{}
+	}
+}
+
+func (s Sleeper) applyStdio(cmd *exec.Cmd) {
+	if !s.Quiet {
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	}
+}
+
+func (s Sleeper) nap() error {
+	terms := make(chan os.Signal, 1)
+	if s.IgnoreTerm {
+		signal.Notify(terms, syscall.SIGTERM)
+	}
+	if s.PIDFile != "" {
+		if err := writePID(s.PIDFile); err != nil {
+			return err
+		}
+	}
+	<-time.After(s.For)
+	return nil
+}
+
+// writePID writes the file in one step, so that whoever waits for it never reads half a number.
+func writePID(path string) error {
+	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
+	if err := os.WriteFile(temp, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+func orphans(args []string) error {
+	if len(args) != 1 {
+		return errors.New("orphans wants a number")
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	for range n {
+		if err := (Sleeper{For: orphanLife, Quiet: true}).Start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func command(args ...string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the own binary: %w", err)
+	}
+	return exec.Command(self, append([]string{Command}, args...)...), nil
+}

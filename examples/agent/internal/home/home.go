@@ -1,0 +1,109 @@
+// Package home knows where profiles live on disk: which directory a command works in, how a profile is made,
+// and which one is selected when none is named (contract, section 4).
+//
+// It promises that a name which passed CheckName never leads outside the profiles directory. It owns no goroutines.
+package home
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// ErrNoHome is returned by Resolve when the environment names no home at all. Commands that need none may go on.
+var ErrNoHome = errors.New("cannot find a home directory: set HERMES_HOME or HOME")
+
+// A Home is the place one command works in.
+type Home struct {
+	Root    string // the root directory: home of "default", parent of profiles/
+	Dir     string // home of the selected profile
+	Profile string // name of the selected profile
+	Notice  string // something the user should be told about the selection, or ""
+}
+
+// An UnknownError says that a profile was named which has no directory.
+type UnknownError struct{ Name string }
+
+// Error is the message the contract fixes for an unknown profile, without its "Error: " prefix.
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("Profile '%s' does not exist. Create it with: hermes profile create %s", e.Name, e.Name)
+}
+
+// Resolve finds the home from the environment and from the profile named on the command line ("" for none).
+//
+// A named profile wins; "default" is not special here and means the directory profiles/default (contract, section 4).
+// Then comes HERMES_HOME when it is itself the home of a named profile; then the sticky selection, unless a supervisor
+// started this process; then the root. A sticky selection that no longer exists is skipped with a Notice, so that
+// the command that repairs it can run.
+func Resolve(getenv func(string) string, named string) (Home, error) {
+	base, err := baseDir(getenv)
+	if err != nil {
+		return Home{}, err
+	}
+	h := Home{Root: base, Dir: base, Profile: Default}
+	if parent := filepath.Dir(base); filepath.Base(parent) == "profiles" {
+		h.Root, h.Profile = filepath.Dir(parent), filepath.Base(base)
+	}
+	if named != "" {
+		return h.selectNamed(Normalize(named))
+	}
+	supervised := getenv("HERMES_S6_SUPERVISED_CHILD") != "" || getenv("HERMES_SUPERVISED_CHILD") != ""
+	if h.Dir != h.Root || supervised {
+		return h, nil
+	}
+	active := h.Active()
+	if active == Default {
+		return h, nil
+	}
+	selected, err := h.selectNamed(active)
+	if err != nil {
+		h.Notice = fmt.Sprintf("active_profile names '%s', which does not exist: using the default profile", active)
+		return h, nil
+	}
+	return selected, nil
+}
+
+func baseDir(getenv func(string) string) (string, error) {
+	if dir := getenv("HERMES_HOME"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if isDir("/opt/data") {
+		return "/opt/data", nil
+	}
+	if dir := getenv("HOME"); dir != "" {
+		return filepath.Abs(filepath.Join(dir, ".hermes"))
+	}
+	return "", ErrNoHome
+}
+
+func (h Home) selectNamed(name string) (Home, error) {
+	if err := CheckName(name); err != nil && name != Default {
+		return Home{}, err
+	}
+	dir := filepath.Join(h.Root, "profiles", name)
+	if !isDir(dir) {
+		return Home{}, &UnknownError{name}
+	}
+	h.Dir, h.Profile = dir, name
+	return h, nil
+}
+
+// Of returns the home directory of a profile by its normalized name; "default" is the root. It does not look
+// whether the directory exists. The name must be Default or have passed CheckName.
+func (h Home) Of(name string) string {
+	if name == Default {
+		return h.Root
+	}
+	return filepath.Join(h.Root, "profiles", name)
+}
+
+// Exists reports whether the profile has a directory.
+func (h Home) Exists(name string) bool {
+	return isDir(h.Of(name))
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

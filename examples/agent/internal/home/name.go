@@ -1,0 +1,35 @@
+package home
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Default is the name of the root profile, whose home is the root directory itself (contract, section 4).
+const Default = "default"
+
+const maxNameLength = 64
+
+// Normalize trims and lowercases a name as typed, as every command does before it looks at one.
+func Normalize(name string) string {
+	return strings.ToLower(strings.TrimSpace(name))
+}
+
+// CheckName reports why name, already normalized, cannot be the name of a named profile, or nil when it can
+// (contract, section 4: the pattern, the reserved words, and "default", which is never a named profile).
+// A name that passes is a single path element, so it can be joined to a directory without leaving it.
+func CheckName(name string) error {
+	pattern := regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
+	switch {
+	case name == Default:
+		return fmt.Errorf("'%s' is the built-in root profile and cannot be created, deleted or renamed", name)
+	case slices.Contains([]string{"hermes", "test", "tmp", "root", "sudo"}, name):
+		return fmt.Errorf("profile name '%s' is reserved", name)
+	case len(name) > maxNameLength || !pattern.MatchString(name):
+		return fmt.Errorf("invalid profile name '%s': use 1 to %d characters of a-z, 0-9, '_' and '-', "+
+			"starting with a letter or a digit", name, maxNameLength)
+	}
+	return nil
+}

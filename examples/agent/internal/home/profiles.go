@@ -1,0 +1,113 @@
+package home
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// soulFile marks a directory as a profile; an init looks for it (contract, section 4).
+const soulFile = "SOUL.md"
+
+const soulText = `# Soul
+
+You are a small example agent. You answer with an echo of what you are told.
+`
+
+// Create makes the home of a new profile: its directories, a private .env and, as the last thing, the marker SOUL.md,
+// so that whoever watches the profiles directory never takes a half-made one for a profile. It fails when the name
+// has a directory already, and leaves nothing behind when it fails half way.
+func (h Home) Create(name string) (string, error) {
+	if err := CheckName(name); err != nil {
+		return "", err
+	}
+	dir := h.Of(name)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", fmt.Errorf("cannot create profile '%s': %w", name, err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return "", fmt.Errorf("profile '%s' already exists at %s", name, dir)
+		}
+		return "", fmt.Errorf("cannot create profile '%s': %w", name, err)
+	}
+	if err := furnish(dir); err != nil {
+		err = fmt.Errorf("cannot create profile '%s': %w", name, err)
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+func furnish(dir string) error {
+	for _, sub := range []string{"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".env"), nil, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, soulFile), []byte(soulText), 0o644)
+}
+
+// List returns the names of all profiles: Default first, then every directory below profiles that carries
+// the marker and a valid name, in byte order.
+func (h Home) List() ([]string, error) {
+	names := []string{Default}
+	entries, err := os.ReadDir(filepath.Join(h.Root, "profiles"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return names, fmt.Errorf("cannot list profiles: %w", err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if CheckName(name) != nil {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(h.Of(name), soulFile)); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// Unmark removes the marker of a profile, so that an init stops treating the directory as one.
+func (h Home) Unmark(name string) error {
+	if err := os.Remove(filepath.Join(h.Of(name), soulFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot remove profile '%s': %w", name, err)
+	}
+	return nil
+}
+
+// Remove deletes the home of a profile. A gateway that a supervisor started again in the meantime can put files into
+// the directory while it is being emptied; a few attempts get past that. The log directory
+// of the profile is below the root and stays (contract, section 4).
+func (h Home) Remove(name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	var err error
+	for range 3 {
+		if err = os.RemoveAll(h.Of(name)); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("cannot remove profile '%s': %w", name, err)
+}
+
+// Rename gives the home of a profile another name. Both names must be valid and the new one free.
+func (h Home) Rename(from, to string) error {
+	for _, name := range []string{from, to} {
+		if err := CheckName(name); err != nil {
+			return err
+		}
+	}
+	if h.Exists(to) {
+		return fmt.Errorf("profile '%s' already exists at %s", to, h.Of(to))
+	}
+	if err := os.Rename(h.Of(from), h.Of(to)); err != nil {
+		return fmt.Errorf("cannot rename profile '%s': %w", from, err)
+	}
+	return nil
+}

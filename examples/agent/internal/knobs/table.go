@@ -1,0 +1,141 @@
+package knobs
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Knob is one row of the table of everything that can be set.
+type Knob struct {
+	Name    string // in agent.conf; AGENT_ and upper case in the environment
+	Default string
+	Help    string
+	set     func(*Knobs, string) error
+}
+
+// Table lists all knobs in the order in which help shows them.
+func Table() []Knob {
+	return []Knob{
+		{"startup_delay", "50ms", "time from \"starting\" to \"running\"", duration(func(k *Knobs) *time.Duration { return &k.StartupDelay })},
+		{"drain", "100ms", "time from \"draining\" to the end", duration(func(k *Knobs) *time.Duration { return &k.Drain })},
+		{"heartbeat", "30s", "interval of the heartbeat line; 0: none", duration(func(k *Knobs) *time.Duration { return &k.Heartbeat })},
+		{"late_handlers", "0", "do nothing and handle no signal for so long first", duration(func(k *Knobs) *time.Duration { return &k.LateHandlers })},
+		{"takeover_grace", "10s", "what --replace waits between TERM and KILL of the old gateway", duration(func(k *Knobs) *time.Duration { return &k.TakeoverGrace })},
+
+		{"crash_after", "0", "end without any cleaning up after so long; 0: never", duration(func(k *Knobs) *time.Duration { return &k.CrashAfter })},
+		{"crash_code", "1", "exit code of that crash", number(func(k *Knobs) *int { return &k.CrashCode })},
+		{"crash_times", "0", "crash_after, exit_now and signal_after act on the first N starts only; 0: on all", number(func(k *Knobs) *int { return &k.CrashTimes })},
+		{"exit_now", "", "exit with this code instead of getting up", optionalCode(func(k *Knobs) *int { return &k.ExitNow })},
+		{"signal_after", "0", "die by a signal after so long; 0: never", duration(func(k *Knobs) *time.Duration { return &k.SignalAfter })},
+		{"signal", "SEGV", "that signal", signal(func(k *Knobs) *unix.Signal { return &k.Signal })},
+
+		{"ignore_term", "0", "1: deaf to SIGTERM and to planned-stop markers", truth(func(k *Knobs) *bool { return &k.IgnoreTerm })},
+		{"flood", "0", "print so many lines a second; max: as fast as it goes", rate(func(k *Knobs) *int { return &k.Flood })},
+		{"flood_bytes", "80", "length of each of them, newline included", number(func(k *Knobs) *int { return &k.FloodBytes })},
+		{"flood_lines", "0", "stop flooding after so many lines; 0: never", number(func(k *Knobs) *int { return &k.FloodLines })},
+		{"half_line", "0", "1: the last output is a line without an end", truth(func(k *Knobs) *bool { return &k.HalfLine })},
+		{"big_line", "0", "print one line of so many bytes when up", number(func(k *Knobs) *int { return &k.BigLine })},
+		{"close_stdout", "0", "1: close the standard output when up", truth(func(k *Knobs) *bool { return &k.CloseStdout })},
+
+		{"leak_child", "", "leave a child behind: plain, setsid, doublefork or doublefork-setsid-cleanenv", leak(func(k *Knobs) *string { return &k.LeakChild })},
+		{"leak_for", "10m", "how long that child lives", duration(func(k *Knobs) *time.Duration { return &k.LeakFor })},
+		{"orphans", "0", "make so many short-lived orphans when up", number(func(k *Knobs) *int { return &k.Orphans })},
+		{"oom", "0", "allocate and touch so many megabytes when up", number(func(k *Knobs) *int { return &k.OOM })},
+		{"spawn_diag", "0", "1: at the start of a shutdown start a helper in its own session that lives 5 s", truth(func(k *Knobs) *bool { return &k.SpawnDiag })},
+	}
+}
+
+func duration(field func(*Knobs) *time.Duration) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			seconds, numberErr := strconv.ParseUint(value, 10, 32)
+			if numberErr != nil {
+				return fmt.Errorf("%q is not a duration such as 3s or 100ms", value)
+			}
+			d = time.Duration(seconds) * time.Second
+		}
+		if d < 0 {
+			return fmt.Errorf("%q is negative", value)
+		}
+		*field(k) = d
+		return nil
+	}
+}
+
+func number(field func(*Knobs) *int) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number of 0 or more", value)
+		}
+		*field(k) = int(n)
+		return nil
+	}
+}
+
+func optionalCode(field func(*Knobs) *int) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		if value == "" {
+			*field(k) = NoExit
+			return nil
+		}
+		code, err := strconv.ParseUint(value, 10, 8)
+		if err != nil {
+			return fmt.Errorf("%q is not an exit code", value)
+		}
+		*field(k) = int(code)
+		return nil
+	}
+}
+
+func truth(field func(*Knobs) *bool) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		switch strings.ToLower(value) {
+		case "1", "true", "yes", "on":
+			*field(k) = true
+		case "0", "false", "no", "off", "":
+			*field(k) = false
+		default:
+			return fmt.Errorf("%q is neither 1 nor 0", value)
+		}
+		return nil
+	}
+}
+
+func signal(field func(*Knobs) *unix.Signal) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		name := strings.ToUpper(value)
+		sig := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG"))
+		if sig == 0 {
+			return fmt.Errorf("%q is not a signal such as SEGV", value)
+		}
+		*field(k) = sig
+		return nil
+	}
+}
+
+func rate(field func(*Knobs) *int) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		if value == "max" {
+			*field(k) = FloodMax
+			return nil
+		}
+		return number(field)(k, value)
+	}
+}
+
+func leak(field func(*Knobs) *string) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		if value != "" && !slices.Contains([]string{LeakPlain, LeakSetsid, LeakDoubleFork, LeakDaemon}, value) {
+			return fmt.Errorf("%q is none of plain, setsid, doublefork, doublefork-setsid-cleanenv", value)
+		}
+		*field(k) = value
+		return nil
+	}
+}

@@ -1,0 +1,78 @@
+package record
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// MarkerTTL is how long a marker counts after it was written (contract, section 6.1).
+const MarkerTTL = 60 * time.Second
+
+// A Marker tells a gateway, before it is signalled, what the signal means. Its value is its file name.
+type Marker string
+
+// The two markers of the contract, section 6.1.
+const (
+	PlannedStop Marker = ".gateway-planned-stop.json"
+	Takeover    Marker = ".gateway-takeover.json"
+)
+
+type markerFile struct {
+	TargetPID       int     `json:"target_pid"`
+	TargetStartTime *uint64 `json:"target_start_time"`
+	StopperPID      int     `json:"stopper_pid,omitempty"`
+	ReplacerPID     int     `json:"replacer_pid,omitempty"`
+	WrittenAt       string  `json:"written_at"`
+}
+
+// Write leaves the marker for target in its home, signed with the pid of this process. Write it before the signal.
+func (m Marker) Write(home string, target Identity) error {
+	content := markerFile{TargetPID: target.PID, TargetStartTime: target.StartTime, WrittenAt: Timestamp(time.Now())}
+	if m == Takeover {
+		content.ReplacerPID = os.Getpid()
+	} else {
+		content.StopperPID = os.Getpid()
+	}
+	data, err := json.Marshal(content)
+	if err != nil {
+		return err
+	}
+	return Replace(filepath.Join(home, string(m)), data, 0o600, string(m)+"_*.tmp")
+}
+
+// Consume reports whether the marker names self, and deletes it if so. A marker that is malformed or older
+// than MarkerTTL is deleted too and does not count; a fresh one for somebody else is left alone. A start time
+// that either side does not know is not compared.
+func (m Marker) Consume(home string, self Identity) bool {
+	path := filepath.Join(home, string(m))
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	var content markerFile
+	if json.Unmarshal(data, &content) != nil || content.TargetPID <= 0 || !fresh(content.WrittenAt) {
+		_ = removeIfThere(path)
+		return false
+	}
+	if content.TargetPID != self.PID || !sameStart(content.TargetStartTime, self.StartTime) {
+		return false
+	}
+	_ = removeIfThere(path)
+	return true
+}
+
+// Clear removes the marker whatever it says.
+func (m Marker) Clear(home string) {
+	_ = removeIfThere(filepath.Join(home, string(m)))
+}
+
+func fresh(writtenAt string) bool {
+	at, err := time.Parse(time.RFC3339Nano, writtenAt)
+	return err == nil && time.Since(at).Abs() <= MarkerTTL
+}
+
+func sameStart(a, b *uint64) bool {
+	return a == nil || b == nil || *a == *b
+}

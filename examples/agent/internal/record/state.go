@@ -1,0 +1,56 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Values of gateway_state that this agent writes (contract, section 6).
+const (
+	Starting      = "starting"
+	Up            = "running"
+	Draining      = "draining"
+	Stopped       = "stopped"
+	StartupFailed = "startup_failed"
+)
+
+// UpdateState merges fields into gateway_state.json of a home and stamps updated_at. Keys it is not given, such as the
+// desired_state that an operator's command wrote, are kept. A file that is missing or is no JSON object counts as empty.
+// Writers do not lock each other out: between reading and renaming, what another one wrote can be lost.
+func UpdateState(home string, fields map[string]any) error {
+	path := filepath.Join(home, "gateway_state.json")
+	state := readObject(path)
+	for key, value := range fields {
+		raw, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		state[key] = raw
+	}
+	stamp, err := json.Marshal(Timestamp(time.Now()))
+	if err != nil {
+		return err
+	}
+	state["updated_at"] = stamp
+	data, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	return Replace(path, data, 0o600, ".gateway_state_*.tmp")
+}
+
+// readObject returns the top-level keys of a JSON object with their values untouched.
+func readObject(path string) map[string]json.RawMessage {
+	var object map[string]json.RawMessage
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), &object)
+	}
+	if err != nil || object == nil {
+		return map[string]json.RawMessage{}
+	}
+	return object
+}

@@ -1,0 +1,122 @@
+// Command agent is a small agent with profiles that behaves towards its supervisor as the Hermes agent does. It is the
+// agent of the demo and of the tests, and the reference for whoever wants to host another one: README.md says what the
+// contract asks for, and the code here shows a way to give it.
+//
+// The program decides nothing about supervision; it owns its profiles' files and, as "gateway run", one long-lived
+// process. The main goroutine does all the work except for the ones named in package gateway and the readers of
+// the interactive prompt and the dashboard.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"hinit/examples/agent/internal/helper"
+	"hinit/examples/agent/internal/home"
+)
+
+// Exit codes of commands. Those of a gateway are in package gateway.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// A call is one run of the program, after the global options have been taken out.
+type call struct {
+	args    []string // words after the command's name
+	environ []string // the environment as it was received
+	home    home.Home
+	stdin   *os.File
+	stdout  *os.File
+	stderr  io.Writer
+}
+
+type command struct {
+	name    string
+	summary string
+	usage   string
+	noHome  bool // works where no home can be found
+	run     func(*call) int
+}
+
+func commands() []command {
+	return []command{
+		{"chat", "talk to the agent", "chat [-q TEXT]", false, cmdChat},
+		{"gateway", "run or inspect the gateway of a profile", gatewayUsage, false, cmdGateway},
+		{"profile", "create, delete and select profiles", profileUsage, false, cmdProfile},
+		{"config", "read and write config.yaml", configUsage, false, cmdConfig},
+		{"dashboard", "serve the web dashboard", dashboardUsage, false, cmdDashboard},
+		{"dump", "print version and build information", "dump", true, cmdDump},
+		{"agent-info", "print what this process was given by whoever started it", "agent-info [--json]", true, cmdInfo},
+	}
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == helper.Command {
+		os.Exit(helper.Main(os.Args[2:]))
+	}
+	os.Exit(run())
+}
+
+func run() int {
+	c := &call{environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	profile, words, err := cutProfile(os.Args[1:])
+	if err != nil {
+		return c.fail(exitUsage, err)
+	}
+	name := ""
+	if len(words) > 0 {
+		name, c.args = words[0], words[1:]
+	}
+	cmd, err := lookUp(name, c)
+	if err != nil {
+		return c.fail(exitUsage, err)
+	}
+	c.home, err = home.Resolve(os.Getenv, profile)
+	if err != nil && !(cmd.noHome && errors.Is(err, home.ErrNoHome)) {
+		return c.fail(exitFailed, err)
+	}
+	if c.home.Notice != "" {
+		fmt.Fprintln(c.stderr, "Warning:", c.home.Notice)
+	}
+	if c.home.Dir != "" { // what this process starts works in the same home
+		if err := os.Setenv("HERMES_HOME", c.home.Dir); err != nil {
+			return c.fail(exitFailed, err)
+		}
+	}
+	if cmd.usage != "" && wantsHelp(c.args) {
+		fmt.Fprintf(c.stdout, "usage: %s\n\n%s\n", cmd.usage, cmd.summary)
+		return exitOK
+	}
+	return cmd.run(c)
+}
+
+// lookUp finds the command for the first word. Without one, a terminal gets the prompt and anything else the help.
+func lookUp(name string, c *call) (command, error) {
+	switch name {
+	case "", "--tui":
+		if isTerminal(c.stdin) && isTerminal(c.stdout) {
+			return command{run: cmdPrompt}, nil
+		}
+		return command{run: cmdHelp, noHome: true}, nil
+	case "help", "--help", "-h":
+		return command{run: cmdHelp, noHome: true}, nil
+	case "version", "--version", "-V":
+		return command{run: cmdVersion, noHome: true}, nil
+	}
+	for _, cmd := range commands() {
+		if cmd.name == name {
+			return cmd, nil
+		}
+	}
+	return command{}, fmt.Errorf("unknown command '%s'; see --help", name)
+}
+
+// fail prints an error in the one form all commands use and returns the exit code.
+func (c *call) fail(code int, err error) int {
+	fmt.Fprintln(c.stderr, "Error:", err)
+	return code
+}
