@@ -1,0 +1,64 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// The boot log of the volume (contract, section 5.1).
+const (
+	logsDir    = "logs"
+	bootLog    = logsDir + "/container-boot.log"
+	bootLogMax = 262144 // bytes; at this size the log is rotated before the next boot is added
+
+	bootLogTime = "2006-01-02T15:04:05-0700" // local time
+)
+
+// appendBootLog adds a line for each decision. The log directory is made if it is missing, and a log that has grown large
+// becomes container-boot.log.1 first; that this failed is no reason not to log.
+func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
+	var b strings.Builder
+	for _, dec := range decisions {
+		fmt.Fprintf(&b, "%s %s prior_exit=%s\n", at.Local().Format(bootLogTime), dec.fields(), dec.PriorExit)
+	}
+	if err := d.Mkdir(logsDir, 0o755); err != nil {
+		return err
+	}
+	var rotateErr error
+	info, err := d.Lstat(bootLog)
+	if err == nil && info.Size() >= bootLogMax {
+		rotateErr = d.Rename(bootLog, bootLog+".1")
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		rotateErr = err
+	}
+	_, err = d.Append(bootLog, []byte(b.String()), 0o644)
+	return errors.Join(rotateErr, err)
+}
+
+// fields are what the boot log and the container's output have in common.
+func (dec Decision) fields() string {
+	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
+}
+
+// field makes a value from an agent's file fit to stand in a line of fields: one that is empty, long or has a character
+// that could be taken for the end of the field or of the line is quoted, as Go quotes strings.
+func field(value string) string {
+	const long = 64
+	plain := value != "" && len(value) <= long
+	for i := 0; plain && i < len(value); i++ {
+		plain = '!' <= value[i] && value[i] <= '~' && value[i] != '"'
+	}
+	if plain {
+		return value
+	}
+	if len(value) > long {
+		value = strings.ToValidUTF8(value[:long], "") + "..."
+	}
+	return strings.ReplaceAll(strconv.QuoteToASCII(value), " ", `\x20`)
+}

@@ -1,0 +1,194 @@
+package profiles
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/fsutil"
+)
+
+func TestCreate(t *testing.T) {
+	s := newVolume(t)
+	p, err := s.Create("coder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(s.root, "profiles/coder"); p.Home != want || p.Name != "coder" {
+		t.Errorf("created %+v", p)
+	}
+	for _, dir := range []string{"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home"} {
+		if info, err := os.Stat(filepath.Join(p.Home, dir)); err != nil || !info.IsDir() {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	assertMode(t, filepath.Join(p.Home, ".env"), 0o600)
+	if soul := read(t, s, "profiles/coder/SOUL.md"); !strings.HasPrefix(soul, "# coder\n") {
+		t.Errorf("marker %q", soul)
+	}
+	if found, warnings, err := s.Discover(); err != nil || len(found) != 2 || len(warnings) != 0 {
+		t.Errorf("found %v, %v, %v", found, warnings, err)
+	}
+	if _, err := s.Create("coder"); !errors.Is(err, ErrExists) {
+		t.Errorf("again: %v", err)
+	}
+	for _, name := range []string{"default", "root", "Coder", "", "../x", strings.Repeat("a", 65)} {
+		if _, err := s.Create(name); !errors.Is(err, ErrName) {
+			t.Errorf("Create(%q): %v", name, err)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(s.root, "profiles"))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left in profiles/: %v, %v", entries, err)
+	}
+}
+
+func TestCreateInTheWay(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "profiles/file", "x")
+	write(t, s, "profiles/dir/x", "x")
+	if err := os.Symlink("/nonexistent", filepath.Join(s.root, "profiles/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"file", "dir", "link"} {
+		if _, err := s.Create(name); !errors.Is(err, ErrExists) {
+			t.Errorf("Create(%q): %v", name, err)
+		}
+	}
+	// What a crash has left is no obstacle.
+	write(t, s, "profiles/.new-fine/half", "x")
+	if _, err := s.Create("fine"); err != nil || exists(t, s, "profiles/fine/half") || exists(t, s, "profiles/.new-fine") {
+		t.Errorf("after a crash: %v", err)
+	}
+}
+
+func TestCreateFails(t *testing.T) {
+	s := Open(t.TempDir(), nil, "no/such/marker") // its directory is missing, which fails after everything else
+	if _, err := s.Create("p"); err == nil {
+		t.Fatal("no error")
+	}
+	entries, err := os.ReadDir(filepath.Join(s.root, "profiles"))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left in profiles/: %v, %v", entries, err)
+	}
+
+	s = newVolume(t)
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(s.root, "profiles")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create("p"); !errors.Is(err, fsutil.ErrSymlink) {
+		t.Errorf("profiles/ is a link: %v", err)
+	}
+	if left, err := os.ReadDir(outside); err != nil || len(left) != 0 {
+		t.Errorf("a link was followed: %v, %v", left, err)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	s := newVolume(t)
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "precious"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := s.Create(name); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(outside, filepath.Join(s.root, "profiles", name, "workspace/link")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, s, "logs/gateways/a/current", "x")
+	write(t, s, "active_profile", "a\n")
+	if err := s.Delete("b"); err != nil || read(t, s, "active_profile") != "a\n" {
+		t.Errorf("delete b: %v", err)
+	}
+	if err := s.Delete("a"); err != nil {
+		t.Fatal(err)
+	}
+	if exists(t, s, "profiles/a") || exists(t, s, "active_profile") || !exists(t, s, "logs/gateways/a/current") {
+		t.Error("home or active_profile is still there, or the log is gone")
+	}
+	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil {
+		t.Errorf("a link was followed: %v", err)
+	}
+	if err := s.Delete("a"); !errors.Is(err, ErrNotExist) {
+		t.Errorf("again: %v", err)
+	}
+	for _, name := range []string{"default", "", "..", "hermes"} {
+		if err := s.Delete(name); !errors.Is(err, ErrName) {
+			t.Errorf("Delete(%q): %v", name, err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(s.root, "profiles/link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Delete("link"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil || exists(t, s, "profiles/link") {
+		t.Errorf("deleting a link: %v", err)
+	}
+}
+
+func TestRename(t *testing.T) {
+	s := newVolume(t)
+	for _, name := range []string{"a", "b"} {
+		if _, err := s.Create(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, s, "active_profile", "a\n")
+	write(t, s, "profiles/a/notes", "of a")
+	if err := s.Rename("a", "c"); err != nil {
+		t.Fatal(err)
+	}
+	if exists(t, s, "profiles/a") || read(t, s, "profiles/c/notes") != "of a" || read(t, s, "active_profile") != "c\n" {
+		t.Error("not renamed")
+	}
+	for _, tt := range []struct {
+		from, to string
+		want     error
+	}{
+		{"a", "d", ErrNotExist},
+		{"c", "b", ErrExists},
+		{"c", "c", ErrExists},
+		{"c", "default", ErrName},
+		{"default", "d", ErrName},
+		{"c", "tmp", ErrName},
+		{"../c", "d", ErrName},
+	} {
+		if err := s.Rename(tt.from, tt.to); !errors.Is(err, tt.want) {
+			t.Errorf("Rename(%q, %q) = %v, want %v", tt.from, tt.to, err, tt.want)
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	s := newVolume(t)
+	if active, err := s.Active(); active != Default || err != nil {
+		t.Errorf("active %q, %v", active, err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := s.Create(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, s, "active_profile", " B\n")
+	write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
+	write(t, s, "profiles/b/gateway_state.json", `{`)
+	infos, warnings, err := s.List()
+	if err != nil || len(infos) != 3 || len(warnings) != 1 || warnings[0].Profile != "b" {
+		t.Fatalf("%v, %v, %v", infos, warnings, err)
+	}
+	if infos[0].Active || !infos[2].Active || infos[1].State.Desired != Running {
+		t.Errorf("%+v", infos)
+	}
+	if _, _, err := Open("/nonexistent", nil, "").List(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no volume: %v", err)
+	}
+}

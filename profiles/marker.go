@@ -1,0 +1,126 @@
+package profiles
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// Files in a profile's home by which gateways and those who stop them talk (contract, section 6.1).
+const (
+	plannedStopFile = ".gateway-planned-stop.json"
+	takeoverFile    = ".gateway-takeover.json"
+	pidFile         = "gateway.pid"
+)
+
+const (
+	// markerTTL is how long a marker counts.
+	markerTTL = 60 * time.Second
+	// maxMarker is what is read of a marker or a pid file; they have a few hundred bytes.
+	maxMarker = 64 << 10
+)
+
+// plannedStop is the content of plannedStopFile.
+type plannedStop struct {
+	TargetPID       int     `json:"target_pid"`
+	TargetStartTime *uint64 `json:"target_start_time"` // null when not known
+	StopperPID      int     `json:"stopper_pid"`
+	WrittenAt       string  `json:"written_at"`
+}
+
+// PlannedStop tells the gateway pid of profile that the stop signal it is about to get is planned, so that it ends with
+// code 0 and persists "stopped". The marker goes into the target's own home; a gateway reads it when the signal comes, and
+// also polls for it, so that the marker alone already makes it stop. startTime is that of the process (see [StartTime]); 0
+// is unknown. It counts for 60 seconds, and the gateway removes it (contract, section 6.1).
+func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
+	if pid <= 0 {
+		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
+	}
+	m := plannedStop{
+		TargetPID:  pid,
+		StopperPID: os.Getpid(),
+		WrittenAt:  s.now().UTC().Format("2006-01-02T15:04:05.000000-07:00"),
+	}
+	if startTime != 0 {
+		m.TargetStartTime = &startTime
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
+	}
+	defer s.lock(profile)()
+	return s.in(profile, func(d *fsutil.Dir, home string) error {
+		if err := homeExists(d, home); err != nil {
+			return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
+		}
+		return d.Replace(filepath.Join(home, plannedStopFile), data, fsutil.ReplaceOptions{Mode: 0o644})
+	})
+}
+
+// takeover is the content of takeoverFile as far as it matters here.
+type takeover struct {
+	TargetPID       int     `json:"target_pid"`
+	TargetStartTime *uint64 `json:"target_start_time"`
+	ReplacerPID     int     `json:"replacer_pid"`
+	WrittenAt       string  `json:"written_at"`
+}
+
+// holder is the content of pidFile as far as it matters here.
+type holder struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start_time"`
+}
+
+// TakeoverOf reports whether another gateway has taken the home of profile over from the gateway pid, which explains why
+// pid has exited: either a takeover marker names pid, is at most 60 seconds old and its author still runs; or gateway.pid
+// names another process that runs and whose start time is the one recorded there (the target removes its marker before it
+// exits, so this is the usual sign). What is missing or makes no sense is no takeover: a gateway that is restarted once too
+// often does less harm than one that stays down.
+func (s *Store) TakeoverOf(profile string, pid int) bool {
+	taken := false
+	err := s.in(profile, func(d *fsutil.Dir, home string) error {
+		var t takeover
+		var h holder
+		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.names(t, pid) ||
+			readMarker(d, filepath.Join(home, pidFile), &h) && h.holds(pid)
+		return nil
+	})
+	return err == nil && taken
+}
+
+// names reports whether the marker is valid and about pid.
+func (s *Store) names(t takeover, pid int) bool {
+	if t.TargetPID != pid || pid <= 0 || !s.fresh(t.WrittenAt) {
+		return false
+	}
+	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
+		return false // not reaped yet, and another process than the one that was meant
+	}
+	_, ok := alive(t.ReplacerPID)
+	return ok && t.ReplacerPID != pid
+}
+
+// holds reports whether the process runs and is another one than pid. Without a start time it can't be told from a process
+// that got its pid later, or from one in another container that shares the volume.
+func (h holder) holds(pid int) bool {
+	ticks, ok := alive(h.PID)
+	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime
+}
+
+// fresh reports whether an ISO 8601 time is less than the markers' life time away; without a zone it is UTC.
+func (s *Store) fresh(written string) bool {
+	at, err := time.Parse(time.RFC3339, written) // takes a fraction too
+	if err != nil {
+		at, err = time.Parse("2006-01-02T15:04:05", written)
+	}
+	return err == nil && s.now().Sub(at).Abs() <= markerTTL
+}
+
+func readMarker(d *fsutil.Dir, rel string, into any) bool {
+	data, err := d.ReadFile(rel, maxMarker)
+	return err == nil && json.Unmarshal(data, into) == nil
+}

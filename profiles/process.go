@@ -1,0 +1,46 @@
+package profiles
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// StartTime returns when the process pid started, in clock ticks since the machine's boot: field 22 of /proc/<pid>/stat,
+// see proc_pid_stat(5). Together with the pid it identifies a process, because a recycled pid has another start time. A
+// zombie still has one. The error wraps fs.ErrNotExist when there is no such process. It touches only /proc and doesn't
+// block.
+func StartTime(pid int) (uint64, error) {
+	ticks, _, err := processStat(pid)
+	return ticks, err
+}
+
+// alive reports whether pid is a process that still runs, a zombie not being one, and when it started.
+func alive(pid int) (startTime uint64, ok bool) {
+	if pid <= 0 {
+		return 0, false
+	}
+	ticks, state, err := processStat(pid)
+	return ticks, err == nil && state != 'Z' && state != 'X'
+}
+
+func processStat(pid int) (startTime uint64, state byte, err error) {
+	path := "/proc/" + strconv.Itoa(pid) + "/stat"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
+	}
+	// The second field is the command in parentheses and may hold anything; fields are counted from behind it.
+	const stateField, startField = 3, 22
+	end := bytes.LastIndexByte(data, ')')
+	fields := bytes.Fields(data[end+1:])
+	if end < 0 || len(fields) <= startField-stateField {
+		return 0, 0, fmt.Errorf("cannot read the start time of process %d: unexpected content of %q", pid, path)
+	}
+	startTime, err = strconv.ParseUint(string(fields[startField-stateField]), 10, 64)
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
+	}
+	return startTime, fields[0][0], nil
+}

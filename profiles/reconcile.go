@@ -1,0 +1,247 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// Environment variables that the boot pass looks at.
+const (
+	envNoSupervise = "HERMES_GATEWAY_NO_SUPERVISE"
+	envMultiplex   = "GATEWAY_MULTIPLEX_PROFILES"
+)
+
+// Files in a profile's home that the boot pass looks at.
+const (
+	processesFile = "processes.json"
+	lifecycleFile = "state/gateway.lifecycle.json"
+	configFile    = "config.yaml"
+
+	maxConfig = 4 << 20
+)
+
+// Action is what the boot pass did about a gateway.
+type Action string
+
+// The actions, in the words of the boot log.
+const (
+	ActionStarted    Action = "started"    // it ran before, or was wanted: it is started
+	ActionRegistered Action = "registered" // it can be started, and is down
+)
+
+// How the gateway ended before this boot, in the words of the boot log (contract, section 6.2).
+const (
+	ExitClean   = "clean"
+	ExitUnclean = "unclean"
+	ExitUnknown = "unknown"
+)
+
+// BootOptions is what the boot pass depends on besides the volume.
+type BootOptions struct {
+	// Args is the container's CMD. What routing puts in front of it may be there or not: an init, the wrapper script, the
+	// agent's own name (contract, section 3.2).
+	Args []string
+	// Getenv reads the container's environment. nil is an empty one.
+	Getenv func(string) string
+	// Now is the time of the boot for the log. nil is time.Now.
+	Now func() time.Time
+}
+
+// Decision is what becomes of one profile at boot.
+type Decision struct {
+	Profile    Profile
+	PriorState string // see [State.Prior]
+	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
+	Action     Action
+	Start      bool // Action is ActionStarted
+}
+
+// Plan is the result of the boot pass.
+type Plan struct {
+	// Skipped means that this container is to have no gateways at all, not even registered ones: it is a dashboard.
+	Skipped bool
+	// Multiplex means that the default gateway serves all profiles, so that the others aren't started.
+	Multiplex bool
+	// Profiles has a decision for each profile, the default one first. It is empty exactly when Skipped.
+	Profiles []Decision
+	// Lines are for the container's standard output, without line ends.
+	Lines []string
+	// Warnings are for its standard error. None of them is a reason not to go on.
+	Warnings []Warning
+}
+
+// Reconcile is the boot pass (contract, section 5). For each profile it decides whether its gateway is started, removes
+// what a gateway that no longer runs has left behind (gateway.pid, processes.json), and writes the boot log. It starts
+// nothing: the caller does what the plan says. It must run before any gateway does, because it takes every gateway.pid for
+// a stale one.
+//
+// It never fails: what can't be read or written becomes a warning, and the profile is decided on what is known. It blocks
+// on the disk; 200 profiles take a few tens of milliseconds on a local one.
+//
+// Beyond the contract's list, a CMD that is a foreground gateway run (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps
+// the default gateway down whatever its state says: the CMD is that gateway (contract, section 3.1).
+func (s *Store) Reconcile(o BootOptions) Plan {
+	getenv := o.Getenv
+	if getenv == nil {
+		getenv = func(string) string { return "" }
+	}
+	now := o.Now
+	if now == nil {
+		now = s.now
+	}
+	args := peel(o.Args)
+	if len(args) > 0 && args[0] == "dashboard" {
+		return Plan{
+			Skipped: true,
+			Lines:   []string{"reconcile: skipping (dashboard container — does not need per-profile gateways)"},
+		}
+	}
+
+	var p Plan
+	d, err := s.open()
+	if err != nil {
+		p.warn(Default, s.root, "cannot read the profiles: %v", err)
+		p.decide(Decision{Profile: s.root0(), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
+		return p
+	}
+	defer d.Close()
+
+	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
+	migrated := s.migrate(d, &p, args, noSupervise, now())
+	p.Multiplex = s.multiplex(d, &p, getenv)
+
+	l, err := s.list(d)
+	if err != nil {
+		p.warn("", filepath.Join(s.root, profilesDir), "cannot read the profiles: %v", err)
+	}
+	p.Warnings = append(p.Warnings, l.warnings...)
+	for _, name := range append([]string{Default}, l.marked...) {
+		s.reconcileOne(d, &p, name, func(dec *Decision) bool {
+			switch {
+			case name != Default:
+				return dec.PriorState == Running && !p.Multiplex
+			case noSupervise && isGatewayRun(args):
+				return false
+			case migrated: // also when the file could not be written
+				dec.PriorState = Running
+			}
+			return dec.PriorState == Running
+		})
+	}
+	if err := appendBootLog(d, now(), p.Profiles); err != nil {
+		p.warn("", filepath.Join(s.root, bootLog), "cannot write the boot log: %v", err)
+	}
+	return p
+}
+
+// reconcileOne decides about one profile and clears its home.
+func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
+	dec := Decision{Profile: s.root0(), PriorExit: ExitUnknown}
+	home := "."
+	if name != Default {
+		dec.Profile, home = s.named(name), filepath.Join(profilesDir, name)
+	}
+	st, err := readState(d, home)
+	if err != nil {
+		p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", stateError(name, err))
+	}
+	dec.PriorState = st.Prior()
+	dec.PriorExit = priorExit(d, home)
+	for _, stale := range []string{pidFile, processesFile} {
+		if err := d.Remove(filepath.Join(home, stale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			p.warn(name, filepath.Join(dec.Profile.Home, stale), "cannot remove a stale file of profile %q: %v", name, err)
+		}
+	}
+	p.decide(dec, start(&dec))
+}
+
+// decide adds a decision and its line.
+func (p *Plan) decide(dec Decision, start bool) {
+	dec.Start, dec.Action = start, ActionRegistered
+	if start {
+		dec.Action = ActionStarted
+	}
+	p.Profiles = append(p.Profiles, dec)
+	p.Lines = append(p.Lines, "reconcile: "+dec.fields())
+}
+
+func (p *Plan) warn(profile, path, format string, args ...any) {
+	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// migrate takes over a container from before there were desired states: it ran its gateway as CMD, so the gateway is
+// wanted (contract, section 5, step 3). It reports whether this is such a container.
+func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
+	if noSupervise || !isGatewayRun(args) {
+		return false
+	}
+	if _, err := d.Lstat(stateFile); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	content := fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, `+
+		`"migrated_from": "legacy-container-cmd"}`+"\n", now.Unix())
+	if err := d.Replace(stateFile, []byte(content), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true}); err != nil {
+		p.warn(Default, filepath.Join(s.root, stateFile), "cannot record that the default gateway is wanted: %v", err)
+	}
+	return true
+}
+
+// multiplex reads the flag from the agent's configuration, or from the environment where that can't be read.
+func (s *Store) multiplex(d *fsutil.Dir, p *Plan, getenv func(string) string) bool {
+	config, err := d.ReadFile(configFile, maxConfig)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
+		}
+		return truthy(getenv(envMultiplex))
+	}
+	on, _ := multiplexed(string(config))
+	return on
+}
+
+// priorExit reads the lifecycle ledger that newer gateways keep.
+func priorExit(d *fsutil.Dir, home string) string {
+	var ledger struct {
+		Phase string `json:"phase"`
+	}
+	if !readMarker(d, filepath.Join(home, lifecycleFile), &ledger) {
+		return ExitUnknown
+	}
+	switch ledger.Phase {
+	case "exited":
+		return ExitClean
+	case "running":
+		return ExitUnclean
+	}
+	return ExitUnknown
+}
+
+// isGatewayRun reports whether the peeled CMD is "gateway run", in exactly these two first words.
+func isGatewayRun(args []string) bool {
+	return len(args) >= 2 && args[0] == "gateway" && args[1] == "run"
+}
+
+// peel drops what stands before the agent's own arguments in a container's CMD: everything through the wrapper script,
+// then the dispatcher script, then the agent's name, each of them optional (contract, section 3.2).
+func peel(args []string) []string {
+	for i, arg := range args {
+		if strings.HasSuffix(arg, "main-wrapper.sh") {
+			args = args[i+1:]
+			break
+		}
+	}
+	for _, name := range []string{"entrypoint-dispatch.sh", "hermes"} {
+		if len(args) > 0 && path.Base(args[0]) == name {
+			args = args[1:]
+		}
+	}
+	return args
+}

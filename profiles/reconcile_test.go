@@ -1,0 +1,306 @@
+package profiles
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func bootAt() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.Local) }
+
+func env(pairs ...string) func(string) string {
+	return func(name string) string {
+		for _, pair := range pairs {
+			if key, value, _ := strings.Cut(pair, "="); key == name {
+				return value
+			}
+		}
+		return ""
+	}
+}
+
+func TestReconcile(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "gateway_state.json", `{"desired_state":"running","gateway_state":"stopped"}`)
+	write(t, s, "state/gateway.lifecycle.json", `{"phase":"running","pid":3}`)
+	for name, state := range map[string]string{
+		"a-run": `{"gateway_state":"draining"}`, "b-stop": `{"desired_state":"stopped","gateway_state":"running"}`,
+		"c-none": "", "d-bad": "{", "e-odd": `{"desired_state":"run ning\nx profile=y"}`, "f-start": `{"gateway_state":"starting"}`,
+	} {
+		write(t, s, "profiles/"+name+"/SOUL.md", "")
+		write(t, s, "profiles/"+name+"/gateway.pid", "{}")
+		write(t, s, "profiles/"+name+"/processes.json", "[]")
+		write(t, s, "profiles/"+name+"/gateway.lock", "{}")
+		if state != "" {
+			write(t, s, "profiles/"+name+"/gateway_state.json", state)
+		}
+	}
+	write(t, s, "gateway.pid", "{}")
+	write(t, s, "profiles/a-run/state/gateway.lifecycle.json", `{"phase":"exited","exit_code":0}`)
+	write(t, s, "profiles/b-stop/state/gateway.lifecycle.json", `{"phase":"odd"}`)
+	write(t, s, "profiles/BAD/SOUL.md", "")
+	write(t, s, "profiles/default/SOUL.md", "")
+	write(t, s, "profiles/nosoul/gateway_state.json", `{"desired_state":"running"}`)
+
+	p := s.Reconcile(BootOptions{Now: bootAt})
+	want := []struct {
+		name, prior, exit string
+		start             bool
+	}{
+		{"default", "running", "unclean", true},
+		{"a-run", "running", "clean", true},
+		{"b-stop", "stopped", "unknown", false},
+		{"c-none", "None", "unknown", false},
+		{"d-bad", "None", "unknown", false},
+		{"e-odd", "run ning\nx profile=y", "unknown", false},
+		{"f-start", "starting", "unknown", false},
+	}
+	if len(p.Profiles) != len(want) || p.Skipped || p.Multiplex {
+		t.Fatalf("plan %+v", p)
+	}
+	for i, w := range want {
+		got := p.Profiles[i]
+		if got.Profile.Name != w.name || got.PriorState != w.prior || got.PriorExit != w.exit || got.Start != w.start ||
+			(got.Action == ActionStarted) != w.start {
+			t.Errorf("decision %+v, want %+v", got, w)
+		}
+		rel, _ := filepath.Rel(s.root, got.Profile.Home)
+		for _, stale := range []string{"gateway.pid", "processes.json"} {
+			if exists(t, s, filepath.Join(rel, stale)) {
+				t.Errorf("%s of %s is still there", stale, w.name)
+			}
+		}
+		if w.name != Default && !exists(t, s, filepath.Join(rel, "gateway.lock")) {
+			t.Errorf("gateway.lock of %s is gone", w.name)
+		}
+	}
+	wantLines := []string{
+		"profile=default prior_state=running action=started",
+		"profile=a-run prior_state=running action=started",
+		"profile=b-stop prior_state=stopped action=registered",
+		"profile=c-none prior_state=None action=registered",
+		"profile=d-bad prior_state=None action=registered",
+		`profile=e-odd prior_state="run\x20ning\nx\x20profile=y" action=registered`,
+		"profile=f-start prior_state=starting action=registered",
+	}
+	log := strings.Split(strings.TrimSuffix(read(t, s, "logs/container-boot.log"), "\n"), "\n")
+	if len(log) != len(wantLines) || len(p.Lines) != len(wantLines) {
+		t.Fatalf("log %q, lines %q", log, p.Lines)
+	}
+	format := regexp.MustCompile(`^2026-06-01T12:00:00[+-]\d{4} profile=\S+ prior_state=\S+ action=(started|registered) prior_exit=(clean|unclean|unknown)$`)
+	for i, line := range wantLines {
+		if p.Lines[i] != "reconcile: "+line {
+			t.Errorf("line %q, want %q", p.Lines[i], line)
+		}
+		if !format.MatchString(log[i]) || !strings.Contains(log[i], line) || !strings.HasSuffix(log[i], "prior_exit="+want[i].exit) {
+			t.Errorf("log line %q", log[i])
+		}
+	}
+	var about []string
+	for _, w := range p.Warnings {
+		about = append(about, w.Profile)
+	}
+	if want := []string{"BAD", "default", "d-bad"}; !slices.Equal(about, want) {
+		t.Errorf("warnings %v, want about %q", p.Warnings, want)
+	}
+}
+
+func TestMigration(t *testing.T) {
+	const wrapper = "/opt/hermes/docker/main-wrapper.sh"
+	for name, tt := range map[string]struct {
+		args     []string
+		env      string
+		state    string
+		migrates bool
+		starts   bool
+	}{
+		"gateway run":          {[]string{"gateway", "run"}, "", "", true, true},
+		"with options":         {[]string{"gateway", "run", "--replace"}, "", "", true, true},
+		"routed":               {[]string{"hermes", "gateway", "run"}, "", "", true, true},
+		"routed by path":       {[]string{"/opt/hermes/.venv/bin/hermes", "gateway", "run"}, "", "", true, true},
+		"whole command line":   {[]string{"/init", wrapper, "hermes", "gateway", "run"}, "", "", true, true},
+		"with dispatcher":      {[]string{"/init", wrapper, "/opt/hermes/docker/entrypoint-dispatch.sh", "gateway", "run"}, "", "", true, true},
+		"no CMD":               {nil, "", "", false, false},
+		"bare gateway":         {[]string{"gateway"}, "", "", false, false},
+		"of a profile":         {[]string{"-p", "x", "gateway", "run"}, "", "", false, false},
+		"other verb":           {[]string{"gateway", "start"}, "", "", false, false},
+		"no-supervise":         {[]string{"gateway", "run", "--no-supervise"}, "", "", false, false},
+		"env":                  {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=TRUE", "", false, false},
+		"env yes":              {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=yes", "", false, false},
+		"env on isn't truthy":  {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=on", "", true, true},
+		"env 0":                {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=0", "", true, true},
+		"has a state":          {[]string{"gateway", "run"}, "", `{"desired_state":"stopped"}`, false, false},
+		"has a broken state":   {[]string{"gateway", "run"}, "", `{`, false, false},
+		"foreground, was up":   {[]string{"gateway", "run", "--no-supervise"}, "", `{"gateway_state":"running"}`, false, false},
+		"foreground by env":    {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=1", `{"gateway_state":"running"}`, false, false},
+		"env, but another CMD": {[]string{"sleep", "infinity"}, "HERMES_GATEWAY_NO_SUPERVISE=1", `{"gateway_state":"running"}`, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newVolume(t)
+			if tt.state != "" {
+				write(t, s, stateFile, tt.state)
+			}
+			p := s.Reconcile(BootOptions{Args: tt.args, Getenv: env(tt.env), Now: bootAt})
+			if p.Profiles[0].Start != tt.starts {
+				t.Errorf("start %t, want %t", p.Profiles[0].Start, tt.starts)
+			}
+			want := tt.state
+			if tt.migrates {
+				want = fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, "migrated_from": "legacy-container-cmd"}`+"\n", bootAt().Unix())
+				assertMode(t, filepath.Join(s.root, stateFile), 0o644)
+				if p.Profiles[0].PriorState != Running {
+					t.Errorf("prior state %q", p.Profiles[0].PriorState)
+				}
+			}
+			if want == "" && exists(t, s, stateFile) {
+				t.Error("a state was written")
+			} else if want != "" && read(t, s, stateFile) != want {
+				t.Errorf("state %q, want %q", read(t, s, stateFile), want)
+			}
+		})
+	}
+}
+
+func TestDashboardContainer(t *testing.T) {
+	for _, args := range [][]string{
+		{"dashboard"},
+		{"dashboard", "--port", "1"},
+		{"hermes", "dashboard"},
+		{"/init", "/opt/hermes/docker/main-wrapper.sh", "dashboard"},
+	} {
+		s := newVolume(t)
+		write(t, s, "gateway.pid", "{}")
+		p := s.Reconcile(BootOptions{Args: args})
+		if !p.Skipped || len(p.Profiles) != 0 || exists(t, s, "logs") || !exists(t, s, "gateway.pid") {
+			t.Errorf("%q: plan %+v", args, p)
+		}
+		if want := "reconcile: skipping (dashboard container — does not need per-profile gateways)"; !slices.Equal(p.Lines, []string{want}) {
+			t.Errorf("%q: lines %q", args, p.Lines)
+		}
+	}
+	s := newVolume(t)
+	if p := s.Reconcile(BootOptions{Args: []string{"gateway", "dashboard"}, Getenv: env("HERMES_SKIP_PROFILE_RECONCILE=1")}); p.Skipped {
+		t.Error("skipped without reason")
+	}
+}
+
+func TestReconcileMultiplex(t *testing.T) {
+	for name, tt := range map[string]struct {
+		config, env string
+		on          bool
+	}{
+		"config":              {"gateway:\n  multiplex_profiles: true\n", "", true},
+		"config wins":         {"multiplex_profiles: false\n", "GATEWAY_MULTIPLEX_PROFILES=1", false},
+		"config without it":   {"x: 1\n", "GATEWAY_MULTIPLEX_PROFILES=1", false},
+		"no config":           {"", "GATEWAY_MULTIPLEX_PROFILES=on", true},
+		"no config, env off":  {"", "GATEWAY_MULTIPLEX_PROFILES=no", false},
+		"no config, no env":   {"", "", false},
+		"config out of reach": {"link", "GATEWAY_MULTIPLEX_PROFILES=true", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newVolume(t)
+			write(t, s, "gateway_state.json", `{"desired_state":"running"}`)
+			write(t, s, "profiles/a/SOUL.md", "")
+			write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
+			if tt.config == "link" {
+				if err := os.Symlink("/etc/passwd", filepath.Join(s.root, "config.yaml")); err != nil {
+					t.Fatal(err)
+				}
+			} else if tt.config != "" {
+				write(t, s, "config.yaml", tt.config)
+			}
+			p := s.Reconcile(BootOptions{Getenv: env(tt.env)})
+			if p.Multiplex != tt.on || !p.Profiles[0].Start || p.Profiles[1].Start == tt.on {
+				t.Errorf("plan %+v", p)
+			}
+			if p.Profiles[1].PriorState != Running {
+				t.Errorf("prior state %q", p.Profiles[1].PriorState)
+			}
+		})
+	}
+}
+
+func TestBootLogRotation(t *testing.T) {
+	s := newVolume(t)
+	for _, size := range []int{bootLogMax - 1, bootLogMax} {
+		old := strings.Repeat("x", size-1) + "\n"
+		write(t, s, "logs/container-boot.log", old)
+		if p := s.Reconcile(BootOptions{}); len(p.Warnings) != 0 {
+			t.Error(p.Warnings)
+		}
+		now := read(t, s, "logs/container-boot.log")
+		if size < bootLogMax {
+			if len(now) <= size || exists(t, s, "logs/container-boot.log.1") {
+				t.Errorf("rotated at %d", size)
+			}
+			write(t, s, "logs/container-boot.log.1", "older")
+			continue
+		}
+		if strings.HasPrefix(now, "x") || read(t, s, "logs/container-boot.log.1") != old {
+			t.Errorf("not rotated at %d", size)
+		}
+	}
+}
+
+// TestReconcileGoesOn takes away one thing after the other that the boot pass needs.
+func TestReconcileGoesOn(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "profiles/a/SOUL.md", "")
+	write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
+	write(t, s, "profiles/a/gateway.pid/full", "a directory where a file should be")
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(s.root, "logs")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(outside, "new"), filepath.Join(s.root, stateFile)); err != nil {
+		t.Fatal(err)
+	}
+	p := s.Reconcile(BootOptions{Args: []string{"gateway", "run"}})
+	if len(p.Profiles) != 2 || !p.Profiles[1].Start || len(p.Lines) != 2 {
+		t.Errorf("plan %+v", p)
+	}
+	var all []string
+	for _, w := range p.Warnings {
+		all = append(all, w.String())
+	}
+	text := strings.Join(all, "\n")
+	for _, want := range []string{"gateway.pid", "gateway_state.json", "boot log"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no warning about %s in %q", want, text)
+		}
+	}
+	if left, err := os.ReadDir(outside); err != nil || len(left) != 0 {
+		t.Errorf("a link was followed: %v, %v", left, err)
+	}
+
+	missing := Open(filepath.Join(s.root, "missing"), nil, "")
+	p = missing.Reconcile(BootOptions{})
+	if len(p.Profiles) != 1 || p.Profiles[0].Start || len(p.Warnings) == 0 || p.Profiles[0].PriorState != "None" {
+		t.Errorf("without a volume: %+v", p)
+	}
+}
+
+func BenchmarkReconcile200(b *testing.B) {
+	s := Open(b.TempDir(), nil, "")
+	for i := range 200 {
+		home := filepath.Join(s.root, "profiles", fmt.Sprintf("p%03d", i))
+		if err := os.MkdirAll(home, 0o755); err != nil {
+			b.Fatal(err)
+		}
+		for file, content := range map[string]string{"SOUL.md": "", stateFile: observedState} {
+			if err := os.WriteFile(filepath.Join(home, file), []byte(content), 0o644); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for b.Loop() {
+		if p := s.Reconcile(BootOptions{}); len(p.Profiles) != 201 {
+			b.Fatalf("%d profiles", len(p.Profiles))
+		}
+	}
+}

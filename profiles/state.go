@@ -1,0 +1,343 @@
+package profiles
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"hinit/internal/fsutil"
+)
+
+// The two values of desired_state, the operator's intent.
+const (
+	Running = "running"
+	Stopped = "stopped"
+)
+
+const (
+	stateFile   = "gateway_state.json"
+	corruptFile = stateFile + ".corrupt"
+
+	// maxState is what is read of a state file. Real ones have a few hundred bytes.
+	maxState = 1 << 20
+
+	// stateTries bounds the repeats of a read-modify-write that somebody else's write got in the way of.
+	stateTries = 5
+)
+
+// State is what gateway_state.json says. The zero value is "none": no file, or nothing usable in it. The file belongs to
+// the gateway and to the commands alike, so each field is only what somebody wrote last; compare PID and StartTime with the
+// process that really runs before believing Gateway.
+type State struct {
+	Exists     bool   // there is a file with a JSON object in it
+	HasDesired bool   // desired_state is there and not null
+	Desired    string // desired_state; a value that isn't a string as its JSON text
+	HasGateway bool   // gateway_state is there and not null
+	Gateway    string // gateway_state as the gateway wrote it, likewise
+
+	PID              int    // of the gateway that wrote the file; 0 unknown
+	StartTime        uint64 // of that process, clock ticks since boot (proc_pid_stat(5), field 22); 0 unknown
+	RestartRequested bool
+	ExitReason       string // "" none
+
+	// Written is the modification time of the file. Equal leaves it out.
+	Written time.Time
+}
+
+// Equal reports whether o says the same, no matter when it was written.
+func (s State) Equal(o State) bool {
+	s.Written, o.Written = time.Time{}, time.Time{}
+	return s == o
+}
+
+// Prior returns the state that counts at boot: the operator's intent if there is any, whatever its value; else what the
+// gateway was last, "draining" and "degraded" counting as "running"; "None" if neither is known (contract, section 6).
+func (s State) Prior() string {
+	switch {
+	case s.HasDesired:
+		return s.Desired
+	case !s.HasGateway:
+		return "None"
+	case s.Gateway == "draining" || s.Gateway == "degraded":
+		return Running
+	}
+	return s.Gateway
+}
+
+// Start reports whether a gateway with this state is started at boot: Prior is "running" and nothing else. A gateway that
+// was just starting, or failed to, is deliberately not retried (contract, section 6).
+func (s State) Start() bool { return s.Prior() == Running }
+
+// ReadState reads the gateway state of profile. A missing file is the zero State and no error. With an error, which names
+// the file, the State is zero too and the caller may go on with it: the error is a warning (contract, section 6).
+func (s *Store) ReadState(profile string) (State, error) {
+	var st State
+	err := s.in(profile, func(d *fsutil.Dir, home string) (err error) {
+		st, err = readState(d, home)
+		return err
+	})
+	return st, err
+}
+
+func readState(d *fsutil.Dir, home string) (State, error) {
+	rel := filepath.Join(home, stateFile)
+	data, info, err := readStamped(d, rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	st, err := parseState(data)
+	if err != nil {
+		return State{}, fmt.Errorf("cannot read %q: %w", filepath.Join(d.Path(), rel), err)
+	}
+	st.Written = info.ModTime()
+	return st, nil
+}
+
+// readStamped reads a file and describes exactly the version that it read, unless the file is being rewritten all the time.
+func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
+	for range stateTries {
+		before, err := d.Lstat(rel)
+		if err != nil {
+			return nil, nil, err
+		}
+		if data, err = d.ReadFile(rel, maxState); err != nil {
+			return nil, before, err
+		}
+		if info, err = d.Lstat(rel); err != nil {
+			return nil, nil, err
+		}
+		if stampOf(before) == stampOf(info) {
+			break
+		}
+	}
+	return data, info, nil
+}
+
+func parseState(data []byte) (State, error) {
+	members, err := parseObject(data)
+	if err != nil {
+		return State{}, err
+	}
+	st := State{Exists: true}
+	for _, m := range members { // in order, so that of a repeated key the last one counts, as in Python
+		switch m.key {
+		case "desired_state":
+			st.Desired, st.HasDesired = text(m.value)
+		case "gateway_state":
+			st.Gateway, st.HasGateway = text(m.value)
+		case "exit_reason":
+			st.ExitReason, _ = text(m.value)
+		case "pid":
+			st.PID, _ = strconv.Atoi(string(m.value))
+		case "start_time":
+			st.StartTime, _ = strconv.ParseUint(string(m.value), 10, 64)
+		case "restart_requested":
+			st.RestartRequested = string(m.value) == "true"
+		}
+	}
+	return st, nil
+}
+
+// text returns a string's value, anything else as its JSON text, and false for null.
+func text(value json.RawMessage) (string, bool) {
+	var str string
+	switch {
+	case string(value) == "null":
+		return "", false
+	case value[0] == '"' && json.Unmarshal(value, &str) == nil:
+		return str, true
+	}
+	var compact bytes.Buffer
+	if json.Compact(&compact, value) != nil {
+		return string(value), true
+	}
+	return compact.String(), true
+}
+
+// member is one key of an object with both sides as they stand in the file, so that numbers of any size, escapes and order
+// survive a rewrite.
+type member struct {
+	key    string // decoded
+	rawKey []byte // with its quotes
+	value  json.RawMessage
+}
+
+// parseObject takes a JSON object apart. A byte order mark before it is fine.
+func parseObject(data []byte) ([]member, error) {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if !utf8.Valid(data) {
+		return nil, errors.New("it isn't UTF-8")
+	}
+	var whole json.RawMessage
+	if err := json.Unmarshal(data, &whole); err != nil { // also refuses what comes after the value
+		return nil, fmt.Errorf("it isn't JSON: %w", err)
+	}
+	if whole[0] != '{' {
+		return nil, errors.New("it isn't a JSON object")
+	}
+	dec := json.NewDecoder(bytes.NewReader(whole))
+	if _, err := dec.Token(); err != nil {
+		return nil, err
+	}
+	var members []member
+	for dec.More() {
+		from := dec.InputOffset()
+		tok, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		m := member{key: tok.(string)} // the document is valid: a key it is
+		raw := whole[from:dec.InputOffset()]
+		m.rawKey = raw[bytes.IndexByte(raw, '"'):]
+		if err := dec.Decode(&m.value); err != nil {
+			return nil, err
+		}
+		members = append(members, m)
+	}
+	return members, nil
+}
+
+// set gives key the value in place of its first occurrence, and drops the others; a new key comes last.
+func set(members []member, key string, value []byte) []member {
+	out := members[:0]
+	done := false
+	for _, m := range members {
+		if m.key == key {
+			if done {
+				continue
+			}
+			m.value, done = value, true
+		}
+		out = append(out, m)
+	}
+	if !done {
+		out = append(out, member{key: key, rawKey: []byte(strconv.Quote(key)), value: value})
+	}
+	return out
+}
+
+func encodeObject(members []member) []byte {
+	var b bytes.Buffer
+	for i, m := range members {
+		b.WriteByte("{,"[min(i, 1)])
+		b.Write(m.rawKey)
+		b.WriteByte(':')
+		b.Write(m.value)
+	}
+	b.WriteString("}\n")
+	return b.Bytes()
+}
+
+// SetDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, with updated_at in whole
+// seconds since 1970. Everything else in the file stays as it is, to the byte; its mode too (a new file has 0644). When
+// SetDesired returns nil, the intent is on the disk (synced), and no reader and no crash ever sees half a file.
+//
+// A file that holds no JSON object is moved to gateway_state.json.corrupt and a fresh one takes its place. A profile whose
+// home is missing is [ErrNotExist]; a symbolic link in place of the file is refused.
+//
+// Writers in this process take turns. The gateway and the agent's own commands don't know of that lock: they too read,
+// merge and rename. SetDesired looks again right before it writes and starts over if the file has changed, which leaves the
+// time of one small synced write in which the other's update can get lost. The other way round, a lost desired_state, is
+// what [Intents] is for.
+func (s *Store) SetDesired(profile, want string) error {
+	defer s.lock(profile)()
+	return s.setDesired(profile, want)
+}
+
+// setDesired needs the lock of profile.
+func (s *Store) setDesired(profile, want string) error {
+	if want != Running && want != Stopped {
+		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
+	}
+	return s.in(profile, func(d *fsutil.Dir, home string) error {
+		if err := homeExists(d, home); err != nil {
+			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
+		}
+		for try := 1; ; try++ {
+			ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries)
+			if ok || err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// trySetDesired does one round of read, merge and write. It reports false when the file changed meanwhile, unless force.
+func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool) (bool, error) {
+	data, info, err := readStamped(d, rel)
+	var members []member
+	mode := fs.FileMode(0o644)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		info = nil
+	case errors.Is(err, fsutil.ErrTooLarge):
+	case err != nil:
+		return false, err
+	}
+	if info != nil {
+		mode = info.Mode().Perm()
+		if err == nil {
+			members, err = parseObject(data)
+		}
+		if err != nil { // corrupt or too large
+			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
+			if errors.Is(err, fs.ErrNotExist) {
+				return false, nil // gone since: look again
+			}
+			if err != nil {
+				return false, err
+			}
+			info, members = nil, nil
+		}
+	}
+	members = set(members, "desired_state", []byte(strconv.Quote(want)))
+	members = set(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
+
+	if changed, err := changedSince(d, rel, info); err != nil || changed && !force {
+		return false, err
+	}
+	err = d.Replace(rel, encodeObject(members), fsutil.ReplaceOptions{Mode: mode, KeepMode: true})
+	return err == nil, err
+}
+
+// changedSince reports whether rel is another file than info, nil being none.
+func changedSince(d *fsutil.Dir, rel string, info fs.FileInfo) (bool, error) {
+	now, err := d.Lstat(rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return info != nil, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return info == nil || stampOf(now) != stampOf(info), nil
+}
+
+// homeExists is [ErrNotExist] when there is no directory at home.
+func homeExists(d *fsutil.Dir, home string) error {
+	info, err := d.Lstat(home)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return ErrNotExist
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return fmt.Errorf("%q: %w", filepath.Join(d.Path(), home), fsutil.ErrSymlink)
+	case !info.IsDir():
+		return ErrNotExist
+	}
+	return nil
+}
+
+// stateError words the warning about a state file that counts as none.
+func stateError(profile string, err error) error {
+	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
+}

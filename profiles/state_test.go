@@ -1,0 +1,488 @@
+package profiles
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+const observedState = `{"pid":4,"kind":"hermes-gateway","argv":["/opt/hermes/.venv/bin/hermes","gateway","run"],` +
+	`"start_time":100022,"gateway_state":"running","exit_reason":null,"restart_requested":false,"active_agents":0,` +
+	`"platforms":{},"updated_at":"2026-11-21T00:08:46.710169+00:00"}`
+
+func TestReadState(t *testing.T) {
+	for name, tt := range map[string]struct {
+		content string
+		prior   string
+		start   bool
+		warning string // part of it; "" none
+	}{
+		"observed":                 {observedState, "running", true, ""},
+		"bootstrap seed":           {`{"gateway_state":"running"}` + "\n", "running", true, ""},
+		"desired wins over state":  {`{"gateway_state":"running","desired_state":"stopped"}`, "stopped", false, ""},
+		"desired running":          {`{"gateway_state":"stopped","desired_state":"running"}`, "running", true, ""},
+		"desired null":             {`{"gateway_state":"running","desired_state":null}`, "running", true, ""},
+		"desired empty":            {`{"gateway_state":"running","desired_state":""}`, "", false, ""},
+		"desired unknown":          {`{"gateway_state":"running","desired_state":"paused"}`, "paused", false, ""},
+		"desired isn't mapped":     {`{"desired_state":"draining"}`, "draining", false, ""},
+		"desired number":           {`{"desired_state":1,"gateway_state":"running"}`, "1", false, ""},
+		"desired bool":             {`{"desired_state":true}`, "true", false, ""},
+		"desired object":           {`{"desired_state":{ "a" : [1, 2] }}`, `{"a":[1,2]}`, false, ""},
+		"desired with escapes":     {`{"desired_state":"runn\u0069ng"}`, "running", true, ""},
+		"key with escapes":         {`{"desired\u005fstate":"running"}`, "running", true, ""},
+		"last of a repeated key":   {`{"desired_state":"running","desired_state":"stopped"}`, "stopped", false, ""},
+		"last one is null":         {`{"desired_state":"stopped","gateway_state":"running","desired_state":null}`, "running", true, ""},
+		"draining":                 {`{"gateway_state":"draining"}`, "running", true, ""},
+		"degraded":                 {`{"gateway_state":"degraded"}`, "running", true, ""},
+		"starting":                 {`{"gateway_state":"starting"}`, "starting", false, ""},
+		"startup_failed":           {`{"gateway_state":"startup_failed"}`, "startup_failed", false, ""},
+		"case matters":             {`{"gateway_state":"Running"}`, "Running", false, ""},
+		"neither":                  {`{"pid":4}`, "None", false, ""},
+		"empty object":             {`{}`, "None", false, ""},
+		"byte order mark":          {"\ufeff" + `{"desired_state":"running"}`, "running", true, ""},
+		"space around":             {"\n {\"desired_state\" : \"running\"}\r\n", "running", true, ""},
+		"nested is not top level":  {`{"platforms":{"desired_state":"running"}}`, "None", false, ""},
+		"empty":                    {``, "None", false, "isn't JSON"},
+		"half":                     {`{"desired_state":"run`, "None", false, "isn't JSON"},
+		"more behind":              {`{"desired_state":"running"}{}`, "None", false, "isn't JSON"},
+		"NUL bytes after a crash":  {"\x00\x00\x00\x00", "None", false, "isn't JSON"},
+		"array":                    {`["running"]`, "None", false, "isn't a JSON object"},
+		"string":                   {`"running"`, "None", false, "isn't a JSON object"},
+		"null":                     {`null`, "None", false, "isn't a JSON object"},
+		"not UTF-8":                {"{\"desired_state\":\"\xff\"}", "None", false, "isn't UTF-8"},
+		"two byte order marks":     {"\ufeff\ufeff{}", "None", false, "isn't JSON"},
+		"too large":                {`{"desired_state":"running","x":"` + strings.Repeat("x", maxState) + `"}`, "None", false, "too large"},
+		"as large as it may get":   {`{"desired_state":"running","x":"` + strings.Repeat("x", maxState-34) + `"}`, "running", true, ""},
+		"very deep":                {strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000), "None", false, "isn't JSON"},
+		"gateway_state isn't text": {`{"gateway_state":7}`, "7", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newVolume(t)
+			write(t, s, "profiles/p/gateway_state.json", tt.content)
+			st, err := s.ReadState("p")
+			if got := st.Prior(); got != tt.prior {
+				t.Errorf("Prior() = %q, want %q", got, tt.prior)
+			}
+			if st.Start() != tt.start {
+				t.Errorf("Start() = %t, want %t", st.Start(), tt.start)
+			}
+			switch {
+			case tt.warning == "" && err != nil:
+				t.Errorf("warning %v, want none", err)
+			case tt.warning != "" && err == nil:
+				t.Error("no warning")
+			case tt.warning != "":
+				if !strings.Contains(err.Error(), tt.warning) || !strings.Contains(err.Error(), "profiles/p/gateway_state.json") {
+					t.Errorf("warning %q has to say %q and name the file", err, tt.warning)
+				}
+				if st != (State{}) {
+					t.Errorf("state %+v beside a warning", st)
+				}
+			}
+		})
+	}
+}
+
+func TestReadStateFields(t *testing.T) {
+	s := newVolume(t)
+	if st, err := s.ReadState(Default); err != nil || st != (State{}) {
+		t.Errorf("missing file: %+v, %v", st, err)
+	}
+	write(t, s, "gateway_state.json", strings.Replace(observedState, `"exit_reason":null,"restart_requested":false`,
+		`"exit_reason":"asked","restart_requested":true`, 1))
+	st, err := s.ReadState(Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Written.IsZero() {
+		t.Error("Written isn't set")
+	}
+	want := State{
+		Exists: true, HasGateway: true, Gateway: "running", PID: 4, StartTime: 100022, RestartRequested: true,
+		ExitReason: "asked", Written: st.Written.Add(-time.Hour),
+	}
+	if !st.Equal(want) {
+		t.Errorf("state %+v, want %+v", st, want)
+	}
+	want.PID++
+	if st.Equal(want) {
+		t.Error("Equal doesn't see another pid")
+	}
+}
+
+func TestReadStateRefuses(t *testing.T) {
+	s := newVolume(t)
+	outside := filepath.Join(t.TempDir(), "outside.json")
+	if err := os.WriteFile(outside, []byte(`{"desired_state":"running"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(s.root, stateFile)
+	if err := os.Symlink(outside, path); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.ReadState(Default); !errors.Is(err, fsutil.ErrSymlink) || st.Start() {
+		t.Errorf("link: %+v, %v", st, err)
+	}
+	if err := s.SetDesired(Default, Stopped); !errors.Is(err, fsutil.ErrSymlink) {
+		t.Errorf("SetDesired through a link: %v", err)
+	}
+	if data, _ := os.ReadFile(outside); string(data) != `{"desired_state":"running"}` {
+		t.Errorf("the link's target is now %q", data)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.ReadState(Default); err == nil || st.Exists {
+		t.Errorf("directory: %+v, %v", st, err)
+	}
+	if _, err := s.ReadState("../.."); !errors.Is(err, ErrName) {
+		t.Errorf("impossible name: %v", err)
+	}
+	linkHome := filepath.Join(s.root, "profiles", "l")
+	if err := os.MkdirAll(filepath.Dir(linkHome), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Dir(outside), linkHome); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetDesired("l", Running); !errors.Is(err, fsutil.ErrSymlink) {
+		t.Errorf("home is a link: %v", err)
+	}
+}
+
+func TestSetDesired(t *testing.T) {
+	const now = `"updated_at":1780000000`
+	for name, tt := range map[string]struct{ before, want, after string }{
+		"no file":       {"", Running, `{"desired_state":"running",` + now + "}\n"},
+		"empty object":  {"{}", Stopped, `{"desired_state":"stopped",` + now + "}\n"},
+		"in its place":  {`{"a":1,"desired_state":"running","b":2}`, Stopped, `{"a":1,"desired_state":"stopped","b":2,` + now + "}\n"},
+		"keeps null":    {`{"desired_state":null}`, Running, `{"desired_state":"running",` + now + "}\n"},
+		"updated_at":    {`{"updated_at":"2026-11-21T00:08:46+00:00","z":0}`, Running, `{` + now + `,"z":0,"desired_state":"running"}` + "\n"},
+		"numbers":       {`{"n":12345678901234567890123,"f":1.50,"e":1E+2}`, Running, `{"n":12345678901234567890123,"f":1.50,"e":1E+2,"desired_state":"running",` + now + "}\n"},
+		"escapes":       {`{"\u00e9\/":"\ud800 \u0041é"}`, Running, `{"\u00e9\/":"\ud800 \u0041é","desired_state":"running",` + now + "}\n"},
+		"spaces inside": {"{ \"a\" : { \"b\" : [ 1 ] } }", Running, `{"a":{ "b" : [ 1 ] },"desired_state":"running",` + now + "}\n"},
+		"repeated key":  {`{"desired_state":"a","x":1,"x":2,"desired_state":"b"}`, Running, `{"desired_state":"running","x":1,"x":2,` + now + "}\n"},
+		"order mark":    {"\ufeff{\"a\":1}", Running, `{"a":1,"desired_state":"running",` + now + "}\n"},
+		"key in escape": {`{"desired\u005fstate":"stopped"}`, Running, `{"desired\u005fstate":"running",` + now + "}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newVolume(t)
+			s.now = func() time.Time { return time.Unix(1780000000, 999) }
+			if tt.before != "" {
+				write(t, s, stateFile, tt.before)
+			}
+			if err := s.SetDesired(Default, tt.want); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, s, stateFile); got != tt.after {
+				t.Errorf("file is %q, want %q", got, tt.after)
+			}
+			if st, err := s.ReadState(Default); err != nil || st.Desired != tt.want {
+				t.Errorf("state %+v, %v", st, err)
+			}
+			assertNoTemp(t, s.root)
+		})
+	}
+}
+
+func assertNoTemp(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".tmp") {
+			t.Errorf("temporary file %q is left", e.Name())
+		}
+	}
+}
+
+func TestSetDesiredCorrupt(t *testing.T) {
+	for _, content := range []string{"", "{half", "[]", "null", "\xff", strings.Repeat("x", maxState+1)} {
+		s := newVolume(t)
+		write(t, s, stateFile, content)
+		path := filepath.Join(s.root, stateFile)
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SetDesired(Default, Running); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := s.ReadState(Default); err != nil || !st.Start() {
+			t.Errorf("state %+v, %v", st, err)
+		}
+		if got := read(t, s, stateFile+".corrupt"); got != content {
+			t.Errorf("kept %d bytes of %d", len(got), len(content))
+		}
+		assertMode(t, path, 0o600)
+	}
+}
+
+func assertMode(t *testing.T, path string, want fs.FileMode) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != want {
+		t.Errorf("mode of %q is %o, want %o", path, info.Mode().Perm(), want)
+	}
+}
+
+func TestSetDesiredMode(t *testing.T) {
+	s := newVolume(t)
+	if err := s.SetDesired(Default, Running); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(s.root, stateFile)
+	assertMode(t, path, 0o644)
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetDesired(Default, Stopped); err != nil {
+		t.Fatal(err)
+	}
+	assertMode(t, path, 0o640)
+}
+
+func TestSetDesiredRefuses(t *testing.T) {
+	s := newVolume(t)
+	if err := s.SetDesired("nobody", Running); !errors.Is(err, ErrNotExist) {
+		t.Errorf("missing profile: %v", err)
+	}
+	if exists(t, s, "profiles") {
+		t.Error("a home was made for a missing profile")
+	}
+	if err := s.SetDesired("../x", Running); !errors.Is(err, ErrName) {
+		t.Errorf("impossible name: %v", err)
+	}
+	if err := s.SetDesired(Default, "paused"); err == nil || exists(t, s, stateFile) {
+		t.Errorf("impossible state: %v", err)
+	}
+}
+
+// TestSetDesiredAmongOthers lets commands, a gateway that rewrites its state as gateways do, and readers loose on one file.
+func TestSetDesiredAmongOthers(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, stateFile, observedState)
+	path := filepath.Join(s.root, stateFile)
+	ctx, cancel := context.WithCancel(t.Context())
+	var others, commands sync.WaitGroup
+	var reads, rewrites atomic.Int64
+
+	others.Go(func() { // a reader that goes by the path
+		for ctx.Err() == nil {
+			data, err := os.ReadFile(path)
+			if err != nil || !json.Valid(data) {
+				t.Errorf("torn read: %q, %v", data, err)
+				return
+			}
+			reads.Add(1)
+		}
+	})
+	others.Go(func() { // the gateway: read, merge, temporary file, rename
+		for n := 0; ctx.Err() == nil; n++ {
+			var state map[string]any
+			data, err := os.ReadFile(path)
+			if err == nil {
+				err = json.Unmarshal(data, &state)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			state["active_agents"] = n
+			data, _ = json.Marshal(state)
+			temp := filepath.Join(s.root, ".gateway_state_"+strconv.Itoa(n)+".tmp")
+			if err := errors.Join(os.WriteFile(temp, data, 0o644), os.Rename(temp, path)); err != nil {
+				t.Error(err)
+				return
+			}
+			rewrites.Add(1)
+		}
+	})
+	for range 3 {
+		commands.Go(func() {
+			for i := range 40 {
+				if err := s.SetDesired(Default, []string{Running, Stopped}[i%2]); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	commands.Wait()
+	cancel()
+	others.Wait()
+	if err := s.SetDesired(Default, Running); err != nil {
+		t.Fatal(err)
+	}
+	st, err := s.ReadState(Default)
+	if err != nil || !st.Start() || st.PID != 4 || st.StartTime != 100022 {
+		t.Errorf("in the end %+v, %v", st, err)
+	}
+	if reads.Load() == 0 || rewrites.Load() == 0 {
+		t.Errorf("%d reads and %d rewrites came in between", reads.Load(), rewrites.Load())
+	}
+	assertNoTemp(t, s.root)
+}
+
+// TestSetDesiredKilled kills a process that does nothing but SetDesired, wherever that is just then.
+func TestSetDesiredKilled(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, stateFile, observedState)
+	for round := range 8 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), envHelper+"=set", "PROFILES_TEST_HOME="+s.root)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(out)
+		for range 2 + round*3 {
+			if _, err := lines.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		st, err := s.ReadState(Default)
+		if err != nil || !isIntent(st.Desired) || st.PID != 4 {
+			t.Fatalf("after a kill: %+v, %v", st, err)
+		}
+	}
+}
+
+// helperMain is the test binary as another process; it doesn't return.
+func helperMain(mode string) {
+	if mode != "set" {
+		os.Exit(2)
+	}
+	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
+	for i := 0; ; i++ {
+		if err := s.SetDesired(Default, []string{Running, Stopped}[i%2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(i)
+	}
+}
+
+func TestOwnership(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can act as somebody else")
+	}
+	const uid = 10000
+	actor := fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid, Groups: []uint32{uid}})
+	if !actor.Switches() {
+		t.Skip("this container doesn't let root switch identity")
+	}
+	s := Open(t.TempDir(), actor, "")
+	if err := errors.Join(os.Chmod(filepath.Dir(s.root), 0o755), os.Chown(s.root, uid, uid)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create("p"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetDesired("p", Running); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PlannedStop("p", 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if p := s.Reconcile(BootOptions{}); len(p.Warnings) != 0 {
+		t.Errorf("warnings %v", p.Warnings)
+	}
+	err := filepath.WalkDir(s.root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(path)
+		if err == nil && ownerOf(info) != uid {
+			t.Errorf("%q belongs to %d", path, ownerOf(info))
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := s.Delete("p"); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzState(f *testing.F) {
+	for _, seed := range []string{
+		"", "{}", "null", "[]", observedState, `{"desired_state":null}`, `{"a":1,"a":2}`, "\ufeff{}", `{"\u00e9":1e999}`,
+		`{"desired_state":{"x":[]}}`, `{"x":"\ud800"}`, ` { "desired_state" : "running" , "updated_at" : 1 } `, "\x00", "{\"\xff\":1}",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		st, err := parseState(data)
+		members, objErr := parseObject(data)
+		if (err == nil) != (objErr == nil) {
+			t.Fatalf("parseState says %v, parseObject %v", err, objErr)
+		}
+		if err != nil {
+			if st != (State{}) || st.Start() {
+				t.Fatalf("state %+v beside an error", st)
+			}
+			return
+		}
+		if st.Start() != (st.Prior() == Running) {
+			t.Fatalf("state %+v", st)
+		}
+		var before map[string]json.RawMessage
+		if err := json.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), &before); err != nil {
+			t.Fatalf("taken for an object: %v", err)
+		}
+		out := encodeObject(set(set(members, "desired_state", []byte(`"running"`)), "updated_at", []byte("1")))
+		var after map[string]json.RawMessage
+		if err := json.Unmarshal(out, &after); err != nil {
+			t.Fatalf("wrote %q: %v", out, err)
+		}
+		for key, value := range before {
+			if key != "desired_state" && key != "updated_at" && !bytes.Equal(after[key], value) {
+				t.Fatalf("value of %q was %q and is %q", key, value, after[key])
+			}
+		}
+		again, err := parseState(out)
+		if err != nil || !again.Start() || again.Gateway != st.Gateway || again.PID != st.PID {
+			t.Fatalf("after a round trip %+v, %v", again, err)
+		}
+		if second := encodeObject(must(parseObject(out))); !bytes.Equal(second, out) {
+			t.Fatalf("not stable: %q, then %q", out, second)
+		}
+	})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

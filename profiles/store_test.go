@@ -1,0 +1,109 @@
+package profiles
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestRootRule(t *testing.T) {
+	for home, want := range map[string]string{
+		"/opt/data":                "/opt/data",
+		"/opt/data/":               "/opt/data",
+		"/opt/data/profiles/coder": "/opt/data",
+		"/opt/data/profiles":       "/opt/data/profiles",
+		"/profiles/x":              "/",
+		"/srv/profiles/a/b":        "/srv/profiles/a/b",
+	} {
+		if got := Open(home, nil, "").Root(); got != want {
+			t.Errorf("Open(%q).Root() = %q, want %q", home, got, want)
+		}
+	}
+}
+
+func TestProfile(t *testing.T) {
+	s := Open("/opt/data", nil, "")
+	for name, want := range map[string]string{"default": "/opt/data", "coder": "/opt/data/profiles/coder", "../x": "", "": ""} {
+		p, err := s.Profile(name)
+		if p.Home != want || (err == nil) != (want != "") {
+			t.Errorf("Profile(%q) = %v, %v, want home %q", name, p, err, want)
+		}
+	}
+}
+
+func TestDiscover(t *testing.T) {
+	s := newVolume(t)
+	for _, name := range []string{"zeta", "alpha", "a-1", "a_1", "a1", "default", "Bad", "with space", "test", "root", ".hidden"} {
+		write(t, s, "profiles/"+name+"/SOUL.md", "x")
+	}
+	write(t, s, "profiles/plain/config.yaml", "x") // no marker
+	write(t, s, "profiles/Unmarked/x", "x")        // an impossible name without a marker is none of our business
+	write(t, s, "profiles/file", "x")
+	write(t, s, "elsewhere/SOUL.md", "x")
+	if err := os.Symlink(filepath.Join(s.root, "elsewhere"), filepath.Join(s.root, "profiles/link")); err != nil {
+		t.Fatal(err)
+	}
+
+	found, warnings, err := s.Discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range found {
+		names = append(names, p.Name)
+		if want := filepath.Join(s.root, "profiles", p.Name); p.Name != Default && p.Home != want {
+			t.Errorf("home of %q is %q, want %q", p.Name, p.Home, want)
+		}
+	}
+	if want := []string{"default", "a-1", "a1", "a_1", "alpha", "zeta"}; !slices.Equal(names, want) {
+		t.Errorf("found %q, want %q", names, want)
+	}
+	var about []string
+	for _, w := range warnings {
+		about = append(about, w.Profile)
+		if !strings.Contains(w.Message, fmt.Sprintf("%q", w.Profile)) || !filepath.IsAbs(w.Path) {
+			t.Errorf("warning %+v doesn't name its directory", w)
+		}
+	}
+	if want := []string{"Bad", "default", "link", "root", "test", "with space"}; !slices.Equal(about, want) {
+		t.Errorf("warned about %q, want %q", about, want)
+	}
+}
+
+func TestDiscoverWithoutVolume(t *testing.T) {
+	s := newVolume(t)
+	if found, warnings, err := s.Discover(); err != nil || len(found) != 1 || len(warnings) != 0 {
+		t.Errorf("without profiles/: %v, %v, %v", found, warnings, err)
+	}
+	missing := Open(filepath.Join(s.root, "missing"), nil, "")
+	found, _, err := missing.Discover()
+	if err == nil || len(found) != 1 || found[0].Name != Default {
+		t.Errorf("without a volume: %v, %v", found, err)
+	}
+	outside := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(outside, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(outside, "x/SOUL.md"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(s.root, "profiles")); err != nil {
+		t.Fatal(err)
+	}
+	if found, _, err := s.Discover(); err == nil || len(found) != 1 {
+		t.Errorf("profiles/ is a link: %v, %v, want an error and the default profile", found, err)
+	}
+}
+
+func TestDiscoverMarker(t *testing.T) {
+	s := Open(t.TempDir(), nil, "AGENT.md")
+	write(t, s, "profiles/a/SOUL.md", "")
+	write(t, s, "profiles/b/AGENT.md", "")
+	found, _, err := s.Discover()
+	if err != nil || len(found) != 2 || found[1].Name != "b" {
+		t.Errorf("found %v, %v", found, err)
+	}
+}

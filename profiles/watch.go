@@ -1,0 +1,275 @@
+package profiles
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// WatchOptions says how [Store.Watch] looks at the volume. Zero durations are the defaults.
+type WatchOptions struct {
+	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next look and
+	// nothing else. It must not call Rescan, which waits for it.
+	Notify func(Event)
+	// Known are the profiles that the caller has already, usually those of the boot pass: they don't appear once more.
+	Known []Profile
+	// Poll is how often everything is looked at where change notifications don't work or don't work for all of it (network
+	// and virtual file systems, no inotify instances or watches left). Default 5 s.
+	Poll time.Duration
+	// IdlePoll is the same where they do work. Default 60 s.
+	IdlePoll time.Duration
+	// Settle is how long after a notification the look waits for more of them. Default 100 ms.
+	Settle time.Duration
+	// MaxSettle is how long it waits at most while they keep coming. Default 1 s.
+	MaxSettle time.Duration
+
+	// hints replaces the source of notifications in tests.
+	hints func() (*hints, error)
+}
+
+// Watcher tells what changes about the profiles of a volume.
+//
+// Notifications of the kernel only say that it is time to look: the truth is what is read then and compared with the last
+// look. So a lost, late or misleading notification costs time and never truth, and a periodic look finds what none was
+// given for.
+//
+// One goroutine does it all, one disk operation at a time: on a hung disk it waits, and nobody else does.
+type Watcher struct {
+	store   *Store
+	o       WatchOptions
+	rescans chan chan error
+	wake    chan struct{} // capacity 1: interest has changed
+	done    chan struct{}
+
+	mu       sync.Mutex // guards interest; never held while the disk is used
+	interest map[string]Hash
+
+	// All below belongs to the goroutine.
+	hints      *hints
+	known      map[string]*lookedAt
+	candidates map[string]bool   // directories without the marker
+	listWarned map[string]bool   // warnings of the last full look, by message
+	warned     map[string]string // other warnings that persist, by what they are about
+	partial    bool              // notifications don't cover everything
+	hintErr    error             // why, the first reason of the last full look
+
+	dirty    map[string]bool // homes to look at
+	dirtyAll bool
+	first    time.Time // of the notifications since the last look; zero none
+	due      time.Time // when they are looked at
+	nextPoll time.Time
+}
+
+// lookedAt is what the last look at a profile showed.
+type lookedAt struct {
+	profile Profile
+	state   State
+}
+
+// Watch starts watching. It returns at once; the first look comes right after, and tells of every profile that isn't in
+// Known. The watcher ends when ctx does; [Watcher.Done] tells when it has.
+func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
+	defaultTo(&o.Poll, 5*time.Second)
+	defaultTo(&o.IdlePoll, 60*time.Second)
+	defaultTo(&o.Settle, 100*time.Millisecond)
+	defaultTo(&o.MaxSettle, time.Second)
+	if o.hints == nil {
+		o.hints = newHints
+	}
+	if o.Notify == nil {
+		o.Notify = func(Event) {}
+	}
+	w := &Watcher{
+		store:      s,
+		o:          o,
+		rescans:    make(chan chan error),
+		wake:       make(chan struct{}, 1),
+		done:       make(chan struct{}),
+		interest:   make(map[string]Hash),
+		known:      make(map[string]*lookedAt),
+		candidates: make(map[string]bool),
+		warned:     make(map[string]string),
+		dirty:      make(map[string]bool),
+	}
+	for _, p := range o.Known {
+		w.known[p.Name] = &lookedAt{profile: p}
+	}
+	go w.run(ctx)
+	return w
+}
+
+func defaultTo(d *time.Duration, value time.Duration) {
+	if *d <= 0 {
+		*d = value
+	}
+}
+
+// Done is closed when the watcher has ended and holds nothing any more. On a hung disk that takes as long as the disk does.
+func (w *Watcher) Done() <-chan struct{} { return w.done }
+
+// Rescan looks at everything now. When it returns nil, Notify has returned for every event of that look, so that whoever
+// calls it may answer from what the events led to. The error is about the volume as a whole, or ctx's when the look takes
+// longer than the caller has time for (it goes on all the same), or [context.Canceled] when the watcher has ended.
+func (w *Watcher) Rescan(ctx context.Context) error {
+	reply := make(chan error, 1)
+	select {
+	case w.rescans <- reply:
+	case <-ctx.Done():
+		return fmt.Errorf("cannot look at the profiles: %w", context.Cause(ctx))
+	case <-w.done:
+		return fmt.Errorf("cannot look at the profiles: the watcher has ended: %w", context.Canceled)
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("cannot look at the profiles: %w", context.Cause(ctx))
+	case <-w.done:
+		return fmt.Errorf("cannot look at the profiles: the watcher has ended: %w", context.Canceled)
+	}
+}
+
+// Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash that counts as unchanged,
+// from [Store.InputsHash]; with "" it is the one of a look that follows, so that a change between the caller's reason for
+// asking and that look isn't noticed. It doesn't block: the supervisor's loop may call it.
+func (w *Watcher) Interest(profile string, since Hash) {
+	w.mu.Lock()
+	w.interest[profile] = since
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default: // the goroutine is going to look already
+	}
+}
+
+// Disinterest ends what Interest began; one event may still be on its way. It doesn't block.
+func (w *Watcher) Disinterest(profile string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.interest, profile)
+}
+
+// interested returns the hash that counts as unchanged.
+func (w *Watcher) interested(profile string) (Hash, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h, ok := w.interest[profile]
+	return h, ok
+}
+
+func (w *Watcher) run(ctx context.Context) {
+	defer close(w.done)
+	defer func() { w.hints.close() }()
+	_ = w.lookAtAll(ctx) // its error has become a warning
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		timer.Reset(time.Until(w.deadline()))
+		select {
+		case <-ctx.Done():
+		case ev, ok := <-w.hints.changes():
+			if ok {
+				w.mark(ev)
+			} else {
+				w.endHints()
+			}
+		case _, ok := <-w.hints.lost():
+			if ok {
+				w.markAll()
+			} else {
+				w.endHints()
+			}
+		case <-w.wake:
+			w.lookAtInputs(ctx)
+		case reply := <-w.rescans:
+			reply <- w.lookAtAll(ctx)
+		case <-timer.C:
+		}
+		switch now := time.Now(); {
+		case ctx.Err() != nil:
+		case !now.Before(w.nextPoll), w.isDue(now) && w.dirtyAll:
+			_ = w.lookAtAll(ctx)
+		case w.isDue(now):
+			w.lookAtDirty(ctx)
+		}
+	}
+}
+
+func (w *Watcher) isDue(now time.Time) bool { return !w.first.IsZero() && !now.Before(w.due) }
+
+func (w *Watcher) deadline() time.Time {
+	if !w.first.IsZero() && w.due.Before(w.nextPoll) {
+		return w.due
+	}
+	return w.nextPoll
+}
+
+// settle sets when to look: soon, but not in the middle of a burst, and not never in an endless one.
+func (w *Watcher) settle() {
+	now := time.Now()
+	if w.first.IsZero() {
+		w.first = now
+	}
+	w.due = now.Add(w.o.Settle)
+	if latest := w.first.Add(w.o.MaxSettle); latest.Before(w.due) {
+		w.due = latest
+	}
+}
+
+// settled says that a look has begun, which will see all that was hinted at.
+func (w *Watcher) settled() {
+	w.first = time.Time{}
+	w.dirtyAll = false
+	clear(w.dirty)
+}
+
+// mark decides what a notification makes worth a look. Homes are noisy places, with databases that change all the time:
+// what isn't about the few files that matter is dropped here.
+func (w *Watcher) mark(ev fsnotify.Event) {
+	self := w.hints.gone(ev)
+	if ev.Op == fsnotify.Chmod && self {
+		return
+	}
+	dir, file := filepath.Split(ev.Name)
+	dir = filepath.Clean(dir)
+	profilesPath := filepath.Join(w.store.root, profilesDir)
+	name := Default
+	switch {
+	case self, dir == profilesPath, ev.Name == profilesPath:
+		w.markAll()
+		return
+	case dir != w.store.root:
+		name = filepath.Base(dir)
+	}
+	if w.matters(name, file) {
+		w.dirty[name] = true
+		w.settle()
+	}
+}
+
+// endHints takes note that the source of notifications has ended, which nothing explains. The next look makes a new one.
+func (w *Watcher) endHints() {
+	w.hints.close()
+	w.hints = nil
+	w.markAll()
+}
+
+func (w *Watcher) markAll() {
+	w.dirtyAll = true
+	w.settle()
+}
+
+func (w *Watcher) matters(profile, file string) bool {
+	switch file {
+	case stateFile, w.store.marker:
+		return true
+	case configFile, envFile:
+		_, ok := w.interested(profile)
+		return ok
+	}
+	return false
+}
