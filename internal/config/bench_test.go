@@ -1,0 +1,21 @@
+package config
+
+import "testing"
+
+// BenchmarkLoad measures what the configuration adds to the start of PID 1: without a file, and with a typical one.
+func BenchmarkLoad(b *testing.B) {
+	for name, text := range map[string]string{
+		"defaults": "",
+		"file":     "home: /data\nrestart: {initial: 2s, max: 2m}\nservices:\n  web: {command: [httpd, -p, \"80\"], user: www, limits: {nofile: 1024}}\n",
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				l := &loader{cfg: defaults(), env: environ(nil)}
+				if _, err := l.build([]byte(text)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,212 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// sunPathMax is how long the path of a unix socket may be on Linux: sun_path of unix(7) without its final NUL.
+const sunPathMax = 107
+
+// checkHome refuses a home that is not an absolute path, and the root directory, whose ownership the boot would change.
+func checkHome(at any) string {
+	if reason := checkAbs(at); reason != "" {
+		return reason
+	}
+	if filepath.Clean(*at.(*string)) == "/" {
+		return "the root directory cannot be the home"
+	}
+	return ""
+}
+
+func checkAbs(at any) string {
+	if s := *at.(*string); !filepath.IsAbs(s) {
+		return fmt.Sprintf("expected an absolute path, got %q", s)
+	}
+	return ""
+}
+
+// checkDirTemplate is checkAbs for a text that may begin with a placeholder for a path.
+func checkDirTemplate(at any) string {
+	s := *at.(*string)
+	for _, hole := range []string{holeHome, holeProfileHome} {
+		if strings.HasPrefix(s, "{"+hole+"}") {
+			return ""
+		}
+	}
+	return checkAbs(at)
+}
+
+func checkSocket(at any) string {
+	if reason := checkAbs(at); reason != "" {
+		return reason
+	}
+	if s := *at.(*string); len(s) > sunPathMax {
+		return fmt.Sprintf("the path of a socket can have %d bytes, this one has %d", sunPathMax, len(s))
+	}
+	return ""
+}
+
+func checkFileName(at any) string {
+	if s := *at.(*string); s == "" || s == "." || s == ".." || strings.ContainsAny(s, "/\n") {
+		return fmt.Sprintf("expected the name of a file, got %q", s)
+	}
+	return ""
+}
+
+// checkUser refuses what can be neither a user nor user:group. Whether the user exists shows only in the container.
+func checkUser(at any) string {
+	s := *at.(*string)
+	user, group, both := strings.Cut(s, ":")
+	if !accountName(user) || both && !accountName(group) {
+		return fmt.Sprintf("expected a user name, a uid or user:group, got %q", s)
+	}
+	return ""
+}
+
+func accountName(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c == 0x7f || c == '/' || c == ':' || c == ',' {
+			return false
+		}
+	}
+	return s != "" && s[0] != '-'
+}
+
+func checkCommand(at any) string {
+	if len(*at.(*[]string)) == 0 {
+		return "a command cannot be empty"
+	}
+	return checkOptionalCommand(at)
+}
+
+func checkOptionalCommand(at any) string {
+	if cmd := *at.(*[]string); len(cmd) > 0 && cmd[0] == "" {
+		return "the first word of a command cannot be empty"
+	}
+	return ""
+}
+
+func checkOptionalVar(at any) string {
+	if s := *at.(*string); s != "" && !varName(s) {
+		return fmt.Sprintf("expected the name of an environment variable, got %q", s)
+	}
+	return ""
+}
+
+// varName reports whether s can name an environment variable (environ(7)).
+func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
+
+func checkPositive(at any) string {
+	if d := *at.(*time.Duration); d <= 0 {
+		return fmt.Sprintf("expected a duration above zero, got %s", formatDuration(d))
+	}
+	return ""
+}
+
+func checkRange(lo, hi int) check {
+	return func(at any) string {
+		if n := *at.(*int); n < lo || n > hi {
+			return fmt.Sprintf("expected a number from %d to %d, got %d", lo, hi, n)
+		}
+		return ""
+	}
+}
+
+func checkFloat(lo, hi float64) check {
+	return func(at any) string {
+		if f := *at.(*float64); math.IsNaN(f) || f < lo || f > hi {
+			return fmt.Sprintf("expected a number from %v to %v, got %v", lo, hi, f)
+		}
+		return ""
+	}
+}
+
+// checkCodes takes what a process can exit with and a shell can show.
+func checkCodes(at any) string {
+	for _, n := range *at.(*[]int) {
+		if n < 0 || n > 255 {
+			return fmt.Sprintf("an exit code is from 0 to 255, got %d", n)
+		}
+	}
+	return ""
+}
+
+func oneOf(words ...string) string { return "`" + strings.Join(words, "`, `") + "`" }
+
+func checkOneOf(words ...string) check {
+	return func(at any) string {
+		s := *at.(*string)
+		if slices.Contains(words, s) {
+			return ""
+		}
+		return fmt.Sprintf("expected one of %s, got %q", strings.Join(words, ", "), s)
+	}
+}
+
+// checkRestart says what is wrong with a policy whose single values are in order.
+func checkRestart(r *Restart) string {
+	if r.Max < r.Initial {
+		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
+	}
+	for _, code := range r.ParkOn {
+		if slices.Contains(r.ImmediateOn, code) {
+			return fmt.Sprintf("exit code %d is in both park_on and immediate_on", code)
+		}
+	}
+	return ""
+}
+
+// serviceNameMax keeps the slot's name within what the agent accepts for a profile.
+const serviceNameMax = 64
+
+// checkServiceName says why name cannot be the name of a service.
+func checkServiceName(name string) string {
+	switch {
+	case name == "cmd" || name == "main-hermes":
+		return "the name is taken by hinit itself"
+	case strings.HasPrefix(name, "gateway-"):
+		return `names that begin with "gateway-" belong to the gateways of profiles`
+	case !serviceName(name):
+		return fmt.Sprintf(`a name is 1 to %d of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`, serviceNameMax)
+	}
+	return ""
+}
+
+func serviceName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || c != '_' && c != '-') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= serviceNameMax
+}
+
+// secondsOrDuration takes "7.5" as "7.5s".
+func secondsOrDuration(text string) (string, string) {
+	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
+		return strconv.FormatFloat(f, 'f', -1, 64) + "s", ""
+	}
+	if _, err := time.ParseDuration(text); err != nil {
+		return "", "expected a duration such as 8s, or a number of seconds"
+	}
+	return text, ""
+}
+
+// socketInDir makes the path of the control socket from its directory.
+func socketInDir(dir string) (string, string) {
+	if !filepath.IsAbs(dir) {
+		return "", "expected an absolute path"
+	}
+	return filepath.Join(dir, SocketName), ""
+}
+
+// SocketName is the file name of the control socket inside a runtime directory.
+const SocketName = "control.sock"

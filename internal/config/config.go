@@ -1,0 +1,126 @@
+package config
+
+import (
+	"math"
+	"syscall"
+	"time"
+)
+
+// DefaultPath is the configuration file that is read when neither [Options] nor HINIT_CONFIG names one.
+const DefaultPath = "/etc/hinit/hinit.yaml"
+
+// Config is the whole configuration, checked and complete. Its fields mirror the keys of hinit.yaml.
+type Config struct {
+	Home     string // data directory, absolute and clean: home of the root profile
+	Agent    Agent
+	Profiles Profiles
+	Restart  Restart
+	Stop     Stop
+	Shutdown Shutdown
+	Logs     Logs
+	Services map[string]Service // by name; everything supervised besides the gateways
+	Boot     Boot
+	Control  Control
+
+	// Path is the file that was read, empty when there was none.
+	Path string
+	// Warnings are remarks on the configuration that do not keep it from being used, one line each.
+	Warnings []string
+
+	origins map[string]origin // where each value that is not a default came from
+}
+
+// Agent says how the hosted agent is run. The commands, Cwd and the values of Env are templates for [Config.Expand].
+type Agent struct {
+	User           string   // name, uid, or user:group, of every gateway and of the CMD
+	Binary         string   // absolute path: {agent} in templates, and what the exec shim runs
+	Gateway        []string // gateway of a named profile
+	GatewayDefault []string // gateway of the root profile
+	Cwd            string
+	Env            map[string]string // set on top of the container's environment
+	ProfileCreate  []string          // empty: hinit creates a profile by itself
+	ProfileDelete  []string          // empty: hinit deletes a profile by itself
+	ProfileRename  []string          // empty: hinit renames a profile by itself
+}
+
+// Profiles says how a profile is recognised on disk.
+type Profiles struct {
+	Marker string // name of the file that makes a directory a profile
+}
+
+// Restart is the policy for a process that ended without having been asked to.
+type Restart struct {
+	Initial         time.Duration // delay before the first restart
+	Factor          float64       // each further delay is this times the last; at least 1
+	Max             time.Duration // no delay is longer; at least Initial
+	Jitter          float64       // each delay is varied by up to this part of it, 0 to 0.5
+	ResetAfter      time.Duration // time up after which the delay starts over at Initial
+	ParkOn          []int         // exit codes that park instead of restarting
+	ImmediateOn     []int         // exit codes that restart at once and count as no failure
+	CrashLoopCount  int           // so many exits within CrashLoopWindow are shown as a crash loop
+	CrashLoopWindow time.Duration
+}
+
+// Stop says how one service is stopped.
+type Stop struct {
+	Signal syscall.Signal // the first signal
+	Grace  time.Duration  // time until SIGKILL follows
+}
+
+// Shutdown says how the container is stopped.
+type Shutdown struct {
+	Budget time.Duration // time for everything together, KILL included
+}
+
+// Logs says where the output of gateways and services goes.
+type Logs struct {
+	Dir       string // absolute; one directory a profile below it
+	MaxSizeMB int    // size at which a file is rotated
+	Archives  int    // rotated files kept for each log; 0 keeps none
+	Console   string // one of the Console constants
+	MaxLineKB int    // a longer line is split
+}
+
+// The forms of [Logs].Console: what of the services' output reaches the container's stdout and stderr.
+const (
+	ConsoleRaw      = "raw"      // the bytes as they came
+	ConsolePrefixed = "prefixed" // each line after the name of its service
+	ConsoleJSON     = "json"     // one JSON object a line
+	ConsoleOff      = "off"      // nothing; files only
+)
+
+// Service is one supervised process besides the gateways. Command, Cwd and Env are final: their templates are already
+// expanded, and what the file does not say is inherited from the rest of the configuration.
+type Service struct {
+	Name      string
+	Command   []string
+	Enabled   bool   // what EnabledBy and the key "enabled" come to
+	EnabledBy string // environment variable that decides, empty for none
+	User      string
+	Cwd       string
+	Env       map[string]string
+	Restart   Restart
+	Stop      Stop
+	Limits    map[string]uint64 // soft and hard resource limit by name ("nofile"), [Unlimited] for none
+	Log       bool              // false: console only, no log file of its own
+}
+
+// Unlimited is the resource limit "unlimited" (RLIM_INFINITY of getrlimit(2)).
+const Unlimited uint64 = math.MaxUint64
+
+// Boot says how the boot treats trouble.
+type Boot struct {
+	Strict bool // a boot step that fails ends the boot
+}
+
+// Control configures the control socket.
+type Control struct {
+	Socket string // absolute path
+	Others string // one of the Others constants
+}
+
+// The values of [Control].Others: what users who are neither root nor the agent's user may do on the control socket.
+const (
+	OthersStatus = "status" // read the status
+	OthersNone   = "none"   // nothing
+)

@@ -1,0 +1,69 @@
+package config
+
+import (
+	"slices"
+	"syscall"
+	"time"
+)
+
+// defaults returns the built-in values, those of the Hermes image, with their templates unexpanded and no services.
+func defaults() *Config {
+	return &Config{
+		Home: "/opt/data",
+		Agent: Agent{
+			User:           "hermes",
+			Binary:         "/opt/hermes/.venv/bin/hermes",
+			Gateway:        []string{"{agent}", "-p", "{profile}", "gateway", "run", "--replace"},
+			GatewayDefault: []string{"{agent}", "gateway", "run", "--replace"},
+			Cwd:            "{home}",
+			Env: map[string]string{
+				"HOME":                       "{home}",
+				"HERMES_S6_SUPERVISED_CHILD": "1",
+				"HERMES_SUPERVISED_CHILD":    "1",
+			},
+			ProfileCreate: []string{"{agent}", "profile", "create", "{profile}"},
+			ProfileDelete: []string{"{agent}", "profile", "delete", "{profile}", "--yes"},
+			ProfileRename: []string{"{agent}", "profile", "rename", "{profile}", "{to}"},
+		},
+		Profiles: Profiles{Marker: "SOUL.md"},
+		Restart: Restart{
+			Initial: time.Second, Factor: 2, Max: time.Minute, Jitter: 0.1, ResetAfter: time.Minute,
+			ParkOn: []int{78}, ImmediateOn: []int{75},
+			CrashLoopCount: 5, CrashLoopWindow: time.Minute,
+		},
+		Stop:     Stop{Signal: syscall.SIGTERM, Grace: 30 * time.Second},
+		Shutdown: Shutdown{Budget: 8 * time.Second},
+		Logs: Logs{
+			Dir: "{home}/logs/gateways", MaxSizeMB: 1, Archives: 10, Console: ConsoleRaw, MaxLineKB: 256,
+		},
+		Services: map[string]Service{},
+		Control:  Control{Socket: "/run/hinit/" + SocketName, Others: OthersStatus},
+		origins:  map[string]origin{},
+	}
+}
+
+// newService returns what a service is before its own keys are read; c must be complete but for services.
+func newService(c *Config, name string) Service {
+	s := Service{
+		Name: name,
+		User: c.Agent.User,
+		Cwd:  "{home}",
+		// A service runs as the agent's user: the HOME of the container, root's, would not be its to write.
+		Env:     map[string]string{"HOME": "{home}"},
+		Restart: c.Restart,
+		Stop:    c.Stop,
+		Limits:  map[string]uint64{},
+		Log:     true,
+	}
+	s.Restart.ParkOn = slices.Clone(c.Restart.ParkOn)
+	s.Restart.ImmediateOn = slices.Clone(c.Restart.ImmediateOn)
+	return s
+}
+
+// Default returns the configuration without a file and with an empty environment.
+func Default() *Config {
+	c := defaults()
+	l := loader{cfg: c, env: func(string) (string, bool) { return "", false }}
+	l.finish(nil)
+	return c
+}

@@ -1,0 +1,14 @@
+// Package config reads hinit.yaml and the environment and says what hinit is to do.
+//
+// It promises three things. Every key has a built-in default, so that no file at all is a valid configuration (that of the
+// Hermes image). Nothing is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an
+// environment variable that cannot be understood are errors, and all of them are reported at once, each with its place.
+// And every value knows where it came from.
+//
+// One table (schema.go) names each key with its meaning, its check and its environment variable. Decoding, the effective
+// listing, the comparison of two configurations and the generated reference all read that table, so they cannot disagree.
+//
+// The environment wins over the file and the file wins over the defaults. An empty environment variable counts as unset.
+//
+// A [Config] is not changed after [Load] returned it and may be read from any goroutine. The package owns no goroutines.
+package config

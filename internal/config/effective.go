@@ -1,0 +1,140 @@
+package config
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Entry is one effective value: a key of hinit.yaml, what it is set to, and where that came from.
+type Entry struct {
+	Key    string `json:"key"`    // dotted path; the variables of an env and the limits have an entry each
+	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
+	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
+}
+
+// Change is one key whose value differs between two configurations. A value is nil where the key does not exist.
+type Change struct {
+	Key string `json:"key"`
+	Old any    `json:"old"`
+	New any    `json:"new"`
+}
+
+// hidden stands in for the value of a secret.
+const hidden = "********"
+
+// Effective lists every value in force, sorted by key. Values of environment variables whose name looks like that of a
+// secret (KEY, TOKEN, SECRET or PASSWORD in it) are masked.
+func (c *Config) Effective() []Entry {
+	leaves := c.leaves()
+	entries := make([]Entry, len(leaves))
+	for i, l := range leaves {
+		entries[i] = Entry{Key: l.key, Value: l.shown(), Origin: c.originOf(l).String()}
+	}
+	return entries
+}
+
+// Origin says where the value of key came from: "default", "<file>:<line>" or "env <variable>". It is "" for a key that
+// [Config.Effective] does not list.
+func (c *Config) Origin(key string) string {
+	for _, l := range c.leaves() {
+		if l.key == key {
+			return c.originOf(l).String()
+		}
+	}
+	return ""
+}
+
+// Diff lists the keys whose values differ, sorted. Secrets are compared in full and shown masked.
+func Diff(from, to *Config) []Change {
+	before, after := map[string]leaf{}, map[string]leaf{}
+	for _, l := range from.leaves() {
+		before[l.key] = l
+	}
+	for _, l := range to.leaves() {
+		after[l.key] = l
+	}
+	var changes []Change
+	for key, b := range before {
+		a, still := after[key]
+		switch {
+		case !still:
+			changes = append(changes, Change{Key: key, Old: b.shown()})
+		case !reflect.DeepEqual(a.value, b.value):
+			changes = append(changes, Change{Key: key, Old: b.shown(), New: a.shown()})
+		}
+	}
+	for key, a := range after {
+		if _, existed := before[key]; !existed {
+			changes = append(changes, Change{Key: key, New: a.shown()})
+		}
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return cmp.Compare(a.Key, b.Key) })
+	return changes
+}
+
+// leaf is one value of a configuration.
+type leaf struct {
+	key      string
+	value    any
+	secret   bool
+	inherits string // the key it follows while it is not set itself
+}
+
+func (l leaf) shown() any {
+	if l.secret {
+		return hidden
+	}
+	return l.value
+}
+
+// leaves returns every value of c, sorted by key.
+func (c *Config) leaves() []leaf {
+	leaves := appendLeaves(nil, "", configFields(), c)
+	fields := serviceFields()
+	for _, name := range sortedKeys(c.Services) {
+		s := c.Services[name]
+		leaves = appendLeaves(leaves, "services."+name+".", fields, &s)
+	}
+	slices.SortFunc(leaves, func(a, b leaf) int { return cmp.Compare(a.key, b.key) })
+	return leaves
+}
+
+func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T) []leaf {
+	for _, f := range fields {
+		if f.alias != "" {
+			continue
+		}
+		key := base + f.path
+		switch at := f.at(root).(type) {
+		case *map[string]string:
+			for name, value := range *at {
+				leaves = append(leaves, leaf{key: key + "." + name, value: value, secret: looksSecret(name)})
+			}
+		case *map[string]uint64:
+			for name, n := range *at {
+				leaves = append(leaves, leaf{key: key + "." + name, value: plainLimit(n)})
+			}
+		default:
+			leaves = append(leaves, leaf{key: key, value: plain(at), inherits: f.inherits})
+		}
+	}
+	return leaves
+}
+
+// originOf follows inheritance until somebody set the value.
+func (c *Config) originOf(l leaf) origin {
+	if o, ok := c.origins[l.key]; ok {
+		return o
+	}
+	return c.origins[l.inherits]
+}
+
+// looksSecret reports whether the name of a variable says that its value is not to be shown.
+func looksSecret(name string) bool {
+	name = strings.ToUpper(name)
+	return slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASSWORD"}, func(s string) bool {
+		return strings.Contains(name, s)
+	})
+}

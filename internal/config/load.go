@@ -1,0 +1,233 @@
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFileSize bounds what is read into PID 1; a configuration is a few kilobytes.
+const maxFileSize = 1 << 20
+
+// Options says where a configuration is to be found.
+type Options struct {
+	// Path is the file to read. Empty: the one HINIT_CONFIG names, or else [DefaultPath], which need not exist.
+	Path string
+	// Env looks up an environment variable, as [os.LookupEnv] does, which is used when it is nil.
+	Env func(name string) (string, bool)
+}
+
+// Load reads the configuration: built-in defaults, then the file, then the environment.
+//
+// The error joins one [Problem] for each thing that is wrong, one line each in a stable order. A file that was named but
+// cannot be read is an error that wraps the reason. Load reads the file, so it may block on the disk.
+func Load(opt Options) (*Config, error) {
+	env := opt.Env
+	if env == nil {
+		env = os.LookupEnv
+	}
+	l := &loader{cfg: defaults(), env: env}
+	data, err := l.read(opt.Path)
+	if err != nil {
+		return nil, err
+	}
+	return l.build(data)
+}
+
+// loader builds one Config.
+type loader struct {
+	cfg      *Config
+	env      func(string) (string, bool)
+	problems problems
+}
+
+// lookup returns a variable; an empty one counts as unset.
+func (l *loader) lookup(name string) (string, bool) {
+	v, ok := l.env(name)
+	return v, ok && v != ""
+}
+
+// read finds the file and returns what is in it, nothing when there is none.
+func (l *loader) read(path string) ([]byte, error) {
+	named := ""
+	if path == "" {
+		if p, ok := l.lookup("HINIT_CONFIG"); ok {
+			path, named = p, " (named by HINIT_CONFIG)"
+		}
+	}
+	optional := path == ""
+	path = cmp.Or(path, DefaultPath)
+	data, err := readFile(path)
+	if err != nil {
+		if optional && errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
+	}
+	l.cfg.Path, l.problems.file = path, path
+	if os.Geteuid() == 0 {
+		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 {
+			l.warn("%s can be written by every user, and it says what root runs; chmod o-w it", path)
+		}
+	}
+	return data, nil
+}
+
+// build makes the configuration from the text of the file.
+func (l *loader) build(data []byte) (*Config, error) {
+	var doc *yaml.Node
+	if len(data) > 0 {
+		doc = l.parse(data)
+	}
+	l.finish(doc)
+	if err := l.problems.err(); err != nil {
+		return nil, err
+	}
+	return l.cfg, nil
+}
+
+// readFile reads a regular file of bounded size. Opening anything else could block for ever.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, reason(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, reason(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err != nil {
+		return nil, reason(err)
+	}
+	if len(data) > maxFileSize {
+		return nil, fmt.Errorf("larger than %d bytes", maxFileSize)
+	}
+	return data, nil
+}
+
+// reason takes the path off an error, for messages that name it already.
+func reason(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+// parse returns the root of the one document in data.
+func (l *loader) parse(data []byte) *yaml.Node {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if !errors.Is(err, io.EOF) {
+			l.syntax(err)
+		}
+		return nil
+	}
+	if err := dec.Decode(&second); err == nil {
+		l.problems.at(second.Line, "cannot read a second document; one file is one configuration")
+	} else if !errors.Is(err, io.EOF) {
+		l.syntax(err)
+	}
+	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
+		return nil
+	}
+	return doc.Content[0]
+}
+
+// syntax reports an error of the YAML library, whose text is "yaml: line N: what is wrong" or lacks the line.
+func (l *loader) syntax(err error) {
+	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
+	line := 0
+	if rest, ok := strings.CutPrefix(msg, "line "); ok {
+		if number, what, ok := strings.Cut(rest, ": "); ok {
+			if n, err := strconv.Atoi(number); err == nil {
+				line, msg = n, what
+			}
+		}
+	}
+	l.problems.at(line, "cannot parse YAML: %s", msg)
+}
+
+func (l *loader) warn(format string, args ...any) {
+	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
+}
+
+// finish turns the defaults into the configuration, with doc, which may be nil, as the file.
+func (l *loader) finish(doc *yaml.Node) {
+	c := l.cfg
+	d := &decoder{problems: &l.problems, origins: c.origins}
+	fields := configFields()
+	var services *yaml.Node
+	if doc != nil {
+		decodeFields(d, doc, "", "", fields, c, map[string]func(*yaml.Node){"services": func(n *yaml.Node) { services = n }})
+	}
+	l.applyEnv(fields)
+	c.Home = filepath.Clean(c.Home)
+	if reason := checkRestart(&c.Restart); reason != "" {
+		l.restartProblem("restart.", reason)
+	}
+	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
+	l.services(d, services)
+}
+
+// applyEnv lets the environment win over what the file said.
+func (l *loader) applyEnv(fields []field[Config]) {
+	for _, f := range fields {
+		if f.env == "" {
+			continue
+		}
+		value, ok := l.lookup(f.env)
+		if !ok {
+			continue
+		}
+		text, reason := value, ""
+		if f.fromEnv != nil {
+			text, reason = f.fromEnv(value)
+		}
+		if reason == "" && strings.Contains(text, "\x00") {
+			reason = "it contains a NUL byte"
+		}
+		at := f.at(l.cfg)
+		if reason == "" {
+			reason = setText(at, text)
+		}
+		if reason == "" && f.check != nil {
+			reason = f.check(at)
+		}
+		if reason != "" {
+			l.problems.env(f.env, value, reason)
+			continue
+		}
+		l.cfg.origins[f.path] = origin{env: f.env}
+	}
+}
+
+// restartProblem reports a policy that contradicts itself, at the first of its keys that somebody set.
+func (l *loader) restartProblem(prefix, reason string) {
+	var at origin
+	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} {
+		if o, ok := l.cfg.origins[prefix+name]; ok && (at == origin{} || o.line < at.line) {
+			at = o
+		}
+	}
+	l.problems.from(at, "cannot use %s: %s", strings.TrimSuffix(prefix, "."), reason)
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,64 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Problem is one thing that is wrong with a configuration. [Load] joins all it found into one error, in the order of the
+// file's lines, problems of the environment last. Its text is a single line.
+type Problem struct {
+	File string // the file, empty when the environment is at fault
+	Line int    // line in File, 0 when unknown
+	Env  string // the variable, empty when the file is at fault
+	Msg  string
+}
+
+func (p *Problem) Error() string {
+	switch {
+	case p.File != "" && p.Line > 0:
+		return fmt.Sprintf("%s:%d: %s", p.File, p.Line, p.Msg)
+	case p.File != "":
+		return p.File + ": " + p.Msg
+	default:
+		return p.Msg
+	}
+}
+
+// problems collects what is wrong, in any order.
+type problems struct {
+	file string
+	list []*Problem
+}
+
+func (p *problems) at(line int, format string, args ...any) {
+	p.list = append(p.list, &Problem{File: p.file, Line: line, Msg: fmt.Sprintf(format, args...)})
+}
+
+// env records that the value of the environment variable name cannot be used.
+func (p *problems) env(name, value, reason string) {
+	p.list = append(p.list, &Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
+}
+
+// from records a problem with a value at the place it came from.
+func (p *problems) from(o origin, format string, args ...any) {
+	if o.env != "" {
+		p.list = append(p.list, &Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})
+		return
+	}
+	p.at(o.line, format, args...)
+}
+
+// err returns all problems as one error, nil when there are none.
+func (p *problems) err() error {
+	slices.SortStableFunc(p.list, func(a, b *Problem) int {
+		return cmp.Or(cmp.Compare(b.File, a.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Env, b.Env), cmp.Compare(a.Msg, b.Msg))
+	})
+	errs := make([]error, len(p.list))
+	for i, one := range p.list {
+		errs[i] = one
+	}
+	return errors.Join(errs...)
+}

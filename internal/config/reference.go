@@ -1,0 +1,153 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Reference returns the reference of hinit.yaml and its environment variables as a Markdown document. It is made from the
+// schema that decodes the file.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString(`# hinit.yaml
+
+<!-- Generated from the configuration schema. Do not edit. -->
+
+` + "`" + DefaultPath + "`" + `, or the file that ` + "`HINIT_CONFIG`" + ` names. Every key is optional; without a file the defaults apply, which
+are those of the Hermes image. A key that is not listed here, a key given twice and a value of the wrong type are
+errors. The environment wins over the file; an empty variable counts as unset. ` + "`hinit config`" + ` shows the values in
+force and where each came from.
+
+Durations are written as Go writes them: ` + "`500ms`, `30s`, `1m30s`" + `. A command is a list of words, not a shell line.
+
+Commands, directories and variables may contain placeholders: ` + "`{agent}`" + ` (agent.binary), ` + "`{home}`" + ` (home),
+` + "`{profile}`" + ` and ` + "`{profile_home}`" + ` (name and home of the profile), ` + "`{to}`" + ` (the new name, in a rename). The table says
+which of them a key knows. ` + "`{{word}}`" + ` stands for the literal text ` + "`{word}`, and `${word}`" + ` is left alone for a shell.
+
+## Keys
+
+`)
+	root := defaults()
+	table(&b, "", configFields(), root, func(f *field[Config]) string { return defaultText(f, root) })
+
+	b.WriteString(`
+## Services
+
+` + "`services`" + ` is a mapping of names to what hinit supervises besides the gateways. A name is made of ` + "`a` to `z`, `0` to `9`, `_` and `-`" + `;
+names that begin with ` + "`gateway-`" + `, ` + "`cmd` and `main-hermes`" + ` are taken. What a service does not say it inherits from the
+keys above.
+
+`)
+	service := newService(root, "NAME")
+	table(&b, "services.NAME.", serviceFields(), &service, func(f *field[Service]) string {
+		switch {
+		case f.inherits != "":
+			return "as `" + f.inherits + "`"
+		case f.alias != "":
+			return "as `services.NAME." + f.alias + "`"
+		case f.path == "enabled" || f.path == "command":
+			return ""
+		default:
+			return defaultText(f, &service)
+		}
+	})
+
+	b.WriteString(`
+### The dashboard
+
+The service ` + "`dashboard`" + ` exists without being written down. It runs ` + "`{agent} dashboard --host HOST --port PORT --no-open`" + `,
+is enabled by ` + "`HERMES_DASHBOARD`" + ` and writes to the container log only. A ` + "`services.dashboard`" + ` in the file changes it
+key by key; a command there replaces the whole command, and the variables for its address then have no effect.
+
+## Environment variables
+
+| Variable | Key | Meaning |
+|---|---|---|
+| ` + "`HINIT_CONFIG`" + ` | | The configuration file; it must exist. |
+`)
+	for _, f := range configFields() {
+		if f.env != "" {
+			fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", f.env, f.path, f.doc)
+		}
+	}
+	b.WriteString("| `HERMES_DASHBOARD` | `services.dashboard.enabled` | `1`, `true` or `yes` runs the dashboard. |\n")
+	for _, v := range dashboardVars {
+		fmt.Fprintf(&b, "| `%s` | `services.dashboard.command` | %s |\n", v.name, v.doc)
+	}
+	return b.String()
+}
+
+func table[T any](b *strings.Builder, base string, fields []field[T], root *T, def func(*field[T]) string) {
+	b.WriteString("| Key | Type | Default | Environment | Meaning |\n|---|---|---|---|---|\n")
+	for i := range fields {
+		f := &fields[i]
+		typ, env := f.typeName(root), ""
+		if f.holes != nil {
+			holes := make([]string, len(f.holes))
+			for i, hole := range f.holes {
+				holes[i] = "`{" + hole + "}`"
+			}
+			typ += " with " + strings.Join(holes, " ")
+		}
+		if f.env != "" {
+			env = "`" + f.env + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", base+f.path, typ, def(f), env, f.doc)
+	}
+}
+
+// defaultText writes a default the way it would stand in the file.
+func defaultText[T any](f *field[T], root *T) string {
+	return "`" + flow(f.at(root)) + "`"
+}
+
+// flow writes the value at a schema pointer as YAML on one line.
+func flow(at any) string {
+	switch at := at.(type) {
+	case *map[string]string:
+		parts := make([]string, 0, len(*at))
+		for _, name := range sortedKeys(*at) {
+			parts = append(parts, name+": "+flowWord((*at)[name]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case *map[string]uint64:
+		parts := make([]string, 0, len(*at))
+		for _, name := range sortedKeys(*at) {
+			parts = append(parts, fmt.Sprintf("%s: %v", name, plainLimit((*at)[name])))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case *time.Duration:
+		return formatDuration(*at)
+	}
+	switch v := plain(at).(type) {
+	case []string:
+		parts := make([]string, len(v))
+		for i, word := range v {
+			parts[i] = flowWord(word)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case []int:
+		return strings.ReplaceAll(fmt.Sprint(v), " ", ", ")
+	case string:
+		return flowWord(v)
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// flowWord quotes a word that YAML would not take for the same text.
+func flowWord(s string) string {
+	for i := range len(s) {
+		c := s[i]
+		letter := c|0x20 >= 'a' && c|0x20 <= 'z'
+		if !letter && (i == 0 && c != '/' || i > 0 && !strings.ContainsRune("0123456789/._-", rune(c)) && c != '-') {
+			return fmt.Sprintf("%q", s)
+		}
+	}
+	switch strings.ToLower(s) {
+	case "", "true", "false", "null", "yes", "no", "on", "off", "y", "n":
+		return fmt.Sprintf("%q", s)
+	}
+	return s
+}

@@ -1,0 +1,351 @@
+package config
+
+import (
+	"strings"
+	"syscall"
+	"time"
+)
+
+// field is one key of the configuration below a root of type T.
+type field[T any] struct {
+	path     string       // dotted, below the root
+	doc      string       // what it means, one sentence for the reference
+	typ      string       // how the reference and errors name its type; empty: by the Go type
+	env      string       // environment variable that wins over the file
+	fromEnv  fromEnv      // turns the variable's text into the key's; nil: as it is
+	inherits string       // key that this one follows while it is not set
+	alias    string       // path of the key that this one is another spelling of
+	holes    []string     // placeholders its text may use; nil: no template
+	check    check        // says what is wrong with a value, "" when nothing
+	at       func(*T) any // pointer to the value
+}
+
+type (
+	// check gets the pointer that field.at returns.
+	check func(at any) string
+	// fromEnv returns the text to use and what is wrong with it.
+	fromEnv func(text string) (string, string)
+)
+
+var (
+	profileHoles = []string{holeAgent, holeProfile, holeHome, holeProfileHome}
+	renameHoles  = []string{holeAgent, holeProfile, holeTo, holeHome, holeProfileHome}
+	serviceHoles = []string{holeAgent, holeHome}
+	homeHoles    = []string{holeHome}
+)
+
+// noHooks stands for boot.hooks, which may be written as an empty list only.
+type noHooks struct{}
+
+// configFields is the schema of everything but services.
+func configFields() []field[Config] {
+	fields := []field[Config]{
+		{
+			path: "home", env: "HERMES_HOME", typ: "path", check: checkHome,
+			doc: "Data directory: the home of the root profile, with `profiles/` and `logs/` below it.",
+			at:  func(c *Config) any { return &c.Home },
+		},
+		{
+			path: "agent.user", check: checkUser, typ: "user",
+			doc: "User that gateways and the CMD run as: a name, a uid, or `user:group`. No switch when hinit is not root.",
+			at:  func(c *Config) any { return &c.Agent.User },
+		},
+		{
+			path: "agent.binary", check: checkAbs, typ: "path",
+			doc: "The agent's program: `{agent}` in commands, and what the exec shim runs.",
+			at:  func(c *Config) any { return &c.Agent.Binary },
+		},
+		{
+			path: "agent.gateway", holes: profileHoles, check: checkCommand, typ: "command",
+			doc: "Command of a named profile's gateway.",
+			at:  func(c *Config) any { return &c.Agent.Gateway },
+		},
+		{
+			path: "agent.gateway_default", holes: profileHoles, check: checkCommand, typ: "command",
+			doc: "Command of the root profile's gateway.",
+			at:  func(c *Config) any { return &c.Agent.GatewayDefault },
+		},
+		{
+			path: "agent.cwd", holes: []string{holeHome, holeProfile, holeProfileHome}, check: checkDirTemplate, typ: "path",
+			doc: "Working directory of a gateway.",
+			at:  func(c *Config) any { return &c.Agent.Cwd },
+		},
+		{
+			path: "agent.env", holes: profileHoles,
+			doc: "Variables set for every gateway on top of the container's; what is written here is added to the defaults.",
+			at:  func(c *Config) any { return &c.Agent.Env },
+		},
+		{
+			path: "agent.profile_create", holes: profileHoles, check: checkOptionalCommand, typ: "command",
+			doc: "Command that creates a profile; an empty list: hinit creates it by itself.",
+			at:  func(c *Config) any { return &c.Agent.ProfileCreate },
+		},
+		{
+			path: "agent.profile_delete", holes: profileHoles, check: checkOptionalCommand, typ: "command",
+			doc: "Command that deletes a profile; an empty list: hinit deletes it by itself.",
+			at:  func(c *Config) any { return &c.Agent.ProfileDelete },
+		},
+		{
+			path: "agent.profile_rename", holes: renameHoles, check: checkOptionalCommand, typ: "command",
+			doc: "Command that renames a profile to `{to}`; an empty list: hinit renames it by itself.",
+			at:  func(c *Config) any { return &c.Agent.ProfileRename },
+		},
+		{
+			path: "profiles.marker", check: checkFileName, typ: "file name",
+			doc: "File that makes a directory below `profiles/` a profile.",
+			at:  func(c *Config) any { return &c.Profiles.Marker },
+		},
+		{
+			path: "shutdown.budget", env: "HINIT_STOP_TIMEOUT", fromEnv: secondsOrDuration, check: checkPositive,
+			doc: "Time for stopping the whole container, KILL included; keep it below the engine's own limit (Docker: 10s). " +
+				"The variable may also be a number of seconds.",
+			at: func(c *Config) any { return &c.Shutdown.Budget },
+		},
+		{
+			path: "logs.dir", holes: homeHoles, check: checkDirTemplate, typ: "path",
+			doc: "Directory of the log files, one directory a profile below it.",
+			at:  func(c *Config) any { return &c.Logs.Dir },
+		},
+		{
+			path: "logs.max_size_mb", check: checkRange(1, 1<<20),
+			doc: "Size in MB at which a log file is rotated.",
+			at:  func(c *Config) any { return &c.Logs.MaxSizeMB },
+		},
+		{
+			path: "logs.archives", check: checkRange(0, 10000),
+			doc: "Rotated files kept for each log.",
+			at:  func(c *Config) any { return &c.Logs.Archives },
+		},
+		{
+			path: "logs.console", env: "HINIT_LOG_CONSOLE",
+			typ:   oneOf(ConsoleRaw, ConsolePrefixed, ConsoleJSON, ConsoleOff),
+			check: checkOneOf(ConsoleRaw, ConsolePrefixed, ConsoleJSON, ConsoleOff),
+			doc: "What the container log gets of the services' output: the bytes as they are, each line after its service's " +
+				"name, JSON lines, or nothing.",
+			at: func(c *Config) any { return &c.Logs.Console },
+		},
+		{
+			path: "logs.max_line_kb", check: checkRange(1, 65536),
+			doc: "A line longer than so many KiB is split.",
+			at:  func(c *Config) any { return &c.Logs.MaxLineKB },
+		},
+		{
+			path: "boot.strict",
+			doc:  "A boot step that fails ends the boot instead of being a warning.",
+			at:   func(c *Config) any { return &c.Boot.Strict },
+		},
+		{
+			path: "boot.hooks",
+			doc:  "Reserved for commands to run at boot. Only an empty list is accepted so far.",
+			at:   func(*Config) any { return &noHooks{} },
+		},
+		{
+			path: "control.socket", env: "HINIT_RUNTIME_DIR", fromEnv: socketInDir, check: checkSocket, typ: "path",
+			doc: "The control socket. The variable names the directory that holds `control.sock`.",
+			at:  func(c *Config) any { return &c.Control.Socket },
+		},
+		{
+			path:  "control.others",
+			typ:   oneOf(OthersStatus, OthersNone),
+			check: checkOneOf(OthersStatus, OthersNone),
+			doc:   "What users other than root and the agent's may do on the control socket: read the status, or nothing.",
+			at:    func(c *Config) any { return &c.Control.Others },
+		},
+	}
+	fields = append(fields, restartFields("restart.", "", func(c *Config) *Restart { return &c.Restart })...)
+	return append(fields, stopFields("stop.", "", func(c *Config) *Stop { return &c.Stop })...)
+}
+
+// serviceFields is the schema of services.NAME.
+func serviceFields() []field[Service] {
+	fields := []field[Service]{
+		{
+			path: "command", holes: serviceHoles, check: checkCommand, typ: "command",
+			doc: "What to run. Required, except for `dashboard`, which has a default.",
+			at:  func(s *Service) any { return &s.Command },
+		},
+		{
+			path: "enabled",
+			doc: "Whether to run it; counts while the variable named by `enabled_by` is unset or empty. " +
+				"Not set: true without `enabled_by`, false with it.",
+			at: func(s *Service) any { return &s.Enabled },
+		},
+		{
+			path: "enabled_by", check: checkOptionalVar, typ: "variable",
+			doc: "Environment variable that decides: on when it is `1`, `true` or `yes` (also `TRUE`, `True`, `YES`, `Yes`).",
+			at:  func(s *Service) any { return &s.EnabledBy },
+		},
+		{
+			path: "user", inherits: "agent.user", check: checkUser, typ: "user",
+			doc: "User it runs as: a name, a uid, or `user:group`.",
+			at:  func(s *Service) any { return &s.User },
+		},
+		{
+			path: "cwd", holes: homeHoles, check: checkDirTemplate, typ: "path",
+			doc: "Its working directory.",
+			at:  func(s *Service) any { return &s.Cwd },
+		},
+		{
+			path: "env", holes: serviceHoles,
+			doc: "Variables set on top of the container's; what is written here is added to the defaults.",
+			at:  func(s *Service) any { return &s.Env },
+		},
+		{
+			path: "limits",
+			typ:  "mapping of limit names to numbers or `unlimited`",
+			doc:  "Resource limits, soft and hard alike: " + "`" + strings.Join(limitNames, "`, `") + "`. Sizes in bytes, times in seconds.",
+			at:   func(s *Service) any { return &s.Limits },
+		},
+		{
+			path: "log",
+			doc:  "Whether it has a log file of its own; otherwise its output goes to the container log only.",
+			at:   func(s *Service) any { return &s.Log },
+		},
+		{
+			path: "park_on", alias: "restart.park_on", check: checkCodes, typ: "list of exit codes",
+			doc: "Short for `restart.park_on` of this service.",
+			at:  func(s *Service) any { return &s.Restart.ParkOn },
+		},
+		{
+			path: "immediate_on", alias: "restart.immediate_on", check: checkCodes, typ: "list of exit codes",
+			doc: "Short for `restart.immediate_on` of this service.",
+			at:  func(s *Service) any { return &s.Restart.ImmediateOn },
+		},
+	}
+	fields = append(fields, restartFields("restart.", "restart.", func(s *Service) *Restart { return &s.Restart })...)
+	return append(fields, stopFields("stop.", "stop.", func(s *Service) *Stop { return &s.Stop })...)
+}
+
+// restartFields is the schema of a restart policy at prefix; inherited is the prefix of the keys it follows, "" for none.
+func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []field[T] {
+	fields := []field[T]{
+		{
+			path: "initial", check: checkPositive,
+			doc: "Delay before the first restart.",
+			at:  func(t *T) any { return &of(t).Initial },
+		},
+		{
+			path: "factor", check: checkFloat(1, 1000),
+			doc: "Each further delay is this many times the last one; at least 1.",
+			at:  func(t *T) any { return &of(t).Factor },
+		},
+		{
+			path: "max", check: checkPositive,
+			doc: "The longest delay.",
+			at:  func(t *T) any { return &of(t).Max },
+		},
+		{
+			path: "jitter", check: checkFloat(0, 0.5),
+			doc: "Each delay is varied by up to this part of it, 0 to 0.5.",
+			at:  func(t *T) any { return &of(t).Jitter },
+		},
+		{
+			path: "reset_after", check: checkPositive,
+			doc: "Time up after which the delay starts over.",
+			at:  func(t *T) any { return &of(t).ResetAfter },
+		},
+		{
+			path: "park_on", check: checkCodes, typ: "list of exit codes",
+			doc: "Exit codes after which it is not restarted until its inputs change or an operator starts it.",
+			at:  func(t *T) any { return &of(t).ParkOn },
+		},
+		{
+			path: "immediate_on", check: checkCodes, typ: "list of exit codes",
+			doc: "Exit codes after which it is restarted at once; they count as no failure.",
+			at:  func(t *T) any { return &of(t).ImmediateOn },
+		},
+		{
+			path: "crash_loop_count", check: checkRange(2, 1000),
+			doc: "So many exits within `crash_loop_window` are shown as a crash loop.",
+			at:  func(t *T) any { return &of(t).CrashLoopCount },
+		},
+		{
+			path: "crash_loop_window", check: checkPositive,
+			doc: "The time over which exits are counted for that.",
+			at:  func(t *T) any { return &of(t).CrashLoopWindow },
+		},
+	}
+	return below(prefix, inherited, fields)
+}
+
+// stopFields is to [Stop] what restartFields is to [Restart].
+func stopFields[T any](prefix, inherited string, of func(*T) *Stop) []field[T] {
+	fields := []field[T]{
+		{
+			path: "signal", typ: "signal: `" + strings.Join(signalNames(), "`, `") + "`",
+			doc: "Signal that asks the process to stop.",
+			at:  func(t *T) any { return &of(t).Signal },
+		},
+		{
+			path: "grace", check: checkPositive,
+			doc: "Time until KILL follows when an operator stops one service.",
+			at:  func(t *T) any { return &of(t).Grace },
+		},
+	}
+	return below(prefix, inherited, fields)
+}
+
+func below[T any](prefix, inherited string, fields []field[T]) []field[T] {
+	for i := range fields {
+		if inherited != "" {
+			fields[i].inherits = inherited + fields[i].path
+		}
+		fields[i].path = prefix + fields[i].path
+	}
+	return fields
+}
+
+// typeName says in words what the field takes.
+func (f *field[T]) typeName(root *T) string {
+	if f.typ != "" {
+		return f.typ
+	}
+	switch f.at(root).(type) {
+	case *bool:
+		return "true or false"
+	case *int:
+		return "whole number"
+	case *float64:
+		return "number"
+	case *time.Duration:
+		return "duration"
+	case *[]string:
+		return "list of words"
+	case *[]int:
+		return "list of numbers"
+	case *map[string]string:
+		return "mapping of names to text"
+	case *noHooks:
+		return "empty list"
+	default:
+		return "text"
+	}
+}
+
+// signals are the stop signals that can be named, in the order the reference lists them.
+var signals = []struct {
+	name string
+	sig  syscall.Signal
+}{
+	{"TERM", syscall.SIGTERM},
+	{"INT", syscall.SIGINT},
+	{"HUP", syscall.SIGHUP},
+	{"QUIT", syscall.SIGQUIT},
+	{"USR1", syscall.SIGUSR1},
+	{"USR2", syscall.SIGUSR2},
+	{"KILL", syscall.SIGKILL},
+}
+
+func signalNames() []string {
+	names := make([]string, len(signals))
+	for i, s := range signals {
+		names[i] = s.name
+	}
+	return names
+}
+
+// limitNames are the resource limits of getrlimit(2), without the prefix RLIMIT_ and in lower case.
+var limitNames = []string{
+	"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
+	"rttime", "sigpending", "stack",
+}

@@ -1,0 +1,122 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Placeholders of the templates. A key that is a template says in the schema which of them it knows.
+const (
+	holeAgent       = "agent"        // agent.binary
+	holeHome        = "home"         // home
+	holeProfile     = "profile"      // name of the profile
+	holeProfileHome = "profile_home" // home directory of the profile
+	holeTo          = "to"           // new name, in a rename
+)
+
+// Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without
+// braces ("profile", "profile_home", "to"). What is in vars wins, and a placeholder without a value stays as it is.
+// "{{word}}" stands for the literal text "{word}", "${word}" is left alone for a shell, and any other brace is plain
+// text. The result shares nothing with cmd.
+func (c *Config) Expand(cmd []string, vars map[string]string) []string {
+	out := make([]string, len(cmd))
+	for i, word := range cmd {
+		out[i] = c.ExpandString(word, vars)
+	}
+	return out
+}
+
+// ExpandString is [Config.Expand] for one text, such as agent.cwd or a value of agent.env.
+func (c *Config) ExpandString(s string, vars map[string]string) string {
+	return scanTemplate(s, func(name string) (string, bool) {
+		if v, ok := vars[name]; ok {
+			return v, true
+		}
+		switch name {
+		case holeAgent:
+			return c.Agent.Binary, true
+		case holeHome:
+			return c.Home, true
+		}
+		return "", false
+	})
+}
+
+// scanTemplate calls value for every placeholder of s and returns s with the values in their places; a placeholder for
+// which value reports false stays as it is.
+func scanTemplate(s string, value func(name string) (string, bool)) string {
+	if !strings.Contains(s, "{") {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		if s[i] != '{' {
+			b.WriteByte(s[i])
+			i++
+			continue
+		}
+		if name := holeName(s[i+1:]); name != "" {
+			v, ok := "", false
+			if i == 0 || s[i-1] != '$' {
+				v, ok = value(name)
+			}
+			if !ok {
+				v = "{" + name + "}"
+			}
+			b.WriteString(v)
+			i += len(name) + 2
+			continue
+		}
+		if strings.HasPrefix(s[i:], "{{") {
+			if name := holeName(s[i+2:]); name != "" && strings.HasPrefix(s[i+2+len(name):], "}}") {
+				b.WriteString("{" + name + "}")
+				i += len(name) + 4
+				continue
+			}
+			// Not an escape: the inner brace is no placeholder either, as in the templates of other programs.
+			b.WriteString("{{")
+			i += 2
+			continue
+		}
+		b.WriteByte('{')
+		i++
+	}
+	return b.String()
+}
+
+// holeName returns the name at the start of s if s goes on like a placeholder after its opening brace: lower-case letters
+// and underscores, then a closing brace.
+func holeName(s string) string {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '}':
+			return s[:i]
+		case c != '_' && (c < 'a' || c > 'z'):
+			return ""
+		}
+	}
+	return ""
+}
+
+// checkTemplate says what is wrong with the placeholders of s when only those in known have a meaning there.
+func checkTemplate(s string, known []string) string {
+	problem := ""
+	scanTemplate(s, func(name string) (string, bool) {
+		if problem != "" || slices.Contains(known, name) {
+			return "", false
+		}
+		braced := make([]string, len(known))
+		for i, k := range known {
+			braced[i] = "{" + k + "}"
+		}
+		if near := nearest("{"+name+"}", braced); near != "" {
+			problem = fmt.Sprintf("unknown placeholder {%s}; did you mean %s?", name, near)
+		} else {
+			problem = fmt.Sprintf("unknown placeholder {%s}; known here: %s; write {{%s}} for the text itself",
+				name, strings.Join(braced, ", "), name)
+		}
+		return "", false
+	})
+	return problem
+}

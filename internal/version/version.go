@@ -1,0 +1,73 @@
+// Package version says which build of hinit is running.
+//
+// It reads what the go command stamped into the binary and nothing else: no linker flags and no generated file. It
+// promises that a build without a stamp says so instead of inventing a version. It owns no goroutines.
+package version
+
+import (
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+)
+
+// Info is what is known of a build. A field is empty when the build did not stamp it.
+type Info struct {
+	Version  string `json:"version"`            // module version such as v1.2.3, or "devel"
+	Revision string `json:"revision,omitempty"` // full commit hash
+	Time     string `json:"time,omitempty"`     // time of the commit, RFC 3339
+	Modified bool   `json:"modified,omitempty"` // built from a tree with changes that were not committed
+	Go       string `json:"go"`                 // toolchain, such as go1.26.0
+}
+
+// Get returns what is known of the running binary. It is computed once and may be called from anywhere.
+func Get() Info { return get() }
+
+var get = sync.OnceValue(func() Info {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return Info{Version: devel, Go: runtime.Version()}
+	}
+	return fromBuild(build)
+})
+
+// devel is the version of a build that has none.
+const devel = "devel"
+
+func fromBuild(build *debug.BuildInfo) Info {
+	info := Info{Version: build.Main.Version, Go: build.GoVersion}
+	for _, s := range build.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			info.Revision = s.Value
+		case "vcs.time":
+			info.Time = s.Value
+		case "vcs.modified":
+			info.Modified = s.Value == "true"
+		}
+	}
+	if info.Version == "" || info.Version == "(devel)" {
+		info.Version = devel
+	}
+	return info
+}
+
+// String returns the build on one line: "devel (revision 0123456789ab, modified, 2026-01-02T03:04:05Z) go1.26.0", with
+// "unknown revision" when the build was not stamped.
+func (i Info) String() string {
+	parts := []string{"unknown revision"}
+	if i.Revision != "" {
+		const short = 12
+		parts[0] = "revision " + i.Revision[:min(short, len(i.Revision))]
+	}
+	if i.Modified {
+		parts = append(parts, "modified")
+	}
+	if i.Time != "" {
+		parts = append(parts, i.Time)
+	}
+	return i.Version + " (" + strings.Join(parts, ", ") + ") " + i.Go
+}
+
+// String returns the running binary's [Info] on one line.
+func String() string { return Get().String() }
