@@ -1,0 +1,278 @@
+package boot
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/internal/config"
+)
+
+// CommandLine is what hinit was started with, and the means to judge it. Every field is required.
+type CommandLine struct {
+	Argv0 string                           // argv[0] of the init; "tini" has options of its own
+	Args  []string                         // what follows the init and its verb: the container's CMD
+	Agent string                           // the agent's program (agent.binary)
+	Env   func(name string) (string, bool) // the container's environment
+	Look  func(word string) (string, bool) // path of the program a word names; see [Lookup]
+}
+
+// Route is what a container's command means.
+type Route struct {
+	// Supervise: there is no command to run. The gateway of Profile is to be started and supervised, and the container
+	// lives until it is told to stop. Print [Breadcrumb] on stderr.
+	Supervise bool
+
+	// Path and Argv are the program to run as the container's command and its argument vector, Argv[0] included. Both
+	// are empty when Supervise is set.
+	Path string
+	Argv []string
+
+	// Foreground: the command is itself the gateway of Profile, whose slot must not be wanted up beside it.
+	Foreground bool
+
+	// Profile is the profile whose gateway Supervise or Foreground speak of; empty when neither is set. ProfileNamed
+	// tells whether the command line named it; otherwise it is "default", and whoever honours the agent's sticky
+	// selection of a profile has to look there. A named profile need not exist.
+	Profile      string
+	ProfileNamed bool
+
+	// Ignored are words after "gateway run" that have no effect because the supervised gateway has a command line of
+	// its own.
+	Ignored []string
+
+	// DashboardOnly: the container exists for the dashboard alone. It gets no gateway slots and no boot log, for two
+	// containers that share a home would fight over its logs (contract, section 3.2).
+	DashboardOnly bool
+
+	// LegacyGatewayRun: a home without gateway_state.json is to be treated as if the default gateway had been running
+	// (contract, section 5, legacy migration).
+	LegacyGatewayRun bool
+}
+
+// defaultProfile is the name of the root profile.
+const defaultProfile = "default"
+
+// RouteCommand says what a container's command means (contract, sections 3 to 3.2). It touches nothing but what
+// c.Look touches.
+//
+// The words of the image's own entrypoint are peeled off first: the options of tini when the init was started under that
+// name, a leading "--", "/init", and a word that ends in /main-wrapper.sh, whose work hinit does by itself. Of the rest:
+//
+//   - nothing is the agent without arguments;
+//   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere, is a gateway to
+//     supervise, or one in the foreground when supervision is declined by --no-supervise,
+//     HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
+//   - a first word that a shell would find as a command is run as it is;
+//   - anything else is arguments for the agent.
+//
+// A shell also finds its builtins and keywords. They cannot be executed, so /bin/sh runs them ("cd /tmp", "exit 3"); a
+// keyword ends in its "not found" and status 127, as it would in the image's script. Without a /bin/sh there is no shell
+// to have builtins, and such a word goes to the agent.
+func RouteCommand(c CommandLine) Route {
+	words := peel(c)
+	agentArgs, program, argv := c.program(words)
+
+	r := Route{Path: program, Argv: argv, DashboardOnly: dashboardOnly(words, c.Agent)}
+	if agentArgs == nil {
+		return r
+	}
+	profile, named, rest, ok := splitProfile(agentArgs)
+	if !ok || !isGatewayRun(rest) {
+		return r
+	}
+	r.Profile, r.ProfileNamed = profile, named
+	optOut := slices.Contains(rest, "--no-supervise") || config.Truthy3(value(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
+	if optOut || value(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
+		r.Foreground = true
+		return r
+	}
+	r.Supervise, r.Path, r.Argv = true, "", nil
+	r.LegacyGatewayRun = !named && len(rest) > 1 // a named profile has nothing to do with the state of the default one
+	for _, word := range rest[min(2, len(rest)):] {
+		if word != "--replace" { // supervised gateways always replace
+			r.Ignored = append(r.Ignored, word)
+		}
+	}
+	return r
+}
+
+// program returns what to execute for words, and the arguments of the agent when that is the agent (nil when it is not).
+func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
+	agent := func(args []string) ([]string, string, []string) {
+		return slices.Concat([]string{}, args), c.Agent, slices.Concat([]string{c.Agent}, args)
+	}
+	if len(words) == 0 {
+		return agent(nil)
+	}
+	first := words[0]
+	isAgent := agentWord(first, c.Agent)
+	if found, ok := c.Look(first); ok {
+		if isAgent {
+			agentArgs = slices.Concat([]string{}, words[1:])
+		}
+		return agentArgs, found, slices.Clone(words)
+	}
+	if isAgent && !strings.Contains(first, "/") { // the agent is not on PATH
+		return agent(words[1:])
+	}
+	if slices.Contains(shellWords, first) {
+		if sh, ok := c.Look("/bin/sh"); ok {
+			return nil, sh, slices.Concat([]string{"sh", "-c", `"$@"`, "sh"}, words)
+		}
+	}
+	return agent(words)
+}
+
+// shellWords are the words that "command -v" of the image's shell, dash, accepts without finding a file: its builtins and
+// its reserved words.
+var shellWords = []string{
+	"!", ".", ":", "[", "alias", "bg", "break", "case", "cd", "chdir", "command", "continue", "do", "done", "echo", "elif",
+	"else", "esac", "eval", "exec", "exit", "export", "false", "fg", "fi", "for", "getopts", "hash", "if", "in", "jobs",
+	"kill", "local", "printf", "pwd", "read", "readonly", "return", "set", "shift", "test", "then", "times", "trap", "true",
+	"type", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}",
+}
+
+// agentWord reports whether a command's first word is the agent itself.
+func agentWord(word, agent string) bool {
+	base := filepath.Base(word)
+	return base == "hermes" || agent != "" && base == filepath.Base(agent)
+}
+
+// dashboardOnly judges by the words alone, as the agent does.
+func dashboardOnly(words []string, agent string) bool {
+	if len(words) > 0 && agentWord(words[0], agent) {
+		words = words[1:]
+	}
+	return len(words) > 0 && words[0] == "dashboard"
+}
+
+// isGatewayRun reports whether the agent's arguments, without the profile's, run a gateway. "gateway" alone means
+// "gateway run"; a call for help runs nothing.
+func isGatewayRun(args []string) bool {
+	if len(args) == 0 || args[0] != "gateway" {
+		return false
+	}
+	if len(args) == 1 {
+		return true
+	}
+	return args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help")
+}
+
+// splitProfile takes the first -p NAME, --profile NAME or --profile=NAME out of the agent's arguments, wherever it stands.
+// Without one the profile is the root one. It reports false for a name that cannot be one; what the agent says to that is
+// the better answer.
+func splitProfile(args []string) (profile string, named bool, rest []string, ok bool) {
+	for i, arg := range args {
+		name, joined := strings.CutPrefix(arg, "--profile=")
+		end := i + 1
+		switch {
+		case arg == "--":
+			return defaultProfile, false, args, true
+		case joined:
+		case arg != "-p" && arg != "--profile":
+			continue
+		case end == len(args):
+			return "", false, args, false
+		default:
+			name, end = args[end], end+1
+		}
+		name = strings.ToLower(strings.TrimSpace(name))
+		return name, true, slices.Concat(args[:i], args[end:]), profileName(name)
+	}
+	return defaultProfile, false, args, true
+}
+
+// profileName reports whether the agent accepts s as the name of a profile (contract, section 4).
+func profileName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || c != '_' && c != '-') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+func value(env func(string) (string, bool), name string) string {
+	v, _ := env(name)
+	return v
+}
+
+// peel takes the words of the image's entrypoint off the command.
+func peel(c CommandLine) []string {
+	words := c.Args
+	if filepath.Base(c.Argv0) == "tini" {
+		words = peelTini(words)
+	} else if len(words) > 0 && words[0] == "--" {
+		words = words[1:]
+	}
+	for _, mine := range []func(string) bool{
+		func(w string) bool { return w == "/init" },
+		func(w string) bool { return strings.HasSuffix(w, "/main-wrapper.sh") },
+		func(w string) bool { return strings.HasSuffix(w, "/entrypoint-dispatch.sh") },
+	} {
+		if len(words) > 0 && mine(words[0]) {
+			words = words[1:]
+		}
+	}
+	return words
+}
+
+// peelTini discards the options that tini would have taken, up to "--" or the first word that is none. All of them have
+// to do with what hinit does anyway; -p and -e take a value.
+func peelTini(words []string) []string {
+	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
+		option := words[0]
+		words = words[1:]
+		switch {
+		case option == "--":
+			return words
+		case (option == "-p" || option == "-e") && len(words) > 0:
+			words = words[1:]
+		}
+	}
+	return words
+}
+
+// Breadcrumb is what to print on stderr when a container's command became a supervised gateway: what happened, what the
+// user gets from it, and how to decline. It ends in a newline.
+func Breadcrumb(profile string) string {
+	return "hinit: `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
+		`which provides s6 supervision here
+hinit:   auto-restart when it exits, logs in files, and the dashboard beside it with HERMES_DASHBOARD=1
+hinit:   to run it in the foreground instead, its exit ending the container, add --no-supervise ` +
+		`or set HERMES_GATEWAY_NO_SUPERVISE=1
+`
+}
+
+// Lookup returns a function that finds a program as a shell's "command -v" would, given the value of PATH and the working
+// directory. A word with a slash is found when it exists, whatever it is, so that running it tells what is wrong with
+// it; any other word must name an executable file in one of the directories of path. The function reads directories and
+// may block on them.
+func Lookup(path, dir string) func(word string) (string, bool) {
+	inDir := func(name string) string {
+		if filepath.IsAbs(name) {
+			return name
+		}
+		return filepath.Join(dir, name)
+	}
+	return func(word string) (string, bool) {
+		if strings.Contains(word, "/") {
+			_, err := os.Stat(inDir(word))
+			return word, err == nil
+		}
+		if word == "" || word == "." || word == ".." {
+			return "", false
+		}
+		for _, where := range filepath.SplitList(path) {
+			file := filepath.Join(inDir(where), word)
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+				return file, true
+			}
+		}
+		return "", false
+	}
+}

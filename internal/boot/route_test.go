@@ -1,0 +1,336 @@
+package boot
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const agentBinary = "/opt/hermes/.venv/bin/hermes"
+
+// inImage finds what the image has: a few programs, the agent on PATH, a shell.
+func inImage(word string) (string, bool) {
+	switch word {
+	case "sleep", "sh", "bash", "echo", "test", "true":
+		return "/usr/bin/" + word, true
+	case "hermes":
+		return "/opt/hermes/bin/hermes", true
+	case "/bin/sh", "/opt/tool", agentBinary, "./tool":
+		return word, true
+	}
+	return "", false
+}
+
+// bareImage finds nothing at all, as in an image from scratch.
+func bareImage(string) (string, bool) { return "", false }
+
+func environ(vars map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	}
+}
+
+func fields(s string) []string { return strings.Fields(s) }
+
+func agentRoute(args ...string) Route {
+	return Route{Path: agentBinary, Argv: append([]string{agentBinary}, args...)}
+}
+
+func direct(path string, argv ...string) Route { return Route{Path: path, Argv: argv} }
+
+func shell(argv ...string) Route {
+	return Route{Path: "/bin/sh", Argv: append([]string{"sh", "-c", `"$@"`, "sh"}, argv...)}
+}
+
+func TestRouteCommands(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		want Route
+	}{
+		{"no arguments", nil, agentRoute()},
+		{"option", fields("--version"), agentRoute("--version")},
+		{"help", fields("--help"), agentRoute("--help")},
+		{"tui", fields("--tui"), agentRoute("--tui")},
+		{"subcommand", fields("chat -q hi"), agentRoute("chat", "-q", "hi")},
+		{"setup", fields("setup"), agentRoute("setup")},
+		{"program", fields("sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
+		{"shell", []string{"bash", "-c", "echo ok"}, direct("/usr/bin/bash", "bash", "-c", "echo ok")},
+		{"exact argv", []string{"sh", "-c", "exit 42", "", "a  b", "--"}, direct("/usr/bin/sh", "sh", "-c", "exit 42", "", "a  b", "--")},
+		{"agent by name", fields("hermes chat"), direct("/opt/hermes/bin/hermes", "hermes", "chat")},
+		{"agent by path", fields(agentBinary + " chat"), direct(agentBinary, agentBinary, "chat")},
+		{"path", fields("/opt/tool x"), direct("/opt/tool", "/opt/tool", "x")},
+		{"relative path", fields("./tool"), direct("./tool", "./tool")},
+		{"missing path", fields("/opt/none x"), agentRoute("/opt/none", "x")},
+		{"missing path that ends like the agent", fields("/opt/none/hermes x"), agentRoute("/opt/none/hermes", "x")},
+		{"empty word", []string{""}, agentRoute("")},
+		{"builtin", fields("cd /tmp"), shell("cd", "/tmp")},
+		{"exit", fields("exit 3"), shell("exit", "3")},
+		{"keyword", fields("if true"), shell("if", "true")},
+		{"builtin that is a program too", fields("echo x"), direct("/usr/bin/echo", "echo", "x")},
+		{"leading --", fields("-- sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
+		{"only one --", fields("-- -- sleep"), agentRoute("--", "sleep")},
+		{"wrapper", fields("/opt/hermes/docker/main-wrapper.sh sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
+		{"wrapper alone", fields("/opt/hermes/docker/main-wrapper.sh"), agentRoute()},
+		{"wrapper then --", fields("/x/main-wrapper.sh -- a"), agentRoute("--", "a")},
+		{"init and wrapper", fields("/init /opt/hermes/docker/main-wrapper.sh chat"), agentRoute("chat")},
+		{"init alone", fields("/init sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
+		{"dispatcher", fields("/opt/hermes/docker/entrypoint-dispatch.sh chat"), agentRoute("chat")},
+		{"wrapper without a path is no wrapper", fields("main-wrapper.sh"), agentRoute("main-wrapper.sh")},
+		{"wrapper later is an argument", fields("sleep /x/main-wrapper.sh"), direct("/usr/bin/sleep", "sleep", "/x/main-wrapper.sh")},
+		{"gateway verb", fields("gateway stop"), agentRoute("gateway", "stop")},
+		{"gateway help", fields("gateway --help"), agentRoute("gateway", "--help")},
+		{"gateway run help", fields("gateway run -h"), agentRoute("gateway", "run", "-h")},
+		{"profile flag of something else", fields("-p coder chat"), agentRoute("-p", "coder", "chat")},
+		{"profile flag without a name", fields("gateway run -p"), agentRoute("gateway", "run", "-p")},
+		{"impossible profile", fields("-p ../x gateway run"), agentRoute("-p", "../x", "gateway", "run")},
+		{"gateway inside a shell", []string{"sh", "-c", "gateway run"}, direct("/usr/bin/sh", "sh", "-c", "gateway run")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := RouteCommand(CommandLine{Argv0: "/init", Args: tt.args, Agent: agentBinary, Env: environ(nil), Look: inImage})
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestRouteWithoutPrograms(t *testing.T) {
+	for args, want := range map[string]Route{
+		"":              direct("/a/agent", "/a/agent"),
+		"agent chat":    direct("/a/agent", "/a/agent", "chat"),
+		"hermes chat":   direct("/a/agent", "/a/agent", "chat"),
+		"cd /tmp":       direct("/a/agent", "/a/agent", "cd", "/tmp"),
+		"/bin/agent -v": direct("/a/agent", "/a/agent", "/bin/agent", "-v"),
+	} {
+		got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields(args), Agent: "/a/agent", Env: environ(nil), Look: bareImage})
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %+v, want %+v", args, got, want)
+		}
+	}
+	got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields("agent gateway run"), Agent: "/a/agent", Env: environ(nil), Look: bareImage})
+	if !got.Supervise || got.Profile != "default" {
+		t.Errorf("the agent's own name before gateway run: %+v", got)
+	}
+}
+
+func TestRouteGateway(t *testing.T) {
+	up := func(profile string, named bool, ignored ...string) Route {
+		return Route{Supervise: true, Profile: profile, ProfileNamed: named, Ignored: ignored}
+	}
+	legacy := func(r Route) Route {
+		r.LegacyGatewayRun = true
+		return r
+	}
+	front := func(r Route, profile string, named bool) Route {
+		r.Foreground, r.Profile, r.ProfileNamed = true, profile, named
+		return r
+	}
+	noSupervise := func(v string) map[string]string { return map[string]string{"HERMES_GATEWAY_NO_SUPERVISE": v} }
+	for _, tt := range []struct {
+		name, args string
+		env        map[string]string
+		want       Route
+	}{
+		{"run", "gateway run", nil, legacy(up("default", false))},
+		{"bare", "gateway", nil, up("default", false)},
+		{"with the agent's name", "hermes gateway run", nil, legacy(up("default", false))},
+		{"with the agent's path", agentBinary + " gateway run", nil, legacy(up("default", false))},
+		{"through the wrapper", "/opt/hermes/docker/main-wrapper.sh gateway run", nil, legacy(up("default", false))},
+		{"through everything", "/init /opt/hermes/docker/main-wrapper.sh hermes gateway run", nil, legacy(up("default", false))},
+		{"--replace changes nothing", "gateway run --replace", nil, legacy(up("default", false))},
+		{"other words are named", "gateway run --replace -v --force", nil, legacy(up("default", false, "-v", "--force"))},
+		{"profile before", "-p coder gateway run", nil, up("coder", true)},
+		{"profile before, long", "--profile coder gateway run", nil, up("coder", true)},
+		{"profile before, joined", "--profile=coder gateway", nil, up("coder", true)},
+		{"profile after", "gateway run -p coder -v", nil, up("coder", true, "-v")},
+		{"profile between", "hermes gateway -p coder run", nil, up("coder", true)},
+		{"profile is normalised", "-p CoDer gateway run", nil, up("coder", true)},
+		{"root profile by name", "-p Default gateway run", nil, up("default", true)},
+		{"flag", "gateway run --no-supervise", nil, front(agentRoute("gateway", "run", "--no-supervise"), "default", false)},
+		{"flag with profile", "-p a gateway run --no-supervise", nil, front(agentRoute("-p", "a", "gateway", "run", "--no-supervise"), "a", true)},
+		{"flag, agent by name", "hermes gateway run --no-supervise", nil, front(direct("/opt/hermes/bin/hermes", "hermes", "gateway", "run", "--no-supervise"), "default", false)},
+		{"variable 1", "gateway run", noSupervise("1"), front(agentRoute("gateway", "run"), "default", false)},
+		{"variable tRuE", "gateway", noSupervise("tRuE"), front(agentRoute("gateway"), "default", false)},
+		{"variable yes", "-p x gateway run", noSupervise("yes"), front(agentRoute("-p", "x", "gateway", "run"), "x", true)},
+		{"variable on is no yes", "gateway run", noSupervise("on"), legacy(up("default", false))},
+		{"variable 0", "gateway run", noSupervise("0"), legacy(up("default", false))},
+		{"variable empty", "gateway run", noSupervise(""), legacy(up("default", false))},
+		{"supervised child", "gateway run", map[string]string{"HERMES_S6_SUPERVISED_CHILD": "0"}, front(agentRoute("gateway", "run"), "default", false)},
+		{"supervised child empty", "gateway run", map[string]string{"HERMES_S6_SUPERVISED_CHILD": ""}, legacy(up("default", false))},
+		{"removed switch", "gateway run", map[string]string{"HERMES_SKIP_PROFILE_RECONCILE": "1"}, legacy(up("default", false))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(tt.args), Agent: agentBinary, Env: environ(tt.env), Look: inImage})
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestRouteGatewayProgram(t *testing.T) {
+	look := func(word string) (string, bool) { return "/usr/bin/" + word, word == "gateway" }
+	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("gateway run"), Agent: agentBinary, Env: environ(nil), Look: look})
+	if want := direct("/usr/bin/gateway", "gateway", "run"); !reflect.DeepEqual(got, want) {
+		t.Errorf("a program named gateway: got %+v", got)
+	}
+}
+
+func TestRouteDashboardOnly(t *testing.T) {
+	for args, want := range map[string]bool{
+		"dashboard": true, "dashboard --port 1": true, "hermes dashboard": true, agentBinary + " dashboard": true,
+		"/opt/hermes/docker/main-wrapper.sh hermes dashboard": true, "/init /x/main-wrapper.sh dashboard": true, "-- dashboard": true,
+		"": false, "chat": false, "-p x dashboard": false, "hermes": false, "hermes hermes dashboard": false, "sleep dashboard": false,
+		"gateway run": false, "dashboards": false,
+	} {
+		got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), Look: inImage})
+		if got.DashboardOnly != want {
+			t.Errorf("%q: DashboardOnly is %t", args, got.DashboardOnly)
+		}
+		if want && (got.Path == "" || got.Argv[len(got.Argv)-1] == "hermes") {
+			t.Errorf("%q runs %+v", args, got)
+		}
+	}
+}
+
+func TestRouteTini(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want Route
+	}{
+		{"", agentRoute()},
+		{"-g -- gateway run", Route{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
+		{"-g gateway run", Route{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
+		{"--", agentRoute()},
+		{"-g -s -w -l -h -v --", agentRoute()},
+		{"--help --version --kill-process-group --subreaper", agentRoute()},
+		{"-p SIGTERM -e 143 -- sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
+		{"-e 143 sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
+		{"-vvv --unknown sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
+		{"-- -p x chat", agentRoute("-p", "x", "chat")},
+		{"-- -- chat", agentRoute("--", "chat")},
+		{"-p", agentRoute()},
+		{"-g -- /init /opt/hermes/docker/main-wrapper.sh chat", agentRoute("chat")},
+		{"/init sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
+		{"-- /opt/hermes/docker/main-wrapper.sh sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
+		{"sleep -p 1", direct("/usr/bin/sleep", "sleep", "-p", "1")},
+	} {
+		for _, argv0 := range []string{"tini", "/usr/bin/tini"} {
+			got := RouteCommand(CommandLine{Argv0: argv0, Args: fields(tt.args), Agent: agentBinary, Env: environ(nil), Look: inImage})
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("%s %s: got %+v, want %+v", argv0, tt.args, got, tt.want)
+			}
+		}
+	}
+	// Under any other name these are words of the command.
+	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("-g -- chat"), Agent: agentBinary, Env: environ(nil), Look: inImage})
+	if want := agentRoute("-g", "--", "chat"); !reflect.DeepEqual(got, want) {
+		t.Errorf("options of tini under the name of init: got %+v", got)
+	}
+}
+
+func TestRouteSharesNothing(t *testing.T) {
+	args := fields("sleep 1")
+	got := RouteCommand(CommandLine{Argv0: "/init", Args: args, Agent: agentBinary, Env: environ(nil), Look: inImage})
+	got.Argv[0] = "changed"
+	if args[0] != "sleep" {
+		t.Error("the route changes the arguments it was made from")
+	}
+}
+
+func TestBreadcrumb(t *testing.T) {
+	text := Breadcrumb("coder")
+	for _, part := range []string{"s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1", "auto-restart", "dashboard", "hinit", `"coder"`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in\n%s", part, text)
+		}
+	}
+	if !strings.HasSuffix(text, "\n") {
+		t.Error("no newline at the end")
+	}
+}
+
+// TestShellWords asks the shell of the image's family, dash, where this machine has it.
+func TestShellWords(t *testing.T) {
+	if !slices.IsSorted(shellWords) {
+		t.Error("the list is not sorted")
+	}
+	dash := "/bin/dash"
+	if _, err := os.Stat(dash); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("no dash")
+	}
+	accepts := func(word string) bool {
+		cmd := exec.Command(dash, "-c", `command -v "$1"`, "sh", word)
+		cmd.Env = []string{"PATH=/nonexistent"}
+		return cmd.Run() == nil
+	}
+	for _, word := range shellWords {
+		if !accepts(word) {
+			t.Errorf("dash does not know %q", word)
+		}
+	}
+	for _, word := range fields("chat gateway dashboard setup dump function [[ ]] time select let source declare history") {
+		if accepts(word) != slices.Contains(shellWords, word) {
+			t.Errorf("dash and the list disagree on %q", word)
+		}
+	}
+}
+
+// TestShellRoute runs what RouteCommand makes of builtins.
+func TestShellRoute(t *testing.T) {
+	look := Lookup("/nonexistent", "/")
+	if _, ok := look("/bin/sh"); !ok {
+		t.Skip("no /bin/sh")
+	}
+	for args, want := range map[string]int{"exit 3": 3, "false": 1, "true": 0, "cd /": 0, "if x": 127} {
+		r := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), Look: look})
+		cmd := exec.Cmd{Path: r.Path, Args: r.Argv}
+		err := cmd.Run()
+		if got := cmd.ProcessState.ExitCode(); got != want {
+			t.Errorf("%s: exit code %d (%v), want %d", args, got, err, want)
+		}
+	}
+}
+
+func TestLookup(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"a/tool": 0o755, "b/tool": 0o755, "b/data": 0o644, "b/data2": 0o644, "a/other": 0o755, "c/data": 0o755} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "a/sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	look := Lookup(dir+"/a:"+dir+"/none::b:c", dir)
+	for word, want := range map[string]string{
+		"tool":  dir + "/a/tool", // the first wins
+		"data":  dir + "/c/data", // b/data cannot be executed; c is relative to the working directory
+		"data2": "", "sub": "", "none": "", "": "", ".": "", "..": "",
+		"a/tool": "a/tool", "./b/data": "./b/data", dir + "/a/sub": dir + "/a/sub", // with a slash: as it is, if it exists
+		"a/none": "", "/none/at/all": "",
+	} {
+		got, ok := look(word)
+		if ok != (want != "") || ok && got != want {
+			t.Errorf("%q: got %q, %t, want %q", word, got, ok, want)
+		}
+	}
+	if got, ok := Lookup("", dir+"/a")("tool"); ok {
+		t.Errorf("an empty PATH finds %q", got)
+	}
+	if got, ok := Lookup("/none:", dir+"/a")("tool"); !ok || got != dir+"/a/tool" {
+		t.Errorf("an empty element of PATH is the working directory: got %q, %t", got, ok)
+	}
+}

@@ -1,0 +1,264 @@
+package boot
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const testAbstract = "@hinit-test"
+
+func sockets(list []place) []string {
+	var out []string
+	for _, p := range list {
+		out = append(out, p.socket)
+	}
+	return out
+}
+
+func TestPlaces(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		socket string
+		env    map[string]string
+		uid    int
+		want   []string
+	}{
+		{"root", "", nil, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
+		{"user", "", nil, 10000, []string{"/run/hinit/control.sock", "/tmp/hinit-10000/control.sock"}},
+		{"configured", "/a/b.sock", nil, 0, []string{"/a/b.sock", "/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
+		{
+			"variable", "",
+			map[string]string{"HINIT_RUNTIME_DIR": "/x"},
+			0,
+			[]string{"/x/control.sock", "/run/hinit/control.sock", "/tmp/hinit-0/control.sock"},
+		},
+		{"configured as by default", "/run/hinit/control.sock", nil, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
+		{
+			"user with session", "",
+			map[string]string{"XDG_RUNTIME_DIR": "/run/user/5", "TMPDIR": "/t"},
+			5,
+			[]string{"/run/hinit/control.sock", "/run/user/5/hinit/control.sock", "/t/hinit-5/control.sock", "/tmp/hinit-5/control.sock"},
+		},
+		{"root has no session", "", map[string]string{"XDG_RUNTIME_DIR": "/run/user/5"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
+		{"relative and double", "", map[string]string{"HINIT_RUNTIME_DIR": "x", "TMPDIR": "/tmp"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
+	} {
+		if got := sockets(places(tt.socket, environ(tt.env), tt.uid)); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// put makes a directory with exactly this mode.
+func put(t *testing.T, path string, mode os.FileMode) string {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func asRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("must be run as root")
+	}
+	t.Skip("not root")
+}
+
+func TestPrepareMakesTheDirectory(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	uid, dir := os.Geteuid(), t.TempDir()
+	for _, mode := range []os.FileMode{0o755, 0o711, 0o700} {
+		socket := filepath.Join(dir, strconv.Itoa(int(mode)), "deep", "control.sock")
+		want := Runtime{Socket: socket, Dir: filepath.Dir(socket)}
+		for range 2 { // the second time it is there
+			if got := prepare([]place{{socket, mode}}, testAbstract, uid); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		}
+		info, err := os.Stat(want.Dir)
+		if err != nil || info.Mode() != os.ModeDir|mode {
+			t.Errorf("directory is %v (%v), want mode %v", info.Mode(), err, mode)
+		}
+	}
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	uid, dir := os.Geteuid(), t.TempDir()
+	good := place{filepath.Join(dir, "good", "control.sock"), 0o700}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(put(t, dir+"/target", 0o755), link); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, bad, why string
+		root           bool
+	}{
+		{name: "world-writable", bad: put(t, dir+"/open", 0o777), why: "it can be written by other users (mode 0777)"},
+		{name: "below a world-writable one", bad: put(t, dir+"/openparent", 0o777) + "/x", why: "its parent directory can be written by other users (mode 0777)"},
+		{name: "a link", bad: link, why: "it is not a directory"},
+		{name: "a file", bad: file, why: "it is not a directory"},
+		{name: "below a file", bad: file + "/x", why: "not a directory"},
+		{name: "nowhere", bad: "/proc/hinit-test", why: "no such file or directory"},
+		{name: "another user's", bad: dir + "/theirs", why: "it belongs to uid 4711", root: true},
+		{name: "below another user's", bad: dir + "/theirs/x", why: "its parent directory belongs to uid 4711", root: true},
+		{name: "read-only", bad: dir + "/readonly", why: "read-only file system", root: true},
+		{name: "below a read-only one", bad: dir + "/readonly/x", why: "read-only file system", root: true},
+		{name: "group-writable", bad: put(t, dir+"/group", 0o770), why: "it can be written by other users (mode 0770)", root: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.root {
+				asRoot(t)
+			}
+			switch tt.name {
+			case "another user's", "below another user's":
+				if err := os.Chown(put(t, dir+"/theirs", 0o755), 4711, 4711); err != nil {
+					t.Fatal(err)
+				}
+			case "read-only", "below a read-only one":
+				mount := put(t, dir+"/readonly", 0o755)
+				if err := unix.Mount("tmpfs", mount, "tmpfs", unix.MS_RDONLY, "mode=755"); err != nil {
+					if os.Getenv("CI") == "true" {
+						t.Fatal(err)
+					}
+					t.Skip(err)
+				}
+				defer unix.Unmount(mount, unix.MNT_DETACH)
+			}
+			got := prepare([]place{{tt.bad + "/control.sock", 0o755}, good}, testAbstract, uid)
+			want := Runtime{
+				Socket: good.socket, Dir: good.dir(), Fallback: true,
+				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(good.dir()),
+			}
+			if got != want {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "target", "control.sock")); err == nil {
+				t.Error("a link was followed")
+			}
+		})
+	}
+}
+
+func TestPrepareAcceptsSticky(t *testing.T) {
+	sticky := put(t, t.TempDir()+"/tmp", 0o777|os.ModeSticky)
+	for _, dir := range []string{sticky, sticky + "/hinit-x"} {
+		got := prepare([]place{{dir + "/control.sock", 0o700}}, testAbstract, os.Geteuid())
+		if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
+			t.Errorf("%s: got %+v", dir, got)
+		}
+	}
+}
+
+func TestPrepareWithoutAnyPlace(t *testing.T) {
+	nowhere := []place{{"/proc/a/control.sock", 0o755}, {"/proc/b/control.sock", 0o700}}
+	got := prepare(nowhere, testAbstract, os.Geteuid())
+	want := Runtime{
+		Socket: testAbstract, Fallback: true,
+		Warning: `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so the socket is ` +
+			`"@hinit-test" without a file (mount a tmpfs on /run to have one)`,
+	}
+	if got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	got = prepare(nowhere, "", os.Geteuid())
+	want = Runtime{
+		Fallback: true,
+		Warning:  `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so there is no control socket`,
+	}
+	if got != want {
+		t.Errorf("without an abstract socket: got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestPrepareRuntimeUsesWhatItIsTold(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	got := PrepareRuntime("", environ(map[string]string{"HINIT_RUNTIME_DIR": dir}), os.Geteuid())
+	if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
+		t.Errorf("by the variable: got %+v", got)
+	}
+	got = PrepareRuntime(dir+"/x.sock", environ(nil), os.Geteuid())
+	if got != (Runtime{Socket: dir + "/x.sock", Dir: dir}) {
+		t.Errorf("by the configuration: got %+v", got)
+	}
+}
+
+func TestAbstractSocketNamesThePidNamespace(t *testing.T) {
+	link, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Skip(err)
+	}
+	if want := "@hinit-" + strings.Trim(link, "pid:[]"); abstractSocket() != want {
+		t.Errorf("got %q, want %q", abstractSocket(), want)
+	}
+}
+
+// TestClientFindsTheServer prepares a place for each kind of server and looks for it among each client's candidates.
+func TestClientFindsTheServer(t *testing.T) {
+	dir := t.TempDir()
+	env := environ(map[string]string{"TMPDIR": put(t, dir+"/tmp", 0o777|os.ModeSticky), "HINIT_RUNTIME_DIR": dir + "/named"})
+	init, ok := ownerOf("/proc/1")
+	if !ok {
+		t.Skip("no /proc")
+	}
+	for _, client := range []int{0, 10000, init} {
+		candidates := SocketCandidates("", env, client)
+		for _, server := range []int{0, client, init} {
+			for _, p := range places("", env, server) {
+				if owner, exists := ownerOf(p.dir()); exists && owner != 0 && owner != client && owner != init {
+					continue // of this machine, not of the test
+				}
+				if !slices.Contains(candidates, p.socket) {
+					t.Errorf("client %d does not look at %q of server %d", client, p.socket, server)
+				}
+			}
+		}
+		if last := candidates[len(candidates)-1]; last != abstractSocket() {
+			t.Errorf("the last candidate is %q", last)
+		}
+		if candidates[0] != dir+"/named/control.sock" {
+			t.Errorf("the first candidate is %q", candidates[0])
+		}
+		if unique := slices.Compact(slices.Sorted(slices.Values(candidates))); len(unique) != len(candidates) {
+			t.Errorf("candidates repeat: %q", candidates)
+		}
+	}
+}
+
+func TestClientShunsDirectoriesOfOthers(t *testing.T) {
+	asRoot(t)
+	dir := t.TempDir()
+	theirs := put(t, dir+"/hinit-0", 0o755)
+	env := environ(map[string]string{"TMPDIR": dir})
+	if !slices.Contains(SocketCandidates("", env, 0), theirs+"/control.sock") {
+		t.Error("the directory is not looked at to begin with")
+	}
+	if err := os.Chown(theirs, 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(SocketCandidates("", env, 0), theirs+"/control.sock") {
+		t.Error("another user's directory is trusted")
+	}
+	a, b := SocketCandidates("/x/y", env, 0), SocketCandidates("/x/y", env, 0)
+	if !reflect.DeepEqual(a, b) {
+		t.Errorf("the order changes: %q, %q", a, b)
+	}
+}
