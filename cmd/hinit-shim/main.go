@@ -1,5 +1,5 @@
 // Command hinit-shim is installed as the agent's command line, first on PATH: it drops root and becomes the real program.
-// See package shim; it has no options of its own, as every argument is the agent's.
+// See package shim; it has no options of its own, as every argument is the agent's. It starts no goroutine.
 package main
 
 import (

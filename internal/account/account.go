@@ -12,6 +12,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -124,10 +125,8 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	if !ok {
 		return groups
 	}
-	for _, have := range groups {
-		if have == gid {
-			return groups
-		}
+	if slices.Contains(groups, gid) {
+		return groups
 	}
 	for member := range strings.SplitSeq(f[3], ",") {
 		if strings.TrimSpace(member) == name {

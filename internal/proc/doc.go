@@ -5,6 +5,7 @@
 // are reaped (waitid with WNOWAIT): one that the table started is reported with its run, any other is an orphan that was
 // handed to this process because it is PID 1 or a subreaper, and is buried. The package owns no goroutine.
 //
-// What a service started is found again by what processes inherit: their process group and session, an entry in the
-// environment that names the run, and the parents they had when they were last seen. No process is signalled on a guess.
+// What a service started is found again by what processes inherit: their process group and session, a resource limit
+// that marks the run, an entry in the environment that names it, and the parents they had when they were last seen. No
+// process is signalled on a guess.
 package proc

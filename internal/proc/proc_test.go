@@ -259,22 +259,13 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 	for _, how := range []string{"tagged", "clean"} {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
+			if how == "tagged" {
+				table.marks = marker{} // as where the limit can't be set
+			}
 			_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", how, "deaf")})
 			daemon, err := strconv.Atoi(line(t, out))
 			if err != nil {
 				t.Fatal(err)
-			}
-			if how == "clean" {
-				// Without the tag it would be known only if it had been seen while its parents lived: the run leaves it
-				// alone, and it ends with the container.
-				if n := table.SignalTree(1, int(unix.SIGKILL)); n != 1 {
-					t.Errorf("signalled %d processes, want the main one only", n)
-				}
-				exitOf(t, table, 1)
-				if !alive(daemon) {
-					t.Error("a process that can't be told from a stranger was killed")
-				}
-				return
 			}
 			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
 				t.Errorf("signalled %d processes, want 2", n)
@@ -285,6 +276,51 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 				return !alive(daemon) && len(table.Gone([]uint64{1})) == 1
 			})
 		})
+	}
+}
+
+func TestAnotherServicesDaemonIsLeftAlone(t *testing.T) {
+	table := newTable(t)
+	daemons := make([]int, 2)
+	for i := range daemons {
+		_, out := spawn(t, table, Spec{ID: uint64(i + 1), Name: "svc", Argv: testproc.Argv("escape", "clean", "deaf")})
+		daemons[i], _ = strconv.Atoi(line(t, out))
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	exitOf(t, table, 1)
+	await(t, "the first daemon to be gone", func() bool {
+		table.Reap(true, func(Exit) {})
+		return !alive(daemons[0])
+	})
+	if !alive(daemons[1]) {
+		t.Error("the daemon of the other service is gone")
+	}
+}
+
+func TestMarksNestAndRunOut(t *testing.T) {
+	m := marker{next: firstMark, step: outerStep}
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &before); err != nil {
+		t.Fatal(err)
+	}
+	if before.Max < firstMark>>1 {
+		t.Skip("real-time scheduling is limited here")
+	}
+	first := m.take()
+	if first == 0 && before.Max != unix.RLIM_INFINITY {
+		t.Skip("this process has lower marks already")
+	}
+	nested := newMarker()
+	if nested.step != nestedStep || nested.next != first {
+		t.Errorf("nested marker %+v under mark %d", nested, first)
+	}
+	inner := nested.take()
+	if inner >= first || inner <= first-outerStep {
+		t.Errorf("inner mark %d is not within the outer run's range (%d, %d]", inner, first-outerStep, first)
+	}
+	m.next = firstMark >> 1
+	if m.take() != 0 {
+		t.Error("marks go below their floor")
 	}
 }
 

@@ -24,6 +24,6 @@ func readAs(name string, cred *Cred) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close()
 	return io.ReadAll(f)
 }

@@ -17,6 +17,9 @@ type stat struct {
 
 func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' || s.state == 'x' }
 
+// readSize holds any file below /proc that the scanner reads.
+const readSize = 4096
+
 // scanner reads the process table. One look is kept until forget, so that several questions in one turn of the loop cost
 // one look.
 type scanner struct {
@@ -43,7 +46,7 @@ func (s *scanner) look() []stat {
 		return s.stats
 	}
 	if s.dents == nil {
-		s.dents, s.buf = make([]byte, 32<<10), make([]byte, 1024)
+		s.dents = make([]byte, 32<<10)
 	}
 	s.stats, s.fresh = s.stats[:0], true
 	if _, err := unix.Seek(s.dir, 0, 0); err != nil {
@@ -69,11 +72,17 @@ func (s *scanner) look() []stat {
 
 // read returns what fits into the buffer of a file below /proc, nil when it can't be read.
 func (s *scanner) read(name string) []byte {
+	if s.dir < 0 {
+		return nil
+	}
+	if s.buf == nil {
+		s.buf = make([]byte, readSize)
+	}
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer unix.Close(fd)
 	n, err := unix.Read(fd, s.buf)
 	if err != nil {
 		return nil
@@ -114,11 +123,5 @@ func tagged(pid int, tag string, cred *Cred) bool {
 
 // stat reads one process anew.
 func (s *scanner) stat(pid int) (stat, bool) {
-	if s.dir < 0 {
-		return stat{}, false
-	}
-	if s.buf == nil {
-		s.buf = make([]byte, 1024)
-	}
 	return parseStat(s.read(strconv.Itoa(pid) + "/stat"))
 }

@@ -21,18 +21,22 @@ type Cred struct {
 
 // Spec describes a process to start.
 type Spec struct {
-	ID     uint64     // run; unique for the life of the table, 0 is reserved for orphans
-	Name   string     // service, for the tag in the environment
-	Argv   []string   // Argv[0] is looked up in the PATH of Env unless it holds a slash
-	Env    []string   // whole environment; the tag is added to it
-	Dir    string     // working directory, "" keeps hinit's
-	Cred   *Cred      // nil keeps hinit's identity
-	Files  []*os.File // descriptors 0, 1, 2, ...; a nil entry, and a missing one below 3, is /dev/null
-	TTY    bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
-	Limits []Limit    // resource limits, in force before the first instruction of the command
+	ID       uint64     // run; unique for the life of the table, 0 is reserved for orphans
+	Name     string     // service, for the tag in the environment
+	Path     string     // program; "" looks Argv[0] up in the PATH of Env unless it holds a slash
+	Argv     []string   // never empty
+	Env      []string   // whole environment; the tag is added to it
+	Dir      string     // working directory, "" keeps hinit's
+	Cred     *Cred      // nil keeps hinit's identity
+	Files    []*os.File // descriptors 0, 1, 2, ...; a nil entry, and a missing one below 3, is /dev/null
+	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
+	Attached bool       // stay in hinit's own session and process group
+	Isolated bool       // be PID 1 of a PID namespace of its own
+	Bound    bool       // is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
+	Limits   []Limit    // resource limits, in force before the first instruction of the command
 }
 
-// TagVar is the environment variable by which the processes of a run are recognised wherever they went.
+// TagVar is the environment variable that names the run a process belongs to.
 const TagVar = "HINIT_RUN"
 
 // SpawnError says why a process could not be started.
@@ -66,39 +70,56 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{spec.Name, errNoCommand}
 	}
-	path, err := lookPath(spec.Argv[0], spec.Env)
-	if err != nil {
-		return 0, &SpawnError{spec.Argv[0], err}
+	path := spec.Path
+	if path == "" {
+		var err error
+		if path, err = lookPath(spec.Argv[0], spec.Env); err != nil {
+			return 0, &SpawnError{spec.Argv[0], err}
+		}
 	}
 	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.nonce, spec.ID)
-	env := append(make([]string, 0, len(spec.Env)+1), spec.Env...)
-	env = append(env, tag)
+	env := spec.Env
+	if !spec.Attached {
+		env = append(append(make([]string, 0, len(spec.Env)+1), spec.Env...), tag)
+	}
 	argv := spec.Argv
 	if len(spec.Limits) > 0 {
 		argv = limitArgv(spec.Limits, path, argv)
 		path = selfExe
 	}
 	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.files(spec.Files), Sys: sysProcAttr(spec)}
+	mark := t.marks.take()
 	pid, err := t.fork(path, argv, &attr)
 	if err != nil {
-		what := spec.Argv[0]
+		what := path
+		if spec.Path == "" {
+			what = spec.Argv[0]
+		}
 		if spec.Dir != "" && unix.Access(spec.Dir, unix.X_OK) != nil && unix.Access(path, unix.F_OK) == nil {
 			what = spec.Dir
 		}
 		return 0, &SpawnError{what, err}
 	}
 	t.owned[pid] = spec.ID
-	t.runs[spec.ID] = &run{id: spec.ID, tag: tag, main: pid, group: pid, session: !spec.TTY, cred: spec.Cred}
+	t.runs[spec.ID] = &run{id: spec.ID, tag: tag, mark: mark, main: pid, group: pid, session: !spec.TTY, cred: spec.Cred}
 	return pid, nil
 }
 
 func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	sys := &syscall.SysProcAttr{}
-	if spec.TTY {
+	switch {
+	case spec.Attached:
+	case spec.TTY:
 		// In the child, between fork and exec: with every signal blocked there, so SIGTTOU can't stop it.
 		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
-	} else {
+	default:
 		sys.Setsid = true
+	}
+	if spec.Isolated {
+		namespace(sys)
+	}
+	if spec.Bound {
+		sys.Pdeathsig = unix.SIGKILL
 	}
 	if c := spec.Cred; c != nil {
 		sys.Credential = &syscall.Credential{Uid: c.UID, Gid: c.GID, Groups: c.Groups}

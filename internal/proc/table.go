@@ -21,15 +21,17 @@ type Table struct {
 	nonce  string // tells this table's runs from those of another hinit on the same machine
 	masked bool   // hinit was started with signals blocked
 	proc   *scanner
+	marks  marker
 }
 
 // run is what is known of the processes of one run.
 type run struct {
 	id      uint64
 	tag     string
-	main    int  // 0 once it is buried
-	group   int  // its process group, as long as the main process or a known member holds the number
-	session bool // the group is a session of its own too
+	mark    uint64 // 0 when it has none
+	main    int    // 0 once it is buried
+	group   int    // its process group, as long as the main process or a known member holds the number
+	session bool   // the group is a session of its own too
 	cred    *Cred
 	members map[int]uint64 // others of the run that are known: process id → start time
 }
@@ -62,7 +64,7 @@ func New() (*Table, error) {
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), null: null, nonce: hex.EncodeToString(nonce),
-		proc: newScanner(),
+		proc: newScanner(), marks: newMarker(),
 	}
 	var mask, empty unix.Sigset_t
 	if unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) == nil {

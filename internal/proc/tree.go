@@ -24,8 +24,8 @@ func (s *scanner) sawEnd(pid int) bool {
 
 // find returns the living processes of a run but its main one, and remembers them. A process belongs to the run when it
 // was known before, when it is in the group or the session that the main process made (as long as that number can't have
-// gone to another), when its parent belongs to it, or when it came to this process as an orphan and its environment holds
-// the run's tag.
+// gone to another), when its parent belongs to it, or when it came to this process as an orphan and carries the run's mark
+// or, in its environment, the run's tag.
 func (t *Table) find(r *run) []stat {
 	all := t.proc.look()
 	self := os.Getpid()
@@ -48,7 +48,7 @@ func (t *Table) find(r *run) []stat {
 			belongs[p.pid] = true
 			continue
 		}
-		if _, main := t.owned[p.pid]; !main && p.ppid == self && tagged(p.pid, r.tag, r.cred) {
+		if _, main := t.owned[p.pid]; !main && p.ppid == self && (t.marked(p.pid, r) || tagged(p.pid, r.tag, r.cred)) {
 			belongs[p.pid] = true
 		}
 	}
@@ -118,7 +118,7 @@ func (t *Table) kill(p stat, signal int) {
 		}
 		return
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer unix.Close(fd)
 	if now, ok := t.proc.stat(p.pid); !ok || now.start != p.start {
 		return
 	}

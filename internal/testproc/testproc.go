@@ -50,17 +50,17 @@ func run(role string, params []string) int {
 		time.Sleep(time.Duration(number(1, 0)) * time.Millisecond)
 		return number(0, 0)
 	case "sleep": // ends by the default action of a signal
-		say("ready")
+		ready()
 		forever()
 	case "obey": // obey [CODE]: TERM ends it with an exit code
 		term := make(chan os.Signal, 1)
 		signal.Notify(term, syscall.SIGTERM)
-		say("ready")
+		ready()
 		<-term
 		return number(0, 0)
 	case "deaf": // TERM does nothing
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
-		say("ready")
+		ready()
 		forever()
 	case "escape": // escape clean|tagged [deaf]: starts a daemon by double fork and setsid, then sleeps
 		return escape(params)
@@ -83,7 +83,7 @@ func run(role string, params []string) int {
 				return 1
 			}
 		}
-		say("ready")
+		ready()
 		forever()
 	case "status": // prints its /proc/self/status
 		b, _ := os.ReadFile("/proc/self/status")
@@ -103,7 +103,7 @@ func run(role string, params []string) int {
 	return 0
 }
 
-func say(line string) { _, _ = io.WriteString(os.Stdout, line+"\n") }
+func ready() { _, _ = io.WriteString(os.Stdout, "ready\n") }
 
 func forever() {
 	for {

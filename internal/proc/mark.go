@@ -1,0 +1,78 @@
+package proc
+
+import (
+	"bytes"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// A mark is what every process of a run inherits and none of them loses by clearing its environment, by setsid or by a
+// double fork: the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Each run gets a value of
+// its own, so large (some hundred thousand years) that it limits nothing. Anybody may lower a limit, so it takes no
+// privilege: this process lowers its own a step before each fork. Anybody may read the limits of another process
+// (proc_pid_limits(5)), so it takes no privilege to find them either.
+//
+// An init inside a run lowers the limit further, in smaller steps, so the mark of a run is a range: what is in
+// (mark-step, mark] belongs to it.
+type marker struct {
+	next uint64 // this process's limit now; 0 when marks don't work here
+	step uint64
+}
+
+const (
+	firstMark  = 1 << 62
+	outerStep  = 1 << 40 // four million runs
+	nestedStep = 1 << 20 // a million runs of an init inside a run
+)
+
+func newMarker() marker {
+	var limit unix.Rlimit
+	switch err := unix.Getrlimit(unix.RLIMIT_RTTIME, &limit); {
+	case err != nil:
+		return marker{}
+	case limit.Max == unix.RLIM_INFINITY:
+		return marker{firstMark, outerStep}
+	case limit.Max >= firstMark-(firstMark>>1):
+		return marker{limit.Max, nestedStep}
+	}
+	return marker{} // somebody limits real-time scheduling in earnest
+}
+
+// take sets the limit that the next child inherits and returns it, 0 when that did not work.
+func (m *marker) take() uint64 {
+	if m.next <= firstMark>>1 {
+		return 0
+	}
+	mark := m.next - m.step
+	if unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: mark, Max: mark}) != nil {
+		m.next = 0
+		return 0
+	}
+	m.next = mark
+	return mark
+}
+
+// marked reports whether a process carries the mark of a run.
+func (t *Table) marked(pid int, r *run) bool {
+	if r.mark == 0 {
+		return false
+	}
+	limit, ok := parseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
+	return ok && limit <= r.mark && limit > r.mark-t.marks.step
+}
+
+// parseMark finds the hard limit in the line "Max realtime timeout  SOFT  HARD  us".
+func parseMark(limits []byte) (uint64, bool) {
+	for line := range bytes.Lines(limits) {
+		if rest, ok := bytes.CutPrefix(line, []byte("Max realtime timeout")); ok {
+			f := bytes.Fields(rest)
+			if len(f) < 2 {
+				return 0, false
+			}
+			n, err := strconv.ParseUint(string(f[1]), 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,73 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Child is a process that a command-line program started and waits for. A process that has a Table must not have one:
+// both would wait for the same children.
+type Child struct{ pid int }
+
+// StartChild starts a process. Files must hold at least three descriptors. A Spec with Bound needs a goroutine that stays
+// locked to its thread. The error is a *SpawnError.
+func StartChild(spec Spec) (*Child, error) {
+	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run)}
+	pid, err := t.Spawn(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &Child{pid}, nil
+}
+
+// Signal signals the process. It must not be called after Wait.
+func (c *Child) Signal(s syscall.Signal) error {
+	if err := unix.Kill(c.pid, s); err != nil {
+		return fmt.Errorf("cannot signal process %d: %w", c.pid, err)
+	}
+	return nil
+}
+
+// Wait blocks until the process has ended, and buries it.
+func (c *Child) Wait() (Exit, error) {
+	var status unix.WaitStatus
+	for {
+		_, err := unix.Wait4(c.pid, &status, 0, nil)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return Exit{}, fmt.Errorf("cannot wait for process %d: %w", c.pid, err)
+		}
+	}
+	x := Exit{PID: c.pid, Code: status.ExitStatus()}
+	if status.Signaled() {
+		x.Code, x.Signal = -1, int(status.Signal())
+	}
+	return x, nil
+}
+
+// namespace makes the child PID 1 of a PID namespace of its own, with mounts of its own. A caller that is not root gets a
+// user namespace too, in which it is root.
+func namespace(sys *syscall.SysProcAttr) {
+	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
+	if uid := os.Geteuid(); uid != 0 {
+		sys.Cloneflags |= unix.CLONE_NEWUSER
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+}
+
+// Run starts a process in the caller's own session and process group and waits until it has ended.
+func Run(spec Spec) (Exit, error) {
+	spec.Attached = true
+	c, err := StartChild(spec)
+	if err != nil {
+		return Exit{}, err
+	}
+	return c.Wait()
+}
