@@ -66,6 +66,9 @@ const (
 	quickAgain = 3
 )
 
+// ReasonShutdown is the reason of every transition that the end of the container causes.
+const ReasonShutdown = "the container is stopping"
+
 // Numbers of the two signals the machine chooses itself (signal(7); the same on every Linux architecture).
 const (
 	sigKill = 9
@@ -356,7 +359,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case Remove:
 		s.removing = true
 		m.stop(now, s, "removed")
-		m.dropIfDown(s)
+		m.dropIfDown(now, s)
 	case Start:
 		m.start(now, s)
 	case Stop:
@@ -485,7 +488,7 @@ func (m *Machine) met(now time.Time, s *service, need string) {
 // begin starts a service that has no process, or lets it wait for its needs.
 func (m *Machine) begin(now time.Time, s *service, reason string) {
 	if m.phase != running {
-		m.set(now, s, Down, time.Time{}, "the container is stopping")
+		m.set(now, s, Down, time.Time{}, ReasonShutdown)
 		return
 	}
 	if len(s.needs) > 0 {
@@ -597,7 +600,8 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	case s.policy.Once:
 		m.mainEnded(e.Code)
 		m.set(now, s, Failed, time.Time{}, e.Error)
-	case s.want == WantDown:
+	case s.want == WantDown, s.policy.Task:
+		s.want = WantDown
 		m.set(now, s, Down, time.Time{}, e.Error)
 	case e.Permanent:
 		m.set(now, s, Failed, time.Time{}, e.Error)
@@ -605,7 +609,7 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 		next := m.afterFailure(now, s)
 		m.set(now, s, next.state, next.deadline, e.Error)
 	}
-	m.dropIfDown(s)
+	m.dropIfDown(now, s)
 }
 
 func (m *Machine) exited(now time.Time, s *service, e Exited) {
@@ -617,6 +621,9 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		Cause: s.classify(e),
 	}
 	s.pid, s.leftover = 0, e.Leftover
+	if s.policy.Task {
+		s.want = WantDown
+	}
 	s.next = m.afterExit(now, s, exit)
 	m.recordExit(now, s, exit)
 	if s.policy.Once {
@@ -752,13 +759,14 @@ func (m *Machine) settle(now time.Time, s *service) {
 	default:
 		m.set(now, s, next.state, next.deadline, next.reason)
 	}
-	m.dropIfDown(s)
+	m.dropIfDown(now, s)
 }
 
-func (m *Machine) dropIfDown(s *service) {
+func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.removing && s.state == Down {
 		delete(m.services, s.name)
 		m.order = slices.DeleteFunc(m.order, func(o *service) bool { return o == s })
+		m.do(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 		m.do(Dropped{s.name})
 	}
 }
@@ -829,13 +837,13 @@ func (m *Machine) beginShutdown(now time.Time) {
 		s.again = false
 		switch s.state {
 		case Up:
-			m.end(now, s, "the container is stopping")
+			m.end(now, s, ReasonShutdown)
 		case Stopping:
 			if m.killAt.Before(s.deadline) {
 				s.deadline = m.killAt
 			}
 		case Waiting, Backoff, Parked, Failed:
-			m.set(now, s, Down, time.Time{}, "the container is stopping")
+			m.set(now, s, Down, time.Time{}, ReasonShutdown)
 		case Down, Starting, Killing:
 		}
 	}

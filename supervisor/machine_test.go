@@ -571,6 +571,26 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 	}
 }
 
+func TestATaskRunsOnce(t *testing.T) {
+	p := policy
+	p.Task = true
+	for _, end := range []func(r *rig){
+		func(r *rig) { r.spawned(); r.exit(1) },
+		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(Gone{"s", r.s().run}) },
+		func(r *rig) { r.do(SpawnFailed{Name: "s", Error: "no"}) },
+	} {
+		r := newRig(t)
+		r.do(Add{Name: "s", Policy: p, Want: WantUp})
+		end(r)
+		r.want(Down)
+		r.wait(time.Hour)
+		r.want(Down)
+		if r.s().want != WantDown || r.s().last == nil {
+			t.Errorf("want %s, last exit %+v", r.s().want, r.s().last)
+		}
+	}
+}
+
 func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
 	m := Machine{Budget: time.Second}
 	now := time.Unix(1000, 0)

@@ -127,7 +127,7 @@ func TestADeafServiceIsKilledAfterItsGrace(t *testing.T) {
 
 func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
 	l, out := realLoop(t)
-	if err := l.Register(t.Context(), realUnit("s", "escape", "tagged", "deaf"), WantUp); err != nil {
+	if err := l.Register(t.Context(), realUnit("s", "escape", "clean", "deaf"), WantUp); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 64)

@@ -74,6 +74,7 @@ type Policy struct {
 	StopSignal  int           // signal that asks it to end
 	Grace       time.Duration // from the stop signal to SIGKILL
 	Announces   bool          // it counts as ready only when a Ready event says so; otherwise it is ready while up
+	Task        bool          // runs once and then stays down
 	Once        bool          // runs once; its exit ends the container with its code
 }
 
@@ -100,4 +101,5 @@ type Record struct {
 	Reason  string
 	PID     int
 	Exit    *Exit // set when the record is about the end of a run
+	Dropped bool  // the service is forgotten; nothing about it follows
 }
