@@ -1,0 +1,255 @@
+package logrotate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestBlockedConsoleDelaysNothing(t *testing.T) {
+	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
+		t.Run(mode.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			warn := &warnings{}
+			s := New(Options{Stdout: w, Console: mode, Archives: 1000, Warn: warn.add})
+			flooder := s.Open("gateway-coder", "coder", filepath.Join(dir, "coder", Current))
+			modest := s.Open("gateway-writer", "writer", filepath.Join(dir, "writer", Current))
+			stdout1, stderr1 := pipes(t, flooder)
+			stdout2, stderr2 := pipes(t, modest)
+
+			// Nobody reads. 30,000 lines of 100 bytes are more than the buffer and the pipe take.
+			const lines = 30_000
+			for i := range lines {
+				put(t, stdout1, fmt.Sprintf("%5d %s\n", i, strings.Repeat("b", 93)))
+			}
+			until(t, "all lines are in the file", func() bool { return flooder.Stats().Lines == lines })
+			put(t, stdout2, "a modest line\n")
+			until(t, "the other service's line", func() bool { return modest.Stats().Lines == 1 })
+			fmt.Fprint(s.Console(1), "the init's own line")
+
+			var got []string
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				data, _ := io.ReadAll(r)
+				got = strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+			}()
+			// The notice comes by itself, when there is room again.
+			until(t, "the notice", func() bool {
+				c := s.consoles[0]
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.waiting == 0 && len(c.missing) == 0
+			})
+			put(t, stdout1, "afterwards\n")
+			closeAll(stdout1, stderr1, stdout2, stderr2)
+			closeSet(t, s)
+			w.Close()
+			<-done
+			r.Close()
+
+			if n := len(stored(t, filepath.Join(dir, "coder"))); n != lines+1 {
+				t.Errorf("the file has %d lines", n)
+			}
+			dropped := flooder.Stats().ConsoleDropped
+			if dropped == 0 || modest.Stats().ConsoleDropped != 0 {
+				t.Errorf("dropped %d and %d lines", dropped, modest.Stats().ConsoleDropped)
+			}
+			var flood, others []string
+			for _, line := range got {
+				switch mode {
+				case Prefixed:
+					line = strings.TrimPrefix(line, "coder | ")
+				case JSON:
+					var record struct{ Message string }
+					if err := json.Unmarshal([]byte(line), &record); err != nil {
+						t.Fatalf("%q: %v", line, err)
+					}
+					line = record.Message
+				}
+				if strings.HasSuffix(line, " "+strings.Repeat("b", 93)) {
+					flood = append(flood, line)
+				} else {
+					others = append(others, line)
+				}
+			}
+			for i, line := range flood {
+				if line != fmt.Sprintf("%5d %s", i, strings.Repeat("b", 93)) {
+					t.Fatalf("line %d: %q", i, line)
+				}
+			}
+			if want := lines - int(dropped); len(flood) != want {
+				t.Errorf("the console has %d lines, want %d", len(flood), want)
+			}
+			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; all are in %s", dropped, filepath.Join(dir, "coder", Current))
+			switch mode {
+			case Prefixed:
+				wantLines(t, others, "writer | a modest line", "hinit | the init's own line", notice, "afterwards")
+			default:
+				wantLines(t, others, "a modest line", "the init's own line", notice, "afterwards")
+			}
+			warn.want(t)
+		})
+	}
+}
+
+func TestConsoleModes(t *testing.T) {
+	for mode, want := range map[ConsoleMode]string{
+		Raw:      "own\na \"line\"\nand\n",
+		Prefixed: "hinit | own\ncoder | a \"line\"\ncoder | and\n",
+		Off:      "own\n",
+		JSON: `{"profile":"hinit","stream":"stderr","message":"own"}` + "\n" +
+			`{"profile":"coder","stream":"stderr","message":"a \"line\""}` + "\n" +
+			`{"profile":"coder","stream":"stderr","message":"and"}` + "\n",
+	} {
+		out := newSink(t)
+		s := New(Options{Stderr: out.file, Console: mode})
+		l := s.Open("gateway-coder", "coder", "")
+		stdout, stderr := pipes(t, l)
+		if n, err := io.WriteString(s.Console(2), "own"); n != 3 || err != nil {
+			t.Errorf("%v: own line: %d, %v", mode, n, err)
+		}
+		put(t, stderr, "a \"line\"\nand")
+		closeAll(stdout, stderr)
+		closeSet(t, s)
+		got := out.text()
+		if mode == JSON { // times are checked here, and taken out
+			var b strings.Builder
+			for line := range strings.Lines(got) {
+				rest, ok := strings.CutPrefix(line, `{"time":"`)
+				at, rest, ok2 := strings.Cut(rest, `",`)
+				if tm, err := time.Parse(time.RFC3339Nano, at); !ok || !ok2 || err != nil || time.Since(tm) > time.Hour {
+					t.Errorf("line %q: %v", line, err)
+				}
+				b.WriteString("{" + rest)
+			}
+			got = b.String()
+		}
+		if got != want {
+			t.Errorf("%v: got %q, want %q", mode, got, want)
+		}
+	}
+}
+
+func TestConsoleThatIsGone(t *testing.T) {
+	dir := t.TempDir()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	warn := &warnings{}
+	s := New(Options{Stdout: w, Warn: warn.add})
+	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	var want []string
+	for i := range 100 {
+		want = append(want, fmt.Sprint("line ", i))
+		put(t, stdout, want[i]+"\n")
+	}
+	until(t, "the warning", func() bool { return len(warn.all()) == 1 })
+	put(t, stdout, "last\n")
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+	w.Close()
+	warn.want(t, "cannot write the container's stdout: broken pipe")
+	wantLines(t, stored(t, dir), append(want, "last")...)
+}
+
+// TestConsoleFlagsAreLeftAlone has a console in either mode: what somebody else made of the shared descriptor must stay.
+func TestConsoleFlagsAreLeftAlone(t *testing.T) {
+	for _, nonblock := range []bool{false, true} {
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
+		s := New(Options{Stdout: w, Console: Raw})
+		if err := unix.SetNonblock(p[1], nonblock); err != nil { // after the start, as a CMD would
+			t.Fatal(err)
+		}
+		got := make(chan int)
+		text := strings.Repeat(strings.Repeat("n", 99)+"\n", 5000) // more than the pipe takes
+		io.WriteString(s.Console(1), text)
+		go func() {
+			data, _ := io.ReadAll(r)
+			got <- len(data)
+		}()
+		closeSet(t, s)
+		fl, err := unix.FcntlInt(uintptr(p[1]), unix.F_GETFL, 0)
+		if err != nil || fl&unix.O_NONBLOCK != 0 != nonblock {
+			t.Errorf("flags %#x, %v", fl, err)
+		}
+		w.Close()
+		if n := <-got; n != len(text) {
+			t.Errorf("non-blocking %v: got %d bytes of %d", nonblock, n, len(text))
+		}
+		r.Close()
+	}
+}
+
+func TestConsoleOnAFullDisk(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	dir := t.TempDir()
+	warn := &warnings{}
+	s := New(Options{Stdout: full, Warn: warn.add})
+	l := s.Open("x", "x", filepath.Join(dir, Current))
+	stdout, stderr := pipes(t, l)
+	for i := range 10 {
+		put(t, stdout, "line\n")
+		until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
+	}
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+	warn.want(t, "cannot write the container's stdout: no space left on device")
+	if n := len(stored(t, dir)); n != 10 {
+		t.Errorf("the file has %d lines", n)
+	}
+}
+
+func TestCloseWithABlockedConsole(t *testing.T) {
+	dir := t.TempDir()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{Stdout: w})
+	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	for range 2000 {
+		put(t, stdout, strings.Repeat("c", 99)+"\n")
+	}
+	closeAll(stdout, stderr)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := s.Close(ctx); err == nil || !strings.Contains(err.Error(), "in time") {
+		t.Errorf("got %v", err)
+	}
+	if n := len(stored(t, dir)); n != 2000 {
+		t.Errorf("the file has %d lines", n)
+	}
+	r.Close() // lets the goroutine end
+	until(t, "the console ends", func() bool {
+		select {
+		case <-s.consoles[0].done:
+			return true
+		default:
+			return false
+		}
+	})
+	w.Close()
+}

@@ -1,0 +1,50 @@
+// Package logrotate is the way of a service's output: from its stdout and stderr pipes, through whole lines, to the
+// container's stdout and stderr (the console) and to a rotated file with timestamps.
+//
+// A [Set] holds one [Log] a service. [Log.Pipes] makes the two pipes of one run; they live until their last writer is gone,
+// so the pipes of an old run, kept open by a grandchild, are read beside those of the new one.
+//
+// # Promises
+//
+//   - Lines are whole in both sinks: bytes of two streams never mix within a line. A last line without a newline gets one
+//     at the end of its pipe. Lines of one stream keep their order.
+//   - The file is the durable sink. Every line that reached the pipe is in it exactly once, or is counted in a gap marker at
+//     the place where it is missing. Rotation happens between lines.
+//   - The console is best effort: when it doesn't take what it is given, whole lines are left out, and a notice with their
+//     exact number stands in their place. It never delays a pump.
+//   - A fault of the file (full disk, no permission, removed directory) never ends the service or the console copy. It is
+//     reported once and heals by itself.
+//   - The calls of the supervisor's loop never wait for a disk, a pipe, or a lock that is held across either.
+//   - A name below a directory that the agent can write is only used with the agent's file-system identity, and a symbolic
+//     link in its place is refused.
+//
+// # Lines in the file
+//
+// Each is "YYYY-MM-DD HH:MM:SS.nnnnnnnnn", local time, two spaces, and the line (contract, section 7). One batch of lines
+// that was read together has one timestamp, and within a file timestamps are taken in the order of the lines.
+//
+// A line longer than Options.MaxLine is split, in both sinks, into pieces that are lines of their own: every piece but the
+// last ends with [SplitEnd], every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence
+// is cut. Joining the pieces without the marks gives the line.
+//
+// # Files
+//
+// Files are written through lumberjack, which is kept behind a fence, because of what its source does by name:
+//
+//   - It names an archive by the millisecond and renames over an older one of the same name, and after a step back of the
+//     clock newer archives sort before older ones. So this package renames by itself, to names in lumberjack's form that
+//     always ascend, with RENAME_NOREPLACE.
+//   - After a rotation it has the new file open without O_APPEND, which leaves a hole when somebody truncates the file; it
+//     creates files with mode 0600, follows links and truncates what it opens; and when it can't open a file it rotates. So
+//     this package opens the file first (O_NOFOLLOW, O_EXCL when it creates, mode 0644) and gives lumberjack that very
+//     descriptor as /proc/self/fd/N, where every one of those operations is either right or impossible.
+//   - Its clean-up goroutine works with the identity of the process. It is switched off (no limits are set) and archives are
+//     pruned here. The goroutine never ends, so a lumberjack writer whose service is gone is used again for the next one.
+//   - It hides its descriptor. The one that was opened first stays open beside it: fstat tells that the file was unlinked or
+//     truncated, and ftruncate takes back a line that a full disk has cut.
+//
+// # Goroutines
+//
+// Two a run (one a pipe, no buffer while it waits), one a console stream, one inside lumberjack a file, and short ones for
+// retries of a faulted file, for closing one, and for answers to [Log.Tail]. [Set.Close] ends all but lumberjack's.
+package logrotate

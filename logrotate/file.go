@@ -1,0 +1,290 @@
+package logrotate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gopkg.in/natefinch/lumberjack.v2"
+)
+
+const (
+	// retryEvery is the least time between two tries at a faulted file.
+	retryEvery = time.Second
+	// checkEvery is the least time between two looks at the name of the file.
+	checkEvery = time.Second
+	// keepLimit is how many bytes of formatted lines are kept while the file is faulted.
+	keepLimit = 256 << 10
+)
+
+// file is the durable sink of one path. It is shared by all streams, and by a Log and its successor of the same path.
+//
+// Everything below mu is held across disk operations, so only pumps and short goroutines may take it.
+type file struct {
+	set  *Set
+	path string
+	refs int    // Logs that use it; guarded by Set.mu
+	uses uint64 // Logs that ever used it; guarded by Set.mu
+
+	lastErr atomic.Pointer[string]
+	losses  atomic.Uint64
+
+	mu      sync.Mutex
+	service string // for warnings
+	lj      *lumberjack.Logger
+	stamp   stamp
+
+	fd       int // own descriptor of what lumberjack writes to, -1 when there is none
+	dev, ino uint64
+	size     int64     // up to the end of the last whole line
+	torn     bool      // what is behind size must be cut off before anything is written
+	checked  time.Time // last look at the name
+
+	scanned   bool     // archives is what the directory has
+	archives  []string // base names, oldest first
+	newest    time.Time
+	rotateErr error     // why the file is larger than it should be; nil when all is well
+	rotateAt  time.Time // not before
+
+	fault error // why nothing can be written; nil when all is well
+	tried time.Time
+	kept  []byte // formatted lines that wait for the end of the fault
+	lost  int64  // lines behind kept that could not be kept
+	timer *time.Timer
+}
+
+// lines writes chunk, which consists of whole lines, with timestamps. buf is scratch space: empty, with room for at least
+// one longest line.
+func (f *file) lines(chunk, buf []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	prefix := f.stamp.at(now)
+	for len(chunk) > 0 {
+		n := bytes.IndexByte(chunk, '\n') + 1
+		if at := len(buf); at+stampLen+n <= cap(buf) {
+			buf = buf[:at+stampLen+n]
+			*(*[stampLen]byte)(buf[at:]) = prefix
+			copy(buf[at+stampLen:], chunk[:n])
+			chunk = chunk[n:]
+			continue
+		}
+		f.write(buf, now)
+		buf = buf[:0]
+	}
+	f.write(buf, now)
+}
+
+// write takes care of p, which consists of formatted lines.
+func (f *file) write(p []byte, now time.Time) {
+	if f.fault != nil {
+		f.keep(p)
+		if now.Sub(f.tried) >= retryEvery {
+			f.retry(now)
+		}
+		return
+	}
+	n, err := f.put(p, now)
+	if err != nil {
+		f.fail(err, now)
+		f.keep(p[n:])
+	}
+}
+
+// put writes p and returns how many of its bytes, always up to the end of a line, are in the file.
+func (f *file) put(p []byte, now time.Time) (done int, err error) {
+	for done < len(p) {
+		if err := f.ready(now); err != nil {
+			return done, err
+		}
+		n, err := f.step(p[done:], now)
+		done += n
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// ready makes sure that there is an open file under the right name whose end is the end of a line.
+func (f *file) ready(now time.Time) error {
+	if f.fd >= 0 && now.Sub(f.checked) >= checkEvery {
+		f.checked = now
+		if f.replaced() {
+			f.shut()
+			f.scanned = false
+		}
+	}
+	if f.fd < 0 {
+		if err := f.open(); err != nil {
+			return err
+		}
+		f.checked = now
+	}
+	if f.torn {
+		if err := unix.Ftruncate(f.fd, f.size); err != nil {
+			return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
+		}
+		f.torn = false
+	}
+	return nil
+}
+
+// step writes as much of p as the file may take, or rotates. It returns the number of bytes that are in the file for good.
+func (f *file) step(p []byte, now time.Time) (int, error) {
+	if room := f.set.opts.MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
+		cut := bytes.LastIndexByte(p[:max(room, 0)], '\n') + 1
+		if cut == 0 && f.size > 0 {
+			f.rotate(now)
+			return 0, nil
+		}
+		if cut == 0 {
+			cut = bytes.IndexByte(p, '\n') + 1
+		}
+		p = p[:cut]
+	}
+	n, err := f.lj.Write(p)
+	if err != nil || n < len(p) {
+		whole := bytes.LastIndexByte(p[:n], '\n') + 1
+		f.size += int64(whole)
+		f.torn = n > whole
+		if f.torn && unix.Ftruncate(f.fd, f.size) == nil {
+			f.torn = false
+		}
+		if err == nil {
+			err = errors.New("short write")
+		}
+		return whole, fmt.Errorf("cannot write log file %q: %w", f.path, err)
+	}
+	f.size += int64(n)
+
+	// A file without a name keeps nothing: what was just written goes to the next one. Before the write is too early to
+	// ask. What was in it earlier has been there for all to see, and was removed by somebody who meant it.
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return n, nil
+	}
+	if st.Nlink == 0 {
+		f.shut()
+		f.scanned = false
+		return 0, nil
+	}
+	f.size = st.Size // somebody may have truncated it, or have added to it
+	return n, nil
+}
+
+// shut closes the file. The next write opens it again.
+func (f *file) shut() {
+	if f.fd < 0 {
+		return
+	}
+	_ = f.lj.Close() // nothing is buffered, and there is nobody to write again what a close could complain about
+	_ = unix.Close(f.fd)
+	f.fd, f.torn = -1, false
+}
+
+// keep holds p back until the fault is over, as far as there is room, and counts the rest. Once a line had to be counted
+// all that follow are, so that there is one gap and it has one place.
+func (f *file) keep(p []byte) {
+	if f.lost == 0 {
+		fit := p
+		if room := keepLimit - len(f.kept); len(p) > room {
+			fit = p[:bytes.LastIndexByte(p[:max(room, 0)], '\n')+1]
+		}
+		f.kept = append(f.kept, fit...)
+		p = p[len(fit):]
+	}
+	n := bytes.Count(p, []byte{'\n'})
+	f.lost += int64(n)
+	f.losses.Add(uint64(n))
+}
+
+// fail begins a fault.
+func (f *file) fail(err error, now time.Time) {
+	f.fault, f.tried = err, now
+	f.note(err)
+	f.set.opts.Warn(f.service, err.Error()+"; the service goes on, its next lines wait in memory and are counted when that is full")
+	f.arm()
+}
+
+func (f *file) note(err error) {
+	text := err.Error()
+	f.lastErr.Store(&text)
+}
+
+// arm sees to it that a retry comes without a new line.
+func (f *file) arm() {
+	if f.timer == nil {
+		f.timer = time.AfterFunc(retryEvery, f.elapsed)
+		return
+	}
+	f.timer.Reset(retryEvery)
+}
+
+func (f *file) elapsed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fault != nil {
+		f.retry(time.Now())
+	}
+}
+
+// retry tries to end a fault: first what was kept, then the gap marker, if there is a gap.
+func (f *file) retry(now time.Time) {
+	f.tried = now
+	f.checked = time.Time{}
+	n, err := f.put(f.kept, now)
+	f.kept = f.kept[:copy(f.kept, f.kept[n:])]
+	if err == nil && f.lost > 0 {
+		prefix := f.stamp.at(now)
+		_, err = f.put(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, reason(f.fault)), now)
+	}
+	if err == nil {
+		err = f.ready(now)
+	}
+	if err != nil {
+		f.note(err)
+		f.arm()
+		return
+	}
+	lost := f.lost
+	f.fault, f.kept, f.lost = nil, nil, 0
+	f.timer.Stop()
+	f.lastErr.Store(nil)
+	if lost == 0 {
+		f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, no line was lost", f.path))
+		return
+	}
+	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %d lines were lost", f.path, lost))
+}
+
+// finish closes the file for now, with a last try if it is faulted. It returns what could not be written.
+func (f *file) finish() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fault != nil {
+		f.retry(time.Now())
+	}
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	f.shut()
+	if f.fault == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot write the last %d lines of %q: %w",
+		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
+}
+
+// reason is the shortest true text for err.
+func reason(err error) string {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno.Error()
+	}
+	return err.Error()
+}

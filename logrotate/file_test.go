@@ -1,0 +1,631 @@
+package logrotate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// service is a Log with its pipes open and a console that is read.
+type service struct {
+	t    *testing.T
+	set  *Set
+	log  *Log
+	out  *sink
+	warn *warnings
+	dir  string
+
+	stdout, stderr *os.File
+	written        []string
+}
+
+func newService(t *testing.T, dir string, o Options) *service {
+	t.Helper()
+	v := &service{t: t, out: newSink(t), warn: &warnings{}, dir: dir}
+	o.Stdout, o.Warn = v.out.file, v.warn.add
+	v.set = New(o)
+	v.log = v.set.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	v.stdout, v.stderr = pipes(t, v.log)
+	return v
+}
+
+// say writes a line to the pipe and waits until it is on the console, where it must be whatever the file does.
+func (v *service) say(line string) {
+	v.t.Helper()
+	put(v.t, v.stdout, line+"\n")
+	v.written = append(v.written, line)
+	v.onConsole(line)
+}
+
+func (v *service) onConsole(line string) {
+	v.t.Helper()
+	until(v.t, fmt.Sprintf("%.50q on the console", line), func() bool {
+		return strings.HasSuffix("\n"+v.out.soFar(), "\n"+line+"\n")
+	})
+}
+
+// inFile waits until line is the last of the file.
+func (v *service) inFile(line string) {
+	v.t.Helper()
+	until(v.t, fmt.Sprintf("%.50q in the file", line), func() bool {
+		data, _ := os.ReadFile(filepath.Join(v.dir, Current))
+		return strings.HasSuffix(string(data), "  "+line+"\n")
+	})
+}
+
+func (v *service) end() {
+	v.t.Helper()
+	closeAll(v.stdout, v.stderr)
+	closeSet(v.t, v.set)
+}
+
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	v := newService(t, dir, Options{MaxSize: 5000, Archives: 1000})
+	var want []string
+	for i := range 2000 {
+		line := fmt.Sprintf("line %d %s", i, strings.Repeat("y", i%120))
+		if i == 1000 {
+			line = strings.Repeat("larger than a file", 500)
+		}
+		want = append(want, line)
+	}
+	put(t, v.stdout, strings.Join(want, "\n")+"\n")
+	v.end()
+	wantLines(t, stored(t, dir), want...)
+	paths, err := Archives(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(paths) < 30 {
+		t.Errorf("only %d archives", len(paths))
+	}
+	for _, path := range paths {
+		lines := fileLines(t, path) // checks the line end
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Size() > 5000 && len(lines) > 1 {
+			t.Errorf("%s has %d bytes", path, st.Size())
+		}
+		if st.Size() < 5000-int64(stampLen)-130 && !strings.Contains(lines[len(lines)-1], "line 999 ") && len(lines) > 1 {
+			t.Errorf("%s is rotated at %d bytes", path, st.Size())
+		}
+		if st.Mode() != 0o644 {
+			t.Errorf("%s has mode %v", path, st.Mode())
+		}
+	}
+	v.warn.want(t)
+}
+
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []int{3, -1} {
+		dir := t.TempDir()
+		// Archives of the past, of a clock that was ahead, and of s6-log, count.
+		for _, name := range []string{"@400000006b00e1dd1213c744.s", "current-2019-01-01T00-00-00.000", "current-2999-01-01T00-00-00.000"} {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v := newService(t, dir, Options{MaxSize: 200, Archives: keep})
+		var want []string
+		for i := range 30 {
+			want = append(want, fmt.Sprintf("%3d%s", i, strings.Repeat("z", 150)))
+		}
+		put(t, v.stdout, strings.Join(want, "\n")+"\n")
+		v.end()
+		wantLines(t, stored(t, dir), want[len(want)-1-max(keep, 0):]...)
+		v.warn.want(t)
+	}
+}
+
+func TestExistingFileIsContinued(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	old := "2026-11-21 00:08:34.292924624  "
+	if err := os.WriteFile(filepath.Join(dir, Current), []byte(old+"whole\n"+old+"torn by a crash"), 0o744); err != nil {
+		t.Fatal(err)
+	}
+	v := newService(t, dir, Options{})
+	v.say("new")
+	v.end()
+	wantLines(t, fileLines(t, filepath.Join(dir, Current)), "whole", "torn by a crash", "new")
+}
+
+func TestRemoved(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	for name, remove := range map[string]func(dir string) error{
+		"file":             func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
+		"directory":        os.RemoveAll,
+		"parent":           func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) },
+		"moved file":       func(dir string) error { return os.Rename(filepath.Join(dir, Current), filepath.Join(dir, "aside")) },
+		"moved directory":  func(dir string) error { return os.Rename(dir, dir+"-aside") },
+		"moved parent":     func(dir string) error { return os.Rename(filepath.Dir(dir), filepath.Dir(dir)+"-aside") },
+		"replaced by file": func(dir string) error { return replaceBy(filepath.Join(dir, Current), "") },
+		"truncated":        func(dir string) error { return os.Truncate(filepath.Join(dir, Current), 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(base, name, "logs", "coder")
+			v := newService(t, dir, Options{})
+			v.say("before")
+			v.inFile("before")
+			// Removed at this very moment, the line would be written again.
+			until(t, "the pump is done", func() bool { return v.log.Stats().Lines == 1 })
+			if err := remove(dir); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(name, "moved") || strings.HasPrefix(name, "replaced") {
+				// The name is looked at once a second; lines written until then are in the file that was moved.
+				n := 0
+				until(t, "the file is made again", func() bool {
+					n++
+					v.say(fmt.Sprintf("line %d", n))
+					data, _ := os.ReadFile(filepath.Join(dir, Current))
+					return len(data) > 0
+				})
+			}
+			v.say("after")
+			v.inFile("after")
+			v.end()
+			for _, line := range fileLines(t, filepath.Join(dir, Current)) {
+				if line == "before" {
+					t.Error("what was removed is back")
+				}
+			}
+			v.warn.want(t)
+			if strings.HasPrefix(name, "moved") {
+				aside := map[string]string{
+					"moved file": filepath.Join(dir, "aside"), "moved directory": filepath.Join(dir+"-aside", Current),
+					"moved parent": filepath.Join(base, name, "logs-aside", "coder", Current),
+				}[name]
+				wantLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, Current))...), v.written...)
+			}
+		})
+	}
+}
+
+// replaceBy puts a new file with that text in place of the one at path.
+func replaceBy(path, text string) error {
+	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// TestRemovedUnderLoad removes the directory again and again: a line may only be missing from what was removed.
+func TestRemovedUnderLoad(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir := filepath.Join(base, "coder")
+	s := New(Options{MaxSize: 1 << 30})
+	l := s.Open("x", "x", filepath.Join(dir, Current))
+	stdout, stderr := pipes(t, l)
+	stderr.Close()
+	const lines = 20000
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer stdout.Close()
+		for i := range lines {
+			fmt.Fprintf(stdout, "%d\n", i)
+		}
+	}()
+	n := 0
+	keep := func() string {
+		n++
+		return filepath.Join(base, fmt.Sprintf("removed%d", n))
+	}
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		case <-time.After(10 * time.Millisecond):
+			if err := os.Rename(dir, keep()); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	closeSet(t, s)
+	var all []string
+	for i := 1; i <= n; i++ {
+		all = append(all, fileLines(t, filepath.Join(base, fmt.Sprintf("removed%d", i), Current))...)
+	}
+	all = append(all, fileLines(t, filepath.Join(dir, Current))...)
+	for i, line := range all {
+		if line != strconv.Itoa(i) {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+	if len(all) != lines {
+		t.Errorf("got %d lines, want %d", len(all), lines)
+	}
+}
+
+// TestUnlinkedWhileWriting unlinks the file at random moments. Every line must be in the file that took its place or have
+// been visible in the removed one, which an open descriptor keeps.
+func TestUnlinkedWhileWriting(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, Current)
+	s := New(Options{MaxSize: 1 << 30})
+	stdout, stderr := pipes(t, s.Open("x", "x", path))
+	stderr.Close()
+	const lines = 20000
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer stdout.Close()
+		for i := range lines {
+			fmt.Fprintf(stdout, "%d\n", i)
+		}
+	}()
+	seen := make(map[string]int)
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		case <-time.After(5 * time.Millisecond):
+			f, err := os.Open(path)
+			if err != nil {
+				continue
+			}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			// What is in it now was there, or is written again to the next file.
+			for _, line := range fileLines(t, fmt.Sprintf("/proc/self/fd/%d", f.Fd())) {
+				seen[line]++
+			}
+			f.Close()
+		}
+	}
+	closeSet(t, s)
+	for _, line := range fileLines(t, path) {
+		seen[line]++
+	}
+	for i := range lines {
+		if seen[strconv.Itoa(i)] == 0 {
+			t.Fatalf("line %d is lost", i)
+		}
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	disk := smallDisk(t, size)
+	dir := filepath.Join(disk, "coder")
+	v := newService(t, dir, Options{MaxSize: 1 << 30})
+	v.say("before")
+	v.inFile("before")
+	ballast := filepath.Join(disk, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, size/2), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// More than the disk and the buffer take: 20,000 lines of 100 bytes.
+	const lines = 20_000
+	for i := range lines {
+		line := fmt.Sprintf("line %5d %s", i, strings.Repeat("f", 89))
+		put(t, v.stdout, line+"\n")
+	}
+	until(t, "all lines are read", func() bool { return v.log.Stats().Lines == lines+1 })
+	v.warn.want(t, "no space left on device")
+	if st := v.log.Stats(); st.FileLost == 0 || !strings.Contains(st.LastError, "no space left") {
+		t.Errorf("stats: %+v", st)
+	}
+	// The disk is full to the last whole line: nothing is torn.
+	fileLines(t, filepath.Join(dir, Current))
+	if err := os.Truncate(ballast, 0); err != nil {
+		t.Fatal(err)
+	}
+	// There is room for what was kept. It goes on without a new line.
+	until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
+	v.say("after")
+	v.end()
+	v.warn.want(t, "no space left on device", "is written again, "+fmt.Sprint(v.log.Stats().FileLost)+" lines were lost")
+
+	got := stored(t, dir)
+	at := slices.IndexFunc(got, func(s string) bool { return strings.HasPrefix(s, "[hinit] ") })
+	if at < 0 {
+		t.Fatal("no gap marker")
+	}
+	var lost int
+	var why string
+	if _, err := fmt.Sscanf(got[at], "[hinit] %d lines lost here: %s", &lost, &why); err != nil || !strings.HasSuffix(got[at], ": no space left on device") {
+		t.Errorf("marker %q: %v", got[at], err)
+	}
+	if got[0] != "before" || got[len(got)-1] != "after" {
+		t.Errorf("first %q, last %q", got[0], got[len(got)-1])
+	}
+	next := 0
+	for i, line := range got[1 : len(got)-1] {
+		if i+1 == at {
+			next += lost
+			continue
+		}
+		if want := fmt.Sprintf("line %5d %s", next, strings.Repeat("f", 89)); line != want {
+			t.Fatalf("got %q, want %q", line, want)
+		}
+		next++
+	}
+	if next != lines {
+		t.Errorf("%d lines are accounted for, want %d", next, lines)
+	}
+	if st := v.log.Stats(); st.FileLost != uint64(lost) || st.LastError != "" {
+		t.Errorf("lost %d, stats %+v", lost, st)
+	}
+	if kept := (at - 1) * 131; kept < keepLimit {
+		t.Errorf("only %d bytes were kept", kept)
+	}
+}
+
+// TestShortFaultLosesNothing fills the disk for a moment.
+func TestShortFaultLosesNothing(t *testing.T) {
+	t.Parallel()
+	const size = 256 << 10
+	disk := smallDisk(t, size)
+	v := newService(t, filepath.Join(disk, "coder"), Options{})
+	v.say("before")
+	v.inFile("before")
+	ballast := filepath.Join(disk, "ballast")
+	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // as much as fits
+	var want []string
+	for i := range 300 {
+		want = append(want, fmt.Sprintf("line %d %s", i, strings.Repeat("s", 60)))
+	}
+	put(t, v.stdout, strings.Join(want, "\n")+"\n")
+	until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	v.inFile(want[len(want)-1])
+	v.end()
+	v.warn.want(t, "no space left", "no line was lost")
+	wantLines(t, stored(t, v.dir), append([]string{"before"}, want...)...)
+}
+
+func TestUnwritable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ make, undo func(dir string) error }{
+		"read-only file": {
+			func(dir string) error { return os.WriteFile(filepath.Join(dir, Current), nil, 0o444) },
+			func(dir string) error { return os.Chmod(filepath.Join(dir, Current), 0o666) },
+		},
+		"read-only directory": {
+			func(dir string) error { return os.Chmod(dir, 0o555) },
+			func(dir string) error { return os.Chmod(dir, 0o777) },
+		},
+		"root's directory": {
+			func(dir string) error { return os.Mkdir(filepath.Join(dir, "sub"), 0o700) },
+			func(dir string) error { return os.Chmod(filepath.Join(dir, "sub"), 0o777) },
+		},
+		"directory": {
+			func(dir string) error { return os.Mkdir(filepath.Join(dir, Current), 0o755) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
+		},
+		"fifo": {
+			func(dir string) error {
+				path := filepath.Join(dir, Current)
+				return errors.Join(unix.Mkfifo(path, 0o600), os.Chmod(path, 0o666))
+			},
+			func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
+		},
+		"link": {
+			func(dir string) error { return os.Symlink(filepath.Join(dir, "victim"), filepath.Join(dir, Current)) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
+		},
+		"linked directory": {
+			func(dir string) error { return os.Symlink("../"+filepath.Base(dir), filepath.Join(dir, "sub")) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, "sub")) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			actor, dir := agent(t)
+			if name == "root's directory" && !actor.Switches() {
+				cannot(t, "needs root")
+			}
+			if err := c.make(dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "victim"), nil, 0o666); err != nil && name != "read-only directory" {
+				t.Fatal(err)
+			}
+			logs := dir
+			if strings.HasSuffix(name, "directory") && name != "read-only directory" && name != "directory" {
+				logs = filepath.Join(dir, "sub")
+			}
+			v := newService(t, logs, Options{Actor: actor})
+			v.say("one")
+			until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
+			v.say("two")
+			if data, err := os.ReadFile(filepath.Join(dir, "victim")); err == nil && len(data) > 0 {
+				t.Errorf("the link was followed: %q", data)
+			}
+			if err := c.undo(dir); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
+			v.say("three")
+			v.end()
+			v.warn.want(t, map[string]string{
+				"fifo": "not a regular file", "directory": "is a directory", "link": "symbolic link refused",
+				"linked directory": "symbolic link refused",
+			}[name], "no line was lost")
+			wantLines(t, stored(t, logs), "one", "two", "three")
+		})
+	}
+}
+
+// TestLinkSwappedIn puts a link where the file was, while it is being written.
+func TestLinkSwappedIn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := newService(t, dir, Options{MaxSize: 300})
+	v.say("before")
+	v.inFile("before")
+	path := filepath.Join(dir, Current)
+	if err := os.Symlink(victim, path+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; len(v.warn.all()) == 0; i++ {
+		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("l", 100)))
+	}
+	v.warn.want(t, "symbolic link refused")
+	if data, _ := os.ReadFile(victim); string(data) != "precious" {
+		t.Errorf("the victim is %q", data)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	v.say("after")
+	v.inFile("after")
+	v.end()
+}
+
+func TestRotationThatCannotHappenLosesNothing(t *testing.T) {
+	t.Parallel()
+	actor, dir := agent(t)
+	v := newService(t, dir, Options{MaxSize: 1000, Actor: actor})
+	v.say("first")
+	v.inFile("first")
+	if err := os.Chmod(dir, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("r", 100)))
+	}
+	v.inFile(v.written[30])
+	v.warn.want(t, "cannot rotate")
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; len(v.warn.all()) == 1; i++ {
+		v.say(fmt.Sprintf("more %d", i))
+	}
+	v.end()
+	v.warn.want(t, "cannot rotate", "is rotated again")
+	wantLines(t, stored(t, dir), v.written...)
+	if paths, _ := Archives(dir); len(paths) != 1 {
+		t.Errorf("archives: %q", paths)
+	}
+}
+
+func TestFilesBelongToTheAgent(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	actor, base := agent(t)
+	dir := filepath.Join(base, "logs", "gateways", "coder")
+	v := newService(t, dir, Options{MaxSize: 300, Archives: 2, Actor: actor})
+	for i := range 20 {
+		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("o", 100)))
+	}
+	var st unix.Stat_t
+	raw, err := v.stdout.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) })
+	if err != nil || st.Uid != agentID {
+		t.Errorf("the pipe belongs to %d, %v", st.Uid, err)
+	}
+	v.end()
+	v.warn.want(t)
+	n := 0
+	err = filepath.Walk(base, func(path string, info os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		n++
+		want := os.FileMode(0o644)
+		if info.IsDir() {
+			want = os.ModeDir | 0o755
+		}
+		if sys := info.Sys().(*syscall.Stat_t); sys.Uid != agentID || sys.Gid != agentID || info.Mode() != want {
+			t.Errorf("%s: owner %d:%d, mode %v", path, sys.Uid, sys.Gid, info.Mode())
+		}
+		return nil
+	})
+	if err != nil || n != 4+3 {
+		t.Errorf("%d files and directories, %v", n, err)
+	}
+	wantLines(t, stored(t, dir), v.written[20-len(stored(t, dir)):]...)
+}
+
+func TestCloseSaysWhatIsNotWritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, Current), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	v := newService(t, dir, Options{})
+	v.say("one")
+	v.say("two")
+	closeAll(v.stdout, v.stderr)
+	err := v.set.Close(t.Context())
+	if want := `cannot write the last 2 lines of "gateway-coder"`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
+// TestLumberjackFence shows the worst that lumberjack can do with a descriptor's link for a name: fail. When it can't open
+// the file it wants to rename it away and to make a new one.
+func TestLumberjackFence(t *testing.T) {
+	t.Parallel()
+	actor, dir := agent(t)
+	path := filepath.Join(dir, Current)
+	err := actor.Do(func() error {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		put(t, f, "precious\n")
+		if err := f.Chmod(0); err != nil {
+			return err
+		}
+		if os.Geteuid() == 0 && !actor.Switches() {
+			return nil // nothing is forbidden here
+		}
+		lj := newLumberjack()
+		lj.Filename = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+		defer lj.Close()
+		if _, err := lj.Write([]byte("lost\n")); err == nil {
+			t.Error("lumberjack writes to a file that it may not open")
+		}
+		if err := lj.Rotate(); err == nil {
+			t.Error("lumberjack renames a descriptor")
+		}
+		return f.Chmod(0o644)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(path); string(data) != "precious\n" {
+		t.Errorf("the file is %q, %v", data, err)
+	}
+	if names, err := os.ReadDir(dir); len(names) != 1 {
+		t.Errorf("files: %v, %v", names, err)
+	}
+}

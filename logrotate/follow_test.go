@@ -1,0 +1,292 @@
+package logrotate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// lineAt is a line of the file of that time.
+func lineAt(at time.Time, text string) string {
+	var s stamp
+	prefix := s.at(at)
+	return string(prefix[:]) + text
+}
+
+// past makes a directory with three archives and a current file: lines 0 to 19, five a file and a minute apart.
+func past(t *testing.T) (dir string, first time.Time) {
+	t.Helper()
+	dir = t.TempDir()
+	first = time.Now().Add(-time.Hour).Truncate(time.Second)
+	for i := range 4 {
+		var b strings.Builder
+		for j := range 5 {
+			b.WriteString(lineAt(first.Add(time.Duration(i*5+j)*time.Minute), strconv.Itoa(i*5+j)) + "\n")
+		}
+		name := archiveName(Current, first.Add(time.Duration(i*5+4)*time.Minute+time.Second))
+		if i == 3 {
+			name = Current
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, first
+}
+
+func TestReadHistory(t *testing.T) {
+	dir, first := past(t)
+	minute := func(n int) time.Time { return first.Add(time.Duration(n) * time.Minute) }
+	for _, c := range []struct {
+		o    ReadOptions
+		from int // of 20 lines
+	}{
+		{ReadOptions{N: -1}, 15},
+		{ReadOptions{N: -1, Previous: true}, 0},
+		{ReadOptions{N: 0}, 20},
+		{ReadOptions{N: 1}, 19},
+		{ReadOptions{N: 5}, 15},
+		{ReadOptions{N: 6}, 14},
+		{ReadOptions{N: 15, Previous: true}, 5},
+		{ReadOptions{N: 19}, 1},
+		{ReadOptions{N: 20}, 0},
+		{ReadOptions{N: 99}, 0},
+		{ReadOptions{N: -1, Since: minute(17)}, 17},
+		{ReadOptions{N: -1, Since: minute(3)}, 3},
+		{ReadOptions{N: -1, Since: minute(4).Add(500 * time.Millisecond)}, 5},
+		{ReadOptions{N: -1, Since: minute(-9)}, 0},
+		{ReadOptions{N: 4, Since: minute(9)}, 16},
+		{ReadOptions{N: 12, Since: minute(9)}, 9},
+		{ReadOptions{N: -1, Since: time.Now()}, 20},
+	} {
+		c.o.Dir = dir
+		var got, want []string
+		for i := c.from; i < 20; i++ {
+			want = append(want, lineAt(minute(i), strconv.Itoa(i)))
+		}
+		if err := Read(t.Context(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%+v", c.o)
+		wantLines(t, got, want...)
+	}
+}
+
+func TestReadLastLinesOfLargeFiles(t *testing.T) {
+	dir := t.TempDir()
+	var all []string
+	for i := range 5000 {
+		all = append(all, lineAt(time.Now(), fmt.Sprint(i, strings.Repeat("l", i%300))))
+	}
+	all = append(all, "no end")
+	if err := os.WriteFile(filepath.Join(dir, Current), []byte(strings.Join(all, "\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2, 1000, 5000, 5001, 5002} {
+		var got []string
+		if err := Read(t.Context(), ReadOptions{Dir: dir, N: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		wantLines(t, got, all[max(0, len(all)-n):]...)
+	}
+}
+
+func TestReadErrors(t *testing.T) {
+	err := Read(t.Context(), ReadOptions{Dir: filepath.Join(t.TempDir(), "none"), N: -1}, nil)
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing directory: %v", err)
+	}
+	if err := Read(t.Context(), ReadOptions{Dir: t.TempDir(), N: -1}, nil); err != nil {
+		t.Errorf("empty directory: %v", err)
+	}
+	dir, _ := past(t)
+	stop := errors.New("enough")
+	if err := Read(t.Context(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("emit's error: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, Current)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, Current)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Read(t.Context(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return nil }); err == nil {
+		t.Error("a link is followed")
+	}
+}
+
+// follower is a Read that runs.
+type follower struct {
+	t      testing.TB
+	mu     sync.Mutex
+	got    []string
+	cancel func()
+	err    chan error
+}
+
+func follow(t testing.TB, o ReadOptions) *follower {
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &follower{t: t, cancel: cancel, err: make(chan error, 1)}
+	o.Follow = true
+	go func() {
+		f.err <- Read(ctx, o, func(line []byte) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.got = append(f.got, string(line))
+			return nil
+		})
+	}()
+	return f
+}
+
+func (f *follower) lines() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.got...)
+}
+
+func (f *follower) end() []string {
+	f.t.Helper()
+	f.cancel()
+	if err := <-f.err; err != nil {
+		f.t.Errorf("Read: %v", err)
+	}
+	return f.got
+}
+
+// untilLine waits until the last line that was followed ends with text.
+func (f *follower) untilLine(text string) {
+	f.t.Helper()
+	until(f.t, "following to "+text, func() bool {
+		l := f.lines()
+		return len(l) > 0 && strings.HasSuffix(l[len(l)-1], text)
+	})
+}
+
+// TestFollowUnderLoad has several followers on a file that is rotated every few lines.
+func TestFollowUnderLoad(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs", "coder")
+	early := follow(t, ReadOptions{Dir: dir, N: -1, Previous: true}) // the directory comes later
+	s := New(Options{MaxSize: 20_000, Archives: 10_000})
+	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	stderr.Close()
+	const lines = 20_000
+	var late []*follower
+	for i := range lines {
+		if i == lines/4 || i == lines/2 {
+			late = append(late, follow(t, ReadOptions{Dir: dir, N: -1, Previous: true}), follow(t, ReadOptions{Dir: dir, N: 700}))
+		}
+		put(t, stdout, fmt.Sprintf("%d %s\n", i, strings.Repeat("f", i%100)))
+	}
+	put(t, stdout, "end\n")
+	stdout.Close()
+	closeSet(t, s)
+	paths, err := Archives(dir)
+	if err != nil || len(paths) < 50 {
+		t.Fatalf("%d archives, %v", len(paths), err)
+	}
+	for i, f := range append([]*follower{early}, late...) {
+		f.untilLine("  end")
+		got := f.end()
+		next := 0
+		if i > 0 && i%2 == 0 { // these began with the last lines
+			if _, err := fmt.Sscanf(got[0][stampLen:], "%d ", &next); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, line := range got[:len(got)-1] {
+			if want := fmt.Sprintf("%d %s", next, strings.Repeat("f", next%100)); line[stampLen:] != want {
+				t.Fatalf("follower %d: got %.60q, want %.60q", i, line, want)
+			}
+			next++
+		}
+		if next != lines {
+			t.Errorf("follower %d: ended at %d", i, next)
+		}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	dir, _ := past(t)
+	path := filepath.Join(dir, Current)
+	add := func(text string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, f, text)
+		f.Close()
+	}
+	f := follow(t, ReadOptions{Dir: dir, N: 1})
+	f.untilLine("  19")
+
+	add("half")
+	add(" a line\n")
+	f.untilLine("half a line")
+	// A writer takes back half a line, and writes it again.
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("torn li")
+	if err := os.Truncate(path, st.Size()); err != nil {
+		t.Fatal(err)
+	}
+	add("torn line\n")
+	f.untilLine("torn line")
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	add("s\n") // shorter than what was there
+	f.untilLine("s")
+	// Removed and made again: the archives are older than what was read.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	add("new file\n")
+	f.untilLine("new file")
+	// Rotated twice, with an unterminated line, before anybody looks.
+	add("cut")
+	for i, text := range []string{"first\n", "second\n"} {
+		if err := os.Rename(path, filepath.Join(dir, archiveName(Current, time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
+			t.Fatal(err)
+		}
+		add(text)
+	}
+	f.untilLine("second")
+	// The whole directory goes, and another one comes.
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	add("new directory\n")
+	f.untilLine("new directory")
+	got := f.end()
+	wantLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
+}
+
+// TestWatchWithoutInotify is the fallback for file systems and kernels where nothing is reported.
+func TestWatchWithoutInotify(t *testing.T) {
+	w := &watch{dir: t.TempDir(), timer: time.NewTimer(pollEvery)}
+	defer w.close()
+	begin := time.Now()
+	if err := w.wait(t.Context()); err != nil || time.Since(begin) < pollEvery/2 || time.Since(begin) > 10*pollEvery {
+		t.Errorf("waited %v, %v", time.Since(begin), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,259 @@
+package logrotate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+)
+
+func TestMain(m *testing.M) {
+	// lumberjack's clean-up goroutine never ends, see the package comment.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
+}
+
+var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}  `)
+
+// until polls cond and fails when it doesn't become true.
+func until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatalf("interrupted: %s", what)
+		}
+	}
+}
+
+// closeSet closes s and wants no error.
+func closeSet(t testing.TB, s *Set) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// pipes returns the pipes of a new run.
+func pipes(t testing.TB, l *Log) (stdout, stderr *os.File) {
+	t.Helper()
+	stdout, stderr, err := l.Pipes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stdout, stderr
+}
+
+func put(t testing.TB, w io.Writer, text string) {
+	t.Helper()
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// stored returns the lines in dir, archives first, without their timestamps, which are checked.
+func stored(t testing.TB, dir string) []string {
+	t.Helper()
+	paths, err := Archives(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, path := range append(paths, filepath.Join(dir, Current)) {
+		all = append(all, fileLines(t, path)...)
+	}
+	return all
+}
+
+func fileLines(t testing.TB, path string) []string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	text, ok := strings.CutSuffix(string(data), "\n")
+	if !ok {
+		t.Errorf("%s doesn't end with a newline", path)
+	}
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if !lineFormat.MatchString(line) {
+			t.Fatalf("%s, line %d: bad format: %.80q", path, i+1, line)
+		}
+		lines[i] = line[stampLen:]
+	}
+	return lines
+}
+
+func wantLines(t testing.TB, got []string, want ...string) {
+	t.Helper()
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			t.Fatalf("line %d of %d: got %.200q, want %.200q", i+1, len(got), got[i], want[i])
+		}
+	}
+	if len(got) != len(want) {
+		t.Fatalf("got %d lines %.500s\nwant %d lines %.500s", len(got), fmt.Sprintf("%q", got), len(want), fmt.Sprintf("%q", want))
+	}
+}
+
+// sink collects all that is written to the returned file. The console shares it with nobody, so it is closed by the test.
+type sink struct {
+	file *os.File
+	mu   sync.Mutex
+	data bytes.Buffer
+	done chan struct{}
+}
+
+func newSink(t testing.TB) *sink {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{file: w, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		defer r.Close()
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := r.Read(buf)
+			s.mu.Lock()
+			s.data.Write(buf[:n])
+			s.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { s.text() })
+	return s
+}
+
+func (s *sink) soFar() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.String()
+}
+
+// text ends the sink and returns all that came.
+func (s *sink) text() string {
+	s.file.Close()
+	<-s.done
+	return s.soFar()
+}
+
+// warnings collects calls of Warn.
+type warnings struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (w *warnings) add(service, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = append(w.list, service+": "+message)
+}
+
+func (w *warnings) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.list...)
+}
+
+// want fails unless exactly these warnings came; each must have its part.
+func (w *warnings) want(t testing.TB, parts ...string) {
+	t.Helper()
+	got := w.all()
+	if len(got) != len(parts) {
+		t.Fatalf("warnings: got %q, want parts %q", got, parts)
+	}
+	for i := range parts {
+		if !strings.Contains(got[i], parts[i]) {
+			t.Errorf("warning %d: got %q, want part %q", i, got[i], parts[i])
+		}
+	}
+}
+
+// needRoot skips, or fails in CI, without root.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	cannot(t, "needs root")
+}
+
+func cannot(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+const agentID = 10000
+
+// agent returns an actor that isn't root, and a directory that it can write.
+func agent(t *testing.T) (*fsutil.Actor, string) {
+	t.Helper()
+	dir := t.TempDir()
+	if os.Geteuid() != 0 {
+		return fsutil.Self(), dir
+	}
+	a := fsutil.NewActor(fsutil.Identity{UID: agentID, GID: agentID})
+	if !a.Switches() {
+		cannot(t, "root here can't act as another user")
+	}
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, agentID, agentID)); err != nil {
+		t.Fatal(err)
+	}
+	return a, dir
+}
+
+// smallDisk mounts a tmpfs of that size.
+func smallDisk(t *testing.T, size int) string {
+	t.Helper()
+	needRoot(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0755", size)); err != nil {
+		cannot(t, fmt.Sprintf("cannot mount a tmpfs: %v", err))
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}

@@ -1,0 +1,146 @@
+package logrotate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Log is the log of one service. Its methods don't block and may be called from any goroutine.
+type Log struct {
+	set     *Set
+	name    string
+	profile string
+	path    string
+	file    *file     // nil: console only
+	sources [2]source // on the two consoles
+
+	// Guarded by set.mu.
+	current *run
+	streams int // that are still read, of all runs
+	dropped bool
+
+	counters counters
+}
+
+type counters struct {
+	lines, bytes, consoleDropped atomic.Uint64
+}
+
+// Stats are a log's counters since it was opened. Those of the file go on when a service is dropped and its file is taken
+// over by another one before it was closed.
+type Stats struct {
+	Lines          uint64 // read from the pipes and given to the sinks
+	Bytes          uint64 // of these lines, with their newlines
+	ConsoleDropped uint64 // lines not shown on the console; the notice there says so too
+	FileLost       uint64 // lines not in the file; the gap marker there says so too
+	LastError      string // the fault of the file, "" when there is none
+}
+
+// Stats returns the counters as they are now; they are not of one instant.
+func (l *Log) Stats() Stats {
+	st := Stats{
+		Lines:          l.counters.lines.Load(),
+		Bytes:          l.counters.bytes.Load(),
+		ConsoleDropped: l.counters.consoleDropped.Load(),
+	}
+	if l.file != nil {
+		st.FileLost = l.file.losses.Load()
+		if text := l.file.lastErr.Load(); text != nil {
+			st.LastError = *text
+		}
+	}
+	return st
+}
+
+// Path returns the path of the file, "" when there is none.
+func (l *Log) Path() string { return l.path }
+
+// Pipes makes the stdout and stderr of the service's next run and starts to read them. It returns the ends for writing,
+// which are in blocking mode and closed on exec; the caller hands them to the process and closes them. The pipes belong to
+// the actor's user, so that the process may open /dev/stdout. What is in the pipes of earlier runs is still read.
+func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
+	r := &run{log: l}
+	var ends [2]*os.File
+	for i := range r.streams {
+		r.streams[i], ends[i], err = newStream(r, i)
+		if err != nil {
+			if i == 1 {
+				_ = ends[0].Close()
+				_ = r.streams[0].file.Close()
+			}
+			return nil, nil, fmt.Errorf("cannot make the log pipes of %q: %w", l.name, err)
+		}
+	}
+	l.set.mu.Lock()
+	closed := l.set.closed || l.dropped
+	if !closed {
+		l.current = r
+		l.set.began(l, r.streams[:]...)
+	}
+	l.set.mu.Unlock()
+	if closed {
+		for i := range r.streams {
+			_ = ends[i].Close()
+			_ = r.streams[i].file.Close()
+		}
+		return nil, nil, fmt.Errorf("cannot make the log pipes of %q: %w", l.name, errClosed)
+	}
+	for _, s := range r.streams {
+		go s.pump()
+	}
+	return ends[0], ends[1], nil
+}
+
+var errClosed = errors.New("the log is closed")
+
+// Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. done gets them in a goroutine of
+// this package, once everything that is in the run's pipes now has been read, and after about 100 ms at the latest. A line
+// that has no end yet counts. done must not block. Without a run it gets none.
+func (l *Log) Tail(done func(lines []string)) {
+	l.set.mu.Lock()
+	r := l.current
+	l.set.mu.Unlock()
+	if r == nil {
+		go done(nil)
+		return
+	}
+	r.ask(done)
+}
+
+// newStream makes the pipe of one stream of r.
+func newStream(r *run, index int) (*stream, *os.File, error) {
+	var p [2]int
+	// Not os.Pipe: it makes both ends non-blocking, and a child would inherit that.
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("pipe: %w", err)
+	}
+	if err := unix.SetNonblock(p[0], true); err != nil {
+		unix.Close(p[0])
+		unix.Close(p[1])
+		return nil, nil, fmt.Errorf("set non-blocking: %w", err)
+	}
+	if a := r.log.set.opts.Actor; a.Switches() {
+		id := a.Identity()
+		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // without it only opening by name fails
+	}
+	names := [2]string{"stdout", "stderr"}
+	s := &stream{
+		run:   r,
+		index: index,
+		file:  os.NewFile(uintptr(p[0]), r.log.name+" "+names[index]),
+		lines: lines{max: r.log.set.opts.MaxLine},
+	}
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		_ = s.file.Close()
+		unix.Close(p[1])
+		return nil, nil, err
+	}
+	s.raw = raw
+	s.ready = s.read
+	return s, os.NewFile(uintptr(p[1]), names[index]), nil
+}

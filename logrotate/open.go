@@ -1,0 +1,260 @@
+package logrotate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"hinit/internal/fsutil"
+)
+
+// neverRotate is lumberjack's MaxSize in megabytes: its own rotation must never begin.
+const neverRotate = 1 << 30
+
+func newLumberjack() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: neverRotate} }
+
+// open opens the file, and makes it and its directories when they are missing. Somebody who removes or moves them in the
+// middle of that is no fault: it is done again.
+func (f *file) open() (err error) {
+	for range 10 {
+		if err = f.openOnce(); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	return err
+}
+
+func (f *file) openOnce() error {
+	err := f.set.opts.Actor.Do(func() error {
+		dir, base := filepath.Split(f.path)
+		dirFD, err := openDir(dir)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(dirFD)
+		fd, err := openLog(dirFD, base)
+		if err != nil {
+			return err
+		}
+		if err := f.adopt(fd); err != nil {
+			unix.Close(fd)
+			return err
+		}
+		if !f.scanned {
+			f.scan(dir, base)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot open log file %q: %w", f.path, err)
+	}
+	return nil
+}
+
+// openDir opens dir, which ends with a slash, and makes it when it is missing.
+func openDir(dir string) (int, error) {
+	if dir == "" {
+		dir = "."
+	}
+	dir = filepath.Clean(dir)
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(dir, flags, 0)
+	if errors.Is(err, unix.ENOENT) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return -1, err
+		}
+		fd, err = unix.Open(dir, flags, 0)
+	}
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		var st unix.Stat_t
+		if unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			err = fsutil.ErrSymlink
+		}
+	}
+	if err != nil {
+		return -1, &os.PathError{Op: "open directory", Path: dir, Err: err}
+	}
+	return fd, nil
+}
+
+// openLog opens base for appending, and makes it when it is missing. O_NONBLOCK is for what isn't a file: opening a FIFO
+// must not block.
+func openLog(dirFD int, base string) (int, error) {
+	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Openat(dirFD, base, flags, 0)
+	if errors.Is(err, unix.ENOENT) {
+		fd, err = unix.Openat(dirFD, base, flags|unix.O_CREAT|unix.O_EXCL, 0o644)
+		if err == nil {
+			err = unix.Fchmod(fd, 0o644) // whatever the umask is
+			if err != nil {
+				unix.Close(fd)
+			}
+		}
+	}
+	if errors.Is(err, unix.ELOOP) {
+		err = fsutil.ErrSymlink
+	}
+	if err != nil {
+		return -1, err
+	}
+	return fd, nil
+}
+
+// adopt makes fd the file that is written, ends a line that somebody left unfinished in it, and opens lumberjack on it.
+func (f *file) adopt(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return errors.New("not a regular file")
+	}
+	if st.Size > 0 {
+		var last [1]byte
+		if _, err := unix.Pread(fd, last[:], st.Size-1); err != nil {
+			return err
+		}
+		if last[0] != '\n' {
+			if _, err := unix.Write(fd, []byte{'\n'}); err != nil {
+				return err
+			}
+			st.Size++
+		}
+	}
+	// The link leads to the open file itself, so no name that somebody could exchange is used. An empty write only opens.
+	// Without /proc lumberjack would make a file of that name.
+	f.lj.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
+	var link unix.Stat_t
+	if err := unix.Stat(f.lj.Filename, &link); err != nil || link.Dev != st.Dev || link.Ino != st.Ino {
+		return errors.New("/proc is needed and not mounted")
+	}
+	if _, err := f.lj.Write(nil); err != nil {
+		_ = f.lj.Close()
+		return err
+	}
+	f.fd, f.dev, f.ino = fd, st.Dev, st.Ino
+	f.size, f.torn = st.Size, false
+	return nil
+}
+
+// scan learns the archives from the directory. One that can't be read has none.
+func (f *file) scan(dir, base string) {
+	names, err := archiveNames(filepath.Clean(dir), base)
+	if err != nil {
+		f.note(err)
+	}
+	f.scanned, f.archives, f.newest = true, names, time.Time{}
+	if len(names) > 0 {
+		f.newest, _ = archiveTime(names[len(names)-1], base)
+	}
+	if err := f.prune(dir); err != nil {
+		f.note(err)
+	}
+}
+
+// replaced reports whether the file's name now means something else, or nothing. When the question can't be answered the
+// open file is still good.
+func (f *file) replaced() (gone bool) {
+	_ = f.set.opts.Actor.Do(func() error {
+		gone = f.elsewhere()
+		return nil
+	})
+	return gone
+}
+
+func (f *file) elsewhere() bool {
+	var st unix.Stat_t
+	err := unix.Lstat(f.path, &st)
+	if err != nil {
+		return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+	}
+	return st.Dev != f.dev || st.Ino != f.ino
+}
+
+// rotate makes the file an archive and begins a new one. When the archive can't be made, the file goes on growing, because
+// a large file is better than a lost line, and rotation is tried again later.
+func (f *file) rotate(now time.Time) {
+	gone, moved := false, false
+	err := f.set.opts.Actor.Do(func() error {
+		if gone = f.elsewhere(); gone {
+			return nil
+		}
+		dir, base := filepath.Split(f.path)
+		if err := f.archive(dir, base, now); err != nil {
+			return err
+		}
+		moved = true
+		return f.prune(dir)
+	})
+	switch {
+	case err != nil:
+		err = fmt.Errorf("cannot rotate log file %q: %w", f.path, err)
+		f.note(err)
+		if f.rotateErr == nil {
+			f.set.opts.Warn(f.service, err.Error()+"; no line is lost, but the log may grow beyond its limits")
+		}
+		f.rotateErr = err
+		if !moved {
+			f.rotateAt = now.Add(retryEvery)
+		}
+	case f.rotateErr != nil && moved:
+		f.rotateErr = nil
+		f.lastErr.Store(nil)
+		f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is rotated again", f.path))
+	}
+	if gone || moved {
+		f.shut()
+		f.scanned = f.scanned && moved
+	}
+}
+
+// archive renames the file to a name that no archive has or had.
+func (f *file) archive(dir, base string, now time.Time) error {
+	for t := nextArchive(f.newest, now); ; t = nextArchive(t, now) {
+		name := archiveName(base, t)
+		err := renameNew(f.path, dir+name)
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		if err != nil {
+			return &os.LinkError{Op: "rename", Old: f.path, New: dir + name, Err: err}
+		}
+		f.archives = append(f.archives, name)
+		f.newest = t
+		return nil
+	}
+}
+
+// renameNew renames from to to, which must not exist.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	// A file system without the flag, such as NFS. Nobody else makes archives here.
+	var st unix.Stat_t
+	if err := unix.Lstat(to, &st); err == nil {
+		return unix.EEXIST
+	} else if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return unix.Rename(from, to)
+}
+
+// prune removes the oldest archives while there are too many.
+func (f *file) prune(dir string) error {
+	for len(f.archives) > f.set.opts.Archives {
+		path := dir + f.archives[0]
+		if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
+			return &os.PathError{Op: "remove archive", Path: path, Err: err}
+		}
+		f.archives = append(f.archives[:0], f.archives[1:]...)
+	}
+	return nil
+}

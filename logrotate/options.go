@@ -1,0 +1,99 @@
+package logrotate
+
+import (
+	"fmt"
+	"os"
+
+	"hinit/internal/fsutil"
+)
+
+// ConsoleMode says how a service's lines look on the container's stdout and stderr.
+type ConsoleMode int
+
+const (
+	// Raw copies lines as they are.
+	Raw ConsoleMode = iota
+	// Prefixed puts the profile before each line: "coder | line".
+	Prefixed
+	// JSON writes one object a line with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message.
+	// Bytes that aren't UTF-8 become U+FFFD.
+	JSON
+	// Off copies no line of a service. The init's own lines are still written, raw.
+	Off
+)
+
+// consoleModes are the names of the modes, as the configuration spells them.
+func consoleModes() [4]string { return [...]string{"raw", "prefixed", "json", "off"} }
+
+// String returns the mode's name in the configuration.
+func (m ConsoleMode) String() string {
+	names := consoleModes()
+	if m < 0 || int(m) >= len(names) {
+		return fmt.Sprintf("ConsoleMode(%d)", int(m))
+	}
+	return names[m]
+}
+
+// ParseConsoleMode returns the mode of that name: raw, prefixed, json or off.
+func ParseConsoleMode(name string) (ConsoleMode, error) {
+	for m, s := range consoleModes() {
+		if s == name {
+			return ConsoleMode(m), nil
+		}
+	}
+	return Raw, fmt.Errorf("cannot use console mode %q: use raw, prefixed, json or off", name)
+}
+
+// Options configure a [Set]. The zero value of each field means its default.
+type Options struct {
+	// MaxSize is the size in bytes that a file doesn't pass: it is rotated before the line that would make it larger. A
+	// single line that is larger by itself has a file of its own. Default 1,000,000.
+	MaxSize int64
+	// Archives is how many rotated files of a service are kept. Default 10; negative keeps none.
+	Archives int
+	// MaxLine is the length in bytes above which a line is split (see the package comment). Default 64 KiB, at least 256.
+	MaxLine int
+	// Tail is how many of a run's last lines are kept for [Log.Tail]. Default 20; negative keeps none.
+	Tail int
+	// Console says how lines look on the console. Default Raw.
+	Console ConsoleMode
+	// Stdout and Stderr are the container's. They are written by descriptor, never closed, and their flags are never
+	// changed, because other processes share them. A nil one discards.
+	Stdout, Stderr *os.File
+	// Actor is whose identity files are used with. Nil is the process's own.
+	Actor *fsutil.Actor
+	// Warn is told of a fault when it begins and when it ends, once each, from a goroutine of this package: service is the
+	// name given to Open, or "" for the console. It must not block, and must not call a method of a Log or Set other than a
+	// writer from [Set.Console]. Nil discards.
+	Warn func(service, message string)
+}
+
+// withDefaults returns o with every zero field filled in.
+func (o Options) withDefaults() Options {
+	if o.MaxSize <= 0 {
+		o.MaxSize = 1_000_000
+	}
+	switch {
+	case o.Archives == 0:
+		o.Archives = 10
+	case o.Archives < 0:
+		o.Archives = 0
+	}
+	if o.MaxLine <= 0 {
+		o.MaxLine = 64 << 10
+	}
+	o.MaxLine = max(o.MaxLine, 256)
+	switch {
+	case o.Tail == 0:
+		o.Tail = 20
+	case o.Tail < 0:
+		o.Tail = 0
+	}
+	if o.Actor == nil {
+		o.Actor = fsutil.Self()
+	}
+	if o.Warn == nil {
+		o.Warn = func(string, string) {}
+	}
+	return o
+}

@@ -1,0 +1,238 @@
+package logrotate
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tailPatience is how long an answer to Tail may take.
+const tailPatience = 100 * time.Millisecond
+
+// run is the pair of pipes of one run.
+type run struct {
+	log     *Log
+	streams [2]*stream
+	asked   atomic.Uint64 // number of questions so far
+
+	mu      sync.Mutex // never held across I/O
+	tail    tail
+	open    [2]string // a line without an end, as of the last answer
+	reached [2]uint64 // each stream has read what was there when this many had been asked
+	waiting []*question
+}
+
+// question is one call of Tail.
+type question struct {
+	number uint64
+	done   func([]string)
+	timer  *time.Timer
+}
+
+// ask adds a question and wakes the pumps.
+func (r *run) ask(done func([]string)) {
+	r.mu.Lock()
+	q := &question{number: r.asked.Add(1), done: done}
+	q.timer = time.AfterFunc(tailPatience, func() { r.answer(q) })
+	r.waiting = append(r.waiting, q)
+	ready := min(r.reached[0], r.reached[1]) >= q.number
+	r.mu.Unlock()
+	if ready { // both pipes are at their end
+		go r.answer(q)
+		return
+	}
+	for _, s := range r.streams {
+		s.wake()
+	}
+}
+
+// reach notes that stream index has read all that was in its pipe when the n-th question came; open is its unfinished line.
+func (r *run) reach(index int, n uint64, open []byte) {
+	r.mu.Lock()
+	r.reached[index] = n
+	r.open[index] = string(open[:min(len(open), tailLine)])
+	var ready []*question
+	for _, q := range r.waiting {
+		if q.number <= min(r.reached[0], r.reached[1]) {
+			ready = append(ready, q)
+		}
+	}
+	r.mu.Unlock()
+	for _, q := range ready {
+		r.answer(q)
+	}
+}
+
+// answer answers q, unless that has been done.
+func (r *run) answer(q *question) {
+	r.mu.Lock()
+	at := -1
+	for i, w := range r.waiting {
+		if w == q {
+			at = i
+		}
+	}
+	if at < 0 {
+		r.mu.Unlock()
+		return
+	}
+	r.waiting = append(r.waiting[:at], r.waiting[at+1:]...)
+	lines := r.tail.lines()
+	for _, open := range r.open {
+		if open != "" {
+			lines = append(lines, open)
+		}
+	}
+	lines = lines[max(0, len(lines)-r.log.set.opts.Tail):]
+	r.mu.Unlock()
+	q.timer.Stop()
+	q.done(lines)
+}
+
+// stream is one pipe. Only its pump uses what isn't atomic.
+type stream struct {
+	run      *run
+	index    int // 0 stdout, 1 stderr
+	file     *os.File
+	raw      syscall.RawConn
+	ready    func(fd uintptr) bool // s.read; made once, so that waiting allocates nothing
+	lines    lines
+	stopping atomic.Bool
+
+	buf   *[]byte // only while there is something in it
+	n     int
+	err   error
+	total uint64 // bytes read
+
+	seen   uint64 // number of questions that are answered for this stream
+	target uint64 // total at which the questions up to goal are
+	goal   uint64
+}
+
+// wake makes the pump look at its orders. It doesn't block.
+func (s *stream) wake() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// stop makes the pump end when it has read what is in the pipe now.
+func (s *stream) stop() {
+	s.stopping.Store(true)
+	s.wake()
+}
+
+// pump reads the pipe until its end.
+func (s *stream) pump() {
+	set := s.run.log.set
+	defer set.ended(s)
+	defer s.file.Close()
+	last := uint64(math.MaxUint64) // total at which to stop
+	for {
+		asked, stopping := s.run.asked.Load(), s.stopping.Load()
+		err := s.raw.Read(s.ready)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			// Orders are given before the deadline is set, so none can be missed between these two lines.
+			_ = s.file.SetReadDeadline(time.Time{})
+			continue
+		}
+		pause := err == nil && errors.Is(s.err, unix.EAGAIN)
+		if err != nil || s.n == 0 && !pause || pause && stopping {
+			break // at its end, broken, or told to stop
+		}
+		if s.n > 0 {
+			s.total += uint64(s.n)
+			s.deliver(s.lines.feed(*s.buf, s.n))
+			s.release()
+		}
+		if stopping && last == math.MaxUint64 {
+			last = s.total + s.queued()
+		}
+		if s.total >= last {
+			break
+		}
+		s.progress(asked, pause)
+	}
+	s.release()
+	s.deliver(s.lines.end())
+	s.run.reach(s.index, math.MaxUint64, nil)
+}
+
+// read is called by the poller's side of raw.Read, at once and then whenever the pipe may have something. A buffer is taken
+// only for the call that needs it.
+func (s *stream) read(fd uintptr) bool {
+	if s.buf == nil {
+		s.buf = s.run.log.set.inputs.Get().(*[]byte)
+	}
+	for {
+		s.n, s.err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
+		if s.err == nil {
+			return true
+		}
+		s.n = 0
+		switch {
+		case errors.Is(s.err, unix.EINTR):
+			continue
+		case errors.Is(s.err, unix.EAGAIN):
+			s.release()
+			return s.stopping.Load() || s.seen < s.run.asked.Load()
+		}
+		return true
+	}
+}
+
+func (s *stream) release() {
+	if s.buf != nil {
+		s.run.log.set.inputs.Put(s.buf)
+		s.buf = nil
+	}
+}
+
+// queued returns how many bytes are in the pipe.
+func (s *stream) queued() uint64 {
+	n := 0
+	_ = s.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return uint64(n)
+}
+
+// progress answers questions: asked were there before the last read, which found the pipe empty when pause is set.
+func (s *stream) progress(asked uint64, pause bool) {
+	if s.seen >= asked {
+		return
+	}
+	if s.goal <= s.seen {
+		s.goal, s.target = asked, s.total+s.queued()
+	}
+	switch {
+	case pause:
+		s.seen = asked
+	case s.total >= s.target:
+		s.seen = s.goal
+	default:
+		return
+	}
+	s.run.reach(s.index, s.seen, s.lines.carry)
+}
+
+// deliver gives whole lines to the sinks: the console first, because it never waits.
+func (s *stream) deliver(chunk []byte) {
+	if len(chunk) == 0 {
+		return
+	}
+	l := s.run.log
+	s.run.mu.Lock()
+	s.run.tail.add(chunk, l.set.opts.Tail)
+	s.run.open[s.index] = ""
+	s.run.mu.Unlock()
+	l.set.consoles[s.index].lines(&l.sources[s.index], chunk)
+	if l.file != nil {
+		buf := l.set.outputs.Get().(*[]byte)
+		l.file.lines(chunk, *buf)
+		l.set.outputs.Put(buf)
+	}
+	l.counters.bytes.Add(uint64(len(chunk)))
+	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
+}

@@ -1,0 +1,471 @@
+package logrotate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestBothSinks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs", "gateways", "coder")
+	out, errs := newSink(t), newSink(t)
+	s := New(Options{Stdout: out.file, Stderr: errs.file})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	if s.Open("gateway-coder", "x", "y") != l {
+		t.Error("Open of the same name made another log")
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the directory is made before there is a line")
+	}
+	stdout, stderr := pipes(t, l)
+	put(t, stdout, "⚕ Hermes Gateway Starting\n\nwith\rCR and \x00\xff\nno end")
+	stdout.Close()
+	until(t, "the end of stdout is in the file", func() bool { return l.Stats().Lines == 4 })
+	put(t, stderr, "from stderr\n")
+	stderr.Close()
+	closeSet(t, s)
+
+	want := []string{"⚕ Hermes Gateway Starting", "", "with\rCR and \x00\xff", "no end", "from stderr"}
+	wantLines(t, fileLines(t, filepath.Join(dir, Current)), want...)
+	if got, want := out.text(), strings.Join(want[:4], "\n")+"\n"; got != want {
+		t.Errorf("stdout: got %q, want %q", got, want)
+	}
+	if got := errs.text(); got != "from stderr\n" {
+		t.Errorf("stderr: got %q", got)
+	}
+	st, err := os.Stat(filepath.Join(dir, Current))
+	if err != nil || st.Mode() != 0o644 {
+		t.Errorf("mode of current: %v, %v", st.Mode(), err)
+	}
+	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("mode of the directory: %v, %v", st.Mode(), err)
+	}
+	if got := l.Stats(); got != (Stats{Lines: 5, Bytes: uint64(len(strings.Join(want, "\n")) + 1)}) {
+		t.Errorf("stats: %+v", got)
+	}
+	if _, _, err := l.Pipes(); err == nil {
+		t.Error("Pipes of a closed Set works")
+	}
+}
+
+func TestPipesAreFitForAChild(t *testing.T) {
+	s := New(Options{})
+	defer closeSet(t, s)
+	stdout, stderr := pipes(t, s.Open("x", "", ""))
+	for _, f := range []*os.File{stdout, stderr} {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw.Control(func(fd uintptr) {
+			if fl, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err != nil || fl&unix.O_NONBLOCK != 0 {
+				t.Errorf("%s: flags %#x, %v", f.Name(), fl, err)
+			}
+			if fl, err := unix.FcntlInt(fd, unix.F_GETFD, 0); err != nil || fl&unix.FD_CLOEXEC == 0 {
+				t.Errorf("%s: descriptor flags %#x, %v", f.Name(), fl, err)
+			}
+		})
+		f.Close()
+	}
+}
+
+// flood writes numbered lines of tag in pieces that don't care for lines.
+func flood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	var buf bytes.Buffer
+	for i := range lines {
+		fmt.Fprintf(&buf, "%s %d %s\n", tag, i, strings.Repeat("x", rnd.IntN(200)))
+		for buf.Len() > 4096 || i == lines-1 && buf.Len() > 0 {
+			if _, err := w.Write(buf.Next(1 + rnd.IntN(3000))); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}
+}
+
+var noticeFormat = regexp.MustCompile(`^\[hinit\] (\d+) lines of gateway-(\S+) not shown here; all are in \S+/current$`)
+
+// checkFlood wants lines 0 to n-1 of each tag, each once, whole and in order, and nothing else but exact notices where lines
+// are missing. Those name a gateway, so that is what a tag must begin with.
+func checkFlood(t testing.TB, where string, got []string, n int, tags ...string) {
+	t.Helper()
+	next := make(map[string]int)
+	for _, line := range got {
+		if m := noticeFormat.FindStringSubmatch(line); m != nil && where != "file" {
+			missing, _ := strconv.Atoi(m[1])
+			for _, tag := range tags {
+				if name, _, _ := strings.Cut(tag, "-"); name == m[2] {
+					next[tag] += missing
+				}
+			}
+			continue
+		}
+		var tag, rest string
+		var i int
+		if c, err := fmt.Sscanf(line, "%s %d %s", &tag, &i, &rest); c < 2 {
+			t.Fatalf("%s: torn line %.100q: %v", where, line, err)
+		}
+		if strings.Trim(rest, "x") != "" {
+			t.Fatalf("%s: mixed line %.100q", where, line)
+		}
+		if next[tag] != i {
+			t.Fatalf("%s: %s: got line %d, want %d", where, tag, i, next[tag])
+		}
+		next[tag]++
+	}
+	for _, tag := range tags {
+		if next[tag] != n {
+			t.Errorf("%s: %s: got %d lines, want %d", where, tag, next[tag], n)
+		}
+		delete(next, tag)
+	}
+	if len(next) > 0 {
+		t.Errorf("%s: unknown tags %v", where, next)
+	}
+}
+
+func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
+	const gateways, lines = 20, 700
+	dir := t.TempDir()
+	out, errs := newSink(t), newSink(t)
+	s := New(Options{MaxSize: 20_000, Archives: 1000, Stdout: out.file, Stderr: errs.file})
+	var wg sync.WaitGroup
+	var logs []*Log
+	var outTags, errTags []string
+	for g := range gateways {
+		name := fmt.Sprintf("g%d", g)
+		l := s.Open("gateway-"+name, name, filepath.Join(dir, name, Current))
+		logs = append(logs, l)
+		stdout, stderr := pipes(t, l)
+		for i, w := range []*os.File{stdout, stderr} {
+			tag := fmt.Sprintf("%s-%d", name, i)
+			if i == 0 {
+				outTags = append(outTags, tag)
+			} else {
+				errTags = append(errTags, tag)
+			}
+			wg.Go(func() {
+				defer w.Close()
+				flood(t, w, tag, lines, uint64(2*g+i))
+			})
+		}
+	}
+	wg.Wait()
+	closeSet(t, s)
+	for g := range gateways {
+		checkFlood(t, "file", stored(t, filepath.Join(dir, fmt.Sprintf("g%d", g))), lines, outTags[g], errTags[g])
+		if st := logs[g].Stats(); st.FileLost != 0 || st.LastError != "" || st.Lines != 2*lines {
+			t.Errorf("%s: %+v", logs[g].name, st)
+		}
+	}
+	text, _ := strings.CutSuffix(out.text(), "\n")
+	checkFlood(t, "stdout", strings.Split(text, "\n"), lines, outTags...)
+	text, _ = strings.CutSuffix(errs.text(), "\n")
+	checkFlood(t, "stderr", strings.Split(text, "\n"), lines, errTags...)
+}
+
+func TestOverlappingRuns(t *testing.T) {
+	const lines = 3000
+	dir := t.TempDir()
+	s := New(Options{MaxSize: 50_000, Archives: 1000})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	var wg sync.WaitGroup
+	var tags []string
+	for run := range 4 {
+		stdout, stderr := pipes(t, l)
+		for i, w := range []*os.File{stdout, stderr} {
+			tag := fmt.Sprintf("run%d-%d", run, i)
+			tags = append(tags, tag)
+			wg.Go(func() {
+				defer w.Close()
+				flood(t, w, tag, lines, uint64(run))
+			})
+		}
+	}
+	wg.Wait()
+	closeSet(t, s)
+	checkFlood(t, "file", stored(t, dir), lines, tags...)
+}
+
+func TestLongLineIsSplitInBothSinks(t *testing.T) {
+	dir := t.TempDir()
+	out := newSink(t)
+	s := New(Options{Stdout: out.file})
+	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	stderr.Close()
+	long := strings.Repeat("⚕é", 60_000) // 300,000 bytes
+	put(t, stdout, "before\n"+long+"\nafter\n"+long)
+	stdout.Close()
+	closeSet(t, s)
+	want := "before\n" + long + "\nafter\n" + long + "\n"
+	text := out.text()
+	if got := string(join([]byte(text))); got != want {
+		t.Errorf("console: got %d bytes, want %d", len(got), len(want))
+	}
+	got := fileLines(t, filepath.Join(dir, Current))
+	wantLines(t, got, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+	for _, line := range got {
+		if len(line) > 64<<10+len(SplitEnd)+len(SplitBegin) {
+			t.Errorf("a piece of %d bytes", len(line))
+		}
+	}
+	if len(got) != 12 {
+		t.Errorf("got %d pieces", len(got))
+	}
+}
+
+// ask returns the answer of Tail.
+func ask(t *testing.T, l *Log) []string {
+	t.Helper()
+	got := make(chan []string, 1)
+	l.Tail(func(lines []string) { got <- lines })
+	select {
+	case lines := <-got:
+		return lines
+	case <-time.After(5 * time.Second):
+		t.Fatal("Tail was never answered")
+		return nil
+	}
+}
+
+func TestTail(t *testing.T) {
+	s := New(Options{Tail: 3})
+	defer closeSet(t, s)
+	l := s.Open("x", "x", "")
+	wantLines(t, ask(t, l))
+	for run := range 2 { // the second must not see lines of the first
+		stdout, stderr := pipes(t, l)
+		for i := range 10 {
+			put(t, stdout, fmt.Sprintf("run %d line %d\n", run, i))
+			// Everything that is in the pipe now must be in the answer, while somebody holds the pipe.
+			want := []string{}
+			for j := max(0, i-2); j <= i; j++ {
+				want = append(want, fmt.Sprintf("run %d line %d", run, j))
+			}
+			wantLines(t, ask(t, l), want...)
+		}
+		put(t, stderr, strings.Repeat("e", 600))
+		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 8", run), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500))
+		put(t, stderr, " end\n")
+		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 8", run), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500))
+		put(t, stdout, "dying words")
+		closeAll(stdout, stderr)
+		until(t, "the pipes end", func() bool { return l.Stats().Lines == uint64(12*(run+1)) })
+		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500), "dying words")
+	}
+}
+
+func TestTailWhileAGrandchildFloods(t *testing.T) {
+	s := New(Options{Tail: 3})
+	l := s.Open("x", "x", filepath.Join(t.TempDir(), Current))
+	stdout, stderr := pipes(t, l)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		line := []byte(strings.Repeat("f", 99) + "\n")
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				stdout.Write(line)
+			}
+		}
+	})
+	until(t, "the flood has begun", func() bool { return l.Stats().Lines > 10 })
+	for range 20 {
+		put(t, stderr, "last words\n")
+		begin := time.Now()
+		if got := ask(t, l); len(got) != 3 {
+			t.Errorf("got %q", got)
+		}
+		if d := time.Since(begin); d > 2*time.Second { // 100 ms on a machine that has the time
+			t.Errorf("the answer took %v", d)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+}
+
+func TestDropAndOpenAgain(t *testing.T) {
+	dir := t.TempDir()
+	s := New(Options{MaxSize: 1000, Archives: 100})
+	path := filepath.Join(dir, Current)
+	first := s.Open("x", "x", path)
+	out1, err1 := pipes(t, first)
+	put(t, out1, "one\n")
+	s.Drop("x")
+	s.Drop("x")
+	if _, _, err := first.Pipes(); err == nil {
+		t.Error("Pipes of a dropped log works")
+	}
+	second := s.Open("x", "x", path)
+	if second == first {
+		t.Fatal("a dropped log is opened again")
+	}
+	if second.file != first.file {
+		t.Error("two sinks write to one path")
+	}
+	out2, err2 := pipes(t, second)
+	put(t, out1, "grandchild\n")
+	closeAll(out1, err1)
+	until(t, "the first log's lines", func() bool { return first.Stats().Lines == 2 })
+	put(t, out2, "two\n")
+	closeAll(out2, err2)
+	until(t, "the second log's line", func() bool { return second.Stats().Lines == 1 })
+	s.Drop("x")
+	until(t, "the file is released", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.files) == 0 && len(s.spare) == 1 && len(s.live) == 0
+	})
+	third := s.Open("y", "y", path)
+	if len(s.spare) != 0 {
+		t.Error("the spare writer isn't used again")
+	}
+	out3, err3 := pipes(t, third)
+	put(t, out3, "three\n")
+	closeAll(out3, err3)
+	closeSet(t, s)
+	got := fileLines(t, path)
+	slices.Sort(got[:1])
+	wantLines(t, got, "one", "grandchild", "two", "three")
+}
+
+func TestCloseWithAHeldPipe(t *testing.T) {
+	dir := t.TempDir()
+	out := newSink(t)
+	s := New(Options{Stdout: out.file})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	stdout, stderr := pipes(t, l)
+	defer closeAll(stdout, stderr)
+	put(t, stdout, "whole\nhalf")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := s.Close(ctx)
+	if err == nil || !strings.Contains(err.Error(), `"gateway-coder"`) {
+		t.Errorf("got %v", err)
+	}
+	if ctx.Err() != nil {
+		t.Error("Close took all the time there was")
+	}
+	wantLines(t, fileLines(t, filepath.Join(dir, Current)), "whole", "half")
+	if got := out.text(); got != "whole\nhalf\n" {
+		t.Errorf("console: %q", got)
+	}
+}
+
+func TestNoAllocationPerLine(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes sync.Pool forget")
+	}
+	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(Options{Stdout: w, Console: mode, MaxSize: 1 << 30})
+		stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(t.TempDir(), Current)))
+		const lines = 600
+		block := bytes.Repeat([]byte(strings.Repeat("x", 99)+"\n"), lines)
+		buf := make([]byte, 256<<10)
+		move := func(b []byte) {
+			stdout.Write(b)
+			for n := 0; n < bytes.Count(b, []byte{'\n'}); {
+				got, err := r.Read(buf)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += bytes.Count(buf[:got], []byte{'\n'})
+			}
+		}
+		if got := testing.AllocsPerRun(100, func() { move(block) }); got > lines/20 {
+			t.Errorf("%v: %v allocations for %d lines in one write", mode, got, lines)
+		}
+		// One line a batch.
+		if got := testing.AllocsPerRun(20, func() {
+			for range lines {
+				move(block[:100])
+			}
+		}); got > lines/20 {
+			t.Errorf("%v: %v allocations for %d single lines", mode, got, lines)
+		}
+		closeAll(stdout, stderr)
+		closeSet(t, s)
+		closeAll(r, w)
+	}
+}
+
+func TestSilentServicesHaveNoBuffers(t *testing.T) {
+	const services = 500
+	var before, after runtime.MemStats
+	s := New(Options{})
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	dir := t.TempDir()
+	var ends []*os.File
+	var logs []*Log
+	for i := range services {
+		l := s.Open(fmt.Sprintf("s%d", i), "", filepath.Join(dir, fmt.Sprint(i), Current))
+		stdout, stderr := pipes(t, l)
+		put(t, stdout, "hello\n")
+		ends = append(ends, stdout, stderr)
+		logs = append(logs, l)
+	}
+	until(t, "all have read", func() bool {
+		return !slices.ContainsFunc(logs, func(l *Log) bool { return l.Stats().Lines == 0 })
+	})
+	var heap, stack int64
+	until(t, "a silent service has given back its buffers", func() bool {
+		runtime.GC() // pools empty themselves in two collections
+		runtime.ReadMemStats(&after)
+		heap = (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / services
+		stack = (int64(after.StackInuse) - int64(before.StackInuse)) / services
+		return heap < 4<<10
+	})
+	t.Logf("a silent service: %d bytes of heap, %d of stacks", heap, stack)
+	closeAll(ends...)
+	closeSet(t, s)
+}
+
+func BenchmarkOneLine(b *testing.B) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	s := New(Options{Stdout: w})
+	stdout, stderr, err := s.Open("x", "x", filepath.Join(b.TempDir(), Current)).Pipes()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	in := bufio.NewReader(r)
+	for b.Loop() {
+		io.WriteString(stdout, "one line, through to the console\n")
+		if _, err := in.ReadSlice('\n'); err != nil {
+			b.Fatal(err)
+		}
+	}
+	closeAll(stdout, stderr)
+	closeSet(b, s)
+	w.Close()
+}

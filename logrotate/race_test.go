@@ -1,0 +1,5 @@
+//go:build race
+
+package logrotate
+
+const raceEnabled = true

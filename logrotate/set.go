@@ -1,0 +1,261 @@
+package logrotate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+)
+
+// readSize is how many bytes a pump reads at once: the default size of a pipe.
+const readSize = 64 << 10
+
+// Set is the log path of one init: the logs of all services and the console they share. Make one with [New].
+type Set struct {
+	opts     Options
+	consoles [2]*console // stdout, stderr
+	inputs   sync.Pool   // *[]byte, MaxLine of room for a carried line and then readSize
+	outputs  sync.Pool   // *[]byte, empty, for formatted lines
+
+	mu     sync.Mutex // never held across I/O
+	closed bool
+	logs   map[string]*Log
+	files  map[string]*file
+	live   map[*stream]struct{}
+	spare  []*lumberjack.Logger // their goroutines never end, so they are used again
+	idle   chan struct{}        // closed when live becomes empty after closed was set
+
+	background sync.WaitGroup // short goroutines
+}
+
+// New makes a Set and starts the console's goroutines. [Set.Close] ends them.
+func New(o Options) *Set {
+	o = o.withDefaults()
+	s := &Set{
+		opts:  o,
+		logs:  make(map[string]*Log),
+		files: make(map[string]*file),
+		live:  make(map[*stream]struct{}),
+		idle:  make(chan struct{}),
+	}
+	s.inputs.New = func() any {
+		b := make([]byte, o.MaxLine+readSize)
+		return &b
+	}
+	// Twice the input holds the timestamps of ordinary lines, so that a batch is one write, and any single line.
+	s.outputs.New = func() any {
+		b := make([]byte, 0, 2*(o.MaxLine+readSize))
+		return &b
+	}
+	s.consoles[0] = newConsole("stdout", o.Stdout, o)
+	s.consoles[1] = newConsole("stderr", o.Stderr, o)
+	return s
+}
+
+// Open returns the log of the service called name, and makes it when there is none. profile is what the console shows of
+// it (name, when it is empty), and file is the path of the file that is written; "" is console only. For a name that is
+// open already, the other arguments are ignored. Nothing is opened or made on disk before there is a line to write.
+//
+// Open doesn't block.
+func (s *Set) Open(name, profile, file string) *Log {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.logs[name]; l != nil {
+		return l
+	}
+	if profile == "" {
+		profile = name
+	}
+	l := &Log{set: s, name: name, profile: profile, path: file}
+	for i := range l.sources {
+		l.sources[i] = source{name: name, profile: profile, file: file, lost: &l.counters.consoleDropped}
+	}
+	if file != "" {
+		l.file = s.useFile(l)
+	}
+	s.logs[name] = l
+	return l
+}
+
+// useFile returns the sink of l's path. The caller holds mu.
+func (s *Set) useFile(l *Log) *file {
+	f := s.files[l.path]
+	if f == nil {
+		f = &file{set: s, path: l.path, fd: -1, service: l.name}
+		if n := len(s.spare); n > 0 {
+			f.lj, s.spare = s.spare[n-1], s.spare[:n-1]
+		} else {
+			f.lj = newLumberjack()
+		}
+		s.files[l.path] = f
+	}
+	f.refs++
+	f.uses++
+	return f
+}
+
+// releaseFile closes f when nobody uses it any more. It does I/O.
+func (s *Set) releaseFile(f *file) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// It leaves the map only when it is closed, so that there are never two sinks of one path. A new Log that takes it
+	// meanwhile may have opened it again, and may be gone again too.
+	for uses := uint64(0); f.refs == 1 && uses != f.uses; {
+		uses = f.uses
+		s.mu.Unlock()
+		if err := f.finish(); err != nil {
+			s.opts.Warn(f.service, err.Error())
+		}
+		s.mu.Lock()
+	}
+	f.refs--
+	if f.refs == 0 {
+		delete(s.files, f.path)
+		s.spare = append(s.spare, f.lj)
+	}
+}
+
+// Drop forgets the log called name: its goroutines end when its pipes do, then its file is closed. [Log.Pipes] of it fails
+// from now on, and Open of the same name makes a new log. Drop doesn't block; a name that isn't open is ignored.
+func (s *Set) Drop(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.logs[name]
+	if l == nil {
+		return
+	}
+	delete(s.logs, name)
+	l.dropped = true
+	if l.streams == 0 && !s.closed { // Close closes all files
+		s.retire(l)
+	}
+}
+
+// retire gives up l's file, in the background. The caller holds mu, and calls it once a Log.
+func (s *Set) retire(l *Log) {
+	if l.file != nil {
+		s.background.Go(func() { s.releaseFile(l.file) })
+	}
+}
+
+// began and ended count the streams that are read.
+func (s *Set) began(l *Log, streams ...*stream) {
+	for _, st := range streams {
+		s.live[st] = struct{}{}
+		l.streams++
+	}
+}
+
+func (s *Set) ended(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, st)
+	l := st.run.log
+	l.streams--
+	if l.streams == 0 && l.dropped {
+		s.retire(l)
+	}
+	if len(s.live) == 0 && s.closed {
+		close(s.idle)
+	}
+}
+
+// Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2), between those of the
+// services. Each Write is taken as whole lines; a missing last newline is added. Write never blocks and never fails; it
+// drops what there is no room for, with a notice, as it does for services. In the modes Prefixed and JSON the lines look
+// like those of a profile called "hinit".
+func (s *Set) Console(stream int) io.Writer {
+	c := s.consoles[0]
+	if stream == 2 {
+		c = s.consoles[1]
+	}
+	return &ownWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
+}
+
+// closeReserve is how long before the end of its context Close stops waiting for pipes that somebody keeps open, so that
+// what was read still reaches the sinks.
+const closeReserve = 200 * time.Millisecond
+
+// Close writes out everything: it waits until every pipe is at its end, then until files and console are written and
+// closed. Pipes that are still open shortly before ctx ends are read as far as there is something in them and closed;
+// Close names their services in its error. Without a deadline in ctx it waits for pipes until ctx is done, and then up to
+// 200 ms for the rest. No call but Stats and Tail works on a closed Set.
+func (s *Set) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	if len(s.live) == 0 {
+		close(s.idle)
+	}
+	s.mu.Unlock()
+
+	patience, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if end, ok := ctx.Deadline(); ok {
+		left := time.Until(end)
+		patience, cancel = context.WithTimeout(ctx, left-min(closeReserve, left/2))
+		defer cancel()
+	}
+	var errs []error
+	select {
+	case <-s.idle:
+	case <-patience.Done():
+		errs = append(errs, s.stop())
+	}
+
+	rest := ctx
+	if ctx.Err() != nil {
+		rest, cancel = context.WithTimeout(context.WithoutCancel(ctx), closeReserve)
+		defer cancel()
+	}
+	done := make(chan []error, 1)
+	go func() { done <- s.flush() }()
+	select {
+	case more := <-done:
+		return errors.Join(append(errs, more...)...)
+	case <-rest.Done():
+		return errors.Join(append(errs, fmt.Errorf("cannot finish the logs in time: %w", context.Cause(rest)))...)
+	}
+}
+
+// stop makes every pump end at the next pause of its pipe.
+func (s *Set) stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make(map[string]struct{})
+	for st := range s.live {
+		names[st.run.log.name] = struct{}{}
+		st.stop()
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open",
+		slices.Sorted(maps.Keys(names)))
+}
+
+// flush waits for the pumps and writes out the sinks.
+func (s *Set) flush() []error {
+	<-s.idle
+	s.background.Wait()
+	var errs []error
+	s.mu.Lock()
+	files := slices.Collect(maps.Values(s.files))
+	s.mu.Unlock()
+	for _, f := range files {
+		errs = append(errs, f.finish())
+	}
+	for _, c := range s.consoles {
+		c.close()
+	}
+	return errs
+}

@@ -1,0 +1,50 @@
+package logrotate
+
+import "bytes"
+
+// tailLine is how many bytes of a line are kept for exit reports.
+const tailLine = 500
+
+// tail keeps the last lines of one run. Slots grow to what they are given and are used again.
+type tail struct {
+	slots [][]byte
+	next  int
+}
+
+// add notes the lines of chunk, which ends with a newline. Only the last ones are looked at.
+func (t *tail) add(chunk []byte, limit int) {
+	if limit <= 0 {
+		return
+	}
+	start := len(chunk) - 1 // of the first line to keep, found from the end
+	for range limit {
+		start = bytes.LastIndexByte(chunk[:start], '\n')
+		if start < 0 {
+			break
+		}
+	}
+	for rest := chunk[start+1:]; len(rest) > 0; {
+		i := bytes.IndexByte(rest, '\n')
+		t.line(rest[:i], limit)
+		rest = rest[i+1:]
+	}
+}
+
+func (t *tail) line(line []byte, limit int) {
+	line = line[:min(len(line), tailLine)]
+	if len(t.slots) < limit {
+		t.slots = append(t.slots, bytes.Clone(line))
+		return
+	}
+	t.slots[t.next] = append(t.slots[t.next][:0], line...)
+	t.next = (t.next + 1) % limit
+}
+
+// lines returns the kept lines, oldest first.
+func (t *tail) lines() []string {
+	out := make([]string, 0, len(t.slots))
+	for i := range t.slots {
+		out = append(out, string(t.slots[(t.next+i)%len(t.slots)]))
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+package logrotate
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+func TestStamp(t *testing.T) {
+	var s stamp
+	base := time.Date(2026, 11, 21, 0, 8, 34, 0, time.Local)
+	for _, d := range []time.Duration{0, 1, 292924624, 999999999, time.Second, -time.Hour, 0, 24 * time.Hour} {
+		at := base.Add(d)
+		got := s.at(at)
+		if want := at.Format("2006-01-02 15:04:05.000000000") + "  "; string(got[:]) != want {
+			t.Errorf("%v: got %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestStampFollowsTimeZone(t *testing.T) {
+	zone, err := time.LoadLocation("America/New_York")
+	if err != nil {
+		t.Skip("no time zone data here")
+	}
+	old := time.Local
+	time.Local = zone
+	defer func() { time.Local = old }()
+	var s stamp
+	got := s.at(time.Date(2026, 11, 21, 0, 11, 42, 605472464, time.UTC))
+	if want := "2026-11-20 19:11:42.605472464  "; string(got[:]) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// cutAll feeds input to a fresh cutter in pieces and returns all that came out.
+func cutAll(input []byte, limit int, piece func() int) []byte {
+	l := lines{max: limit}
+	buf := make([]byte, limit+readSize)
+	var out []byte
+	for len(input) > 0 {
+		n := copy(buf[limit:], input[:min(piece(), len(input), readSize)])
+		out = append(out, l.feed(buf, n)...)
+		input = input[n:]
+	}
+	return append(out, l.end()...)
+}
+
+// join takes back the splits.
+func join(out []byte) []byte {
+	return bytes.ReplaceAll(out, []byte(SplitEnd+"\n"+SplitBegin), nil)
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("a\n\nbcd\nlast"), uint64(1), uint8(0))
+	f.Add(bytes.Repeat([]byte("é"), 700), uint64(2), uint8(3))
+	f.Add([]byte(strings.Repeat("x", 256)+"\n"+strings.Repeat("y", 257)+"\n"), uint64(3), uint8(255))
+	f.Fuzz(func(t *testing.T, input []byte, seed uint64, largest uint8) {
+		if bytes.Contains(input, []byte("[hinit")) {
+			return
+		}
+		const limit = 256
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		out := cutAll(input, limit, func() int { return 1 + rnd.IntN(int(largest)*4+1) })
+		want := bytes.Clone(input)
+		if len(want) > 0 && want[len(want)-1] != '\n' {
+			want = append(want, '\n')
+		}
+		if got := join(out); !bytes.Equal(got, want) {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+		for line := range bytes.Lines(out) {
+			if line[len(line)-1] != '\n' {
+				t.Fatalf("not whole: %q", line)
+			}
+			if n := len(line) - 1; n > limit+len(SplitBegin)+len(SplitEnd) {
+				t.Fatalf("a piece of %d bytes", n)
+			}
+			if utf8.Valid(input) && !utf8.Valid(line) {
+				t.Fatalf("cut within a character: %q", line)
+			}
+		}
+	})
+}
+
+func TestLinesSplitOnlyWhatIsTooLong(t *testing.T) {
+	exact, over := strings.Repeat("e", 256), strings.Repeat("o", 513)
+	for _, size := range []int{1, 7, 255, 256, 257, 4096} {
+		got := string(cutAll([]byte(exact+"\n"+over+"\nend\n"), 256, func() int { return size }))
+		want := exact + "\n" + over[:256] + SplitEnd + "\n" + SplitBegin + over[:256] + SplitEnd + "\n" + SplitBegin + "o\nend\n"
+		if got != want {
+			t.Errorf("pieces of %d: got %q", size, got)
+		}
+	}
+}
+
+func TestLinesKeepNoEmptyCarry(t *testing.T) {
+	l := lines{max: 256}
+	buf := make([]byte, 256+readSize)
+	for _, text := range []string{"begin", " end\n"} {
+		l.feed(buf, copy(buf[256:], text))
+	}
+	if l.carry != nil {
+		t.Errorf("carry of capacity %d is kept", cap(l.carry))
+	}
+}
+
+func TestTailRing(t *testing.T) {
+	var tl tail
+	var all []string
+	for i := range 50 {
+		var chunk strings.Builder
+		for j := range i % 7 {
+			line := strings.Repeat(string(rune('a'+j)), i*20)
+			chunk.WriteString(line + "\n")
+			all = append(all, line[:min(len(line), tailLine)])
+		}
+		if chunk.Len() > 0 {
+			tl.add([]byte(chunk.String()), 4)
+		}
+		wantLines(t, tl.lines(), all[max(0, len(all)-4):]...)
+	}
+}
+
+func TestAppendJSON(t *testing.T) {
+	for _, in := range []string{
+		"", "plain", `"quoted" \ back`, "tab\tcr\rnul\x00esc\x1b[0m", "⚕ Hermes é 😀", "cut \xf0\x9f\x98", "\xff\xfe",
+		"<&>",
+	} {
+		var got string
+		if err := json.Unmarshal(appendJSON(nil, in), &got); err != nil {
+			t.Errorf("%q: %v", in, err)
+		}
+		if want := string([]rune(in)); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestNextArchiveAlwaysAscends(t *testing.T) {
+	now := time.Date(2026, 11, 21, 0, 11, 36, 303_999_999, time.UTC)
+	names := []string{}
+	var last time.Time
+	for _, at := range []time.Time{now, now, now.Add(time.Millisecond), now.Add(-time.Hour), now, now.Add(time.Hour)} {
+		last = nextArchive(last, at)
+		names = append(names, archiveName(Current, last))
+	}
+	if names[0] != "current-2026-11-21T00-11-36.303" {
+		t.Errorf("first name is %q", names[0])
+	}
+	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Errorf("names don't ascend: %q", names)
+	}
+}
+
+func TestArchives(t *testing.T) {
+	dir := t.TempDir()
+	want := []string{
+		"@400000006b00e1dd1213c744.s", "@400000006b00e1de1213c744.u",
+		"current-2026-11-21T00-11-36.303", "current-2026-11-21T00-11-36.304",
+	}
+	others := []string{"current", "lock", "state", "current-2026", "current-2026-11-21T00-11-36.303.gz", "@400000006b00e1dd1213c744.t"}
+	for _, name := range slices.Concat(want, others) {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Archives(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		got[i] = filepath.Base(got[i])
+	}
+	wantLines(t, got, want...)
+	for _, name := range others {
+		if IsArchive(name) {
+			t.Errorf("%q is taken for an archive", name)
+		}
+	}
+}
+
+func TestConsoleModeNames(t *testing.T) {
+	for _, m := range []ConsoleMode{Raw, Prefixed, JSON, Off} {
+		if got, err := ParseConsoleMode(m.String()); err != nil || got != m {
+			t.Errorf("%v: got %v, %v", m, got, err)
+		}
+	}
+	if _, err := ParseConsoleMode("loud"); err == nil {
+		t.Error("an unknown mode is taken")
+	}
+}
