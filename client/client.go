@@ -1,0 +1,178 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+const (
+	// answerTime is how long hinit may take to answer what needs no waiting.
+	answerTime = 10 * time.Second
+	// workTime is the same for what reads many files.
+	workTime = time.Minute
+	// longestWait is the longest default of the server for a command that waits.
+	longestWait = 40 * time.Second
+	// maxReply bounds an answer, so that whatever listens on the socket cannot fill our memory.
+	maxReply = 64 << 20
+)
+
+// Client asks one hinit. Its methods block until hinit has answered, ctx ends, or hinit has taken so long that it counts
+// as unreachable: 10 seconds, a minute for Rescan and Reload, 10 seconds more than the timeout for commands that wait.
+type Client struct{ socket string }
+
+// New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.
+func New(socket string) *Client { return &Client{socket} }
+
+// Socket returns the path of the control socket.
+func (c *Client) Socket() string { return c.socket }
+
+// Status returns the state of hinit and of the named services, or of all. A name is a service (dashboard,
+// gateway-coder) or a profile (coder). The error is ErrUnknown if any name is.
+func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
+	var s Status
+	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names}}
+	return s, c.ask(ctx, q, &s)
+}
+
+// Service returns the state of one service, by its name or that of its profile.
+func (c *Client) Service(ctx context.Context, name string) (Service, error) {
+	var s Service
+	q := question{doing: fmt.Sprintf("get the status of %q", name), method: http.MethodGet}
+	return s, c.askService(ctx, q, name, "", &s)
+}
+
+// Wait says how long a command waits for its effect. The zero value does not wait.
+type Wait struct {
+	Wait    bool
+	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
+}
+
+// Start wants a service up. With wait it succeeds only when the service is up and one run of it has been for a second;
+// the error says how it ended instead. Without, it succeeds when the supervisor has taken the command in.
+func (c *Client) Start(ctx context.Context, name string, wait Wait) (Service, error) {
+	return c.command(ctx, "start", name, wait)
+}
+
+// Stop wants a service down. With wait it succeeds only when no process of it is alive.
+func (c *Client) Stop(ctx context.Context, name string, wait Wait) (Service, error) {
+	return c.command(ctx, "stop", name, wait)
+}
+
+// Restart ends a running service and starts it again, or starts one that is not running. With wait it succeeds only when
+// a new run has been up for a second.
+func (c *Client) Restart(ctx context.Context, name string, wait Wait) (Service, error) {
+	return c.command(ctx, "restart", name, wait)
+}
+
+func (c *Client) command(ctx context.Context, verb, name string, wait Wait) (Service, error) {
+	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime}
+	if wait.Wait {
+		q.limit += longestWait
+		if wait.Timeout > 0 {
+			q.limit = answerTime + wait.Timeout
+		}
+	}
+	q.body = Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond)}
+	var s Service
+	return s, c.askService(ctx, q, name, "/"+verb, &s)
+}
+
+// EventOptions choose events. The zero value is everything that is still kept.
+type EventOptions struct {
+	Since  uint64 // only events after this Seq
+	Last   int    // at most this many of the past; 0 is no limit, less is none
+	Follow bool   // go on with what happens from now
+}
+
+// Events calls fn for each event, oldest first, and returns its error if it has one. Without Follow it returns after the
+// last one; with Follow it returns nil when hinit ends the stream because it ends itself. fn runs in the caller's
+// goroutine; a slow one loses events, which an event with Lost set then tells.
+func (c *Client) Events(ctx context.Context, o EventOptions, fn func(Event) error) error {
+	q := question{doing: "read the events", method: http.MethodGet, path: "/v1/events", query: url.Values{}}
+	if o.Since > 0 {
+		q.query.Set("since", strconv.FormatUint(o.Since, 10))
+	}
+	if o.Last != 0 {
+		q.query.Set("last", strconv.Itoa(max(o.Last, 0)))
+	}
+	if o.Follow {
+		q.query.Set("follow", "1")
+	}
+	r, err := c.send(ctx, q)
+	if err != nil {
+		return explain(ctx, q, err)
+	}
+	defer r.close()
+	r.unlimited()
+	for lines := json.NewDecoder(r); ; {
+		var e Event
+		switch err := lines.Decode(&e); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return explain(ctx, q, c.broken(err))
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+}
+
+// Rescan makes hinit look at the profiles on disk now, and returns when it has.
+func (c *Client) Rescan(ctx context.Context) error {
+	return c.ask(ctx, question{doing: "look for profiles", method: http.MethodPost, path: "/v1/rescan", limit: workTime}, nil)
+}
+
+// Reload makes hinit read its configuration again and returns what changed, for people.
+func (c *Client) Reload(ctx context.Context) ([]string, error) {
+	var r ReloadReply
+	err := c.ask(ctx, question{doing: "reload", method: http.MethodPost, path: "/v1/reload", limit: workTime}, &r)
+	return r.Changes, err
+}
+
+// Config returns the effective configuration.
+func (c *Client) Config(ctx context.Context) ([]ConfigEntry, error) {
+	var r ConfigReply
+	err := c.ask(ctx, question{doing: "get the configuration", method: http.MethodGet, path: "/v1/config"}, &r)
+	return r.Entries, err
+}
+
+// Health says whether hinit does its work. A hinit that is not OK answers too: look at Health.OK.
+func (c *Client) Health(ctx context.Context) (Health, error) {
+	var h Health
+	return h, c.ask(ctx, question{doing: "get the health", method: http.MethodGet, path: "/v1/health"}, &h)
+}
+
+// askService asks a question about one service. The names that a path cannot hold are not sent; no service has them.
+func (c *Client) askService(ctx context.Context, q question, name, suffix string, answer *Service) error {
+	switch name {
+	case "", ".", "..":
+		message := fmt.Sprintf("no such profile or service %q; `hinit status` lists them", name)
+		return explain(ctx, q, &Error{Kind: KindUnknown, Message: message})
+	}
+	q.path = "/v1/services/" + url.PathEscape(name) + suffix
+	return c.ask(ctx, q, answer)
+}
+
+// ask sends a question and decodes the answer, unless that is nil.
+func (c *Client) ask(ctx context.Context, q question, answer any) error {
+	r, err := c.send(ctx, q)
+	if err != nil {
+		return explain(ctx, q, err)
+	}
+	defer r.close()
+	if answer == nil {
+		return nil
+	}
+	if err := json.NewDecoder(io.LimitReader(r, maxReply)).Decode(answer); err != nil {
+		return explain(ctx, q, c.broken(err))
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// connectTime bounds one attempt to connect. Only a full backlog makes a Unix socket wait at all.
+const connectTime = 2 * time.Second
+
+// Dial returns a client of the first candidate that accepts a connection. It blocks at most 2 seconds per candidate.
+// The error is ErrNotAllowed when none does and one of them may not be opened by this user, else ErrUnreachable.
+func Dial(candidates []string) (*Client, error) {
+	var failed *Error
+	for _, socket := range candidates {
+		c := New(socket)
+		conn, err := c.connect(context.Background())
+		if err == nil {
+			_ = conn.Close() // nothing was sent
+			return c, nil
+		}
+		if failed == nil || err.Kind == KindNotAllowed && failed.Kind != KindNotAllowed {
+			failed = err
+		}
+	}
+	switch {
+	case failed == nil:
+		failed = &Error{Kind: KindUnreachable, Message: "there is no socket to look for; set HINIT_RUNTIME_DIR"}
+	case failed.Kind == KindUnreachable && len(candidates) > 1:
+		failed.Message = fmt.Sprintf("no hinit listens on any of %s; is it running here?", quoted(candidates))
+	}
+	failed.doing = "reach hinit"
+	return nil, failed
+}
+
+func quoted(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = fmt.Sprintf("%q", w)
+	}
+	return strings.Join(out, ", ")
+}
+
+// connect opens a connection to the socket.
+func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
+	dialer := net.Dialer{Timeout: connectTime}
+	conn, err := dialer.DialContext(ctx, "unix", c.socket)
+	if err == nil && strings.HasPrefix(c.socket, "@") {
+		if err = trusted(conn); err != nil {
+			_ = conn.Close() // nothing was sent
+		}
+	}
+	switch {
+	case err == nil:
+		return conn, nil
+	case errors.Is(err, fs.ErrPermission):
+		message := fmt.Sprintf("this user may not open %q; ask as root or as the agent's user", c.socket)
+		return nil, &Error{Kind: KindNotAllowed, Message: message, cause: err}
+	}
+	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", c.socket, reason(err))
+	return nil, &Error{Kind: KindUnreachable, Message: message, cause: err}
+}
+
+// trusted checks who listens on an abstract socket. Anybody in the network namespace can take such a name, so it has to
+// be root, this user, or the owner of process 1.
+func trusted(conn net.Conn) error {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *syscall.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		cred, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		return nil
+	}
+	if info, err := os.Stat("/proc/1"); err == nil && info.Sys().(*syscall.Stat_t).Uid == cred.Uid {
+		return nil
+	}
+	return fmt.Errorf("uid %d has taken the name", cred.Uid)
+}
+
+// reason drops the address that a network error repeats.
+func reason(err error) error {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

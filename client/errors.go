@@ -1,0 +1,68 @@
+package client
+
+import "errors"
+
+// Kind says what sort of error it is. The values are those of the wire.
+type Kind string
+
+// The kinds of error.
+const (
+	KindUnknown     Kind = "unknown"     // no such profile or service
+	KindNotAllowed  Kind = "not-allowed" // the caller's user may not do this
+	KindBadRequest  Kind = "bad-request" // the request itself is wrong
+	KindStopping    Kind = "stopping"    // the container is shutting down
+	KindTimeout     Kind = "timeout"     // the wanted state was not reached in time; the command stays in force
+	KindFailed      Kind = "failed"      // it was tried and did not work
+	KindBusy        Kind = "busy"        // too many connections; nothing of the request was looked at
+	KindInternal    Kind = "internal"    // a fault of hinit, or an answer that is none
+	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client makes this
+)
+
+// Errors to compare with errors.Is.
+var (
+	ErrUnreachable = errors.New("hinit is not reachable")        // KindUnreachable and KindBusy
+	ErrNotAllowed  = errors.New("not allowed")                   // KindNotAllowed
+	ErrUnknown     = errors.New("no such profile or service")    // KindUnknown
+	ErrBadRequest  = errors.New("hinit refuses a wrong request") // KindBadRequest
+)
+
+// Error is what went wrong, for people (Message) and for programs (Kind). Message is the reason alone; Error puts before
+// it what cannot be done, as in `cannot start "coder": ...`.
+type Error struct {
+	Kind    Kind   `json:"kind"`
+	Message string `json:"message"`
+
+	doing string // what was tried, "" on the server's side
+	cause error
+}
+
+// ErrorReply is the body of every answer that is an error.
+type ErrorReply struct {
+	Error Error `json:"error"`
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.doing == "" {
+		return e.Message
+	}
+	return "cannot " + e.doing + ": " + e.Message
+}
+
+// Unwrap returns the system's error behind an unreachable socket, or nil.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Is makes errors.Is work with the Err values of this package.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case ErrUnreachable:
+		return e.Kind == KindUnreachable || e.Kind == KindBusy
+	case ErrNotAllowed:
+		return e.Kind == KindNotAllowed
+	case ErrUnknown:
+		return e.Kind == KindUnknown
+	case ErrBadRequest:
+		return e.Kind == KindBadRequest
+	}
+	return false
+}

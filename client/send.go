@@ -1,0 +1,145 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// question is a request to hinit.
+type question struct {
+	doing        string // what it is for, after "cannot"
+	method, path string
+	query        url.Values
+	body         any           // nil for none
+	limit        time.Duration // for the whole answer; 0 is answerTime
+}
+
+// reply is a good answer of which the body is still to be read.
+type reply struct {
+	io.Reader
+	unlimited func() // lifts the time limit, so that only the caller's context ends the body
+	close     func() // must be called
+}
+
+// busyPause is the wait before a connection that was refused for being one too many is tried again.
+const busyPause = 100 * time.Millisecond
+
+// send asks a question on a connection of its own. A hinit that is busy has not looked at it, so it is asked again until
+// the time for an answer is over.
+func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
+	if q.limit == 0 {
+		q.limit = answerTime
+	}
+	end := time.Now().Add(min(q.limit, answerTime))
+	for {
+		r, err := c.exchange(ctx, q)
+		if err == nil || err.Kind != KindBusy || time.Now().After(end) {
+			return r, err
+		}
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// exchange makes one request. The connection is not reused: that way nothing has to be closed or kept alive, and an
+// answer that hinit gives before it has read anything is an answer too.
+func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
+	request, err := q.request(ctx)
+	if err != nil {
+		return nil, &Error{Kind: KindInternal, Message: err.Error(), cause: err}
+	}
+	conn, fault := c.connect(ctx)
+	if fault != nil {
+		return nil, fault
+	}
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // fails only on a closed connection, which the next call tells
+	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	end := func() {
+		unhook()
+		_ = conn.Close() // what was written was answered
+	}
+	// A hinit that has no room answers and closes without reading: writing fails and the answer is there all the same.
+	written := request.Write(conn)
+	response, err := http.ReadResponse(bufio.NewReader(conn), request)
+	if err != nil {
+		end()
+		if written != nil {
+			err = written
+		}
+		return nil, c.broken(err)
+	}
+	if response.StatusCode < 200 || response.StatusCode > 299 {
+		defer end()
+		return nil, c.refusal(response)
+	}
+	return &reply{
+		Reader: response.Body, close: end,
+		unlimited: func() { _ = conn.SetDeadline(time.Time{}) },
+	}, nil
+}
+
+func (q question) request(ctx context.Context) (*http.Request, error) {
+	target := "http://hinit" + q.path
+	if query := q.query.Encode(); query != "" {
+		target += "?" + query
+	}
+	var content io.Reader
+	if q.body != nil {
+		b, err := json.Marshal(q.body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(b)
+	}
+	r, err := http.NewRequestWithContext(ctx, q.method, target, content)
+	if err == nil {
+		r.Close = true
+	}
+	return r, err
+}
+
+// refusal reads the error out of an answer.
+func (c *Client) refusal(response *http.Response) *Error {
+	var e ErrorReply
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxReply)).Decode(&e); err != nil || e.Error.Kind == "" {
+		return &Error{
+			Kind:    KindInternal,
+			Message: fmt.Sprintf("%q answers %q, but not as hinit does; is something else listening there?", c.socket, response.Status),
+		}
+	}
+	return &e.Error
+}
+
+// broken explains an exchange that ended half-way.
+func (c *Client) broken(err error) *Error {
+	var network net.Error
+	switch {
+	case errors.As(err, &network) && network.Timeout():
+		return &Error{Kind: KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.socket), cause: err}
+	case network != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.socket, reason(err))
+		return &Error{Kind: KindUnreachable, Message: message, cause: err}
+	}
+	return &Error{Kind: KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.socket, err), cause: err}
+}
+
+// explain gives an error its object, or the caller's own context the blame.
+func explain(ctx context.Context, q question, e *Error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))
+	}
+	e.doing = q.doing
+	return e
+}

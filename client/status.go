@@ -1,0 +1,105 @@
+package client
+
+import "time"
+
+// States of a service, as [Service.State] has them.
+const (
+	StateDown     = "down"     // not running, nothing pending
+	StateWaiting  = "waiting"  // wanted up, a need is not met yet
+	StateStarting = "starting" // being spawned
+	StateUp       = "up"       // its main process runs
+	StateStopping = "stopping" // told to end
+	StateKilling  = "killing"  // sent SIGKILL, not gone yet
+	StateBackoff  = "backoff"  // wanted up, waits before the next start
+	StateParked   = "parked"   // wanted up, not started again until its inputs change or somebody asks
+	StateFailed   = "failed"   // cannot be started as defined
+)
+
+// What [Service.Want] can be.
+const (
+	WantUp   = "up"
+	WantDown = "down"
+)
+
+// Kinds of service, as [Service.Kind] has them.
+const (
+	KindGateway = "gateway" // the gateway of a profile
+	KindService = "service" // any other service
+	KindCmd     = "cmd"     // the container's CMD
+)
+
+// StatusVersion is the version of the status document. It changes only when a key loses its meaning; keys may be added
+// at any time.
+const StatusVersion = 1
+
+// Status is the whole status document. No list in it is ever null.
+type Status struct {
+	Version  int       `json:"version"` // StatusVersion
+	Init     Init      `json:"init"`
+	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
+}
+
+// Init is hinit itself. Times are UTC in milliseconds.
+type Init struct {
+	PID           int        `json:"pid"`
+	Version       string     `json:"version"`
+	StartedAt     time.Time  `json:"started_at"`
+	Home          string     `json:"home"`      // the agent's home, which holds the profiles
+	Subreaper     bool       `json:"subreaper"` // it is not PID 1 and adopts orphans as a subreaper
+	UptimeSeconds float64    `json:"uptime_seconds"`
+	Stopping      bool       `json:"stopping"` // the container is shutting down
+	Orphans       uint64     `json:"orphans"`  // processes buried that nobody owned
+	Cmd           *Cmd       `json:"cmd"`      // null when the container has no CMD
+	Warnings      []string   `json:"warnings"` // what hinit cannot do in this container, for people
+	Boot          []BootStep `json:"boot"`     // in the order they ran
+}
+
+// Cmd is the container's CMD.
+type Cmd struct {
+	Argv  []string  `json:"argv"`
+	PID   int       `json:"pid"` // 0 when it does not run
+	Since time.Time `json:"since"`
+}
+
+// BootStep is one step of the container's start.
+type BootStep struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	Error   string  `json:"error"` // "" when it went well
+}
+
+// Service is the state of one service.
+type Service struct {
+	Name                string     `json:"name"`
+	Profile             string     `json:"profile"` // "" when it belongs to no profile
+	Kind                string     `json:"kind"`
+	State               string     `json:"state"`
+	Want                string     `json:"want"`
+	PID                 int        `json:"pid"` // main process, 0 when there is none
+	Since               time.Time  `json:"since"`
+	UptimeSeconds       float64    `json:"uptime_seconds"`       // how long it has been up, 0 in any other state
+	Restarts            int        `json:"restarts"`             // starts that followed an exit nobody asked for
+	ConsecutiveFailures int        `json:"consecutive_failures"` // fast exits in a row
+	NextStart           *time.Time `json:"next_start"`           // when it starts by itself, null when it does not
+	CrashLoop           bool       `json:"crash_loop"`           // too many fast exits; it goes on at the longest delay
+	Ready               bool       `json:"ready"`
+	LastExit            *Exit      `json:"last_exit"`    // null before the first exit
+	Log                 string     `json:"log"`          // path of its current log file, "" when it has none
+	Reason              string     `json:"reason"`       // why it is in this state, for people
+	MemoryBytes         uint64     `json:"memory_bytes"` // resident memory of the main process, 0 when unknown
+	Command             []string   `json:"command"`
+	Needs               []string   `json:"needs"` // what it waits for
+	Run                 uint64     `json:"run"`   // number of the current or last run, 0 before the first
+}
+
+// Exit is how a run ended, or why it could not begin.
+type Exit struct {
+	Code          *int      `json:"code"`   // null when a signal ended it or it never ran
+	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
+	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, spawn, replaced or health
+	At            time.Time `json:"at"`
+	Tail          []string  `json:"tail"`  // last log lines, oldest first; empty for callers that may not control hinit
+	Error         string    `json:"error"` // why it could not be started, "" when it was
+	UptimeSeconds float64   `json:"uptime_seconds"`
+	PID           int       `json:"pid"` // 0 when it never ran
+}

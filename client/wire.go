@@ -1,0 +1,56 @@
+package client
+
+import "time"
+
+// Event is one record of the history: a transition (From and To are set), the end of a run (Exit is set) or a remark.
+// An event with Lost set is none of these: it says how many events before the next one are gone, because the reader was
+// slower than the history is long.
+type Event struct {
+	Seq     uint64    `json:"seq"` // counts up from 1 without gaps for the life of hinit
+	At      time.Time `json:"at"`
+	Service string    `json:"service"` // "" when it is about the container
+	From    string    `json:"from"`
+	To      string    `json:"to"`
+	Reason  string    `json:"reason"`
+	PID     int       `json:"pid"`
+	Exit    *Exit     `json:"exit"`
+	Lost    uint64    `json:"lost,omitzero"`
+}
+
+// Lost is the line of the event stream that stands for events that are gone.
+type Lost struct {
+	Lost uint64 `json:"lost"`
+}
+
+// Command is the body of start, stop and restart. Every key is optional.
+type Command struct {
+	Wait      *bool `json:"wait,omitempty"`       // answer only when the wanted state was reached; true when absent
+	TimeoutMS int64 `json:"timeout_ms,omitempty"` // how long to wait; 0 is the default of the verb
+}
+
+// ConfigEntry is one effective value of the configuration.
+type ConfigEntry struct {
+	Key    string `json:"key"`
+	Value  any    `json:"value"`
+	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
+}
+
+// ConfigReply is the answer to a question for the configuration.
+type ConfigReply struct {
+	Entries []ConfigEntry `json:"entries"`
+}
+
+// ReloadReply is the answer to a reload.
+type ReloadReply struct {
+	Changes []string `json:"changes"` // what changed, for people
+}
+
+// Health says whether hinit does its work. Services in trouble do not make hinit unhealthy: restarting the container of
+// all profiles would not help the one that is broken.
+type Health struct {
+	OK       bool     `json:"ok"`       // the supervisor answers and the container is not shutting down
+	Reason   string   `json:"reason"`   // why not, "" when OK
+	Wanted   int      `json:"wanted"`   // services that are wanted up
+	Up       int      `json:"up"`       // those of them that are up
+	Troubled []string `json:"troubled"` // those of them that are parked, failed or in a crash loop
+}
