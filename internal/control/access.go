@@ -1,0 +1,99 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// peer is who is at the other end of a connection, as the kernel says (unix(7), SO_PEERCRED): the credentials of the
+// process that connected, at the time it did. A user that this user namespace does not know is the overflow user.
+type peer struct {
+	pid      int32
+	uid, gid uint32
+}
+
+// peerKey is where the context of a request keeps its peer.
+type peerKey struct{}
+
+// peerOf asks the kernel who has connected.
+func peerOf(c net.Conn) (peer, error) {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return peer{}, errors.New("not a socket")
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return peer{}, err
+	}
+	var cred *unix.Ucred
+	var failed error
+	// Inside Control the descriptor cannot be closed and reused by somebody else.
+	err = raw.Control(func(fd uintptr) {
+		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return peer{}, err
+	}
+	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
+}
+
+// access is what a route needs.
+type access int
+
+const (
+	mayRead    access = iota // looks
+	mayControl               // changes something, or shows what is not status
+)
+
+// class is a sort of caller.
+type class int
+
+const (
+	rootClass class = iota
+	agentClass
+	otherClass
+	classes
+)
+
+// policy decides who may do what.
+type policy struct {
+	self, agent uint32
+	others      bool // others may read
+}
+
+func newPolicy(o Options) policy {
+	return policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == OthersStatus}
+}
+
+func (p policy) classOf(who peer) class {
+	switch who.uid {
+	case 0:
+		return rootClass
+	case p.self, p.agent:
+		return agentClass
+	}
+	return otherClass
+}
+
+// check returns why who may not have access, or nil.
+func (p policy) check(who peer, need access) *client.Error {
+	if p.classOf(who) != otherClass || need == mayRead && p.others {
+		return nil
+	}
+	what := "control hinit"
+	if need == mayRead {
+		what = "read the status of hinit"
+	}
+	allowed := fmt.Sprintf("root and the agent's user (uid %d) may", p.agent)
+	if p.self != 0 && p.self != p.agent {
+		allowed = fmt.Sprintf("root, the agent's user (uid %d) and hinit's own (uid %d) may", p.agent, p.self)
+	}
+	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", who.uid, what, allowed)
+}

@@ -1,0 +1,343 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// at is a moment n seconds after the start of the golden world.
+func at(n float64) time.Time {
+	return time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(n * float64(time.Second)))
+}
+
+// goldenCore is a hinit with one service of every sort.
+func goldenCore() *fakeCore {
+	policyExit := &supervisor.Exit{
+		Run: 3, PID: 120, Code: 1, Cause: supervisor.CauseCrash, At: at(90), Uptime: 1500 * time.Millisecond,
+		Tail: []string{"<b>Traceback</b>", "KeyError: 'x'"},
+	}
+	core := newFakeCore(
+		&supervisor.Service{
+			Name: "gateway-coder", Profile: "coder", Kind: supervisor.KindGateway, Log: "/opt/data/logs/gateways/coder/current",
+			Command: []string{"hermes", "-p", "coder"}, State: supervisor.Up, Want: supervisor.WantUp, Reason: "started",
+			Since: at(91), PID: 4 << 20, Run: 4, Ready: true, Restarts: 1, Failures: 1, LastExit: policyExit,
+		},
+		&supervisor.Service{
+			Name: "gateway-default", Profile: "default", Kind: supervisor.KindGateway, State: supervisor.Backoff,
+			Want: supervisor.WantUp, Reason: "ended by signal 9", Since: at(99.5), Run: 9, Restarts: 5, Failures: 6,
+			CrashLoop: true, NextStart: at(130),
+			LastExit: &supervisor.Exit{Run: 9, PID: 130, Code: -1, Signal: 9, Cause: supervisor.CauseOOM, At: at(99.5)},
+		},
+		&supervisor.Service{
+			Name: "dashboard", Kind: supervisor.KindService, State: supervisor.Waiting, Want: supervisor.WantUp,
+			Reason: "waits for boot", Since: at(0), Needs: []string{"boot"},
+			LastExit: &supervisor.Exit{Run: 2, Code: -1, Cause: supervisor.CauseSpawn, Error: `cannot start "x"`, At: at(1)},
+		},
+		&supervisor.Service{
+			Name: "cmd", Kind: supervisor.KindCmd, Command: []string{"sleep", "infinity"}, State: supervisor.Up,
+			Want: supervisor.WantUp, Since: at(2), PID: 4<<20 + 1, Run: 1, Ready: true,
+		},
+	)
+	core.info = client.Init{PID: 1, Version: "1.2.3", StartedAt: at(0), Home: "/opt/data"}
+	return core
+}
+
+func TestStatusHasTheShapeThatWasPromised(t *testing.T) {
+	s := serve(t, goldenCore(), everyone, func(s *Server) { s.now = func() time.Time { return at(100) } })
+	code, body := s.curl(t, -1, "/v1/status")
+	if code != 200 {
+		t.Fatalf("%d %s", code, body)
+	}
+	const golden = "testdata/status.json"
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(golden, []byte(body), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", body, want)
+	}
+}
+
+func TestMemoryIsThatOfTheMainProcess(t *testing.T) {
+	s := serve(t, newFakeCore(gateway("me", supervisor.Up, func(v *supervisor.Service) { v.PID = os.Getpid() })), everyone)
+	v, err := s.client().Service(t.Context(), "me")
+	if err != nil || v.MemoryBytes < 1<<20 || v.MemoryBytes > 1<<40 {
+		t.Errorf("%d bytes, %v", v.MemoryBytes, err)
+	}
+}
+
+func TestNamesAreServicesThenProfiles(t *testing.T) {
+	odd := &supervisor.Service{Name: "coder", Kind: supervisor.KindService, State: supervisor.Up}
+	for _, tt := range []struct {
+		core *fakeCore
+		name string
+		want string
+	}{
+		{goldenCore(), "coder", "gateway-coder"},
+		{goldenCore(), "gateway-coder", "gateway-coder"},
+		{goldenCore(), "dashboard", "dashboard"},
+		{goldenCore(), "cmd", "cmd"},
+		{newFakeCore(gateway("coder", supervisor.Up), odd), "coder", "coder"},
+		{newFakeCore(odd, gateway("coder", supervisor.Up)), "gateway-coder", "gateway-coder"},
+	} {
+		s := serve(t, tt.core, everyone)
+		v, err := s.client().Service(t.Context(), tt.name)
+		if err != nil || v.Name != tt.want {
+			t.Errorf("%s: got %q, %v", tt.name, v.Name, err)
+		}
+	}
+	s := serve(t, goldenCore(), everyone)
+	st, err := s.client().Status(t.Context(), "dashboard", "gateway-coder", "coder")
+	if err != nil || len(st.Services) != 2 || st.Services[0].Name != "dashboard" || st.Services[1].Name != "gateway-coder" {
+		t.Errorf("got %+v, %v", st.Services, err)
+	}
+	if _, err := s.client().Status(t.Context(), "coder", "nobody"); !errors.Is(err, client.ErrUnknown) {
+		t.Errorf("an unknown name among others: %v", err)
+	}
+}
+
+func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
+	s := serve(t, goldenCore(), everyone)
+	for _, tt := range []struct {
+		args string
+		code int
+		body string // begins with
+	}{
+		{"/v1/services/x", 404, `{"error":{"kind":"unknown","message":"no such profile or service \"x\"; ` + "`hinit status`" + ` lists them"}}`},
+		{"-X POST /v1/services/x/start", 404, `{"error":{"kind":"unknown",`},
+		{"/v1/services/a%2Fb", 404, `{"error":{"kind":"unknown","message":"no such profile or service \"a/b\"`},
+		{"/v1/status?name=", 404, `{"error":{"kind":"unknown",`},
+		{"/v1/status?nmae=x", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"nmae\"; /v1/status takes name"}}`},
+		{"/v1/status?name=%zz", 400, `{"error":{"kind":"bad-request",`},
+		{"/v1/health?x=1", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"x\"; /v1/health takes none"}}`},
+		{"/v1/nothing", 404, `{"error":{"kind":"bad-request","message":"no such endpoint \"/v1/nothing\""}}`},
+		{"/", 404, `{"error":{"kind":"bad-request","message":"no such endpoint \"/\""}}`},
+		{"-X DELETE /v1/status", 405, `{"error":{"kind":"bad-request","message":"\"/v1/status\" takes GET, not DELETE"}}`},
+		{"/v1/rescan", 405, `{"error":{"kind":"bad-request","message":"\"/v1/rescan\" takes POST, not GET"}}`},
+		{"-d {} -X PUT /v1/services/coder/stop", 405, `{"error":`},
+		{"-d {\"wiat\":true} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request","message":"the body cannot be understood: json: unknown field \"wiat\""}}`},
+		{"-d {\"wait\":1} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},
+		{"-d [] /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},
+		{"-d {}{} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request","message":"the body goes on`},
+		{"-d {\"timeout_ms\":-1} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request","message":"timeout_ms is -1;`},
+		{"-d {\"timeout_ms\":3600001} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},
+		{"-d {\"timeout_ms\":1e99} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},
+		{"-d {\"wait\":true} -X POST /v1/rescan", 400, `{"error":{"kind":"bad-request",`},
+		{"-d x -X POST /v1/reload", 400, `{"error":{"kind":"bad-request",`},
+		{"/v1/events?since=-1", 400, `{"error":{"kind":"bad-request","message":"since is \"-1\"; it is a whole number"}}`},
+		{"/v1/events?since=5", 400, `{"error":{"kind":"bad-request","message":"event 5 has not happened, the newest is 0;`},
+		{"/v1/events?follow=yes", 400, `{"error":{"kind":"bad-request",`},
+	} {
+		code, body := s.curl(t, -1, strings.Split(tt.args, " ")...)
+		if code != tt.code || !strings.HasPrefix(body, tt.body) || !strings.HasSuffix(body, "}}\n") {
+			t.Errorf("%s: %d %s", tt.args, code, body)
+		}
+	}
+	if got := s.core.(*fakeCore).asked(); got != "" {
+		t.Errorf("a refused request had an effect: %s", got)
+	}
+	big := "{\"wait\":" + strings.Repeat(" ", maxBody) + "true}"
+	if code, body := s.curl(t, -1, "-d", big, "/v1/services/coder/stop"); code != 400 || !strings.Contains(body, "longer than 65536") {
+		t.Errorf("a big body: %d %s", code, body)
+	}
+}
+
+func TestCommandsReachTheCore(t *testing.T) {
+	core := goldenCore()
+	s := serve(t, core, everyone)
+	for _, args := range []string{
+		"-X POST /v1/services/coder/start", // has been up for long
+		"-d {\"wait\":false} /v1/services/coder/stop",
+		"-d {\"wait\":false,\"timeout_ms\":0} /v1/services/dashboard/restart",
+	} {
+		code, body := s.curl(t, -1, strings.Split(args, " ")...)
+		want := 202
+		if strings.HasSuffix(args, "start") && !strings.Contains(args, "false") {
+			want = 200
+		}
+		if code != want || !strings.HasPrefix(body, `{"name":`) {
+			t.Errorf("%s: %d %s", args, code, body)
+		}
+	}
+	if got := core.asked(); got != "start gateway-coder, stop gateway-coder, restart dashboard" {
+		t.Errorf("the core was asked: %s", got)
+	}
+}
+
+func TestErrorsOfTheCoreKeepTheirMeaning(t *testing.T) {
+	core := goldenCore()
+	s := serve(t, core, everyone)
+	for _, tt := range []struct {
+		err  error
+		code int
+		kind string
+	}{
+		{supervisor.ErrUnknown, 404, "unknown"},
+		{supervisor.ErrStopping, 503, "stopping"},
+		{supervisor.ErrCmd, 409, "failed"},
+		{fmt.Errorf("cannot reach it: %w", context.DeadlineExceeded), 504, "timeout"},
+		{errors.New("cannot write \"gateway_state.json\": no space left on device"), 409, "failed"},
+	} {
+		core.change(func() { core.effect = func(string, string) error { return tt.err } })
+		code, body := s.curl(t, -1, "-X", "POST", "/v1/services/coder/stop")
+		if code != tt.code || !strings.Contains(body, `"kind":"`+tt.kind+`"`) {
+			t.Errorf("%v: %d %s", tt.err, code, body)
+		}
+	}
+}
+
+func TestManagement(t *testing.T) {
+	core := goldenCore()
+	core.config = []client.ConfigEntry{{Key: "home", Value: "/opt/data", Origin: "env HERMES_HOME"}}
+	s := serve(t, core, everyone)
+	if code, body := s.curl(t, -1, "/v1/config"); code != 200 || body != `{"entries":[{"key":"home","value":"/opt/data","origin":"env HERMES_HOME"}]}`+"\n" {
+		t.Errorf("config: %d %s", code, body)
+	}
+	if code, body := s.curl(t, -1, "-X", "POST", "/v1/rescan"); code != 204 || body != "" {
+		t.Errorf("rescan: %d %q", code, body)
+	}
+	if code, body := s.curl(t, -1, "-X", "POST", "/v1/reload"); code != 200 || body != `{"changes":[]}`+"\n" {
+		t.Errorf("reload: %d %s", code, body)
+	}
+	core.change(func() {
+		core.reload = func() ([]string, error) { return nil, errors.New("hinit.yaml:3: unknown key \"x\"") }
+	})
+	if code, body := s.curl(t, -1, "-d", "{}", "/v1/reload"); code != 409 || !strings.Contains(body, `hinit.yaml:3`) {
+		t.Errorf("a bad reload: %d %s", code, body)
+	}
+	want := `{"ok":true,"reason":"","wanted":4,"up":2,"troubled":["gateway-default"]}` + "\n"
+	if code, body := s.curl(t, -1, "/v1/health"); code != 200 || body != want {
+		t.Errorf("health: %d %s", code, body)
+	}
+	core.change(func() { core.ping = func(context.Context) error { return context.DeadlineExceeded } })
+	if _, body := s.curl(t, -1, "/v1/health"); !strings.HasPrefix(body, `{"ok":false,"reason":"the supervisor does not answer`) {
+		t.Errorf("health of a stuck one: %s", body)
+	}
+}
+
+func TestAProfileMadeJustNowIsFound(t *testing.T) {
+	core := newFakeCore()
+	core.rescan = func(f *fakeCore) error {
+		f.set(gateway("new", supervisor.Up))
+		return nil
+	}
+	s := serve(t, core, everyone)
+	if _, err := s.client().Service(t.Context(), "new"); !errors.Is(err, client.ErrUnknown) {
+		t.Errorf("a question must not read the disk: %v", err)
+	}
+	if v, err := s.client().Start(t.Context(), "new", client.Wait{Wait: true}); err != nil || v.Name != "gateway-new" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	needRoot(t)
+	reads := []string{"/v1/status", "/v1/services/coder", "/v1/events", "/v1/health"}
+	controls := []string{
+		"-X POST /v1/services/coder/start", "-d {\"wait\":false} /v1/services/coder/stop",
+		"-d {\"wait\":false} /v1/services/coder/restart", "-X POST /v1/rescan", "-X POST /v1/reload", "/v1/config",
+	}
+	if n := len(reads) + len(controls); n != len(routes()) {
+		t.Fatalf("%d of %d routes are tried", n, len(routes()))
+	}
+	for _, tt := range []struct {
+		others         string
+		uid            int
+		mayR, mayWrite bool
+	}{
+		{OthersStatus, 0, true, true},
+		{OthersStatus, 10000, true, true},
+		{OthersStatus, 65534, true, false},
+		{OthersNone, 0, true, true},
+		{OthersNone, 10000, true, true},
+		{OthersNone, 65534, false, false},
+		{"nonsense", 65534, false, false},
+	} {
+		s := serve(t, goldenCore(), Options{AgentUID: 10000, Others: tt.others})
+		try := func(args string, may bool, verb string) {
+			code, body := s.curl(t, tt.uid, strings.Split(args, " ")...)
+			if may && (code < 200 || code > 299) {
+				t.Errorf("others %s, uid %d: %s: %d %s", tt.others, tt.uid, args, code, body)
+			}
+			want := fmt.Sprintf(`{"error":{"kind":"not-allowed","message":"uid %d may not %s; root and the agent's user (uid 10000) may"}}`, tt.uid, verb)
+			if !may && (code != 403 || strings.TrimSpace(body) != want) {
+				t.Errorf("others %s, uid %d: %s: %d %s", tt.others, tt.uid, args, code, body)
+			}
+		}
+		for _, args := range reads {
+			try(args, tt.mayR, "read the status of hinit")
+		}
+		for _, args := range controls {
+			try(args, tt.mayWrite, "control hinit")
+		}
+		if asked := s.core.(*fakeCore).asked(); tt.mayWrite == (asked == "") {
+			t.Errorf("others %s, uid %d: the core was asked %q", tt.others, tt.uid, asked)
+		}
+	}
+}
+
+func TestLogLinesAreNotForStrangers(t *testing.T) {
+	needRoot(t)
+	s := serve(t, goldenCore(), everyone)
+	for uid, want := range map[int]bool{10000: true, 65534: false} {
+		for _, path := range []string{"/v1/status", "/v1/services/coder"} {
+			_, body := s.curl(t, uid, path)
+			if got := strings.Contains(body, "Traceback"); got != want {
+				t.Errorf("uid %d: %s", uid, body)
+			}
+		}
+	}
+}
+
+func TestAPanicIsAnAnswerAndIsReported(t *testing.T) {
+	core := goldenCore()
+	core.effect = func(string, string) error { panic("ouch") }
+	reports := make(chan string, 1)
+	s := serve(t, core, Options{Log: func(m string) { reports <- m }})
+	code, body := s.curl(t, -1, "-X", "POST", "/v1/services/coder/stop")
+	if code != 500 || !strings.Contains(body, `"kind":"internal"`) || strings.Contains(body, "ouch") {
+		t.Errorf("%d %s", code, body)
+	}
+	if m := <-reports; !strings.Contains(m, "POST /v1/services/coder/stop: ouch") {
+		t.Errorf("reported: %s", m)
+	}
+	if code, _ := s.curl(t, -1, "/v1/health"); code != 200 {
+		t.Errorf("afterwards: %d", code)
+	}
+}
+
+func TestAFailedStartSaysWhatHappened(t *testing.T) {
+	core := newLoopCore(t)
+	core.procs.set(func() { core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"} })
+	s := serve(t, core, everyone)
+	core.add(t, "coder", supervisor.WantDown)
+	go func() {
+		for core.Snapshot().Find("gateway-coder").State != supervisor.Up && t.Context().Err() == nil {
+			<-time.After(time.Millisecond)
+		}
+		core.procs.end(core.Snapshot().Find("gateway-coder").Run, 78, 0)
+	}()
+	code, body := s.curl(t, -1, "-d", `{"wait":true,"timeout_ms":20000}`, "/v1/services/coder/start")
+	want := `{"error":{"kind":"failed","message":"gateway-coder is parked: exited with code 78 (config); ` +
+		`last lines: \"reading config.yaml\", \"error: model: \\\"\\\" is not a model\""}}` + "\n"
+	if code != 409 || body != want {
+		t.Errorf("%d %s", code, body)
+	}
+	code, body = s.curl(t, -1, "-X", "POST", "/v1/services/gateway-coder/stop")
+	if code != 200 || !strings.Contains(body, `"state":"down","want":"down","pid":0`) {
+		t.Errorf("stop: %d %s", code, body)
+	}
+}

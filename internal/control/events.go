@@ -1,0 +1,131 @@
+package control
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// batch is how many events are held for a client at a time.
+const batch = 64
+
+// getEvents streams the history, one JSON object a line. since=N begins after event N, last=N gives at most N of the
+// past, follow=1 goes on with what happens. Without since and last it is everything that is kept. A reader that falls
+// behind by more than the history is long gets a line that says how many it has lost.
+func getEvents(s *Server, r *request) (reply, error) {
+	query, err := queryOf(r, "since", "last", "follow")
+	if err != nil {
+		return reply{}, err
+	}
+	ring := s.core.History()
+	newest := ring.Last()
+	var cursor uint64
+	if query.Has("since") {
+		if cursor, err = number(query.Get("since"), "since"); err != nil {
+			return reply{}, err
+		}
+		if cursor > newest {
+			return reply{}, refuse(client.KindBadRequest,
+				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
+		}
+	} else if kept, _ := ring.Since(0); len(kept) > 0 {
+		cursor = kept[0].Seq - 1 // the older ones were not asked for, so they are not lost
+	}
+	if query.Has("last") {
+		last, err := number(query.Get("last"), "last")
+		if err != nil {
+			return reply{}, err
+		}
+		cursor = max(cursor, newest-min(newest, last))
+	}
+	follow := query.Get("follow")
+	switch follow {
+	case "", "0", "1":
+	default:
+		return reply{}, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", follow)
+	}
+	return reply{stream: func(w http.ResponseWriter) { s.events(w, r, cursor, follow == "1") }}, nil
+}
+
+func number(text, name string) (uint64, error) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, refuse(client.KindBadRequest, "%s is %q; it is a whole number", name, text)
+	}
+	return n, nil
+}
+
+// events writes what is after cursor and, with follow, what comes. It returns when there is no more, when the client does
+// not take it in, or when the server ends; what happened until then is written first.
+func (s *Server) events(w http.ResponseWriter, r *request, cursor uint64, follow bool) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
+	ring := s.core.History()
+	for {
+		ending := !follow || r.Context().Err() != nil
+		news := ring.News()
+		records, lost := ring.Since(cursor)
+		more := len(records) > batch
+		if more { // what a slow client makes us keep is small
+			records = slices.Clone(records[:batch])
+		}
+		if lost > 0 {
+			out.write(client.Lost{Lost: lost})
+			cursor += lost
+		}
+		for i := range records {
+			out.write(eventView(&records[i]))
+			cursor = records[i].Seq
+		}
+		out.end()
+		switch {
+		case out.err != nil, ending && !more:
+			return
+		case more:
+			continue
+		}
+		select {
+		case <-news:
+		case <-r.Context().Done():
+		}
+	}
+}
+
+// lines writes JSON lines to a client that may be slow: each has its own deadline, and the first that fails is the last.
+type lines struct {
+	server *Server
+	w      http.ResponseWriter
+	flush  *http.ResponseController
+	err    error
+}
+
+func (l *lines) write(v any) {
+	if l.err != nil {
+		return
+	}
+	l.server.allowWrite(l.w)
+	l.err = encoder(l.w).Encode(v)
+}
+
+// end hands over what is buffered.
+func (l *lines) end() {
+	if l.err == nil {
+		l.server.allowWrite(l.w)
+		l.err = l.flush.Flush()
+	}
+}
+
+func eventView(rec *supervisor.Record) client.Event {
+	e := client.Event{
+		Seq: rec.Seq, At: wireTime(rec.At), Service: rec.Service, From: string(rec.From), To: string(rec.To),
+		Reason: rec.Reason, PID: rec.PID,
+	}
+	if rec.Exit != nil {
+		e.Exit = exitView(rec.Exit)
+		e.Exit.Tail = []string{} // the history keeps none
+	}
+	return e
+}

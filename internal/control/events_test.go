@@ -1,0 +1,226 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// churn makes events: each round is a start and a stop.
+func churn(t *testing.T, core *loopCore, rounds int) {
+	t.Helper()
+	for range rounds {
+		for _, verb := range []string{"start", "stop"} {
+			if err := core.Command(t.Context(), verb, "gateway-x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func seqs(t *testing.T, body string) (list []uint64, lost uint64) {
+	t.Helper()
+	for line := range strings.Lines(body) {
+		var e client.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if e.Lost > 0 {
+			lost += e.Lost
+			continue
+		}
+		list = append(list, e.Seq)
+	}
+	return list, lost
+}
+
+func TestEventsOfThePast(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone)
+	core.add(t, "x", supervisor.WantUp)
+	newest := core.History().Last()
+	if newest != 3 { // registered, starting, up
+		t.Fatalf("%d events", newest)
+	}
+	for _, tt := range []struct {
+		query, want string
+	}{
+		{"", "[1 2 3]"},
+		{"?since=0", "[1 2 3]"},
+		{"?since=1", "[2 3]"},
+		{"?since=3", "[]"},
+		{"?last=0", "[]"},
+		{"?last=1", "[3]"},
+		{"?last=99", "[1 2 3]"},
+		{"?since=2&last=2&follow=0", "[3]"},
+	} {
+		code, body := s.curl(t, -1, "/v1/events"+tt.query)
+		if got, lost := seqs(t, body); code != 200 || lost != 0 || fmt.Sprint(got) != tt.want {
+			t.Errorf("%s: %d %v, lost %d", tt.query, code, got, lost)
+		}
+	}
+	_, body := s.curl(t, -1, "/v1/events?last=1")
+	var e map[string]any
+	if err := json.Unmarshal([]byte(body), &e); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]any{
+		"seq": 3.0, "service": "gateway-x", "from": "starting", "to": "up", "reason": "started", "pid": float64(4<<20 + 1), "exit": nil,
+	} {
+		if got, ok := e[key]; !ok || got != want {
+			t.Errorf("%s: got %v, want %v", key, got, want)
+		}
+	}
+	if _, ok := e["lost"]; ok || len(e) != 8 {
+		t.Errorf("keys: %v", e)
+	}
+}
+
+func TestAnExitIsAnEventWithItsCause(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone)
+	core.add(t, "x", supervisor.WantUp)
+	core.procs.end(core.Snapshot().Find("gateway-x").Run, 78, 0)
+	until(t, "parked", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Parked })
+	var exit *client.Exit
+	err := s.client().Events(t.Context(), client.EventOptions{}, func(e client.Event) error {
+		if e.Exit != nil {
+			exit = e.Exit
+		}
+		return nil
+	})
+	if err != nil || exit == nil || *exit.Code != 78 || exit.Signal != nil || exit.Cause != "config" || exit.Tail == nil {
+		t.Errorf("%+v, %v", exit, err)
+	}
+}
+
+func TestEventsThatAreGoneAreTold(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone)
+	core.add(t, "x", supervisor.WantDown)
+	churn(t, core, 500)
+	until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
+	newest := core.History().Last()
+	if newest < 2000 {
+		t.Fatalf("%d events are too few for this test", newest)
+	}
+	_, body := s.curl(t, -1, "/v1/events?since=0")
+	got, lost := seqs(t, body)
+	if lost != newest-1024 || len(got) != 1024 || got[0] != lost+1 || !strings.HasPrefix(body, `{"lost":`) {
+		t.Errorf("since 0: lost %d, got %d", lost, len(got))
+	}
+	_, body = s.curl(t, -1, "/v1/events")
+	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024 {
+		t.Errorf("everything: lost %d, got %d", lost, len(got))
+	}
+}
+
+func TestFollowingWithCurl(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone)
+	core.add(t, "x", supervisor.WantDown)
+	path, err := exec.LookPath("curl")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	next := core.History().Last() + 1
+	url := fmt.Sprintf("http://hinit/v1/events?since=%d&follow=1", next-1)
+	cmd := exec.CommandContext(t.Context(), path, "-sSN", "--unix-socket", s.socket, url)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "connected", func() bool { return s.connections() == 1 })
+	lines := bufio.NewScanner(out)
+	for range 3 { // each arrives before the next happens
+		churn(t, core, 1)
+		until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
+		for last := core.History().Last(); next <= last; next++ {
+			if !lines.Scan() {
+				t.Fatalf("the stream ended: %v", lines.Err())
+			}
+			if got, _ := seqs(t, lines.Text()); len(got) != 1 || got[0] != next {
+				t.Fatalf("got %s, want %d", lines.Text(), next)
+			}
+		}
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if lines.Scan() {
+		t.Errorf("after the end: %s", lines.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("curl does not find the stream well ended: %v", err)
+	}
+}
+
+// connections counts those that are open.
+func (s *served) connections() (n int32) {
+	for i := range s.places.taken {
+		n += s.places.taken[i].Load()
+	}
+	return n
+}
+
+func TestTheClientFollows(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone)
+	core.add(t, "x", supervisor.WantUp)
+	ctx, cancel := context.WithCancel(t.Context())
+	var got []uint64
+	err := s.client().Events(ctx, client.EventOptions{Last: 1, Follow: true}, func(e client.Event) error {
+		got = append(got, e.Seq)
+		switch len(got) {
+		case 1:
+			churn(t, core, 1)
+		case 3:
+			cancel()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) || len(got) < 3 || got[0] != 3 || got[2] != 5 {
+		t.Errorf("%v, %v", got, err)
+	}
+	until(t, "the connection is closed", func() bool { return s.connections() == 0 })
+}
+
+func TestAFollowerThatDoesNotReadIsDroppedAndHoldsUpNobody(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone, func(s *Server) { s.sendTime = 100 * time.Millisecond })
+	core.add(t, "x", supervisor.WantDown)
+	c, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /v1/events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "connected", func() bool { return s.connections() == 1 })
+	until(t, "dropped", func() bool {
+		churn(t, core, 20)
+		return s.connections() == 0
+	})
+	if _, err := s.client().Health(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

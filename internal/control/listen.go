@@ -1,0 +1,187 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPath is the longest path a Unix socket can have: sun_path holds 108 bytes with its final zero (unix(7)).
+const maxPath = 107
+
+// probeTime bounds the question whether a socket that exists is alive.
+const probeTime = time.Second
+
+// Listen returns a listener on a Unix socket: a path, or an abstract name that begins with "@" (which every process of
+// the network namespace can reach, and none can take away).
+//
+// The socket file has mode 0666: who may do what is decided for each connection by its credentials, so the mode would
+// only keep people from being told that they may not. Its directory must belong to root or to the user of this process
+// and must not be writable by others, unless it is sticky; else somebody could put another socket in its place. A socket
+// that nobody listens on is replaced, one that answers is an error. (Two that replace the same dead socket in the same
+// instant can both believe that they listen.) Closing the listener removes the file if it is still its own.
+//
+// It blocks for as long as the file system does, and at most a second for an existing socket to answer.
+func Listen(path string) (net.Listener, error) {
+	l, err := listen(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %q: %w", path, err)
+	}
+	return l, nil
+}
+
+func listen(path string) (net.Listener, error) {
+	if strings.HasPrefix(path, "@") {
+		l, err := net.ListenUnix("unix", unixAddr(path))
+		if errors.Is(err, unix.EADDRINUSE) {
+			return nil, errAlive(path)
+		}
+		return l, plain(err)
+	}
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("the path has %d bytes and a socket's can have %d; set HINIT_RUNTIME_DIR to a shorter one", len(path), maxPath)
+	}
+	dir, err := safeDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	// From here on the directory is the one that was checked, whatever happens to its name.
+	l, err := listenIn(dir, filepath.Base(path), path)
+	if err != nil {
+		_ = dir.Close() // it was only looked at
+		return nil, err
+	}
+	return l, nil
+}
+
+// listenIn makes the socket base in dir, which is known to others as path.
+func listenIn(dir *os.File, base, path string) (*listener, error) {
+	addr := unixAddr("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base)
+	if err := clearStale(dir, base, path, addr); err != nil {
+		return nil, err
+	}
+	u, err := net.ListenUnix("unix", addr)
+	if err != nil {
+		if errors.Is(err, unix.EADDRINUSE) {
+			return nil, errAlive(path)
+		}
+		return nil, plain(err)
+	}
+	u.SetUnlinkOnClose(false)
+	l := &listener{UnixListener: u, dir: dir, base: base, path: path}
+	if err := errors.Join(
+		unix.Fchmodat(int(dir.Fd()), base, 0o666, 0),
+		unix.Fstatat(int(dir.Fd()), base, &l.stat, unix.AT_SYMLINK_NOFOLLOW),
+	); err != nil {
+		_ = u.Close() // the error that matters is already there
+		return nil, err
+	}
+	return l, nil
+}
+
+// clearStale removes a socket that nobody listens on.
+func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
+	fd := int(dir.Fd())
+	var st unix.Stat_t
+	switch err := unix.Fstatat(fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
+		return errors.New("it exists and is not a socket; move it away")
+	}
+	dialer := net.Dialer{Timeout: probeTime}
+	conn, err := dialer.DialContext(context.Background(), "unix", addr.Name)
+	switch {
+	case err == nil:
+		_ = conn.Close() // it was only to see who is there
+		return errAlive(path)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return unix.Unlinkat(fd, base, 0)
+	case errors.Is(err, unix.EAGAIN): // its backlog is full, so somebody has one
+		return errAlive(path)
+	}
+	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", plain(err))
+}
+
+// safeDir opens a directory in which nobody but root and this user can replace a file of ours.
+func safeDir(name string) (*os.File, error) {
+	dir, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkDir(dir, os.Geteuid()); err != nil {
+		_ = dir.Close() // it was only looked at
+		return nil, err
+	}
+	return dir, nil
+}
+
+func checkDir(dir *os.File, self int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return err
+	}
+	others := uint32(0o022)
+	if self != 0 { // with the umask 002 of many desktops, the group is the user's own
+		others = 0o002
+	}
+	switch {
+	case st.Uid != 0 && int(st.Uid) != self:
+		return fmt.Errorf("directory %q belongs to uid %d, who could replace the socket; set HINIT_RUNTIME_DIR to another", dir.Name(), st.Uid)
+	case st.Mode&others != 0 && st.Mode&unix.S_ISVTX == 0:
+		return fmt.Errorf("directory %q has mode %04o, so others could replace the socket; take their right to write away",
+			dir.Name(), st.Mode&0o7777)
+	}
+	return nil
+}
+
+func unixAddr(name string) *net.UnixAddr { return &net.UnixAddr{Name: name, Net: "unix"} }
+
+func errAlive(path string) error {
+	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
+}
+
+// plain drops the address that a network error repeats.
+func plain(err error) error {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+// listener is a socket that was made by way of an open directory.
+type listener struct {
+	*net.UnixListener
+	dir        *os.File
+	base, path string
+	stat       unix.Stat_t
+	once       sync.Once
+	err        error
+}
+
+// Addr returns the address under which clients find the socket.
+func (l *listener) Addr() net.Addr { return unixAddr(l.path) }
+
+// Close removes the socket file, if it is still this one, and stops listening.
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		fd := int(l.dir.Fd())
+		var st unix.Stat_t
+		if unix.Fstatat(fd, l.base, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Dev == l.stat.Dev && st.Ino == l.stat.Ino {
+			l.err = unix.Unlinkat(fd, l.base, 0)
+		}
+		l.err = errors.Join(l.err, l.UnixListener.Close(), l.dir.Close())
+	})
+	return l.err
+}

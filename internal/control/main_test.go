@@ -1,0 +1,402 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"hinit/client"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv("CONTROL_TEST_HOG"); socket != "" {
+		hog(socket)
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// hog opens more connections than there is room for, says so, and keeps them until its input ends.
+func hog(socket string) {
+	var conns []net.Conn
+	for range 2 * maxConns {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		conns = append(conns, c)
+	}
+	fmt.Println("holding", len(conns))
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(conns)
+}
+
+// fakeCore is a hinit whose state a test sets by hand.
+type fakeCore struct {
+	mu       sync.Mutex
+	snap     *supervisor.Snapshot
+	news     chan struct{}
+	ring     supervisor.Ring
+	commands []string
+	deeds
+	info   client.Init
+	config []client.ConfigEntry
+}
+
+// deeds is what a fakeCore does when it is asked to.
+type deeds struct {
+	effect func(verb, service string) error // of a command
+	rescan func(*fakeCore) error
+	reload func() ([]string, error)
+	ping   func(context.Context) error
+}
+
+func (f *fakeCore) does() deeds {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.deeds
+}
+
+func newFakeCore(services ...*supervisor.Service) *fakeCore {
+	return &fakeCore{
+		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}),
+		deeds: deeds{
+			effect: func(string, string) error { return nil },
+			rescan: func(*fakeCore) error { return nil },
+			reload: func() ([]string, error) { return nil, nil },
+			ping:   func(context.Context) error { return nil },
+		},
+	}
+}
+
+// set publishes a snapshot.
+func (f *fakeCore) set(services ...*supervisor.Service) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.snap = &supervisor.Snapshot{Services: services}
+	close(f.news)
+	f.news = make(chan struct{})
+}
+
+func (f *fakeCore) Snapshot() *supervisor.Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.snap
+}
+
+func (f *fakeCore) News() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.news
+}
+
+func (f *fakeCore) Command(_ context.Context, verb, service string) error {
+	f.mu.Lock()
+	f.commands = append(f.commands, verb+" "+service)
+	f.mu.Unlock()
+	return f.does().effect(verb, service)
+}
+
+// change changes what the core does while it serves.
+func (f *fakeCore) change(c func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c()
+}
+
+func (f *fakeCore) asked() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.commands, ", ")
+}
+
+func (f *fakeCore) History() *supervisor.Ring                { return &f.ring }
+func (f *fakeCore) Orphans() uint64                          { return 7 }
+func (f *fakeCore) Rescan(context.Context) error             { return f.does().rescan(f) }
+func (f *fakeCore) Reload(context.Context) ([]string, error) { return f.does().reload() }
+func (f *fakeCore) Config() []client.ConfigEntry             { return f.config }
+func (f *fakeCore) Init() client.Init                        { return f.info }
+func (f *fakeCore) Ping(ctx context.Context) error           { return f.does().ping(ctx) }
+
+// gateway is a service in a state.
+func gateway(profile string, state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
+	v := &supervisor.Service{
+		Name: "gateway-" + profile, Profile: profile, Kind: supervisor.KindGateway, State: state, Want: supervisor.WantUp,
+		Since: time.Now().Add(-time.Minute), Run: 1,
+	}
+	for _, c := range change {
+		c(v)
+	}
+	return v
+}
+
+// unwanted makes a service one that is wanted down.
+func unwanted(v *supervisor.Service) { v.Want = supervisor.WantDown }
+
+// loopCore is a hinit with a real supervisor over processes that are not.
+type loopCore struct {
+	*supervisor.Loop
+	procs *fakeProcs
+}
+
+func (c *loopCore) Command(ctx context.Context, verb, service string) error {
+	switch verb {
+	case "start":
+		return c.Do(ctx, supervisor.Start{Name: service})
+	case "stop":
+		return c.Do(ctx, supervisor.Stop{Name: service})
+	case "restart":
+		return c.Do(ctx, supervisor.Restart{Name: service})
+	}
+	return fmt.Errorf("no verb %q", verb)
+}
+
+func (c *loopCore) Rescan(context.Context) error             { return nil }
+func (c *loopCore) Reload(context.Context) ([]string, error) { return nil, nil }
+func (c *loopCore) Config() []client.ConfigEntry             { return nil }
+func (c *loopCore) Init() client.Init                        { return client.Init{} }
+
+// newLoopCore runs a supervisor until the end of the test.
+func newLoopCore(t *testing.T) *loopCore {
+	t.Helper()
+	procs := &fakeProcs{pid: 4 << 20, live: map[uint64]int{}, obey: true, sigchld: make(chan os.Signal, 1)}
+	signals := make(chan os.Signal, 1)
+	c := &loopCore{procs: procs, Loop: supervisor.NewLoop(supervisor.Config{
+		Procs: procs, Logs: procs, Budget: 8 * time.Second, Children: procs.sigchld, Signals: signals,
+		OnSignal: func(os.Signal) supervisor.Event { return supervisor.Shutdown{Reason: "end of the test"} },
+	})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Run()
+	}()
+	t.Cleanup(func() {
+		procs.set(func() { procs.obey = true })
+		signals <- syscall.SIGTERM
+		signals <- syscall.SIGTERM // no grace for those that a test made deaf
+		<-ended
+		procs.tails.Wait()
+	})
+	return c
+}
+
+func (c *loopCore) add(t *testing.T, name string, want supervisor.Want, change ...func(*supervisor.Unit)) {
+	t.Helper()
+	u := supervisor.Unit{
+		Name: "gateway-" + name, Profile: name, Kind: supervisor.KindGateway,
+		Policy: supervisor.Policy{
+			ResetAfter: time.Minute, ParkOn: []int{78}, ImmediateOn: []int{75}, StopSignal: 15, Grace: time.Minute,
+		},
+	}
+	u.Policy.Backoff.Initial, u.Policy.Backoff.Max, u.Policy.Backoff.Factor = time.Second, time.Minute, 2
+	for _, f := range change {
+		f(&u)
+	}
+	if err := c.Register(t.Context(), u, want); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fakeProcs is a kernel without processes.
+type fakeProcs struct {
+	mu      sync.Mutex
+	pid     int
+	live    map[uint64]int
+	ended   []proc.Exit
+	obey    bool  // a stop signal ends the process
+	fail    error // of a spawn
+	tail    []string
+	tails   sync.WaitGroup
+	sigchld chan os.Signal
+}
+
+func (f *fakeProcs) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return 0, f.fail
+	}
+	f.pid++
+	f.live[spec.ID] = f.pid
+	return f.pid, nil
+}
+
+// end ends the process of a run.
+func (f *fakeProcs) end(run uint64, code, signal int) {
+	f.set(func() { f.die(run, code, signal) })
+}
+
+func (f *fakeProcs) die(run uint64, code, signal int) {
+	f.ended = append(f.ended, proc.Exit{ID: run, PID: f.live[run], Code: code, Signal: signal})
+	delete(f.live, run)
+	select {
+	case f.sigchld <- syscall.SIGCHLD:
+	default:
+	}
+}
+
+func (f *fakeProcs) Signal(run uint64, signal int) error {
+	f.set(func() {
+		if f.live[run] != 0 && f.obey {
+			f.die(run, -1, signal)
+		}
+	})
+	return nil
+}
+
+func (f *fakeProcs) SignalTree(run uint64, signal int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.live[run] == 0 {
+		return 0
+	}
+	f.die(run, -1, signal)
+	return 1
+}
+
+func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
+	f.mu.Lock()
+	ended := f.ended
+	f.ended = nil
+	childless := len(f.live) == 0
+	f.mu.Unlock()
+	for _, x := range ended {
+		each(x)
+	}
+	return childless
+}
+
+func (f *fakeProcs) SignalRest(int)                            {}
+func (f *fakeProcs) Observe(uint64)                            {}
+func (f *fakeProcs) Gone(runs []uint64) []uint64               { return runs }
+func (f *fakeProcs) Forget(uint64)                             {}
+func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }
+
+// Tail answers a little later, as reading a log does.
+func (f *fakeProcs) Tail(_ string, done func([]string)) {
+	f.tails.Go(func() {
+		<-time.After(10 * time.Millisecond)
+		f.mu.Lock()
+		tail := f.tail
+		f.mu.Unlock()
+		done(tail)
+	})
+}
+
+// everyone is a policy under which others may read.
+var everyone = Options{AgentUID: 10000, Others: OthersStatus}
+
+// served is a server on a socket.
+type served struct {
+	*Server
+	socket string
+	ended  chan error
+}
+
+// serve answers on a socket that every user can reach, until the end of the test.
+func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // that of the test is for its own user only
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &served{New(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
+	for _, f := range tune {
+		f(s.Server)
+	}
+	l, err := Listen(s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { s.ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if err := <-s.ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return s
+}
+
+func (s *served) client() *client.Client { return client.New(s.socket) }
+
+// curl makes a request with curl, as a user (-1 is this one), and returns the status code and the body.
+func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {
+	t.Helper()
+	path, err := exec.LookPath("curl")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs curl")
+		}
+		t.Skip("needs curl")
+	}
+	args = append([]string{"-sS", "--max-time", "20", "-w", "\n%{http_code}", "--unix-socket", s.socket}, args...)
+	args[len(args)-1] = "http://hinit" + args[len(args)-1]
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	if uid >= 0 {
+		needRoot(t)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("curl %v: %v\n%s", args, err, out)
+	}
+	i := strings.LastIndexByte(string(out), '\n')
+	code, err := strconv.Atoi(string(out[i+1:]))
+	if err != nil {
+		t.Fatalf("curl %v: %s", args, out)
+	}
+	return code, string(out[:i])
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}
+
+// until polls a condition.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}

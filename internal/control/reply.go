@@ -1,0 +1,111 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// refuse makes an error of a kind.
+func refuse(kind client.Kind, format string, args ...any) *client.Error {
+	return &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
+}
+
+// httpStatus is the status code of each kind of error.
+func httpStatus(kind client.Kind) int {
+	switch kind {
+	case client.KindUnknown:
+		return http.StatusNotFound
+	case client.KindNotAllowed:
+		return http.StatusForbidden
+	case client.KindBadRequest:
+		return http.StatusBadRequest
+	case client.KindStopping, client.KindBusy:
+		return http.StatusServiceUnavailable
+	case client.KindTimeout:
+		return http.StatusGatewayTimeout
+	case client.KindFailed:
+		return http.StatusConflict
+	case client.KindInternal, client.KindUnreachable:
+	}
+	return http.StatusInternalServerError
+}
+
+// explain turns any error of a handler into one for the wire.
+func explain(ctx context.Context, err error) *client.Error {
+	if e := (*client.Error)(nil); errors.As(err, &e) {
+		return e
+	}
+	kind := client.KindFailed
+	switch {
+	case errors.Is(err, supervisor.ErrUnknown):
+		kind = client.KindUnknown
+	case errors.Is(err, supervisor.ErrStopping):
+		kind = client.KindStopping
+	case errors.Is(context.Cause(ctx), errClosing):
+		return &client.Error{Kind: client.KindStopping, Message: errClosing.Error()}
+	case errors.Is(err, context.DeadlineExceeded):
+		kind = client.KindTimeout
+	}
+	return &client.Error{Kind: kind, Message: err.Error()}
+}
+
+// reply is the answer of a handler: a body, or a stream that writes its own.
+type reply struct {
+	status int
+	body   []byte
+	stream func(w http.ResponseWriter)
+}
+
+// done is an answer with a value.
+func done(v any) (reply, error) { return withStatus(http.StatusOK, v) }
+
+func withStatus(status int, v any) (reply, error) {
+	var body bytes.Buffer
+	if err := encoder(&body).Encode(v); err != nil {
+		return reply{}, refuse(client.KindInternal, "hinit cannot write its answer as JSON: %v", err)
+	}
+	return reply{status: status, body: body.Bytes()}, nil
+}
+
+// encoder writes one line of JSON per value, without the escapes that only a web page needs.
+func encoder(w io.Writer) *json.Encoder {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e
+}
+
+// failure is an answer with an error.
+func failure(e *client.Error) reply {
+	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // two strings can be encoded
+	return out
+}
+
+// send writes an answer that is not a stream.
+func (s *Server) send(w http.ResponseWriter, out reply) {
+	h := w.Header()
+	if out.body != nil {
+		h.Set("Content-Type", "application/json")
+		h.Set("Content-Length", strconv.Itoa(len(out.body)))
+	}
+	if out.status >= http.StatusBadRequest {
+		h.Set("Connection", "close")
+	}
+	s.allowWrite(w)
+	w.WriteHeader(out.status)
+	_, _ = w.Write(out.body) // a client that went away needs no answer
+}
+
+// allowWrite gives a client some time to take in what is written next.
+func (s *Server) allowWrite(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime)) // a real connection has deadlines
+}

@@ -1,0 +1,327 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// impatient gives slow clients little time.
+func impatient(s *Server) {
+	s.http.ReadHeaderTimeout, s.http.IdleTimeout = 100*time.Millisecond, 100*time.Millisecond
+	s.bodyTime, s.sendTime = 100*time.Millisecond, 100*time.Millisecond
+}
+
+func TestClientsThatMisbehaveAreDropped(t *testing.T) {
+	many := make([]*supervisor.Service, 2000) // an answer that no socket buffer holds
+	for i := range many {
+		many[i] = gateway(strconv.Itoa(i), supervisor.Up)
+	}
+	s := serve(t, newFakeCore(many...), everyone, impatient)
+	for name, tt := range map[string]struct {
+		send string
+		want string // the answer begins with it
+	}{
+		"silent":             {"", ""},
+		"half a line":        {"GET /v1/st", "HTTP/1.1 400 Bad Request\r\n"},
+		"half a header":      {"GET /v1/status HTTP/1.1\r\nHost: x\r\n", ""},
+		"garbage":            {"\x00\xff\x16\x03\x01 nonsense\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n"},
+		"no version":         {"GET /\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n"},
+		"a huge header":      {"GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n", "HTTP/1.1 431 "},
+		"no body":            {"POST /v1/services/1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n"},
+		"half a chunk":       {"POST /v1/rescan HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "HTTP/1.1 400 Bad Request\r\n"},
+		"no body, no route":  {"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n", "HTTP/1.1 404 Not Found\r\n"},
+		"asks, then idles":   {"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK\r\n"},
+		"asks and reads not": {strings.Repeat("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 5), "HTTP/1.1 200 OK\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := net.Dial("unix", s.socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			until(t, "connected", func() bool { return s.connections() == 1 })
+			_, _ = io.WriteString(c, tt.send) // the server may have had enough before the end
+			until(t, "dropped", func() bool { return s.connections() == 0 })
+			got, _ := io.ReadAll(c)
+			if !strings.HasPrefix(string(got), tt.want) || tt.want == "" && len(got) > 0 {
+				t.Errorf("got %.200q", got)
+			}
+		})
+	}
+	if got := s.core.(*fakeCore).asked(); got != "" {
+		t.Errorf("half a request had an effect: %s", got)
+	}
+}
+
+func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
+	s := serve(t, goldenCore(), everyone, func(s *Server) { s.http.ReadHeaderTimeout = 2 * time.Second })
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	refused := 0
+	for range 1000 {
+		c, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	for _, c := range conns[maxConns:] {
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("after %d: %v", refused, err)
+		}
+		var e client.ErrorReply
+		if json.NewDecoder(answer.Body).Decode(&e) != nil || answer.StatusCode != 503 || e.Error.Kind != client.KindBusy {
+			t.Fatalf("%d %+v", answer.StatusCode, e)
+		}
+		refused++
+	}
+	if refused != 1000-maxConns {
+		t.Errorf("%d were refused", refused)
+	}
+	s.rest(t)
+	if code, body := s.curl(t, -1, "/v1/health"); code != 503 || !strings.Contains(body, `"kind":"busy"`) {
+		t.Errorf("curl, while it is full: %d %s", code, body)
+	}
+	// The client goes on asking until the silent ones have been dropped.
+	if h, err := s.client().Health(t.Context()); err != nil || !h.OK {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// rest waits until no connection lingers that was turned away.
+func (s *served) rest(t *testing.T) {
+	t.Helper()
+	until(t, "all have left", func() bool { return s.places.leaving.Load() == 0 })
+}
+
+func TestAStrangerCannotLockRootOut(t *testing.T) {
+	needRoot(t)
+	s := serve(t, goldenCore(), everyone)
+	for _, uid := range []uint32{10000, 65534} {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+		cmd.Env = append(os.Environ(), "CONTROL_TEST_HOG="+s.socket)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = in.Close()
+			_ = cmd.Wait()
+		}()
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		if line != fmt.Sprintf("holding %d\n", 2*maxConns) {
+			t.Fatalf("uid %d: %s", uid, line)
+		}
+		n := &s.places.taken[s.policy.classOf(peer{uid: uid})]
+		until(t, "its share is used up", func() bool { return n.Load() == maxConns })
+	}
+	if code, body := s.curl(t, 0, "/v1/health"); code != 200 {
+		t.Errorf("root: %d %s", code, body)
+	}
+	s.rest(t)
+	if code, _ := s.curl(t, 65534, "/v1/health"); code != 503 {
+		t.Errorf("one stranger more: %d", code)
+	}
+}
+
+func TestManyCommandsAtOnce(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone)
+	const n = 200 // more than there are connections
+	for i := range n {
+		core.add(t, strconv.Itoa(i), supervisor.WantDown)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() { _, errs[i] = s.client().Start(t.Context(), strconv.Itoa(i), client.Wait{Wait: true}) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	for _, v := range core.Snapshot().Services {
+		if v.State != supervisor.Up {
+			t.Errorf("%s is %s", v.Name, v.State)
+		}
+	}
+}
+
+func TestCloseAnswersWhoWaits(t *testing.T) {
+	core := newLoopCore(t)
+	s := serve(t, core, everyone)
+	core.add(t, "x", supervisor.WantUp)
+	core.procs.set(func() { core.procs.obey = false })
+	silent, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	result := make(chan error, 2)
+	go func() {
+		_, err := s.client().Stop(t.Context(), "x", client.Wait{Wait: true, Timeout: time.Hour})
+		result <- err
+	}()
+	go func() {
+		result <- s.client().Events(t.Context(), client.EventOptions{Follow: true}, func(client.Event) error { return nil })
+	}()
+	until(t, "all ask", func() bool {
+		return s.connections() == 3 && core.Snapshot().Find("gateway-x").State == supervisor.Stopping
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	begun := time.Now()
+	if err := s.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("a silent client held Close up for %v", took)
+	}
+	for range 2 {
+		err := <-result
+		var e *client.Error
+		if err != nil && (!errors.As(err, &e) || e.Kind != client.KindStopping || e.Message != "hinit is ending") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, err := os.Lstat(s.socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	if _, err := s.client().Health(t.Context()); !errors.Is(err, client.ErrUnreachable) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestCloseCutsOffWhoDoesNotRead(t *testing.T) {
+	many := make([]*supervisor.Service, 2000)
+	for i := range many {
+		many[i] = gateway(strconv.Itoa(i), supervisor.Up)
+	}
+	s := serve(t, newFakeCore(many...), everyone)
+	c, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil { // the answer is on its way
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if s.connections() != 0 {
+		t.Error("it is still connected")
+	}
+}
+
+func TestCloseDoesNotWaitForeverForTheCore(t *testing.T) {
+	core := goldenCore()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	core.effect = func(string, string) error {
+		close(entered)
+		<-leave
+		return nil
+	}
+	s := serve(t, core, everyone)
+	result := make(chan error, 1)
+	go func() {
+		_, err := s.client().Stop(t.Context(), "coder", client.Wait{})
+		result <- err
+	}()
+	<-entered
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close: %v", err)
+	}
+	if err := <-result; !errors.Is(err, client.ErrUnreachable) {
+		t.Errorf("the client: %v", err)
+	}
+	close(leave)
+}
+
+// fuzzing the one decoder that reads what a client sends beside net/http's own.
+func FuzzParseWait(f *testing.F) {
+	for _, body := range []string{"", "{}", `{"wait":false}`, `{"timeout_ms":1}`, `{"timeout_ms":-1}`, "[]", "null", "{}{}", "\x00"} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_, timeout, err := parseWait(body, 30*time.Second)
+		if err == nil && (timeout <= 0 || timeout > longestWait) {
+			t.Errorf("%q: timeout %v", body, timeout)
+		}
+		var e *client.Error
+		if err != nil && (!errors.As(err, &e) || e.Kind != client.KindBadRequest) {
+			t.Errorf("%q: %v", body, err)
+		}
+	})
+}
+
+func TestQuotingKeepsATerminalSafe(t *testing.T) {
+	long := strings.Repeat("ä", tailWidth)
+	for _, line := range []string{"\x1b]0;title\a", "a\u202eb", "\xff\xfe", long, "\u0085"} {
+		q := quote(line)
+		for _, r := range q {
+			if !strconv.IsPrint(r) {
+				t.Errorf("%q: %q in it", q, r)
+			}
+		}
+	}
+	if q := quote(long); len(q) > tailWidth+10 || !strings.HasSuffix(q, `…"`) {
+		t.Errorf("%s", q)
+	}
+	if p := printable("exited\nwith\x1b[0m"); p != "exited with [0m" {
+		t.Errorf("%q", p)
+	}
+}
+
+func TestEveryStateHasItsNameOnTheWire(t *testing.T) {
+	wire := []string{
+		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping,
+		client.StateKilling, client.StateBackoff, client.StateParked, client.StateFailed,
+	}
+	if got := fmt.Sprint(supervisor.States()); got != fmt.Sprint(wire) {
+		t.Errorf("%v on the wire, %s in the supervisor", wire, got)
+	}
+	if client.WantUp != string(supervisor.WantUp) || client.WantDown != string(supervisor.WantDown) ||
+		client.KindGateway != string(supervisor.KindGateway) || client.KindService != string(supervisor.KindService) ||
+		client.KindCmd != string(supervisor.KindCmd) {
+		t.Error("wants or kinds differ")
+	}
+}

@@ -1,0 +1,229 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/client"
+)
+
+const (
+	headerTime = 5 * time.Second        // from the connection, or the first byte of a further request, to the end of its header
+	idleTime   = 30 * time.Second       // between requests
+	closeTime  = 500 * time.Millisecond // for requests to end when the server does
+	flushTime  = 200 * time.Millisecond // for their answers to leave
+	maxHeader  = 8 << 10
+	maxBody    = 64 << 10
+)
+
+// errClosing is the cause of the end of a request that Close ended.
+var errClosing = errors.New("hinit is ending")
+
+// Server answers the control API. Make it with New.
+type Server struct {
+	core     Core
+	policy   policy
+	log      func(string)
+	now      func() time.Time
+	bodyTime time.Duration // from the end of a header to the end of the body
+	sendTime time.Duration // for a client to take in one piece of an answer
+	http     *http.Server
+	mux      *http.ServeMux
+	places   places
+	cancel   context.CancelCauseFunc
+
+	mu       sync.Mutex
+	closing  bool
+	handlers sync.WaitGroup
+}
+
+// New returns a server that does not listen yet.
+func New(core Core, o Options) *Server {
+	s := &Server{
+		core: core, policy: newPolicy(o), log: o.Log, now: time.Now, mux: http.NewServeMux(),
+		bodyTime: 5 * time.Second, sendTime: 10 * time.Second,
+	}
+	if s.log == nil {
+		s.log = func(string) {}
+	}
+	base, cancel := context.WithCancelCause(context.Background())
+	s.cancel = cancel
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, c.(*conn).peer)
+		},
+		ErrorLog: log.New(logWriter(s.log), "", 0),
+	}
+	for _, rt := range routes() {
+		s.mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.run(rt, w, r) })
+	}
+	s.mux.HandleFunc("/", s.noRoute)
+	return s
+}
+
+// Serve answers connections of l, which must be one of Listen, until Close; it returns nil then. It closes l. It blocks,
+// so it has a goroutine of its own.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.http.Serve(&gate{Listener: l, policy: s.policy, places: &s.places})
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("cannot go on serving the control socket: %w", err)
+}
+
+// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is being worked on
+// any more. Clients that do not take their answer in are cut off after half a second. If ctx ends before all is done, it
+// cuts all connections and returns an error. It may be called once.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	s.cancel(errClosing)
+	idle := make(chan struct{})
+	go func() {
+		s.handlers.Wait()
+		close(idle)
+	}()
+	grace, cancel := context.WithTimeout(ctx, closeTime)
+	defer cancel()
+	select {
+	case <-idle:
+	case <-grace.Done():
+	}
+	// Who was answered has the answer already, or gets it while Shutdown waits. It would wait longer for a client that has
+	// not asked anything yet; that one, and all who are still here, Close cuts off.
+	flush, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	_ = s.http.Shutdown(flush) // what it could not end, Close does
+	_ = s.http.Close()         // the listener is closed by now
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot end all requests of the control socket: %w", context.Cause(ctx))
+	}
+}
+
+// enter says whether a request may still begin.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closing {
+		s.handlers.Add(1)
+	}
+	return !s.closing
+}
+
+// serve is what every request goes through.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 { // a client that announces a body and does not send it costs a few seconds, whatever we answer
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // a real connection has deadlines
+	}
+	if !s.enter() {
+		s.send(w, failure(refuse(client.KindStopping, "%v", errClosing)))
+		return
+	}
+	defer s.handlers.Done()
+	s.mux.ServeHTTP(w, r)
+}
+
+// run answers with what the handler of a route has.
+func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
+	out := s.guarded(rt, w, r)
+	if out.stream == nil {
+		s.send(w, out)
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			s.report(r, p)
+			panic(http.ErrAbortHandler) // an answer is already on its way; all that is left is to cut it
+		}
+	}()
+	out.stream(w)
+}
+
+// guarded checks who asks, reads the body and runs the handler; a panic of it becomes an error.
+func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.report(r, p)
+			out = failure(refuse(client.KindInternal, "hinit has a fault in its control API; its log has the details"))
+		}
+	}()
+	who, ok := r.Context().Value(peerKey{}).(peer)
+	if !ok {
+		return failure(refuse(client.KindNotAllowed, "hinit does not know who is asking"))
+	}
+	if err := s.policy.check(who, rt.may); err != nil {
+		return failure(err)
+	}
+	body, bad := readBody(w, r)
+	if bad != nil {
+		return failure(bad)
+	}
+	out, err := rt.handle(s, &request{r, who, body})
+	if err != nil {
+		return failure(explain(r.Context(), err))
+	}
+	return out
+}
+
+func (s *Server) report(r *http.Request, p any) {
+	s.log(fmt.Sprintf("fault in the control API: %s %s: %v\n%s", r.Method, r.URL.Path, p, debug.Stack()))
+}
+
+// readBody reads the whole body, so that no handler waits for the client.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
+	if r.ContentLength == 0 {
+		return nil, nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		if tooBig := (*http.MaxBytesError)(nil); errors.As(err, &tooBig) {
+			return nil, refuse(client.KindBadRequest, "the body is longer than %d bytes", maxBody)
+		}
+		return nil, refuse(client.KindBadRequest, "the body did not arrive: %v", err)
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a real connection has deadlines
+	return body, nil
+}
+
+// noRoute answers what is not in the table.
+func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
+	out := failure(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
+	out.status = http.StatusNotFound
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := s.mux.Handler(other); pattern != "/" {
+			w.Header().Set("Allow", method)
+			out = failure(refuse(client.KindBadRequest, "%q takes %s, not %s", r.URL.Path, method, r.Method))
+			out.status = http.StatusMethodNotAllowed
+			break
+		}
+	}
+	s.send(w, out)
+}
+
+// logWriter passes on what net/http has to say.
+type logWriter func(string)
+
+func (f logWriter) Write(b []byte) (int, error) {
+	f("control socket: " + strings.TrimSpace(string(b)))
+	return len(b), nil
+}

@@ -1,0 +1,148 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+const (
+	// hold is how long a run has to be up to count as started.
+	hold = time.Second
+	// tailTime is how long an account of a failure waits for the last log lines, which are read after the exit.
+	tailTime = 500 * time.Millisecond
+)
+
+// goal is what a command waits for.
+//
+// A start has come about when one run of the service has been up for a second, whenever it began; a restart when that
+// run is a new one. A task, which runs once and then stays down, may also have done its work by then. A stop has come about as soon as the service is down: nothing of it is alive then and nothing but
+// another command starts it, so there is nothing to wait for.
+type goal struct {
+	verb
+	service *supervisor.Service // as it was before the command
+	after   uint64              // only a later run counts
+}
+
+// goalOf chooses the goal of a command, from the service before and right after the supervisor took it in.
+func goalOf(do verb, before, after *supervisor.Service) goal {
+	g := goal{verb: do, service: before}
+	if !do.fresh {
+		return g
+	}
+	g.after = before.Run
+	// Still ending: the run that ends may be one that began after the first look.
+	if after != nil && (after.State == supervisor.Stopping || after.State == supervisor.Killing) {
+		g.after = after.Run
+	}
+	return g
+}
+
+// verdict is how things stand with a goal.
+type verdict struct {
+	reached bool
+	failed  *client.Error
+	died    bool      // failed because a run ended: the account of it is to follow
+	again   time.Time // when to look again though nothing happens; zero for never
+}
+
+// judge compares a snapshot with the goal. v is the service in it, nil when it is no longer there.
+func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
+	name := g.service.Name
+	if g.want == supervisor.WantDown {
+		switch {
+		case v == nil, v.State == supervisor.Down && v.Want == supervisor.WantDown:
+			return verdict{reached: true}
+		case v.Want == supervisor.WantUp:
+			return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to start meanwhile", name)}
+		}
+		return verdict{}
+	}
+	switch {
+	case v == nil:
+		return verdict{failed: refuse(client.KindFailed, "superseded: %s was removed meanwhile", name)}
+	case snap.Stopping:
+		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
+	case v.Want == supervisor.WantDown && !g.endedByItself(v):
+		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
+	case v.Want == supervisor.WantDown: // a task that has done its work
+		well := v.LastExit.Cause == supervisor.CauseClean
+		return verdict{reached: well && v.State == supervisor.Down, died: !well && v.State == supervisor.Down}
+	}
+	switch v.State {
+	case supervisor.Up:
+		held := v.Since.Add(hold)
+		if v.Run <= g.after {
+			return verdict{}
+		}
+		return verdict{reached: !now.Before(held), again: held}
+	case supervisor.Backoff, supervisor.Parked, supervisor.Failed:
+		return verdict{died: true}
+	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Stopping, supervisor.Killing:
+	}
+	return verdict{}
+}
+
+// endedByItself says whether the last run has ended since the command without being asked to. Of a service that is wanted
+// down, that makes a task: it is wanted up for one run only.
+func (g goal) endedByItself(v *supervisor.Service) bool {
+	x, old := v.LastExit, g.service.LastExit
+	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && (old == nil || old.Run < x.Run)
+}
+
+// await returns the service once the goal is reached. It blocks until then, or until it cannot be reached any more, the
+// time is over, or ctx ends. It looks at snapshots only, so the supervisor does not know that anybody waits.
+func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
+	end := time.Now().Add(timeout)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for {
+		news := s.core.News()
+		snap := s.core.Snapshot()
+		v := snap.Find(g.service.Name)
+		now := time.Now()
+		is := g.judge(now, snap, v)
+		switch {
+		case is.reached && v == nil:
+			return removed(g.service), nil
+		case is.reached:
+			return v, nil
+		case is.failed != nil:
+			return nil, is.failed
+		case is.died:
+			return nil, refuse(client.KindFailed, "%s", s.account(ctx, v))
+		case !now.Before(end):
+			return nil, refuse(client.KindTimeout, "%s", overdue(g, v, timeout))
+		}
+		next := end
+		if !is.again.IsZero() && is.again.Before(end) {
+			next = is.again
+		}
+		timer.Reset(next.Sub(now))
+		select {
+		case <-news:
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil, ended(ctx)
+		}
+	}
+}
+
+// ended says why a request is over before its time.
+func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errClosing) {
+		return refuse(client.KindStopping, "%v", errClosing)
+	}
+	return context.Cause(ctx) // the client went away; nobody reads this
+}
+
+// removed is how a service looks once it is forgotten.
+func removed(v *supervisor.Service) *supervisor.Service {
+	gone := *v
+	gone.State, gone.Want, gone.Reason, gone.PID, gone.Ready = supervisor.Down, supervisor.WantDown, "removed", 0, false
+	gone.NextStart = time.Time{}
+	return &gone
+}

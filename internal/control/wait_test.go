@@ -1,0 +1,315 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+func TestJudge(t *testing.T) {
+	now := time.Now()
+	v := func(state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
+		s := gateway("x", state, change...)
+		if len(change) == 0 {
+			s.Since = now.Add(-hold)
+		}
+		return s
+	}
+	since := func(d time.Duration) func(*supervisor.Service) {
+		return func(s *supervisor.Service) { s.Since = now.Add(-d) }
+	}
+	run := func(n uint64) func(*supervisor.Service) { return func(s *supervisor.Service) { s.Run = n } }
+	for _, tt := range []struct {
+		name string
+		do   verb
+		run  uint64 // goal.after
+		v    *supervisor.Service
+		stop bool // the container is stopping
+		want string
+	}{
+		{"up long enough", start(), 0, v(supervisor.Up), false, "reached"},
+		{"not up long enough", start(), 0, v(supervisor.Up, since(hold-1)), false, "again"},
+		{"the old run", restart(), 1, v(supervisor.Up), false, "wait"},
+		{"the new run", restart(), 1, v(supervisor.Up, run(2)), false, "reached"},
+		{"new run, not long enough", restart(), 1, v(supervisor.Up, run(2), since(0)), false, "again"},
+		{"starting", start(), 0, v(supervisor.Starting), false, "wait"},
+		{"waiting", start(), 0, v(supervisor.Waiting), false, "wait"},
+		{"an old run ends", start(), 0, v(supervisor.Stopping), false, "wait"},
+		{"an old run is killed", restart(), 1, v(supervisor.Killing), false, "wait"},
+		{"backoff", start(), 0, v(supervisor.Backoff), false, "died"},
+		{"parked", restart(), 1, v(supervisor.Parked), false, "died"},
+		{"failed", start(), 0, v(supervisor.Failed), false, "died"},
+		{"somebody wants it down", start(), 0, v(supervisor.Up, unwanted), false, "failed: superseded: gateway-x was asked to stop meanwhile"},
+		{"it was removed", start(), 0, nil, false, "failed: superseded: gateway-x was removed meanwhile"},
+		{"the container stops", start(), 0, v(supervisor.Up), true, "stopping: the container is stopping"},
+		{"down", stop(), 0, v(supervisor.Down, unwanted), false, "reached"},
+		{"down while the container stops", stop(), 0, v(supervisor.Down, unwanted), true, "reached"},
+		{"gone", stop(), 0, nil, false, "reached"},
+		{"stopping", stop(), 0, v(supervisor.Stopping, unwanted), false, "wait"},
+		{"killing", stop(), 0, v(supervisor.Killing, unwanted), false, "wait"},
+		{"somebody wants it up", stop(), 0, v(supervisor.Stopping), false, "failed: superseded: gateway-x was asked to start meanwhile"},
+	} {
+		g := goal{tt.do, gateway("x", supervisor.Down), tt.run}
+		is := g.judge(now, &supervisor.Snapshot{Stopping: tt.stop}, tt.v)
+		got := "wait"
+		switch {
+		case is.reached:
+			got = "reached"
+		case is.died:
+			got = "died"
+		case is.failed != nil:
+			got = string(is.failed.Kind) + ": " + is.failed.Message
+		case !is.again.IsZero():
+			got = "again"
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// waiter waits for a command against a real supervisor, in virtual time.
+type waiter struct {
+	*loopCore
+	server *Server
+}
+
+func newWaiter(t *testing.T) *waiter {
+	core := newLoopCore(t)
+	return &waiter{core, New(core, Options{})}
+}
+
+// do carries out a command as the handler does.
+func (w *waiter) do(ctx context.Context, do verb, timeout time.Duration) (*supervisor.Service, error) {
+	before := w.Snapshot().Find("gateway-x")
+	if err := w.Command(ctx, do.name, before.Name); err != nil {
+		return nil, err
+	}
+	return w.server.await(ctx, goalOf(do, before, w.Snapshot().Find(before.Name)), timeout)
+}
+
+// after runs f at a later time, beside the test.
+func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
+
+func TestWaitingTellsTheTruth(t *testing.T) {
+	const timeout = 30 * time.Second
+	for _, tt := range []struct {
+		name string
+		want supervisor.Want // before
+		do   verb
+		prep func(t *testing.T, w *waiter) // after the registration
+		took time.Duration
+		err  string // "" is success
+		kind client.Kind
+	}{
+		{"a start holds for a second", supervisor.WantDown, start(), nil, time.Second, "", ""},
+		{"a start of what runs needs no waiting", supervisor.WantUp, start(), settle(time.Minute), 0, "", ""},
+		{"a start of what has just begun waits for the rest of the second", supervisor.WantUp, start(), settle(300 * time.Millisecond), 700 * time.Millisecond, "", ""},
+		{
+			"a crash within the second", supervisor.WantDown, start(), dies(900*time.Millisecond, 1, 0), 910 * time.Millisecond,
+			`gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
+		},
+		{
+			"a crash after the second is not ours to tell", supervisor.WantDown, start(), dies(1100*time.Millisecond, 1, 0), time.Second, "", "",
+		},
+		{
+			"a bad configuration", supervisor.WantDown, start(), dies(100*time.Millisecond, 78, 0), 110 * time.Millisecond,
+			`gateway-x is parked: exited with code 78 (config); last lines: "two", "three", "f\x1bour"`, client.KindFailed,
+		},
+		{
+			"a signal", supervisor.WantDown, start(), dies(time.Millisecond, -1, 11), 11 * time.Millisecond,
+			`gateway-x is in backoff: ended by signal 11 (signal), starts again in 990ms; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
+		},
+		{
+			"a crash without a word", supervisor.WantDown, start(), silent(dies(time.Millisecond, 1, 0)), time.Millisecond + tailTime,
+			`gateway-x is in backoff: exited with code 1 (crash), starts again in 500ms`, client.KindFailed,
+		},
+		{"an exit that asks for a restart", supervisor.WantDown, start(), dies(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
+		{
+			"a command that is missing", supervisor.WantDown, start(), fails(&proc.SpawnError{What: "hermes", Err: errors.New("no such file")}), 0,
+			`gateway-x is in backoff: cannot start "hermes": no such file (spawn), starts again in 1s`, client.KindFailed,
+		},
+		{
+			"a start out of backoff", supervisor.WantUp, start(), func(t *testing.T, w *waiter) {
+				w.procs.end(w.Snapshot().Find("gateway-x").Run, 1, 0)
+				settle(100*time.Millisecond)(t, w)
+			}, time.Second, "", "",
+		},
+		{"a stop is done when nothing lives", supervisor.WantUp, stop(), nil, 0, "", ""},
+		{"a stop of what is down", supervisor.WantDown, stop(), nil, 0, "", ""},
+		{"a stop of the obstinate waits for the kill", supervisor.WantUp, stop(), deaf(29 * time.Second), 29 * time.Second, "", ""},
+		{
+			"a stop that takes too long", supervisor.WantUp, stop(), deaf(31 * time.Second), timeout,
+			"gateway-x is not stopped after 30s: it is stopping: operator asked to stop", client.KindTimeout,
+		},
+		{
+			"a stop that somebody else revokes", supervisor.WantUp, stop(), func(t *testing.T, w *waiter) {
+				deaf(time.Hour)(t, w)
+				after(time.Second, func() { _ = w.Command(context.Background(), "start", "gateway-x") })
+			}, time.Second, "superseded: gateway-x was asked to start meanwhile", client.KindFailed,
+		},
+		{
+			"a start that somebody else revokes", supervisor.WantDown, start(), func(_ *testing.T, w *waiter) {
+				after(time.Millisecond, func() { _ = w.Command(context.Background(), "stop", "gateway-x") })
+			}, time.Millisecond, "superseded: gateway-x was asked to stop meanwhile", client.KindFailed,
+		},
+		{
+			"a start of what is removed", supervisor.WantDown, start(), func(_ *testing.T, w *waiter) {
+				after(time.Millisecond, func() { _ = w.Do(context.Background(), supervisor.Remove{Name: "gateway-x"}) })
+			}, time.Millisecond, "superseded: gateway-x was", client.KindFailed,
+		},
+		{
+			"a start while the container stops", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+				deaf(2*time.Second)(t, w)
+				after(time.Millisecond, func() { w.Post(supervisor.Shutdown{}) })
+			}, time.Millisecond, "the container is stopping", client.KindStopping,
+		},
+		{"a restart is a new run that holds", supervisor.WantUp, restart(), settle(time.Minute), time.Second, "", ""},
+		{"a restart of what is down", supervisor.WantDown, restart(), nil, time.Second, "", ""},
+		{"a restart waits for the old run", supervisor.WantUp, restart(), deaf(20 * time.Second), 21 * time.Second, "", ""},
+		{
+			"a restart that crashes", supervisor.WantUp, restart(), dies(100*time.Millisecond, 1, 0), 110 * time.Millisecond,
+			"gateway-x is in backoff: exited with code 1 (crash)", client.KindFailed,
+		},
+		{"a task that does its work", supervisor.WantDown, start(), task(100*time.Millisecond, 0), 100 * time.Millisecond, "", ""},
+		{"a task that works for long", supervisor.WantDown, start(), task(time.Minute, 0), time.Second, "", ""},
+		{
+			"a task that fails", supervisor.WantDown, start(), task(100*time.Millisecond, 3), 110 * time.Millisecond,
+			`gateway-x is down: exited with code 3 (crash); last lines: "two", "three", "f\x1bour"`, client.KindFailed,
+		},
+		{
+			"a task that cannot be started", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+				task(0, 0)(t, w)
+				fails(errors.New("no such file"))(t, w)
+			}, 0, "gateway-x is down: no such file (spawn)", client.KindFailed,
+		},
+		{
+			"a need that is never met", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+				if err := w.Do(t.Context(), supervisor.Remove{Name: "gateway-x"}); err != nil {
+					t.Fatal(err)
+				}
+				w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Needs = []string{"boot"} })
+			}, timeout, "gateway-x is not started after 30s: it is waiting: waits for boot", client.KindTimeout,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWaiter(t)
+				w.procs.tail = []string{"one", "two", "three", "f\x1bour"}
+				w.add(t, "x", tt.want)
+				old := w.Snapshot().Find("gateway-x").Run
+				if tt.prep != nil {
+					tt.prep(t, w)
+				}
+				begun := time.Now()
+				v, err := w.do(t.Context(), tt.do, timeout)
+				if took := time.Since(begun); took != tt.took {
+					t.Errorf("took %v, want %v", took, tt.took)
+				}
+				if tt.err != "" {
+					var e *client.Error
+					if !errors.As(err, &e) || !strings.HasPrefix(e.Message, tt.err) || e.Kind != tt.kind {
+						t.Errorf("got %v, want %s", err, tt.err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch tt.do.name {
+				case "stop":
+					if v.State != supervisor.Down || v.PID != 0 {
+						t.Errorf("got %+v", v)
+					}
+				case "restart":
+					if v.Run <= old {
+						t.Errorf("run %d after %d", v.Run, old)
+					}
+					fallthrough
+				default:
+					if v.State == supervisor.Down && v.LastExit.Cause == supervisor.CauseClean {
+						return // a task
+					}
+					if v.State != supervisor.Up || time.Since(v.Since) < hold {
+						t.Errorf("got %+v", v)
+					}
+				}
+			})
+		})
+	}
+}
+
+// settle lets time pass before the command.
+func settle(d time.Duration) func(*testing.T, *waiter) {
+	return func(*testing.T, *waiter) {
+		time.Sleep(d) // virtual
+		synctest.Wait()
+	}
+}
+
+// dies ends the next run that lives, some time after the command.
+func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
+	return func(_ *testing.T, w *waiter) {
+		run := w.Snapshot().Find("gateway-x").Run + 1
+		after(d, func() { w.procs.end(run, code, signal) })
+	}
+}
+
+// task makes the service run once, for some time.
+func task(d time.Duration, code int) func(*testing.T, *waiter) {
+	return func(t *testing.T, w *waiter) {
+		w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Policy.Task = true })
+		dies(max(d, time.Millisecond), code, 0)(t, w)
+	}
+}
+
+// silent takes the last words away.
+func silent(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
+	return func(t *testing.T, w *waiter) {
+		w.procs.set(func() { w.procs.tail = nil })
+		f(t, w)
+	}
+}
+
+func fails(err error) func(*testing.T, *waiter) {
+	return func(_ *testing.T, w *waiter) { w.procs.set(func() { w.procs.fail = err }) }
+}
+
+// deaf makes stop signals have no effect until the process ends by itself.
+func deaf(d time.Duration) func(*testing.T, *waiter) {
+	return func(_ *testing.T, w *waiter) {
+		w.procs.set(func() { w.procs.obey = false })
+		run := max(w.Snapshot().Find("gateway-x").Run, 1)
+		after(d, func() {
+			w.procs.set(func() {
+				if w.procs.live[run] != 0 {
+					w.procs.die(run, 0, 0)
+				}
+			})
+		})
+	}
+}
+
+func TestAClientThatGoesAwayEndsItsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWaiter(t)
+		w.add(t, "x", supervisor.WantUp)
+		deaf(20*time.Second)(t, w)
+		ctx, cancel := context.WithCancel(t.Context())
+		after(time.Second, cancel)
+		begun := time.Now()
+		if _, err := w.do(ctx, stop(), time.Minute); !errors.Is(err, context.Canceled) || time.Since(begun) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		if v := w.Snapshot().Find("gateway-x"); v.Want != supervisor.WantDown {
+			t.Errorf("the command did not stay in force: %+v", v)
+		}
+	})
+}
