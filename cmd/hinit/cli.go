@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+)
+
+// The exit codes of every verb.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNotUp       = 3 // status: a named service is not up
+	exitUnreachable = 4
+	exitNotAllowed  = 5
+	exitUnknown     = 6 // no such profile or service
+)
+
+// terminal is where a verb reads and writes.
+type terminal struct {
+	in       *os.File
+	out, err io.Writer
+	env      func(string) (string, bool)
+}
+
+func newTerminal() *terminal {
+	return &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.LookupEnv}
+}
+
+// fail prints the one line that says what did not work and returns the exit code.
+func (t *terminal) fail(code int, format string, args ...any) int {
+	fmt.Fprintf(t.err, format+"\n", args...)
+	return code
+}
+
+// failed prints, in one line, what could not be done and why, and returns the exit code that the kind of error has.
+func (t *terminal) failed(doing string, err error) int {
+	code := exitFailed
+	switch {
+	case errors.Is(err, client.ErrUnreachable):
+		code = exitUnreachable
+	case errors.Is(err, client.ErrNotAllowed):
+		code = exitNotAllowed
+	case errors.Is(err, client.ErrUnknown):
+		code = exitUnknown
+	}
+	message := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if !strings.HasPrefix(message, "cannot ") {
+		message = "cannot " + doing + ": " + message
+	}
+	return t.fail(code, "%s", message)
+}
+
+// verb is one command of the command line.
+type verb struct {
+	name, args, summary, help string
+	run                       func(*terminal, *call) int
+}
+
+// verbs is the command line, in the order in which help shows it.
+func verbs() []verb {
+	return []verb{
+		initVerb(), statusVerb(),
+		lifecycleVerb("start", "want it up, and wait until it is"),
+		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
+		lifecycleVerb("restart", "end the running process and start it again"),
+		profileVerb(), logsVerb(), eventsVerb(), reloadVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
+		demoVerb(),
+	}
+}
+
+// call is a verb with its arguments: flags may stand anywhere before a lone "--".
+type call struct {
+	verb  verb
+	raw   []string
+	flags *flag.FlagSet
+}
+
+// parse reads the flags that the verb has defined on c.flags and returns the other words. When it returns false the verb
+// ends with the code: help was asked for, or the words are wrong.
+func (c *call) parse(t *terminal, atLeast, atMost int) (names []string, code int, ok bool) {
+	rest := c.raw
+	for len(rest) > 0 {
+		if err := c.flags.Parse(rest); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				c.usage(t.out)
+				return nil, exitDone, false
+			}
+			return nil, t.fail(exitUsage, "cannot %s: %v; see: hinit %s --help", c.verb.name, err, c.verb.name), false
+		}
+		left := c.flags.Args()
+		if len(left) == 0 {
+			break
+		}
+		if parsed := len(rest) - len(left); parsed > 0 && rest[parsed-1] == "--" {
+			names = append(names, left...)
+			break
+		}
+		names, rest = append(names, left[0]), left[1:]
+	}
+	if len(names) < atLeast || atMost >= 0 && len(names) > atMost {
+		return nil, t.fail(exitUsage, "cannot %s: expected: hinit %s", c.verb.name, strings.TrimSpace(c.verb.name+" "+c.verb.args)), false
+	}
+	return names, 0, true
+}
+
+func (c *call) usage(w io.Writer) {
+	fmt.Fprintf(w, "usage: %s\n\n%s\n", strings.TrimSpace("hinit "+c.verb.name+" "+c.verb.args), c.verb.summary)
+	if c.verb.help != "" {
+		fmt.Fprintf(w, "\n%s\n", c.verb.help)
+	}
+	first := true
+	c.flags.VisitAll(func(f *flag.Flag) {
+		if first {
+			fmt.Fprintln(w)
+			first = false
+		}
+		name, text := flag.UnquoteUsage(f)
+		dashes := "--"
+		if len(f.Name) == 1 {
+			dashes = "-"
+		}
+		fmt.Fprintf(w, "  %-18s %s\n", strings.TrimSpace(dashes+f.Name+" "+name), text)
+	})
+}
+
+// cli runs the verb that the arguments name.
+func cli(t *terminal, args []string) int {
+	if len(args) == 0 {
+		help(t.err)
+		return exitUsage
+	}
+	switch args[0] {
+	case "help", "-h", "--help", "-help":
+		help(t.out)
+		return exitDone
+	case "--version":
+		args = []string{"version"}
+	}
+	for _, v := range verbs() {
+		if v.name == args[0] {
+			c := &call{verb: v, raw: args[1:], flags: flag.NewFlagSet(v.name, flag.ContinueOnError)}
+			c.flags.SetOutput(io.Discard)
+			return v.run(t, c)
+		}
+	}
+	return t.fail(exitUsage, "cannot run %q: hinit has no such command; see: hinit help", args[0])
+}
+
+func help(w io.Writer) {
+	fmt.Fprint(w, "hinit is PID 1 and supervisor for containers that host many agent profiles.\n\n")
+	for _, v := range verbs() {
+		fmt.Fprintf(w, "  hinit %-12s %s\n", v.name, v.summary)
+	}
+	fmt.Fprint(w, `
+NAME is a profile (coder), a service (dashboard) or a slot (gateway-coder).
+hinit COMMAND --help tells more. Called as init or tini, hinit is the init.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
+4 hinit not reachable, 5 not allowed, 6 no such profile or service.
+`)
+}
+
+// interruptible returns a context that ends with Ctrl-C or SIGTERM.
+func interruptible() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+}
+
+// dial connects to the running init.
+func (t *terminal) dial() (*client.Client, error) {
+	return client.Dial(t.sockets())
+}
+
+// sockets are the places where the control socket may be. A broken configuration does not keep the operator from it.
+func (t *terminal) sockets() []string {
+	socket := ""
+	if cfg, err := t.config(); err == nil && cfg.Origin("control.socket") != "default" {
+		socket = cfg.Control.Socket
+	}
+	return boot.SocketCandidates(socket, t.env, os.Geteuid())
+}
+
+func (t *terminal) config() (*config.Config, error) {
+	return config.Load(config.Options{Env: t.env})
+}
+
+// firstLine is for one-line messages.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

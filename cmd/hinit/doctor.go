@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/version"
+	"hinit/profiles"
+)
+
+func doctorVerb() verb {
+	return verb{
+		name: "doctor", args: "[--json]", summary: "check what commonly goes wrong, and say what to do about it",
+		help: "The exit code is 1 when a check fails; a warning alone is 0.",
+		run:  doctor,
+	}
+}
+
+// finding is the result of one check.
+type finding struct {
+	Check  string `json:"check"`
+	Result string `json:"result"` // ok, warning, failed
+	Detail string `json:"detail"`
+}
+
+type examination struct {
+	*terminal
+	findings []finding
+}
+
+func (x *examination) ok(check, format string, args ...any) {
+	x.findings = append(x.findings, finding{check, "ok", fmt.Sprintf(format, args...)})
+}
+
+func (x *examination) warning(check, format string, args ...any) {
+	x.findings = append(x.findings, finding{check, "warning", fmt.Sprintf(format, args...)})
+}
+
+func (x *examination) failed(check, format string, args ...any) {
+	x.findings = append(x.findings, finding{check, "failed", fmt.Sprintf(format, args...)})
+}
+
+func doctor(t *terminal, c *call) int {
+	asJSON := c.flags.Bool("json", false, "print JSON")
+	if _, code, ok := c.parse(t, 0, 0); !ok {
+		return code
+	}
+	x := &examination{terminal: t}
+	x.init()
+	if cfg, err := t.config(); err != nil {
+		x.failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	} else {
+		x.configuration(cfg)
+	}
+	x.kernel()
+	if *asJSON {
+		if err := writeJSON(t.out, x.findings); err != nil {
+			return t.failed("examine this container", err)
+		}
+	} else {
+		tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+		for _, f := range x.findings {
+			fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, f.Check, f.Detail)
+		}
+		if err := tw.Flush(); err != nil {
+			return t.failed("examine this container", err)
+		}
+	}
+	for _, f := range x.findings {
+		if f.Result == "failed" {
+			return exitFailed
+		}
+	}
+	return exitDone
+}
+
+// init checks the running init and what it says of itself.
+func (x *examination) init() {
+	cl, err := x.dial()
+	if err != nil {
+		x.failed("init", "%v", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
+	defer cancel()
+	st, err := cl.Status(ctx)
+	if err != nil {
+		x.failed("init", "%v", err)
+		return
+	}
+	x.ok("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
+	if own := version.Get().String(); own != st.Init.Version {
+		x.warning("version", "this binary is %s, the running init is %s; restart the container to use the new one", own, st.Init.Version)
+	}
+	for _, w := range st.Init.Warnings {
+		x.warning("boot", "%s", w)
+	}
+	for _, s := range st.Services {
+		x.service(s)
+	}
+	if n := zombies(st.Init.PID); visible(st.Init) && n > 0 {
+		x.failed("zombies", "%d ended processes are not buried", n)
+	}
+}
+
+func (x *examination) service(s client.Service) {
+	switch {
+	case s.CrashLoop:
+		x.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, lastExit(s.LastExit), s.Name)
+	case s.State == "parked", s.State == "failed":
+		x.failed(s.Name, "%s: %s; see: hinit logs %s", s.State, s.Reason, s.Name)
+	}
+}
+
+// visible reports whether the process that has the init's pid here is the init: seen from outside its PID namespace, it
+// is another one.
+func visible(in client.Init) bool {
+	start, err := profiles.StartTime(in.PID)
+	var now unix.Timespec
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return false
+	}
+	const ticks = 100 // per second in /proc, whatever the kernel's own clock does (proc_pid_stat(5))
+	age := time.Duration(now.Nano()) - time.Duration(start)*time.Second/ticks
+	return (age - time.Since(in.StartedAt)).Abs() < 2*time.Second
+}
+
+// zombies counts the children of a process that have ended and are not buried.
+func zombies(parent int) int {
+	n := 0
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range stats {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if len(f) > 1 && f[0] == "Z" && f[1] == strconv.Itoa(parent) {
+			n++
+		}
+	}
+	return n
+}
+
+// configuration checks what the configuration points at.
+func (x *examination) configuration(cfg *config.Config) {
+	from := "defaults and environment"
+	if cfg.Path != "" {
+		from = cfg.Path
+	}
+	x.ok("configuration", "%s", from)
+	for _, w := range cfg.Warnings {
+		x.warning("configuration", "%s", w)
+	}
+	agent, err := lookupAgent(cfg)
+	if err != nil {
+		x.failed("user", "%v", err)
+		return
+	}
+	x.ok("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.user.UID, agent.user.GID)
+	if err := unix.Access(cfg.Agent.Binary, unix.X_OK); err != nil {
+		x.failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
+	} else {
+		x.ok("agent", "%s", cfg.Agent.Binary)
+	}
+	for _, place := range [][2]string{{"home", cfg.Home}, {"logs", cfg.Logs.Dir}} {
+		check, dir := place[0], place[1]
+		if err := agent.actor.Do(func() error { return writable(dir) }); err != nil {
+			x.failed(check, "the agent's user cannot write in %q: %v", dir, err)
+		} else {
+			x.ok(check, "%s is writable for the agent's user", dir)
+		}
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(cfg.Home, &fs) == nil {
+		free := fs.Bavail * uint64(fs.Bsize)
+		if free < 100<<20 {
+			x.warning("space", "%.0f MB are free in %q", float64(free)/1e6, cfg.Home)
+		} else {
+			x.ok("space", "%.0f MB are free in %q", float64(free)/1e6, cfg.Home)
+		}
+	}
+	_, warnings, err := profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker).Discover()
+	if err != nil {
+		x.failed("profiles", "%v", err)
+	}
+	for _, w := range warnings {
+		x.warning("profiles", "%s", w)
+	}
+}
+
+func writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".hinit-doctor-")
+	if err != nil {
+		return errors.Unwrap(err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// kernel checks the limits that many profiles run into.
+func (x *examination) kernel() {
+	for _, l := range []struct {
+		file string
+		min  int
+		what string
+	}{
+		{"fs/inotify/max_user_instances", 16, "profiles are looked at every few seconds instead of at once when they run out"},
+		{"fs/inotify/max_user_watches", 2048, "profiles are looked at every few seconds instead of at once when they run out"},
+		{"kernel/pid_max", 4096, "services can't be started when they run out"},
+	} {
+		b, err := os.ReadFile("/proc/sys/" + l.file)
+		n, bad := strconv.Atoi(strings.TrimSpace(string(b)))
+		switch {
+		case err != nil || bad != nil:
+		case n < l.min:
+			x.warning(l.file, "is %d; %s (sysctl on the host)", n, l.what)
+		default:
+			x.ok(l.file, "%d", n)
+		}
+	}
+}

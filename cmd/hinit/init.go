@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// flushTime is how long the end of the container waits for the logs after the last process is gone.
+const flushTime = 700 * time.Millisecond
+
+// initMain is the init: it supervises until the container ends and returns the container's exit code. argv0 is the name
+// it was called by, args what follows it.
+func initMain(argv0 string, args []string) int {
+	// Before anything else: the Go runtime would end the process on a signal that nobody asked for.
+	sig := listen()
+
+	cfg, err := config.Load(config.Options{Env: os.LookupEnv})
+	if err != nil {
+		return refuse(2, err)
+	}
+	agent, err := lookupAgent(cfg)
+	if err != nil {
+		return refuse(1, err)
+	}
+	if err := agent.admit(os.LookupEnv); err != nil {
+		return refuse(1, err)
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		wd = "/"
+	}
+	route := boot.RouteCommand(boot.CommandLine{
+		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Env: os.LookupEnv, Look: boot.Lookup(os.Getenv("PATH"), wd),
+	})
+	c, err := newContainer(cfg, agent, args, route, sig)
+	if err != nil {
+		return refuse(1, err)
+	}
+	code := c.run()
+	if !route.Supervise && isTerminal(os.Stdin) && os.Getpid() != 1 {
+		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit wants it back
+	}
+	return code
+}
+
+func refuse(code int, err error) int {
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(os.Stderr, "hinit:", strings.TrimSuffix(line, "\n"))
+	}
+	return code
+}
+
+// signals are the channels signals arrive on.
+type signals struct {
+	children chan os.Signal
+	orders   chan os.Signal
+}
+
+// listen handles every signal that means something, and those that would end this process or stay ignored in its
+// children: a handled signal is back to its default after exec, an ignored one is not.
+func listen() signals {
+	s := signals{children: make(chan os.Signal, 1), orders: make(chan os.Signal, 16)}
+	signal.Notify(s.children, unix.SIGCHLD)
+	signal.Notify(s.orders, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
+		unix.SIGWINCH, unix.SIGPWR, shutdownSignal)
+	others := []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
+	for n := syscall.Signal(1); n < 65; n++ {
+		if signal.Ignored(n) {
+			others = append(others, n)
+		}
+	}
+	signal.Notify(make(chan os.Signal, 1), others...)
+	return s
+}
+
+// shutdownSignal is SIGRTMIN+3, by which container managers made for systemd ask for a shutdown.
+const shutdownSignal = syscall.Signal(37)
+
+// secondInterrupt is how soon after a first Ctrl-C another one no longer goes to the CMD but stops the container.
+const secondInterrupt = 3 * time.Second
+
+// interpreter says what a signal to the init means.
+type interpreter struct {
+	cmd       bool // there is a CMD
+	tty       bool // standard input is a terminal
+	reload    func()
+	interrupt time.Time // the last one passed on
+}
+
+// event is called in the supervisor's loop.
+func (i *interpreter) event(s os.Signal) supervisor.Event {
+	sig, _ := s.(syscall.Signal)
+	stop := supervisor.Shutdown{Reason: "received " + unix.SignalName(sig)}
+	switch sig { //nolint:exhaustive // every other signal is passed on
+	case unix.SIGTERM, unix.SIGPWR, shutdownSignal:
+		return stop
+	case unix.SIGINT:
+		if !i.cmd || time.Since(i.interrupt) < secondInterrupt {
+			return stop
+		}
+		i.interrupt = time.Now()
+	case unix.SIGQUIT:
+		if !i.cmd {
+			return stop
+		}
+	case unix.SIGHUP:
+		switch {
+		case i.tty: // the terminal is gone
+			return stop
+		case !i.cmd:
+			go i.reload()
+			return nil
+		}
+	}
+	if !i.cmd {
+		return nil
+	}
+	return supervisor.Forward{Name: cmdName, Signal: int(sig)}
+}
+
+// run is the life of the container.
+func (c *container) run() int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	reported := make(chan struct{})
+	go func() {
+		defer close(reported)
+		c.report(ctx)
+	}()
+	go c.bootUp(ctx)
+	code := c.loop.Run()
+	<-reported // it ends by itself when the loop has
+
+	cancel(errors.New("the container has stopped"))
+	flush, done := context.WithTimeout(context.Background(), flushTime)
+	defer done()
+	c.closeControl(flush)
+	if err := c.logs.Close(flush); err != nil {
+		fmt.Fprintln(os.Stderr, "hinit:", err)
+	}
+	return code
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+
+	"hinit/client"
+)
+
+func lifecycleVerb(name, summary string) verb {
+	return verb{
+		name: name, args: "NAME... | --all [--no-wait] [--timeout 30s]", summary: summary,
+		help: "Exit code 0 means that it is so: up for a second, or nothing of it alive (with --no-wait: that it was asked for).",
+		run:  lifecycle,
+	}
+}
+
+func lifecycle(t *terminal, c *call) int {
+	all := c.flags.Bool("all", false, allMeans(c.verb.name))
+	noWait := c.flags.Bool("no-wait", false, "do not wait for the result")
+	timeout := c.flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart, where a KILL may come first)")
+	names, code, ok := c.parse(t, 0, -1)
+	if !ok {
+		return code
+	}
+	switch {
+	case *all && len(names) > 0:
+		return t.fail(exitUsage, "cannot %s: give names or --all, not both", c.verb.name)
+	case !*all && len(names) == 0:
+		return t.fail(exitUsage, "cannot %s: expected: hinit %s %s", c.verb.name, c.verb.name, c.verb.args)
+	case *timeout < 0, flagGiven(c, "timeout") && *timeout == 0:
+		return t.fail(exitUsage, "cannot %s: --timeout must be positive", c.verb.name)
+	}
+	cl, err := t.dial()
+	if err != nil {
+		return t.failed(c.verb.name, err)
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	if *all {
+		st, err := cl.Status(ctx)
+		if err != nil {
+			return t.failed(c.verb.name, err)
+		}
+		names = everything(st, c.verb.name)
+	}
+	wait := client.Wait{Wait: !*noWait, Timeout: *timeout}
+	ask := map[string]func(string) (client.Service, error){
+		"start":   func(n string) (client.Service, error) { return cl.Start(ctx, n, wait) },
+		"stop":    func(n string) (client.Service, error) { return cl.Stop(ctx, n, wait) },
+		"restart": func(n string) (client.Service, error) { return cl.Restart(ctx, n, wait) },
+	}[c.verb.name]
+	results := make([]error, len(names))
+	states := make([]client.Service, len(names))
+	limit := make(chan struct{}, 32)
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			states[i], results[i] = ask(name)
+		})
+	}
+	wg.Wait()
+	worst := exitDone
+	for i, err := range results {
+		if err != nil {
+			worst = max(worst, t.failed(fmt.Sprintf("%s %q", c.verb.name, names[i]), err))
+			continue
+		}
+		fmt.Fprintln(t.out, outcome(states[i]))
+	}
+	return worst
+}
+
+func allMeans(verb string) string {
+	switch verb {
+	case "restart":
+		return "everything that is wanted up"
+	case "stop":
+		return "every gateway, and every service that is wanted up"
+	}
+	return "every gateway"
+}
+
+// everything is what --all means for a verb.
+func everything(st client.Status, verb string) []string {
+	var names []string
+	for _, s := range st.Services {
+		if s.Kind == "gateway" && verb != "restart" || s.Want == "up" {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+func outcome(s client.Service) string {
+	if s.PID != 0 {
+		return fmt.Sprintf("%s is %s (pid %d)", s.Name, s.State, s.PID)
+	}
+	return fmt.Sprintf("%s is %s", s.Name, s.State)
+}

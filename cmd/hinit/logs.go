@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/logrotate"
+	"hinit/profiles"
+)
+
+func logsVerb() verb {
+	return verb{
+		name: "logs", args: "NAME... [-f] [-n N] [--since D] [--previous]",
+		summary: "print what a gateway or service wrote",
+		help: `The lines come from the files on the volume, so this works while hinit does not run.
+Several names are shown together, each line after its name.`,
+		run: logs,
+	}
+}
+
+// defaultLines is how many lines logs shows when it is not told.
+const defaultLines = 100
+
+func logs(t *terminal, c *call) int {
+	follow := c.flags.Bool("f", false, "follow: go on printing, across rotations")
+	n := c.flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
+	since := c.flags.Duration("since", 0, "only what was written in the last `D`, such as 10m")
+	previous := c.flags.Bool("previous", false, "the archives too")
+	names, code, ok := c.parse(t, 1, -1)
+	if !ok {
+		return code
+	}
+	opt := logrotate.ReadOptions{N: *n, Follow: *follow, Previous: *previous}
+	if *since < 0 {
+		return t.fail(exitUsage, "cannot show logs: --since must be positive, such as 10m")
+	}
+	if *since > 0 {
+		opt.Since = time.Now().Add(-*since)
+		if !flagGiven(c, "n") {
+			opt.N = -1
+		}
+		opt.Previous = true // what was written then may have been rotated away since
+	}
+	if *previous && !flagGiven(c, "n") {
+		opt.N = -1
+	}
+	dirs := make([]string, len(names))
+	for i, name := range names {
+		dir, err := t.logDir(name)
+		if err != nil {
+			return t.failed("show logs", err)
+		}
+		dirs[i] = dir
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	var mu sync.Mutex // one line at a time
+	var wg sync.WaitGroup
+	results := make([]error, len(names))
+	for i := range names {
+		opt := opt
+		opt.Dir = dirs[i]
+		var tag []byte
+		if len(names) > 1 {
+			tag = []byte(names[i] + " | ")
+		}
+		wg.Go(func() {
+			results[i] = logrotate.Read(ctx, opt, func(line []byte) error {
+				mu.Lock()
+				defer mu.Unlock()
+				_, err := t.out.Write(bytes.Join([][]byte{tag, line, {'\n'}}, nil))
+				return err
+			})
+		})
+	}
+	wg.Wait()
+	worst := exitDone
+	for i, err := range results {
+		if err != nil && ctx.Err() == nil {
+			worst = t.fail(exitFailed, "cannot show logs of %q: %v", names[i], err)
+		}
+	}
+	return worst
+}
+
+func flagGiven(c *call, name string) bool {
+	given := false
+	c.flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
+}
+
+// logDir finds the directory of a log: the running init knows best, the configuration knows when it does not run.
+func (t *terminal) logDir(name string) (string, error) {
+	cl, err := t.dial()
+	if err == nil {
+		var st client.Status
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		st, err = cl.Status(ctx, name)
+		if err == nil && len(st.Services) > 0 {
+			if st.Services[0].Log == "" {
+				return "", fmt.Errorf("cannot show logs of %q: it has no file of its own; its output is in the container's log", name)
+			}
+			return filepath.Dir(st.Services[0].Log), nil
+		}
+		if errors.Is(err, client.ErrUnknown) {
+			if dir, ok := t.offlineLogDir(name); ok {
+				return dir, nil // a profile that was deleted leaves its log
+			}
+			return "", err
+		}
+	}
+	if dir, ok := t.offlineLogDir(name); ok {
+		return dir, nil
+	}
+	return "", err
+}
+
+func (t *terminal) offlineLogDir(name string) (string, bool) {
+	cfg, err := t.config()
+	if err != nil {
+		return "", false
+	}
+	if profile, ok := profiles.SlotProfile(name); ok {
+		name = profile
+	}
+	if profiles.ValidServiceName(name) != nil {
+		return "", false
+	}
+	dir := filepath.Join(cfg.Logs.Dir, name)
+	st, err := os.Stat(dir)
+	return dir, err == nil && st.IsDir()
+}

@@ -1,0 +1,393 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/proc"
+	"hinit/profiles"
+)
+
+func profileVerb() verb {
+	return verb{
+		name: "profile", args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
+		summary: "make, remove, rename and list profiles",
+		help: `create NAME      make the profile; its gateway is registered and down
+delete NAME      stop its gateway and remove its home; asks unless --yes
+rename OLD NEW   stop its gateway, rename it, and start it again if it ran
+list             all profiles
+show NAME        one profile
+The agent's own command does the work where it has one (agent.profile_create and so on in hinit.yaml).`,
+		run: profile,
+	}
+}
+
+// manager is the profile verb at work.
+type manager struct {
+	*terminal
+	doing string // for messages
+	cfg   *config.Config
+	agent identity
+	store *profiles.Store
+	cl    *client.Client // nil when no init is reachable
+}
+
+func profile(t *terminal, c *call) int {
+	yes := c.flags.Bool("yes", false, "do not ask before deleting")
+	asJSON := c.flags.Bool("json", false, "print JSON (list, show)")
+	words, code, ok := c.parse(t, 1, 3)
+	if !ok {
+		return code
+	}
+	wants := map[string]int{"create": 1, "delete": 1, "rename": 2, "list": 0, "show": 1}
+	n, known := wants[words[0]]
+	if !known || len(words)-1 != n {
+		return t.fail(exitUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME")
+	}
+	names := make([]string, n)
+	for i, w := range words[1:] {
+		names[i] = profiles.Normalize(w)
+		if err := profiles.ValidName(names[i]); err != nil {
+			return t.fail(exitUsage, "cannot %s profile %q: %v", words[0], w, err)
+		}
+	}
+	doing := words[0] + " profiles"
+	if n > 0 {
+		doing = fmt.Sprintf("%s profile %q", words[0], names[0])
+	}
+	m, err := newManager(t)
+	if err != nil {
+		return t.failed(doing, err)
+	}
+	m.doing = doing
+	switch words[0] {
+	case "create":
+		return m.create(names[0])
+	case "delete":
+		return m.delete(names[0], *yes)
+	case "rename":
+		return m.rename(names[0], names[1])
+	case "list":
+		return m.list("", *asJSON)
+	}
+	return m.list(names[0], *asJSON)
+}
+
+func newManager(t *terminal) (*manager, error) {
+	cfg, err := t.config()
+	if err != nil {
+		return nil, err
+	}
+	agent, err := lookupAgent(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m := &manager{terminal: t, cfg: cfg, agent: agent}
+	m.store = profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker)
+	cl, err := t.dial()
+	switch {
+	case err == nil:
+		m.cl = cl
+	case errors.Is(err, client.ErrNotAllowed):
+		return nil, err
+	}
+	return m, nil
+}
+
+// exists tells whether there is such a profile on the volume.
+func (m *manager) exists(name string) (profiles.Profile, bool, error) {
+	all, _, err := m.store.Discover()
+	for _, p := range all {
+		if p.Name == name {
+			return p, true, nil
+		}
+	}
+	return profiles.Profile{}, false, err
+}
+
+func (m *manager) create(name string) int {
+	if name == profiles.Default {
+		return m.fail(exitFailed, "cannot create profile %q: it always exists", name)
+	}
+	if _, there, _ := m.exists(name); there {
+		return m.fail(exitFailed, "cannot create profile %q: it exists already", name)
+	}
+	done, err := m.byAgent(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name})
+	if err == nil && !done {
+		_, err = m.store.Create(name)
+	}
+	if err != nil {
+		return m.failed(m.doing, err)
+	}
+	p, there, err := m.exists(name)
+	if !there {
+		return m.fail(exitFailed, "cannot create profile %q: the agent's command ended well, but there is no such profile now (%v)", name, err)
+	}
+	if code := m.rescan(); code != exitDone {
+		return code
+	}
+	if m.cl == nil {
+		fmt.Fprintf(m.out, "created profile %s in %s; no init is reachable, its gateway is registered at the next start of the container\n", name, p.Home)
+		return exitDone
+	}
+	fmt.Fprintf(m.out, "created profile %s in %s; start its gateway with: hinit start %s\n", name, p.Home, name)
+	return exitDone
+}
+
+func (m *manager) delete(name string, yes bool) int {
+	if name == profiles.Default {
+		return m.fail(exitFailed, "cannot delete profile %q: it is the root of the volume", name)
+	}
+	p, there, err := m.exists(name)
+	if !there {
+		if err != nil {
+			return m.failed(m.doing, err)
+		}
+		return m.fail(exitUnknown, "cannot delete profile %q: there is no such profile; hinit profile list shows them", name)
+	}
+	if !yes {
+		if ok, err := m.confirm(fmt.Sprintf("Delete profile %s with everything in %s? [y/N] ", name, p.Home)); err != nil {
+			return m.fail(exitUsage, "cannot delete profile %q: %v", name, err)
+		} else if !ok {
+			return m.fail(exitFailed, "profile %s was not deleted", name)
+		}
+	}
+	if _, code := m.stop(name); code != exitDone {
+		return code
+	}
+	done, err := m.byAgent(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name})
+	if err == nil && !done {
+		err = m.store.Delete(name)
+	}
+	if err != nil {
+		return m.failed(m.doing, err)
+	}
+	if code := m.rescan(); code != exitDone {
+		return code
+	}
+	fmt.Fprintf(m.out, "deleted profile %s; its logs stay in %s/%s\n", name, m.cfg.Logs.Dir, name)
+	return exitDone
+}
+
+func (m *manager) rename(from, to string) int {
+	if from == profiles.Default || to == profiles.Default {
+		return m.fail(exitFailed, "cannot rename profile %q to %q: the default profile is the root of the volume", from, to)
+	}
+	if _, there, err := m.exists(from); !there {
+		if err != nil {
+			return m.failed(m.doing, err)
+		}
+		return m.fail(exitUnknown, "cannot rename profile %q: there is no such profile; hinit profile list shows them", from)
+	}
+	if _, there, _ := m.exists(to); there {
+		return m.fail(exitFailed, "cannot rename profile %q to %q: that one exists already", from, to)
+	}
+	wasUp, code := m.stop(from)
+	if code != exitDone {
+		return code
+	}
+	done, err := m.byAgent(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to})
+	if err == nil && !done {
+		err = m.store.Rename(from, to)
+	}
+	if err != nil {
+		return m.failed(m.doing, err)
+	}
+	if code := m.rescan(); code != exitDone {
+		return code
+	}
+	if wasUp {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := m.cl.Start(ctx, profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
+			return m.fail(exitFailed, "renamed profile %s to %s, but cannot start its gateway again: %v", from, to, err)
+		}
+	}
+	fmt.Fprintf(m.out, "renamed profile %s to %s\n", from, to)
+	return exitDone
+}
+
+// stop ends the gateway of a profile, if there is an init that runs it, and tells whether it was wanted up.
+func (m *manager) stop(name string) (wasUp bool, code int) {
+	if m.cl == nil {
+		return false, exitDone
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	slot := profiles.SlotName(name)
+	s, err := m.cl.Service(ctx, slot)
+	if errors.Is(err, client.ErrUnknown) {
+		return false, exitDone
+	}
+	if err == nil {
+		_, err = m.cl.Stop(ctx, slot, client.Wait{Wait: true, Timeout: m.cfg.Stop.Grace + 5*time.Second})
+	}
+	if err != nil {
+		return false, m.failed(m.doing, fmt.Errorf("cannot stop %s: %w", slot, err))
+	}
+	return s.Want == "up", exitDone
+}
+
+// rescan lets the init look at the volume now, so that it knows what was just done.
+func (m *manager) rescan() int {
+	if m.cl == nil {
+		return exitDone
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := m.cl.Rescan(ctx); err != nil {
+		return m.failed(m.doing, err)
+	}
+	return exitDone
+}
+
+// byAgent runs the agent's own command as the agent's user. done is false when there is none.
+func (m *manager) byAgent(command []string, vars map[string]string) (done bool, err error) {
+	argv := m.cfg.Expand(command, vars)
+	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
+		return false, nil
+	}
+	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return false, fmt.Errorf("cannot run the agent's command: %w", err)
+	}
+	defer null.Close()
+	x, err := proc.Run(proc.Spec{
+		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.cred,
+		Files: []*os.File{null, os.Stderr, os.Stderr},
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case x.Signal != 0:
+		return false, fmt.Errorf("cannot go on: %q was ended by %s", strings.Join(argv, " "), signalName(x.Signal))
+	case x.Code != 0:
+		return false, fmt.Errorf("cannot go on: %q has ended with code %d", strings.Join(argv, " "), x.Code)
+	}
+	return true, nil
+}
+
+// confirm asks a question that only a person at a terminal can answer.
+func (m *manager) confirm(question string) (bool, error) {
+	if !isTerminal(m.in) {
+		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")
+	}
+	fmt.Fprint(m.err, question)
+	answer, err := bufio.NewReader(m.in).ReadString('\n')
+	if err != nil {
+		return false, nil
+	}
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes", nil
+}
+
+// profileRow is a profile as list --json shows it.
+type profileRow struct {
+	Name    string `json:"name"`
+	Home    string `json:"home"`
+	Active  bool   `json:"active"`
+	Prior   string `json:"prior_state"`       // what the state file says
+	Gateway string `json:"gateway"`           // state of its service, "" when no init is reachable
+	Want    string `json:"want"`              //
+	PID     int    `json:"pid"`               //
+	Log     string `json:"log"`               //
+	Problem string `json:"problem,omitempty"` //
+}
+
+// list shows all profiles, or one.
+func (m *manager) list(only string, asJSON bool) int {
+	infos, warnings, err := m.store.List()
+	if err != nil && len(infos) == 0 {
+		return m.failed(m.doing, err)
+	}
+	var st client.Status
+	if m.cl != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), shortWait)
+		defer cancel()
+		if st, err = m.cl.Status(ctx); err != nil {
+			return m.failed(m.doing, err)
+		}
+	}
+	rows := []profileRow{}
+	for _, info := range infos {
+		if only != "" && info.Profile.Name != only {
+			continue
+		}
+		row := profileRow{
+			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior(),
+			Log: m.cfg.Logs.Dir + "/" + info.Profile.Name + "/current",
+		}
+		for _, s := range st.Services {
+			if s.Profile == row.Name && s.Kind == "gateway" {
+				row.Gateway, row.Want, row.PID = s.State, s.Want, s.PID
+			}
+		}
+		for _, w := range warnings {
+			if w.Profile == row.Name {
+				row.Problem = w.Message
+			}
+		}
+		rows = append(rows, row)
+	}
+	if only != "" && len(rows) == 0 {
+		return m.fail(exitUnknown, "cannot show profile %q: there is no such profile; hinit profile list shows them", only)
+	}
+	if asJSON {
+		if only != "" {
+			err = writeJSON(m.out, rows[0])
+		} else {
+			err = writeJSON(m.out, rows)
+		}
+	} else {
+		err = m.printRows(rows, only != "")
+	}
+	if err != nil {
+		return m.failed(m.doing, err)
+	}
+	for _, w := range warnings {
+		if only == "" {
+			fmt.Fprintln(m.err, "warning:", w)
+		}
+	}
+	return exitDone
+}
+
+func (m *manager) printRows(rows []profileRow, one bool) error {
+	tw := tabwriter.NewWriter(m.out, 0, 0, 2, ' ', 0)
+	if one {
+		r := rows[0]
+		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
+			r.Name, r.Home, r.Active, r.Prior, orDash(r.Gateway), orDash(r.Want), dash(r.PID), r.Log)
+		if r.Problem != "" {
+			fmt.Fprintf(tw, "problem\t%s\n", r.Problem)
+		}
+		return tw.Flush()
+	}
+	fmt.Fprintln(tw, "NAME\tGATEWAY\tPID\tRECORDED\tHOME")
+	for _, r := range rows {
+		name := r.Name
+		if r.Active {
+			name += " *"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, orDash(r.Gateway), dash(r.PID), r.Prior, r.Home)
+	}
+	return tw.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
