@@ -148,7 +148,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 			t.Errorf("%s: got %#v", k, err)
 		}
 		for _, s := range sentinels {
-			if errors.Is(err, s) != (s == want) {
+			if errors.Is(err, s) != errors.Is(want, s) {
 				t.Errorf("%s: errors.Is(%v) is %v", k, s, !errors.Is(err, s))
 			}
 		}

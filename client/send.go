@@ -72,7 +72,7 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
 	}
 	// A hinit that has no room answers and closes without reading: writing fails and the answer is there all the same.
 	written := request.Write(conn)
-	response, err := http.ReadResponse(bufio.NewReader(conn), request)
+	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // it ends with its connection
 	if err != nil {
 		end()
 		if written != nil {

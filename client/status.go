@@ -52,6 +52,18 @@ type Init struct {
 	Cmd           *Cmd       `json:"cmd"`      // null when the container has no CMD
 	Warnings      []string   `json:"warnings"` // what hinit cannot do in this container, for people
 	Boot          []BootStep `json:"boot"`     // in the order they ran
+	Repair        *Repair    `json:"repair"`   // of file ownership, in the background; null when there is none
+}
+
+// Repair is how far the background repair of file ownership has come.
+type Repair struct {
+	Directory string  `json:"directory"` // where it is
+	Seen      int64   `json:"seen"`      // files and directories looked at
+	Changed   int64   `json:"changed"`   // given to the agent's user
+	Failed    int64   `json:"failed"`
+	Done      bool    `json:"done"`
+	Seconds   float64 `json:"seconds"` // that it took, once it is done
+	Stopped   string  `json:"stopped"` // why it ended early, "" when it did not
 }
 
 // Cmd is the container's CMD.

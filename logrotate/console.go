@@ -60,7 +60,8 @@ type console struct {
 	missing []*source // with dropped lines
 	dead    bool      // the other end is gone
 	closing bool
-	stamp   []byte // JSON's time, made once a batch
+	synced  []chan struct{} // closed when nothing waits
+	stamp   []byte          // JSON's time, made once a batch
 
 	done chan struct{}
 
@@ -200,6 +201,27 @@ func (c *console) run() {
 	}
 }
 
+// sync returns a channel that is closed when everything that waits now, or that comes meanwhile, is written or given up.
+func (c *console) sync() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	done := make(chan struct{})
+	c.synced = append(c.synced, done)
+	c.tell()
+	return done
+}
+
+// tell closes the channels of sync, if it is time. The caller holds mu.
+func (c *console) tell() {
+	if !c.dead && c.waiting > 0 {
+		return
+	}
+	for _, done := range c.synced {
+		close(done)
+	}
+	c.synced = nil
+}
+
 // next waits for a block to write. It returns nil at the end.
 func (c *console) next() *block {
 	c.mu.Lock()
@@ -255,6 +277,7 @@ func (c *console) written(b *block) {
 	for _, s := range b.shares {
 		s.source.waiting -= s.bytes
 	}
+	c.tell()
 	c.mu.Unlock()
 	clear(b.shares)
 	b.data, b.shares = b.data[:0], b.shares[:0]
@@ -289,6 +312,7 @@ func (c *console) settle(err error) {
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EIO), errors.Is(err, unix.EBADF), errors.Is(err, os.ErrClosed):
 		c.mu.Lock()
 		c.dead, c.queue, c.missing = true, nil, nil
+		c.tell()
 		c.mu.Unlock()
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
 			c.stream, reason(err)))

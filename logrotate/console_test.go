@@ -253,3 +253,30 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 	})
 	w.Close()
 }
+
+func TestSyncReturnsWhenTheConsoleHasEverything(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	s := New(Options{Stdout: w})
+	fmt.Fprintln(s.Console(1), "before")
+	if err := s.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(w, "after")
+	got := make([]byte, 13)
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != "before\nafter\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	fmt.Fprint(s.Console(1), strings.Repeat("x\n", 100_000)) // more than the pipe takes
+	stuck, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := s.Sync(stuck); err == nil {
+		t.Error("a stuck console is said to have everything")
+	}
+	go func() { _, _ = io.Copy(io.Discard, r) }()
+	closeSet(t, s)
+}

@@ -178,6 +178,19 @@ func (s *Set) Console(stream int) io.Writer {
 	return &ownWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
 }
 
+// Sync waits until what was given to the console before is written, or ctx ends. A console that takes nothing holds it
+// until then.
+func (s *Set) Sync(ctx context.Context) error {
+	for _, c := range s.consoles {
+		select {
+		case <-c.sync():
+		case <-ctx.Done():
+			return fmt.Errorf("cannot write out the container's %s: %w", c.stream, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
 // closeReserve is how long before the end of its context Close stops waiting for pipes that somebody keeps open, so that
 // what was read still reaches the sinks.
 const closeReserve = 200 * time.Millisecond

@@ -391,11 +391,11 @@ func (l *Loop) exited(x proc.Exit) {
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
-	l.step(e)
-	if u != nil && u.Stdio == nil {
+	if u != nil && u.Stdio == nil { // before the step, which may start the next run
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(Tailed{name, id, lines}) })
 	}
+	l.step(e)
 }
 
 // forget ends a lingering run: nothing of it is alive any more.

@@ -148,6 +148,8 @@ type (
 		Name   string
 		Signal int
 	}
+	// Remark puts a line into the history; Service may be "".
+	Remark struct{ Service, Text string }
 	// Shutdown ends everything within the machine's budget. A second one kills at once.
 	Shutdown struct {
 		Code   int // exit code of the container unless the CMD has one
@@ -174,6 +176,7 @@ func (Tailed) event()      {}
 func (Ready) event()       {}
 func (Inputs) event()      {}
 func (Forward) event()     {}
+func (Remark) event()      {}
 func (Shutdown) event()    {}
 func (Swept) event()       {}
 func (Tick) event()        {}
@@ -307,6 +310,8 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		}
 	case Shutdown:
 		m.shutdown(now, e)
+	case Remark:
+		m.do(Note{Record{At: now, Service: e.Service, Reason: e.Text}})
 	case Swept:
 		m.swept = true
 	case Tick:
@@ -349,7 +354,7 @@ func target(e Event) string {
 		return e.Name
 	case Forward:
 		return e.Name
-	case Add, Met, Shutdown, Swept, Tick:
+	case Add, Met, Remark, Shutdown, Swept, Tick:
 	}
 	return ""
 }
@@ -396,7 +401,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		if s.pid != 0 {
 			m.do(Signal{s.name, s.run, e.Signal})
 		}
-	case Add, Met, Shutdown, Swept, Tick:
+	case Add, Met, Remark, Shutdown, Swept, Tick:
 	}
 }
 
@@ -620,7 +625,7 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		Run: s.run, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.upSince),
 		Cause: s.classify(e),
 	}
-	s.pid, s.leftover = 0, e.Leftover
+	s.pid, s.leftover = 0, e.Leftover && !s.policy.Spare
 	if s.policy.Task {
 		s.want = WantDown
 	}

@@ -60,6 +60,7 @@ const (
 	KindGateway Kind = "gateway" // the gateway of a profile
 	KindService Kind = "service" // a service of hinit.yaml, the dashboard among them
 	KindCmd     Kind = "cmd"     // the container's CMD: runs once, its exit ends the container
+	KindHook    Kind = "hook"    // a command of the boot: runs once
 )
 
 // Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without
@@ -75,6 +76,7 @@ type Policy struct {
 	Grace       time.Duration // from the stop signal to SIGKILL
 	Announces   bool          // it counts as ready only when a Ready event says so; otherwise it is ready while up
 	Task        bool          // runs once and then stays down
+	Spare       bool          // what it leaves behind goes on
 	Once        bool          // runs once; its exit ends the container with its code
 }
 

@@ -28,7 +28,9 @@ type container struct {
 	agent   identity
 	args    []string // the container's CMD as given
 	route   boot.Route
-	env     []string // the container's environment
+	env     atomic.Pointer[[]string] // the container's environment; the boot adds to it
+	full    bool                     // the repair of owners has to look everywhere; set like home
+	home    string                   // HOME of everything started, "" for the configured one; set by the boot before it starts anything
 	started time.Time
 
 	procs   *proc.Table
@@ -43,7 +45,8 @@ type container struct {
 	mu       sync.Mutex // guards what boot and reload tell the status
 	warnings []string
 	phases   []client.BootStep
-	reloads  sync.Mutex // one reload at a time
+	repair   *client.Repair
+	reloads  sync.Mutex // held by the boot, then by one reload at a time
 }
 
 // newContainer makes everything but touches nothing that could hang: no data volume, no process.
@@ -52,8 +55,10 @@ func newContainer(cfg *config.Config, agent identity, args []string, route boot.
 	if err != nil {
 		return nil, err
 	}
-	c := &container{agent: agent, args: args, route: route, env: containerEnv(cfg.Home), started: time.Now(), procs: procs}
+	c := &container{agent: agent, args: args, route: route, started: time.Now(), procs: procs}
 	c.cfg.Store(cfg)
+	env := containerEnv(cfg.Home)
+	c.env.Store(&env)
 	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
 	if err != nil {
 		return nil, err
@@ -84,29 +89,37 @@ func keepArchives(n int) int {
 // bootUp is everything that happens once: the control socket, the data volume, the services, the profiles, the CMD. It
 // runs beside the loop, so that signals and orphans are dealt with even if a disk hangs.
 func (c *container) bootUp(ctx context.Context) {
+	c.reloads.Lock()
+	defer c.reloads.Unlock()
 	cfg := c.cfg.Load()
 	for _, w := range cfg.Warnings {
 		c.warn("%s", w)
 	}
 	c.phase("control", c.openControl)
-	c.phase("home", func() error { return c.prepareHome(cfg) })
+	if err := c.stage2(ctx, cfg); err != nil {
+		c.fatal(err.Error())
+		return
+	}
 	if c.route.Supervise {
 		c.whichProfile()
 	}
 	c.phase("services", func() error { return c.registerServices(ctx, cfg) })
-	c.phase("profiles", func() error { return c.reconcile(ctx, cfg) })
+	c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
 	if cfg.Boot.Strict && c.bootFailed() {
-		c.say("fatal: stopping the container")
-		c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "a boot step has failed, and boot.strict is set"})
+		c.fatal("a boot step has failed, and boot.strict is set")
 		return
 	}
 	if err := c.loop.Do(ctx, supervisor.Met{Need: needBoot}); err != nil {
 		return
 	}
-	if !c.route.DashboardOnly { // such a container shares its volume with one that has the gateways
-		c.keeper.start(ctx)
-	}
+	c.sayTimeline()
+	go c.repairOwners(ctx, cfg)
 	if !c.route.Supervise {
+		// The CMD writes to the console itself: what hinit has to say before it has to be out first. A console that is
+		// stuck does not hold the CMD back.
+		patience, done := context.WithTimeout(ctx, syncTime)
+		_ = c.logs.set.Sync(patience)
+		done()
 		if err := c.loop.Register(ctx, c.cmdUnit(), supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 			c.warn("cannot start the CMD: %v", err)
 		}
@@ -157,15 +170,22 @@ func (c *container) say(format string, args ...any) {
 // warn says something that the operator should know for as long as the container runs; status shows it.
 func (c *container) warn(format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
+	if c.remember(message) {
+		c.say("[hinit] warning: %s", message)
+	}
+}
+
+// remember adds to what status shows as warnings. It returns false for one that is there already.
+func (c *container) remember(warning string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if slices.Contains(c.warnings, message) {
-		return
+	if slices.Contains(c.warnings, warning) {
+		return false
 	}
 	if len(c.warnings) < 100 {
-		c.warnings = append(c.warnings, message)
+		c.warnings = append(c.warnings, warning)
 	}
-	c.say("[hinit] warning: %s", message)
+	return true
 }
 
 // logFault is told by a log pump of a fault or its end.
@@ -174,14 +194,6 @@ func (c *container) logFault(service, message string) {
 		service = "console"
 	}
 	c.say("[hinit] log of %s: %s", service, message)
-}
-
-func (c *container) prepareHome(cfg *config.Config) error {
-	warnings, err := boot.PrepareHome(cfg.Home, cfg.Logs.Dir, c.agent.actor)
-	for _, w := range warnings {
-		c.warn("%s", w)
-	}
-	return err
 }
 
 func (c *container) registerServices(ctx context.Context, cfg *config.Config) error {

@@ -58,7 +58,7 @@ func (a core) Init() client.Init {
 	info := client.Init{
 		PID: os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
 		Subreaper: os.Getpid() != 1,
-		Warnings:  slices.Clone(c.warnings), Boot: slices.Clone(c.phases),
+		Warnings:  slices.Clone(c.warnings), Boot: slices.Clone(c.phases), Repair: c.cloneRepair(),
 	}
 	return info
 }
@@ -81,7 +81,9 @@ func (c *container) reloadAndSay() {
 // services that are gone are stopped, a changed definition takes effect at the next start of its service. A bad file
 // changes nothing. What only a new container can change is said.
 func (c *container) reload(ctx context.Context) ([]string, error) {
-	c.reloads.Lock()
+	if !c.reloads.TryLock() {
+		return nil, errors.New("cannot reload: the boot or another reload is under way; try again")
+	}
 	defer c.reloads.Unlock()
 	old := c.cfg.Load()
 	cfg, err := config.Load(config.Options{Env: os.LookupEnv})

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"hinit/internal/account"
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
@@ -17,43 +18,61 @@ type identity struct {
 	known bool       // the configured user exists
 	cred  *proc.Cred // nil: no switch, they run as the init does
 	actor *fsutil.Actor
+	lines []boot.Line // what settling it had to say
 }
 
-// lookupAgent finds the agent's user. An init that is not root can't switch, so there a missing user is no error.
-func lookupAgent(cfg *config.Config) (identity, error) {
-	who := cfg.Agent.User
-	user, err := account.Lookup("", who)
-	if os.Geteuid() != 0 {
-		self := account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: cfg.Home}
-		id := identity{user: self, known: err == nil, actor: fsutil.Self()}
-		if err == nil {
-			id.user.Name = user.Name
-		}
-		if err == nil && user.UID != self.UID {
-			id.user = user
-		}
-		return id, nil
-	}
-	if errors.Is(err, account.ErrNotFound) {
-		return identity{}, fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
-	}
+// settleAgent decides who the agent is, as the init does once, before anything else: it may change /etc (contract, section
+// 2.1, steps 3 and 4).
+func settleAgent(cfg *config.Config) (identity, error) {
+	a, err := boot.Identity(boot.IdentityOptions{User: cfg.Agent.User, UID: os.Geteuid(), Env: os.LookupEnv})
 	if err != nil {
-		return identity{}, fmt.Errorf("cannot run services as %q: %w", who, err)
+		return identity{}, unknownAgent(cfg.Agent.User, err)
 	}
-	id := identity{
-		user: user, known: true,
-		actor: fsutil.NewActor(fsutil.Identity{UID: user.UID, GID: user.GID, Groups: user.Groups}),
-	}
-	if user.UID != 0 {
-		id.cred = &proc.Cred{UID: user.UID, GID: user.GID, Groups: user.Groups}
-	}
+	id := newIdentity(a.User, a.Known)
+	id.lines = a.Lines
 	return id, nil
 }
 
+// lookupAgent finds the agent's user, as the command line does: it changes nothing.
+func lookupAgent(cfg *config.Config) (identity, error) {
+	user, err := account.Lookup("", cfg.Agent.User)
+	if err != nil && os.Geteuid() == 0 {
+		return identity{}, unknownAgent(cfg.Agent.User, err)
+	}
+	return newIdentity(user, err == nil), nil
+}
+
+func unknownAgent(who string, err error) error {
+	if errors.Is(err, account.ErrNotFound) {
+		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
+	}
+	return fmt.Errorf("cannot run services as %q: %w", who, err)
+}
+
+func newIdentity(user account.User, known bool) identity {
+	if os.Geteuid() != 0 { // no switch is possible, so everything is done as who we are
+		if !known {
+			user = account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+		}
+		return identity{user: user, known: known, actor: fsutil.Self()}
+	}
+	id := identity{
+		user: user, known: known,
+		actor: fsutil.NewActor(fsutil.Identity{UID: user.UID, GID: user.GID, Groups: user.Groups}),
+	}
+	if user.UID != 0 && id.actor.Switches() {
+		id.cred = &proc.Cred{UID: user.UID, GID: user.GID, Groups: user.Groups}
+	}
+	return id
+}
+
 // credFor returns the identity of a service that runs as somebody else than the agent.
-func (id identity) credFor(who string) (*proc.Cred, error) {
+func (id identity) credFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
+	}
+	if who == "" || who == cfg.Agent.User {
+		return id.cred, nil // also when /etc could not be changed to say so
 	}
 	user, err := account.Lookup("", who)
 	if err != nil {
@@ -63,19 +82,4 @@ func (id identity) credFor(who string) (*proc.Cred, error) {
 		return nil, nil
 	}
 	return &proc.Cred{UID: user.UID, GID: user.GID, Groups: user.Groups}, nil
-}
-
-// admit refuses to be started as a user that is neither root nor the agent's: nothing on the volume would be writable,
-// and nothing could be repaired (contract, section 3).
-func (id identity) admit(env func(string) (string, bool)) error {
-	uid := os.Geteuid()
-	if uid == 0 || !id.known || id.user.UID == uint32(uid) {
-		return nil
-	}
-	if v, _ := env("HINIT_ALLOW_ANY_UID"); config.ShellTruthy(v) {
-		return nil
-	}
-	return fmt.Errorf(`[hermes] ERROR: container started with --user %d, but the data belongs to %s (uid %d)
-start it as root and set HERMES_UID and HERMES_GID (or PUID and PGID) to the ids you want, or HINIT_ALLOW_ANY_UID=1 to run as %d`,
-		uid, id.user.Name, id.user.UID, uid)
 }

@@ -18,6 +18,9 @@ import (
 	"hinit/supervisor"
 )
 
+// syncTime is how long the CMD waits for what hinit has said before it.
+const syncTime = 300 * time.Millisecond
+
 // flushTime is how long the end of the container waits for the logs after the last process is gone.
 const flushTime = 700 * time.Millisecond
 
@@ -31,12 +34,13 @@ func initMain(argv0 string, args []string) int {
 	if err != nil {
 		return refuse(2, err)
 	}
-	agent, err := lookupAgent(cfg)
+	agent, err := settleAgent(cfg)
 	if err != nil {
 		return refuse(1, err)
 	}
-	if err := agent.admit(os.LookupEnv); err != nil {
-		return refuse(1, err)
+	if err := boot.Admit(os.Geteuid(), agent.user.UID, agent.known, os.LookupEnv); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	wd, err := os.Getwd()
 	if err != nil {

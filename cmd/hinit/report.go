@@ -53,6 +53,8 @@ func reportLine(r supervisor.Record) string {
 	switch {
 	case r.Service == "":
 		return r.Reason
+	case strings.HasPrefix(r.Service, "hook-"):
+		return "" // the boot tells about it
 	case r.Service == cmdName:
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseSpawn {
 			return "cmd: " + r.Reason

@@ -99,6 +99,12 @@ func writeStatus(w io.Writer, st client.Status) error {
 	if in.Cmd != nil {
 		fmt.Fprintf(w, "CMD: %s (pid %d)\n", strings.Join(in.Cmd.Argv, " "), in.Cmd.PID)
 	}
+	if len(in.Boot) > 0 {
+		fmt.Fprintf(w, "boot: %s\n", timeline(in.Boot))
+	}
+	if r := in.Repair; r != nil && !r.Done {
+		fmt.Fprintf(w, "repairing file ownership: %d files looked at, %d changed, now in %s\n", r.Seen, r.Changed, r.Directory)
+	}
 	for _, warning := range in.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}

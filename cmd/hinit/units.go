@@ -67,12 +67,13 @@ func (c *container) gatewayUnit(cfg *config.Config, p profiles.Profile) supervis
 	for name, value := range cfg.Agent.Env {
 		env[name] = cfg.ExpandString(value, vars)
 	}
+	env = c.withHome(env)
 	policy := policyOf(cfg.Restart, cfg.Stop)
 	policy.Announces = cfg.Agent.Ready == config.ReadyState
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
 		Spec: proc.Spec{
-			Argv: cfg.Expand(command, vars), Env: withEnv(c.env, env),
+			Argv: cfg.Expand(command, vars), Env: withEnv(*c.env.Load(), env),
 			Dir: cfg.ExpandString(cfg.Agent.Cwd, vars), Cred: c.agent.cred,
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
@@ -81,7 +82,7 @@ func (c *container) gatewayUnit(cfg *config.Config, p profiles.Profile) supervis
 
 // serviceUnit is a service of hinit.yaml, the dashboard among them.
 func (c *container) serviceUnit(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
-	cred, err := c.agent.credFor(s.User)
+	cred, err := c.agent.credFor(cfg, s.User)
 	if err != nil {
 		return supervisor.Unit{}, err
 	}
@@ -92,7 +93,7 @@ func (c *container) serviceUnit(cfg *config.Config, s config.Service) (superviso
 	u := supervisor.Unit{
 		Name: s.Name, Kind: supervisor.KindService, Policy: policyOf(s.Restart, s.Stop),
 		Spec: proc.Spec{
-			Argv: s.Command, Env: withEnv(c.env, s.Env), Dir: s.Cwd, Cred: cred, Limits: limits,
+			Argv: s.Command, Env: withEnv(*c.env.Load(), c.withHome(s.Env)), Dir: s.Cwd, Cred: cred, Limits: limits,
 		},
 		Needs: []string{needBoot},
 	}
@@ -107,7 +108,7 @@ var limitNames = map[string]int{
 	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
 	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
 	"msgqueue": unix.RLIMIT_MSGQUEUE, "nice": unix.RLIMIT_NICE, "nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC,
-	"rss": unix.RLIMIT_RSS, "rtprio": unix.RLIMIT_RTPRIO, "rttime": unix.RLIMIT_RTTIME,
+	"rss": unix.RLIMIT_RSS, "rtprio": unix.RLIMIT_RTPRIO,
 	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
 }
 
@@ -134,9 +135,24 @@ func (c *container) cmdUnit() supervisor.Unit {
 		Name: cmdName, Kind: supervisor.KindCmd,
 		Policy: supervisor.Policy{Once: true, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
-			Path: c.route.Path, Argv: c.route.Argv, Env: withEnv(c.env, map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)}),
+			Path: c.route.Path, Argv: c.route.Argv, Env: withEnv(*c.env.Load(), c.agentHome(cfg)),
 			Dir: dir, Cred: c.agent.cred, TTY: isTerminal(os.Stdin),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	}
+}
+
+// withHome puts the home that the boot found in the place of the configured one, if it found one.
+func (c *container) withHome(env map[string]string) map[string]string {
+	if _, set := env["HOME"]; c.home == "" || !set {
+		return env
+	}
+	env = maps.Clone(env)
+	env["HOME"] = c.home
+	return env
+}
+
+// agentHome is what is set for whatever runs as the agent without being a gateway.
+func (c *container) agentHome(cfg *config.Config) map[string]string {
+	return c.withHome(map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)})
 }

@@ -1,66 +1,155 @@
 package boot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
+	"strings"
 
 	"hinit/internal/fsutil"
 )
 
-// PrepareHome makes the data directory and, as the agent's user, the directories that gateways log to. A data directory
-// that belongs to somebody else than the agent's user is given to it, the directory alone and not what is in it. What
-// can't be done is a warning, for gateways may still run with it; the error says that there is no data directory at all.
-// It blocks as long as the disk does.
-func PrepareHome(home, logs string, agent *fsutil.Actor) (warnings []string, err error) {
-	if err := os.MkdirAll(home, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot make the data directory %q: %w", home, errors.Unwrap(err))
-	}
-	if agent.Switches() {
-		if err := giveTo(home, agent.Identity()); err != nil {
-			warnings = append(warnings, fmt.Sprintf("cannot give %q to uid %d (rootless container?): %v", home, agent.Identity().UID, err))
-		}
-	}
-	if err := makeLogs(home, logs, agent); err != nil {
-		warnings = append(warnings, fmt.Sprintf("cannot make the log directory, logs reach only the container's log until it is there: %v", err))
-	}
-	return warnings, nil
-}
+// errNoHome is wrapped when there is no data directory.
+var errNoHome = errors.New("no data directory")
 
-// giveTo changes the owner of a directory through a descriptor of it.
-func giveTo(dir string, id fsutil.Identity) error {
-	f, err := os.OpenFile(dir, unix.O_DIRECTORY, 0)
-	if err != nil {
-		return errors.Unwrap(err)
-	}
-	defer f.Close() //nolint:errcheck // read only
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return err
-	}
-	if st.Uid == id.UID {
+// home makes the data directory with its parents (step 2).
+func (p *preparer) home(context.Context, *step) error {
+	if os.Geteuid() != 0 {
+		if err := os.MkdirAll(p.Home, 0o755); err != nil {
+			return fmt.Errorf("cannot make the data directory %q: %w: %w", p.Home, bare(err), errNoHome)
+		}
 		return nil
 	}
-	return unix.Fchown(int(f.Fd()), int(id.UID), int(id.GID))
+	d, _, err := fsutil.MakeReal(p.Home, 0o755, nil)
+	if errors.Is(err, fsutil.ErrSymlink) {
+		if info, statErr := os.Stat(p.Home); statErr == nil && info.IsDir() {
+			p.linked = true
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, errNoHome)
+	}
+	if !p.Agent.Switches() {
+		return d.Close()
+	}
+	p.root = d
+	return nil
 }
 
-// makeLogs makes the log directory: beneath the data directory without following a link, elsewhere as the agent's user.
-func makeLogs(home, logs string, agent *fsutil.Actor) error {
-	rel, err := filepath.Rel(home, logs)
-	if err != nil || !filepath.IsLocal(rel) {
-		return agent.Do(func() error { return os.MkdirAll(logs, 0o755) })
-	}
-	d, err := fsutil.OpenDir(home, agent)
+// asAgent opens the data directory as the agent's user.
+func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
+
+// directories makes what the agent expects to be there, as the agent's user: that works without the right to change
+// owners, too (step 10).
+func (p *preparer) directories(ctx context.Context, s *step) error {
+	d, err := p.asAgent()
 	if err != nil {
 		return err
 	}
-	defer d.Close() //nolint:errcheck // read only
-	if err := d.Mkdir(rel, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	defer d.Close()
+	var first error
+	for _, rel := range agentDirectories {
+		if ctx.Err() != nil || p.isStuck(rel) {
+			continue
+		}
+		err := d.Mkdir(rel, 0o755)
+		if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // what a link leads to is the agent's affair
+			first = err
+		}
+	}
+	if err := p.logDirectory(d); err != nil && first == nil {
+		first = err
+	}
+	if err := p.realHome(s); err != nil && first == nil {
+		first = err
+	}
+	return first
+}
+
+// agentDirectories are made at every boot. The directory of the gateways' logs follows Options.Logs.
+var agentDirectories = []string{
+	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
+	"platforms/pairing", "backups", "lazy-packages",
+}
+
+func (p *preparer) isStuck(rel string) bool {
+	for _, stuck := range p.stuck {
+		if rel == stuck || strings.HasPrefix(rel, stuck+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// logsBeneath returns where the log directory is beneath the data directory, if it is.
+func (p *preparer) logsBeneath() (rel string, ok bool) {
+	rel, err := filepath.Rel(p.Home, p.Logs)
+	return rel, err == nil && rel != "." && filepath.IsLocal(rel)
+}
+
+func (p *preparer) logDirectory(home *fsutil.Dir) error {
+	if rel, ok := p.logsBeneath(); ok {
+		if p.isStuck(rel) {
+			return nil
+		}
+		err := home.Mkdir(rel, 0o755)
+		if errors.Is(err, fsutil.ErrSymlink) {
+			return nil
+		}
 		return err
 	}
+	err := p.Agent.Do(func() error { return bare(os.MkdirAll(p.Logs, 0o755)) })
+	if err == nil || !p.Agent.Switches() {
+		if err != nil {
+			return fmt.Errorf("cannot make the log directory %q: %w", p.Logs, err)
+		}
+		return nil
+	}
+	return p.makeFor(p.Logs)
+}
+
+// makeFor makes a directory outside the volume, where the agent's user can't, and gives it to that user. One that was there
+// already is the administrator's, and stays it.
+func (p *preparer) makeFor(path string) error {
+	d, made, err := fsutil.MakeReal(path, 0o755, nil)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if made {
+		_, _, err = d.Chown("", p.owner())
+	}
+	return err
+}
+
+// realHome makes the directory that HERMES_REAL_HOME names as the HOME of every service.
+func (p *preparer) realHome(s *step) error {
+	dir := value(p.Env, "HERMES_REAL_HOME")
+	if dir == "" || dir == p.Home {
+		return nil
+	}
+	if !plainPath(dir) {
+		return fmt.Errorf("cannot use HERMES_REAL_HOME=%q: expected an absolute path", dir)
+	}
+	dir = filepath.Clean(dir)
+	s.home = dir
+	err := p.Agent.Do(func() error { return bare(os.MkdirAll(dir, 0o755)) })
+	if errors.Is(err, fs.ErrPermission) && p.Agent.Switches() {
+		return p.makeFor(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot make HERMES_REAL_HOME %q: %w", dir, err)
+	}
 	return nil
+}
+
+// plainPath refuses what can't be meant as a directory of its own: nothing, a relative path, "~", the root directory, blanks
+// around it, control characters.
+func plainPath(path string) bool {
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	return filepath.IsAbs(path) && filepath.Clean(path) != "/" && strings.TrimSpace(path) == path && strings.IndexFunc(path, control) < 0
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -190,7 +191,10 @@ func makeDir(dir string, mode os.FileMode, uid int) error {
 // with the umask 002 of many desktops it is the user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
 	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	if owner != 0 && owner != uid {
+	// In a user namespace the /tmp of the machine belongs to a user whom the namespace does not know, so that none in it
+	// can be that user.
+	stranger := info.Mode()&fs.ModeSticky != 0 && outsideNamespace(owner)
+	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)
 	}
 	others := os.FileMode(0o022)
@@ -201,6 +205,25 @@ func tamperProof(info fs.FileInfo, uid int) error {
 		return fmt.Errorf("can be written by other users (mode %04o)", info.Mode().Perm())
 	}
 	return nil
+}
+
+// outsideNamespace reports whether uid stands for all users that this user namespace does not map (user_namespaces(7)).
+func outsideNamespace(uid int) bool {
+	overflow, err := os.ReadFile("/proc/sys/kernel/overflowuid")
+	if err != nil || strings.TrimSpace(string(overflow)) != strconv.Itoa(uid) {
+		return false
+	}
+	maps, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(maps)) {
+		var inside, outside, count int
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil || uid >= inside && uid < inside+count {
+			return false
+		}
+	}
+	return true
 }
 
 // ownerOf returns the owner of a file that is no link followed, and whether it exists.
@@ -214,8 +237,7 @@ func ownerOf(path string) (uid int, exists bool) {
 
 // bare takes the path off an error, for messages that name it already.
 func bare(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
 	return err

@@ -92,6 +92,13 @@ func checkOptionalCommand(at any) string {
 	return ""
 }
 
+func checkOptionalPath(at any) string {
+	if *at.(*string) == "" {
+		return ""
+	}
+	return checkDirTemplate(at)
+}
+
 func checkOptionalVar(at any) string {
 	if s := *at.(*string); s != "" && !varName(s) {
 		return fmt.Sprintf("expected the name of an environment variable, got %q", s)
@@ -198,6 +205,17 @@ func secondsOrDuration(text string) (string, string) {
 		return "", "expected a duration such as 8s, or a number of seconds"
 	}
 	return text, ""
+}
+
+// switchText reads a switch the way the image's scripts do, and refuses what is neither a yes nor a no.
+func switchText(text string) (string, string) {
+	switch {
+	case ShellTruthy(text):
+		return "true", ""
+	case plainlyFalse(text):
+		return "false", ""
+	}
+	return "", "expected 1, true or yes, or 0, false or no"
 }
 
 // socketInDir makes the path of the control socket from its directory.

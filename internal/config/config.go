@@ -38,10 +38,17 @@ type Agent struct {
 	GatewayDefault []string // gateway of the root profile
 	Cwd            string
 	Env            map[string]string // set on top of the container's environment
+	Ready          string            // one of the Ready constants
 	ProfileCreate  []string          // empty: hinit creates a profile by itself
 	ProfileDelete  []string          // empty: hinit deletes a profile by itself
 	ProfileRename  []string          // empty: hinit renames a profile by itself
 }
+
+// The values of [Agent].Ready: when a gateway counts as ready.
+const (
+	ReadyState = "state-file" // when gateway_state.json says that this process is running
+	ReadyUp    = "up"         // as soon as its process runs
+)
 
 // Profiles says how a profile is recognised on disk.
 type Profiles struct {
@@ -108,9 +115,19 @@ type Service struct {
 // Unlimited is the resource limit "unlimited" (RLIM_INFINITY of getrlimit(2)).
 const Unlimited uint64 = math.MaxUint64
 
-// Boot says how the boot treats trouble.
+// Boot says what runs at boot besides hinit's own steps, and how the boot treats trouble.
 type Boot struct {
-	Strict bool // a boot step that fails ends the boot
+	Strict bool   // a boot step that fails ends the boot
+	Hooks  []Hook // in the order they run, before any service
+}
+
+// Hook is a command that runs once at boot. Its templates are already expanded.
+type Hook struct {
+	Command  []string
+	User     string        // a name, a uid or user:group
+	Timeout  time.Duration // after which it is killed and has failed
+	Required bool          // its failure ends the boot, strict or not
+	IfExists string        // it runs only when there is such a file; empty: always
 }
 
 // Control configures the control socket.

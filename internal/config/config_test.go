@@ -90,7 +90,12 @@ func TestDefaultsAreTheImage(t *testing.T) {
 		"logs.archives":                        10,
 		"logs.console":                         "raw",
 		"boot.strict":                          false,
-		"boot.hooks":                           []string{},
+		"boot.hooks.0.command":                 []string{"/opt/hermes/.venv/bin/python", "/opt/hermes/scripts/docker_config_migrate.py"},
+		"boot.hooks.0.if_exists":               "/opt/hermes/scripts/docker_config_migrate.py",
+		"boot.hooks.1.command":                 []string{"/opt/hermes/.venv/bin/python", "/opt/hermes/tools/skills_sync.py"},
+		"boot.hooks.1.timeout":                 "60s",
+		"boot.hooks.1.required":                false,
+		"boot.hooks.1.user":                    "hermes",
 		"control.socket":                       "/run/hinit/control.sock",
 		"services.dashboard.command": []string{
 			"/opt/hermes/.venv/bin/hermes", "dashboard", "--host", "0.0.0.0", "--port", "9119", "--no-open",
@@ -178,7 +183,7 @@ restart: {initial: 2s, factor: 3, max: 2m, jitter: 0, reset_after: 1h, park_on: 
 stop: {signal: sigint, grace: 1500ms}
 shutdown: {budget: 20s}
 logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, console: json, max_line_kb: 8}
-boot: {strict: true, hooks: []}
+boot: {strict: true, hooks: [{command: [a, "{home}"]}, {command: [b], user: root, timeout: 5s, required: true, if_exists: "{home}/c"}]}
 control: {socket: /run/x/s, others: none}
 services:
   web:
@@ -199,7 +204,7 @@ services:
 		Home: "/data",
 		Agent: Agent{
 			User: "1000:100", Binary: "/usr/bin/agent", Gateway: []string{"run", "{profile}", "{profile_home}"},
-			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work",
+			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work", Ready: ReadyState,
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",
 			},
@@ -213,8 +218,11 @@ services:
 		Stop:     Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
 		Shutdown: Shutdown{Budget: 20 * time.Second},
 		Logs:     Logs{Dir: "/data/l", MaxSizeMB: 5, Archives: 0, Console: "json", MaxLineKB: 8},
-		Boot:     Boot{Strict: true},
-		Control:  Control{Socket: "/run/x/s", Others: "none"},
+		Boot: Boot{Strict: true, Hooks: []Hook{
+			{Command: []string{"a", "/data"}, User: "1000:100", Timeout: time.Minute},
+			{Command: []string{"b"}, User: "root", Timeout: 5 * time.Second, Required: true, IfExists: "/data/c"},
+		}},
+		Control: Control{Socket: "/run/x/s", Others: "none"},
 	}
 	want.Services = map[string]Service{
 		"web": {
@@ -342,7 +350,13 @@ func TestErrors(t *testing.T) {
 		{"variable without value", "agent: {env: {A: }}", nil, "hinit.yaml:1: cannot set agent.env.A: expected text, got nothing"},
 		{"variable name", `agent: {env: {"A=B": x}}`, nil, `hinit.yaml:1: cannot set agent.env: "A=B" cannot be the name of an environment variable`},
 		{"NUL", `agent: {env: {A: "x\0y"}}`, nil, "hinit.yaml:1: cannot set agent.env.A: it contains a NUL byte"},
-		{"hooks", "boot: {hooks: [{command: [a]}]}", nil, "hinit.yaml:1: cannot set boot.hooks: hooks are not supported yet; remove them"},
+		{"hooks", "boot: {hooks: {command: [a]}}", nil, `hinit.yaml:1: cannot set boot.hooks: expected a list of hooks such as [{command: ["sync"]}], got a mapping`},
+		{"hook", "boot: {hooks: [sync]}", nil, `hinit.yaml:1: cannot set boot.hooks.0: expected a hook such as {command: ["sync"]}, got the text "sync"`},
+		{"hook without command", "boot:\n  hooks:\n  - {command: [a]}\n  - {user: root}\n", nil, "hinit.yaml:4: cannot use boot.hooks.1: its command is missing"},
+		{"hook timeout", "boot: {hooks: [{command: [a], timeout: 0s}]}", nil, "hinit.yaml:1: cannot set boot.hooks.0.timeout: expected a duration above zero, got 0s"},
+		{"hook file", "boot: {hooks: [{command: [a], if_exists: b}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.if_exists: expected an absolute path, got "b"`},
+		{"hook typo", "boot: {hooks: [{comand: [a]}]}", nil, `hinit.yaml:1: unknown key "boot.hooks.0.comand"; did you mean "boot.hooks.0.command"?`},
+		{"strict variable", "", map[string]string{"HINIT_BOOT_STRICT": "maybe"}, `cannot use HINIT_BOOT_STRICT="maybe": expected 1, true or yes, or 0, false or no`},
 		{"no command", "services:\n  web:\n", nil, `hinit.yaml:2: cannot use service "web": services.web.command is missing`},
 		{
 			"service name", "services: {Web: {command: [a]}}", nil,
@@ -607,7 +621,16 @@ func TestDiff(t *testing.T) {
 // TestRoundTrip writes the effective defaults as a file and reads the same configuration back.
 func TestRoundTrip(t *testing.T) {
 	tree := map[string]any{}
+	hooks := make([]map[string]any, len(Default().Boot.Hooks))
 	for _, e := range Default().Effective() {
+		if rest, ok := strings.CutPrefix(e.Key, "boot.hooks."); ok {
+			i, name := int(rest[0]-'0'), rest[2:]
+			if hooks[i] == nil {
+				hooks[i] = map[string]any{}
+			}
+			hooks[i][name] = e.Value
+			continue
+		}
 		at, path := tree, strings.Split(e.Key, ".")
 		for _, name := range path[:len(path)-1] {
 			if at[name] == nil {
@@ -617,6 +640,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		at[path[len(path)-1]] = e.Value
 	}
+	tree["boot"].(map[string]any)["hooks"] = hooks
 	text, err := json.MarshalIndent(tree, "", " ") // JSON is YAML
 	if err != nil {
 		t.Fatal(err)
@@ -648,6 +672,9 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 	for _, p := range fieldPaths(serviceFields()) {
 		paths = append(paths, "services.NAME."+p)
 	}
+	for _, p := range fieldPaths(hookFields()) {
+		paths = append(paths, "boot.hooks[]."+p)
+	}
 	for _, p := range paths {
 		if strings.Count(text, "| `"+p+"` |") < 1 {
 			t.Errorf("the reference lacks %s", p)
@@ -658,6 +685,10 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 		if rest, ok := strings.CutPrefix(key, "services.dashboard."); ok {
 			key = "services.NAME." + rest
 		}
+		if rest, ok := strings.CutPrefix(key, "boot.hooks."); ok {
+			_, name, _ := strings.Cut(rest, ".")
+			key = "boot.hooks[]." + name
+		}
 		if i := strings.Index(key, ".env."); i >= 0 {
 			key = key[:i+len(".env")]
 		}
@@ -665,7 +696,7 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 			t.Errorf("%s is in force but in no schema", key)
 		}
 	}
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		if n := strings.Count(line, "|"); n != 0 && n != 4 && n != 6 {
 			t.Errorf("a broken table row: %s", line)
 		}
@@ -682,7 +713,7 @@ func TestSchemaIsComplete(t *testing.T) {
 			t.Errorf("%s: meaning is %q", path, doc)
 		}
 		switch at.(type) {
-		case *map[string]string, *map[string]uint64:
+		case *map[string]string, *map[string]uint64, *[]Hook:
 		default:
 			if plain(at) == nil {
 				t.Errorf("%s: a %T cannot be shown", path, at)
@@ -694,6 +725,9 @@ func TestSchemaIsComplete(t *testing.T) {
 	}
 	for _, f := range serviceFields() {
 		check(f.path, f.doc, f.at(new(Service)))
+	}
+	for _, f := range hookFields() {
+		check(f.path, f.doc, f.at(new(Hook)))
 	}
 }
 
@@ -783,4 +817,25 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestBootFromEnvironmentAndOrigins(t *testing.T) {
+	path := writeFile(t, "boot:\n  strict: true\n  hooks:\n  - command: [a]\n    timeout: 5s\n")
+	c, err := Load(Options{Path: path, Env: environ(map[string]string{"HINIT_BOOT_STRICT": "no"})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Boot.Strict || c.Origin("boot.strict") != "env HINIT_BOOT_STRICT" {
+		t.Errorf("strict is %v, from %s", c.Boot.Strict, c.Origin("boot.strict"))
+	}
+	for key, want := range map[string]string{
+		"boot.hooks.0.timeout": path + ":5", "boot.hooks.0.required": "default", "boot.hooks.1.command": "",
+	} {
+		if got := c.Origin(key); got != want {
+			t.Errorf("origin of %s is %q, want %q", key, got, want)
+		}
+	}
+	if c, err = Load(Options{Path: writeFile(t, "boot: {hooks: []}"), Env: environ(nil)}); err != nil || len(c.Boot.Hooks) != 0 {
+		t.Errorf("an empty list leaves %v (%v)", c.Boot.Hooks, err)
+	}
 }

@@ -255,13 +255,8 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 		d.variables(n, key, *at)
 	case *map[string]uint64:
 		d.limits(n, key, *at)
-	case *noHooks:
-		switch {
-		case n.Kind != yaml.SequenceNode:
-			fail(n, "an empty list")
-		case len(n.Content) > 0:
-			d.problems.at(n.Line, "cannot set %s: hooks are not supported yet; remove them", key)
-		}
+	case *[]Hook:
+		d.hooks(n, key, at)
 	}
 }
 
@@ -293,6 +288,31 @@ func (d *decoder) words(n *yaml.Node, key string, at *[]string) {
 		if text, ok := d.text(item, key, "words"); ok {
 			list = append(list, text)
 		}
+	}
+	*at = list
+}
+
+// hooks reads a list of hooks, which replaces the one that was there.
+func (d *decoder) hooks(n *yaml.Node, key string, at *[]Hook) {
+	if n.Kind != yaml.SequenceNode {
+		d.problems.at(n.Line, "cannot set %s: expected a list of hooks such as [{command: [\"sync\"]}], got %s", key, describe(n))
+		return
+	}
+	fields := hookFields()
+	list := make([]Hook, 0, len(n.Content))
+	for i, item := range n.Content {
+		item = resolve(item)
+		h, prefix := newHook(), key+"."+strconv.Itoa(i)+"."
+		if item.Kind != yaml.MappingNode {
+			d.problems.at(item.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", strings.TrimSuffix(prefix, "."), describe(item))
+			continue
+		}
+		before := len(d.problems.list)
+		decodeFields(d, item, prefix, "", fields, &h, nil)
+		if h.Command == nil && len(d.problems.list) == before {
+			d.problems.at(item.Line, "cannot use %s: its command is missing", strings.TrimSuffix(prefix, "."))
+		}
+		list = append(list, h)
 	}
 	*at = list
 }

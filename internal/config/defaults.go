@@ -16,6 +16,7 @@ func defaults() *Config {
 			Gateway:        []string{"{agent}", "-p", "{profile}", "gateway", "run", "--replace"},
 			GatewayDefault: []string{"{agent}", "gateway", "run", "--replace"},
 			Cwd:            "{home}",
+			Ready:          ReadyState,
 			Env: map[string]string{
 				"HOME":                       "{home}",
 				"HERMES_S6_SUPERVISED_CHILD": "1",
@@ -34,11 +35,32 @@ func defaults() *Config {
 		Stop:     Stop{Signal: syscall.SIGTERM, Grace: 30 * time.Second},
 		Shutdown: Shutdown{Budget: 8 * time.Second},
 		Logs: Logs{
-			Dir: "{home}/logs/gateways", MaxSizeMB: 1, Archives: 10, Console: ConsoleRaw, MaxLineKB: 256,
+			Dir: "{home}/logs/gateways", MaxSizeMB: 1, Archives: 10, Console: ConsoleRaw, MaxLineKB: 64,
 		},
 		Services: map[string]Service{},
+		Boot:     Boot{Hooks: imageHooks()},
 		Control:  Control{Socket: "/run/hinit/" + SocketName, Others: OthersStatus},
 		origins:  map[string]origin{},
+	}
+}
+
+// hookTimeout is how long a hook may take when it does not say. Both hooks of the image start a Python interpreter and read
+// every skill or migrate one file, which takes a slow NAS ten seconds.
+const hookTimeout = time.Minute
+
+// newHook returns what a hook is before its own keys are read.
+func newHook() Hook { return Hook{Timeout: hookTimeout} }
+
+// imageHooks are what the Hermes image runs at boot (contract, section 2.1, steps 15 and 18): they belong to the agent.
+func imageHooks() []Hook {
+	hook := func(script, exists string) Hook {
+		h := newHook()
+		h.Command, h.IfExists = []string{"/opt/hermes/.venv/bin/python", script}, exists
+		return h
+	}
+	return []Hook{
+		hook("/opt/hermes/scripts/docker_config_migrate.py", "/opt/hermes/scripts/docker_config_migrate.py"),
+		hook("/opt/hermes/tools/skills_sync.py", "/opt/hermes/tools/skills_sync.py"),
 	}
 }
 

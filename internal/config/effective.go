@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -111,6 +112,11 @@ func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T)
 		case *map[string]string:
 			for name, value := range *at {
 				leaves = append(leaves, leaf{key: key + "." + name, value: value, secret: looksSecret(name)})
+			}
+		case *[]Hook:
+			hooks := hookFields()
+			for i := range *at {
+				leaves = appendLeaves(leaves, key+"."+strconv.Itoa(i)+".", hooks, &(*at)[i])
 			}
 		case *map[string]uint64:
 			for name, n := range *at {

@@ -123,8 +123,7 @@ func readFile(path string) ([]byte, error) {
 
 // reason takes the path off an error, for messages that name it already.
 func reason(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
 	return err
@@ -184,6 +183,11 @@ func (l *loader) finish(doc *yaml.Node) {
 		l.restartProblem("restart.", reason)
 	}
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
+	for i := range c.Boot.Hooks {
+		h := &c.Boot.Hooks[i]
+		h.User = cmp.Or(h.User, c.Agent.User)
+		h.Command, h.IfExists = c.Expand(h.Command, nil), c.ExpandString(h.IfExists, nil)
+	}
 	l.services(d, services)
 }
 

@@ -9,7 +9,7 @@ import (
 
 // Problem is one thing that is wrong with a configuration. [Load] joins all it found into one error, in the order of the
 // file's lines, problems of the environment last. Its text is a single line.
-type Problem struct {
+type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
 	File string // the file, empty when the environment is at fault
 	Line int    // line in File, 0 when unknown
 	Env  string // the variable, empty when the file is at fault

@@ -32,6 +32,31 @@ which of them a key knows. ` + "`{{word}}`" + ` stands for the literal text ` + 
 	table(&b, "", configFields(), root, func(f *field[Config]) string { return defaultText(f, root) })
 
 	b.WriteString(`
+## Hooks
+
+` + "`boot.hooks`" + ` is a list of commands that run at boot, one after the other, as the agent's user unless they say otherwise, with the
+container's environment. A hook that fails is a warning; ` + "`required`" + `, or ` + "`boot.strict`" + `, makes it stop the container.
+
+` + "```yaml" + `
+boot:
+  hooks:
+    - {command: [/usr/local/bin/fetch-config, "{home}"], timeout: 10s, required: true}
+` + "```" + `
+
+`)
+	hook := newHook()
+	table(&b, "boot.hooks[].", hookFields(), &hook, func(f *field[Hook]) string {
+		switch {
+		case f.inherits != "":
+			return "as `" + f.inherits + "`"
+		case f.path == "command":
+			return ""
+		default:
+			return defaultText(f, &hook)
+		}
+	})
+
+	b.WriteString(`
 ## Services
 
 ` + "`services`" + ` is a mapping of names to what hinit supervises besides the gateways. A name is made of ` + "`a` to `z`, `0` to `9`, `_` and `-`" + `;
@@ -119,6 +144,12 @@ func flow(at any) string {
 		return "{" + strings.Join(parts, ", ") + "}"
 	case *time.Duration:
 		return formatDuration(*at)
+	case *[]Hook:
+		hooks := make([]string, len(*at))
+		for i, h := range *at {
+			hooks[i] = "{command: " + flow(&h.Command) + ", if_exists: " + flowWord(h.IfExists) + "}"
+		}
+		return "[" + strings.Join(hooks, ", ") + "]"
 	}
 	switch v := plain(at).(type) {
 	case []string:

@@ -34,9 +34,6 @@ var (
 	homeHoles    = []string{holeHome}
 )
 
-// noHooks stands for boot.hooks, which may be written as an empty list only.
-type noHooks struct{}
-
 // configFields is the schema of everything but services.
 func configFields() []field[Config] {
 	fields := []field[Config]{
@@ -74,6 +71,12 @@ func configFields() []field[Config] {
 			path: "agent.env", holes: profileHoles,
 			doc: "Variables set for every gateway on top of the container's; what is written here is added to the defaults.",
 			at:  func(c *Config) any { return &c.Agent.Env },
+		},
+		{
+			path: "agent.ready", typ: oneOf(ReadyState, ReadyUp), check: checkOneOf(ReadyState, ReadyUp),
+			doc: "When a gateway counts as ready: when its gateway_state.json says that it is running, or as soon as it is up, " +
+				"for an agent that writes no such file.",
+			at: func(c *Config) any { return &c.Agent.Ready },
 		},
 		{
 			path: "agent.profile_create", holes: profileHoles, check: checkOptionalCommand, typ: "command",
@@ -130,14 +133,15 @@ func configFields() []field[Config] {
 			at:  func(c *Config) any { return &c.Logs.MaxLineKB },
 		},
 		{
-			path: "boot.strict",
-			doc:  "A boot step that fails ends the boot instead of being a warning.",
-			at:   func(c *Config) any { return &c.Boot.Strict },
+			path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText,
+			doc: "A boot step that fails ends the boot instead of being a warning.",
+			at:  func(c *Config) any { return &c.Boot.Strict },
 		},
 		{
-			path: "boot.hooks",
-			doc:  "Reserved for commands to run at boot. Only an empty list is accepted so far.",
-			at:   func(*Config) any { return &noHooks{} },
+			path: "boot.hooks", typ: "list of hooks",
+			doc: "Commands that run once at boot, one after the other, before any service; see [Hooks](#hooks). " +
+				"A list in the file replaces the default.",
+			at: func(c *Config) any { return &c.Boot.Hooks },
 		},
 		{
 			path: "control.socket", env: "HINIT_RUNTIME_DIR", fromEnv: socketInDir, check: checkSocket, typ: "path",
@@ -214,6 +218,37 @@ func serviceFields() []field[Service] {
 	}
 	fields = append(fields, restartFields("restart.", "restart.", func(s *Service) *Restart { return &s.Restart })...)
 	return append(fields, stopFields("stop.", "stop.", func(s *Service) *Stop { return &s.Stop })...)
+}
+
+// hookFields is the schema of one entry of boot.hooks.
+func hookFields() []field[Hook] {
+	return []field[Hook]{
+		{
+			path: "command", holes: serviceHoles, check: checkCommand, typ: "command",
+			doc: "What to run. Required.",
+			at:  func(h *Hook) any { return &h.Command },
+		},
+		{
+			path: "user", inherits: "agent.user", check: checkUser, typ: "user",
+			doc: "User it runs as: a name, a uid, or `user:group`; `root` for root.",
+			at:  func(h *Hook) any { return &h.User },
+		},
+		{
+			path: "timeout", check: checkPositive,
+			doc: "Time after which it is killed and has failed.",
+			at:  func(h *Hook) any { return &h.Timeout },
+		},
+		{
+			path: "required",
+			doc:  "Its failure stops the container. Otherwise that is a warning, unless `boot.strict` is set.",
+			at:   func(h *Hook) any { return &h.Required },
+		},
+		{
+			path: "if_exists", holes: serviceHoles, check: checkOptionalPath, typ: "path",
+			doc: "It runs only when this file exists. Empty: always.",
+			at:  func(h *Hook) any { return &h.IfExists },
+		},
+	}
 }
 
 // restartFields is the schema of a restart policy at prefix; inherited is the prefix of the keys it follows, "" for none.
@@ -315,8 +350,8 @@ func (f *field[T]) typeName(root *T) string {
 		return "list of numbers"
 	case *map[string]string:
 		return "mapping of names to text"
-	case *noHooks:
-		return "empty list"
+	case *[]Hook:
+		return "list of hooks"
 	default:
 		return "text"
 	}
@@ -347,5 +382,5 @@ func signalNames() []string {
 // limitNames are the resource limits of getrlimit(2), without the prefix RLIMIT_ and in lower case.
 var limitNames = []string{
 	"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
-	"rttime", "sigpending", "stack",
+	"sigpending", "stack",
 }

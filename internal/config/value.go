@@ -20,6 +20,12 @@ func setText(at any, text string) string {
 			return "expected a duration such as 30s"
 		}
 		*at = d
+	case *bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return "expected true or false"
+		}
+		*at = b
 	case *syscall.Signal:
 		sig, ok := parseSignal(text)
 		if !ok {
@@ -67,8 +73,6 @@ func plain(at any) any {
 		return slices.Concat([]string{}, *at)
 	case *[]int:
 		return slices.Concat([]int{}, *at)
-	case *noHooks:
-		return []string{}
 	default:
 		return nil
 	}

@@ -148,7 +148,7 @@ func TestDoRestoresTheThread(t *testing.T) {
 			t.Errorf("after the nested Do:\n%s\nwant\n%s", after, inside)
 		}
 		return nested
-	}); err != boom {
+	}); !errors.Is(err, boom) {
 		t.Errorf("Do returned %v, want fn's error itself", err)
 	}
 	if after := threadCredentials(t); after != before {

@@ -40,7 +40,7 @@ func OpenDir(path string, a *Actor) (*Dir, error) {
 	if a == nil {
 		a = Self()
 	}
-	d := &Dir{path: path, actor: a, walk: new(atomic.Bool), fd: -1}
+	d := newDir(path, a)
 	err := a.Do(func() (err error) {
 		d.fd, err = openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
 		return err
@@ -49,6 +49,10 @@ func OpenDir(path string, a *Actor) (*Dir, error) {
 		return nil, fmt.Errorf("cannot open directory %q: %w", path, err)
 	}
 	return d, nil
+}
+
+func newDir(path string, a *Actor) *Dir {
+	return &Dir{path: path, actor: a, walk: new(atomic.Bool), fd: -1}
 }
 
 // Close releases the directory. A second Close returns fs.ErrClosed.

@@ -114,7 +114,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			x.Code, x.Signal, x.Core = -1, int(status.Signal()), status.CoreDump()
 		}
 		x.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-		x.MaxRSS = usage.Maxrss * 1024
+		x.MaxRSS = int64(usage.Maxrss) * 1024 //nolint:unconvert // 32 bits wide on 32-bit machines
 		each(x)
 	}
 }

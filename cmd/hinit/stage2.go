@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+const (
+	// profilesBudget is how long the boot waits for the profiles. A volume that answers later still gets its gateways.
+	profilesBudget = 15 * time.Second
+	// hookGrace is what a hook has between TERM and KILL when it takes too long.
+	hookGrace = 2 * time.Second
+)
+
+// stage2 makes the container ready for its first service, in the order of contract section 2.1: who the agent is has been
+// settled before; here are the data volume, the hooks of the agent, and the scripts of the user. The error is a reason to
+// stop the container.
+func (c *container) stage2(ctx context.Context, cfg *config.Config) error {
+	for _, l := range c.agent.lines {
+		c.line(l)
+	}
+	for _, mode := range boot.Modes(boot.ModesOptions{
+		UID: os.Geteuid(), Agent: c.agent.actor, Known: c.agent.known, Name: cfg.Agent.User,
+	}) {
+		c.warn("%s", mode)
+	}
+	report := boot.Prepare(ctx, c.bootOptions(cfg))
+	c.steps(report.Phases)
+	c.home = report.Home
+	if len(report.Env) > 0 {
+		env := withEnv(*c.env.Load(), report.Env)
+		c.env.Store(&env)
+	}
+	c.full = report.Full
+	if failed, ok := report.Failed(); ok && cfg.Boot.Strict {
+		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
+	}
+	hooks := boot.ConfiguredHooks(cfg)
+	scripts, lines := boot.ContInitHooks(boot.ContInitDir, c.agent.actor)
+	for _, l := range lines {
+		c.line(l)
+	}
+	phases, err := boot.RunHooks(ctx, append(hooks, scripts...), &hookRunner{c: c, cfg: cfg}, cfg.Boot.Strict, c.line)
+	c.steps(phases)
+	if err != nil {
+		return err
+	}
+	c.line(boot.Line{Text: boot.SetupComplete})
+	return nil
+}
+
+func (c *container) bootOptions(cfg *config.Config) boot.Options {
+	return boot.Options{
+		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.actor, Env: os.LookupEnv, Say: c.line, Full: c.full,
+	}
+}
+
+// line passes on a line of the boot, and remembers it when it is a warning.
+func (c *container) line(l boot.Line) {
+	stream := 1
+	if l.Stderr {
+		stream = 2
+	}
+	fmt.Fprintln(c.logs.set.Console(stream), l.Text)
+	if l.Warning {
+		c.remember(l.Text)
+	}
+}
+
+func (c *container) steps(phases []boot.Phase) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range phases {
+		c.phases = append(c.phases, client.BootStep{Name: p.Name, Seconds: p.Seconds, Error: p.Error})
+	}
+}
+
+// fatal ends the container because of the boot.
+func (c *container) fatal(reason string) {
+	c.say("[hinit] %s", reason)
+	c.say("fatal: stopping the container")
+	c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "the boot has failed"})
+}
+
+// sayTimeline tells how long the boot took, and with what.
+func (c *container) sayTimeline() {
+	c.mu.Lock()
+	phases := c.phases
+	c.mu.Unlock()
+	c.say("[hinit] boot: %s", timeline(phases))
+}
+
+// timeline is the boot in one line: "0.153s (control 1ms, home 0ms, ...)".
+func timeline(steps []client.BootStep) string {
+	total := 0.0
+	parts := make([]string, len(steps))
+	for i, s := range steps {
+		total += s.Seconds
+		parts[i] = fmt.Sprintf("%s %dms", s.Name, int(s.Seconds*1000))
+		if s.Error != "" {
+			parts[i] += " FAILED"
+		}
+	}
+	return fmt.Sprintf("%.3fs (%s)", total, strings.Join(parts, ", "))
+}
+
+// profiles registers the gateways and begins to watch. When the volume does not answer in time, the boot goes on without,
+// and they come up when it does.
+func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
+	done := make(chan error, 1)
+	go func() {
+		err := c.reconcile(ctx, cfg)
+		if !c.route.DashboardOnly { // such a container shares its volume with one that has the gateways
+			c.keeper.start(ctx)
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(profilesBudget):
+		return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", cfg.Home, profilesBudget)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// repairOwners gives the agent what is left of its files, in the background.
+func (c *container) repairOwners(ctx context.Context, cfg *config.Config) {
+	if !c.agent.actor.Switches() {
+		return // nobody's files can be given away
+	}
+	show := func(r client.Repair) {
+		c.mu.Lock()
+		c.repair = &r
+		c.mu.Unlock()
+	}
+	result := boot.Repair(ctx, c.bootOptions(cfg), func(p boot.Progress) {
+		show(client.Repair{Directory: p.Directory, Seen: p.Seen, Changed: p.Changed, Failed: p.Failed})
+	})
+	show(client.Repair{
+		Seen: result.Seen, Changed: result.Changed, Failed: result.Failed, Done: true, Seconds: result.Seconds, Stopped: result.Stopped,
+	})
+	if result.Changed+result.Failed+result.Refused > 0 || result.Stopped != "" {
+		c.loop.Post(supervisor.Remark{Text: result.String()})
+	}
+}
+
+// hookRunner runs the hooks of the boot as tasks of the supervisor, for nothing else may start a process.
+type hookRunner struct {
+	c   *container
+	cfg *config.Config
+	n   int
+}
+
+// RunHook implements boot.Runner.
+func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
+	r.n++
+	name := fmt.Sprintf("hook-%d", r.n)
+	cred, err := r.c.agent.credFor(r.cfg, h.User)
+	if err != nil {
+		return 0, err
+	}
+	env := *r.c.env.Load()
+	if h.User != "root" {
+		env = withEnv(env, r.c.agentHome(r.cfg))
+	}
+	u := supervisor.Unit{
+		Name: name, Kind: supervisor.KindHook,
+		// A script of the user may start something that is to go on.
+		Policy: supervisor.Policy{Task: true, Spare: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
+		Spec:   proc.Spec{Argv: h.Command, Env: env, Cred: cred},
+	}
+	if err := r.c.register(ctx, u, supervisor.WantUp); err != nil {
+		return 0, err
+	}
+	defer r.c.loop.Post(supervisor.Remove{Name: name})
+	s, err := r.wait(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	switch x := s.LastExit; {
+	case x == nil:
+		return 0, errors.New("it was not run: the container is stopping")
+	case x.Cause == supervisor.CauseSpawn:
+		return 0, errors.New(x.Error)
+	case x.Signal != 0:
+		return 128 + x.Signal, nil
+	default:
+		return x.Code, nil
+	}
+}
+
+// wait blocks until the task is down. When ctx ends before, the task is stopped first.
+func (r *hookRunner) wait(ctx context.Context, name string) (*supervisor.Service, error) {
+	over := ctx.Done()
+	for {
+		news := r.c.loop.News()
+		s := r.c.loop.Snapshot().Find(name)
+		if s == nil || s.State == supervisor.Down {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if s == nil {
+				return nil, errors.New("it was removed while it ran")
+			}
+			return s, nil
+		}
+		select {
+		case <-news:
+		case <-over:
+			over = nil // once
+			r.c.loop.Post(supervisor.Stop{Name: name})
+		case <-r.c.loop.Ended():
+			return nil, supervisor.ErrStopping
+		}
+	}
+}
+
+// cloneRepair is for readers of the status.
+func (c *container) cloneRepair() *client.Repair {
+	if c.repair == nil {
+		return nil
+	}
+	r := *c.repair
+	return &r
+}

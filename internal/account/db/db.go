@@ -1,0 +1,336 @@
+// Package db changes users and groups in /etc/passwd and /etc/group.
+//
+// It is apart from package account because the exec shim links that one and must stay small. It needs no tool of the image:
+// a file is read whole, changed in memory, and replaced in one step, so that a reader sees the old file or the new one and
+// a crash leaves one of the two. Lines that are not changed, comments and lines that make no sense included, keep every
+// byte. Passwords are not touched: /etc/shadow and /etc/gshadow go by name, and names do not change.
+//
+// The package starts no goroutine and keeps nothing outside a [DB].
+package db
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrTaken is wrapped when an id belongs to another user, or a name to another group.
+var ErrTaken = errors.New("taken")
+
+// ErrNoEntry is wrapped when there is no such user or group.
+var ErrNoEntry = errors.New("no such entry")
+
+// DB is the content of the two files, with the changes that [DB.Save] has yet to write. It must not be used by two
+// goroutines at once.
+type DB struct {
+	passwd, group *table
+}
+
+// Open reads root+"/etc/passwd" and root+"/etc/group"; root is "" for the real ones. A missing file counts as an empty one.
+// It blocks on those files only.
+func Open(root string) (*DB, error) {
+	passwd, err := read(root + "/etc/passwd")
+	if err != nil {
+		return nil, err
+	}
+	group, err := read(root + "/etc/group")
+	if err != nil {
+		return nil, err
+	}
+	return &DB{passwd: passwd, group: group}, nil
+}
+
+// Fields of the lines of passwd(5) and group(5).
+const (
+	fieldName    = 0
+	fieldID      = 2 // the uid of a user, the gid of a group
+	fieldGID     = 3 // the gid of a user
+	fieldMembers = 3 // the members of a group
+	fields       = 4 // that a line must have to be one
+)
+
+// User returns the ids of the first user of that name.
+func (d *DB) User(name string) (uid, gid uint32, ok bool) {
+	i := d.passwd.find(name)
+	if i < 0 {
+		return 0, 0, false
+	}
+	uid, uidOK := d.passwd.id(i, fieldID)
+	gid, gidOK := d.passwd.id(i, fieldGID)
+	return uid, gid, uidOK && gidOK
+}
+
+// Group returns the gid of the first group of that name.
+func (d *DB) Group(name string) (gid uint32, ok bool) {
+	i := d.group.find(name)
+	if i < 0 {
+		return 0, false
+	}
+	return d.group.id(i, fieldID)
+}
+
+// GroupName returns the name of the first group with that gid.
+func (d *DB) GroupName(gid uint32) (name string, ok bool) {
+	i := d.group.findID(gid)
+	if i < 0 {
+		return "", false
+	}
+	return d.group.lines[i].fields[fieldName], true
+}
+
+// Groups returns what setgroups(2) gets for a user: gid first, then every group that lists the user as a member.
+func (d *DB) Groups(user string, gid uint32) []uint32 {
+	groups := []uint32{gid}
+	for i := range d.group.lines {
+		id, ok := d.group.id(i, fieldID)
+		if ok && !slices.Contains(groups, id) && slices.Contains(d.group.members(i), user) {
+			groups = append(groups, id)
+		}
+	}
+	return groups
+}
+
+// SetUID gives the user another uid. It is [ErrTaken] when that is another user's.
+func (d *DB) SetUID(name string, uid uint32) error {
+	i := d.passwd.find(name)
+	if i < 0 {
+		return fmt.Errorf("cannot change the uid of %q: %w", name, ErrNoEntry)
+	}
+	if owner := d.passwd.findID(uid); owner >= 0 && d.passwd.lines[owner].fields[fieldName] != name {
+		return fmt.Errorf("cannot give user %q the uid %d: it belongs to user %q: %w", name, uid, d.passwd.lines[owner].fields[fieldName], ErrTaken)
+	}
+	d.passwd.set(i, fieldID, format(uid))
+	return nil
+}
+
+// SetGID gives the user another primary group id. A group that bears the user's name changes with it, and so do the users
+// whose primary group that was. The new gid may be another group's too: then it has two names.
+func (d *DB) SetGID(name string, gid uint32) error {
+	i := d.passwd.find(name)
+	if i < 0 {
+		return fmt.Errorf("cannot change the gid of %q: %w", name, ErrNoEntry)
+	}
+	if g := d.group.find(name); g >= 0 {
+		if old, ok := d.group.id(g, fieldID); ok {
+			for u := range d.passwd.lines {
+				if primary, ok := d.passwd.id(u, fieldGID); ok && primary == old {
+					d.passwd.set(u, fieldGID, format(gid))
+				}
+			}
+		}
+		d.group.set(g, fieldID, format(gid))
+	}
+	d.passwd.set(i, fieldGID, format(gid))
+	return nil
+}
+
+// AddGroup adds a group without members. It is [ErrTaken] when the name or the gid is in use.
+func (d *DB) AddGroup(name string, gid uint32) error {
+	if name == "" || strings.ContainsAny(name, ":,\n\r \t") {
+		return fmt.Errorf("cannot add group %q: %w", name, fs.ErrInvalid)
+	}
+	if d.group.find(name) >= 0 || d.group.findID(gid) >= 0 {
+		return fmt.Errorf("cannot add group %q with gid %d: %w", name, gid, ErrTaken)
+	}
+	d.group.add(name, "x", format(gid), "")
+	return nil
+}
+
+// AddMember makes the user a member of the group; a member stays one.
+func (d *DB) AddMember(group, user string) error {
+	i := d.group.find(group)
+	if i < 0 {
+		return fmt.Errorf("cannot add %q to group %q: %w", user, group, ErrNoEntry)
+	}
+	members := d.group.members(i)
+	if !slices.Contains(members, user) {
+		d.group.set(i, fieldMembers, strings.Join(append(members, user), ","))
+	}
+	return nil
+}
+
+// Changed reports whether there is anything to save.
+func (d *DB) Changed() bool { return d.passwd.changed || d.group.changed }
+
+// Save writes what has changed, the groups first, each file in one step with the mode and the owner it had. After an error
+// the first file may be new and the second old; calling it again writes what is missing. A file that is a link, or that
+// something is mounted on, is left alone.
+func (d *DB) Save() error {
+	for _, t := range []*table{d.group, d.passwd} {
+		if !t.changed {
+			continue
+		}
+		if err := t.save(); err != nil {
+			return fmt.Errorf("cannot replace %q: %w", t.path, err)
+		}
+		t.changed = false
+	}
+	return nil
+}
+
+// table is one file.
+type table struct {
+	path    string
+	lines   []line
+	changed bool
+}
+
+// line is one line; fields is nil when it is none of the table's.
+type line struct {
+	raw    string // as it stands in the file, with its end
+	fields []string
+}
+
+func read(path string) (*table, error) {
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot read %q: %w", path, bare(err))
+	}
+	t := &table{path: path}
+	for raw := range bytes.Lines(data) {
+		t.lines = append(t.lines, parse(string(raw)))
+	}
+	return t, nil
+}
+
+func parse(raw string) line {
+	f := strings.Split(strings.TrimRight(raw, "\r\n"), ":")
+	if len(f) < fields || f[fieldName] == "" || strings.ContainsRune("#+-", rune(f[fieldName][0])) {
+		return line{raw: raw}
+	}
+	return line{raw: raw, fields: f}
+}
+
+// find returns the first line of that name, or -1.
+func (t *table) find(name string) int {
+	return slices.IndexFunc(t.lines, func(l line) bool { return l.fields != nil && l.fields[fieldName] == name })
+}
+
+func (t *table) findID(id uint32) int {
+	for i := range t.lines {
+		if got, ok := t.id(i, fieldID); ok && got == id {
+			return i
+		}
+	}
+	return -1
+}
+
+func (t *table) id(i, field int) (uint32, bool) {
+	if t.lines[i].fields == nil {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(t.lines[i].fields[field], 10, 32)
+	return uint32(n), err == nil && n != 1<<32-1
+}
+
+func (t *table) members(i int) []string {
+	if t.lines[i].fields == nil {
+		return nil
+	}
+	var list []string
+	for member := range strings.SplitSeq(t.lines[i].fields[fieldMembers], ",") {
+		if member = strings.TrimSpace(member); member != "" {
+			list = append(list, member)
+		}
+	}
+	return list
+}
+
+func (t *table) set(i, field int, value string) {
+	l := &t.lines[i]
+	if l.fields[field] == value {
+		return
+	}
+	l.fields[field] = value
+	end := l.raw[len(strings.TrimRight(l.raw, "\r\n")):]
+	l.raw = strings.Join(l.fields, ":") + end
+	t.changed = true
+}
+
+func (t *table) add(f ...string) {
+	if n := len(t.lines); n > 0 && !strings.HasSuffix(t.lines[n-1].raw, "\n") {
+		t.lines[n-1].raw += "\n"
+	}
+	t.lines = append(t.lines, line{raw: strings.Join(f, ":") + "\n", fields: f})
+	t.changed = true
+}
+
+func (t *table) save() (err error) {
+	var st unix.Stat_t
+	switch err := unix.Lstat(t.path, &st); {
+	case errors.Is(err, fs.ErrNotExist):
+		st.Mode = unix.S_IFREG | 0o644
+		st.Uid, st.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errors.New("it is not a regular file")
+	}
+	dir := filepath.Dir(t.path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(t.path)+".*.tmp")
+	if err != nil {
+		return bare(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, bare(os.Remove(f.Name())))
+		}
+	}()
+	err = t.fill(f, st)
+	if closeErr := f.Close(); err == nil {
+		err = bare(closeErr)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), t.path); err != nil {
+		return bare(err)
+	}
+	syncDir(dir)
+	return nil
+}
+
+func (t *table) fill(f *os.File, st unix.Stat_t) error {
+	for _, l := range t.lines {
+		if _, err := f.WriteString(l.raw); err != nil {
+			return bare(err)
+		}
+	}
+	if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil {
+		return bare(err)
+	}
+	if err := f.Chmod(fs.FileMode(st.Mode & 0o777)); err != nil {
+		return bare(err)
+	}
+	return bare(f.Sync())
+}
+
+// syncDir makes a rename survive a crash. The file is replaced by then, so that a file system that cannot sync a directory
+// is no reason to say that it was not.
+func syncDir(dir string) {
+	if f, err := os.Open(dir); err == nil {
+		_ = f.Sync()
+		f.Close()
+	}
+}
+
+func format(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
+
+// bare takes the path off an error, for messages that name it already.
+func bare(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	if le, ok := errors.AsType[*os.LinkError](err); ok {
+		return le.Err
+	}
+	return err
+}

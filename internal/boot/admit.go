@@ -1,0 +1,32 @@
+package boot
+
+import (
+	"fmt"
+
+	"hinit/internal/config"
+)
+
+// Admit refuses to be started as a user that is neither root nor the agent's: nothing on the volume would be writable, and
+// nothing could be made so (contract, section 2.1, step 1, and section 3, step 1). uid is the user the container was started
+// as; known says whether the image has an agent's user at all, without which there is nothing to compare. HINIT_ALLOW_ANY_UID
+// lifts the rule, for platforms that choose the uid themselves.
+//
+// The error is two lines, one for each of the prefixes that people search the log for. Print them on standard error as they
+// are, and exit with 1. It touches nothing.
+func Admit(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
+	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.ShellTruthy(value(env, "HINIT_ALLOW_ANY_UID")) {
+		return nil
+	}
+	return &admitError{uid, agentUID}
+}
+
+type admitError struct {
+	uid   int
+	agent uint32
+}
+
+func (e *admitError) Error() string {
+	return fmt.Sprintf(`[stage2] ERROR: container started with --user %[1]d, but the agent's user is %[2]d; start it as root and set HERMES_UID and HERMES_GID (or PUID and PGID) to the ids that the data is to have
+[hermes] ERROR: container started with --user %[1]d; leave --user away and set HERMES_UID and HERMES_GID (or PUID and PGID), use --user %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,
+		e.uid, e.agent)
+}

@@ -1,0 +1,30 @@
+package boot
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+)
+
+// BenchmarkPrepare shows that a boot takes as long with many files on the volume as with none: compare its two results.
+func BenchmarkPrepare(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("not root")
+	}
+	for _, files := range []int{0, 20000} {
+		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
+			home := volume(b)
+			o, _ := options(b, home, nil)
+			install(b, o)
+			prepareOK(b, o)
+			give(b, home, agentUID)
+			_ = os.Remove(home + "/" + pendingName)
+			fill(b, home+"/profiles/coder/work", files/2)
+			fill(b, home+"/workspace", files/2)
+			for b.Loop() {
+				Prepare(context.Background(), o)
+			}
+		})
+	}
+}

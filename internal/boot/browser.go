@@ -1,0 +1,98 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/internal/fsutil"
+)
+
+const (
+	browserVariable = "AGENT_BROWSER_EXECUTABLE_PATH"
+	// maxBrowserFiles bounds the search; a directory of browsers has a few thousand files.
+	maxBrowserFiles = 200_000
+)
+
+// browserNames are what the program of a browser is called.
+var browserNames = []string{"chrome", "chromium", "chrome-headless-shell", "headless_shell", "chromium-browser"}
+
+// browser finds the browser that the image came with, and tells everything that is started later (step 19).
+func (p *preparer) browser(ctx context.Context, s *step) error {
+	dir := value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
+	if value(p.Env, browserVariable) != "" || dir == "" {
+		return nil
+	}
+	path := p.baked()
+	if path == "" {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return nil
+		}
+		if err := p.Agent.Do(func() (err error) { // as who will run it, and so as nobody who can be led astray
+			path, err = findBrowser(ctx, dir)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if path == "" {
+		s.warn("no browser found below %s; browser tools may not work", dir)
+		return nil
+	}
+	s.info("Found agent-browser Chromium binary: %s", path)
+	s.env[browserVariable] = path
+	p.publish(browserVariable, path)
+	return nil
+}
+
+// baked returns the browser that the image was built with, "" when it doesn't say or it isn't there.
+func (p *preparer) baked() string {
+	data, err := os.ReadFile(p.BakedBrowser)
+	path := strings.TrimSpace(string(data))
+	if err != nil || !filepath.IsAbs(path) {
+		return ""
+	}
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+		return ""
+	}
+	return path
+}
+
+// findBrowser returns the first one in the order of the names.
+func findBrowser(ctx context.Context, dir string) (found string, err error) {
+	seen := 0
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if seen++; seen > maxBrowserFiles || ctx.Err() != nil {
+			return fs.SkipAll
+		}
+		if err != nil || !e.Type().IsRegular() || !slices.Contains(browserNames, e.Name()) {
+			return nil //nolint:nilerr // what can't be read can't be run
+		}
+		if info, err := e.Info(); err == nil && info.Mode().Perm()&0o111 != 0 {
+			found = path
+			return fs.SkipAll
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return found, err
+}
+
+// publish puts a variable where the tools of s6 look for it. Only they miss it where that can't be written.
+func (p *preparer) publish(name, value string) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	d, _, err := fsutil.MakeReal(p.Environment, 0o755, nil)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	_ = d.Replace(name, []byte(value), fsutil.ReplaceOptions{Mode: 0o644})
+}

@@ -1,0 +1,88 @@
+package boot
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// deadMount mounts a FUSE file system whose server never answers: whoever asks it for anything hangs.
+func deadMount(t *testing.T, dir string) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o755))
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
+	}
+	if err != nil {
+		// Docker without --device /dev/fuse and --privileged; the budget's own test is TestHangIsAbandoned.
+		t.Skip("no FUSE here: ", err)
+	}
+	t.Cleanup(func() {
+		unix.Close(fd) // whoever hangs there gets an error now
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+}
+
+// TestDeadMountsBelow: a directory of the volume that hangs delays nothing else for long, wherever it is.
+func TestDeadMountsBelow(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	write(t, home+"/profiles/alive/.env", "")
+	write(t, home+"/cron/f", "")
+	for _, dir := range []string{"elsewhere", "workspace", "profiles/dead", "cron/dead", "logs"} {
+		deadMount(t, home+"/"+dir)
+	}
+	o, said := options(t, home, nil)
+	install(t, o)
+	start := time.Now()
+	r := Prepare(context.Background(), o)
+	took := time.Since(start)
+	if r.Unusable || took > o.withDefaults().PhaseBudget/2 {
+		t.Errorf("took %s; report %+v", took, r)
+	}
+	for _, p := range r.Phases {
+		if p.Error != "" || p.Abandoned {
+			t.Errorf("phase %+v", p)
+		}
+	}
+	for _, dir := range []string{"profiles/dead", "workspace", "logs"} {
+		if want := "[stage2] Warning: " + home + "/" + dir + " does not answer"; !strings.Contains(said.text(), want) {
+			t.Errorf("said %q, want %q", said.text(), want)
+		}
+	}
+	for _, name := range []string{"", "profiles/alive", "profiles/alive/.env", "cron", "sessions", ".env", "config.yaml"} {
+		if uidOf(t, home+"/"+name) != agentUID {
+			t.Errorf("%q was not repaired", name)
+		}
+	}
+	o.Full = true
+	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Failed != 0 || res.Mounts != 4 {
+		t.Errorf("repair: %+v", res)
+	}
+	if uidOf(t, home+"/cron/f") != agentUID {
+		t.Error("what is beside a dead mount was not repaired")
+	}
+}
+
+// TestDeadVolume: the data directory itself hangs.
+func TestDeadVolume(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	deadMount(t, home)
+	o, said := options(t, home, nil)
+	o.PhaseBudget = 100 * time.Millisecond
+	r := Prepare(context.Background(), o)
+	if !r.Unusable || !strings.Contains(said.text(), home+" does not answer") {
+		t.Errorf("report %+v, said %q", r, said.text())
+	}
+	o.MaxTime = 100 * time.Millisecond
+	if res := Repair(context.Background(), o, nil); res.Stopped != errTime.Error() || res.Changed != 0 {
+		t.Errorf("repair: %+v", res)
+	}
+}

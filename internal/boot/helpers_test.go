@@ -1,0 +1,193 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+)
+
+// agentUID and agentGID belong to nobody; the kernel doesn't mind.
+const agentUID, agentGID = 10000, 10001
+
+// childEnv makes the test binary run one of childChecks instead of the tests, on the volume that the variable names after
+// the check.
+const childEnv = "BOOT_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if name, dir, ok := strings.Cut(os.Getenv(childEnv), " "); ok {
+		if err := childChecks[name](dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// inChild runs a check in a process of its own, changed by edit before it starts.
+func inChild(t *testing.T, name, dir string, edit func(*exec.Cmd)) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), childEnv+"="+name+" "+dir)
+	edit(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func agent() *fsutil.Actor {
+	return fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID, Groups: []uint32{agentGID}})
+}
+
+// tempDir is a directory that every user can enter.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
+	return dir
+}
+
+// volume is a data directory of root's, as an engine makes it.
+func volume(t testing.TB) string {
+	t.Helper()
+	home := tempDir(t) + "/data"
+	must(t, os.Mkdir(home, 0o755))
+	return home
+}
+
+// recorder collects lines.
+type recorder struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *recorder) say(l Line) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, l.Text)
+}
+
+func (r *recorder) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.lines, "\n")
+}
+
+// options are those of a container with that volume; the image's files are in a directory of the test.
+func options(t testing.TB, home string, env map[string]string) (Options, *recorder) {
+	t.Helper()
+	r := &recorder{}
+	return optionsIn(home, filepath.Dir(home), env, r), r
+}
+
+func optionsIn(home, image string, env map[string]string, r *recorder) Options {
+	return Options{
+		Home: home, Logs: home + "/logs/gateways", User: "hermes", Agent: agent(), Env: environ(env), Say: r.say,
+		Install: image + "/install", BakedBrowser: image + "/baked", Environment: image + "/environment",
+	}
+}
+
+// install makes the image's templates.
+func install(t testing.TB, o Options) {
+	t.Helper()
+	for name, text := range map[string]string{
+		".env.example": "A=b", "cli-config.yaml.example": "config: 1\n", "docker/SOUL.md": "I am\n",
+	} {
+		write(t, o.Install+"/"+name, text)
+	}
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
+}
+
+// give makes everything at path another user's.
+func give(t testing.TB, path string, uid int) {
+	t.Helper()
+	must(t, filepath.WalkDir(path, func(p string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(p, uid, uid))
+	}))
+}
+
+// owner says whose a file is and what mode it has, "uid:gid mode".
+func owner(t testing.TB, path string) string {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		return bare(err).Error()
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
+}
+
+func wantOwner(t testing.TB, path, want string) {
+	t.Helper()
+	if got := owner(t, path); got != want {
+		t.Errorf("%s is %s, want %s", path, got, want)
+	}
+}
+
+func uidOf(t testing.TB, path string) int {
+	t.Helper()
+	info, err := os.Lstat(path)
+	must(t, err)
+	return int(info.Sys().(*syscall.Stat_t).Uid)
+}
+
+// snapshot describes a tree to the last detail that a change of anything would change.
+func snapshot(t testing.TB, root string) string {
+	t.Helper()
+	var b strings.Builder
+	must(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s %d:%d %o %d %d %v\n", path, st.Uid, st.Gid, st.Mode, st.Ino, st.Size, st.Ctim)
+		return nil
+	}))
+	return b.String()
+}
+
+func mount(t testing.TB, dir string) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o755))
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+}

@@ -1,0 +1,143 @@
+package boot
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"hinit/internal/account"
+	"hinit/internal/account/db"
+)
+
+// IdentityOptions says who the agent is to be. User and Env are required.
+type IdentityOptions struct {
+	User string // agent.user: a name, a uid, or "uid:gid"
+	UID  int    // effective user of this process; only root changes anything
+	Env  func(name string) (string, bool)
+
+	Root    string   // directory that holds another etc, for tests; "" for the real one
+	Sockets []string // Docker sockets, of which the first that is one counts; nil: those of the image
+	DRI     string   // directory of the graphics devices; "": /dev/dri
+}
+
+// Agent is who the agent's processes are to be. It holds when /etc could not be changed, too.
+type Agent struct {
+	User     account.User // Name is "" when the user has no line in /etc/passwd
+	Known    bool         // /etc/passwd has the user
+	Remapped bool         // the ids are others than at the start of this boot
+	Lines    []Line
+}
+
+// maxID is the largest uid and gid that the contract takes from the environment.
+const maxID = 65534
+
+// Identity settles who the agent's user is, before anything else is done as root: the ids that HERMES_UID and HERMES_GID
+// ask for (PUID and PGID where they are empty), and membership in the groups that own the Docker socket and the graphics
+// devices, without which dropping root would lose them (contract, section 2.1, steps 3 and 4). It changes /etc/passwd and
+// /etc/group by itself and nothing else; a second call changes nothing.
+//
+// Where /etc can't be written the result has the wanted ids all the same and a line says so. A process that is not root
+// changes nothing.
+//
+// The error is one that the container should not start with: a wanted uid that belongs to somebody else, or a user that
+// does not exist ([account.ErrNotFound]; only for root, who would have to become that user). It wraps the cause. Identity
+// blocks on /etc and /dev only.
+func Identity(o IdentityOptions) (Agent, error) {
+	user, err := account.Lookup(o.Root, o.User)
+	if o.UID != 0 {
+		return unprivileged(o, user, err == nil), nil
+	}
+	if err != nil {
+		return Agent{}, err
+	}
+	a := Agent{User: user, Known: true}
+	if user.UID == 0 {
+		return a, nil // the agent runs as root: it has every right and no ids to change
+	}
+	etc, err := db.Open(o.Root)
+	if err != nil {
+		a.Lines = append(a.Lines, warning(err.Error()+" — continuing"))
+		return a, nil
+	}
+	if err := a.remap(o, etc); err != nil {
+		return Agent{User: user, Known: true}, err
+	}
+	if user.Name != "" {
+		a.joinDocker(o, etc)
+		a.joinDRI(o, etc)
+		a.User.Groups = etc.Groups(user.Name, a.User.GID)
+	}
+	if etc.Changed() {
+		if err := etc.Save(); err != nil {
+			a.Lines = append(a.Lines, warning(fmt.Sprintf("%v: the agent runs with the ids %d:%d, but tools that read /etc show others", err, a.User.UID, a.User.GID)))
+		}
+	}
+	return a, nil
+}
+
+func unprivileged(o IdentityOptions, user account.User, known bool) Agent {
+	a := Agent{User: user, Known: known}
+	for _, names := range [][2]string{{"HERMES_UID", "PUID"}, {"HERMES_GID", "PGID"}} {
+		if name, text := wanted(o.Env, names); text != "" {
+			a.Lines = append(a.Lines, warning(name+" has no effect in a container that is not started as root"))
+		}
+	}
+	return a
+}
+
+// wanted returns the first of the two variables that is not empty, with its value.
+func wanted(env func(string) (string, bool), names [2]string) (name, text string) {
+	for _, name := range names {
+		if text := value(env, name); text != "" {
+			return name, text
+		}
+	}
+	return "", ""
+}
+
+// wantedID reads an id from the first of the two variables that is not empty. What can't be one is said and ignored; the
+// other variable does not stand in for it.
+func (a *Agent) wantedID(env func(string) (string, bool), names [2]string) (id uint32, ok bool) {
+	name, text := wanted(env, names)
+	if text == "" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n < 1 || n > maxID {
+		a.Lines = append(a.Lines, warning(fmt.Sprintf("%s=%q is ignored: it is not a number from 1 to %d", name, text, maxID)))
+		return 0, false
+	}
+	return uint32(n), true
+}
+
+// remap changes the ids of the agent's user, in memory.
+func (a *Agent) remap(o IdentityOptions, etc *db.DB) error {
+	name := cmp.Or(a.User.Name, o.User)
+	if uid, ok := a.wantedID(o.Env, [2]string{"HERMES_UID", "PUID"}); ok && uid != a.User.UID {
+		if a.User.Name != "" {
+			if err := etc.SetUID(a.User.Name, uid); errors.Is(err, db.ErrTaken) {
+				return fmt.Errorf("%w; choose another number for HERMES_UID (or PUID)", err)
+			} else if err != nil {
+				return err
+			}
+		}
+		a.say("Changing %s UID to %d", name, uid)
+		a.User.UID, a.Remapped = uid, true
+	}
+	if gid, ok := a.wantedID(o.Env, [2]string{"HERMES_GID", "PGID"}); ok && gid != a.User.GID {
+		if a.User.Name != "" {
+			if err := etc.SetGID(a.User.Name, gid); err != nil {
+				return err
+			}
+		}
+		a.say("Changing %s GID to %d", name, gid)
+		a.User.GID, a.Remapped = gid, true
+		a.User.Groups = []uint32{gid}
+	}
+	return nil
+}
+
+func (a *Agent) say(format string, args ...any) {
+	a.Lines = append(a.Lines, info(fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,85 @@
+package boot
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+)
+
+// ModesOptions describes the container for [Modes].
+type ModesOptions struct {
+	UID   int           // effective user of this process
+	Agent *fsutil.Actor // the agent's user
+	Known bool          // the image has the agent's user
+	Name  string        // what to call the agent's user
+}
+
+// Modes returns one line for each thing that this container can't do because of how it was started, worst first: none for
+// root with Docker's default capabilities on a writable root. The lines have no prefix. It blocks on /proc and on the root
+// file system.
+func Modes(o ModesOptions) []string {
+	status, _ := os.ReadFile("/proc/self/status")
+	return modes(o, procStatus(string(status)), readOnly("/"), unix.Faccessat(unix.AT_FDCWD, "/run", unix.W_OK, unix.AT_EACCESS) != nil)
+}
+
+// modes is Modes with what it would look up.
+func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string {
+	var lines []string
+	agent := o.Agent.Identity().UID
+	switch {
+	case o.UID != 0 && o.Known && uint32(o.UID) != agent:
+		lines = append(lines, fmt.Sprintf("started as uid %d, which is not %s: everything runs as that uid, and files of others stay as they are", o.UID, o.Name))
+	case o.UID != 0:
+		lines = append(lines, fmt.Sprintf("started as uid %d: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect", o.UID))
+	case agent != 0 && !o.Agent.Switches():
+		lines = append(lines, fmt.Sprintf("root may not become uid %d (no CAP_SETUID and CAP_SETGID, or that uid is not mapped): everything runs as root", agent))
+	}
+	if o.UID == 0 && agent != 0 && o.Agent.Switches() {
+		for _, c := range []struct {
+			bit  uint
+			name string
+			lost string
+		}{
+			{unix.CAP_KILL, "CAP_KILL", "processes of other users cannot be stopped"},
+			{unix.CAP_CHOWN, "CAP_CHOWN", "files cannot be given to the agent's user"},
+			{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "directories closed to root cannot be repaired"},
+		} {
+			if caps, ok := status.hex("CapEff"); ok && caps&(1<<c.bit) == 0 {
+				lines = append(lines, "no "+c.name+": "+c.lost)
+			}
+		}
+	}
+	if rootReadOnly {
+		lines = append(lines, "the root file system is read-only: /etc/passwd keeps the ids of the image")
+	}
+	if noRun {
+		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories")
+	}
+	if v, ok := status.hex("NoNewPrivs"); ok && v == 1 {
+		lines = append(lines, "no_new_privs is set: sudo and other set-user-ID programs do not work inside")
+	}
+	return lines
+}
+
+func readOnly(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Flags&unix.ST_RDONLY != 0
+}
+
+// procStatus is the text of /proc/PID/status, see proc_pid_status(5).
+type procStatus string
+
+func (s procStatus) hex(name string) (uint64, bool) {
+	for line := range strings.Lines(string(s)) {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(rest), 16, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}

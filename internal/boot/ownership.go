@@ -1,0 +1,323 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// What belongs to the agent beneath the data directory (contract, section 2.1, steps 5 to 8).
+var (
+	// alwaysDirs are looked through at every boot: nothing but the agent's own state is in them.
+	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing"}
+	// targetedDirs are looked through when the whole data directory was somebody else's. At other times they may hold
+	// files that others put there on purpose.
+	targetedDirs = []string{
+		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
+	}
+	// agentFiles are the files in the data directory that are the agent's; any other may be the host's.
+	agentFiles = []string{
+		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
+		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
+		"active_profile",
+	}
+)
+
+const (
+	configFile   = "config.yaml"
+	profilesName = "profiles"
+	// pendingName is a file that stands in the data directory while the repair of all of it is under way, so that one that
+	// was interrupted is taken up again: by then the data directory itself no longer tells.
+	pendingName = ".hinit-repair-pending"
+	// mountPatience is how long the boot waits for a mount among the agent's directories.
+	mountPatience = time.Second
+)
+
+// owner is whom files are given to.
+func (o Options) owner() fsutil.Owner {
+	id := o.Agent.Identity()
+	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected()}
+}
+
+// ownership gives the agent's user what a gateway needs to start and nothing recursively.
+func (p *preparer) ownership(ctx context.Context, s *step) error {
+	if p.linked {
+		if p.Agent.Switches() {
+			s.refuse("chown", p.Home)
+		}
+		return nil
+	}
+	if p.root == nil {
+		return nil
+	}
+	o := &owning{preparer: p, step: s, to: p.owner()}
+	if err := o.homeItself(); err != nil {
+		return err
+	}
+	for _, name := range agentFiles {
+		o.top(name, "chown")
+	}
+	dirs := alwaysDirs
+	if s.full {
+		dirs = slices.Concat(alwaysDirs, targetedDirs)
+	}
+	for _, rel := range dirs {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		o.directory(p.root, rel, "recursive chown")
+	}
+	o.logs(ctx)
+	o.config()
+	o.mounts(ctx)
+	return nil
+}
+
+// owning is the work of that phase.
+type owning struct {
+	*preparer
+	step   *step
+	to     fsutil.Owner
+	queued []string // directories, relative, that are mount points
+}
+
+// homeItself gives away the data directory, and finds out whether everything in it has to be looked at.
+func (o *owning) homeItself() error {
+	info, err := o.root.Lstat("")
+	if err != nil {
+		return err
+	}
+	uid := info.Sys().(*syscall.Stat_t).Uid
+	if uid == o.to.UID {
+		mark, err := o.root.Lstat(pendingName)
+		o.step.full = err == nil && mark.Sys().(*syscall.Stat_t).Uid == 0 // the agent can't ask for it
+		return nil
+	}
+	o.step.info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
+	// First, or else a crash in between would leave no trace. It stays root's; the agent can remove it all the same.
+	_ = o.root.Replace(pendingName, []byte("hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"), fsutil.ReplaceOptions{Mode: 0o644})
+	if _, _, err := o.root.Chown("", o.to); err != nil {
+		o.step.cannotChown(o.Home)
+		_ = o.root.Remove(pendingName) // nothing in there could be changed either
+		return nil
+	}
+	o.step.full = true
+	return nil
+}
+
+// top gives away a file in the data directory. The file may be mounted there by itself.
+func (o *owning) top(name, action string) {
+	_, _, err := o.root.Chown(name, o.to)
+	switch {
+	case errors.Is(err, fsutil.ErrSymlink):
+		o.step.refuse(action, o.path(name))
+	default:
+		o.chowned(o.path(name), err)
+	}
+}
+
+// chowned judges what came of a change of owner.
+func (o *owning) chowned(path string, err error) {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink):
+	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice):
+		o.step.warn("chown %s refused: %v — continuing", path, errors.Unwrap(err))
+	default:
+		o.step.cannotChown(path)
+	}
+}
+
+// directory gives away one of the agent's directories itself, or puts it off when something is mounted there.
+func (o *owning) directory(in *fsutil.Dir, rel, action string) {
+	d, err := in.SubSame(rel)
+	switch {
+	case errors.Is(err, fsutil.ErrMount):
+		o.queued = append(o.queued, rel)
+		return
+	case errors.Is(err, fsutil.ErrSymlink):
+		o.step.refuse(action, o.path(rel))
+		return
+	case err != nil: // not there, or no directory
+		return
+	}
+	defer d.Close()
+	_, _, err = d.Chown("", o.to)
+	o.chowned(o.path(rel), err)
+	if rel == profilesName {
+		o.profiles(d)
+	}
+}
+
+// profiles repairs every profile's home.
+func (o *owning) profiles(d *fsutil.Dir) {
+	entries, err := d.ReadDir("")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		home, err := d.SubSame(e.Name())
+		if errors.Is(err, fsutil.ErrMount) {
+			o.queued = append(o.queued, profilesName+"/"+e.Name())
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		o.profile(home)
+		home.Close()
+	}
+}
+
+// profile gives away a profile's home and what its gateway opens first; the rest follows in the background. Links are left
+// alone without a word, as the image's script did below the top level.
+func (o *owning) profile(home *fsutil.Dir) {
+	give := func(rel string) {
+		_, _, err := home.Chown(rel, o.to)
+		o.chowned(home.Path()+"/"+rel, err)
+	}
+	give("")
+	for _, name := range agentFiles {
+		give(name)
+	}
+	give(configFile)
+	give("SOUL.md")
+	for _, list := range [][]string{alwaysDirs[1:], targetedDirs, {"state"}} {
+		for _, rel := range list {
+			if sub, err := home.SubSame(rel); err == nil {
+				_, _, err = sub.Chown("", o.to)
+				o.chowned(sub.Path(), err)
+				sub.Close()
+			}
+		}
+	}
+}
+
+// logs gives away the directories that the gateways' logs are written to.
+func (o *owning) logs(ctx context.Context) {
+	rel, ok := o.logsBeneath()
+	if !ok {
+		return
+	}
+	if !o.step.full { // or else it is done
+		o.directory(o.root, "logs", "chown")
+	}
+	o.directory(o.root, rel, "chown")
+	d, err := o.root.SubSame(rel)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	entries, err := d.ReadDir("")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.IsDir() || ctx.Err() != nil {
+			continue
+		}
+		sub, err := d.SubSame(e.Name())
+		if err != nil {
+			continue
+		}
+		for _, name := range []string{"", "current", "lock"} {
+			_, _, err := sub.Chown(name, o.to)
+			o.chowned(sub.Path(), err)
+		}
+		sub.Close()
+	}
+}
+
+// config gives away config.yaml and closes it to others (step 8).
+func (o *owning) config() {
+	info, err := o.root.Lstat(configFile)
+	switch {
+	case err != nil:
+	case info.Mode()&fs.ModeSymlink != 0:
+		o.step.refuse("chown/chmod", o.path(configFile))
+	case info.Mode().IsRegular():
+		o.top(configFile, "chown/chmod")
+		o.private(configFile, 0o640)
+	}
+}
+
+// private sets the mode of a file of the agent's, as the agent: whatever has been put in its place is not root's to change.
+func (p *preparer) private(rel string, mode fs.FileMode) {
+	d, err := p.asAgent()
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	_, _ = d.Chmod(rel, mode) // failures are ignored (contract, section 2.1, step 8): it may be another user's in a rootless container
+}
+
+// mounts does what was put off, all at once, and does not wait long for a server that is gone.
+func (o *owning) mounts(ctx context.Context) {
+	waiting := o.queued
+	for len(waiting) > 0 && ctx.Err() == nil {
+		type outcome struct {
+			rel  string
+			more []string
+		}
+		done := make(chan outcome, len(waiting))
+		for _, rel := range waiting {
+			go func() {
+				mine := &owning{preparer: o.preparer, step: o.step, to: o.to}
+				mine.mount(ctx, rel)
+				done <- outcome{rel, mine.queued}
+			}()
+		}
+		left := waiting
+		waiting = nil
+		patience := time.NewTimer(mountPatience)
+		for len(left) > 0 {
+			select {
+			case got := <-done:
+				left = slices.DeleteFunc(slices.Clone(left), func(rel string) bool { return rel == got.rel })
+				waiting = append(waiting, got.more...)
+				continue
+			case <-ctx.Done():
+			case <-patience.C:
+			}
+			break
+		}
+		patience.Stop()
+		for _, rel := range left {
+			o.stuck = append(o.stuck, rel)
+			o.step.warn("%s does not answer and is left alone — continuing", o.path(rel))
+		}
+	}
+}
+
+// mount is directory for one that is a mount of its own. Docker makes a missing directory as root, and then it is the
+// agent's to be; what belongs to another user is the host's, except where only profiles can be.
+func (o *owning) mount(ctx context.Context, rel string) {
+	d, err := o.root.Sub(rel)
+	if err != nil || ctx.Err() != nil {
+		return
+	}
+	defer d.Close()
+	info, err := d.Lstat("")
+	if err != nil || ctx.Err() != nil {
+		return
+	}
+	if strings.HasPrefix(rel, profilesName+"/") {
+		o.profile(d)
+		return
+	}
+	if info.Sys().(*syscall.Stat_t).Uid == 0 || rel == profilesName {
+		_, _, err = d.Chown("", o.to)
+		o.chowned(o.path(rel), err)
+	}
+	if rel == profilesName && ctx.Err() == nil {
+		o.profiles(d)
+	}
+}

@@ -1,0 +1,247 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// Options says what to make ready, for [Prepare] and [Repair]. Home, Logs, User, Agent and Env are required; the zero value
+// of anything else is what the Hermes image has.
+type Options struct {
+	Home  string        // data directory, absolute and clean
+	Logs  string        // directory of the gateways' logs
+	User  string        // what to call the agent's user in messages
+	Agent *fsutil.Actor // the agent's user
+	Env   func(name string) (string, bool)
+	Say   func(Line) // gets every line as it happens; called by one goroutine at a time
+
+	Install      string // the agent's installation; "": /opt/hermes
+	BakedBrowser string // file that names the browser of the image; "": /etc/hermes/agent-browser-executable-path
+	Environment  string // directory for the variables found; "": /run/s6/container_environment
+
+	PhaseBudget time.Duration // what one phase may take; 0: 10 s
+	Budget      time.Duration // what all may take together; 0: 30 s
+
+	Full      bool          // Repair looks through all of the agent's directories, see [Report]
+	MaxInodes int64         // what Repair may look at; 0: 2,000,000
+	MaxTime   time.Duration // what Repair may take; 0: 30 min
+}
+
+// Report is what [Prepare] did.
+type Report struct {
+	Phases   []Phase
+	Warnings []string // texts of the lines that are warnings
+
+	// Env has variables for everything that is started later; Home is the value of HOME for it, "" for no change.
+	Env  map[string]string
+	Home string
+
+	// Full tells [Repair] that the data directory was somebody else's, or that an earlier Repair was interrupted: then it
+	// looks through all directories of the agent and not only those it looks through at every boot.
+	Full bool
+
+	// Unusable: the data volume did not answer, or there is none. Services that don't need it can start.
+	Unusable bool
+}
+
+// Failed returns the first phase that failed, false when there is none.
+func (r Report) Failed() (Phase, bool) {
+	for _, p := range r.Phases {
+		if p.Error != "" {
+			return p, true
+		}
+	}
+	return Phase{}, false
+}
+
+// Prepare makes the data volume ready, as far as a gateway needs it to start: the steps 2, 5 to 14, 16, 17 and 19 of
+// contract section 2.1, with everything recursive left to [Repair]. It is to be called after [Identity] and before anything
+// that uses the volume is started, once.
+//
+// A phase that fails is a warning and does not keep the next from running. A phase that takes longer than its budget is
+// abandoned, and what else needs the volume is skipped then. Prepare returns when all phases are through or given up, in
+// any case after o.Budget. When ctx ends, the phase under way is abandoned.
+func Prepare(ctx context.Context, o Options) Report {
+	o = o.withDefaults()
+	p := &preparer{Options: o}
+	r := runPhases(ctx, o, []phase{
+		{"home", true, p.home},
+		{"ownership", true, p.ownership},
+		{"directories", true, p.directories},
+		{"seeds", true, p.seeds},
+		{"bootstrap", true, p.bootstrap},
+		{"browser", false, p.browser},
+	})
+	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // or else something that hangs may be using it
+		p.root.Close()
+	}
+	return r
+}
+
+func (o Options) withDefaults() Options {
+	def := func(s *string, value string) {
+		if *s == "" {
+			*s = value
+		}
+	}
+	def(&o.Install, "/opt/hermes")
+	def(&o.BakedBrowser, "/etc/hermes/agent-browser-executable-path")
+	def(&o.Environment, "/run/s6/container_environment")
+	if o.PhaseBudget <= 0 {
+		o.PhaseBudget = 10 * time.Second
+	}
+	if o.Budget <= 0 {
+		o.Budget = 30 * time.Second
+	}
+	if o.MaxInodes <= 0 {
+		o.MaxInodes = 2_000_000
+	}
+	if o.MaxTime <= 0 {
+		o.MaxTime = 30 * time.Minute
+	}
+	if o.Say == nil {
+		o.Say = func(Line) {}
+	}
+	return o
+}
+
+// preparer is what the phases on the volume share. They run one after the other; once one has been abandoned, no other
+// runs that touches it.
+type preparer struct {
+	Options
+
+	root   *fsutil.Dir // the data directory as root; nil where no owners are changed
+	linked bool        // the data directory is a link, so root does nothing in it
+	stuck  []string    // directories of the agent's, relative, that are on a mount that doesn't answer
+}
+
+// phase is one step; volume says that it needs the data volume.
+type phase struct {
+	name   string
+	volume bool
+	run    func(ctx context.Context, s *step) error
+}
+
+// step is what a running phase has to say. After it was abandoned nobody listens any more.
+type step struct {
+	mu       sync.Mutex
+	closed   bool
+	say      func(Line)
+	warnings []string
+	env      map[string]string
+	home     string
+	full     bool
+
+	chownFailed bool
+}
+
+func (s *step) line(l Line) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if l.Warning {
+		s.warnings = append(s.warnings, l.Text)
+	}
+	s.say(l)
+}
+
+func (s *step) info(format string, args ...any) { s.line(info(fmt.Sprintf(format, args...))) }
+func (s *step) warn(format string, args ...any) { s.line(warning(fmt.Sprintf(format, args...))) }
+
+// refuse says that a link is in the way of what root was about to do (contract, section 2.1, step 9).
+func (s *step) refuse(action, path string) {
+	s.warn("refusing %s through symlinked path %s — continuing", action, path)
+}
+
+// cannotChown says that once: where one owner can't be changed, hardly any other can.
+func (s *step) cannotChown(path string) {
+	s.mu.Lock()
+	first := !s.chownFailed
+	s.chownFailed = true
+	s.mu.Unlock()
+	if first {
+		s.warn("chown %s failed (rootless container?) — continuing", path)
+	}
+}
+
+// errAbandoned is the cause of the end of a phase's context.
+var errAbandoned = errors.New("took too long")
+
+func runPhases(ctx context.Context, o Options, phases []phase) Report {
+	r := Report{Env: map[string]string{}}
+	end := time.Now().Add(o.Budget)
+	for _, ph := range phases {
+		if ph.volume && r.Unusable {
+			continue
+		}
+		budget := max(0, min(o.PhaseBudget, time.Until(end)))
+		start := time.Now()
+		s, abandoned, err := runPhase(ctx, o, ph, budget)
+		done := Phase{Name: ph.name, Seconds: since(start), Abandoned: abandoned}
+		if err != nil {
+			done.Error = err.Error()
+		}
+		r.Phases = append(r.Phases, done)
+		r.Warnings = append(r.Warnings, s.warnings...)
+		maps.Copy(r.Env, s.env)
+		if s.home != "" {
+			r.Home = s.home
+		}
+		r.Full = r.Full || s.full
+		tell := func(format string, args ...any) {
+			l := warning(fmt.Sprintf(format, args...))
+			r.Warnings = append(r.Warnings, l.Text)
+			o.Say(l)
+		}
+		switch {
+		case abandoned && ph.volume:
+			r.Unusable = true
+			tell("%s does not answer: the boot step %q was abandoned after %.1f s, and the others that need it are skipped — continuing", o.Home, ph.name, done.Seconds)
+		case abandoned:
+			tell("the boot step %q was abandoned after %.1f s — continuing", ph.name, done.Seconds)
+		case err != nil && errors.Is(err, errNoHome):
+			r.Unusable = true
+			tell("%v — continuing without it", err)
+		case err != nil:
+			tell("%v — continuing", err)
+		}
+	}
+	return r
+}
+
+// runPhase runs one phase in a goroutine of its own, which it leaves behind when that hangs.
+func runPhase(ctx context.Context, o Options, ph phase, budget time.Duration) (said *step, abandoned bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
+	defer cancel()
+	s := &step{say: o.Say, env: map[string]string{}}
+	done := make(chan error, 1)
+	go func() { done <- ph.run(ctx, s) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		select {
+		case err = <-done: // in the last moment
+		default:
+			abandoned, err = true, fmt.Errorf("abandoned: %w", context.Cause(ctx))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if abandoned { // it may still be writing what is not under the lock
+		return &step{warnings: s.warnings}, true, err
+	}
+	return s, false, err
+}
+
+// path is what rel is called in messages.
+func (p *preparer) path(rel string) string { return filepath.Join(p.Home, rel) }

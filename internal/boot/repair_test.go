@@ -1,0 +1,206 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+)
+
+// fill makes n files of root's, in directories of a hundred.
+func fill(t testing.TB, dir string, n int) {
+	t.Helper()
+	for i := range n {
+		if i%100 == 0 {
+			must(t, os.MkdirAll(fmt.Sprintf("%s/%d", dir, i/100), 0o755))
+		}
+		f, err := os.Create(fmt.Sprintf("%s/%d/%d", dir, i/100, i))
+		must(t, err)
+		f.Close()
+	}
+}
+
+func TestRepairOfManyFiles(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	const n = 20000
+	fill(t, home+"/profiles/coder/work", n)
+	o, said := options(t, home, nil)
+	var last Progress
+	res := Repair(context.Background(), o, func(p Progress) { last = p })
+	if res.Seen != n+n/100+2 || res.Changed != res.Seen+1 || res.Failed != 0 || res.Stopped != "" { // and profiles itself
+		t.Errorf("result is %s", res)
+	}
+	if last.Seen < n/2 || last.Changed < n/2 || last.Directory != "profiles" {
+		t.Errorf("the last progress was %+v", last)
+	}
+	must(t, filepath.WalkDir(home+"/profiles", func(path string, _ os.DirEntry, err error) error {
+		if err == nil && owner(t, path)[:11] != fmt.Sprintf("%d:%d", agentUID, agentGID) {
+			err = fmt.Errorf("%s is %s", path, owner(t, path))
+		}
+		return err
+	}))
+	if len(res.Culprits) != mostCulprits || res.Culprits[0] != (Culprit{Path: home + "/profiles"}) {
+		t.Errorf("culprits are %+v", res.Culprits)
+	}
+	if text := said.text(); !strings.HasPrefix(text, "[stage2] ownership: ") || strings.Contains(text, "\n") {
+		t.Errorf("said %q", text)
+	}
+}
+
+func TestRepairBudgets(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	fill(t, home+"/profiles", 2000)
+	o, _ := options(t, home, nil)
+	o.MaxInodes = 300
+	res := Repair(context.Background(), o, nil)
+	if res.Stopped != errInodes.Error() || res.Seen < 300 || res.Seen > 1000 {
+		t.Errorf("result is %s", res)
+	}
+	o, _ = options(t, home, nil)
+	o.MaxTime = time.Nanosecond
+	if res := Repair(context.Background(), o, nil); res.Stopped != errTime.Error() {
+		t.Errorf("result is %s", res)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	o, _ = options(t, home, nil)
+	if res := Repair(ctx, o, func(Progress) { cancel() }); res.Stopped != context.Canceled.Error() || res.Seen > 1000 {
+		t.Errorf("result is %s", res)
+	}
+	cancel()
+	// And what was interrupted goes on.
+	o, _ = options(t, home, nil)
+	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Changed == 0 {
+		t.Errorf("result is %s", res)
+	}
+	if got := uidOf(t, home+"/profiles/19/1999"); got != agentUID {
+		t.Errorf("the last file is uid %d's", got)
+	}
+}
+
+func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	fill(t, home+"/workspace", 2000)
+	o, _ := options(t, home, nil)
+	r := prepareOK(t, o)
+	o.Full, o.MaxInodes = r.Full, 300
+	if res := Repair(context.Background(), o, nil); res.Stopped == "" {
+		t.Fatalf("result is %s", res)
+	}
+	o, said := options(t, home, nil)
+	r = prepareOK(t, o)
+	if !r.Full || strings.Contains(said.text(), "Fixing") {
+		t.Errorf("full is %v, said %q", r.Full, said.text())
+	}
+	o.Full = r.Full
+	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Changed == 0 {
+		t.Errorf("result is %s", res)
+	}
+	if r := prepareOK(t, o); r.Full {
+		t.Error("a repair that is through is wanted again")
+	}
+}
+
+// TestRepairRefuses: links stay what they are, devices and root's files with names elsewhere stay root's, and nothing keeps
+// a set-user-ID bit.
+func TestRepairRefuses(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	outside := filepath.Dir(home) + "/outside"
+	write(t, outside+"/secret", "x")
+	dir := home + "/cron"
+	write(t, dir+"/plain", "")
+	write(t, dir+"/setuid", "")
+	must(t, os.Chmod(dir+"/setuid", 0o755|os.ModeSetuid))
+	write(t, home+"/hostdir/secret", "x")
+	must(t, os.Link(home+"/hostdir/secret", dir+"/hard"))
+	write(t, dir+"/theirs", "")
+	must(t, os.Link(dir+"/theirs", dir+"/theirs2"))
+	must(t, os.Chown(dir+"/theirs", 4711, 4711))
+	must(t, os.Symlink(outside+"/secret", dir+"/file-link"))
+	must(t, os.Symlink(outside, dir+"/dir-link"))
+	must(t, unix.Mkfifo(dir+"/fifo", 0o600))
+	if err := unix.Mknod(dir+"/device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
+		must(t, os.WriteFile(dir+"/device", nil, 0o600))
+		t.Log("no device:", err)
+	}
+	before := snapshot(t, outside)
+
+	d, err := fsutil.OpenReal(home, nil)
+	must(t, err)
+	defer d.Close()
+	w := fsutil.OwnWalk{To: fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}}
+	refused := map[string]error{}
+	w.Found = func(path string, _ uint32, err error) {
+		if err != nil {
+			refused[filepath.Base(path)] = err
+		}
+	}
+	must(t, d.OwnTree("cron", false, &w))
+	for name, uid := range map[string]int{"": agentUID, "plain": agentUID, "setuid": agentUID, "theirs": agentUID, "fifo": agentUID, "file-link": agentUID, "dir-link": agentUID, "hard": 0, "device": 0} {
+		if got := uidOf(t, filepath.Join(dir, name)); got != uid {
+			t.Errorf("%q is uid %d's, want %d", name, got, uid)
+		}
+	}
+	if !errors.Is(refused["hard"], fsutil.ErrHardLink) || !errors.Is(refused["device"], fsutil.ErrDevice) || len(refused) != 2 || w.Refused != 2 {
+		t.Errorf("refused %v", refused)
+	}
+	wantOwner(t, dir+"/setuid", fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
+	if after := snapshot(t, outside); after != before {
+		t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
+	}
+
+	// Where users can't link what they can't write, root's file with two names is root's own doing.
+	w = fsutil.OwnWalk{To: fsutil.Owner{UID: agentUID, GID: agentGID}}
+	must(t, d.OwnTree("cron", false, &w))
+	if w.Changed != 1 || uidOf(t, dir+"/hard") != agentUID {
+		t.Errorf("walk is %+v", w)
+	}
+}
+
+func TestRepairSurvivesDepth(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	must(t, os.Mkdir(home+"/cron", 0o755))
+	fd, err := unix.Open(home+"/cron", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	for range 1200 {
+		must(t, unix.Mkdirat(fd, "d", 0o755))
+		next, err := unix.Openat(fd, "d", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		unix.Close(fd)
+		fd = next
+	}
+	unix.Close(fd)
+	t.Cleanup(func() {
+		d, err := fsutil.OpenReal(home, nil)
+		must(t, err)
+		must(t, d.RemoveAll("cron")) // too deep for the testing package
+		d.Close()
+	})
+	o, _ := options(t, home, nil)
+	if res := Repair(context.Background(), o, nil); res.Changed < 900 || res.Failed != 1 || res.Stopped != "" {
+		t.Errorf("result is %s", res)
+	}
+}
+
+func TestAgentCannotAskForAFullRepair(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	write(t, home+"/"+pendingName, "")
+	give(t, home, agentUID)
+	o, _ := options(t, home, nil)
+	if r := prepareOK(t, o); r.Full {
+		t.Error("a mark of the agent's own making counts")
+	}
+}

@@ -1,0 +1,203 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"hinit/internal/fsutil"
+)
+
+const (
+	envFile     = ".env"
+	stampFile   = ".install_method"
+	apiKey      = "API_SERVER_KEY"
+	maxSeedSize = 1 << 20 // of a template or an .env; they are a few kilobytes
+)
+
+// seeds makes the files that the agent expects (steps 11 to 14). All of it is done as the agent's user.
+func (p *preparer) seeds(ctx context.Context, s *step) error {
+	d, err := p.asAgent()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if !p.linked {
+		p.removeStamp(d)
+	}
+	var problems []error
+	for _, seed := range []struct {
+		name, source string
+		mode         fs.FileMode // what the source's mode is limited to
+	}{
+		{envFile, ".env.example", 0o600},
+		{configFile, "cli-config.yaml.example", 0o640}, // the mode that the next boot would give it
+		{"SOUL.md", "docker/SOUL.md", 0o755},
+	} {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		problems = append(problems, p.seedFrom(s, d, seed.name, filepath.Join(p.Install, seed.source), seed.mode))
+	}
+	if err := p.generateKey(s, d); err != nil {
+		problems = append(problems, err)
+	}
+	p.closeEnv(s, d)
+	return errors.Join(problems...)
+}
+
+// removeStamp removes the note of an install method that older images left in homes that are shared with the host, where it
+// is wrong (step 11).
+func (p *preparer) removeStamp(d *fsutil.Dir) {
+	data, err := d.ReadFile(stampFile, 4096)
+	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
+		_ = d.Remove(stampFile)
+	}
+}
+
+// missing reports whether the file rel is to be made. A link is refused, except one that already leads to a file.
+func (p *preparer) missing(s *step, d *fsutil.Dir, rel string) bool {
+	info, err := d.Lstat(rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		if p.linked {
+			s.refuse("seed", p.path(rel))
+		}
+		return !p.linked
+	}
+	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		err := p.Agent.Do(func() error {
+			target, err := os.Stat(p.path(rel)) // as the agent, who may look where it likes
+			if err == nil && !target.Mode().IsRegular() {
+				err = fsutil.ErrNotRegular
+			}
+			return err
+		})
+		if err != nil {
+			s.refuse("seed", p.path(rel))
+		}
+	}
+	return false
+}
+
+// seedFrom copies a template to a file that isn't there (step 12).
+func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, limit fs.FileMode) error {
+	if !p.missing(s, d, rel) {
+		return nil
+	}
+	info, err := os.Stat(source)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxSeedSize {
+		return fmt.Errorf("cannot use %q as a template for %q: it is no regular file of at most %d bytes", source, p.path(rel), maxSeedSize)
+	}
+	data, err := os.ReadFile(source)
+	if err != nil {
+		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.path(rel), bare(err))
+	}
+	return p.create(s, d, rel, data, info.Mode().Perm()&limit&^0o022)
+}
+
+// create makes a file of the agent's, never in place of another.
+func (p *preparer) create(s *step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
+	err := d.Create(rel, data, mode)
+	switch {
+	case errors.Is(err, fsutil.ErrSymlink):
+		s.refuse("seed", p.path(rel))
+		return nil
+	case errors.Is(err, fs.ErrExist):
+		return nil // somebody was faster
+	}
+	return err
+}
+
+// generateKey gives the API server of the gateway a key of its own, where .env has none (step 13).
+func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
+	data, err := d.ReadFile(envFile, maxSeedSize)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.linked && !hasKey(data):
+		s.refuse("append", p.path(envFile))
+		return nil
+	case err != nil:
+		return err
+	case hasKey(data):
+		return nil
+	}
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails, see crypto/rand
+	line := apiKey + "=" + hex.EncodeToString(secret) + "\n"
+	if err := addLine(d, data, line); err != nil {
+		return err
+	}
+	s.info("Generated %s for the loopback gateway api_server", apiKey)
+	return nil
+}
+
+// addLine puts line at the end of .env and takes empty assignments of the key out.
+func addLine(d *fsutil.Dir, data []byte, line string) error {
+	var b strings.Builder
+	for old := range strings.Lines(string(data)) {
+		if _, mine := keyValue(old); !mine {
+			b.WriteString(old)
+		}
+	}
+	if text := b.String(); text != "" && !strings.HasSuffix(text, "\n") {
+		b.WriteByte('\n')
+	}
+	b.WriteString(line)
+	err := d.Replace(envFile, []byte(b.String()), fsutil.ReplaceOptions{Mode: 0o600, KeepMode: true})
+	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
+		return err
+	}
+	// It may be mounted there by itself, and then it can be written but not replaced. The last assignment counts.
+	if len(data) > 0 && data[len(data)-1] != '\n' {
+		line = "\n" + line
+	}
+	if _, appendErr := d.Append(envFile, []byte(line), 0o600); appendErr != nil {
+		return err
+	}
+	return nil
+}
+
+// hasKey reports whether a line of .env gives the key a value.
+func hasKey(data []byte) bool {
+	for line := range strings.Lines(string(data)) {
+		if v, mine := keyValue(line); mine && v != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// keyValue returns what a line of .env sets the key to, if it does.
+func keyValue(line string) (value string, mine bool) {
+	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), apiKey)
+	if !ok {
+		return "", false
+	}
+	value, ok = strings.CutPrefix(strings.TrimLeft(rest, " "), "=")
+	return strings.Trim(value, " \t\r\n\"'"), ok
+}
+
+// closeEnv keeps the secrets in .env from others, at every boot (step 14).
+func (p *preparer) closeEnv(s *step, d *fsutil.Dir) {
+	info, err := d.Lstat(envFile)
+	switch {
+	case err != nil:
+	case info.Mode()&fs.ModeSymlink != 0, p.linked && info.Mode().Perm() != 0o600:
+		s.refuse("chown/chmod", p.path(envFile))
+	default:
+		if _, err := d.Chmod(envFile, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
+			s.warn("%v — continuing", err)
+		}
+	}
+}

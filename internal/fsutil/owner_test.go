@@ -1,0 +1,223 @@
+package fsutil
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func ownerOf(t *testing.T, path string) uint32 {
+	t.Helper()
+	info, err := os.Lstat(path)
+	must(t, err)
+	return info.Sys().(*syscall.Stat_t).Uid
+}
+
+func TestChown(t *testing.T) {
+	requireRoot(t)
+	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+		base := t.TempDir()
+		writeFile(t, base+"/d/file", "")
+		must(t, os.Symlink("file", base+"/d/link"))
+		must(t, os.Symlink("d", base+"/dirlink"))
+		must(t, os.Link(base+"/d/file", base+"/d/second"))
+		must(t, unix.Mkfifo(base+"/fifo", 0o600))
+		d := open(base)
+		to := Owner{UID: agentUID, GID: agentGID}
+		if _, _, err := d.Chown("d/file", Owner{UID: agentUID, GID: agentGID, KeepLinked: true}); !errors.Is(err, ErrHardLink) {
+			t.Errorf("a file with two names: %v", err)
+		}
+		for _, rel := range []string{"", "d", "d/file", "fifo"} {
+			if was, changed, err := d.Chown(rel, to); err != nil || !changed || was != 0 {
+				t.Errorf("%q: was %d, changed %v, %v", rel, was, changed, err)
+			}
+			if was, changed, err := d.Chown(rel, to); err != nil || changed || was != agentUID {
+				t.Errorf("%q again: was %d, changed %v, %v", rel, was, changed, err)
+			}
+			if got := ownerOf(t, base+"/"+rel); got != agentUID {
+				t.Errorf("%q is uid %d's", rel, got)
+			}
+		}
+		// Root's, and only root's, are kept for their names.
+		if _, changed, err := d.Chown("d/second", Owner{UID: 1, GID: 1, KeepLinked: true}); err != nil || !changed {
+			t.Errorf("another user's file with two names: %v", err)
+		}
+		for rel, want := range map[string]error{
+			"d/link": ErrSymlink, "dirlink/file": ErrSymlink, "dirlink": ErrSymlink, "nothing": fs.ErrNotExist, "../x": fs.ErrInvalid,
+		} {
+			if _, changed, err := d.Chown(rel, to); changed || !errors.Is(err, want) {
+				t.Errorf("%q: changed %v, %v, want %v", rel, changed, err, want)
+			}
+		}
+		if ownerOf(t, base+"/d/link") != 0 || ownerOf(t, base+"/dirlink") != 0 {
+			t.Error("a link was changed")
+		}
+	})
+}
+
+func TestChmod(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+		base := t.TempDir()
+		writeFile(t, base+"/file", "")
+		must(t, os.Symlink("file", base+"/link"))
+		must(t, unix.Mkfifo(base+"/fifo", 0o600))
+		d := open(base)
+		for i, want := range []bool{true, false} {
+			if changed, err := d.Chmod("file", 0o600); err != nil || changed != want {
+				t.Errorf("call %d: changed %v, %v", i, changed, err)
+			}
+		}
+		info, err := os.Stat(base + "/file")
+		must(t, err)
+		if info.Mode() != 0o600 {
+			t.Errorf("mode is %v", info.Mode())
+		}
+		for rel, want := range map[string]error{"link": ErrSymlink, "fifo": ErrNotRegular, "none": fs.ErrNotExist} {
+			if _, err := d.Chmod(rel, 0o644); !errors.Is(err, want) {
+				t.Errorf("%q: %v", rel, err)
+			}
+		}
+	})
+}
+
+func TestChmodByProc(t *testing.T) {
+	base := t.TempDir()
+	writeFile(t, base+"/file", "")
+	fd, err := unix.Open(base+"/file", unix.O_PATH|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0o640)) // what chmod falls back to
+	info, err := os.Stat(base + "/file")
+	must(t, err)
+	if info.Mode() != 0o640 {
+		t.Errorf("mode is %v", info.Mode())
+	}
+}
+
+func TestCreate(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+		base := t.TempDir()
+		must(t, os.Mkdir(base+"/d", 0o755))
+		must(t, os.Symlink("nowhere", base+"/d/link"))
+		d := open(base)
+		must(t, d.Create("d/new", []byte("one"), 0o640))
+		for rel, want := range map[string]error{"d/new": fs.ErrExist, "d": fs.ErrExist, "d/link": ErrSymlink, "x/y": fs.ErrNotExist} {
+			if err := d.Create(rel, []byte("two"), 0o640); !errors.Is(err, want) {
+				t.Errorf("%q: %v", rel, err)
+			}
+		}
+		if got := readFile(t, base+"/d/new"); got != "one" {
+			t.Errorf("content is %q", got)
+		}
+		info, err := os.Stat(base + "/d/new")
+		must(t, err)
+		if info.Mode() != 0o640 || names(t, base+"/d") != "link new" {
+			t.Errorf("mode %v, files %s", info.Mode(), names(t, base+"/d"))
+		}
+	})
+}
+
+func TestMakeReal(t *testing.T) {
+	base := t.TempDir()
+	for i, want := range []bool{true, false} {
+		d, made, err := MakeReal(base+"/a/b/c", 0o750, nil)
+		must(t, err)
+		d.Close()
+		if made != want {
+			t.Errorf("call %d: made is %v", i, made)
+		}
+	}
+	must(t, os.Symlink("b", base+"/a/link"))
+	writeFile(t, base+"/a/file", "")
+	for path, want := range map[string]error{
+		base + "/a/link": ErrSymlink, base + "/a/file": unix.ENOTDIR, base + "/a/none": fs.ErrNotExist, "relative": fs.ErrInvalid,
+	} {
+		if _, err := OpenReal(path, nil); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", path, err, want)
+		}
+	}
+	d, err := OpenReal("/", nil)
+	must(t, err)
+	d.Close()
+}
+
+// TestRealFollowsRootsLinksOnly: a link on the way is followed where only root can have made it.
+func TestRealFollowsRootsLinksOnly(t *testing.T) {
+	requireRoot(t)
+	mnt := t.TempDir()
+	mountTmpfs(t, mnt, "mode=755") // its top is root's, and so is what is in it
+	for _, dir := range []string{"/real/data", "/agent/real/data"} {
+		must(t, os.MkdirAll(mnt+dir, 0o755))
+	}
+	must(t, os.Symlink("real", mnt+"/link"))
+	must(t, os.Symlink("real", mnt+"/agent/link"))
+	must(t, os.Chown(mnt+"/agent", agentUID, agentGID))
+	d, err := OpenReal(mnt+"/link/data", nil)
+	if err != nil {
+		t.Errorf("root's link: %v", err)
+	} else {
+		d.Close()
+	}
+	if _, err := OpenReal(mnt+"/agent/link/data", nil); !errors.Is(err, ErrSymlink) {
+		t.Errorf("the agent's link: %v", err)
+	}
+	must(t, os.Chmod(mnt, 0o777))
+	if _, err := OpenReal(mnt+"/link/data", nil); !errors.Is(err, ErrSymlink) {
+		t.Errorf("anybody's link: %v", err)
+	}
+}
+
+func TestOwnTree(t *testing.T) {
+	requireRoot(t)
+	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+		base := t.TempDir()
+		for _, name := range []string{"t/a", "t/sub/b", "t/mine", "outside/secret", "u/m/n"} {
+			writeFile(t, base+"/"+name, "")
+		}
+		must(t, os.Chown(base+"/t/mine", agentUID, agentGID))
+		must(t, os.Symlink(base+"/outside", base+"/t/link"))
+		must(t, os.Symlink("t", base+"/top"))
+		mountTmpfs(t, base+"/t/sub", "mode=755")
+		writeFile(t, base+"/t/sub/mounted", "")
+		d := open(base)
+		var found []string
+		w := OwnWalk{To: Owner{UID: agentUID, GID: agentGID}, Found: func(path string, was uint32, err error) {
+			found = append(found, fmt.Sprintf("%s %d %v", strings.TrimPrefix(path, base), was, err))
+		}}
+		must(t, d.OwnTree("t", false, &w))
+		if w.Seen != 4 || w.Changed != 3 || w.Mounts != 1 || w.Failed+w.Refused != 0 || len(found) != 3 || found[0] != "/t 0 <nil>" {
+			t.Errorf("walk is %+v, found %q", w, found)
+		}
+		for name, uid := range map[string]uint32{"t": agentUID, "t/a": agentUID, "t/link": agentUID, "t/sub": 0, "t/sub/mounted": 0, "outside": 0, "outside/secret": 0} {
+			if got := ownerOf(t, base+"/"+name); got != uid {
+				t.Errorf("%s is uid %d's, want %d", name, got, uid)
+			}
+		}
+		for rel, want := range map[string]error{"top": ErrSymlink, "t/sub": ErrMount, "t/a": unix.ENOTDIR, "none": fs.ErrNotExist} {
+			if err := d.OwnTree(rel, false, &w); !errors.Is(err, want) {
+				t.Errorf("%q: %v, want %v", rel, err, want)
+			}
+		}
+		if _, err := d.SubSame("t/sub"); !errors.Is(err, ErrMount) {
+			t.Errorf("SubSame: %v", err)
+		}
+		must(t, d.OwnTree("t/sub", true, &w))
+		if ownerOf(t, base+"/t/sub/mounted") != agentUID {
+			t.Error("a mount at the top was not walked")
+		}
+		stop := errors.New("stop")
+		for i := range 2 * ownBatch {
+			writeFile(t, fmt.Sprintf("%s/u/m/%d", base, i), "")
+		}
+		w = OwnWalk{To: w.To, Between: func() error { return stop }}
+		if err := d.OwnTree("u", false, &w); !errors.Is(err, stop) || w.Seen != ownBatch {
+			t.Errorf("stopped with %v after %d", err, w.Seen)
+		}
+	})
+}

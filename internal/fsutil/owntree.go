@@ -1,0 +1,269 @@
+package fsutil
+
+import (
+	"errors"
+	"io/fs"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxOwnDepth is how many directories OwnTree holds open; no program that goes by paths can work deeper than this.
+	maxOwnDepth = 1000
+	// ownBatch is how many entries OwnTree looks at between two calls of OwnWalk.Between.
+	ownBatch = 256
+)
+
+// OwnWalk is a walk over one tree or several, with one account of them all. The caller sets the upper fields.
+type OwnWalk struct {
+	To Owner
+
+	// Between is called after every few hundred entries. What it returns ends the walk.
+	Between func() error
+	// Found is called for every file that was somebody else's: given away (err is nil), refused, or failed. May be nil.
+	Found func(path string, was uint32, err error)
+
+	Seen    int64 // entries looked at
+	Changed int64 // of those, given away
+	Refused int64 // of those, left alone on purpose, see [ErrDevice] and [ErrHardLink]
+	Failed  int64 // of those, what could not be changed or read
+	Mounts  int64 // mount points that were left out
+
+	stop error
+}
+
+// OwnTree gives what is at rel, which must be a directory, and everything beneath it to w.To, where it isn't already. Links
+// are given away themselves and never followed, other mounts are never entered, not even looked at, and a file that is
+// renamed meanwhile is either found or not. See [Dir.Chown] for what is refused.
+//
+// With crossTop, rel itself may be a mount point; otherwise that is [ErrMount]. A single file's failure is counted and does
+// not end the walk. The error is that of w.Between, or says why rel could not be opened.
+func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
+	return d.do("give away", rel, func(names []string) error {
+		flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK
+		fd, err := d.openTree(names, flags, crossTop)
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		w.tree(d.walk, fd, d.name(rel), 1)
+		err, w.stop = w.stop, nil
+		return err
+	})
+}
+
+// SubSame is [Dir.Sub] that opens nothing another file system is mounted on: that is [ErrMount], at once, even when the
+// server of that mount is gone.
+func (d *Dir) SubSame(rel string) (*Dir, error) {
+	sub := &Dir{path: d.name(rel), actor: d.actor, walk: d.walk, fd: -1}
+	err := d.do("open directory", rel, func(names []string) (err error) {
+		sub.fd, err = d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sub, nil
+}
+
+func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
+	if crossTop || len(names) == 0 {
+		return d.open(names, flags, 0)
+	}
+	parent := d.fd
+	for i, name := range names {
+		f := flags
+		if i < len(names)-1 {
+			f = unix.O_PATH | unix.O_DIRECTORY
+		}
+		fd, err := openSame(d.walk, parent, name, f)
+		if parent != d.fd {
+			closeFD(parent)
+		}
+		if err != nil {
+			return -1, err
+		}
+		parent = fd
+	}
+	return parent, nil
+}
+
+// tree gives away the open directory fd and what is in it.
+func (w *OwnWalk) tree(walk *atomic.Bool, fd int, path string, depth int) {
+	st, err := fstat(fd)
+	if err != nil {
+		w.fail(path, 0, err)
+		return
+	}
+	w.give(fd, st, path)
+	if depth > maxOwnDepth {
+		w.fail(path, st.Uid, unix.ENAMETOOLONG)
+		return
+	}
+	err = readEntries(fd, func(name string, mode fs.FileMode) {
+		if w.stop != nil {
+			return
+		}
+		w.Seen++
+		if w.Seen%ownBatch == 0 && w.Between != nil {
+			if w.stop = w.Between(); w.stop != nil {
+				return
+			}
+		}
+		if mode.IsDir() {
+			w.directory(walk, fd, name, path, depth)
+		} else {
+			w.file(walk, fd, name, path)
+		}
+	})
+	if err != nil {
+		w.fail(path, st.Uid, err)
+	}
+}
+
+func (w *OwnWalk) directory(walk *atomic.Bool, parent int, name, path string, depth int) {
+	fd, err := openSame(walk, parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
+	switch {
+	case errors.Is(err, ErrMount):
+		w.Mounts++
+	case errors.Is(err, ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // swapped or gone
+	case err != nil:
+		w.fail(path+"/"+name, 0, err)
+	default:
+		w.tree(walk, fd, path+"/"+name, depth+1)
+		closeFD(fd)
+	}
+}
+
+func (w *OwnWalk) file(walk *atomic.Bool, parent int, name, path string) {
+	st, err := lstatat(parent, name)
+	if err == nil && st.Uid == w.To.UID {
+		return
+	}
+	fd := -1
+	if err == nil {
+		fd, err = openSame(walk, parent, name, unix.O_PATH)
+	}
+	switch {
+	case errors.Is(err, ErrMount):
+		w.Mounts++
+		return
+	case errors.Is(err, unix.ENOENT):
+		return
+	case err != nil:
+		w.fail(path+"/"+name, st.Uid, err)
+		return
+	}
+	defer closeFD(fd)
+	if st, err = fstat(fd); err != nil {
+		w.fail(path+"/"+name, st.Uid, err)
+		return
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // or else it was swapped
+		w.give(fd, st, path+"/"+name)
+	}
+}
+
+func (w *OwnWalk) give(fd int, st unix.Stat_t, path string) {
+	changed, err := own(fd, st, w.To)
+	switch {
+	case errors.Is(err, ErrDevice), errors.Is(err, ErrHardLink):
+		w.Refused++
+	case err != nil:
+		w.fail(path, st.Uid, err)
+		return
+	case !changed:
+		return
+	default:
+		w.Changed++
+	}
+	if w.Found != nil {
+		w.Found(path, st.Uid, err)
+	}
+}
+
+func (w *OwnWalk) fail(path string, was uint32, err error) {
+	w.Failed++
+	if w.Found != nil {
+		w.Found(path, was, err)
+	}
+}
+
+// openSame opens one name in a directory, and nothing that is mounted on it ([ErrMount]). It never waits for another file
+// system: a mount whose server is gone can't hold it up.
+func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error) {
+	if !walk.Load() {
+		fd, err := openOnMount(parent, name, flags)
+		switch {
+		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+			walk.Store(true) // as in Dir.open
+		case errors.Is(err, unix.EXDEV):
+			return -1, ErrMount
+		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):
+			return -1, symlinkError(name)
+		case errors.Is(err, unix.EAGAIN): // a rename storm; the other way comes to an end
+		default:
+			return fd, err
+		}
+	}
+	// O_PATH first: it does not reach what is mounted there.
+	fd, err := openComponent(parent, name, unix.O_PATH|flags&unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, err
+	}
+	same, err := sameMount(parent, fd)
+	if err == nil && !same {
+		err = ErrMount
+	}
+	if err != nil {
+		closeFD(fd)
+		return -1, err
+	}
+	if flags&unix.O_PATH != 0 {
+		return fd, nil
+	}
+	defer closeFD(fd)
+	return openat(fd, ".", flags, 0)
+}
+
+func openOnMount(parent int, name string, flags int) (int, error) {
+	how := unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	if flags&unix.O_PATH == 0 {
+		how.Flags |= unix.O_LARGEFILE // as in openBeneath
+	}
+	for try := 1; ; try++ {
+		fd, err := unix.Openat2(parent, name, &how)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) && try < eagainTries {
+			continue
+		}
+		return fd, err
+	}
+}
+
+// sameMount compares the mounts of two descriptors, or their devices where the kernel (before 5.8) can't tell mounts. It
+// asks for what is cached, so that a dead server isn't waited for.
+func sameMount(a, b int) (bool, error) {
+	var sa, sb unix.Statx_t
+	const flags = unix.AT_EMPTY_PATH | unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
+	err := retryEINTR(func() error { return unix.Statx(a, "", flags, unix.STATX_MNT_ID, &sa) })
+	if err == nil {
+		err = retryEINTR(func() error { return unix.Statx(b, "", flags, unix.STATX_MNT_ID, &sb) })
+	}
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		ta, errA := fstat(a)
+		tb, errB := fstat(b)
+		return ta.Dev == tb.Dev, errors.Join(errA, errB)
+	}
+	if err != nil {
+		return false, err
+	}
+	if sa.Dev_major != sb.Dev_major || sa.Dev_minor != sb.Dev_minor {
+		return false, nil
+	}
+	known := sa.Mask&sb.Mask&unix.STATX_MNT_ID != 0
+	return !known || sa.Mnt_id == sb.Mnt_id, nil
+}
