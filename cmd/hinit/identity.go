@@ -60,7 +60,7 @@ func newIdentity(user account.User, known bool) identity {
 		user: user, known: known,
 		actor: fsutil.NewActor(fsutil.Identity{UID: user.UID, GID: user.GID, Groups: user.Groups}),
 	}
-	if user.UID != 0 && id.actor.Switches() {
+	if user.UID != 0 { // where root may not switch, nothing is started: the agent never runs as root by accident
 		id.cred = &proc.Cred{UID: user.UID, GID: user.GID, Groups: user.Groups}
 	}
 	return id

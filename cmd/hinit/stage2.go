@@ -32,7 +32,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config) error {
 		c.line(l)
 	}
 	for _, mode := range boot.Modes(boot.ModesOptions{
-		UID: os.Geteuid(), Agent: c.agent.actor, Known: c.agent.known, Name: cfg.Agent.User,
+		UID: os.Geteuid(), Agent: c.agent.actor, AgentUID: c.agent.user.UID, Known: c.agent.known, Name: cfg.Agent.User,
 	}) {
 		c.warn("%s", mode)
 	}
@@ -48,6 +48,9 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config) error {
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
 	}
 	hooks := boot.ConfiguredHooks(cfg)
+	if h, wanted := boot.RebootstrapHook(c.bootOptions(cfg)); wanted {
+		hooks = append(hooks, h)
+	}
 	scripts, lines := boot.ContInitHooks(boot.ContInitDir, c.agent.actor)
 	for _, l := range lines {
 		c.line(l)

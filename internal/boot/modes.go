@@ -13,10 +13,11 @@ import (
 
 // ModesOptions describes the container for [Modes].
 type ModesOptions struct {
-	UID   int           // effective user of this process
-	Agent *fsutil.Actor // the agent's user
-	Known bool          // the image has the agent's user
-	Name  string        // what to call the agent's user
+	UID      int           // effective user of this process
+	Agent    *fsutil.Actor // as whom the volume is used
+	AgentUID uint32        // the agent's user
+	Known    bool          // the image has the agent's user
+	Name     string        // what to call the agent's user
 }
 
 // Modes returns one line for each thing that this container can't do because of how it was started, worst first: none for
@@ -30,14 +31,14 @@ func Modes(o ModesOptions) []string {
 // modes is Modes with what it would look up.
 func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string {
 	var lines []string
-	agent := o.Agent.Identity().UID
+	agent := o.AgentUID
 	switch {
 	case o.UID != 0 && o.Known && uint32(o.UID) != agent:
 		lines = append(lines, fmt.Sprintf("started as uid %d, which is not %s: everything runs as that uid, and files of others stay as they are", o.UID, o.Name))
 	case o.UID != 0:
 		lines = append(lines, fmt.Sprintf("started as uid %d: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect", o.UID))
 	case agent != 0 && !o.Agent.Switches():
-		lines = append(lines, fmt.Sprintf("root may not become uid %d (no CAP_SETUID and CAP_SETGID, or that uid is not mapped): everything runs as root", agent))
+		lines = append(lines, fmt.Sprintf("root may not become uid %[1]d (no CAP_SETUID and CAP_SETGID, or that uid is not mapped): services and the CMD cannot be started; add the two capabilities, or start with --user %[1]d", agent))
 	}
 	if o.UID == 0 && agent != 0 && o.Agent.Switches() {
 		for _, c := range []struct {

@@ -582,7 +582,7 @@ var childChecks = map[string]func(home string) error{
 		if res := Repair(context.Background(), o, nil); res.Failed != 0 || res.Changed == 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}
-		if lines := Modes(ModesOptions{UID: 0, Agent: o.Agent, Known: true, Name: "hermes"}); len(lines) > 0 && strings.Contains(strings.Join(lines, "\n"), "CAP_") {
+		if lines := Modes(ModesOptions{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}); len(lines) > 0 && strings.Contains(strings.Join(lines, "\n"), "CAP_") {
 			return fmt.Errorf("modes are %q", lines)
 		}
 		return nil
@@ -598,8 +598,8 @@ var childChecks = map[string]func(home string) error{
 		if p, failed := r.Failed(); failed {
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
-		lines := strings.Join(Modes(ModesOptions{UID: 0, Agent: o.Agent, Known: true, Name: "hermes"}), "\n")
-		if !strings.Contains(lines, "everything runs as root") {
+		lines := strings.Join(Modes(ModesOptions{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}), "\n")
+		if !strings.Contains(lines, "cannot be started") {
 			return fmt.Errorf("modes are %q", lines)
 		}
 		return nil
@@ -689,12 +689,12 @@ func TestModes(t *testing.T) {
 		want   []string // the beginning of each line
 		root   bool
 	}{
-		{"root", ModesOptions{0, switches, true, "hermes"}, full, false, false, nil, true},
-		{"agent", ModesOptions{10000, switches, true, "hermes"}, full, false, false, []string{"started as uid 10000: no change"}, true},
-		{"anybody", ModesOptions{1234, switches, true, "hermes"}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
-		{"unknown", ModesOptions{1234, self, false, "hermes"}, full, false, false, []string{"started as uid 1234: no change"}, false},
-		{"read-only", ModesOptions{0, self, true, "root"}, full, true, true, []string{"the root file system", "/run cannot"}, true},
-		{"no capabilities", ModesOptions{0, switches, true, "hermes"}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
+		{"root", ModesOptions{0, switches, agentUID, true, "hermes"}, full, false, false, nil, true},
+		{"agent", ModesOptions{10000, switches, agentUID, true, "hermes"}, full, false, false, []string{"started as uid 10000: no change"}, true},
+		{"anybody", ModesOptions{1234, switches, agentUID, true, "hermes"}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
+		{"unknown", ModesOptions{1234, self, 1234, false, "hermes"}, full, false, false, []string{"started as uid 1234: no change"}, false},
+		{"read-only", ModesOptions{0, self, 0, true, "root"}, full, true, true, []string{"the root file system", "/run cannot"}, true},
+		{"no capabilities", ModesOptions{0, switches, agentUID, true, "hermes"}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
 	} {
 		if tt.root && os.Geteuid() != 0 {
 			continue
