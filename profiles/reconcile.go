@@ -156,6 +156,9 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	dec.PriorState = st.Prior()
 	dec.PriorExit = priorExit(d, home)
 	for _, stale := range []string{pidFile, processesFile} {
+		if _, err := d.Lstat(filepath.Join(home, stale)); errors.Is(err, fs.ErrNotExist) {
+			continue // on a read-only volume even removing nothing fails
+		}
 		if err := d.Remove(filepath.Join(home, stale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.warn(name, filepath.Join(dec.Profile.Home, stale), "cannot remove a stale file of profile %q: %v", name, err)
 		}
