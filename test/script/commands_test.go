@@ -1,0 +1,393 @@
+package script_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// commands is the scenarios' language, besides what testscript has by itself. NAME is a service or a profile.
+//
+//	init [-user UID] [-tty] [-stdin FILE] [-stall] [-cwd DIR] [-as NAME] [-ro DIR] [-tmpfs DIR] [WORD...]
+//	                                    start the init with this CMD; with -stall nobody reads its output
+//	unstall                             now somebody does
+//	waitinit [CODE]                     wait for its end, with this exit code (0) and nothing left behind
+//	stopinit [-sig SIG] [-within D] [CODE]   signal it and do the same
+//	signalinit SIG                      only signal it
+//	[!] hinit WORD...                   the command line, inside the container (docker exec); outside when there is none
+//	[!] inside [-user UID] WORD...      any program inside the container
+//	[!] asagent WORD...                 any program on the host's side of the volume, as the owner of the volume
+//	exitcode N                          of the last hinit, inside or asagent
+//	follow NAME FILE WORD...            hinit in the background, its output to a file
+//	endfollow NAME                      ends that with Ctrl-C; it must exit with 0
+//	reconfigure FILE                    puts a configuration in the place of hinit.yaml
+//	waitfor NAME KEY=VALUE...           poll the status of a service; also KEY!=VALUE, KEY>=N; "gone" for no such service
+//	get VAR NAME KEY                    a value of the status as a variable
+//	json FILE KEY=VALUE...              check a JSON file, or stdout; waitjson polls it
+//	waitgrep [-count=N] PATTERN FILE    poll a file for a pattern
+//	killgw SIG NAME...                  signal the main process of services
+//	killrepeat N NAME...                kill -9 each N times and count the restarts with hinit
+//	[!] proc PATTERN                    a living process of the container has a command line like this, or none has, now
+//	waitproc PATTERN                    wait until one has
+//	processes N                         so many processes are alive in the container besides the init
+//	nozombies                           every zombie of the container is buried soon
+//	type TEXT                           type on the container's terminal; \x03 and the like are known
+//	numbered FILE FIRST LAST            the flood lines in a file are those, in order, each once
+//	lines FILE PATTERN...               every line of a file matches one of the patterns
+func commands() map[string]func(*testscript.TestScript, bool, []string) {
+	return map[string]func(*testscript.TestScript, bool, []string){
+		"init":        positive(cmdInit),
+		"unstall":     positive(cmdUnstall),
+		"waitinit":    positive(cmdWaitInit),
+		"stopinit":    positive(cmdStopInit),
+		"signalinit":  positive(cmdSignalInit),
+		"hinit":       cmdHinit,
+		"inside":      cmdInside,
+		"asagent":     cmdAsAgent,
+		"exitcode":    positive(cmdExitCode),
+		"follow":      positive(cmdFollow),
+		"endfollow":   positive(cmdEndFollow),
+		"reconfigure": positive(cmdReconfigure),
+		"waitfor":     positive(cmdWaitFor),
+		"get":         positive(cmdGet),
+		"json":        positive(cmdJSON),
+		"waitjson":    positive(cmdWaitJSON),
+		"waitgrep":    positive(cmdWaitGrep),
+		"killgw":      positive(cmdKill),
+		"killrepeat":  positive(cmdKillRepeat),
+		"proc":        cmdProc,
+		"waitproc":    positive(cmdWaitProc),
+		"processes":   positive(cmdProcesses),
+		"nozombies":   positive(cmdNoZombies),
+		"type":        positive(cmdType),
+		"numbered":    positive(cmdNumbered),
+		"lines":       positive(cmdLines),
+	}
+}
+
+// positive is a command that can't be negated and fails with its error.
+func positive(run func(ts *testscript.TestScript, args []string) error) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg {
+			ts.Fatalf("this command can't be negated")
+		}
+		ts.Check(run(ts, args))
+	}
+}
+
+func containerOf(ts *testscript.TestScript) *container {
+	c, ok := ts.Value(containerKey{}).(*container)
+	if !ok {
+		ts.Fatalf("the scenario has no container")
+	}
+	return c
+}
+
+// words is a repeatable flag.
+type words []string
+
+func (w *words) String() string     { return strings.Join(*w, " ") }
+func (w *words) Set(s string) error { *w = append(*w, s); return nil }
+
+func newFlags(name string) *flag.FlagSet {
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	return f
+}
+
+func cmdInit(ts *testscript.TestScript, args []string) error {
+	f := newFlags("init")
+	user := f.Int("user", 0, "")
+	tty := f.Bool("tty", false, "")
+	cwd := f.String("cwd", "", "")
+	as := f.String("as", "", "")
+	stdin := f.String("stdin", "", "")
+	stall := f.Bool("stall", false, "")
+	var ro, tmpfs words
+	f.Var(&ro, "ro", "")
+	f.Var(&tmpfs, "tmpfs", "")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	argv := []string{"hinit", "init"}
+	if *as != "" {
+		argv = []string{*as}
+	}
+	o := order{
+		Program: filepath.Join(built.bin, "hinit"), Argv: append(argv, f.Args()...), Dir: *cwd,
+		UID: *user, GID: *user, ReadOnly: ro, Tmpfs: tmpfs,
+	}
+	if *stdin != "" {
+		*stdin = ts.MkAbs(*stdin)
+	}
+	env, err := environment(ts)
+	if err != nil {
+		return err
+	}
+	return containerOf(ts).start(o, env, stdio{tty: *tty, file: *stdin, stall: *stall})
+}
+
+func cmdUnstall(ts *testscript.TestScript, _ []string) error {
+	containerOf(ts).unstall()
+	return nil
+}
+
+// environment is what the scenario has set with env.
+func environment(ts *testscript.TestScript) ([]string, error) {
+	name := filepath.Join(containerOf(ts).work, ".tmp", "environment")
+	if err := ts.Exec("sh", "-c", `exec env -0 >"$1"`, "sh", name); err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(ts.ReadFile(name), "\x00"), "\x00"), nil
+}
+
+func codeOf(args []string) (int, error) {
+	switch len(args) {
+	case 0:
+		return 0, nil
+	case 1:
+		return strconv.Atoi(args[0])
+	}
+	return 0, errors.New("expected at most an exit code")
+}
+
+func cmdWaitInit(ts *testscript.TestScript, args []string) error {
+	want, err := codeOf(args)
+	if err != nil {
+		return err
+	}
+	return endsWith(containerOf(ts), want, patience)
+}
+
+func endsWith(c *container, want int, within time.Duration) error {
+	code, err := c.wait(within)
+	if err == nil && code != want {
+		err = fmt.Errorf("the init ended with code %d, not %d", code, want)
+	}
+	return err
+}
+
+func cmdStopInit(ts *testscript.TestScript, args []string) error {
+	f := newFlags("stopinit")
+	name := f.String("sig", "TERM", "")
+	within := f.Duration("within", 15*time.Second, "")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	want, err := codeOf(f.Args())
+	if err != nil {
+		return err
+	}
+	sig, err := signalNamed(*name)
+	if err != nil {
+		return err
+	}
+	c := containerOf(ts)
+	if err := c.signalInit(sig); err != nil {
+		return err
+	}
+	if sig != unix.SIGKILL {
+		return endsWith(c, want, *within)
+	}
+	// What it supervised dies with the container, not by its hand.
+	code, _ := c.wait(*within)
+	if code != 137 {
+		return fmt.Errorf("the init ended with code %d", code)
+	}
+	return nil
+}
+
+func cmdSignalInit(ts *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("expected: signalinit SIG")
+	}
+	sig, err := signalNamed(args[0])
+	if err != nil {
+		return err
+	}
+	return containerOf(ts).signalInit(sig)
+}
+
+func signalNamed(name string) (unix.Signal, error) {
+	if n, err := strconv.Atoi(name); err == nil {
+		return unix.Signal(n), nil
+	}
+	if sig := unix.SignalNum("SIG" + name); sig != 0 {
+		return sig, nil
+	}
+	return 0, fmt.Errorf("there is no signal %q", name)
+}
+
+// execute runs a program and notes its exit code for exitcode. Its output is there for stdout and stderr.
+func execute(ts *testscript.TestScript, neg bool, argv []string) {
+	err := ts.Exec(argv[0], argv[1:]...)
+	code := 0
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		code = exit.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	ts.Setenv("code", strconv.Itoa(code))
+	switch {
+	case neg && code == 0:
+		ts.Fatalf("unexpected success")
+	case !neg && code != 0:
+		ts.Fatalf("exit code %d", code)
+	}
+}
+
+func cmdExitCode(ts *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("expected: exitcode N")
+	}
+	if got := ts.Getenv("code"); got != args[0] {
+		return fmt.Errorf("the exit code was %s, not %s", got, args[0])
+	}
+	return nil
+}
+
+func cmdHinit(ts *testscript.TestScript, neg bool, args []string) {
+	argv := append([]string{filepath.Join(built.bin, "hinit")}, args...)
+	execute(ts, neg, append(enter(containerOf(ts), 0), argv...))
+}
+
+func cmdInside(ts *testscript.TestScript, neg bool, args []string) {
+	f := newFlags("inside")
+	user := f.Int("user", 0, "")
+	ts.Check(f.Parse(args))
+	if f.NArg() == 0 || !containerOf(ts).running() {
+		ts.Fatalf("expected a running container and a program")
+	}
+	execute(ts, neg, append(enter(containerOf(ts), *user), f.Args()...))
+}
+
+// enter is what to put before a command to run it inside the container.
+func enter(c *container, user int) []string {
+	if !c.running() {
+		return nil
+	}
+	argv := []string{"nsenter", "-t", strconv.Itoa(c.initPID), "-p", "-m"}
+	if os.Geteuid() != 0 {
+		argv = append(argv, "-U", "--preserve-credentials")
+	}
+	if user != 0 {
+		argv = append(argv, "-S", strconv.Itoa(user), "-G", strconv.Itoa(user))
+	}
+	return append(argv, "--")
+}
+
+func cmdAsAgent(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 0 {
+		ts.Fatalf("expected a program")
+	}
+	if os.Geteuid() == 0 {
+		id := strconv.Itoa(agentID)
+		args = append([]string{"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--"}, args...)
+	}
+	execute(ts, neg, args)
+}
+
+// helper is a command in the background.
+type helper struct {
+	cmd *exec.Cmd
+	out *os.File
+}
+
+func (h *helper) kill() {
+	_ = unix.Kill(-h.cmd.Process.Pid, unix.SIGKILL)
+	_ = h.cmd.Wait()
+	_ = h.out.Close()
+}
+
+func cmdFollow(ts *testscript.TestScript, args []string) error {
+	if len(args) < 3 {
+		return errors.New("expected: follow NAME FILE WORD...")
+	}
+	c := containerOf(ts)
+	env, err := environment(ts)
+	if err != nil {
+		return err
+	}
+	out, err := os.Create(ts.MkAbs(args[1]))
+	if err != nil {
+		return err
+	}
+	argv := append(append(enter(c, 0), filepath.Join(built.bin, "hinit")), args[2:]...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, c.work, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		_ = out.Close()
+		return err
+	}
+	if c.helpers == nil {
+		c.helpers = map[string]*helper{}
+	}
+	c.helpers[args[0]] = &helper{cmd, out}
+	return nil
+}
+
+func cmdEndFollow(ts *testscript.TestScript, args []string) error {
+	c := containerOf(ts)
+	if len(args) != 1 || c.helpers[args[0]] == nil {
+		return errors.New("expected: endfollow NAME, of a running one")
+	}
+	h := c.helpers[args[0]]
+	delete(c.helpers, args[0])
+	defer h.out.Close() // the other process writes it
+	target := h.cmd.Process.Pid
+	if filepath.Base(h.cmd.Path) == "nsenter" { // it only waits for what it has started
+		for _, p := range allProcesses() {
+			if p.ppid == h.cmd.Process.Pid {
+				target = p.pid
+			}
+		}
+	}
+	if err := unix.Kill(target, unix.SIGINT); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- h.cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+		_ = unix.Kill(-h.cmd.Process.Pid, unix.SIGKILL)
+		<-ended
+		return errors.New("it does not end on Ctrl-C")
+	}
+}
+
+func cmdReconfigure(ts *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("expected: reconfigure FILE")
+	}
+	return os.WriteFile(ts.Getenv("HINIT_CONFIG"), expand(ts.Getenv, []byte(ts.ReadFile(args[0]))), 0o644)
+}
+
+func cmdType(ts *testscript.TestScript, args []string) error {
+	c := containerOf(ts)
+	if len(args) != 1 || c.terminal == nil {
+		return errors.New("expected: type TEXT, with an init that has a terminal")
+	}
+	text, err := strconv.Unquote(`"` + args[0] + `"`)
+	if err != nil {
+		return err
+	}
+	_, err = c.terminal.master.WriteString(text)
+	return err
+}

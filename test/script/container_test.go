@@ -1,0 +1,291 @@
+package script_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// patience is how long a wait takes at most, on a machine that has other things to do.
+const patience = 20 * time.Second
+
+// containerKey is where a scenario keeps its container.
+type containerKey struct{}
+
+// container is the init of one scenario, and what came before it on the same volume.
+type container struct {
+	mode, work string
+
+	cmd      *exec.Cmd
+	initPID  int           // of the init, as this process sees it
+	ended    chan struct{} // closed when the namespace is gone and its output is written
+	exitCode int
+	terminal *terminal     // with -tty
+	stalled  chan struct{} // with -stall: nobody reads the output until it is closed
+	helpers  map[string]*helper
+}
+
+// stdio says what the descriptors of an init are.
+type stdio struct {
+	tty   bool   // a terminal
+	file  string // standard input, "" is empty
+	stall bool   // nobody reads the output for now
+}
+
+// unstall begins to read the output.
+func (c *container) unstall() {
+	if c.stalled != nil {
+		close(c.stalled)
+		c.stalled = nil
+	}
+}
+
+// errHopeless is wrapped by a complaint that waiting does not cure.
+var errHopeless = errors.New("the init has ended")
+
+// poll tries until the condition holds, or returns its last complaint after the deadline.
+func poll(deadline time.Duration, condition func() error) error {
+	end := time.Now().Add(deadline)
+	for {
+		err := condition()
+		if err == nil || errors.Is(err, errHopeless) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("not within %v: %w", deadline, err)
+		}
+		<-time.After(15 * time.Millisecond)
+	}
+}
+
+// start runs an init. Its standard output and error go to container.out and container.err of the scenario.
+func (c *container) start(o order, env []string, in stdio) error {
+	if c.running() {
+		return errors.New("the init runs already")
+	}
+	o.Mode, o.Left, o.TTY = c.mode, filepath.Join(c.work, "left"), in.tty
+	cmd := &exec.Cmd{Env: env, Dir: c.work}
+	var streams sync.WaitGroup
+	var closeAfterStart []*os.File
+	if in.tty {
+		t, slave, err := openTerminal(filepath.Join(c.work, "container.tty"))
+		if err != nil {
+			return err
+		}
+		c.terminal = t
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setctty: true, Ctty: 0}
+		closeAfterStart = append(closeAfterStart, slave)
+		streams.Go(t.record)
+	} else {
+		if in.file != "" {
+			f, err := os.Open(in.file)
+			if err != nil {
+				return err
+			}
+			cmd.Stdin, closeAfterStart = f, append(closeAfterStart, f)
+		}
+		c.stalled = nil
+		if in.stall {
+			c.stalled = make(chan struct{})
+		}
+		for name, stream := range map[string]*io.Writer{"container.out": &cmd.Stdout, "container.err": &cmd.Stderr} {
+			w, err := capture(filepath.Join(c.work, name), c.stalled, &streams)
+			if err != nil {
+				return err
+			}
+			*stream, closeAfterStart = w, append(closeAfterStart, w)
+		}
+	}
+	started := make(chan error, 1)
+	c.ended = make(chan struct{})
+	ended := c.ended
+	go func() {
+		// The namespace is bound to this thread, which lives as long as it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(ended)
+		err := startStage(cmd, o)
+		for _, f := range closeAfterStart {
+			_ = f.Close() // the stage has them
+		}
+		started <- err
+		if err != nil {
+			return
+		}
+		_ = cmd.Wait() // the exit code tells
+		c.exitCode = cmd.ProcessState.ExitCode()
+		if s := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
+			c.exitCode = 128 + int(s.Signal())
+		}
+		streams.Wait()
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	c.cmd, c.initPID = cmd, cmd.Process.Pid
+	return poll(patience, func() error { return c.findInit(o) })
+}
+
+// findInit waits until the stage has become the init, or has started it.
+func (c *container) findInit(o order) error {
+	if !c.running() {
+		return nil // it was quick
+	}
+	candidates := []process{{pid: c.cmd.Process.Pid}}
+	if c.mode == subreaper {
+		candidates = descendants(c.cmd.Process.Pid)
+	}
+	for _, p := range candidates {
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.pid)); err == nil && filepath.Base(exe) == filepath.Base(o.Program) {
+			c.initPID = p.pid
+			return nil
+		}
+		if c.mode == subreaper { // a child that is not yet, or is not readable
+			break
+		}
+	}
+	return errors.New("the stage has not started the init")
+}
+
+// capture makes a pipe whose other end is written to a file, not before stalled is closed.
+func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os.File, error) {
+	file, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	streams.Go(func() {
+		if stalled != nil {
+			<-stalled
+		}
+		_, _ = io.Copy(file, r) // until every writer is gone
+		_ = errors.Join(file.Close(), r.Close())
+	})
+	return w, nil
+}
+
+func (c *container) running() bool {
+	if c.cmd == nil {
+		return false
+	}
+	select {
+	case <-c.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// wait returns the exit code of the init, and complains about what outlived it.
+func (c *container) wait(within time.Duration) (int, error) {
+	if c.cmd == nil {
+		return 0, errors.New("no init was started")
+	}
+	select {
+	case <-c.ended:
+	case <-time.After(within):
+		return 0, fmt.Errorf("the init has not ended within %v; alive: %v", within, c.commands())
+	}
+	left, err := os.ReadFile(filepath.Join(c.work, "left"))
+	if err == nil && len(left) > 0 {
+		return c.exitCode, fmt.Errorf("the init has ended but left alive:\n%s", left)
+	}
+	return c.exitCode, nil
+}
+
+// destroy ends everything. It waits until it is gone, so that no scenario leaves a process.
+func (c *container) destroy() {
+	c.unstall()
+	for _, h := range c.helpers {
+		h.kill()
+	}
+	if c.running() {
+		_ = c.cmd.Process.Kill() // PID 1 takes its namespace with it
+		select {
+		case <-c.ended:
+		case <-time.After(patience):
+		}
+	}
+	if c.terminal != nil {
+		_ = c.terminal.master.Close()
+	}
+}
+
+// processes lists everything in the namespace but the stage and the init, dead or alive.
+func (c *container) processes() []process {
+	if !c.running() {
+		return nil
+	}
+	return slices.DeleteFunc(descendants(c.cmd.Process.Pid), func(p process) bool { return p.pid == c.initPID })
+}
+
+func (c *container) commands() []string {
+	var list []string
+	for _, p := range c.processes() {
+		list = append(list, fmt.Sprintf("%d %c %s", p.inner(), p.state, p.command()))
+	}
+	return list
+}
+
+// outer finds a process of the namespace by the number it has in there.
+func (c *container) outer(inner int) (int, error) {
+	for _, p := range c.processes() {
+		if p.inner() == inner {
+			return p.pid, nil
+		}
+	}
+	return 0, fmt.Errorf("there is no process %d in the container", inner)
+}
+
+func (c *container) signalInit(sig unix.Signal) error {
+	if !c.running() {
+		return errors.New("the init does not run")
+	}
+	return unix.Kill(c.initPID, sig)
+}
+
+func (c *container) client() *client.Client {
+	return client.New(filepath.Join(c.work, "run", "control.sock"))
+}
+
+// service asks for the state of one.
+func (c *container) service(name string) (client.Service, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return c.client().Service(ctx, name)
+}
+
+// lastWords is what a failed scenario shows of its container.
+func (c *container) lastWords() string {
+	var b strings.Builder
+	for _, name := range []string{"container.out", "container.err", "container.tty"} {
+		text, err := os.ReadFile(filepath.Join(c.work, name))
+		if err != nil || len(text) == 0 {
+			continue
+		}
+		const most = 2500
+		if len(text) > most {
+			text = text[len(text)-most:]
+		}
+		fmt.Fprintf(&b, "--- %s ---\n%s\n", name, text)
+	}
+	return b.String()
+}

@@ -1,0 +1,221 @@
+package script_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// agentID is the uid and gid of the agent's user in the scenarios that root runs.
+const agentID = 10000
+
+// binaries is where TestMain puts what is under test, and room for the scenarios' directories.
+type binaries struct{ root, bin string }
+
+// built is set once by TestMain.
+var built binaries
+
+func TestMain(m *testing.M) {
+	if order := os.Getenv(stageVar); order != "" {
+		os.Exit(stage(order))
+	}
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	syscall.Umask(0o022)
+	// A scenario mostly waits, so more of them than there are processors make sense.
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = flag.Set("test.parallel", "6")
+	}
+	root, err := scratch()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(root) // a temporary directory
+	built = binaries{root: root, bin: filepath.Join(root, "bin")}
+	if err := provide(built.bin); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// scratch makes a directory that every user can enter. It is not in /tmp, over which some scenarios mount.
+func scratch() (string, error) {
+	root, err := os.MkdirTemp("/var/tmp", "hinit-script-")
+	if err != nil {
+		return "", err
+	}
+	return root, os.Chmod(root, 0o755)
+}
+
+// provide puts the binaries into a directory: those of HINIT_TEST_BIN, such as a release's, or freshly built ones.
+func provide(dir string) error {
+	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
+		return os.CopyFS(dir, os.DirFS(from))
+	}
+	return build(dir)
+}
+
+// build makes the static binaries, as they are shipped.
+func build(dir string) error {
+	for _, args := range [][]string{
+		{"-o", dir + "/", "hinit/cmd/hinit", "hinit/cmd/hinit-shim"},
+		{"-o", dir + "/example-agent", "hinit/examples/agent"},
+	} {
+		cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags=-s -w"}, args...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
+		}
+	}
+	return nil
+}
+
+// The two ways to run the init.
+const (
+	pid1      = "pid1"
+	subreaper = "subreaper"
+)
+
+// TestPID1 runs the scenarios with hinit as PID 1.
+func TestPID1(t *testing.T) { scenarios(t, pid1) }
+
+// TestSubreaper runs the same scenarios with hinit below another PID 1, which passes its exit code on.
+func TestSubreaper(t *testing.T) { scenarios(t, subreaper) }
+
+func scenarios(t *testing.T, mode string) {
+	t.Parallel()
+	requireNamespaces(t)
+	root, err := os.MkdirTemp(built.root, mode[:1]) //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata", WorkdirRoot: root, Setup: func(e *testscript.Env) error { return setup(e, mode) },
+		Condition: func(name string) (bool, error) {
+			switch name {
+			case pid1, subreaper:
+				return name == mode, nil
+			case "root":
+				return os.Geteuid() == 0, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
+		Cmds: commands(), RequireUniqueNames: true, Deadline: time.Now().Add(4 * time.Minute),
+	})
+}
+
+// requireNamespaces skips the test where a PID namespace can't be made.
+func requireNamespaces(t *testing.T) {
+	t.Helper()
+	err := probeNamespaces()
+	switch {
+	case err == nil:
+	case os.Getenv("CI") == "true":
+		t.Fatalf("cannot make a PID namespace, and CI must not skip: %v", err)
+	default:
+		t.Skipf("cannot make a PID namespace: %v", err)
+	}
+}
+
+// setup gives a scenario its volume, its configuration and its environment.
+func setup(e *testscript.Env, mode string) error {
+	home := filepath.Join(e.WorkDir, "home")
+	runtime := filepath.Join(e.WorkDir, "run")
+	for _, dir := range []string{home, runtime} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	user, other := "0:0", "0:0" // the only one there is in a user namespace
+	if os.Geteuid() == 0 {
+		other = "12345:12345"
+		user = fmt.Sprintf("%d:%d", agentID, agentID)
+		if err := chownTree(home, agentID); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(filepath.Join(e.WorkDir, ".tmp"), 0o777|os.ModeSticky); err != nil {
+		return err
+	}
+	e.Setenv("PATH", built.bin+":"+os.Getenv("PATH"))
+	e.Setenv("HERMES_HOME", home)
+	e.Setenv("H", home)
+	e.Setenv("HINIT_CONFIG", filepath.Join(e.WorkDir, "hinit.yaml"))
+	e.Setenv("HINIT_RUNTIME_DIR", runtime)
+	e.Setenv("AGENT", filepath.Join(built.bin, "example-agent"))
+	e.Setenv("AGENT_USER", user)
+	e.Setenv("OTHER_USER", other)
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	e.Setenv("PORT", port)
+	c := &container{mode: mode, work: e.WorkDir}
+	e.Values[containerKey{}] = c
+	e.Defer(func() {
+		c.destroy()
+		if tb, ok := e.T().(testing.TB); ok && tb.Failed() {
+			tb.Log(c.lastWords())
+		}
+	})
+	config := filepath.Join(e.WorkDir, "hinit.yaml")
+	text, err := os.ReadFile(config)
+	if os.IsNotExist(err) {
+		text = []byte(plainConfig)
+	} else if err != nil {
+		return err
+	}
+	return os.WriteFile(config, expand(e.Getenv, text), 0o644)
+}
+
+// plainConfig is the configuration of a scenario that has none of its own.
+const plainConfig = `agent: {user: "$AGENT_USER", binary: $AGENT}
+restart: {initial: 50ms, max: 2s}
+`
+
+// expand puts the scenario's variables into a configuration.
+func expand(get func(string) string, text []byte) []byte {
+	return []byte(os.Expand(string(text), func(name string) string {
+		switch name {
+		case "AGENT", "AGENT_USER", "OTHER_USER", "WORK", "H":
+			return get(name)
+		}
+		return "$" + name
+	}))
+}
+
+// freePort finds a port of the loopback interface that is free now.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, errors.Join(err, l.Close())
+}
+
+func chownTree(dir string, id int) error {
+	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, id, id)
+	})
+}
