@@ -1,0 +1,309 @@
+// The tests in this directory hold the whole module to its rules: which package may reach which, what PID 1 must not do,
+// and that the documents say what the code does. Each rule has its reason beside it, and the reason is in the failure.
+package hinit_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// floors is the house: a package may import packages of lower floors only. A new package needs a line here.
+var floors = map[string]int{
+	"hinit/cmd/hinit":        6,
+	"hinit/cmd/hinit-shim":   6,
+	"hinit/internal/s6":      5, // and what is below it: tools and directories that speak s6
+	"hinit/internal/control": 5,
+
+	"hinit/client":        4,
+	"hinit/internal/boot": 3,
+	"hinit/profiles":      3,
+
+	"hinit/supervisor": 2,
+
+	"hinit/internal/proc":  1,
+	"hinit/internal/probe": 1,
+	"hinit/logrotate":      1,
+	"hinit/shim":           1,
+
+	"hinit/internal/account":  0,
+	"hinit/internal/backoff":  0,
+	"hinit/internal/config":   0,
+	"hinit/internal/fsutil":   0,
+	"hinit/internal/testproc": 0,
+	"hinit/internal/version":  0,
+}
+
+// outside are trees that stand beside the house: no room of it may import them.
+var outside = map[string]string{
+	"hinit/examples":         "an example must be possible in any language, so nothing of hinit needs it",
+	"hinit/internal/gendocs": "a tool for developers",
+	"hinit/test":             "tests of the finished binaries",
+}
+
+func TestImportsGoDown(t *testing.T) {
+	for _, line := range goList(t, nil, "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...") {
+		words := strings.Fields(line)
+		pkg, imports := words[0], words[1:]
+		if pkg == "hinit" {
+			continue // this directory: tests only
+		}
+		if _, beside := under(pkg, outside); beside {
+			if strings.HasPrefix(pkg, "hinit/examples") {
+				for _, dep := range imports {
+					if strings.HasPrefix(dep, "hinit/") && !strings.HasPrefix(dep, "hinit/examples/") {
+						t.Errorf("%s imports %s: an example talks to hinit through files, signals and exit codes only", pkg, dep)
+					}
+				}
+			}
+			continue
+		}
+		floor, known := under(pkg, floors)
+		if !known {
+			t.Errorf("%s has no floor: decide what it may import and add it to the table in deps_test.go", pkg)
+			continue
+		}
+		for _, dep := range imports {
+			if !strings.HasPrefix(dep, "hinit/") {
+				continue
+			}
+			if why, beside := under(dep, outside); beside {
+				t.Errorf("%s imports %s, which is not part of the house: %s", pkg, dep, why)
+				continue
+			}
+			to, known := under(dep, floors)
+			if known && to >= floor && !strings.HasPrefix(dep, pkg+"/") {
+				t.Errorf("%s (floor %d) imports %s (floor %d): imports go down only", pkg, floor, dep, to)
+			}
+		}
+	}
+}
+
+// binaries says what a binary must never reach, and why.
+var binaries = map[string]map[string]string{
+	"./cmd/hinit": {
+		"os/exec":                  "it waits for children by itself and would steal them from the supervisor, or be robbed by it",
+		"os/user":                  "with cgo it loads NSS; internal/account reads the same files",
+		"github.com/docker/docker": "the Docker client, its dependencies and its credential helpers stay out of PID 1",
+		"github.com/moby/moby":     "the Docker client, its dependencies and its credential helpers stay out of PID 1",
+		"testing":                  "tests are not shipped",
+		"html/template":            "keeps the linker from dropping methods",
+		"text/template":            "keeps the linker from dropping methods",
+	},
+	"./cmd/hinit-shim": {
+		"net":                      "it has nothing to connect to, and runs before every command of the agent",
+		"net/http":                 "it has nothing to connect to, and runs before every command of the agent",
+		"encoding/json":            "reflection costs start-up time",
+		"regexp":                   "costs start-up time; package strings is enough",
+		"text/template":            "costs start-up time, and keeps the linker from dropping methods",
+		"go.yaml.in/yaml/v3":       "root parses nothing larger than two lines",
+		"os/exec":                  "the shim replaces itself and starts nothing",
+		"github.com/docker/docker": "never in a binary of PID 1's container",
+	},
+}
+
+func TestBinariesStaySmall(t *testing.T) {
+	for cmd, forbidden := range binaries {
+		deps := goList(t, []string{"CGO_ENABLED=0"}, "-deps", cmd)
+		if len(deps) < 20 {
+			t.Fatalf("go list names only %q for %s", deps, cmd)
+		}
+		for _, dep := range deps {
+			if why, bad := under(dep, forbidden); bad {
+				t.Errorf("%s reaches %s: %s", cmd, dep, why)
+			}
+		}
+	}
+}
+
+// modules is everything that PID 1 is made of besides the standard library. Each further one is a decision.
+var modules = []string{
+	"hinit", "github.com/fsnotify/fsnotify", "go.yaml.in/yaml/v3", "golang.org/x/sys", "gopkg.in/natefinch/lumberjack.v2",
+}
+
+func TestModulesOfPID1(t *testing.T) {
+	for _, line := range goList(t, nil, "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./cmd/...") {
+		if line != "" && !slices.Contains(modules, line) {
+			t.Errorf("the binaries link module %s: a dependency of PID 1 needs a decision record and a line here", line)
+		}
+	}
+}
+
+// calls are functions that source outside the allowed places must not use. The key is "import path.Name".
+type calls map[string]string
+
+var (
+	processes = calls{
+		"os.StartProcess":              "only internal/proc starts processes",
+		"os.FindProcess":               "only internal/proc waits for processes",
+		"syscall.ForkExec":             "only internal/proc starts processes",
+		"syscall.StartProcess":         "only internal/proc starts processes",
+		"syscall.Wait4":                "only internal/proc waits: who reaps what it does not own steals an exit status",
+		"golang.org/x/sys/unix.Wait4":  "only internal/proc waits: who reaps what it does not own steals an exit status",
+		"golang.org/x/sys/unix.Waitid": "only internal/proc waits: who reaps what it does not own steals an exit status",
+	}
+	everywhere = calls{
+		"os/signal.Ignore": "an ignored signal stays ignored in every child after exec; handle it instead",
+	}
+	clocks = calls{
+		"time.Now": noClock, "time.Since": noClock, "time.Until": noClock, "time.After": noClock, "time.AfterFunc": noClock,
+		"time.NewTimer": noClock, "time.NewTicker": noClock, "time.Tick": noClock, "time.Sleep": noClock,
+	}
+)
+
+const noClock = "the machine gets the time as an argument, so that it can be tested with any"
+
+func TestOnlyProcStartsAndWaits(t *testing.T) {
+	walk(t, func(path string, f *ast.File) {
+		switch {
+		case strings.HasSuffix(path, "_test.go"):
+			return
+		case anyPrefix(path, "internal/proc/", "internal/testproc/", "internal/gendocs/", "examples/", "test/"):
+			return
+		}
+		if imports(f, "os/exec") {
+			t.Errorf("%s imports os/exec: only internal/proc starts processes", path)
+		}
+		forbid(t, path, f, processes)
+	})
+}
+
+func TestNoSignalIsIgnored(t *testing.T) {
+	walk(t, func(path string, f *ast.File) { forbid(t, path, f, everywhere) })
+}
+
+func TestMachineIsPure(t *testing.T) {
+	seen := false
+	walk(t, func(path string, f *ast.File) {
+		if path != "supervisor/machine.go" {
+			return
+		}
+		seen = true
+		forbid(t, path, f, clocks)
+		for _, spec := range f.Imports {
+			pkg := importPath(spec)
+			if _, bad := under(pkg, map[string]string{"os": "", "net": "", "syscall": "", "golang.org/x/sys": "", "io": "", "sync": "", "context": "", "hinit/internal/proc": ""}); bad {
+				t.Errorf("%s imports %s: the machine is a function of its arguments and does nothing by itself", path, pkg)
+			}
+		}
+	})
+	if !seen {
+		t.Error("supervisor/machine.go is gone; the rule needs its new name")
+	}
+}
+
+func TestSupervisorHasNoLock(t *testing.T) {
+	walk(t, func(path string, f *ast.File) {
+		if strings.HasPrefix(path, "supervisor/") && !strings.HasSuffix(path, "_test.go") && imports(f, "sync") {
+			t.Errorf("%s imports sync: one goroutine owns what changes, readers get snapshots, so that no reader can hold up PID 1", path)
+		}
+	})
+}
+
+// forbid reports every use of one of the functions, also when it is not called at once.
+func forbid(t *testing.T, path string, f *ast.File, bad calls) {
+	t.Helper()
+	names := make(map[string]string) // name in this file → import path
+	for _, spec := range f.Imports {
+		pkg := importPath(spec)
+		name := pkg[strings.LastIndex(pkg, "/")+1:]
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		names[name] = pkg
+		if name == "." {
+			t.Errorf("%s imports %s with a dot, which hides what it uses", path, pkg)
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := sel.X.(*ast.Ident); ok {
+				if why, is := bad[names[x.Name]+"."+sel.Sel.Name]; is {
+					t.Errorf("%s uses %s.%s: %s", path, x.Name, sel.Sel.Name, why)
+				}
+			}
+		}
+		return true
+	})
+}
+
+func imports(f *ast.File, pkg string) bool {
+	return slices.ContainsFunc(f.Imports, func(s *ast.ImportSpec) bool { return importPath(s) == pkg })
+}
+
+func importPath(s *ast.ImportSpec) string {
+	path, _ := strconv.Unquote(s.Path.Value)
+	return path
+}
+
+// walk parses every Go file of the module but those that a test writes or reads as data.
+func walk(t *testing.T, each func(path string, f *ast.File)) {
+	t.Helper()
+	files := 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			name := d.Name()
+			if path != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "dist" || name == "tools") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		files++
+		each(filepath.ToSlash(path), f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 50 {
+		t.Fatalf("only %d Go files found", files)
+	}
+}
+
+// under finds the entry of a table that is path itself or an ancestor of it, the longest first.
+func under[V any](path string, table map[string]V) (v V, ok bool) {
+	for p := path; ; {
+		if v, ok = table[p]; ok {
+			return v, true
+		}
+		i := strings.LastIndex(p, "/")
+		if i < 0 {
+			return v, false
+		}
+		p = p[:i]
+	}
+}
+
+func anyPrefix(s string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
+}
+
+func goList(t *testing.T, env []string, args ...string) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
+	cmd.Env = append(append(os.Environ(), "GOOS=linux"), env...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list %q: %v", args, err)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}

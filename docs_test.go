@@ -1,0 +1,237 @@
+package hinit_test
+
+import (
+	"go/ast"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// link is a Markdown link; the group is its target.
+var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+
+// TestLinks follows every relative link of the documents, to the file and to the heading in it.
+func TestLinks(t *testing.T) {
+	pages := documents(t)
+	links := 0
+	for name, text := range pages {
+		for _, m := range link.FindAllStringSubmatch(prose(text), -1) {
+			target := m[1]
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			links++
+			file, heading, _ := strings.Cut(target, "#")
+			to := name
+			if file != "" {
+				to = path.Join(path.Dir(name), file)
+				if _, err := os.Stat(to); err != nil {
+					t.Errorf("%s links to %s, which does not exist", name, target)
+					continue
+				}
+			}
+			if heading == "" {
+				continue
+			}
+			if page, known := pages[to]; !known || !slices.Contains(headings(page), heading) {
+				t.Errorf("%s links to %s, where there is no such heading", name, target)
+			}
+		}
+	}
+	if links < 30 {
+		t.Errorf("only %d links found", links)
+	}
+}
+
+// TestEveryPageIsReachable: a page that nothing links to is one that nobody reads.
+func TestEveryPageIsReachable(t *testing.T) {
+	pages := documents(t)
+	reached := make(map[string]bool)
+	var visit func(string)
+	visit = func(name string) {
+		if reached[name] {
+			return
+		}
+		reached[name] = true
+		for _, m := range link.FindAllStringSubmatch(prose(pages[name]), -1) {
+			file, _, _ := strings.Cut(m[1], "#")
+			if to := path.Join(path.Dir(name), file); pages[to] != "" {
+				visit(to)
+			}
+		}
+	}
+	visit("README.md")
+	for name := range pages {
+		if !reached[name] {
+			t.Errorf("no link leads from README.md to %s", name)
+		}
+	}
+}
+
+// TestEnvironmentIsDocumented: every variable of ours that the code names is on the page about the environment.
+func TestEnvironmentIsDocumented(t *testing.T) {
+	page := documents(t)["docs/reference/environment.md"]
+	ours := regexp.MustCompile(`^((HINIT|HERMES|GATEWAY|PLAYWRIGHT|AGENT_BROWSER)_[A-Z0-9_]+|P[UG]ID)$`)
+	found := 0
+	walk(t, func(file string, f *ast.File) {
+		if strings.HasSuffix(file, "_test.go") || anyPrefix(file, "examples/", "test/", "internal/testproc/") {
+			return
+		}
+		texts(f, func(text string) {
+			if !ours.MatchString(text) {
+				return
+			}
+			found++
+			if !strings.Contains(page, "`"+text+"`") {
+				t.Errorf("%s uses the variable %s, which docs/reference/environment.md does not have", file, text)
+			}
+		})
+	})
+	if found < 10 {
+		t.Errorf("only %d variables found", found)
+	}
+}
+
+// TestControlAPIIsDocumented: every route and every key of an answer is on the page about the API.
+func TestControlAPIIsDocumented(t *testing.T) {
+	page := documents(t)["docs/reference/control-api.md"]
+	route := regexp.MustCompile(`^(GET|POST|PUT|DELETE) /`)
+	key := regexp.MustCompile(`json:"([a-z_]+)`)
+	kind := regexp.MustCompile(`^Kind[A-Z]`)
+	routes, keys, kinds := 0, 0, 0
+	walk(t, func(file string, f *ast.File) {
+		if strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		switch path.Dir(file) {
+		case "internal/control":
+			texts(f, func(text string) {
+				if route.MatchString(text) {
+					routes++
+					if !strings.Contains(page, "`"+text+"`") {
+						t.Errorf("docs/reference/control-api.md does not have the route %s", text)
+					}
+				}
+			})
+		case "client":
+			texts(f, func(text string) {
+				if m := key.FindStringSubmatch(text); m != nil {
+					keys++
+					if !regexp.MustCompile("[`\"]" + m[1] + "[`\"]").MatchString(page) {
+						t.Errorf("docs/reference/control-api.md does not have the key %s", m[1])
+					}
+				}
+			})
+			constants(f, func(name, value string) {
+				if path.Base(file) == "errors.go" && kind.MatchString(name) && name != "KindUnreachable" { // the client's own
+					kinds++
+					if !strings.Contains(page, "| `"+value+"` |") {
+						t.Errorf("docs/reference/control-api.md does not have the kind of error %s", value)
+					}
+				}
+			})
+		}
+	})
+	if routes < 10 || keys < 30 || kinds < 8 {
+		t.Errorf("only %d routes, %d keys and %d kinds of error found", routes, keys, kinds)
+	}
+}
+
+// documents returns the text of every Markdown file by its path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	pages := make(map[string]string)
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "dist" || d.Name() == "testdata") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".md") {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		pages[filepath.ToSlash(name)] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages
+}
+
+// prose is a page without its code.
+func prose(page string) string {
+	var b strings.Builder
+	code := false
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			code = !code
+			continue
+		}
+		if !code && !strings.HasPrefix(line, "    ") {
+			b.WriteString(line)
+		}
+	}
+	return regexp.MustCompile("`[^`\n]*`").ReplaceAllStringFunc(b.String(), func(s string) string { return strings.NewReplacer("](", "").Replace(s) })
+}
+
+// headings returns the anchors of a page, as GitHub makes them.
+func headings(page string) []string {
+	var out []string
+	for line := range strings.Lines(prose(page)) {
+		if !strings.HasPrefix(line, "#") {
+			continue
+		}
+		text := strings.ToLower(strings.TrimSpace(strings.TrimLeft(line, "#")))
+		out = append(out, strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+				return r
+			}
+			return -1
+		}, text))
+	}
+	return out
+}
+
+// texts calls each for every string literal.
+func texts(f *ast.File, each func(text string)) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			if text, err := strconv.Unquote(lit.Value); err == nil {
+				each(text)
+			}
+		}
+		return true
+	})
+}
+
+// constants calls each for every constant that is given a text.
+func constants(f *ast.File, each func(name, value string)) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || len(spec.Names) != len(spec.Values) {
+			return true
+		}
+		for i, v := range spec.Values {
+			if lit, ok := v.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if text, err := strconv.Unquote(lit.Value); err == nil {
+					each(spec.Names[i].Name, text)
+				}
+			}
+		}
+		return true
+	})
+}

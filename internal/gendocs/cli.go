@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// commandLine asks the binary itself: what it says with --help is what the page says.
+func commandLine(ctx context.Context, root string) (string, error) {
+	dir, err := os.MkdirTemp("", "gendocs-")
+	if err != nil {
+		return "", fmt.Errorf("cannot build hinit: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "hinit")
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/hinit")
+	build.Dir, build.Stderr = root, os.Stderr
+	if err := build.Run(); err != nil {
+		return "", fmt.Errorf("cannot build hinit: %w", err)
+	}
+	overview, err := output(ctx, binary, "help")
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(`# The command line
+
+<!-- Generated from the help of the commands by internal/gendocs. Do not edit. -->
+
+The commands talk to the running hinit over its [control socket](control-api.md), as root or as the agent's user. Human output
+goes to standard output, errors to standard error in one line. What the exit codes mean is in [exit-codes.md](exit-codes.md).
+
+` + "```text\n" + overview + "```\n")
+	verbs := regexp.MustCompile(`(?m)^  hinit (\w+)`).FindAllStringSubmatch(overview, -1)
+	if len(verbs) == 0 {
+		return "", fmt.Errorf("cannot find the commands in the help of hinit")
+	}
+	for _, verb := range verbs {
+		help, err := output(ctx, binary, verb[1], "--help")
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "\n## hinit %s\n\n```text\n%s```\n", verb[1], help)
+	}
+	return b.String(), nil
+}
+
+// output runs the binary with an empty environment, so that the page is the same everywhere.
+func output(ctx context.Context, binary string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = []string{}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("cannot run hinit %s: %w: %s", strings.Join(args, " "), err, errs.String())
+	}
+	var text strings.Builder
+	for line := range strings.Lines(out.String()) {
+		text.WriteString(strings.TrimRight(strings.ReplaceAll(line, "\t", "    "), " \n") + "\n")
+	}
+	return strings.TrimRight(text.String(), "\n") + "\n", nil
+}

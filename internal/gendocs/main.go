@@ -1,0 +1,73 @@
+// Command gendocs writes the reference pages that are made from the code: the command line from the verbs' own help, the
+// keys of hinit.yaml from its schema, and the states of a service from the transition table that the state machine is
+// tested against. Run it from anywhere in the module with "go run ./internal/gendocs"; a test fails when a page is not what
+// it would write. It owns no goroutine.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"hinit/internal/config"
+)
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "gendocs:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	all, err := pages(ctx, root)
+	if err != nil {
+		return err
+	}
+	for name, content := range all {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
+			return fmt.Errorf("cannot write a page: %w", err)
+		}
+	}
+	return nil
+}
+
+// pages returns the content of every generated page by its path below the root of the module.
+func pages(ctx context.Context, root string) (map[string]string, error) {
+	cli, err := commandLine(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	states, err := states(root)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{
+		"docs/reference/cli.md":        cli,
+		"docs/reference/hinit-yaml.md": config.Reference(),
+		"docs/reference/states.md":     states,
+	}, nil
+}
+
+// moduleRoot finds the directory of go.mod, from the working directory upwards.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("cannot find the module: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", fmt.Errorf("cannot find the module: no go.mod here or above")
+		}
+		dir = parent
+	}
+}

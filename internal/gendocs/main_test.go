@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestPagesAreUpToDate fails when the code says something else than the pages that were made from it.
+func TestPagesAreUpToDate(t *testing.T) {
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pages(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range all {
+		got, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Errorf("%v; run: make docs", err)
+			continue
+		}
+		if string(got) != want {
+			t.Errorf("%s is out of date (first difference: %s); run: make docs", name, difference(string(got), want))
+		}
+	}
+}
+
+func difference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range w {
+		if i >= len(g) || g[i] != w[i] {
+			return "it should have the line " + w[i]
+		}
+	}
+	return "it has lines too many"
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// words explains the events of the transition table, in the order of the page. A table that uses another word than these
+// can't be generated, so that no word stays unexplained.
+var words = []struct{ name, meaning string }{
+	{"start", "an operator starts it, or the boot does"},
+	{"stop", "an operator stops it, its profile is gone, or the container stops"},
+	{"restart", "an operator restarts it"},
+	{"met", "the last thing it waits for is there"},
+	{"spawned", "the process was started"},
+	{"spawnfail", "the process could not be started, this time"},
+	{"spawnbad", "the process can't be started as it is defined"},
+	{"crash", "the main process ended, and nothing it started is left"},
+	{"leftover", "the main process ended, and processes it started are alive"},
+	{"gone", "the last process of the run ended"},
+	{"park", "it ended with an exit code that parks (`restart.park_on`)"},
+	{"again", "it ended with an exit code that asks for a start at once (`restart.immediate_on`)"},
+	{"replaced", "its exit is explained by another instance that took over"},
+	{"inputs", "`config.yaml`, `.env` or the marker file in its home changed"},
+	{"deadline", "the time of this state is over: the delay of a restart, the grace of a stop"},
+}
+
+// actions explains the third column.
+var actions = map[string]string{
+	"":           "",
+	"spawn":      "start the process",
+	"signal":     "signal the main process",
+	"signaltree": "signal every process of the run",
+}
+
+// states makes the page from the comment at the head of the machine, which a test walks cell by cell, and from the
+// comments of the constants.
+func states(root string) (string, error) {
+	rows, err := transitions(filepath.Join(root, "supervisor", "machine.go"))
+	if err != nil {
+		return "", err
+	}
+	stateDocs, err := constants(filepath.Join(root, "supervisor", "types.go"), "State")
+	if err != nil {
+		return "", err
+	}
+	causeDocs, err := constants(filepath.Join(root, "supervisor", "types.go"), "Cause")
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(`# States of a service
+
+<!-- Generated from supervisor/machine.go and supervisor/types.go by internal/gendocs. Do not edit. -->
+
+` + "`hinit status`" + `, the control API and the event history use these words. Why a state is what it is, in words for people, is in
+` + "`reason`" + `; what the operator wants (` + "`up` or `down`" + `) is in ` + "`want`" + `, and a service may want one thing and be in another state.
+
+| State | Meaning |
+|---|---|
+`)
+	for _, d := range stateDocs {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", d.value, d.doc)
+	}
+	b.WriteString(`
+` + "`crash_loop`" + ` is a mark beside the state, not a state: so many fast exits within the window of ` + "`restart.crash_loop_window`" + `.
+The service goes on being started at the longest delay; hinit never gives up silently.
+
+## Transitions
+
+| State | What happens | Next state | What hinit does |
+|---|---|---|---|
+`)
+	used := make(map[string]bool)
+	for _, r := range rows {
+		used[r[1]] = true
+		does, known := actions[r[3]]
+		if !known {
+			return "", fmt.Errorf("cannot explain the action %q of the transition table", r[3])
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", r[0], r[1], r[2], does)
+	}
+	b.WriteString(`
+What is not in the table changes nothing. When the main process has ended and others of its run have not, they get TERM at
+once and KILL half a second later; only then does the next state begin.
+
+| Word | What happens |
+|---|---|
+`)
+	for _, w := range words {
+		if used[w.name] {
+			fmt.Fprintf(&b, "| %s | %s |\n", w.name, w.meaning)
+			delete(used, w.name)
+		}
+	}
+	if len(used) > 0 {
+		return "", fmt.Errorf("cannot explain the events %v of the transition table", slices.Sorted(keys(used)))
+	}
+	b.WriteString(`
+## Causes of an exit
+
+Every exit has a cause, and keeps the last 20 lines the process wrote.
+
+| Cause | Meaning |
+|---|---|
+`)
+	for _, d := range causeDocs {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", d.value, d.doc)
+	}
+	return b.String(), nil
+}
+
+func keys(m map[string]bool) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// transitions reads the rows below the line of dashes in the comment: state, event, next state, action.
+func transitions(file string) ([][4]string, error) {
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the transition table: %w", err)
+	}
+	var rows [][4]string
+	inside := false
+	for line := range strings.Lines(string(source)) {
+		cells := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "//"))
+		switch {
+		case len(cells) > 0 && strings.HasPrefix(cells[0], "-----"):
+			inside = true
+		case inside && (len(cells) < 3 || len(cells) > 4):
+			inside = false
+			if len(rows) > 0 {
+				return rows, nil
+			}
+		case inside:
+			rows = append(rows, [4]string(append(cells, "")[:4]))
+		}
+	}
+	return nil, fmt.Errorf("cannot find the transition table in %q", file)
+}
+
+// constant is a string constant with the comment behind it.
+type constant struct{ value, doc string }
+
+func constants(file, typ string) ([]constant, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the constants: %w", err)
+	}
+	var out []constant
+	for _, decl := range f.Decls {
+		gen, ok := decl.(*ast.GenDecl)
+		if !ok || gen.Tok != token.CONST {
+			continue
+		}
+		for _, spec := range gen.Specs {
+			v, ok := spec.(*ast.ValueSpec)
+			if !ok || len(v.Values) != 1 {
+				continue
+			}
+			name, typed := v.Type.(*ast.Ident)
+			literal, isText := v.Values[0].(*ast.BasicLit)
+			if !typed || name.Name != typ || !isText {
+				continue
+			}
+			value, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				return nil, fmt.Errorf("cannot read constant %q: %w", v.Names[0].Name, err)
+			}
+			out = append(out, constant{value, strings.TrimSpace(v.Comment.Text())})
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("cannot find constants of type %s in %q", typ, file)
+	}
+	return out, nil
+}

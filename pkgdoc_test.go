@@ -1,0 +1,58 @@
+package hinit_test
+
+import (
+	"go/ast"
+	"path"
+	"strings"
+	"testing"
+)
+
+// TestPackageComments holds every package to one package comment, which begins as godoc wants it and, for packages of the
+// house, says which goroutines are its own: that is what a reader of concurrent code asks first.
+func TestPackageComments(t *testing.T) {
+	type pkg struct {
+		name string
+		docs []string // files with a package comment
+		text string
+	}
+	pkgs := make(map[string]*pkg)
+	walk(t, func(file string, f *ast.File) {
+		if strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		dir := path.Dir(file)
+		if pkgs[dir] == nil {
+			pkgs[dir] = &pkg{name: f.Name.Name}
+		}
+		if f.Doc != nil {
+			p := pkgs[dir]
+			p.docs, p.text = append(p.docs, file), f.Doc.Text()
+		}
+	})
+	for dir, p := range pkgs {
+		switch len(p.docs) {
+		case 0:
+			t.Errorf("package %s in %s has no package comment", p.name, dir)
+			continue
+		case 1:
+		default:
+			t.Errorf("package %s has %d package comments, in %s: godoc shows them one after the other", p.name, len(p.docs), strings.Join(p.docs, ", "))
+			continue
+		}
+		begin := "Package " + p.name + " "
+		if p.name == "main" {
+			begin = "Command " + path.Base(dir) + " "
+		}
+		if !strings.HasPrefix(p.text, begin) {
+			t.Errorf("%s: the package comment begins with %q, not with %q", p.docs[0], firstWords(p.text), begin)
+		}
+		if !strings.HasPrefix(dir, "examples/") && !strings.Contains(p.text, "goroutine") {
+			t.Errorf("%s: the package comment does not say which goroutines the package owns", p.docs[0])
+		}
+	}
+}
+
+func firstWords(text string) string {
+	words := strings.Fields(text)
+	return strings.Join(words[:min(3, len(words))], " ")
+}
