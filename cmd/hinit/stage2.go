@@ -150,7 +150,13 @@ func (c *container) repairOwners(ctx context.Context, cfg *config.Config) {
 		c.repair = &r
 		c.mu.Unlock()
 	}
-	result := boot.Repair(ctx, c.bootOptions(cfg), func(p boot.Progress) {
+	o := c.bootOptions(cfg)
+	o.Say = func(l boot.Line) { // the result is said once, as an event
+		if l.Warning {
+			c.remember(l.Text)
+		}
+	}
+	result := boot.Repair(ctx, o, func(p boot.Progress) {
 		show(client.Repair{Directory: p.Directory, Seen: p.Seen, Changed: p.Changed, Failed: p.Failed})
 	})
 	show(client.Repair{

@@ -20,6 +20,7 @@ var (
 	// files that others put there on purpose.
 	targetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
+		"state", "backups", // not in the contract's list, but what the gateway and this boot make there
 	}
 	// agentFiles are the files in the data directory that are the agent's; any other may be the host's.
 	agentFiles = []string{
@@ -72,6 +73,9 @@ func (p *preparer) ownership(ctx context.Context, s *step) error {
 			return context.Cause(ctx)
 		}
 		o.directory(p.root, rel, "recursive chown")
+	}
+	if s.full {
+		o.directory(p.root, "platforms", "chown") // the directory alone; only pairing in it is listed
 	}
 	o.logs(ctx)
 	o.config()
@@ -203,6 +207,13 @@ func (o *owning) profile(home *fsutil.Dir) {
 
 // logs gives away the directories that the gateways' logs are written to.
 func (o *owning) logs(ctx context.Context) {
+	if d, err := o.root.SubSame("logs"); err == nil { // the boot log is written before Repair is through
+		for _, name := range []string{"container-boot.log", "container-boot.log.1"} {
+			_, _, err := d.Chown(name, o.to)
+			o.chowned(d.Path()+"/"+name, err)
+		}
+		d.Close()
+	}
 	rel, ok := o.logsBeneath()
 	if !ok {
 		return
