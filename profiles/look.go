@@ -34,6 +34,10 @@ func (w *Watcher) lookAtVolume(ctx context.Context) error {
 	}
 	defer d.Close()
 	w.hint(d, ".", w.store.root) // before looking, so that what changes later isn't missed
+	w.store.ask(profilesDir)
+	if w.store.isSilent(profilesDir) {
+		return errSilent
+	}
 	if _, err := d.Lstat(profilesDir); err == nil {
 		w.hint(d, profilesDir, filepath.Join(w.store.root, profilesDir))
 	}

@@ -136,7 +136,9 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 			return dec.PriorState == Running
 		})
 	}
-	if err := appendBootLog(d, now(), p.Profiles); err != nil {
+	at := now()
+	err = s.patiently(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
+	if err != nil {
 		p.warn("", filepath.Join(s.root, bootLog), "cannot write the boot log: %v", err)
 	}
 	return p

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -44,8 +45,9 @@ type Store struct {
 	actor  *fsutil.Actor
 	now    func() time.Time
 
-	mu    sync.Mutex             // guards locks; never held while the disk is used
-	locks map[string]*sync.Mutex // one per profile that was ever written to
+	mu     sync.Mutex             // guards what follows; never held while the disk is used
+	locks  map[string]*sync.Mutex // one per profile that was ever written to
+	silent map[string]bool        // directories, relative, that were asked whether they answer
 }
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. Where home is itself the home of a named
@@ -64,7 +66,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	if actor == nil {
 		actor = fsutil.Self()
 	}
-	return &Store{root: root, marker: marker, actor: actor, now: time.Now, locks: make(map[string]*sync.Mutex)}
+	return &Store{root: root, marker: marker, actor: actor, now: time.Now, locks: make(map[string]*sync.Mutex), silent: make(map[string]bool)}
 }
 
 // Root returns the volume's root, which is the home of the default profile. It doesn't block.
@@ -107,6 +109,10 @@ type listing struct {
 // list reads profiles/. A missing directory is an empty one.
 func (s *Store) list(d *fsutil.Dir) (listing, error) {
 	var l listing
+	s.ask(profilesDir)
+	if s.isSilent(profilesDir) {
+		return l, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}
+	}
 	entries, err := d.ReadDir(profilesDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
@@ -114,6 +120,13 @@ func (s *Store) list(d *fsutil.Dir) (listing, error) {
 	if err != nil {
 		return l, err
 	}
+	var homes []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			homes = append(homes, filepath.Join(profilesDir, e.Name()))
+		}
+	}
+	s.ask(homes...)
 	for _, e := range entries {
 		name := e.Name()
 		if name[0] == '.' {
@@ -128,6 +141,10 @@ func (s *Store) list(d *fsutil.Dir) (listing, error) {
 			continue
 		}
 		if !e.IsDir() {
+			continue
+		}
+		if s.isSilent(filepath.Join(profilesDir, name)) {
+			warn("cannot use profile directory %q: it does not answer (a mount whose server is gone?); it is looked at again when it does", name)
 			continue
 		}
 		_, err := d.Lstat(filepath.Join(profilesDir, name, s.marker))
