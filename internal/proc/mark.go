@@ -16,6 +16,7 @@ import (
 // An init inside a run lowers the limit further, in smaller steps, so the mark of a run is a range: what is in
 // (mark-step, mark] belongs to it.
 type marker struct {
+	base uint64 // where it began
 	next uint64 // this process's limit now; 0 when marks don't work here
 	step uint64
 }
@@ -32,9 +33,9 @@ func newMarker() marker {
 	case err != nil:
 		return marker{}
 	case limit.Max == unix.RLIM_INFINITY:
-		return marker{firstMark, outerStep}
+		return marker{firstMark, firstMark, outerStep}
 	case limit.Max >= firstMark-(firstMark>>1):
-		return marker{limit.Max, nestedStep}
+		return marker{limit.Max, limit.Max, nestedStep}
 	}
 	return marker{} // somebody limits real-time scheduling in earnest
 }
@@ -53,13 +54,14 @@ func (m *marker) take() uint64 {
 	return mark
 }
 
-// marked reports whether a process carries the mark of a run.
-func (t *Table) marked(pid int, r *run) bool {
-	if r.mark == 0 {
-		return false
-	}
+// marked finds the run whose mark a process carries, 0 when there is none.
+func (t *Table) marked(pid int) uint64 {
 	limit, ok := parseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
-	return ok && limit <= r.mark && limit > r.mark-t.marks.step
+	if !ok || limit > t.marks.base || t.marks.step == 0 {
+		return 0
+	}
+	steps := (t.marks.base - limit) / t.marks.step
+	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
 // parseMark finds the hard limit in the line "Max realtime timeout  SOFT  HARD  us".

@@ -298,7 +298,7 @@ func TestAnotherServicesDaemonIsLeftAlone(t *testing.T) {
 }
 
 func TestMarksNestAndRunOut(t *testing.T) {
-	m := marker{next: firstMark, step: outerStep}
+	m := marker{base: firstMark, next: firstMark, step: outerStep}
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &before); err != nil {
 		t.Fatal(err)
@@ -359,10 +359,9 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := table.runs[1]
 	await(t, "the orphan to carry the tag", func() bool {
-		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", r.cred)
-		return err == nil && tagged(daemon, r.tag, r.cred)
+		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
+		return err == nil && table.tagged(daemon) == 1
 	})
 	if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
 		t.Errorf("signalled %d, want 2", n)

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readAs reads a file with the file-system identity of cred, on a thread that is given back only when it is itself again.
-func readAs(name string, cred *Cred) ([]byte, error) {
+// readAs reads a file with the file-system identity of another user, on a thread that is given back only when it is itself again.
+func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	runtime.LockOSThread()
 	uid, _ := unix.SetfsuidRetUid(-1)
 	gid, _ := unix.SetfsgidRetGid(-1)
-	_, _ = unix.SetfsgidRetGid(int(cred.GID))
-	_, _ = unix.SetfsuidRetUid(int(cred.UID))
+	_, _ = unix.SetfsgidRetGid(int(asGID))
+	_, _ = unix.SetfsuidRetUid(int(asUID))
 	f, err := os.Open(name)
 	_, _ = unix.SetfsuidRetUid(uid)
 	_, _ = unix.SetfsgidRetGid(gid)

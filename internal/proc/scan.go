@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,12 +21,12 @@ func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' || s.state =
 // readSize holds any file below /proc that the scanner reads.
 const readSize = 4096
 
-// scanner reads the process table. One look is kept until forget, so that several questions in one turn of the loop cost
-// one look.
+// scanner reads the process table and keeps the last look, so that several questions cost one.
 type scanner struct {
-	dir   int // descriptor of /proc, -1 when it is not mounted
-	stats []stat
-	fresh bool
+	dir   int       // descriptor of /proc, -1 when it is not mounted
+	stats []stat    // every process that this one could see; empty without /proc
+	looks int       // how many there were
+	at    time.Time // when the last one began
 	dents []byte
 	buf   []byte
 }
@@ -38,19 +39,26 @@ func newScanner() *scanner {
 	return &scanner{dir: dir}
 }
 
-func (s *scanner) forget() { s.fresh = false }
+// lookWithin looks unless the last look is young enough.
+func (s *scanner) lookWithin(age time.Duration) {
+	if s.looks == 0 || time.Since(s.at) >= age {
+		s.look()
+	}
+}
 
-// look returns every process that this one can see. Without /proc the answer is empty.
-func (s *scanner) look() []stat {
-	if s.fresh || s.dir < 0 {
-		return s.stats
+// look reads the process table anew.
+func (s *scanner) look() {
+	s.looks++
+	s.at = time.Now()
+	s.stats = s.stats[:0]
+	if s.dir < 0 {
+		return
 	}
 	if s.dents == nil {
 		s.dents = make([]byte, 32<<10)
 	}
-	s.stats, s.fresh = s.stats[:0], true
 	if _, err := unix.Seek(s.dir, 0, 0); err != nil {
-		return nil
+		return
 	}
 	for {
 		n, err := unix.ReadDirent(s.dir, s.dents)
@@ -67,7 +75,6 @@ func (s *scanner) look() []stat {
 			}
 		}
 	}
-	return s.stats
 }
 
 // read returns what fits into the buffer of a file below /proc, nil when it can't be read.
@@ -109,16 +116,40 @@ func parseStat(b []byte) (stat, bool) {
 	return stat{pid: pid, state: f[0][0], ppid: num(1), group: num(2), session: num(3), start: start}, true
 }
 
-// tagged reports whether the environment a process was started with holds the tag of a run. The kernel shows it to a
-// process of the same user, or to one with CAP_SYS_PTRACE, which root in a container lacks: there the thread takes the
-// process's user for the file system (ptrace(2), PTRACE_MODE_READ_FSCREDS) for the moment of opening it.
-func tagged(pid int, tag string, cred *Cred) bool {
-	name := "/proc/" + strconv.Itoa(pid) + "/environ"
-	env, err := os.ReadFile(name)
-	if err != nil && cred != nil {
-		env, err = readAs(name, cred)
+// origin finds the run that an orphan came from, 0 when it came from none: by its mark, or else by its tag.
+func (t *Table) origin(pid int) uint64 {
+	if id := t.marked(pid); id != 0 {
+		return id
 	}
-	return err == nil && (bytes.HasPrefix(env, []byte(tag+"\x00")) || bytes.Contains(env, []byte("\x00"+tag+"\x00")))
+	return t.tagged(pid)
+}
+
+// tagged finds the run that the environment a process was started with names. The kernel shows it to a process of the same
+// user, or to one with CAP_SYS_PTRACE, which root in a container lacks: there the thread takes the process's user for the
+// file system (ptrace(2), PTRACE_MODE_READ_FSCREDS) for the moment of opening it.
+func (t *Table) tagged(pid int) uint64 {
+	dir := "/proc/" + strconv.Itoa(pid)
+	env, err := os.ReadFile(dir + "/environ")
+	if err != nil {
+		var st unix.Stat_t
+		if unix.Stat(dir, &st) != nil {
+			return 0
+		}
+		if env, err = readAs(dir+"/environ", st.Uid, st.Gid); err != nil {
+			return 0
+		}
+	}
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		value, ok := bytes.CutPrefix(kv, []byte(TagVar+"="))
+		if !ok {
+			continue
+		}
+		if at := bytes.LastIndex(value, []byte(":"+t.nonce+":")); at >= 0 {
+			id, _ := strconv.ParseUint(string(value[at+len(t.nonce)+2:]), 10, 64)
+			return id
+		}
+	}
+	return 0
 }
 
 // stat reads one process anew.

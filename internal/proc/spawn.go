@@ -101,7 +101,10 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		return 0, &SpawnError{what, err}
 	}
 	t.owned[pid] = spec.ID
-	t.runs[spec.ID] = &run{id: spec.ID, tag: tag, mark: mark, main: pid, group: pid, session: !spec.TTY, cred: spec.Cred}
+	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, main: pid, group: pid, session: !spec.TTY}
+	if mark != 0 {
+		t.byMark[mark] = spec.ID
+	}
 	return pid, nil
 }
 

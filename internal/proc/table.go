@@ -22,18 +22,17 @@ type Table struct {
 	masked bool   // hinit was started with signals blocked
 	proc   *scanner
 	marks  marker
+	byMark map[uint64]uint64 // mark → run
+	fam    families
 }
 
 // run is what is known of the processes of one run.
 type run struct {
 	id      uint64
-	tag     string
 	mark    uint64 // 0 when it has none
 	main    int    // 0 once it is buried
 	group   int    // its process group, as long as the main process or a known member holds the number
 	session bool   // the group is a session of its own too
-	cred    *Cred
-	members map[int]uint64 // others of the run that are known: process id → start time
 }
 
 // Exit is a buried child.
@@ -64,7 +63,7 @@ func New() (*Table, error) {
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), null: null, nonce: hex.EncodeToString(nonce),
-		proc: newScanner(), marks: newMarker(),
+		proc: newScanner(), marks: newMarker(), byMark: make(map[uint64]uint64),
 	}
 	var mask, empty unix.Sigset_t
 	if unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) == nil {
@@ -93,7 +92,6 @@ func (t *Table) Signal(id uint64, signal int) error {
 // while an ended main process still holds its numbers, for what the run left behind. It returns whether no child is left.
 // It never blocks. each may call Spawn, Signal and SignalTree.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
-	t.proc.forget()
 	for {
 		pid, none := peek()
 		if pid == 0 {
@@ -123,6 +121,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 func (t *Table) Forget(id uint64) {
 	if r := t.runs[id]; r != nil && r.main == 0 {
 		delete(t.runs, id)
+		delete(t.byMark, r.mark)
 	}
 }
 

@@ -1,82 +1,139 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// leftBehind looks for living processes of a run whose main process has ended and is not buried yet, remembers them and
-// reports whether there are any.
-func (t *Table) leftBehind(r *run) bool {
-	if t.proc.fresh && !t.proc.sawEnd(r.main) {
-		t.proc.forget() // the look is older than the end of this process
+// fresh is how old a look at the process table may be where the answer need not have everything that was forked since.
+const fresh = 20 * time.Millisecond
+
+// identity tells a process from another that gets its number later.
+type identity struct {
+	pid   int
+	start uint64
+}
+
+// families is which process belongs to which run, as of one look.
+type families struct {
+	look    int                 // number of the look it was made from
+	known   map[identity]uint64 // living process, main ones left out → run
+	living  map[uint64][]stat   // run → its living processes, the main one left out
+	origins map[identity]uint64 // orphan → run, 0 for none: asked once per process
+}
+
+// sort attributes every process of the current look to its run. A process belongs to a run when it is its main process;
+// when it was known to before; when it is in the group or the session that the main process made, as long as a process
+// that is known holds that number, so that it can't have gone to another; when it came to this process as an orphan and
+// carries the run's mark or tag; or when its parent belongs to the run.
+func (t *Table) sort() {
+	all := t.proc.stats
+	if t.fam.look == t.proc.looks {
+		return
 	}
-	return len(t.find(r)) > 0
-}
-
-// sawEnd reports whether the kept look already shows the process as ended, so that nothing it started can be missing.
-func (s *scanner) sawEnd(pid int) bool {
-	return slices.ContainsFunc(s.stats, func(p stat) bool { return p.pid == pid && p.dead() })
-}
-
-// find returns the living processes of a run but its main one, and remembers them. A process belongs to the run when it
-// was known before, when it is in the group or the session that the main process made (as long as that number can't have
-// gone to another), when its parent belongs to it, or when it came to this process as an orphan and carries the run's mark
-// or, in its environment, the run's tag.
-func (t *Table) find(r *run) []stat {
-	all := t.proc.look()
 	self := os.Getpid()
-	belongs := make(map[int]bool, 8)
-	held := r.main != 0
-	for _, p := range all {
-		if start, known := r.members[p.pid]; known && start == p.start {
-			belongs[p.pid] = true
-			held = held || p.group == r.group || p.session == r.group
+	owner := make(map[int]uint64, len(all))
+	parent := make(map[int]int, len(all))
+	groups, sessions := make(map[int]uint64), make(map[int]uint64)
+	hold := func(r *run) {
+		groups[r.group] = r.id
+		if r.session {
+			sessions[r.group] = r.id
 		}
-	}
-	if r.main != 0 {
-		belongs[r.main] = true
 	}
 	for _, p := range all {
-		if belongs[p.pid] || p.pid == self || p.dead() {
-			continue
+		parent[p.pid] = p.ppid
+		id, main := t.owned[p.pid]
+		if !main {
+			id = t.fam.known[identity{p.pid, p.start}]
 		}
-		if held && (p.group == r.group || r.session && p.session == r.group) {
-			belongs[p.pid] = true
-			continue
-		}
-		if _, main := t.owned[p.pid]; !main && p.ppid == self && (t.marked(p.pid, r) || tagged(p.pid, r.tag, r.cred)) {
-			belongs[p.pid] = true
-		}
-	}
-	for grown := true; grown; {
-		grown = false
-		for _, p := range all {
-			if !belongs[p.pid] && belongs[p.ppid] && !p.dead() {
-				belongs[p.pid], grown = true, true
+		if r := t.runs[id]; r != nil {
+			owner[p.pid] = id
+			if main || p.group == r.group || p.session == r.group {
+				hold(r)
 			}
 		}
 	}
-	r.members = make(map[int]uint64, len(belongs))
-	var living []stat
+	origins := make(map[identity]uint64)
 	for _, p := range all {
-		if belongs[p.pid] && p.pid != r.main && !p.dead() {
-			r.members[p.pid] = p.start
-			living = append(living, p)
+		if _, known := owner[p.pid]; known || p.pid == self || p.dead() {
+			continue
+		}
+		if id := groups[p.group]; id != 0 {
+			owner[p.pid] = id
+		} else if id := sessions[p.session]; id != 0 {
+			owner[p.pid] = id
+		} else if p.ppid == self {
+			who := identity{p.pid, p.start}
+			id, asked := t.fam.origins[who]
+			if !asked {
+				id = t.origin(p.pid)
+			}
+			origins[who] = id
+			if t.runs[id] != nil {
+				owner[p.pid] = id
+			}
 		}
 	}
-	return living
+	t.fam = families{look: t.proc.looks, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins}
+	for _, p := range all {
+		if p.dead() || p.pid == self {
+			continue
+		}
+		id := ancestry(p.pid, self, owner, parent)
+		if _, main := t.owned[p.pid]; id != 0 && !main {
+			t.fam.known[identity{p.pid, p.start}] = id
+			t.fam.living[id] = append(t.fam.living[id], p)
+		}
+	}
+}
+
+// ancestry returns the run of the nearest ancestor that has one, the process itself included, and notes it for all on the
+// way. parent may hold a circle: it was not read in one instant.
+func ancestry(pid, self int, owner map[int]uint64, parent map[int]int) uint64 {
+	var way []int
+	id := uint64(0)
+	for len(way) < 1000 {
+		if found, known := owner[pid]; known {
+			id = found
+			break
+		}
+		if pid == self || pid <= 0 {
+			break
+		}
+		way = append(way, pid)
+		pid = parent[pid]
+	}
+	for _, pid := range way {
+		owner[pid] = id
+	}
+	return id
+}
+
+// leftBehind looks for living processes of a run whose main process has ended and is not buried yet, and reports whether
+// there are any.
+func (t *Table) leftBehind(r *run) bool {
+	if !t.proc.sawEnd(r.main) { // else the look is younger than the end, and nothing it started can be missing
+		t.proc.look()
+	}
+	t.sort()
+	return len(t.fam.living[r.id]) > 0
+}
+
+// sawEnd reports whether the last look is of this turn and already shows the process as ended.
+func (s *scanner) sawEnd(pid int) bool {
+	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.pid == pid && p.dead() })
 }
 
 // Observe looks at the living processes of a run, so that one which loses its parents later is still known to belong.
-func (t *Table) Observe(id uint64) {
-	if r := t.runs[id]; r != nil {
-		t.proc.forget()
-		t.find(r)
-	}
+func (t *Table) Observe(uint64) {
+	t.proc.lookWithin(fresh)
+	t.sort()
 }
 
 // SignalTree signals every living process of a run, and stays at it for KILL until no new one turns up, so that a process
@@ -86,24 +143,25 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	if r == nil {
 		return 0
 	}
-	seen := make(map[int]bool)
+	seen := make(map[identity]bool)
+	if r.main != 0 {
+		_ = unix.Kill(r.main, syscall.Signal(signal))
+		seen[identity{pid: r.main}] = true
+	}
+	t.proc.lookWithin(fresh)
 	for range 8 {
-		t.proc.forget()
-		living := t.find(r)
+		t.sort()
 		before := len(seen)
-		if r.main != 0 && !seen[r.main] {
-			seen[r.main] = true
-			_ = unix.Kill(r.main, syscall.Signal(signal))
-		}
-		for _, p := range living {
-			if !seen[p.pid] {
-				seen[p.pid] = true
+		for _, p := range t.fam.living[id] {
+			if who := (identity{p.pid, p.start}); !seen[who] {
+				seen[who] = true
 				t.kill(p, signal)
 			}
 		}
 		if len(seen) == before || signal != int(unix.SIGKILL) {
 			break
 		}
+		t.proc.look()
 	}
 	return len(seen)
 }
@@ -113,7 +171,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 func (t *Table) kill(p stat, signal int) {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err != nil {
-		if err == unix.ENOSYS || err == unix.EPERM { // old kernel, or seccomp
+		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or seccomp
 			_ = unix.Kill(p.pid, syscall.Signal(signal))
 		}
 		return
@@ -122,7 +180,7 @@ func (t *Table) kill(p stat, signal int) {
 	if now, ok := t.proc.stat(p.pid); !ok || now.start != p.start {
 		return
 	}
-	if unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == unix.ENOSYS {
+	if errors.Is(unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0), unix.ENOSYS) {
 		_ = unix.Kill(p.pid, syscall.Signal(signal))
 	}
 }
@@ -130,9 +188,10 @@ func (t *Table) kill(p stat, signal int) {
 // Gone returns those of the given runs of which no process is alive.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
-	t.proc.forget()
+	t.proc.look()
+	t.sort()
 	for _, id := range ids {
-		if r := t.runs[id]; r == nil || r.main == 0 && len(t.find(r)) == 0 {
+		if r := t.runs[id]; r == nil || r.main == 0 && len(t.fam.living[id]) == 0 {
 			gone = append(gone, id)
 		}
 	}
@@ -141,23 +200,18 @@ func (t *Table) Gone(ids []uint64) []uint64 {
 
 // SignalRest signals every descendant of this process. PID 1 signals everything in its namespace but itself (kill(2)).
 func (t *Table) SignalRest(signal int) {
-	if os.Getpid() == 1 {
+	self := os.Getpid()
+	if self == 1 {
 		_ = unix.Kill(-1, syscall.Signal(signal))
 		return
 	}
-	t.proc.forget()
-	all := t.proc.look()
-	belongs := map[int]bool{os.Getpid(): true}
-	for grown := true; grown; {
-		grown = false
-		for _, p := range all {
-			if !belongs[p.pid] && belongs[p.ppid] {
-				belongs[p.pid], grown = true, true
-			}
-		}
+	t.proc.look()
+	owner, parent := map[int]uint64{self: 1, 0: 0, 1: 0}, make(map[int]int)
+	for _, p := range t.proc.stats {
+		parent[p.pid] = p.ppid
 	}
-	for _, p := range all {
-		if belongs[p.pid] && p.pid != os.Getpid() && !p.dead() {
+	for _, p := range t.proc.stats {
+		if p.pid != self && !p.dead() && ancestry(p.ppid, 0, owner, parent) == 1 {
 			t.kill(p, signal)
 		}
 	}
