@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -158,6 +159,9 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 		}
 		if err == nil {
 			err = errors.New("short write")
+		}
+		if named, ok := errors.AsType[*os.PathError](err); ok {
+			err = named.Err // the name in it is that of the descriptor
 		}
 		return whole, fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	}

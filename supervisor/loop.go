@@ -380,9 +380,9 @@ func (l *Loop) exited(x proc.Exit) {
 	}
 	u := l.units[name]
 	e := Exited{Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover}
-	if x.Signal == 9 && l.cfg.OOMKills != nil {
+	if l.cfg.OOMKills != nil { // at every exit, so that a kill that was another's is not taken for a later one's
 		kills := l.cfg.OOMKills()
-		e.OOM = kills > l.oomKills
+		e.OOM = x.Signal == 9 && kills > l.oomKills
 		l.oomKills = kills
 	}
 	if x.Leftover {

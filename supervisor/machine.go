@@ -66,8 +66,11 @@ const (
 	quickAgain = 3
 )
 
-// ReasonShutdown is the reason of every transition that the end of the container causes.
-const ReasonShutdown = "the container is stopping"
+// Reasons that others look for.
+const (
+	ReasonShutdown = "the container is stopping"       // of every transition that the end of the container causes
+	ReasonReplaced = "another instance has taken over" // of parking after a takeover
+)
 
 // Numbers of the two signals the machine chooses itself (signal(7); the same on every Linux architecture).
 const (
@@ -521,8 +524,10 @@ func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
 		return
 	}
+	if s.removing { // only Add brings it back
+		return
+	}
 	s.want = WantUp
-	s.removing = false
 	switch s.state {
 	case Down, Backoff, Parked, Failed:
 		s.forgive()
@@ -656,10 +661,10 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 
 func (s *service) classify(e Exited) Cause {
 	switch {
-	case e.OOM:
-		return CauseOOM
 	case s.asked:
 		return CauseOperator
+	case e.OOM:
+		return CauseOOM
 	case e.Signal != 0:
 		return CauseSignal
 	case slices.Contains(s.policy.ParkOn, e.Code):
@@ -787,13 +792,12 @@ func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	if e.Cause != CauseReplaced || s.want != WantUp {
 		return
 	}
-	const reason = "another instance has taken over"
 	switch {
 	case s.state == Backoff:
 		s.forgive()
-		m.set(now, s, Parked, time.Time{}, reason)
+		m.set(now, s, Parked, time.Time{}, ReasonReplaced)
 	case s.leftover && !s.again:
-		s.next = settle{state: Parked, reason: reason}
+		s.next = settle{state: Parked, reason: ReasonReplaced}
 	}
 }
 

@@ -432,6 +432,17 @@ func TestRemoveStopsThenForgets(t *testing.T) {
 	}
 }
 
+func TestStartDoesNotBringBackWhatIsBeingRemoved(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	r.do(Remove{"s"})
+	r.do(Start{"s"})
+	r.exit(0)
+	if r.s() != nil {
+		t.Error("still known")
+	}
+}
+
 func TestRemovedAndBackBeforeItWasDown(t *testing.T) {
 	r := newRig(t)
 	r.up()

@@ -31,11 +31,12 @@ const (
 type terminal struct {
 	in       *os.File
 	out, err io.Writer
+	screen   bool // out is a terminal
 	env      func(string) (string, bool)
 }
 
 func newTerminal() *terminal {
-	return &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.LookupEnv}
+	return &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, screen: isTerminal(os.Stdout), env: os.LookupEnv}
 }
 
 // fail prints the one line that says what did not work and returns the exit code.
@@ -56,7 +57,9 @@ func (t *terminal) failed(doing string, err error) int {
 		code = exitUnknown
 	}
 	message := strings.ReplaceAll(err.Error(), "\n", "; ")
-	if !strings.HasPrefix(message, "cannot ") {
+	if said := (*client.Error)(nil); errors.As(err, &said) {
+		message = "cannot " + doing + ": " + strings.ReplaceAll(said.Message, "\n", "; ")
+	} else if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
 	return t.fail(code, "%s", message)
@@ -97,7 +100,7 @@ func (c *call) parse(t *terminal, atLeast, atMost int) (names []string, code int
 				c.usage(t.out)
 				return nil, exitDone, false
 			}
-			return nil, t.fail(exitUsage, "cannot %s: %v; see: hinit %s --help", c.verb.name, err, c.verb.name), false
+			return nil, t.fail(exitUsage, "cannot %s: %v; see: hinit %s --help", c.doing(), err, c.verb.name), false
 		}
 		left := c.flags.Args()
 		if len(left) == 0 {
@@ -110,9 +113,30 @@ func (c *call) parse(t *terminal, atLeast, atMost int) (names []string, code int
 		names, rest = append(names, left[0]), left[1:]
 	}
 	if len(names) < atLeast || atMost >= 0 && len(names) > atMost {
-		return nil, t.fail(exitUsage, "cannot %s: expected: hinit %s", c.verb.name, strings.TrimSpace(c.verb.name+" "+c.verb.args)), false
+		return nil, t.fail(exitUsage, "cannot %s: expected: hinit %s", c.doing(), strings.TrimSpace(c.verb.name+" "+c.verb.args)), false
 	}
 	return names, 0, true
+}
+
+// doing says what a verb does, for messages that begin with "cannot".
+func (c *call) doing() string {
+	switch c.verb.name {
+	case "start", "stop", "restart":
+		return c.verb.name + " a service"
+	case "profile":
+		return "manage profiles"
+	case "status", "logs", "events", "version":
+		return "show the " + c.verb.name
+	case "config":
+		return "show the configuration"
+	case "doctor":
+		return "examine the container"
+	case "healthcheck":
+		return "check the health"
+	case "demo":
+		return "run the demo"
+	}
+	return c.verb.name
 }
 
 func (c *call) usage(w io.Writer) {

@@ -30,6 +30,7 @@ type container struct {
 	route   boot.Route
 	env     atomic.Pointer[[]string] // the container's environment; the boot adds to it
 	full    bool                     // the repair of owners has to look everywhere; set like home
+	alone   bool                     // no other init supervises the same profiles; set like home
 	home    string                   // HOME of everything started, "" for the configured one; set by the boot before it starts anything
 	started time.Time
 
@@ -40,13 +41,15 @@ type container struct {
 	intents *profiles.Intents
 	keeper  *keeper
 
-	server *control.Server // under mu
+	server  *control.Server // under mu
+	release func()          // gives up the claim on the data directory; nil without one; the boot's
 
 	mu       sync.Mutex // guards what boot and reload tell the status
 	warnings []string
 	phases   []client.BootStep
 	repair   *client.Repair
-	reloads  sync.Mutex // held by the boot, then by one reload at a time
+	repairs  chan struct{} // asks for another repair of owners
+	reloads  sync.Mutex    // held by the boot, then by one reload at a time
 }
 
 // newContainer makes everything but touches nothing that could hang: no data volume, no process.
@@ -55,7 +58,7 @@ func newContainer(cfg *config.Config, agent identity, args []string, route boot.
 	if err != nil {
 		return nil, err
 	}
-	c := &container{agent: agent, args: args, route: route, started: time.Now(), procs: procs}
+	c := &container{agent: agent, args: args, route: route, started: time.Now(), procs: procs, repairs: make(chan struct{}, 1)}
 	c.cfg.Store(cfg)
 	env := containerEnv(cfg.Home)
 	c.env.Store(&env)
@@ -96,10 +99,48 @@ func (c *container) bootUp(ctx context.Context) {
 		c.warn("%s", w)
 	}
 	c.phase("control", c.openControl)
-	if err := c.stage2(ctx, cfg); err != nil {
-		c.fatal(err.Error())
+	if !c.claim(cfg) {
 		return
 	}
+	if c.alone {
+		if err := c.stage2(ctx, cfg); err != nil {
+			c.fatal(err.Error())
+			return
+		}
+		if c.release == nil && !c.claim(cfg) { // the data directory was not there before
+			return
+		}
+	}
+	if c.alone && !c.startServices(ctx, cfg) {
+		return
+	}
+	c.startCmd(ctx)
+}
+
+// claim settles whether this init supervises the profiles and the services: not when another one does. Then it runs its
+// CMD, if it has one. It returns false when there is nothing to do at all.
+func (c *container) claim(cfg *config.Config) bool {
+	c.alone = true
+	if c.route.DashboardOnly { // made to share a volume with the container that has the gateways
+		return true
+	}
+	release, err := claimHome(cfg.Home)
+	if err == nil {
+		c.release = release
+		return true
+	}
+	c.alone = false
+	if c.route.Supervise {
+		c.fatal(fmt.Sprintf("cannot supervise the gateway: %v; ask that one: hinit start %s", err, c.route.Profile))
+		return false
+	}
+	c.warn("%v, so this one runs its CMD and nothing else", err)
+	return true
+}
+
+// startServices registers the services and the gateways and starts those that are wanted. It returns false when the
+// container is to end.
+func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	if c.route.Supervise {
 		c.whichProfile()
 	}
@@ -107,13 +148,18 @@ func (c *container) bootUp(ctx context.Context) {
 	c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
 	if cfg.Boot.Strict && c.bootFailed() {
 		c.fatal("a boot step has failed, and boot.strict is set")
-		return
+		return false
 	}
 	if err := c.loop.Do(ctx, supervisor.Met{Need: needBoot}); err != nil {
-		return
+		return false
 	}
 	c.sayTimeline()
 	go c.repairOwners(ctx, cfg)
+	return true
+}
+
+// startCmd starts the container's CMD, if it has one.
+func (c *container) startCmd(ctx context.Context) {
 	if !c.route.Supervise {
 		// The CMD writes to the console itself: what hinit has to say before it has to be out first. A console that is
 		// stuck does not hold the CMD back.

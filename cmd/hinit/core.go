@@ -97,6 +97,15 @@ func (c *container) reload(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", d.Key)
 		}
 	}
+	units := make(map[string]supervisor.Unit, len(cfg.Services))
+	for _, name := range sortedKeys(cfg.Services) {
+		u, err := c.serviceUnit(cfg, cfg.Services[name])
+		if err != nil {
+			return nil, fmt.Errorf("%w (nothing was changed)", err)
+		}
+		u.Needs = nil // the boot is over
+		units[name] = u
+	}
 	c.cfg.Store(cfg)
 	var problems []error
 	for _, name := range sortedKeys(old.Services) {
@@ -104,8 +113,8 @@ func (c *container) reload(ctx context.Context) ([]string, error) {
 			problems = append(problems, c.loop.Do(ctx, supervisor.Remove{Name: name}))
 		}
 	}
-	for _, name := range sortedKeys(cfg.Services) {
-		problems = append(problems, c.applyService(ctx, cfg, old, name))
+	for _, name := range sortedKeys(units) {
+		problems = append(problems, c.applyService(ctx, cfg, old, units[name]))
 	}
 	for _, s := range c.loop.Snapshot().Services {
 		if s.Kind != supervisor.KindGateway {
@@ -126,13 +135,9 @@ var fixedKeys = []string{
 	"logs.dir", "logs.max_size_mb", "logs.archives", "logs.console", "logs.max_line_kb",
 }
 
-func (c *container) applyService(ctx context.Context, cfg, old *config.Config, name string) error {
+func (c *container) applyService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
+	name := u.Name
 	s := cfg.Services[name]
-	u, err := c.serviceUnit(cfg, s)
-	if err != nil {
-		return err
-	}
-	u.Needs = nil // the boot is over
 	want := supervisor.WantDown
 	if s.Enabled {
 		want = supervisor.WantUp

@@ -72,6 +72,7 @@ func (k *keeper) profileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
 		c.say("[hinit] profile %s appeared", e.Profile.Name)
+		c.adopt(ctx, e.Profile.Name)
 		if err := c.register(ctx, c.gatewayUnit(c.cfg.Load(), e.Profile), supervisor.WantDown); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 			c.warn("%v", err)
 		}
@@ -129,6 +130,8 @@ func (k *keeper) observe(r supervisor.Record) {
 	switch {
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { k.explain(r.Service, profile, r.Exit, 0) }
+	case r.To == supervisor.Parked && r.From != r.To && r.Reason == supervisor.ReasonReplaced:
+		job = func() { k.watchReplacer(r.Service, profile) }
 	case r.To == supervisor.Parked && r.From != r.To:
 		job = func() { k.watch().Interest(profile, k.inputs[profile]) }
 	case r.From == supervisor.Parked && r.From != r.To:
@@ -180,6 +183,26 @@ func (k *keeper) explain(name, profile string, exit *supervisor.Exit, looks int)
 	}
 }
 
+// replacerPoll is how often a gateway that was replaced looks whether the one that took over is still there.
+const replacerPoll = 2 * time.Second
+
+// watchReplacer starts a gateway that another instance has replaced when that instance is gone: the profile is wanted up,
+// and nobody else would bring it back.
+func (k *keeper) watchReplacer(name, profile string) {
+	s := k.c.loop.Snapshot().Find(name)
+	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
+		return
+	}
+	if !k.c.store.TakeoverOf(profile, s.LastExit.PID) {
+		k.c.say("[hinit] %s: the instance that took over is gone", name)
+		k.c.loop.Post(supervisor.Inputs{Name: name})
+		return
+	}
+	time.AfterFunc(replacerPoll, func() {
+		k.enqueue(name, func() { k.watchReplacer(name, profile) })
+	})
+}
+
 // noteInputs remembers what a gateway was started with: when it parks, a later change starts it again.
 func (k *keeper) noteInputs(name, profile string) {
 	hash, err := k.c.store.InputsHash(profile)
@@ -202,11 +225,17 @@ func (k *keeper) command(ctx context.Context, verb, name string) error {
 	lane := k.lane(s.Profile)
 	lane.Lock()
 	defer lane.Unlock()
+	if verb != "stop" {
+		k.c.adopt(ctx, s.Profile) // files may have been put there since
+	}
 	want := profiles.Running
 	if verb == "stop" {
 		want = profiles.Stopped
 	}
 	intent := k.c.intents.Set(s.Profile, want)
+	if errors.Is(intent, profiles.ErrNotExist) {
+		return fmt.Errorf("%w: %w", supervisor.ErrUnknown, intent) // its directory is gone, and it is about to be
+	}
 	if verb == "stop" {
 		k.plannedStop(name, s.Profile)
 	}

@@ -25,22 +25,22 @@ func lifecycle(t *terminal, c *call) int {
 	}
 	switch {
 	case *all && len(names) > 0:
-		return t.fail(exitUsage, "cannot %s: give names or --all, not both", c.verb.name)
+		return t.fail(exitUsage, "cannot %s: give names or --all, not both", c.doing())
 	case !*all && len(names) == 0:
-		return t.fail(exitUsage, "cannot %s: expected: hinit %s %s", c.verb.name, c.verb.name, c.verb.args)
+		return t.fail(exitUsage, "cannot %s: expected: hinit %s %s", c.doing(), c.verb.name, c.verb.args)
 	case *timeout < 0, flagGiven(c, "timeout") && *timeout == 0:
-		return t.fail(exitUsage, "cannot %s: --timeout must be positive", c.verb.name)
+		return t.fail(exitUsage, "cannot %s: --timeout must be positive", c.doing())
 	}
 	cl, err := t.dial()
 	if err != nil {
-		return t.failed(c.verb.name, err)
+		return t.failed(c.doing(), err)
 	}
 	ctx, cancel := interruptible()
 	defer cancel()
 	if *all {
 		st, err := cl.Status(ctx)
 		if err != nil {
-			return t.failed(c.verb.name, err)
+			return t.failed(c.doing(), err)
 		}
 		names = everything(st, c.verb.name)
 	}
@@ -52,7 +52,7 @@ func lifecycle(t *terminal, c *call) int {
 	}[c.verb.name]
 	results := make([]error, len(names))
 	states := make([]client.Service, len(names))
-	limit := make(chan struct{}, 32)
+	limit := make(chan struct{}, 100) // hinit takes 128 connections of a user
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {

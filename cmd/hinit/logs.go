@@ -56,7 +56,7 @@ func logs(t *terminal, c *call) int {
 	for i, name := range names {
 		dir, err := t.logDir(name)
 		if err != nil {
-			return t.failed("show logs", err)
+			return t.failed(fmt.Sprintf("show logs of %q", name), err)
 		}
 		dirs[i] = dir
 	}

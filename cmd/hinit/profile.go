@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -70,6 +71,9 @@ func profile(t *terminal, c *call) int {
 		return t.failed(doing, err)
 	}
 	m.doing = doing
+	if uid := os.Geteuid(); n > 0 && words[0] != "show" && uid != 0 && uint32(uid) != m.agent.user.UID {
+		return t.fail(exitNotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
+	}
 	switch words[0] {
 	case "create":
 		return m.create(names[0])
@@ -233,7 +237,7 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 		_, err = m.cl.Stop(ctx, slot, client.Wait{Wait: true, Timeout: m.cfg.Stop.Grace + 5*time.Second})
 	}
 	if err != nil {
-		return false, m.failed(m.doing, fmt.Errorf("cannot stop %s: %w", slot, err))
+		return false, m.failed("stop "+slot, err)
 	}
 	return s.Want == "up", exitDone
 }
@@ -251,29 +255,43 @@ func (m *manager) rescan() int {
 	return exitDone
 }
 
-// byAgent runs the agent's own command as the agent's user. done is false when there is none.
+// byAgent runs the agent's own command as the agent's user. done is false when there is none. What the command writes is
+// shown only when it fails.
 func (m *manager) byAgent(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
 	}
-	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return false, fmt.Errorf("cannot run the agent's command: %w", err)
 	}
 	defer null.Close()
-	x, err := proc.Run(proc.Spec{
-		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.cred,
-		Files: []*os.File{null, os.Stderr, os.Stderr},
+	r, w, err := os.Pipe()
+	if err != nil {
+		return false, fmt.Errorf("cannot run the agent's command: %w", err)
+	}
+	defer r.Close()
+	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
+	child, err := proc.StartChild(proc.Spec{
+		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.cred, Attached: true,
+		Files: []*os.File{null, w, w},
 	})
+	_ = w.Close()
+	if err != nil {
+		return false, err
+	}
+	said, _ := io.ReadAll(io.LimitReader(r, 64<<10)) // what is cut off is only for the message
+	_, _ = io.Copy(io.Discard, r)
+	x, err := child.Wait()
+	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
 		return false, err
 	case x.Signal != 0:
-		return false, fmt.Errorf("cannot go on: %q was ended by %s", strings.Join(argv, " "), signalName(x.Signal))
+		return false, fmt.Errorf("%q was ended by %s", name, signalName(x.Signal))
 	case x.Code != 0:
-		return false, fmt.Errorf("cannot go on: %q has ended with code %d", strings.Join(argv, " "), x.Code)
+		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(said)), " "))
 	}
 	return true, nil
 }

@@ -29,7 +29,7 @@ func (c *container) report(ctx context.Context) {
 				c.say("[hinit] %s", line)
 			}
 			c.keeper.observe(r)
-			if r.Dropped {
+			if r.Dropped && c.loop.Snapshot().Find(r.Service) == nil { // else it is back already
 				c.logs.drop(r.Service)
 			}
 		}

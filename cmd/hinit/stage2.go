@@ -14,6 +14,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/proc"
+	"hinit/profiles"
 	"hinit/supervisor"
 )
 
@@ -140,11 +141,23 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	}
 }
 
-// repairOwners gives the agent what is left of its files, in the background.
+// repairOwners gives the agent what is left of its files, in the background: at boot, and again for every profile that
+// appears later. Requests that come while it works are one.
 func (c *container) repairOwners(ctx context.Context, cfg *config.Config) {
 	if !c.agent.actor.Switches() {
 		return // nobody's files can be given away
 	}
+	for {
+		c.repairOnce(ctx, cfg)
+		select {
+		case <-c.repairs:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *container) repairOnce(ctx context.Context, cfg *config.Config) {
 	show := func(r client.Repair) {
 		c.mu.Lock()
 		c.repair = &r
@@ -164,6 +177,20 @@ func (c *container) repairOwners(ctx context.Context, cfg *config.Config) {
 	})
 	if result.Changed+result.Failed+result.Refused > 0 || result.Stopped != "" {
 		c.loop.Post(supervisor.Remark{Text: result.String()})
+	}
+}
+
+// adopt makes a profile usable for the agent that somebody else has made: what a gateway needs to start now, the rest soon.
+func (c *container) adopt(ctx context.Context, profile string) {
+	if profile == profiles.Default || !c.agent.actor.Switches() {
+		return
+	}
+	if err := boot.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile); err != nil {
+		c.say("[hinit] cannot give the files of profile %s to the agent's user: %v", profile, err)
+	}
+	select {
+	case c.repairs <- struct{}{}:
+	default: // one is due already
 	}
 }
 

@@ -39,10 +39,13 @@ func status(t *terminal, c *call) int {
 		if err != nil {
 			return st, err
 		}
+		if *asJSON && *watch { // a stream has one document a line
+			return st, json.NewEncoder(t.out).Encode(st)
+		}
 		if *asJSON {
 			return st, writeJSON(t.out, st)
 		}
-		if *watch {
+		if *watch && t.screen {
 			fmt.Fprint(t.out, "\x1b[H\x1b[2J")
 		}
 		return st, writeStatus(t.out, st)

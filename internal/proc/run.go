@@ -61,13 +61,3 @@ func namespace(sys *syscall.SysProcAttr) {
 		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
 }
-
-// Run starts a process in the caller's own session and process group and waits until it has ended.
-func Run(spec Spec) (Exit, error) {
-	spec.Attached = true
-	c, err := StartChild(spec)
-	if err != nil {
-		return Exit{}, err
-	}
-	return c.Wait()
-}

@@ -143,10 +143,10 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	if r == nil {
 		return 0
 	}
-	seen := make(map[identity]bool)
+	seen, signalled := make(map[identity]bool), 0
 	if r.main != 0 {
-		_ = unix.Kill(r.main, syscall.Signal(signal))
-		seen[identity{pid: r.main}] = true
+		_ = unix.Kill(r.main, syscall.Signal(signal)) // it can't be gone: it is not buried
+		signalled++
 	}
 	t.proc.lookWithin(fresh)
 	for range 8 {
@@ -155,7 +155,9 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		for _, p := range t.fam.living[id] {
 			if who := (identity{p.pid, p.start}); !seen[who] {
 				seen[who] = true
-				t.kill(p, signal)
+				if t.kill(p, signal) {
+					signalled++
+				}
 			}
 		}
 		if len(seen) == before || signal != int(unix.SIGKILL) {
@@ -163,26 +165,28 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		}
 		t.proc.look()
 	}
-	return len(seen)
+	return signalled
 }
 
 // kill signals a process that is not this one's to bury, through a descriptor that can't be recycled: between the look
-// and the signal its number could have gone to another.
-func (t *Table) kill(p stat, signal int) {
+// and the signal its number could have gone to another. It reports whether the process was there to take the signal.
+func (t *Table) kill(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.pid, 0)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or seccomp
+		return unix.Kill(p.pid, syscall.Signal(signal)) == nil
+	}
 	if err != nil {
-		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or seccomp
-			_ = unix.Kill(p.pid, syscall.Signal(signal))
-		}
-		return
+		return false
 	}
 	defer unix.Close(fd)
-	if now, ok := t.proc.stat(p.pid); !ok || now.start != p.start {
-		return
+	if now, ok := t.proc.stat(p.pid); !ok || now.start != p.start || now.dead() {
+		return false
 	}
-	if errors.Is(unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0), unix.ENOSYS) {
-		_ = unix.Kill(p.pid, syscall.Signal(signal))
+	err = unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0)
+	if errors.Is(err, unix.ENOSYS) {
+		err = unix.Kill(p.pid, syscall.Signal(signal))
 	}
+	return err == nil
 }
 
 // Gone returns those of the given runs of which no process is alive.
