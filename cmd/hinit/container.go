@@ -141,9 +141,6 @@ func (c *container) claim(cfg *config.Config) bool {
 // startServices registers the services and the gateways and starts those that are wanted. It returns false when the
 // container is to end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
-	if c.route.Supervise {
-		c.whichProfile()
-	}
 	c.phase("services", func() error { return c.registerServices(ctx, cfg) })
 	c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
 	if cfg.Boot.Strict && c.bootFailed() {
@@ -182,7 +179,9 @@ func (c *container) whichProfile() {
 			c.route.Profile = active
 		}
 	}
-	c.say("%s", strings.TrimSuffix(boot.Breadcrumb(c.route.Profile), "\n"))
+	for line := range strings.Lines(boot.Breadcrumb(c.route.Profile)) {
+		c.say("%s", strings.TrimSuffix(line, "\n"))
+	}
 	if len(c.route.Ignored) > 0 {
 		c.warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(c.route.Ignored, " "))
 	}
@@ -210,7 +209,7 @@ func (c *container) bootFailed() bool {
 
 // say writes a line of hinit's own to the container's standard error. It never blocks.
 func (c *container) say(format string, args ...any) {
-	fmt.Fprintf(c.logs.set.Console(2), format+"\n", args...)
+	fmt.Fprintln(c.logs.set.Console(2), printable(fmt.Sprintf(format, args...)))
 }
 
 // warn says something that the operator should know for as long as the container runs; status shows it.
@@ -223,6 +222,7 @@ func (c *container) warn(format string, args ...any) {
 
 // remember adds to what status shows as warnings. It returns false for one that is there already.
 func (c *container) remember(warning string) bool {
+	warning = printable(warning)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if slices.Contains(c.warnings, warning) {

@@ -41,7 +41,7 @@ func events(t *terminal, c *call) int {
 		if *asJSON {
 			return enc.Encode(e)
 		}
-		_, err := fmt.Fprintln(t.out, eventLine(e))
+		_, err := fmt.Fprintln(t.out, printable(eventLine(e)))
 		return err
 	})
 	if err != nil && ctx.Err() == nil {

@@ -29,6 +29,7 @@ const flushTime = 700 * time.Millisecond
 func initMain(argv0 string, args []string) int {
 	// Before anything else: the Go runtime would end the process on a signal that nobody asked for.
 	sig := listen()
+	keepDescriptors()
 
 	cfg, err := config.Load(config.Options{Env: os.LookupEnv})
 	if err != nil {

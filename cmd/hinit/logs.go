@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"hinit/client"
@@ -60,6 +61,9 @@ func logs(t *terminal, c *call) int {
 		}
 		dirs[i] = dir
 	}
+	if err := t.becomeAgent(); err != nil {
+		return t.failed("show logs", err)
+	}
 	ctx, cancel := interruptible()
 	defer cancel()
 	var mu sync.Mutex // one line at a time
@@ -95,6 +99,36 @@ func flagGiven(c *call, name string) bool {
 	given := false
 	c.flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
 	return given
+}
+
+// becomeAgent gives up root for the rest of the process: the agent can put links into its log directory, and must not be
+// able to show root's files through root's own eyes.
+func (t *terminal) becomeAgent() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	cfg, err := t.config()
+	if err != nil {
+		return err
+	}
+	agent, err := lookupAgent(cfg)
+	if err != nil || agent.user.UID == 0 || !agent.actor.Switches() {
+		return err
+	}
+	groups := make([]int, len(agent.user.Groups))
+	for i, g := range agent.user.Groups {
+		groups[i] = int(g)
+	}
+	if err := syscall.Setgroups(groups); err != nil {
+		return fmt.Errorf("cannot become %s: %w", cfg.Agent.User, err)
+	}
+	if err := syscall.Setgid(int(agent.user.GID)); err != nil {
+		return fmt.Errorf("cannot become %s: %w", cfg.Agent.User, err)
+	}
+	if err := syscall.Setuid(int(agent.user.UID)); err != nil {
+		return fmt.Errorf("cannot become %s: %w", cfg.Agent.User, err)
+	}
+	return nil
 }
 
 // logDir finds the directory of a log: the running init knows best, the configuration knows when it does not run.

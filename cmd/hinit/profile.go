@@ -343,7 +343,7 @@ func (m *manager) list(only string, asJSON bool) int {
 			continue
 		}
 		row := profileRow{
-			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior(),
+			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: printable(info.State.Prior()),
 			Log: m.cfg.Logs.Dir + "/" + info.Profile.Name + "/current",
 		}
 		for _, s := range st.Services {

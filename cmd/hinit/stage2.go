@@ -49,8 +49,10 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config) error {
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
 	}
 	hooks := boot.ConfiguredHooks(cfg)
-	if h, wanted := boot.RebootstrapHook(c.bootOptions(cfg)); wanted {
-		hooks = append(hooks, h)
+	if !report.Unusable { // it looks at the volume
+		if h, wanted := boot.RebootstrapHook(c.bootOptions(cfg)); wanted {
+			hooks = append(hooks, h)
+		}
 	}
 	scripts, lines := boot.ContInitHooks(boot.ContInitDir, c.agent.actor)
 	for _, l := range lines {
@@ -77,7 +79,7 @@ func (c *container) line(l boot.Line) {
 	if l.Stderr {
 		stream = 2
 	}
-	fmt.Fprintln(c.logs.set.Console(stream), l.Text)
+	fmt.Fprintln(c.logs.set.Console(stream), printable(l.Text))
 	if l.Warning {
 		c.remember(l.Text)
 	}
@@ -125,6 +127,9 @@ func timeline(steps []client.BootStep) string {
 func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	done := make(chan error, 1)
 	go func() {
+		if c.route.Supervise {
+			c.whichProfile()
+		}
 		err := c.reconcile(ctx, cfg)
 		if !c.route.DashboardOnly { // such a container shares its volume with one that has the gateways
 			c.keeper.start(ctx)
@@ -212,6 +217,9 @@ func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	env := *r.c.env.Load()
 	if h.User != "root" {
 		env = withEnv(env, r.c.agentHome(r.cfg))
+	}
+	if cred == nil {
+		env = r.c.trustedPath(env)
 	}
 	u := supervisor.Unit{
 		Name: name, Kind: supervisor.KindHook,

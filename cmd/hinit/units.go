@@ -90,10 +90,14 @@ func (c *container) serviceUnit(cfg *config.Config, s config.Service) (superviso
 	if err != nil {
 		return supervisor.Unit{}, fmt.Errorf("cannot define service %q: %w", s.Name, err)
 	}
+	env := withEnv(*c.env.Load(), c.withHome(s.Env))
+	if cred == nil {
+		env = c.trustedPath(env)
+	}
 	u := supervisor.Unit{
 		Name: s.Name, Kind: supervisor.KindService, Policy: policyOf(s.Restart, s.Stop),
 		Spec: proc.Spec{
-			Argv: s.Command, Env: withEnv(*c.env.Load(), c.withHome(s.Env)), Dir: s.Cwd, Cred: cred, Limits: limits,
+			Argv: s.Command, Env: env, Dir: s.Cwd, Cred: cred, Limits: limits,
 		},
 		Needs: []string{needBoot},
 	}

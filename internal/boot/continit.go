@@ -47,6 +47,8 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []Hook, lines []Line)
 		case err != nil:
 			skip(path, "%v", bare(err))
 		case info.IsDir():
+		case throughAgent(path, agent):
+			skip(path, "it is a link through a directory that the agent's user can write, and root would run what is put there")
 		case !info.Mode().IsRegular(), info.Mode().Perm()&0o111 == 0:
 			skip(path, "it cannot be executed; chmod +x it")
 		case agentCanWrite(path, info, agent):
@@ -56,6 +58,45 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []Hook, lines []Line)
 		}
 	}
 	return hooks, lines
+}
+
+// throughAgent reports whether a script is a link whose target the agent's user could exchange.
+func throughAgent(path string, agent *fsutil.Actor) bool {
+	link, err := os.Lstat(path)
+	if err != nil || link.Mode()&fs.ModeSymlink == 0 || !agent.Switches() {
+		return false
+	}
+	// Every name on the way counts, the links in it too; those that are left after resolving and those that were resolved.
+	for _, way := range []func(string) (string, error){filepath.EvalSymlinks, readlink} {
+		target, err := way(path)
+		if err != nil {
+			return true
+		}
+		for dir := filepath.Dir(target); ; dir = filepath.Dir(dir) {
+			info, err := os.Stat(dir)
+			if err != nil {
+				return true
+			}
+			// In a sticky directory, such as /tmp, the agent can't touch what others have there.
+			sticky := info.Mode()&fs.ModeSticky != 0 && info.Sys().(*syscall.Stat_t).Uid != agent.Identity().UID
+			if !sticky && agentCanWrite(dir, info, agent) {
+				return true
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return false
+}
+
+// readlink returns where a link leads at first, as an absolute path.
+func readlink(path string) (string, error) {
+	target, err := os.Readlink(path)
+	if err == nil && !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(path), target)
+	}
+	return target, err
 }
 
 // agentCanWrite reports whether the agent's user could change a file or its mode. Where hinit itself is not root there is

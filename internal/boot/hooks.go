@@ -68,12 +68,12 @@ func RunHooks(ctx context.Context, hooks []Hook, runner Runner, strict bool, say
 	var phases []Phase
 	for _, h := range hooks {
 		if h.IfExists != "" {
-			if _, err := os.Stat(h.IfExists); errors.Is(err, fs.ErrNotExist) {
+			if !exists(h.IfExists) {
 				continue
 			}
 		}
 		start := time.Now()
-		failure := runHook(ctx, h, runner, say)
+		failure := runHook(ctx, h, runner, say, strict || h.Required)
 		p := Phase{Name: h.Name, Seconds: since(start)}
 		if failure != nil {
 			p.Error = failure.Error()
@@ -89,7 +89,26 @@ func RunHooks(ctx context.Context, hooks []Hook, runner Runner, strict bool, say
 	return phases, nil
 }
 
-func runHook(ctx context.Context, h Hook, runner Runner, say func(Line)) error {
+// existsPatience is how long a hook's condition may take to be looked at.
+const existsPatience = 2 * time.Second
+
+// exists reports whether there is such a file. What can't be looked at, or not in time, counts as there: the hook itself
+// tells what is wrong, within its timeout.
+func exists(path string) bool {
+	found := make(chan error, 1)
+	go func() { // the path may be on a disk that hangs
+		_, err := os.Stat(path)
+		found <- err
+	}()
+	select {
+	case err := <-found:
+		return !errors.Is(err, fs.ErrNotExist)
+	case <-time.After(existsPatience):
+		return true
+	}
+}
+
+func runHook(ctx context.Context, h Hook, runner Runner, say func(Line), fatal bool) error {
 	path := h.Command[0]
 	if h.ContInit {
 		say(Line{Stderr: true, Text: "cont-init: info: running " + path})
@@ -115,6 +134,10 @@ func runHook(ctx context.Context, h Hook, runner Runner, say func(Line)) error {
 	case failure != nil:
 		if err != nil {
 			say(warning(fmt.Sprintf("%s: %v", h.Name, err)))
+		}
+		if fatal {
+			say(warning(h.Name + " failed"))
+			break
 		}
 		say(warning(h.Name + " failed; continuing"))
 	}

@@ -71,11 +71,11 @@ func TestHooks(t *testing.T) {
 		},
 		{
 			name: "required", hooks: []Hook{hook("a", func(h *Hook) { h.Required = true }), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"a": 3}},
-			ran: []string{"a"}, says: []string{"[stage2] Warning: a failed; continuing"}, err: "a required boot step has failed: a: exit code 3",
+			ran: []string{"a"}, says: []string{"[stage2] Warning: a failed"}, err: "a required boot step has failed: a: exit code 3",
 		},
 		{
 			name: "strict", strict: true, hooks: []Hook{hook("a", nil), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"a": 3}},
-			ran: []string{"a"}, says: []string{"[stage2] Warning: a failed; continuing"}, err: "a required boot step has failed: a: exit code 3",
+			ran: []string{"a"}, says: []string{"[stage2] Warning: a failed"}, err: "a required boot step has failed: a: exit code 3",
 		},
 		{
 			name: "scripts", hooks: []Hook{hook("a", func(h *Hook) { h.ContInit = true }), hook("b", func(h *Hook) { h.ContInit = true })},

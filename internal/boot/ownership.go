@@ -36,6 +36,7 @@ const (
 	// pendingName is a file that stands in the data directory while the repair of all of it is under way, so that one that
 	// was interrupted is taken up again: by then the data directory itself no longer tells.
 	pendingName = ".hinit-repair-pending"
+	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
 	// mountPatience is how long the boot waits for a mount among the agent's directories.
 	mountPatience = time.Second
 )
@@ -99,13 +100,17 @@ func (o *owning) homeItself() error {
 	}
 	uid := info.Sys().(*syscall.Stat_t).Uid
 	if uid == o.to.UID {
+		// The agent can't ask for it: it can neither make a file of root's nor write this into one.
 		mark, err := o.root.Lstat(pendingName)
-		o.step.full = err == nil && mark.Sys().(*syscall.Stat_t).Uid == 0 // the agent can't ask for it
+		if err == nil && mark.Sys().(*syscall.Stat_t).Uid == 0 {
+			text, err := o.root.ReadFile(pendingName, int64(len(pendingText)))
+			o.step.full = err == nil && string(text) == pendingText
+		}
 		return nil
 	}
 	o.step.info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
 	// First, or else a crash in between would leave no trace. It stays root's; the agent can remove it all the same.
-	_ = o.root.Replace(pendingName, []byte("hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"), fsutil.ReplaceOptions{Mode: 0o644})
+	_ = o.root.Replace(pendingName, []byte(pendingText), fsutil.ReplaceOptions{Mode: 0o644})
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.cannotChown(o.Home)
 		_ = o.root.Remove(pendingName) // nothing in there could be changed either

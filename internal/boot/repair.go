@@ -53,11 +53,14 @@ func (r Result) String() string {
 	if r.Refused > 0 {
 		fmt.Fprintf(&s, ", %d refused", r.Refused)
 	}
+	if r.Mounts > 0 {
+		fmt.Fprintf(&s, ", %d mounts not entered", r.Mounts)
+	}
 	if r.Stopped != "" {
 		s.WriteString("; stopped early: " + r.Stopped)
 	}
 	for _, c := range r.Culprits[:min(3, len(r.Culprits))] {
-		fmt.Fprintf(&s, "; %s was uid %d's", c.Path, c.UID)
+		fmt.Fprintf(&s, "; %q was uid %d's", c.Path, c.UID)
 		if c.Err != "" {
 			s.WriteString(" and still is: " + c.Err)
 		}

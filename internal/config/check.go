@@ -13,13 +13,22 @@ import (
 // sunPathMax is how long the path of a unix socket may be on Linux: sun_path of unix(7) without its final NUL.
 const sunPathMax = 107
 
-// checkHome refuses a home that is not an absolute path, and the root directory, whose ownership the boot would change.
+// systemDirs are what nobody means by a data directory.
+func systemDirs() []string {
+	return []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
+}
+
+// checkHome refuses a home that is not an absolute path, and the directories of the system, for the boot would change their
+// owner.
 func checkHome(at any) string {
 	if reason := checkAbs(at); reason != "" {
 		return reason
 	}
-	if filepath.Clean(*at.(*string)) == "/" {
+	switch home := filepath.Clean(*at.(*string)); {
+	case home == "/":
 		return "the root directory cannot be the home"
+	case slices.Contains(systemDirs(), home):
+		return home + " is the system's and cannot be the home, which is given to the agent's user"
 	}
 	return ""
 }
