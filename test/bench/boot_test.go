@@ -1,0 +1,280 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	agentID = 10000
+	// manyFiles are on the volume that is not empty, all of them another user's.
+	manyFiles = 200_000
+	// rounds is how often each volume is booted; the median counts.
+	rounds = 9
+	// mostRatio is what is promised: files on the volume do not delay the first gateway.
+	mostRatio = 1.2
+	// patience bounds one boot, and later bounds the repair of all files.
+	patience, later = 30 * time.Second, 10 * time.Minute
+)
+
+// BenchmarkBootForeignFiles measures from the start of the init until the first gateway is running, on a volume that is
+// empty but for two profiles and on one with 200,000 files of another user's below profiles, cron and sessions. It reports
+// both times in milliseconds and their ratio, fails when that is too high, and then waits until all files are the agent's.
+func BenchmarkBootForeignFiles(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("needs root, for a PID namespace and for files of another user")
+	}
+	runtime.LockOSThread() // a container dies with the thread that started it
+	defer runtime.UnlockOSThread()
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") // on a disk, as volumes are
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	empty, full := newVolume(b, dir, "empty"), newVolume(b, dir, "full")
+	full.fill(b, manyFiles)
+	hinit, agent := binaries(b, dir)
+	for _, v := range []*volume{empty, full} {
+		v.hinit, v.agent = hinit, agent
+	}
+	for b.Loop() {
+		measure(b, empty, full)
+	}
+}
+
+func measure(b *testing.B, empty, full *volume) {
+	b.Helper()
+	var took [2][]time.Duration
+	for range rounds {
+		for i, v := range []*volume{empty, full} {
+			v.reset(b)
+			c := v.boot(b)
+			took[i] = append(took[i], c.untilRunning)
+			c.kill()
+		}
+	}
+	onEmpty, onFull := median(took[0]), median(took[1])
+	ratio := float64(onFull) / float64(onEmpty)
+	b.ReportMetric(float64(onEmpty.Microseconds())/1000, "ms/empty")
+	b.ReportMetric(float64(onFull.Microseconds())/1000, "ms/full")
+	b.ReportMetric(ratio, "ratio")
+	b.Logf("first gateway running: empty %v, full %v", took[0], took[1])
+	if ratio > mostRatio {
+		b.Errorf("the first gateway takes %.2f times as long with %d files of another user's, promised is %.1f", ratio, manyFiles, mostRatio)
+	}
+
+	full.reset(b)
+	c := full.boot(b)
+	defer c.kill()
+	begin := time.Now()
+	for {
+		repair := c.repair(b)
+		if repair != nil && repair.Done {
+			if repair.Stopped != "" || repair.Failed > 0 {
+				b.Errorf("the repair ended with %+v", *repair)
+			}
+			b.ReportMetric(repair.Seconds, "s/repair")
+			break
+		}
+		if time.Since(begin) > later {
+			b.Fatalf("the repair is not done: %+v", repair)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if wrong := full.foreign(b); wrong > 0 {
+		b.Errorf("%d files are not the agent's", wrong)
+	}
+}
+
+func median(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)/2]
+}
+
+// volume is a data directory with two profiles.
+type volume struct {
+	dir, home    string
+	hinit, agent string
+}
+
+func newVolume(tb testing.TB, dir, name string) *volume {
+	tb.Helper()
+	v := &volume{dir: filepath.Join(dir, name)}
+	v.home = v.dir + "/data"
+	for _, profile := range []string{"", "/profiles/coder"} {
+		if err := os.MkdirAll(v.home+profile, 0o755); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return v
+}
+
+// fill makes n files, a thousand to a directory.
+func (v *volume) fill(tb testing.TB, n int) {
+	tb.Helper()
+	tops := []string{"profiles/coder/work", "cron/output", "sessions/old"}
+	for i := range n {
+		dir := fmt.Sprintf("%s/%s/%d", v.home, tops[i/1000%len(tops)], i/1000)
+		if i%1000 == 0 {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(fmt.Sprintf("%s/%d", dir, i), nil, 0o644); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// reset makes everything root's, as after a restore or a docker cp, with both gateways wanted.
+func (v *volume) reset(tb testing.TB) {
+	tb.Helper()
+	for _, profile := range []string{"", "/profiles/coder"} {
+		for name, content := range map[string]string{"SOUL.md": "A profile.\n", "gateway_state.json": `{"desired_state":"running"}` + "\n"} {
+			path := v.home + profile + "/" + name
+			_ = os.Remove(path)
+			if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		_ = os.Remove(v.home + profile + "/gateway.pid")
+	}
+	_ = os.Remove(v.home + "/.hinit-repair-pending")
+	if err := filepath.WalkDir(v.home, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, 0, 0)
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	syscall.Sync() // what this has written must not slow down what is measured
+}
+
+// foreign counts what is neither the agent's nor one of the files that are the host's to own.
+func (v *volume) foreign(tb testing.TB) int {
+	tb.Helper()
+	n := 0
+	if err := filepath.WalkDir(v.home, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if info.Sys().(*syscall.Stat_t).Uid != agentID && path != v.home+"/SOUL.md" {
+			n++
+			if n <= 3 {
+				tb.Logf("not the agent's: %s", path)
+			}
+		}
+		return nil
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// booted is a container that has a gateway.
+type booted struct {
+	v            *volume
+	cmd          *exec.Cmd
+	untilRunning time.Duration
+}
+
+// boot starts the init and waits until a gateway says that it is running.
+func (v *volume) boot(tb testing.TB) *booted {
+	tb.Helper()
+	config := fmt.Sprintf(`home: %s
+agent: {user: "%d:%d", binary: %s}
+control: {socket: %s/control.sock}
+boot: {hooks: []}
+`, v.home, agentID, agentID, v.agent, v.dir)
+	if err := os.WriteFile(v.dir+"/hinit.yaml", []byte(config), 0o644); err != nil {
+		tb.Fatal(err)
+	}
+	cmd := container(v.hinit, []string{"HINIT_CONFIG=" + v.dir + "/hinit.yaml", "HERMES_HOME=" + v.home}, "init", "gateway", "run")
+	r, w, err := os.Pipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	w.Close()
+	b := &booted{v: v, cmd: cmd}
+	var said strings.Builder
+	if err := r.SetReadDeadline(begin.Add(patience)); err != nil {
+		tb.Fatal(err)
+	}
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), "gateway of profile") && strings.HasSuffix(lines.Text(), "is running") {
+			b.untilRunning = time.Since(begin)
+			break
+		}
+	}
+	if b.untilRunning == 0 {
+		b.kill()
+		tb.Fatalf("no gateway is running:\n%s", said.String())
+	}
+	_ = r.SetReadDeadline(time.Time{})
+	go func() { // so that the container's console is read until it ends
+		for buffer := make([]byte, 4096); ; {
+			if _, err := r.Read(buffer); err != nil {
+				r.Close()
+				return
+			}
+		}
+	}()
+	return b
+}
+
+// kill ends the container at once: with process 1 everything in it is gone.
+func (b *booted) kill() {
+	_ = b.cmd.Process.Kill()
+	_ = b.cmd.Wait()
+}
+
+type repair struct {
+	Done            bool
+	Changed, Failed int
+	Seconds         float64
+	Stopped         string
+}
+
+// repair asks the init how far it is with the owners.
+func (b *booted) repair(tb testing.TB) *repair {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, b.v.hinit, "status", "--json")
+	cmd.Env = []string{"HINIT_CONFIG=" + b.v.dir + "/hinit.yaml"}
+	out, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("hinit status: %v", err)
+	}
+	var status struct{ Init struct{ Repair *repair } }
+	if err := json.Unmarshal(out, &status); err != nil {
+		tb.Fatal(err)
+	}
+	return status.Init.Repair
+}

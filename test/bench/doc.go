@@ -1,0 +1,7 @@
+// Package bench measures what the project promises in numbers, on the binary as it is shipped, in a PID namespace of its own.
+// Everything is in its tests:
+//
+//	go test -run '^$' -bench Boot -benchtime 1x ./test/bench
+//
+// It needs root, and skips without. It owns no goroutine.
+package bench

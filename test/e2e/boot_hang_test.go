@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// deadMount mounts a FUSE file system on a directory, whose server never answers: whoever asks it for anything hangs until
+// the test is over. The function it returns takes the mount away from this machine; a container that has it keeps it.
+func deadMount(t *testing.T, dir string) (detach func()) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
+	}
+	if err != nil {
+		t.Skip("this machine allows no FUSE mount by hand: ", err) // as root it does; not being root is no fault of CI either
+	}
+	detach = func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }
+	t.Cleanup(func() {
+		unix.Close(fd) // whoever hangs gets an error now
+		detach()
+	})
+	return detach
+}
+
+// TestDeadDirectories has directories on the volume that never answer, as those of a FUSE or NFS server that is gone: the
+// gateways that don't need them start as if they were not there.
+func TestDeadDirectories(t *testing.T) {
+	parallel(t)
+	tests := []struct {
+		name string
+		dead []string
+		said string
+	}{
+		{name: "beside", dead: []string{"elsewhere", "workspace", "profiles/coder/workspace"}, said: "/opt/data/workspace does not answer"},
+		{name: "a profile", dead: []string{"profiles/dead"}, said: "/opt/data/profiles/dead does not answer"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			data := t.TempDir()
+			for name, content := range map[string]string{
+				"SOUL.md": "", "gateway_state.json": `{"desired_state":"running"}`,
+				"profiles/coder/SOUL.md": "", "profiles/coder/gateway_state.json": `{"desired_state":"running"}`,
+				"cron/file": "",
+			} {
+				path := filepath.Join(data, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var detach []func()
+			for _, dir := range tt.dead {
+				detach = append(detach, deadMount(t, filepath.Join(data, dir)))
+			}
+			begin := time.Now()
+			c := start(t, setup{options: []string{"-v", data + ":/opt/data"}}, "sh", "-c", "echo the CMD; exec sleep 1000")
+			for _, f := range detach {
+				f()
+			}
+			c.awaitUp("gateway-default", "gateway-coder")
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("the gateways took %v", took)
+			}
+			c.awaitLines("the CMD\n", tt.said)
+			eventually(t, settle, func() error { return c.ownedBy("hermes", "/opt/data/cron") })
+			c.must("hinit", "restart", "coder")
+			c.must("hinit", "healthcheck")
+			begin = time.Now()
+			mustDocker(t, "stop", c.id)
+			if took := time.Since(begin); took > 8*time.Second {
+				t.Errorf("docker stop took %v", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,253 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRemap asks for other ids of the agent's user: they are what /etc says, the volume can be written with them, and a
+// second boot has nothing left to change (contract, section 2.1, step 3).
+func TestRemap(t *testing.T) {
+	tests := []struct {
+		name      string
+		env       []string
+		uid, gid  string
+		home      string // whose the data directory is, when not theirs: it is given away by the uid only
+		said, not string
+	}{
+		{name: "hermes", env: []string{"HERMES_UID=1000", "HERMES_GID=1000"}, uid: "1000", gid: "1000", said: "[stage2] Changing hermes GID to 1000"},
+		{name: "unraid", env: []string{"PUID=99", "PGID=100"}, uid: "99", gid: "100", said: "[stage2] Changing hermes UID to 99"},
+		{
+			name: "both", env: []string{"HERMES_UID=1001", "PUID=1002", "HERMES_GID=1003", "PGID=1004"},
+			uid: "1001", gid: "1003", not: "1002",
+		},
+		{name: "one of each", env: []string{"HERMES_UID=1001", "HERMES_GID=", "PGID=1004"}, uid: "1001", gid: "1004"},
+		{name: "a group that exists", env: []string{"PGID=65534"}, uid: "10000", gid: "65534", home: "10000:10000"},
+		{name: "not a number", env: []string{"HERMES_UID=me", "PUID=1000", "HERMES_GID=-1"}, uid: "10000", gid: "10000", not: "Changing"},
+		{name: "out of range", env: []string{"PUID=65535", "PGID=0"}, uid: "10000", gid: "10000", not: "Changing"},
+	}
+	const script = `echo "$(id -u):$(id -g) $(id -u hermes):$(id -g hermes)"
+touch /opt/data/written
+stat -c %u:%g /opt/data
+stat -c %u:%g /opt/data/written /opt/data/cron /opt/data/logs/gateways | sort -u`
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			parallel(t)
+			var options []string
+			for _, e := range tt.env {
+				options = append(options, "-e", e)
+			}
+			c := create(t, setup{options: options}, "sh", "-c", script)
+			ids := tt.uid + ":" + tt.gid
+			want := fmt.Sprintf("\n%[1]s %[1]s\n%s\n%[1]s\n", ids, cmp.Or(tt.home, ids))
+			first := c.attach()
+			if first.code != 0 || !strings.HasSuffix(first.out, want) || !strings.Contains(first.out, tt.said) ||
+				tt.not != "" && strings.Contains(first.out, tt.not) {
+				t.Errorf("want %q with %q and without %q: %v", want, tt.said, tt.not, first)
+			}
+			second := c.attach()
+			if second.code != 0 || !strings.HasSuffix(second.out, want) || strings.Contains(second.out, "Changing") || strings.Contains(second.out, "Fixing") {
+				t.Errorf("the second boot: %v", second)
+			}
+		})
+	}
+}
+
+// TestRemapGateway has the ids of a gateway, of what docker exec runs through the shim, and of files from before changed.
+func TestRemapGateway(t *testing.T) {
+	parallel(t)
+	c := start(t, setup{options: []string{"-e", "PUID=1000", "-e", "PGID=1000"}, files: three()}, "gateway", "run")
+	c.awaitUp("gateway-default", "gateway-coder")
+	gateway, _ := c.status().find("gateway-coder")
+	if owner := c.must("stat", "-c", "%u:%g", fmt.Sprintf("/proc/%d", gateway.PID)); owner != "1000:1000" {
+		t.Errorf("the gateway runs as %s", owner)
+	}
+	c.must("hermes", "config", "set", "k", "v")
+	eventually(t, settle, func() error {
+		if left := c.must("find", "/opt/data", "!", "-user", "1000", "!", "-name", "SOUL.md", "!", "-name", "agent.conf"); left != "" {
+			return fmt.Errorf("not the agent's: %s", left)
+		}
+		return nil
+	})
+	mustDocker(t, "restart", c.id)
+	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
+}
+
+// TestRemapRefused wants a uid that is somebody else's: no container is better than one that shares its files with that
+// user.
+func TestRemapRefused(t *testing.T) {
+	parallel(t)
+	r := runOnce(t, []string{"-e", "HERMES_UID=65534"}, "echo", "the CMD was run")
+	if r.code != 1 || strings.Contains(r.out, "the CMD was run") {
+		t.Errorf("want exit code 1 and no CMD: %v", r)
+	}
+	for _, text := range []string{"65534", "nobody", "HERMES_UID", "PUID"} {
+		if !strings.Contains(r.err, text) {
+			t.Errorf("the reason does not have %q: %s", text, r.err)
+		}
+	}
+}
+
+// TestUserFlag is docker run --user: the agent's user may, any other is told what to do instead.
+func TestUserFlag(t *testing.T) {
+	parallel(t)
+	for _, user := range []string{"1000:1000", "65534"} {
+		r := runOnce(t, []string{"--user", user}, "echo", "the CMD was run")
+		if r.code != 1 || strings.Contains(r.out, "the CMD was run") {
+			t.Errorf("want exit code 1 and no CMD: %v", r)
+		}
+		uid, _, _ := strings.Cut(user, ":")
+		for _, text := range []string{
+			"[stage2] ERROR: container started with --user " + uid, "\n[hermes] ERROR: container started with --user " + uid,
+			"HERMES_UID", "HERMES_GID", "PUID", "PGID",
+		} {
+			if !strings.Contains(r.err, text) {
+				t.Errorf("the message does not have %q: %s", text, r.err)
+			}
+		}
+	}
+	for _, user := range []string{"10000:10000", "hermes"} {
+		r := runOnce(t, []string{"--user", user, "-e", "HERMES_UID=1000"}, "sh", "-c", "echo $HOME; touch /opt/data/x && id -u")
+		if r.code != 0 || !strings.HasSuffix(r.out, "\n/opt/data\n10000\n") {
+			t.Errorf("want to be let in as who it is: %v", r)
+		}
+		for _, text := range []string{"started as uid 10000: ", "HERMES_UID has no effect"} {
+			if strings.Count(r.out+r.err, text) != 1 {
+				t.Errorf("want %q once: %v", text, r)
+			}
+		}
+	}
+}
+
+// TestAnyUser is what platforms do that choose the uid themselves: everything works that needs no change of user.
+func TestAnyUser(t *testing.T) {
+	parallel(t)
+	volume := newVolume(t, "chown 12345:0 /volume; chmod 770 /volume")
+	c := start(t, setup{options: []string{
+		"--user", "12345:0", "-e", "HINIT_ALLOW_ANY_UID=1", "-e", "HERMES_GATEWAY_BOOTSTRAP_STATE=running", "-v", volume + ":/opt/data:nocopy",
+	}}, "sleep", "1000")
+	c.awaitUp("gateway-default")
+	c.awaitLog("started as uid 12345, which is not hermes: everything runs as that uid")
+	for _, step := range [][]string{
+		{"hermes", "profile", "create", "coder"},
+		{"hinit", "start", "coder"},
+		{"hinit", "restart", "coder"},
+		{"hinit", "stop", "coder"},
+		{"hinit", "start", "coder"},
+		{"hinit", "healthcheck"},
+		{"hinit", "logs", "coder"},
+	} {
+		c.must(step...)
+	}
+	if left := c.must("find", "/opt/data", "!", "-user", "12345"); left != "" {
+		t.Errorf("not its own: %s", left)
+	}
+	if mode := c.must("stat", "-c", "%a", "/opt/data/gateway_state.json"); mode != "644" {
+		t.Errorf("the state has mode %s", mode)
+	}
+	mustDocker(t, "restart", c.id)
+	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up"})
+}
+
+// TestDockerSocket gives the agent the group of the Docker socket, which dropping root would lose, on each boot once.
+func TestDockerSocket(t *testing.T) {
+	parallel(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	gid := os.Getgid()
+	if os.Geteuid() == 0 {
+		gid = 4321
+		if err := os.Chown(socket, 0, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := create(t, setup{options: []string{"-v", socket + ":/var/run/docker.sock"}}, "sh", "-c", "id -G; id -G hermes; id")
+	r := c.attach()
+	want := fmt.Sprintf("10000 %d\n10000 %[1]d\n", gid)
+	if r.code != 0 || !strings.Contains(r.out, want) || !strings.Contains(r.out, fmt.Sprintf("%d(hostdocker)", gid)) {
+		t.Errorf("want the groups %q: %v", want, r)
+	}
+	for _, line := range []string{
+		fmt.Sprintf("[stage2] Created group hostdocker (GID %d) for Docker socket\n", gid),
+		fmt.Sprintf("[stage2] Added hermes to group hostdocker (GID %d) for /var/run/docker.sock\n", gid),
+	} {
+		if !strings.Contains(r.out, line) {
+			t.Errorf("not said: %s", line)
+		}
+	}
+	again := c.attach()
+	if !strings.Contains(again.out, fmt.Sprintf("[stage2] hermes already in group %d for /var/run/docker.sock\n", gid)) ||
+		strings.Contains(again.out, "Added") || !strings.Contains(again.out, want) {
+		t.Errorf("the second boot: %v", again)
+	}
+
+	c = start(t, setup{options: []string{"-v", socket + ":/var/run/docker.sock"}, files: profile("default", "running")}, "sleep", "1000")
+	c.awaitUp("gateway-default")
+	gateway, _ := c.status().find("gateway-default")
+	if groups := c.must("grep", "^Groups:", fmt.Sprintf("/proc/%d/status", gateway.PID)); !matches(fmt.Sprintf(`\b%d\b`, gid), groups) {
+		t.Errorf("the gateway has %s", groups)
+	}
+}
+
+// TestGraphicsDevices gives the agent the groups of what is in /dev/dri, never root's. The nodes come by a volume, for the
+// machine of a test seldom has such devices.
+func TestGraphicsDevices(t *testing.T) {
+	parallel(t)
+	volume := newVolume(t, `cd /volume
+mknod card0 c 226 0; chgrp 65534 card0
+mknod renderD128 c 226 128; chgrp 4322 renderD128
+mknod renderD129 c 226 129; chgrp 4322 renderD129
+mknod card1 c 226 1`)
+	c := create(t, setup{options: []string{"-v", volume + ":/dev/dri"}}, "sh", "-c", "id -G; grep hermes /etc/group")
+	r := c.attach()
+	for _, text := range []string{
+		"[stage2] Added hermes to group nogroup (GID 65534) for /dev/dri/card0\n", // by the name it has
+		"(GID 4322) for /dev/dri/renderD128\n",
+		"nogroup:x:65534:hermes\n", ":4322:hermes\n",
+	} {
+		if !strings.Contains(r.out, text) {
+			t.Errorf("no %q: %v", text, r)
+		}
+	}
+	groups := ""
+	for line := range strings.Lines(r.out) {
+		if strings.HasPrefix(line, "10000 ") {
+			groups = " " + strings.TrimSpace(line) + " "
+		}
+	}
+	if !strings.Contains(groups, " 65534 ") || !strings.Contains(groups, " 4322 ") || strings.Contains(groups, " 0 ") ||
+		strings.Count(r.out, ":4322:") != 1 {
+		t.Errorf("the groups are %q: %v", groups, r)
+	}
+	if again := c.attach(); again.code != 0 || strings.Contains(again.out, "group ") || !strings.Contains(again.out, ":4322:hermes\n") {
+		t.Errorf("the second boot: %v", again)
+	}
+}
+
+// TestReadOnlyPasswd cannot change /etc/passwd: the ids are right where the kernel counts them, and a line says the rest.
+func TestReadOnlyPasswd(t *testing.T) {
+	parallel(t)
+	volume := newVolume(t, "")
+	r := runOnce(t, []string{"--read-only", "--tmpfs", "/run", "-e", "HERMES_UID=1234", "-e", "HERMES_GID=1235", "-v", volume + ":/opt/data"},
+		"sh", "-c", "touch /opt/data/x; stat -c %u:%g /opt/data/x /opt/data/logs; id -u hermes")
+	if r.code != 0 || !strings.HasSuffix(r.out, "\n1234:1235\n1234:1235\n10000\n") {
+		t.Errorf("want files of 1234:1235: %v", r)
+	}
+	for _, text := range []string{
+		`read-only file system: the agent runs with the ids 1234:1235, but tools that read /etc show others`,
+		"the root file system is read-only: /etc/passwd keeps the ids of the image",
+	} {
+		if strings.Count(r.out+r.err, text) != 1 {
+			t.Errorf("want %q once: %v", text, r)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sameOwners compares owners and modes.
+func sameOwners(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	for _, path := range slices.Sorted(maps.Keys(want)) {
+		if got[path] != want[path] {
+			t.Errorf("%s is %s, want %s", path, got[path], want[path])
+		}
+	}
+}
+
+// TestTopLevelFiles has files of root's beside each other in the data directory: those on the list become the agent's, others
+// are the host's, and no link is followed (contract, section 2.1, steps 7 to 9).
+func TestTopLevelFiles(t *testing.T) {
+	parallel(t)
+	c := create(t, setup{}, "gateway", "run")
+	c.lay(
+		entry{name: "/opt/data/auth.json", content: "{}", mode: 0o600},
+		entry{name: "/opt/data/.env", content: "API_SERVER_KEY=k\n", mode: 0o644},
+		entry{name: "/opt/data/state.db", mode: 0o600},
+		entry{name: "/opt/data/gateway_state.json", content: "{}", mode: 0o600},
+		entry{name: "/opt/data/gateway.lock", mode: 0o600},
+		entry{name: "/opt/data/config.yaml", content: "a: b\n", mode: 0o666},
+		entry{name: "/opt/data/host_secret.json", content: "secret", mode: 0o600},
+		entry{name: "/opt/data/workspace/"}, entry{name: "/opt/data/workspace/of-the-host", content: "secret"},
+		entry{name: "/opt/data/response_store.db", link: "host_secret.json"},
+		entry{name: "/opt/data/processes.json", link: "/etc/secret"},
+		entry{name: "/opt/data/pairing", link: "/etc/secrets"},
+		entry{name: "/etc/secret", content: "secret", mode: 0o600},
+		entry{name: "/etc/secrets/"}, entry{name: "/etc/secrets/s", content: "secret", mode: 0o600},
+	)
+	c.start()
+	c.awaitUp("gateway-default")
+	sameOwners(t, c.owners(
+		"/opt/data/auth.json", "/opt/data/.env", "/opt/data/state.db", "/opt/data/gateway_state.json", "/opt/data/gateway.lock",
+		"/opt/data/config.yaml", "/opt/data/host_secret.json", "/opt/data/workspace/of-the-host", "/opt/data/response_store.db",
+		"/etc/secret", "/etc/secrets", "/etc/secrets/s",
+	), map[string]string{
+		"/opt/data/auth.json": "hermes:hermes 600", "/opt/data/.env": "hermes:hermes 600", "/opt/data/state.db": "hermes:hermes 600",
+		"/opt/data/gateway.lock": "hermes:hermes 600", "/opt/data/config.yaml": "hermes:hermes 640",
+		"/opt/data/host_secret.json": "root:root 600", "/opt/data/workspace/of-the-host": "root:root 644",
+		"/opt/data/response_store.db": "root:root 777",
+		"/etc/secret":                 "root:root 600", "/etc/secrets": "root:root 755", "/etc/secrets/s": "root:root 600",
+	})
+	if owner := c.owners("/opt/data/gateway_state.json")["/opt/data/gateway_state.json"]; !strings.HasPrefix(owner, "hermes:hermes ") {
+		t.Errorf("the state is %s", owner)
+	}
+	c.awaitLines(
+		"[stage2] Warning: refusing chown through symlinked path /opt/data/response_store.db — continuing",
+		"[stage2] Warning: refusing chown through symlinked path /opt/data/processes.json — continuing",
+		"[stage2] Warning: refusing recursive chown through symlinked path /opt/data/pairing — continuing",
+	)
+}
+
+// TestBootstrapState seeds the wish that a gateway run into a new volume (contract, section 2.1, step 17).
+func TestBootstrapState(t *testing.T) {
+	parallel(t)
+	const variable = "HERMES_GATEWAY_BOOTSTRAP_STATE="
+	c := start(t, setup{options: []string{"-e", variable + "running"}}, "sleep", "1000")
+	c.awaitUp("gateway-default")
+	sameOwners(t, c.owners("/opt/data/gateway_state.json"), map[string]string{"/opt/data/gateway_state.json": "hermes:hermes 644"})
+	if log := c.must("cat", "/opt/data/logs/container-boot.log"); !strings.Contains(log, "profile=default prior_state=running action=started") {
+		t.Errorf("boot log: %s", log)
+	}
+
+	const look = "sleep 0.3; ps -o args | grep -c '[g]ateway run'; ls /opt/data/gateway_state.json"
+	for _, options := range [][]string{nil, {"-e", variable + "stopped"}, {"-e", variable + "Running"}, {"-e", variable + "1"}, {"-e", variable}} {
+		if r := runOnce(t, options, "sh", "-c", look); !strings.HasSuffix(r.out, "\n0\n") || !strings.Contains(r.err, "No such file") {
+			t.Errorf("with %q: %v", options, r)
+		}
+	}
+
+	r := create(t, setup{
+		options: []string{"-e", variable + "running"}, files: profile("default", "stopped"),
+	}, "cat", "/opt/data/gateway_state.json").attach()
+	if !strings.Contains(r.out, `"desired_state":"stopped"`) {
+		t.Errorf("a state that was there was overwritten: %v", r)
+	}
+}
+
+// TestBootstrapStateLink is the same with a link in the place of the file: nothing is written through it.
+func TestBootstrapStateLink(t *testing.T) {
+	parallel(t)
+	c := create(t, setup{options: []string{"-e", "HERMES_GATEWAY_BOOTSTRAP_STATE=running", "-e", "HERMES_AUTH_JSON_BOOTSTRAP=secret"}},
+		"sh", "-c", "ls -l /opt/data; ls /opt/data/outside /etc/outside")
+	c.lay(
+		entry{name: "/opt/data/gateway_state.json", link: "outside"},
+		entry{name: "/opt/data/auth.json", link: "/etc/outside"},
+	)
+	r := c.attach()
+	for _, text := range []string{"gateway_state.json -> outside", "auth.json -> /etc/outside"} {
+		if !strings.Contains(r.out, text) {
+			t.Errorf("no %q: %v", text, r)
+		}
+	}
+	if strings.Count(r.err, "No such file or directory") != 2 {
+		t.Errorf("the targets were made: %v", r)
+	}
+	for _, name := range []string{"gateway_state.json", "auth.json"} {
+		if !strings.Contains(r.out+r.err, "refusing seed through symlinked path /opt/data/"+name) {
+			t.Errorf("not refused: %s", name)
+		}
+	}
+}
+
+// TestSeeds boots with a new volume and then with what a user has made of it (contract, section 2.1, steps 10 to 16).
+func TestSeeds(t *testing.T) {
+	parallel(t)
+	const auth = "{\"token\": \"a 'b' $c\"}"
+	c := create(t, setup{
+		options: []string{"-e", "HERMES_AUTH_JSON_BOOTSTRAP=" + auth},
+		files: map[string]string{
+			"/opt/hermes/.env.example":            "# keys\nAPI_SERVER_KEY=\nOTHER=1\n",
+			"/opt/hermes/cli-config.yaml.example": "model: example\n",
+			"/opt/hermes/docker/SOUL.md":          "Kind.\n",
+			"/opt/data/.install_method":           " docker\n",
+		},
+	}, "sleep", "1000")
+	c.start()
+	c.awaitStates(map[string]string{"gateway-default": "down"})
+	files := map[string]string{
+		"/opt/data/.env": "hermes:hermes 600", "/opt/data/config.yaml": "hermes:hermes 640", "/opt/data/SOUL.md": "hermes:hermes 644",
+		"/opt/data/auth.json": "hermes:hermes 600",
+	}
+	for _, dir := range strings.Fields("cron sessions logs logs/gateways hooks memories skills skins plans workspace home pairing platforms/pairing") {
+		files["/opt/data/"+dir] = "hermes:hermes 755"
+	}
+	sameOwners(t, c.owners(slices.Sorted(maps.Keys(files))...), files)
+	if got := c.must("cat", "/opt/data/auth.json"); got != auth {
+		t.Errorf("the credentials are %q", got)
+	}
+	env := c.must("cat", "/opt/data/.env")
+	if !matches(`^# keys\nOTHER=1\nAPI_SERVER_KEY=[0-9a-f]{64}$`, env) {
+		t.Errorf(".env is %q", env)
+	}
+	for path, want := range map[string]string{"config.yaml": "model: example", "SOUL.md": "Kind."} {
+		if got := c.must("cat", "/opt/data/"+path); got != want {
+			t.Errorf("%s is %q", path, got)
+		}
+	}
+	if r := c.exec("test", "-e", "/opt/data/.install_method"); r.code == 0 {
+		t.Error("the install stamp is still there")
+	}
+	c.must("test", "-e", "/opt/hermes/.install_method")
+
+	c.must("sh", "-ec", `cd /opt/data
+echo mine >auth.json
+echo mine >config.yaml
+rm SOUL.md; mkdir skills/mine
+chmod 666 .env; chown root auth.json
+echo pip >.install_method`)
+	mustDocker(t, "restart", c.id)
+	c.awaitStates(map[string]string{"gateway-default": "down"})
+	sameOwners(t, c.owners(slices.Sorted(maps.Keys(files))...), files)
+	for path, want := range map[string]string{"auth.json": "mine", "config.yaml": "mine", "SOUL.md": "Kind.", ".install_method": "pip", ".env": env} {
+		if got := c.must("cat", "/opt/data/"+path); got != want {
+			t.Errorf("after the second boot %s is %q", path, got)
+		}
+	}
+}
+
+// TestAuthHome keeps the credentials somewhere else, or nowhere when that can't be meant (contract, section 2.1, step 16).
+func TestAuthHome(t *testing.T) {
+	parallel(t)
+	const look = "cat /opt/data/auth.json; stat -c '%U %a' $HERMES_AUTH_HOME/auth.json; cat $HERMES_AUTH_HOME/auth.json; readlink /opt/data/link"
+	tests := []struct {
+		dir  string
+		out  string
+		said string
+	}{
+		{dir: "/opt/data/keys/deep", out: "hermes 600\nsecret"},
+		{dir: "relative", said: `HERMES_AUTH_HOME="relative" is not an absolute directory: auth.json is seeded nowhere`},
+		{dir: "/", said: `HERMES_AUTH_HOME="/" is not an absolute directory`},
+		{dir: "/opt/data/link", said: "refusing seed through symlinked path /opt/data/link/auth.json", out: "/etc/keys\n"},
+	}
+	for _, tt := range tests {
+		c := create(t, setup{options: []string{"-e", "HERMES_AUTH_HOME=" + tt.dir, "-e", "HERMES_AUTH_JSON_BOOTSTRAP=secret"}}, "sh", "-c", look)
+		c.lay(entry{name: "/etc/keys/", owner: 10000})
+		if tt.dir == "/opt/data/link" {
+			c.lay(entry{name: "/opt/data/link", link: "/etc/keys"})
+		}
+		r := c.attach()
+		_, out, _ := strings.Cut(r.out, "action=registered\n")
+		if out != tt.out || !strings.Contains(r.out, tt.said) || !strings.Contains(r.err, "can't open '/opt/data/auth.json'") {
+			t.Errorf("with %q want %q, %q and no credentials in the data directory: %v", tt.dir, tt.out, tt.said, r)
+		}
+	}
+}
+
+// TestHomeOverride has another HOME than the data directory, which hinit makes and gives to the agent (contract, section
+// 2.1 and 3). The directory of docker run -w stays.
+func TestHomeOverride(t *testing.T) {
+	parallel(t)
+	c := start(t, setup{
+		options: []string{"-e", "HERMES_REAL_HOME=/home/deep/me", "-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1", "-w", "/tmp"},
+		files:   profile("default", "running"),
+	}, "sh", "-c", "echo $HOME; pwd; touch ~/written && exec sleep 1000")
+	c.awaitUp("gateway-default", "dashboard")
+	c.awaitLog("\n/home/deep/me\n/tmp\n")
+	for _, name := range []string{"gateway-default", "dashboard"} {
+		s, _ := c.status().find(name)
+		if env := c.environ(s.PID); !strings.Contains(env, "\nHOME=/home/deep/me\n") || !strings.Contains(env, "\nHERMES_HOME=/opt/data\n") {
+			t.Errorf("%s has %s", name, env)
+		}
+	}
+	sameOwners(t, c.owners("/home/deep/me", "/home/deep"), map[string]string{"/home/deep/me": "hermes:hermes 755", "/home/deep": "root:root 755"})
+	c.must("test", "-O", "/home/deep")
+	if r := c.execAs([]string{"-u", "hermes"}, "test", "-f", "/home/deep/me/written"); r.code != 0 {
+		t.Error(r)
+	}
+
+	// A data directory of another place, with parents that are missing.
+	r := runOnce(t, []string{"-e", "HERMES_HOME=/home/hermes/.hermes"}, "sh", "-c", "echo $HOME; pwd; stat -c %U $HERMES_HOME $HERMES_HOME/cron")
+	if r.code != 0 || !strings.HasSuffix(r.out, "\n/home/hermes/.hermes\n/opt/hermes\nhermes\nhermes\n") {
+		t.Errorf("another data directory: %v", r)
+	}
+}
+
+// TestRepair finds files of root's among the agent's: what a gateway needs is right before it starts, the rest soon after,
+// and what is not the agent's is left alone (contract, section 2.1, steps 5 and 6).
+func TestRepair(t *testing.T) {
+	parallel(t)
+	c := start(t, setup{files: three()}, "gateway", "run")
+	c.awaitUp("gateway-default", "gateway-coder")
+	c.must("sh", "-ec", `cd /opt/data
+mkdir -p profiles/coder/deep/er cron/jobs platforms/pairing
+touch profiles/coder/deep/er/file cron/jobs/file platforms/pairing/file cron/state workspace/of-the-host sessions/of-the-host
+ln -s /etc/passwd cron/link
+chown root:root profiles/coder profiles/coder/gateway_state.json profiles/coder/gateway.lock logs/gateways
+chmod 600 profiles/coder/gateway_state.json
+chmod 700 profiles/coder/deep/er`)
+	mustDocker(t, "restart", c.id)
+	c.awaitUp("gateway-default", "gateway-coder")
+	eventually(t, settle, func() error {
+		return c.ownedBy("hermes", "/opt/data/profiles", "/opt/data/cron", "/opt/data/platforms", "/opt/data/logs")
+	})
+	sameOwners(t, c.owners("/etc/passwd", "/opt/data/workspace/of-the-host", "/opt/data/sessions/of-the-host", "/opt/data/profiles/coder/deep/er"),
+		map[string]string{
+			"/etc/passwd": "root:root 644", "/opt/data/workspace/of-the-host": "root:root 644", "/opt/data/sessions/of-the-host": "root:root 644",
+			"/opt/data/profiles/coder/deep/er": "hermes:hermes 700",
+		})
+	eventually(t, settle, func() error {
+		for _, text := range []string{"files and directories given to the agent's user", "/opt/data/"} {
+			if r := c.exec("hinit", "events"); !strings.Contains(r.out, text) {
+				return fmt.Errorf("the events do not have %q: %v", text, r)
+			}
+		}
+		return nil
+	})
+
+	// The data directory itself is somebody else's: everything that is the agent's is looked through, and only that.
+	mustDocker(t, "stop", c.id)
+	mustDocker(t, "run", "--rm", "--label", runLabel, "--volumes-from", c.id, "--entrypoint", "/bin/sh", need(t), "-ec",
+		"cd /opt/data; mkdir of-the-host; touch of-the-host/file host_secret.json; chown -R 0:0 .")
+	c.start()
+	c.awaitUp("gateway-default", "gateway-coder")
+	c.awaitLog("[stage2] Fixing ownership of /opt/data (targeted) to hermes (10000)\n")
+	eventually(t, settle, func() error {
+		left := strings.Fields(c.must("find", "/opt/data", "!", "-user", "hermes"))
+		slices.Sort(left)
+		want := []string{
+			"/opt/data/SOUL.md", "/opt/data/agent.conf", "/opt/data/host_secret.json", "/opt/data/of-the-host", "/opt/data/of-the-host/file",
+		}
+		if !slices.Equal(left, want) {
+			return fmt.Errorf("root has %v, want %v", left, want)
+		}
+		return nil
+	})
+	if repair := c.status().Init.Repair; repair == nil || !repair.Done || repair.Changed == 0 || repair.Failed != 0 {
+		t.Errorf("the status has %+v", repair)
+	}
+}

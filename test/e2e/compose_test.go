@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// compose runs docker compose, or its predecessor, on docker/compose.yaml.
+func compose(t *testing.T, env []string, args ...string) result {
+	t.Helper()
+	dir, err := makeContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := []string{"docker-compose"}
+	if docker("compose", "version").code == 0 {
+		program = []string{"docker", "compose"}
+	} else if _, err := exec.LookPath("docker-compose"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("there is neither docker compose nor docker-compose")
+		}
+		t.Skip("there is neither docker compose nor docker-compose")
+	}
+	args = append(append(program, "-p", "hinit-e2e-"+runID, "-f", filepath.Join(dir, "docker", "compose.yaml")), args...)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	r := command(cmd)
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	return r
+}
+
+// TestCompose is "make up" and "make down", under another name and port.
+func TestCompose(t *testing.T) {
+	parallel(t)
+	port := freePort(t)
+	name := "hinit-e2e-" + runID + "-compose"
+	env := []string{"HINIT_NAME=" + name, "HINIT_DASHBOARD_PORT=" + port, "ARCH=" + runtime.GOARCH}
+	t.Cleanup(func() {
+		compose(t, env, "down", "-v", "--rmi", "all")
+		if r := docker("inspect", name); r.code == 0 {
+			t.Errorf("the container is still there after down: %v", r)
+		}
+		if r := docker("volume", "inspect", name+"-data"); r.code == 0 {
+			t.Errorf("the volume is still there after down -v: %v", r)
+		}
+	})
+	compose(t, env, "up", "-d", "--build")
+	c := &container{t: t, id: name}
+	c.awaitUp("gateway-default", "dashboard")
+	var grace struct {
+		StopTimeout   int
+		RestartPolicy struct{ Name string }
+		Health        struct{ Test []string }
+	}
+	if err := json.Unmarshal([]byte(c.inspect(`{"StopTimeout":{{json .Config.StopTimeout}},"RestartPolicy":{{json .HostConfig.RestartPolicy}},"Health":{{json .Config.Healthcheck}}}`)), &grace); err != nil {
+		t.Fatal(err)
+	}
+	if grace.StopTimeout != 15 || grace.RestartPolicy.Name != "unless-stopped" || strings.Join(grace.Health.Test, " ") != "CMD hinit healthcheck" {
+		t.Errorf("%+v", grace)
+	}
+	c.must("hinit", "healthcheck")
+	eventually(t, settle, func() error { // from the host
+		reply, err := http.Get("http://127.0.0.1:" + port + "/api/status")
+		if err != nil {
+			return err
+		}
+		defer reply.Body.Close()
+		body, err := io.ReadAll(reply.Body)
+		if err == nil && !strings.Contains(string(body), `"auth_required":true`) {
+			err = fmt.Errorf("the dashboard says %s", body)
+		}
+		return err
+	})
+	for _, profile := range []string{"coder", "writer"} {
+		c.must("hermes", "profile", "create", profile)
+	}
+	c.must("hinit", "start", "coder", "writer")
+	c.must("hinit", "stop", "writer")
+
+	// A new container on the old volume, as after an update of the image.
+	compose(t, env, "up", "-d", "--force-recreate")
+	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
+	compose(t, env, "stop")
+	if code := c.inspect("{{.State.ExitCode}}"); code != "0" {
+		t.Errorf("stopped with exit code %s", code)
+	}
+	compose(t, env, "start")
+	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
+}
+
+// freePort is a port of 127.0.0.1 that nobody uses now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

@@ -1,0 +1,438 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os/exec"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// settle bounds what takes well under a second on an idle machine. It is long because tests share busy ones.
+const settle = 20 * time.Second
+
+// A container is one of the test's own, removed with its volumes at the test's end.
+type container struct {
+	t  *testing.T
+	id string
+}
+
+// A setup is what a container is made from besides its command.
+type setup struct {
+	options []string          // of docker create
+	files   map[string]string // put into it before the start; below /opt/data they belong to hermes
+	image   string            // default: the demo
+}
+
+// runOnce is docker run --rm.
+func runOnce(t *testing.T, options []string, cmd ...string) result {
+	t.Helper()
+	args := append([]string{"run", "--rm", "--label", runLabel}, options...)
+	return docker(append(append(args, need(t)), cmd...)...)
+}
+
+// create makes a container and does not start it.
+func create(t *testing.T, s setup, cmd ...string) *container {
+	t.Helper()
+	if s.image == "" {
+		s.image = need(t)
+	}
+	args := append([]string{"create", "--label", runLabel}, s.options...)
+	c := &container{t: t, id: mustDocker(t, append(append(args, s.image), cmd...)...)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, stderr := c.logs()
+			t.Logf("container %.12s, stdout:\n%s\nstderr:\n%s", c.id, tail(out), tail(stderr))
+		}
+		mustDocker(t, "rm", "-fv", c.id)
+	})
+	if len(s.files) > 0 {
+		c.put(s.files)
+	}
+	return c
+}
+
+// start makes a container and starts it.
+func start(t *testing.T, s setup, cmd ...string) *container {
+	t.Helper()
+	c := create(t, s, cmd...)
+	c.start()
+	return c
+}
+
+func (c *container) start() {
+	c.t.Helper()
+	mustDocker(c.t, "start", c.id)
+}
+
+// put writes files into the container, running or not, with the directories they are in.
+func (c *container) put(files map[string]string) {
+	c.t.Helper()
+	var entries []entry
+	made := map[string]bool{"/": true, "/opt": true, "/etc": true}
+	owner := func(name string) int {
+		if strings.HasPrefix(name, "/opt/data") {
+			return 10000
+		}
+		return 0
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		var parents []string
+		for dir := path.Dir(name); !made[dir]; dir = path.Dir(dir) {
+			made[dir] = true
+			parents = append(parents, dir)
+		}
+		for _, dir := range slices.Backward(parents) {
+			entries = append(entries, entry{name: dir + "/", owner: owner(dir)})
+		}
+		entries = append(entries, entry{name: name, content: files[name], owner: owner(name)})
+	}
+	c.lay(entries...)
+}
+
+// An entry is what lay puts into a container.
+type entry struct {
+	name    string // a directory when it ends in a slash
+	content string
+	link    string // makes it a symbolic link to this
+	mode    int64  // default: 0644, or 0755 for a directory
+	owner   int    // uid and gid
+}
+
+// lay writes files into the container exactly as they are described, and makes no directory by itself.
+func (c *container) lay(entries ...entry) {
+	c.t.Helper()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, e := range entries {
+		h := tar.Header{
+			Name: strings.TrimPrefix(e.name, "/"), Typeflag: tar.TypeReg, Mode: cmp.Or(e.mode, 0o644), Uid: e.owner, Gid: e.owner,
+			Size: int64(len(e.content)), ModTime: time.Now(),
+		}
+		switch {
+		case e.link != "":
+			h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
+		case strings.HasSuffix(e.name, "/"):
+			h.Typeflag, h.Mode = tar.TypeDir, cmp.Or(e.mode, 0o755)
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			c.t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(e.content)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "docker", "cp", "-", c.id+":/")
+	cmd.Stdin = &archive
+	if r := command(cmd); r.code != 0 {
+		c.t.Fatal(r)
+	}
+}
+
+// attach starts the container and waits for its end.
+func (c *container) attach() result { return docker("start", "--attach", c.id) }
+
+// newVolume makes a data volume and has a script put things into it, as root, below /volume. It is removed with everything
+// else of the run.
+func newVolume(t *testing.T, script string) string {
+	t.Helper()
+	volume := mustDocker(t, "volume", "create", "--label", runLabel)
+	if script != "" {
+		mustDocker(t, "run", "--rm", "--label", runLabel, "-v", volume+":/volume", "--entrypoint", "/bin/sh", need(t), "-ec", script)
+	}
+	return volume
+}
+
+// awaitLines waits until docker logs has all of these texts, on either stream.
+func (c *container) awaitLines(texts ...string) {
+	c.t.Helper()
+	for _, text := range texts {
+		c.awaitLog(text)
+	}
+}
+
+// ownedBy reports what in these directories is not a user's.
+func (c *container) ownedBy(user string, dirs ...string) error {
+	r := c.exec(slices.Concat([]string{"find"}, dirs, []string{"!", "-user", user})...)
+	if r.code != 0 || r.out != "" {
+		return fmt.Errorf("not %s's: %v", user, r)
+	}
+	return nil
+}
+
+// owners is who the files belong to and their modes: "hermes:hermes 600" each.
+func (c *container) owners(paths ...string) map[string]string {
+	c.t.Helper()
+	found := map[string]string{}
+	for line := range strings.Lines(c.must(append([]string{"stat", "-c", "%n %U:%G %a"}, paths...)...)) {
+		name, owner, _ := strings.Cut(strings.TrimSpace(line), " ")
+		found[name] = owner
+	}
+	return found
+}
+
+// environ is the environment of a process of the agent's.
+func (c *container) environ(pid int) string {
+	c.t.Helper()
+	r := c.execAs([]string{"-u", "hermes"}, "sh", "-c", fmt.Sprintf("tr '\\0' '\\n' </proc/%d/environ", pid))
+	if r.code != 0 {
+		c.t.Fatal(r)
+	}
+	return "\n" + r.out
+}
+
+// exec is docker exec.
+func (c *container) exec(cmd ...string) result {
+	return docker(append([]string{"exec", c.id}, cmd...)...)
+}
+
+// execAs is docker exec with options, such as -u hermes.
+func (c *container) execAs(options []string, cmd ...string) result {
+	return docker(slices.Concat([]string{"exec"}, options, []string{c.id}, cmd)...)
+}
+
+// must is exec for what has to work. It returns the trimmed standard output.
+func (c *container) must(cmd ...string) string {
+	c.t.Helper()
+	r := c.exec(cmd...)
+	if r.code != 0 {
+		c.t.Fatal(r)
+	}
+	return strings.TrimSpace(r.out)
+}
+
+// logs is docker logs.
+func (c *container) logs() (out, stderr string) {
+	r := docker("logs", c.id)
+	return r.out, r.err
+}
+
+// awaitLog waits until docker logs has a text, on either stream.
+func (c *container) awaitLog(text string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		if out, stderr := c.logs(); !strings.Contains(out+stderr, text) {
+			return fmt.Errorf("docker logs has no %q", text)
+		}
+		return nil
+	})
+}
+
+// inspect is docker inspect with a format.
+func (c *container) inspect(format string) string {
+	c.t.Helper()
+	return mustDocker(c.t, "inspect", "--format", format, c.id)
+}
+
+// exitCode waits for the end of the container.
+func (c *container) exitCode() int {
+	c.t.Helper()
+	code, err := strconv.Atoi(mustDocker(c.t, "wait", c.id))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return code
+}
+
+// A service is what a test wants to know of one of "hinit status --json".
+type service struct {
+	Name, State, Want string
+	PID               int
+	Restarts          int
+	Ready             bool
+	CrashLoop         bool `json:"crash_loop"`
+	LastExit          *struct {
+		Code   *int
+		Signal *int
+		Cause  string
+		Tail   []string
+	} `json:"last_exit"`
+}
+
+// A status is what a test wants to know of "hinit status --json".
+type status struct {
+	Init struct {
+		PID       int
+		Subreaper bool
+		Orphans   int
+		Warnings  []string
+		Boot      []struct{ Name, Error string }
+		Repair    *struct {
+			Done            bool
+			Changed, Failed int
+		}
+	}
+	Services []service
+}
+
+func (s status) find(name string) (service, bool) {
+	i := slices.IndexFunc(s.Services, func(s service) bool { return s.Name == name })
+	if i < 0 {
+		return service{}, false
+	}
+	return s.Services[i], true
+}
+
+// set is the services with their states, for messages and comparisons.
+func (s status) set() map[string]string {
+	states := map[string]string{}
+	for _, s := range s.Services {
+		states[s.Name] = s.State
+	}
+	return states
+}
+
+// look asks for the status and tells what went wrong.
+func (c *container) look() (status, error) {
+	var s status
+	r := c.exec("hinit", "status", "--json")
+	if r.code != 0 {
+		return s, fmt.Errorf("%v", r)
+	}
+	return s, json.Unmarshal([]byte(r.out), &s)
+}
+
+func (c *container) status() status {
+	c.t.Helper()
+	s, err := c.look()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}
+
+// await waits until a service is as wished.
+func (c *container) await(name, wish string, ok func(service) bool) service {
+	c.t.Helper()
+	var found service
+	eventually(c.t, settle, func() error {
+		st, err := c.look()
+		if err != nil {
+			return err
+		}
+		s, there := st.find(name)
+		if !there || !ok(s) {
+			return fmt.Errorf("%s is not %s: %+v", name, wish, st.Services)
+		}
+		found = s
+		return nil
+	})
+	return found
+}
+
+// awaitUp waits until services are up and, when gateways, ready.
+func (c *container) awaitUp(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		c.await(name, "up", func(s service) bool {
+			return s.State == "up" && (s.Ready || !strings.HasPrefix(name, "gateway-"))
+		})
+	}
+}
+
+// awaitStates waits until the gateways are these, in these states, and no others.
+func (c *container) awaitStates(want map[string]string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		st, err := c.look()
+		if err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for name, state := range st.set() {
+			if strings.HasPrefix(name, "gateway-") {
+				got[name] = state
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return fmt.Errorf("the gateways are %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// A process is a line of ps in the container.
+type process struct {
+	pid, ppid int
+	state     string
+	args      string
+}
+
+// processes lists what runs in the container, without the listing itself.
+func (c *container) processes() []process {
+	c.t.Helper()
+	var all []process
+	for line := range strings.Lines(c.must("ps", "-o", "pid,ppid,stat,args")) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[0] == "PID" || strings.HasPrefix(strings.Join(f[3:], " "), "ps -o") {
+			continue
+		}
+		pid, _ := strconv.Atoi(f[0])
+		ppid, _ := strconv.Atoi(f[1])
+		all = append(all, process{pid, ppid, f[2], strings.Join(f[3:], " ")})
+	}
+	return all
+}
+
+// matching returns the processes whose command line has a match.
+func (c *container) matching(pattern string) []process {
+	c.t.Helper()
+	re := regexp.MustCompile(pattern)
+	return slices.DeleteFunc(c.processes(), func(p process) bool { return !re.MatchString(p.args) })
+}
+
+// gone reports an error while a process lives.
+func (c *container) gone(pid int) error {
+	if r := c.exec("test", "-e", fmt.Sprintf("/proc/%d", pid)); r.code == 0 {
+		return fmt.Errorf("process %d is still there", pid)
+	}
+	return nil
+}
+
+// profile is the files of a profile whose gateway is wanted as said, with knobs for the example agent.
+func profile(name, desired string, knobs ...string) map[string]string {
+	home := "/opt/data/"
+	if name != "default" {
+		home += "profiles/" + name + "/"
+	}
+	files := map[string]string{home + "SOUL.md": "A test.\n", home + "agent.conf": strings.Join(knobs, "\n") + "\n"}
+	if desired != "" {
+		files[home+"gateway_state.json"] = fmt.Sprintf(`{"gateway_state":%q,"desired_state":%[1]q}`+"\n", desired)
+	}
+	return files
+}
+
+// together joins sets of files.
+func together(sets ...map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, set := range sets {
+		maps.Copy(all, set)
+	}
+	return all
+}
+
+// tail is the end of a long text.
+func tail(s string) string {
+	if len(s) > 4000 {
+		return "…" + s[len(s)-4000:]
+	}
+	return s
+}
+
+// matches reports whether a regular expression has a match.
+func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }

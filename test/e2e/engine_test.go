@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// patience bounds one call of the docker command, other than a build.
+const patience = 90 * time.Second
+
+// A result is what one command has said and how it ended.
+type result struct {
+	args     []string
+	out, err string
+	code     int // -1: it could not be run, or was given up
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("%s: exit code %d\nstdout: %s\nstderr: %s", strings.Join(r.args, " "), r.code, r.out, r.err)
+}
+
+// last is the last line of the standard output.
+func (r result) last() string {
+	lines := strings.Split(strings.TrimSpace(r.out), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// command runs a program and waits for it.
+func command(cmd *exec.Cmd) result {
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	err := cmd.Run()
+	r := result{args: cmd.Args, out: out.String(), err: stderr.String(), code: cmd.ProcessState.ExitCode()}
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		r.code, r.err = -1, r.err+err.Error()
+	}
+	return r
+}
+
+// docker runs the docker command line.
+func docker(args ...string) result {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return command(exec.CommandContext(ctx, "docker", args...))
+}
+
+// mustDocker is docker for what can't fail unless something is wrong. It returns the trimmed standard output.
+func mustDocker(t *testing.T, args ...string) string {
+	t.Helper()
+	r := docker(args...)
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	return strings.TrimSpace(r.out)
+}
+
+// need skips the test where there is no engine (or fails it, in CI), and returns the test image.
+func need(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a container engine")
+	}
+	if err := engine(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	image, err := demoImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// parallel is for tests that keep out of each other's way, which are all of them.
+func parallel(t *testing.T) {
+	t.Helper()
+	need(t)
+	t.Parallel()
+}
+
+// eventually asks again and again until there is no error any more.
+func eventually(t *testing.T, within time.Duration, ask func() error) {
+	t.Helper()
+	if err := poll(within, ask); err != nil {
+		t.Fatalf("not within %v: %v", within, err)
+	}
+}
+
+func poll(within time.Duration, ask func() error) error {
+	deadline := time.Now().Add(within)
+	for {
+		err := ask()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// never asks again and again for a second, and each time there has to be an error.
+func never(t *testing.T, what string, ask func() error) {
+	t.Helper()
+	if poll(time.Second, ask) == nil {
+		t.Fatal(what)
+	}
+}

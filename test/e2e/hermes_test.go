@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestTargetHinit has nothing but the two binaries, for COPY --from.
+func TestTargetHinit(t *testing.T) {
+	parallel(t)
+	image, err := hinitImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := build("testdata/copy-from", imageTag("copy-from"), "--build-arg", "HINIT="+image, "--build-arg", "BASE="+need(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/bin/find", imageTag("copy-from"), "/from", "-type", "f")
+	if got := strings.Fields(r.out); r.code != 0 || len(got) != 2 || !strings.Contains(r.out, "/from/init\n") || !strings.Contains(r.out, "/from/hinit-shim\n") {
+		t.Errorf("want two files: %v", r)
+	}
+	if r := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/init", image, "init", "--help"); r.code == 0 {
+		t.Errorf("an image without a user has run a command: %v", r)
+	}
+}
+
+// TestTargetHermes takes s6-overlay out of an image of the agent and puts hinit in.
+func TestTargetHermes(t *testing.T) {
+	parallel(t)
+	agent := imageTag("fake-hermes")
+	if err := build("testdata/fake-hermes", agent, "--build-arg", "BASE="+need(t)); err != nil {
+		t.Fatal(err)
+	}
+	image, err := buildTarget("hermes", "--build-arg", "AGENT_IMAGE="+agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}} {{.Config.User}} {{.Config.WorkingDir}} {{json .Config.Volumes}}", image)
+	if want := `["/init","/opt/hermes/docker/main-wrapper.sh"] `; !strings.HasPrefix(config, want) ||
+		!strings.HasSuffix(config, ` root /opt/hermes {"/opt/data":{}}`) || strings.Contains(config, "something") {
+		t.Errorf("entrypoint, command, user, directory, volumes: %s", config)
+	}
+
+	c := start(t, setup{image: image}, "gateway", "run")
+	c.awaitUp("gateway-default")
+	for _, path := range []string{
+		"/package", "/command", "/etc/s6-overlay", "/etc/services.d", "/run/s6", "/run/service", "/etc/cont-init.d/01-hermes-setup",
+		"/etc/cont-init.d/015-supervise-perms", "/etc/cont-init.d/02-reconcile-profiles", "/tmp/remove-s6",
+	} {
+		if r := c.exec("test", "-e", path); r.code == 0 {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	for _, path := range []string{"/usr/bin/with-contenv", "/usr/bin/s6-svscan", "/bin/s6-svscan"} {
+		if r := c.exec("test", "-L", path); r.code == 0 {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	for _, path := range []string{"/etc/cont-init.d/50-of-the-user", "/usr/bin/kept", "/opt/hermes/docker/main-wrapper.sh"} {
+		c.must("test", "-x", path)
+	}
+	for _, path := range []string{"/usr/bin/tini", "/usr/local/bin/hinit"} {
+		c.must("test", "-L", path)
+		if target := c.must("readlink", "-f", path); target != "/init" {
+			t.Errorf("%s leads to %s", path, target)
+		}
+	}
+	if path := c.must("which", "hermes"); path != "/opt/hermes/bin/hermes" {
+		t.Errorf("hermes is %s", path)
+	}
+	c.must("hermes", "config", "set", "k", "v")
+	if owner := c.must("stat", "-c", "%U", "/opt/data/config.yaml"); owner != "hermes" {
+		t.Errorf("config.yaml belongs to %s", owner)
+	}
+	c.must("hermes", "profile", "create", "coder")
+	c.must("hinit", "start", "coder")
+	if out := c.must("sh", "-c", "echo $AGENT_IMAGE_SAYS"); out != "kept" {
+		t.Errorf("the environment of the image is lost: %q", out)
+	}
+	mustDocker(t, "restart", c.id)
+	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up"})
+	if out, stderr := c.logs(); strings.Contains(out+stderr, "s6 is still here") {
+		t.Error("something of s6 was run")
+	}
+}
+
+// TestPaths is the layout of the image that tools outside rely on (contract, section 1).
+func TestPaths(t *testing.T) {
+	parallel(t)
+	c := start(t, setup{}, "sleep", "1000")
+	c.awaitStates(map[string]string{"gateway-default": "down"}) // the boot is done
+	for path, want := range map[string]string{
+		"/tmp": "1777 root:root", "/opt/data": "755 hermes:hermes", "/opt/hermes": "755 root:root",
+		"/opt/hermes/bin/hermes": "755 root:root", "/opt/hermes/.venv/bin/hermes": "755 root:root", "/init": "755 root:root",
+		"/opt/hermes/docker/main-wrapper.sh": "755 root:root",
+		"/opt/data/logs":                     "755 hermes:hermes", "/opt/data/logs/gateways": "755 hermes:hermes",
+	} {
+		if got := c.must("stat", "-c", "%a %U:%G", path); got != want {
+			t.Errorf("%s is %s, want %s", path, got, want)
+		}
+	}
+	for _, path := range []string{"/usr/bin/tini", "/usr/local/bin/hinit"} {
+		c.must("test", "-L", path)
+		if target := c.must("readlink", "-f", path); target != "/init" {
+			t.Errorf("%s leads to %s", path, target)
+		}
+	}
+	if entry := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}}", need(t)); entry != `["/init","/opt/hermes/docker/main-wrapper.sh"]` {
+		t.Errorf("entrypoint %s", entry)
+	}
+	if stamp := c.must("cat", "/opt/hermes/.install_method"); stamp != "docker" {
+		t.Errorf("install stamp %q", stamp)
+	}
+}

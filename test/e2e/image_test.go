@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+var (
+	built        atomic.Bool            // something was asked of the engine
+	buildContext atomic.Pointer[string] // the build context, made once
+)
+
+// engine reports why no container can be run here.
+var engine = sync.OnceValue(func() error {
+	r := docker("version", "--format", "{{.Server.Os}}/{{.Server.Arch}}")
+	if r.code != 0 {
+		return fmt.Errorf("there is no container engine: %s", strings.TrimSpace(r.err))
+	}
+	if want, got := "linux/"+runtime.GOARCH, r.last(); got != want {
+		return fmt.Errorf("the engine runs %s, these tests make images for %s", got, want)
+	}
+	return nil
+})
+
+// hinitImage builds the target "hinit" once and returns its tag.
+var hinitImage = sync.OnceValues(func() (string, error) { return buildTarget("hinit") })
+
+// demoImage builds the target "demo" once and returns its tag. The classic builder builds "hinit" on the way and leaves it
+// without a name, so that nobody could remove it; so it gets one.
+var demoImage = sync.OnceValues(func() (string, error) {
+	if _, err := hinitImage(); err != nil {
+		return "", err
+	}
+	return buildTarget("demo")
+})
+
+// buildTarget builds a target of docker/Dockerfile and returns its tag.
+func buildTarget(target string, args ...string) (string, error) {
+	dir, err := makeContext()
+	if err != nil {
+		return "", err
+	}
+	tag := imageTag(target)
+	args = append([]string{
+		"--file", filepath.Join(dir, "docker", "Dockerfile"), "--target", target, "--build-arg", "ARCH=" + runtime.GOARCH,
+	}, args...)
+	return tag, build(dir, tag, args...)
+}
+
+// imageTag names an image of this run.
+func imageTag(kind string) string { return "hinit-e2e:" + runID + "-" + kind }
+
+// build makes an image from a directory.
+func build(dir, tag string, args ...string) error {
+	built.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	args = append([]string{"build", "--tag", tag, "--label", runLabel}, args...)
+	if r := command(exec.CommandContext(ctx, "docker", append(args, dir)...)); r.code != 0 {
+		return errors.New(r.String())
+	}
+	return nil
+}
+
+// makeContext lays out a build context as "make build" leaves the repository, with binaries of its own.
+var makeContext = sync.OnceValues(func() (string, error) {
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "hinit-e2e-")
+	if err != nil {
+		return "", err
+	}
+	built.Store(true)
+	buildContext.Store(&dir)
+	dist := filepath.Join(dir, "dist", "linux-"+runtime.GOARCH)
+	if err := errors.Join(
+		os.MkdirAll(dist, 0o755),
+		os.CopyFS(filepath.Join(dir, "docker"), os.DirFS(filepath.Join(repo, "docker"))),
+		copyFile(filepath.Join(repo, ".dockerignore"), filepath.Join(dir, ".dockerignore"), 0o644),
+	); err != nil {
+		return "", err
+	}
+	steps := [][]string{
+		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/", "./cmd/..."},
+		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/example-agent", "./examples/agent"},
+	}
+	for _, step := range steps {
+		cmd := exec.Command(step[0], step[1:]...)
+		cmd.Dir = repo
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+		if r := command(cmd); r.code != 0 {
+			return "", errors.New(r.String())
+		}
+	}
+	return dir, busybox(repo, filepath.Join(dist, "busybox"))
+})
+
+// busybox puts a static busybox at a path: the one that "make up" has fetched, one kept from an earlier run, or a new one.
+func busybox(repo, to string) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	kept := filepath.Join(cache, "hinit", "busybox-static-"+runtime.GOARCH)
+	for _, from := range []string{filepath.Join(repo, "dist", "linux-"+runtime.GOARCH, "busybox"), kept} {
+		if copyFile(from, to, 0o755) == nil {
+			return nil
+		}
+	}
+	if r := command(exec.Command(filepath.Join(repo, "docker", "busybox"), runtime.GOARCH, to)); r.code != 0 {
+		return errors.New(r.String())
+	}
+	temp := kept + fmt.Sprintf(".%d", os.Getpid())
+	if os.MkdirAll(filepath.Dir(kept), 0o755) == nil && copyFile(to, temp, 0o755) == nil {
+		return os.Rename(temp, kept) // whole or not at all: other runs read it
+	}
+	return nil
+}
+
+func copyFile(from, to string, mode os.FileMode) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, mode)
+}

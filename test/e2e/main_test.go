@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"crypto/rand"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// runID tells this run of the tests from all others, and runLabel marks what it leaves with the engine.
+var (
+	runID    = strings.ToLower(rand.Text()[:10])
+	runLabel = "hinit-e2e=" + runID
+)
+
+// atOnce is how many tests have containers at the same time, unless -parallel says otherwise. They mostly wait, so that it
+// may be more than the machine has cores.
+const atOnce = "4"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", atOnce); err != nil {
+			panic(err)
+		}
+	}
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		sweep()
+		os.Exit(1)
+	}()
+	code := m.Run()
+	sweep()
+	os.Exit(code)
+}
+
+// sweep removes all that the tests made, and what docker compose made under a name with the run's id in it. It is silent
+// about what isn't there.
+func sweep() {
+	if !built.Load() {
+		return
+	}
+	named := "hinit-e2e-" + runID
+	for _, kind := range []struct {
+		list, rm []string
+		byName   string
+	}{
+		{[]string{"ps", "-aq"}, []string{"rm", "-fv"}, "name=" + named},
+		{[]string{"volume", "ls", "-q"}, []string{"volume", "rm", "-f"}, "name=" + named},
+		{[]string{"network", "ls", "-q"}, []string{"network", "rm"}, "name=" + named},
+		{[]string{"images", "-q"}, []string{"rmi", "-f"}, "reference=" + named + "*"},
+	} {
+		remove(kind.list, kind.rm, "label="+runLabel)
+		remove(kind.list, kind.rm, kind.byName)
+	}
+	if dir := buildContext.Load(); dir != nil {
+		_ = os.RemoveAll(*dir)
+	}
+}
+
+// remove removes what a list has, by a filter.
+func remove(list, rm []string, filter string) {
+	var r result
+	for range 3 { // an image goes when those made from it are gone
+		ids := strings.Fields(docker(slices.Concat(list, []string{"--filter", filter})...).out)
+		if len(ids) == 0 {
+			return
+		}
+		r = docker(slices.Concat(rm, ids)...)
+	}
+	fmt.Fprintln(os.Stderr, "e2e: cannot clean up:", r)
+}
