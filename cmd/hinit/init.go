@@ -81,13 +81,8 @@ func listen() signals {
 	signal.Notify(s.children, unix.SIGCHLD)
 	signal.Notify(s.orders, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGWINCH, unix.SIGPWR, shutdownSignal)
-	others := []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
-	for n := syscall.Signal(1); n < 65; n++ {
-		if signal.Ignored(n) {
-			others = append(others, n)
-		}
-	}
-	signal.Notify(make(chan os.Signal, 1), others...)
+	proc.Unignore()
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN)
 	return s
 }
 

@@ -13,6 +13,7 @@ import (
 // Times of a takeover (contract, section 4: the old gateway is asked, and killed when the knob takeover_grace is over).
 const (
 	killGrace    = 5 * time.Second // from KILL to giving up
+	lockGrace    = 2 * time.Second // from its end to giving up on the lock it held
 	takeoverPoll = 20 * time.Millisecond
 )
 
@@ -37,9 +38,18 @@ func (g *gateway) acquire() (*cause, error) {
 		if c, err := g.displace(locked.Owner); c != nil || err != nil {
 			return c, err
 		}
-		lock, err = record.Lock(g.Home.Dir, g.self)
-		if errors.As(err, &locked) {
-			return nil, &anotherError{locked.Owner.PID}
+		// One that was killed may still be letting go: its threads end one after the other.
+		for deadline := time.Now().Add(lockGrace); ; {
+			lock, err = record.Lock(g.Home.Dir, g.self)
+			if !errors.As(err, &locked) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return nil, &anotherError{locked.Owner.PID}
+			}
+			if c := g.wait(takeoverPoll); c != nil {
+				return c, nil
+			}
 		}
 	}
 	if err != nil {

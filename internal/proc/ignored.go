@@ -1,0 +1,51 @@
+package proc
+
+import (
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unignore sees to it that no child starts with a signal ignored because this process was: an ignored signal stays ignored
+// across exec (execve(2)). A shell starts background jobs with SIGINT and SIGQUIT ignored, and glibc's posix_spawn leaves
+// the C library's own signals ignored. What Go can handle is handled and dropped, which makes it default in a child; the
+// rest is set to its default. It is to be called once, early, besides signal.Notify for what means something.
+func Unignore() {
+	var catch []os.Signal
+	for n := syscall.Signal(1); n < 65; n++ {
+		if signal.Ignored(n) {
+			catch = append(catch, n)
+		}
+	}
+	if len(catch) > 0 {
+		signal.Notify(make(chan os.Signal, 1), catch...)
+	}
+	mask := ignored()
+	for n := 1; n < 65; n++ {
+		if mask&(1<<(n-1)) != 0 {
+			// All zero is SIG_DFL without flags, whatever the order of the fields; 8 is the size of the kernel's signal set.
+			var action [64]byte
+			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+		}
+	}
+}
+
+// ignored returns the signals that this process ignores (proc_pid_status(5), SigIgn).
+func ignored() uint64 {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "SigIgn:"); ok {
+			mask, _ := strconv.ParseUint(strings.TrimSpace(rest), 16, 64)
+			return mask
+		}
+	}
+	return 0
+}
