@@ -131,7 +131,7 @@ func TestSeeds(t *testing.T) {
 		"/opt/data/.env": "hermes:hermes 600", "/opt/data/config.yaml": "hermes:hermes 640", "/opt/data/SOUL.md": "hermes:hermes 644",
 		"/opt/data/auth.json": "hermes:hermes 600",
 	}
-	for _, dir := range strings.Fields("cron sessions logs logs/gateways hooks memories skills skins plans workspace home pairing platforms/pairing") {
+	for dir := range strings.FieldsSeq("cron sessions logs logs/gateways hooks memories skills skins plans workspace home pairing platforms/pairing") {
 		files["/opt/data/"+dir] = "hermes:hermes 755"
 	}
 	sameOwners(t, c.owners(slices.Sorted(maps.Keys(files))...), files)
