@@ -535,7 +535,11 @@ func (m *Machine) start(now time.Time, s *service) {
 	case Stopping, Killing: // starts as soon as the old run is gone
 		s.again = true
 		m.changed(s)
-	case Waiting, Starting, Up:
+	case Up: // it runs already; what it did wrong before is forgotten all the same
+		s.forgive()
+		s.deadline = time.Time{}
+		m.changed(s)
+	case Waiting, Starting:
 		m.changed(s)
 	}
 }

@@ -258,6 +258,21 @@ func TestStartSkipsTheDelayAndCountsTheRestart(t *testing.T) {
 	}
 }
 
+func TestStartOfARunningServiceForgetsItsFailures(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	for range 5 {
+		r.exit(1)
+		r.wait(r.s().deadline.Sub(r.now))
+		r.spawned()
+	}
+	r.do(Start{"s"})
+	if r.s().looping || r.s().failures != 0 {
+		t.Errorf("crash loop %v, failures %d", r.s().looping, r.s().failures)
+	}
+	r.want(Up)
+}
+
 func TestAnOperatorsRestartIsNoFailure(t *testing.T) {
 	r := newRig(t)
 	r.up()

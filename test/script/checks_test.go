@@ -352,11 +352,14 @@ func cmdProcesses(ts *testscript.TestScript, args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected: processes N")
 	}
-	found, err := containerOf(ts).matching("")
-	if err == nil && strconv.Itoa(len(found)) != args[0] {
-		err = fmt.Errorf("%d are alive: %v", len(found), found)
-	}
-	return err
+	c := containerOf(ts)
+	return poll(patience/10, func() error { // a helper that is just ending does not count
+		found, err := c.matching("")
+		if err == nil && strconv.Itoa(len(found)) != args[0] {
+			err = fmt.Errorf("%d are alive: %v", len(found), found)
+		}
+		return err
+	})
 }
 
 func cmdNoZombies(ts *testscript.TestScript, _ []string) error {
