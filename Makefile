@@ -29,7 +29,7 @@ $(OUT)/busybox:
 	docker/busybox $(ARCH) $@
 
 test: ## run all tests, in PID namespaces and in Docker too
-	go test $(RACE) -timeout 9m ./...
+	go test $(RACE) -p 1 -timeout 9m ./... # one package at a time: several load both cores by themselves
 
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"hinit/logrotate"
 )
@@ -50,6 +51,19 @@ func (s *sinks) Pipes(name string) (stdout, stderr *os.File, err error) {
 func (s *sinks) Tail(name string, done func(lines []string)) {
 	if l := s.get(name); l != nil {
 		l.Tail(done)
+	}
+}
+
+// drainTime is how long drain waits, a little longer than it takes at most.
+const drainTime = 300 * time.Millisecond
+
+// drain waits until what a service has written so far is read and on its way to the console.
+func (s *sinks) drain(name string) {
+	read := make(chan struct{})
+	s.Tail(name, func([]string) { close(read) })
+	select {
+	case <-read:
+	case <-time.After(drainTime):
 	}
 }
 
