@@ -69,7 +69,7 @@ func TestRemapGateway(t *testing.T) {
 	}
 	c.must("hermes", "config", "set", "k", "v")
 	eventually(t, settle, func() error {
-		if left := c.must("find", "/opt/data", "!", "-user", "1000", "!", "-name", "SOUL.md", "!", "-name", "agent.conf"); left != "" {
+		if left := strings.TrimSpace(c.exec("find", "/opt/data", "!", "-user", "1000", "!", "-name", "SOUL.md", "!", "-name", "agent.conf").out); left != "" {
 			return fmt.Errorf("not the agent's: %s", left)
 		}
 		return nil

@@ -22,7 +22,11 @@ func TestLogs(t *testing.T) {
 			for line := range strings.Lines(out + stderr) {
 				raw[strings.TrimSuffix(line, "\n")]++
 			}
-			lines := strings.Split(c.must("cat", file), "\n")
+			current := c.exec("cat", file)
+			if current.code != 0 {
+				return fmt.Errorf("no %s so far: %v", file, current)
+			}
+			lines := strings.Split(strings.TrimSpace(current.out), "\n")
 			if len(lines) < 500 {
 				return fmt.Errorf("%s: %d lines so far", file, len(lines))
 			}
