@@ -27,6 +27,12 @@
 // last ends with [SplitEnd], every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence
 // is cut. Joining the pieces without the marks gives the line.
 //
+// # Floods
+//
+// A pipe is read as soon as there is something in it. When that becomes very many small reads, the pipe is made larger, taken
+// from the runtime's poller, and read a millisecond apart, until a millisecond brings little. That is the only delay that is
+// made on purpose.
+//
 // # Files
 //
 // Files are written through lumberjack, which is kept behind a fence, because of what its source does by name:

@@ -130,7 +130,7 @@ func newStream(r *run, index int) (*stream, *os.File, error) {
 	names := [2]string{"stdout", "stderr"}
 	s := &stream{
 		run:   r,
-		index: index,
+		index: index, direct: -1,
 		file:  os.NewFile(uintptr(p[0]), r.log.name+" "+names[index]),
 		lines: lines{max: r.log.set.opts.MaxLine},
 	}

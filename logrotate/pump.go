@@ -99,11 +99,14 @@ func (r *run) answer(q *question) {
 // stream is one pipe. Only its pump uses what isn't atomic.
 type stream struct {
 	run      *run
-	index    int // 0 stdout, 1 stderr
+	index    int        // 0 stdout, 1 stderr
+	mu       sync.Mutex // guards file against wake; never held across I/O
 	file     *os.File
 	raw      syscall.RawConn
 	ready    func(fd uintptr) bool // s.read; made once, so that waiting allocates nothing
 	lines    lines
+	pace     pace
+	direct   int // descriptor that is read without the poller in a flood, -1 otherwise
 	stopping atomic.Bool
 
 	buf   *[]byte // only while there is something in it
@@ -117,7 +120,11 @@ type stream struct {
 }
 
 // wake makes the pump look at its orders. It doesn't block.
-func (s *stream) wake() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) }
+func (s *stream) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.file.SetReadDeadline(time.Unix(1, 0)) // in a flood it is closed, and orders are looked for after each pause
+}
 
 // stop makes the pump end when it has read what is in the pipe now.
 func (s *stream) stop() {
@@ -129,11 +136,14 @@ func (s *stream) stop() {
 func (s *stream) pump() {
 	set := s.run.log.set
 	defer set.ended(s)
-	defer s.file.Close()
+	defer s.close()
 	last := uint64(math.MaxUint64) // total at which to stop
 	for {
+		if s.pace.rest && !s.stopping.Load() {
+			time.Sleep(floodPause)
+		}
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
-		err := s.raw.Read(s.ready)
+		err := s.fetch()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			// Orders are given before the deadline is set, so none can be missed between these two lines.
 			_ = s.file.SetReadDeadline(time.Time{})
@@ -147,6 +157,9 @@ func (s *stream) pump() {
 			s.total += uint64(s.n)
 			s.deliver(s.lines.feed(*s.buf, s.n))
 			s.release()
+		}
+		if s.pace.read(s.n, readSize, time.Now()) {
+			s.changePace()
 		}
 		if stopping && last == math.MaxUint64 {
 			last = s.total + s.queued()
@@ -194,7 +207,7 @@ func (s *stream) release() {
 // queued returns how many bytes are in the pipe.
 func (s *stream) queued() uint64 {
 	n := 0
-	_ = s.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	s.control(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
 	return uint64(n)
 }
 

@@ -1,0 +1,94 @@
+package logrotate
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// smallWrites writes numbered lines, one a write, until the pump has taken its pipe from the poller. It returns their number.
+func smallWrites(t *testing.T, w *os.File, first int) int {
+	t.Helper()
+	n := first
+	until(t, "the pipe is larger", func() bool {
+		for range 2000 {
+			put(t, w, fmt.Sprintf("line %d\n", n))
+			n++
+		}
+		size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
+		return err == nil && size == floodPipe
+	})
+	return n
+}
+
+func TestFloodBeginsAndEnds(t *testing.T) {
+	actor, dir := agent(t)
+	path := filepath.Join(dir, "log", Current)
+	s := New(Options{Actor: actor, MaxSize: 1 << 30})
+	l := s.Open("gateway-coder", "coder", path)
+	stdout, stderr := pipes(t, l)
+	n := 0
+	for range 3 {
+		n = smallWrites(t, stdout, n)
+		until(t, "the pipe has its old size", func() bool {
+			size, err := unix.FcntlInt(stdout.Fd(), unix.F_GETPIPE_SZ, 0)
+			return err == nil && size == readSize
+		})
+		put(t, stdout, fmt.Sprintf("line %d\n", n)) // the poller has it again
+		n++
+		until(t, "a single line arrives", func() bool { return l.Stats().Lines == uint64(n) })
+	}
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+	want := make([]string, n)
+	for i := range want {
+		want[i] = fmt.Sprintf("line %d", i)
+	}
+	wantLines(t, stored(t, filepath.Dir(path)), want...)
+}
+
+// TestOrdersInAFlood asks for the last lines, and closes the set, while a pipe is read without the poller.
+func TestOrdersInAFlood(t *testing.T) {
+	s := New(Options{})
+	l := s.Open("gateway-coder", "coder", "")
+	stdout, stderr := pipes(t, l)
+	stop, ended := make(chan struct{}), make(chan int)
+	n := smallWrites(t, stdout, 0)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				ended <- n
+				return
+			default:
+			}
+			if _, err := fmt.Fprintf(stdout, "line %d\n", n); err != nil {
+				ended <- n
+				return
+			}
+			n++
+		}
+	}()
+	for range 20 {
+		answer := make(chan []string, 1)
+		l.Tail(func(lines []string) { answer <- lines })
+		if lines := <-answer; len(lines) != 20 {
+			t.Fatalf("got %d lines", len(lines))
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	if err := s.Close(ctx); err == nil {
+		t.Error("a pipe that is kept open is no error")
+	}
+	close(stop)
+	if got := <-ended; l.Stats().Lines == 0 || l.Stats().Lines > uint64(got) {
+		t.Errorf("%d lines of %d", l.Stats().Lines, got)
+	}
+	closeAll(stdout, stderr)
+}
