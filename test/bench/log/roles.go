@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kinds of writer.
+const (
+	blocks  = "64 KiB a write"
+	singles = "a line a write"
+)
+
+const lineSize = 100
+
+// endMark is in the last line.
+const endMark = "this was the last line"
+
+// role is what this binary does under another verb.
+func role(name string, args []string) error {
+	switch name {
+	case "write":
+		return write(args[0], args[1], args[2])
+	case "drain":
+		return drain(args[0])
+	case "copy":
+		return copyLoop(args[0])
+	case "splice":
+		return spliceLoop(args[0])
+	case "idle":
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGTERM)
+		<-stop
+		return nil
+	case "contain":
+		return contain(args)
+	case "probe":
+		return probe(args[0])
+	}
+	return fmt.Errorf("no such verb")
+}
+
+// write waits until somebody opens the FIFO for writing and writes count lines then.
+func write(fifo, count, kind string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	start, err := os.Open(fifo)
+	if err != nil {
+		return err
+	}
+	defer start.Close()
+	line := append(bytes.Repeat([]byte{'x'}, lineSize-1), '\n')
+	last := fmt.Appendf(nil, "%*s\n", lineSize-1, endMark)
+	per := 1
+	if kind == blocks {
+		per = 64 << 10 / lineSize
+	}
+	block := bytes.Repeat(line, per)
+	for n--; n > 0; {
+		chunk := block[:min(n, per)*lineSize]
+		if err := writeAll(1, chunk); err != nil {
+			return err
+		}
+		n -= len(chunk) / lineSize
+	}
+	return writeAll(1, last)
+}
+
+func writeAll(fd int, p []byte) error {
+	for len(p) > 0 {
+		n, err := unix.Write(fd, p)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		p = p[max(n, 0):]
+	}
+	return nil
+}
+
+// drain is what a container runtime is to the console: it reads, and tells at the end how many lines came.
+func drain(result string) error {
+	buf := make([]byte, 64<<10)
+	lines := 0
+	for {
+		n, err := unix.Read(0, buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return os.WriteFile(result, []byte(strconv.Itoa(lines)), 0o644)
+		}
+		// Lines of the writer only: the last one, and those that begin as all others do.
+		lines += bytes.Count(buf[:n], []byte("x\n")) + bytes.Count(buf[:n], []byte(endMark))
+	}
+}
+
+// copyLoop is the ceiling for anything that has to see the bytes: read, write, nothing else.
+func copyLoop(file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(0, buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := writeAll(int(f.Fd()), buf[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+// spliceLoop is the ceiling for anything at all.
+func spliceLoop(file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	fd := int(f.Fd())
+	for {
+		n, err := unix.Splice(0, nil, fd, nil, 1<<20, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return err
+		}
+	}
+}
+
+// contain gives a new PID namespace its /proc, as a container runtime does, and becomes the init.
+func contain(argv []string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return err
+	}
+	if err := os.Unsetenv(verb); err != nil {
+		return err
+	}
+	return unix.Exec(argv[0], argv, os.Environ())
+}
