@@ -27,6 +27,8 @@
 // last ends with [SplitEnd], every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence
 // is cut. Joining the pieces without the marks gives the line.
 //
+// With [Limits].Rate, lines beyond it are in no sink: a line "[hinit] suppressed N lines here" stands for them.
+//
 // # Floods
 //
 // A pipe is read as soon as there is something in it. When that becomes very many small reads, the pipe is made larger, taken

@@ -32,6 +32,8 @@ type file struct {
 	refs int    // Logs that use it; guarded by Set.mu
 	uses uint64 // Logs that ever used it; guarded by Set.mu
 
+	limits atomic.Pointer[Limits]
+
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
 
@@ -119,6 +121,11 @@ func (f *file) ready(now time.Time) error {
 		if f.replaced() {
 			f.shut()
 			f.scanned = false
+		} else if err := f.spare(); err != nil {
+			f.checked = time.Time{}
+			return err
+		} else if f.expired(f.limits.Load().MaxAge, now) {
+			f.discard(now)
 		}
 	}
 	if f.fd < 0 {
@@ -126,6 +133,10 @@ func (f *file) ready(now time.Time) error {
 			return err
 		}
 		f.checked = now
+		if err := f.spare(); err != nil {
+			f.checked = time.Time{}
+			return err
+		}
 	}
 	if f.torn {
 		if err := unix.Ftruncate(f.fd, f.size); err != nil {
@@ -138,7 +149,7 @@ func (f *file) ready(now time.Time) error {
 
 // step writes as much of p as the file may take, or rotates. It returns the number of bytes that are in the file for good.
 func (f *file) step(p []byte, now time.Time) (int, error) {
-	if room := f.set.opts.MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
+	if room := f.limits.Load().MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
 		cut := bytes.LastIndexByte(p[:max(room, 0)], '\n') + 1
 		if cut == 0 && f.size > 0 {
 			f.rotate(now)

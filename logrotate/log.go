@@ -24,17 +24,19 @@ type Log struct {
 	dropped bool
 
 	counters counters
+	limiter  limiter
 }
 
 type counters struct {
-	lines, bytes, consoleDropped atomic.Uint64
+	lines, bytes, consoleDropped, suppressed atomic.Uint64
 }
 
 // Stats are a log's counters since it was opened. Those of the file go on when a service is dropped and its file is taken
 // over by another one before it was closed.
 type Stats struct {
-	Lines          uint64 // read from the pipes and given to the sinks
+	Lines          uint64 // read from the pipes
 	Bytes          uint64 // of these lines, with their newlines
+	Suppressed     uint64 // of them, those that no sink got because of their rate; a line there says so too
 	ConsoleDropped uint64 // lines not shown on the console; the notice there says so too
 	FileLost       uint64 // lines not in the file; the gap marker there says so too
 	LastError      string // the fault of the file, "" when there is none
@@ -45,6 +47,7 @@ func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),
 		Bytes:          l.counters.bytes.Load(),
+		Suppressed:     l.counters.suppressed.Load(),
 		ConsoleDropped: l.counters.consoleDropped.Load(),
 	}
 	if l.file != nil {

@@ -145,6 +145,7 @@ func (f *file) adopt(fd int) error {
 
 // scan learns the archives from the directory. One that can't be read has none.
 func (f *file) scan(dir, base string) {
+	now := time.Now()
 	names, err := archiveNames(filepath.Clean(dir), base)
 	if err != nil {
 		f.note(err)
@@ -153,7 +154,7 @@ func (f *file) scan(dir, base string) {
 	if len(names) > 0 {
 		f.newest, _ = archiveTime(names[len(names)-1], base)
 	}
-	if err := f.prune(dir); err != nil {
+	if err := f.prune(dir, now); err != nil {
 		f.note(err)
 	}
 }
@@ -190,7 +191,7 @@ func (f *file) rotate(now time.Time) {
 			return err
 		}
 		moved = true
-		return f.prune(dir)
+		return f.prune(dir, now)
 	})
 	switch {
 	case err != nil:
@@ -247,14 +248,13 @@ func renameNew(from, to string) error {
 	return unix.Rename(from, to)
 }
 
-// prune removes the oldest archives while there are too many.
-func (f *file) prune(dir string) error {
-	for len(f.archives) > f.set.opts.Archives {
-		path := dir + f.archives[0]
-		if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
-			return &os.PathError{Op: "remove archive", Path: path, Err: err}
-		}
-		f.archives = append(f.archives[:0], f.archives[1:]...)
+// discard prunes between rotations.
+func (f *file) discard(now time.Time) {
+	err := f.set.opts.Actor.Do(func() error {
+		dir, _ := filepath.Split(f.path)
+		return f.prune(dir, now)
+	})
+	if err != nil {
+		f.note(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
 	}
-	return nil
 }

@@ -171,6 +171,7 @@ func (s *stream) pump() {
 	}
 	s.release()
 	s.deliver(s.lines.end())
+	s.put(s.run.log.limiter.rest(s.index))
 	s.run.reach(s.index, math.MaxUint64, nil)
 }
 
@@ -230,22 +231,36 @@ func (s *stream) progress(asked uint64, pause bool) {
 	s.run.reach(s.index, s.seen, s.lines.carry)
 }
 
-// deliver gives whole lines to the sinks: the console first, because it never waits.
+// deliver counts whole lines and gives those that are not too many to the sinks.
 func (s *stream) deliver(chunk []byte) {
 	if len(chunk) == 0 {
 		return
 	}
 	l := s.run.log
+	l.counters.bytes.Add(uint64(len(chunk)))
+	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 	s.run.mu.Lock()
 	s.run.tail.add(chunk, l.set.opts.Tail)
 	s.run.open[s.index] = ""
 	s.run.mu.Unlock()
+	record, taken := l.limiter.admit(s.index, chunk, time.Now())
+	if len(taken) < len(chunk) {
+		l.counters.suppressed.Add(uint64(bytes.Count(chunk[len(taken):], []byte{'\n'})))
+	}
+	s.put(record)
+	s.put(taken)
+}
+
+// put gives whole lines to the sinks: the console first, because it never waits.
+func (s *stream) put(chunk []byte) {
+	if len(chunk) == 0 {
+		return
+	}
+	l := s.run.log
 	l.set.consoles[s.index].lines(&l.sources[s.index], chunk)
 	if l.file != nil {
 		buf := l.set.outputs.Get().(*[]byte)
 		l.file.lines(chunk, *buf)
 		l.set.outputs.Put(buf)
 	}
-	l.counters.bytes.Add(uint64(len(chunk)))
-	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 }

@@ -93,6 +93,8 @@ func (s *Set) useFile(l *Log) *file {
 		} else {
 			f.lj = newLumberjack()
 		}
+		limits := Limits{}.within(s.opts)
+		f.limits.Store(&limits)
 		s.files[l.path] = f
 	}
 	f.refs++

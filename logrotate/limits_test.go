@@ -1,0 +1,143 @@
+package logrotate
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fixture is a log with limits.
+func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	s = New(o)
+	l = s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l.Limit(limits)
+	return s, l, dir
+}
+
+// say writes lines through a run of their own and waits until they are counted.
+func say(t *testing.T, l *Log, lines ...string) {
+	t.Helper()
+	want := l.Stats().Lines + uint64(len(lines))
+	stdout, stderr := pipes(t, l)
+	put(t, stdout, strings.Join(lines, "\n")+"\n")
+	closeAll(stdout, stderr)
+	until(t, "the lines are read", func() bool { return l.Stats().Lines == want })
+}
+
+func TestLimitsOfOneLog(t *testing.T) {
+	s, l, dir := fixture(t, Options{MaxSize: 1 << 20}, Limits{MaxSize: 100, Archives: 2})
+	for i := range 10 {
+		say(t, l, fmt.Sprintf("%060d", i))
+	}
+	closeSet(t, s)
+	wantLines(t, stored(t, dir), fmt.Sprintf("%060d", 7), fmt.Sprintf("%060d", 8), fmt.Sprintf("%060d", 9))
+}
+
+func TestQuota(t *testing.T) {
+	s, l, dir := fixture(t, Options{}, Limits{MaxSize: 100, Quota: 400})
+	for i := range 20 {
+		say(t, l, fmt.Sprintf("%060d", i))
+	}
+	closeSet(t, s)
+	wantLines(t, stored(t, dir), fmt.Sprintf("%060d", 16), fmt.Sprintf("%060d", 17), fmt.Sprintf("%060d", 18), fmt.Sprintf("%060d", 19))
+}
+
+func TestOldArchivesGo(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Now()
+	old, young := archiveName(Current, now.Add(-3*time.Hour)), archiveName(Current, now.Add(-time.Hour))
+	s6 := fmt.Sprintf("@%016x00000000.s", uint64(1<<62+10)+uint64(now.Add(-4*time.Hour).Unix()))
+	s6young := fmt.Sprintf("@%016x00000000.s", uint64(1<<62+10)+uint64(now.Add(-time.Minute).Unix()))
+	for _, name := range []string{old, young, s6} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at, ok := s6Time(s6young); !ok || now.Sub(at).Round(time.Minute) != time.Minute {
+		t.Errorf("s6Time: %v, %v", at, ok)
+	}
+	s := New(Options{})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l.Limit(Limits{MaxAge: 2 * time.Hour})
+	say(t, l, "one")
+	closeSet(t, s)
+	left, err := Archives(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantLines(t, left, filepath.Join(dir, young))
+}
+
+// TestSpareSpace asks for more free space than the disk has, and then for less.
+func TestSpareSpace(t *testing.T) {
+	var w warnings
+	s, l, dir := fixture(t, Options{Warn: w.add}, Limits{MinFree: 1 << 60})
+	say(t, l, "one", "two")
+	until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
+	if st, err := os.Stat(filepath.Join(dir, Current)); err == nil && st.Size() > 0 {
+		t.Errorf("%d bytes are written", st.Size())
+	}
+	l.Limit(Limits{MinFree: 1})
+	until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
+	say(t, l, "three")
+	closeSet(t, s)
+	wantLines(t, stored(t, dir), "one", "two", "three")
+	w.want(t, "are to stay free", "no line was lost")
+}
+
+func TestSuppressedLines(t *testing.T) {
+	console := newSink(t)
+	s, l, dir := fixture(t, Options{Stdout: console.file}, Limits{Rate: 5})
+	const all = 1000
+	lines := make([]string, all)
+	for i := range lines {
+		lines[i] = fmt.Sprint("line ", i)
+	}
+	say(t, l, lines...)
+	closeSet(t, s)
+	st := l.Stats()
+	got := stored(t, dir)
+	// All of it came within a second or two, so that there are one or two portions.
+	shown, told := 0, uint64(0)
+	for _, line := range got {
+		var n uint64
+		if _, err := fmt.Sscanf(line, "[hinit] suppressed %d lines here: there were more than 5 a second", &n); err == nil {
+			told += n
+			continue
+		}
+		shown++
+	}
+	if uint64(shown)+told != all || told != st.Suppressed || shown < 5 || shown > 50 {
+		t.Errorf("%d lines are there, %d were suppressed, %d counted", shown, told, st.Suppressed)
+	}
+	if text := console.text(); text != strings.Join(got, "\n")+"\n" {
+		t.Errorf("the console has %q", text)
+	}
+}
+
+// TestRateIsPerSecond drives the limiter by a clock.
+func TestRateIsPerSecond(t *testing.T) {
+	var l limiter
+	l.rate.Store(2)
+	now := time.Unix(100, 0)
+	check := func(chunk, record, taken string) {
+		t.Helper()
+		r, k := l.admit(0, []byte(chunk), now)
+		if string(r) != record || string(k) != taken {
+			t.Errorf("%q: got %q and %q", chunk, r, k)
+		}
+	}
+	check("a\nb\nc\n", "", "a\nb\n")
+	check("d\n", "", "")
+	now = now.Add(time.Second)
+	check("e\n", "[hinit] suppressed 2 lines here: there were more than 2 a second\n", "e\n")
+	check("f\ng\n", "", "f\n")
+	l.rate.Store(0)
+	check("h\n", "[hinit] suppressed 1 lines here: there were more than 2 a second\n", "h\n")
+	check("i\n", "", "i\n")
+}
