@@ -67,8 +67,7 @@ func newContainer(cfg *config.Config, agent identity, args []string, route boot.
 		return nil, err
 	}
 	c.logs = newSinks(logrotate.New(logrotate.Options{
-		MaxSize: int64(cfg.Logs.MaxSizeMB) * 1_000_000, Archives: keepArchives(cfg.Logs.Archives), MaxLine: cfg.Logs.MaxLineKB << 10,
-		Console: mode, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.actor, Warn: c.logFault,
+		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.actor, Warn: c.logFault,
 	}))
 	signals := &interpreter{cmd: !route.Supervise, tty: isTerminal(os.Stdin), reload: c.reloadAndSay}
 	c.loop = supervisor.NewLoop(supervisor.Config{
@@ -79,14 +78,6 @@ func newContainer(cfg *config.Config, agent identity, args []string, route boot.
 	c.intents = profiles.NewIntents(c.store)
 	c.keeper = newKeeper(c)
 	return c, nil
-}
-
-// keepArchives turns the configured number into that of logrotate, where 0 means the default.
-func keepArchives(n int) int {
-	if n == 0 {
-		return -1
-	}
-	return n
 }
 
 // bootUp is everything that happens once: the control socket, the data volume, the services, the profiles, the CMD. It
@@ -264,7 +255,12 @@ func (c *container) registerServices(ctx context.Context, cfg *config.Config) er
 
 // register makes a service known together with its log.
 func (c *container) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error {
-	c.logs.open(u.Name, u.Profile, u.Log)
+	cfg := c.cfg.Load()
+	limits := cfg.Logs.LogLimits
+	if s, own := cfg.Services[u.Name]; own && u.Kind == supervisor.KindService {
+		limits = s.Logs
+	}
+	c.logs.open(u.Name, u.Profile, u.Log, logLimits(limits))
 	if err := c.loop.Register(ctx, u, want); err != nil {
 		return fmt.Errorf("cannot register %s: %w", u.Name, err)
 	}

@@ -132,7 +132,7 @@ func (c *container) reload(ctx context.Context) ([]string, error) {
 // fixedKeys are read once, at the start of the container.
 var fixedKeys = []string{
 	"home", "agent.user", "profiles.marker", "shutdown.budget", "control.socket", "control.others",
-	"logs.dir", "logs.max_size_mb", "logs.archives", "logs.console", "logs.max_line_kb",
+	"logs.dir", "logs.console", "logs.max_line_kb",
 }
 
 func (c *container) applyService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"hinit/internal/config"
 	"hinit/logrotate"
 )
 
@@ -18,12 +19,27 @@ type sinks struct {
 
 func newSinks(set *logrotate.Set) *sinks { return &sinks{set: set} }
 
-// open makes the log of a service known. An open one stays as it is.
-func (s *sinks) open(name, profile, file string) {
+// logLimits are the limits as the configuration has them, where no archives are 0.
+func logLimits(l config.LogLimits) logrotate.Limits {
+	const mb = 1_000_000
+	limits := logrotate.Limits{
+		MaxSize: int64(l.MaxSizeMB) * mb, Archives: l.Archives, MaxAge: l.MaxAge, Quota: int64(l.QuotaMB) * mb,
+		MinFree: int64(l.MinFreeMB) * mb, Rate: l.RateLimit,
+	}
+	if l.Archives == 0 {
+		limits.Archives = -1
+	}
+	return limits
+}
+
+// open makes the log of a service known. Of an open one only the limits change.
+func (s *sinks) open(name, profile, file string, limits logrotate.Limits) {
 	if profile == "" {
 		profile = name
 	}
-	s.logs.Store(name, s.set.Open(name, profile, file))
+	l := s.set.Open(name, profile, file)
+	l.Limit(limits)
+	s.logs.Store(name, l)
 }
 
 // drop ends the log of a service that is gone.

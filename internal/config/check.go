@@ -125,6 +125,13 @@ func checkPositive(at any) string {
 	return ""
 }
 
+func checkNotNegative(at any) string {
+	if d := *at.(*time.Duration); d < 0 {
+		return fmt.Sprintf("expected a duration of 0s or more, got %s", formatDuration(d))
+	}
+	return ""
+}
+
 func checkRange(lo, hi int) check {
 	return func(at any) string {
 		if n := *at.(*int); n < lo || n > hi {

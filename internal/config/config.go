@@ -81,11 +81,20 @@ type Shutdown struct {
 
 // Logs says where the output of gateways and services goes.
 type Logs struct {
+	LogLimits        // of every log that doesn't say otherwise
 	Dir       string // absolute; one directory a profile below it
-	MaxSizeMB int    // size at which a file is rotated
-	Archives  int    // rotated files kept for each log; 0 keeps none
 	Console   string // one of the Console constants
 	MaxLineKB int    // a longer line is split
+}
+
+// LogLimits bound one log.
+type LogLimits struct {
+	MaxSizeMB int           // size at which a file is rotated
+	Archives  int           // rotated files kept; 0 keeps none
+	MaxAge    time.Duration // after which a rotated file is removed; 0: never
+	QuotaMB   int           // of all files of the log together; 0: no limit
+	MinFreeMB int           // with less free space than that no file is written; 0: no limit
+	RateLimit int           // lines a second that are taken; 0: all
 }
 
 // The forms of [Logs].Console: what of the services' output reaches the container's stdout and stderr.
@@ -110,6 +119,7 @@ type Service struct {
 	Stop      Stop
 	Limits    map[string]uint64 // soft and hard resource limit by name ("nofile"), [Unlimited] for none
 	Log       bool              // false: console only, no log file of its own
+	Logs      LogLimits
 }
 
 // Unlimited is the resource limit "unlimited" (RLIM_INFINITY of getrlimit(2)).

@@ -182,7 +182,7 @@ restart: {initial: 2s, factor: 3, max: 2m, jitter: 0, reset_after: 1h, park_on: 
   crash_loop_count: 3, crash_loop_window: 10s}
 stop: {signal: sigint, grace: 1500ms}
 shutdown: {budget: 20s}
-logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, console: json, max_line_kb: 8}
+logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, max_age: 48h, quota_mb: 40, min_free_mb: 100, rate_limit: 7, console: json, max_line_kb: 8}
 boot: {strict: true, hooks: [{command: [a, "{home}"]}, {command: [b], user: root, timeout: 5s, required: true, if_exists: "{home}/c"}]}
 control: {socket: /run/x/s, others: none}
 services:
@@ -198,6 +198,7 @@ services:
     stop: {signal: KILL, grace: 1s}
     limits: {nofile: 1024, core: 0, memlock: unlimited}
     log: false
+    logs: {max_size_mb: 2, archives: 3, max_age: 1h, quota_mb: 6, min_free_mb: 0, rate_limit: 0}
   dashboard: {user: dash, env: {X: y}}
 `, nil)
 	want := Config{
@@ -217,7 +218,10 @@ services:
 		},
 		Stop:     Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
 		Shutdown: Shutdown{Budget: 20 * time.Second},
-		Logs:     Logs{Dir: "/data/l", MaxSizeMB: 5, Archives: 0, Console: "json", MaxLineKB: 8},
+		Logs: Logs{
+			LogLimits: LogLimits{MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7},
+			Dir:       "/data/l", Console: "json", MaxLineKB: 8,
+		},
 		Boot: Boot{Strict: true, Hooks: []Hook{
 			{Command: []string{"a", "/data"}, User: "1000:100", Timeout: time.Minute},
 			{Command: []string{"b"}, User: "root", Timeout: 5 * time.Second, Required: true, IfExists: "/data/c"},
@@ -234,12 +238,13 @@ services:
 			},
 			Stop:   Stop{Signal: syscall.SIGKILL, Grace: time.Second},
 			Limits: map[string]uint64{"nofile": 1024, "core": 0, "memlock": Unlimited},
+			Logs:   LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6},
 		},
 		"dashboard": {
 			Name: "dashboard", User: "dash", EnabledBy: "HERMES_DASHBOARD", Cwd: "/data",
 			Command: []string{"/usr/bin/agent", "dashboard", "--host", "0.0.0.0", "--port", "9119", "--no-open"},
 			Env:     map[string]string{"HOME": "/data", "X": "y"},
-			Restart: want.Restart, Stop: want.Stop, Limits: map[string]uint64{},
+			Restart: want.Restart, Stop: want.Stop, Limits: map[string]uint64{}, Logs: want.Logs.LogLimits,
 		},
 	}
 	want.Path, want.origins = c.Path, c.origins
@@ -249,7 +254,7 @@ services:
 	for key, line := range map[string]int{
 		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 9, "restart.initial": 13,
 		"restart.crash_loop_count": 14, "stop.grace": 15, "control.others": 19, "services.web.command": 22,
-		"services.web.restart.immediate_on": 28, "services.web.limits.core": 31, "services.dashboard.env.X": 33,
+		"services.web.restart.immediate_on": 28, "services.web.limits.core": 31, "services.dashboard.env.X": 34,
 		"services.dashboard.restart.max": 13, // inherited from where the restart policy was set
 		"services.dashboard.stop.signal": 15,
 	} {

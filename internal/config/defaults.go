@@ -35,7 +35,8 @@ func defaults() *Config {
 		Stop:     Stop{Signal: syscall.SIGTERM, Grace: 30 * time.Second},
 		Shutdown: Shutdown{Budget: 8 * time.Second},
 		Logs: Logs{
-			Dir: "{home}/logs/gateways", MaxSizeMB: 1, Archives: 10, Console: ConsoleRaw, MaxLineKB: 64,
+			LogLimits: LogLimits{MaxSizeMB: 1, Archives: 10},
+			Dir:       "{home}/logs/gateways", Console: ConsoleRaw, MaxLineKB: 64,
 		},
 		Services: map[string]Service{},
 		Boot:     Boot{Hooks: imageHooks()},
@@ -76,6 +77,7 @@ func newService(c *Config, name string) Service {
 		Stop:    c.Stop,
 		Limits:  map[string]uint64{},
 		Log:     true,
+		Logs:    c.Logs.LogLimits,
 	}
 	s.Restart.ParkOn = slices.Clone(c.Restart.ParkOn)
 	s.Restart.ImmediateOn = slices.Clone(c.Restart.ImmediateOn)

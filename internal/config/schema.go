@@ -110,16 +110,6 @@ func configFields() []field[Config] {
 			at:  func(c *Config) any { return &c.Logs.Dir },
 		},
 		{
-			path: "logs.max_size_mb", check: checkRange(1, 1<<20),
-			doc: "Size in MB at which a log file is rotated.",
-			at:  func(c *Config) any { return &c.Logs.MaxSizeMB },
-		},
-		{
-			path: "logs.archives", check: checkRange(0, 10000),
-			doc: "Rotated files kept for each log.",
-			at:  func(c *Config) any { return &c.Logs.Archives },
-		},
-		{
 			path: "logs.console", env: "HINIT_LOG_CONSOLE",
 			typ:   oneOf(ConsoleRaw, ConsolePrefixed, ConsoleJSON, ConsoleOff),
 			check: checkOneOf(ConsoleRaw, ConsolePrefixed, ConsoleJSON, ConsoleOff),
@@ -156,6 +146,7 @@ func configFields() []field[Config] {
 			at:    func(c *Config) any { return &c.Control.Others },
 		},
 	}
+	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
 	fields = append(fields, restartFields("restart.", "", func(c *Config) *Restart { return &c.Restart })...)
 	return append(fields, stopFields("stop.", "", func(c *Config) *Stop { return &c.Stop })...)
 }
@@ -216,6 +207,7 @@ func serviceFields() []field[Service] {
 			at:  func(s *Service) any { return &s.Restart.ImmediateOn },
 		},
 	}
+	fields = append(fields, logFields("logs.", "logs.", func(s *Service) *LogLimits { return &s.Logs })...)
 	fields = append(fields, restartFields("restart.", "restart.", func(s *Service) *Restart { return &s.Restart })...)
 	return append(fields, stopFields("stop.", "stop.", func(s *Service) *Stop { return &s.Stop })...)
 }
@@ -249,6 +241,43 @@ func hookFields() []field[Hook] {
 			at:  func(h *Hook) any { return &h.IfExists },
 		},
 	}
+}
+
+// logFields is to [LogLimits] what restartFields is to [Restart].
+func logFields[T any](prefix, inherited string, of func(*T) *LogLimits) []field[T] {
+	fields := []field[T]{
+		{
+			path: "max_size_mb", check: checkRange(1, 1<<20),
+			doc: "Size in MB at which a log file is rotated.",
+			at:  func(t *T) any { return &of(t).MaxSizeMB },
+		},
+		{
+			path: "archives", check: checkRange(0, 10000),
+			doc: "Rotated files kept for each log.",
+			at:  func(t *T) any { return &of(t).Archives },
+		},
+		{
+			path: "max_age", check: checkNotNegative,
+			doc: "Age after which a rotated file is removed; 0s: none is. It is looked at when something is written.",
+			at:  func(t *T) any { return &of(t).MaxAge },
+		},
+		{
+			path: "quota_mb", check: checkRange(0, 1<<30),
+			doc: "MB of all files of a log together; 0: no limit besides size and number.",
+			at:  func(t *T) any { return &of(t).QuotaMB },
+		},
+		{
+			path: "min_free_mb", check: checkRange(0, 1<<30),
+			doc: "MB that stay free on the volume: with less, no log file is written, as if the disk were full; 0: no limit.",
+			at:  func(t *T) any { return &of(t).MinFreeMB },
+		},
+		{
+			path: "rate_limit", check: checkRange(0, 1<<30),
+			doc: "Lines a second that are taken of one service; a line says how many were more. 0: all are taken.",
+			at:  func(t *T) any { return &of(t).RateLimit },
+		},
+	}
+	return below(prefix, inherited, fields)
 }
 
 // restartFields is the schema of a restart policy at prefix; inherited is the prefix of the keys it follows, "" for none.
