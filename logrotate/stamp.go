@@ -30,3 +30,16 @@ func (s *stamp) at(t time.Time) [stampLen]byte {
 	}
 	return s.text
 }
+
+// Split takes a line of a log file apart, as [Read] gives it: when it was read from the service, and what the service wrote.
+// The time has no zone in the file, and is taken as local. A line that doesn't begin with a time is all message.
+func Split(line []byte) (written time.Time, message []byte, ok bool) {
+	if len(line) < stampLen || line[stampLen-2] != ' ' || line[stampLen-1] != ' ' {
+		return time.Time{}, line, false
+	}
+	written, err := time.ParseInLocation(stampLayout, string(line[:stampLen-2]), time.Local)
+	if err != nil {
+		return time.Time{}, line, false
+	}
+	return written, line[stampLen:], true
+}

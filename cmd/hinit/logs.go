@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,10 +19,11 @@ import (
 
 func logsVerb() verb {
 	return verb{
-		name: "logs", args: "NAME... [-f] [-n N] [--since D] [--previous]",
+		name: "logs", args: "NAME... [-f] [-n N] [--since D] [--previous] [--json]",
 		summary: "print what a gateway or service wrote",
 		help: `The lines come from the files on the volume, so this works while hinit does not run.
-Several names are shown together, each line after its name.`,
+Several names are shown together, each line after its name. With --json each line is an object with time (RFC 3339, when
+hinit read it), name and message; one that has no time in the file has none here.`,
 		run: logs,
 	}
 }
@@ -35,6 +36,7 @@ func logs(t *terminal, c *call) int {
 	n := c.flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
 	since := c.flags.Duration("since", 0, "only what was written in the last `D`, such as 10m")
 	previous := c.flags.Bool("previous", false, "the archives too")
+	asJSON := c.flags.Bool("json", false, "print JSON, one object a line")
 	names, code, ok := c.parse(t, 1, -1)
 	if !ok {
 		return code
@@ -72,15 +74,19 @@ func logs(t *terminal, c *call) int {
 	for i := range names {
 		opt := opt
 		opt.Dir = dirs[i]
-		var tag []byte
-		if len(names) > 1 {
-			tag = []byte(names[i] + " | ")
+		show := plainLine(names[i], len(names) > 1)
+		if *asJSON {
+			show = jsonLine(names[i])
 		}
 		wg.Go(func() {
 			results[i] = logrotate.Read(ctx, opt, func(line []byte) error {
 				mu.Lock()
 				defer mu.Unlock()
-				_, err := t.out.Write(bytes.Join([][]byte{tag, line, {'\n'}}, nil))
+				text, err := show(line)
+				if err != nil {
+					return err
+				}
+				_, err = t.out.Write(append(text, '\n'))
 				return err
 			})
 		})
@@ -93,6 +99,27 @@ func logs(t *terminal, c *call) int {
 		}
 	}
 	return worst
+}
+
+// plainLine shows a line as it is in the file, after its name if there are several.
+func plainLine(name string, tagged bool) func(line []byte) ([]byte, error) {
+	tag := ""
+	if tagged {
+		tag = name + " | "
+	}
+	return func(line []byte) ([]byte, error) { return append([]byte(tag), line...), nil }
+}
+
+// jsonLine shows a line as an object. Bytes that are not UTF-8 become U+FFFD.
+func jsonLine(name string) func(line []byte) ([]byte, error) {
+	return func(line []byte) ([]byte, error) {
+		written, message, _ := logrotate.Split(line)
+		return json.Marshal(struct {
+			Time    time.Time `json:"time,omitzero"`
+			Name    string    `json:"name"`
+			Message string    `json:"message"`
+		}{written, name, string(message)})
+	}
 }
 
 func flagGiven(c *call, name string) bool {
