@@ -6,9 +6,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // BenchmarkPump moves 100-byte lines from a pipe into a rotated file with timestamps and a console that somebody reads.
@@ -70,4 +73,66 @@ func benchmarkPump(b *testing.B, console, file bool) {
 
 func cpu(r syscall.Rusage) float64 {
 	return time.Duration(syscall.TimevalToNsec(r.Utime) + syscall.TimevalToNsec(r.Stime)).Seconds()
+}
+
+// BenchmarkWriter compares what lumberjack costs with the bare system calls: a write of one batch with timestamps, and
+// beginning a new file, each as the sink does it.
+func BenchmarkWriter(b *testing.B) {
+	batch := bytes.Repeat([]byte{'x'}, 64<<10/100*(100+stampLen))
+	openFile := func(b *testing.B) (fd int, dir string) {
+		b.Helper()
+		dir = b.TempDir()
+		fd, err := unix.Open(filepath.Join(dir, Current), unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { unix.Close(fd) })
+		return fd, dir
+	}
+	emptied := func(b *testing.B, fd, n int) { // as often as it would be rotated
+		if n%11 == 0 {
+			if err := unix.Ftruncate(fd, 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.Run("write/lumberjack", func(b *testing.B) {
+		fd, _ := openFile(b)
+		lj := newLumberjack()
+		lj.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
+		defer lj.Close()
+		b.SetBytes(int64(len(batch)))
+		b.ReportAllocs()
+		for n := 0; b.Loop(); n++ {
+			emptied(b, fd, n)
+			if _, err := lj.Write(batch); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("write/descriptor", func(b *testing.B) {
+		fd, _ := openFile(b)
+		b.SetBytes(int64(len(batch)))
+		b.ReportAllocs()
+		for n := 0; b.Loop(); n++ {
+			emptied(b, fd, n)
+			if _, err := unix.Write(fd, batch); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("open/lumberjack", func(b *testing.B) {
+		fd, _ := openFile(b)
+		lj := newLumberjack()
+		lj.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := lj.Write(nil); err != nil {
+				b.Fatal(err)
+			}
+			if err := lj.Close(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
