@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,9 +74,9 @@ func (f *file) prune(dir string, now time.Time) error {
 
 // affordable is how many of the newest archives have no more than room bytes together.
 func (f *file) affordable(dir string, room int64) int {
-	for i := len(f.archives) - 1; i >= 0; i-- {
+	for i, name := range slices.Backward(f.archives) {
 		var st unix.Stat_t
-		if err := unix.Lstat(dir+f.archives[i], &st); err == nil {
+		if err := unix.Lstat(dir+name, &st); err == nil {
 			room -= st.Size
 		}
 		if room < 0 {

@@ -140,7 +140,7 @@ func (s *stream) pump() {
 	last := uint64(math.MaxUint64) // total at which to stop
 	for {
 		if s.pace.rest && !s.stopping.Load() {
-			time.Sleep(floodPause)
+			time.Sleep(floodPause) //nolint:forbidigo // the pause itself is what is wanted: lines collect meanwhile
 		}
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
 		err := s.fetch()

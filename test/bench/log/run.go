@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -142,12 +143,7 @@ func (r *run) done(look int) bool {
 		return false
 	}
 	files, _ := filepath.Glob(filepath.Join(r.logs, "*"))
-	for _, f := range files {
-		if endsWithMark(f) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(files, endsWithMark)
 }
 
 func endsWithMark(path string) bool {
@@ -176,9 +172,9 @@ func (r *run) end(s *sample) error {
 	ended := make(chan error, 1)
 	go func() { ended <- r.cmd.Wait() }()
 	select {
-	case <-ended: // its code is not what is measured
+	case <-ended: //nolint:errcheck // its code is not what is measured
 	case <-time.After(20 * time.Second):
-		_ = r.cmd.Process.Kill()
+		_ = r.cmd.Process.Kill() // it may just have ended
 		return errors.New("the logger does not end")
 	}
 	for _, o := range r.others {
