@@ -1,0 +1,200 @@
+//go:build faults
+
+package fault
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Enabled says whether this binary has the faults in it.
+const Enabled = true
+
+// rulesVar names the file with the rules.
+const rulesVar = "HINIT_FAULTS"
+
+// rule is one line of the file.
+type rule struct {
+	call, name  string
+	errno       syscall.Errno
+	delay       time.Duration
+	short       int
+	crash       bool
+	trace       string
+	skip, times int // calls that are still spared, and that it still acts on; times < 0 is without end
+}
+
+// book is the rules as they were last read. The package has this state because a test build has one set of faults.
+var book struct {
+	sync.Mutex
+
+	file  string
+	stamp [3]int64
+	rules []*rule
+}
+
+// Before returns the error that takes the place of the call, nil to make it.
+func Before(c Call, name string) error {
+	var delay time.Duration
+	var err error
+	for _, r := range match(c, name, func(r *rule) bool { return r.errno != 0 || r.delay != 0 }) {
+		if delay += r.delay; r.trace != "" {
+			note(r.trace, fmt.Sprintf("%s %s\n", c, name))
+		}
+		if r.errno != 0 {
+			err = r.errno
+		}
+	}
+	wait(delay)
+	return err
+}
+
+// wait waits, but no longer than the rules are what they were.
+func wait(d time.Duration) {
+	book.Lock()
+	defer book.Unlock()
+	stamp := book.stamp
+	for end := time.Now().Add(d); book.stamp == stamp && time.Now().Before(end); load() {
+		book.Unlock()
+		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the delay itself is what is wanted
+		book.Lock()
+	}
+}
+
+// After takes note that the call was made and did not fail.
+func After(c Call, name string) {
+	for _, r := range match(c, name, func(r *rule) bool { return r.crash || r.trace != "" }) {
+		if r.trace != "" {
+			note(r.trace, fmt.Sprintf("%s %s\n", c, name))
+		}
+		if r.crash {
+			// PID 1 can't kill itself by a signal. This ends all threads at once and runs nothing, and the kernel kills the rest.
+			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 137, 0, 0)
+		}
+	}
+}
+
+// Room returns how many of n bytes a write may take.
+func Room(c Call, name string, n int) int {
+	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
+		n = min(n, r.short)
+	}
+	return n
+}
+
+func note(file, line string) {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fault:", err)
+		return
+	}
+	_, _ = f.WriteString(line) // the test looks for it
+	_ = f.Close()
+}
+
+// match returns the rules of one sort that act on a call, and uses them up.
+func match(c Call, name string, sort func(*rule) bool) []*rule {
+	book.Lock()
+	defer book.Unlock()
+	load()
+	var out []*rule
+	for _, r := range book.rules {
+		if r.call != "*" && r.call != string(c) || r.name != "*" && !strings.Contains(name, r.name) || !sort(r) || r.times == 0 {
+			continue
+		}
+		if r.skip > 0 {
+			r.skip--
+			continue
+		}
+		if r.times > 0 {
+			r.times--
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// load reads the rules if they have changed.
+func load() {
+	if book.file == "" {
+		if book.file = os.Getenv(rulesVar); book.file == "" {
+			return
+		}
+	}
+	var st unix.Stat_t
+	if unix.Stat(book.file, &st) != nil {
+		book.rules, book.stamp = nil, [3]int64{}
+		return
+	}
+	stamp := [3]int64{int64(st.Ino), st.Mtim.Nano(), st.Size}
+	if stamp == book.stamp {
+		return
+	}
+	text, err := os.ReadFile(book.file)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fault:", err)
+		return
+	}
+	book.stamp, book.rules = stamp, nil
+	for line := range strings.Lines(string(text)) {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		r, err := parse(strings.Fields(line))
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "fault: cannot understand the rule %q: %v\n", line, err)
+			continue
+		}
+		book.rules = append(book.rules, r)
+	}
+}
+
+func parse(f []string) (*rule, error) {
+	if len(f) < 3 {
+		return nil, fmt.Errorf("want a call, a name and an effect")
+	}
+	r := &rule{call: f[0], name: f[1], times: -1}
+	var err error
+	for _, word := range f[2:] {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "delay":
+			r.delay, err = time.ParseDuration(value)
+		case "short":
+			r.short, err = strconv.Atoi(value)
+		case "crash":
+			r.crash = true
+		case "trace":
+			r.trace = value
+		case "skip":
+			r.skip, err = strconv.Atoi(value)
+		case "times":
+			r.times, err = strconv.Atoi(value)
+		default:
+			if r.errno = errnoOf(key); r.errno == 0 {
+				err = fmt.Errorf("no such effect %q", key)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// errnoOf finds an error by its name; 0 is none.
+func errnoOf(name string) syscall.Errno {
+	for n := syscall.Errno(1); n < 200; n++ {
+		if unix.ErrnoName(n) == name {
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,70 @@
+//go:build faults
+
+package fault
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The rules are a file that may change at any time, so one test goes through its life.
+func TestRules(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rules")
+	t.Setenv(rulesVar, file)
+	if err := Before(Write, "x"); err != nil {
+		t.Fatalf("without rules: %v", err)
+	}
+	traced := filepath.Join(t.TempDir(), "trace")
+	rules := "write state ENOSPC skip=1 times=2\n* log short=3\nsync * delay=20ms\nrename * trace=" + traced + "\n"
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got []bool
+	for range 4 {
+		got = append(got, errors.Is(Before(Write, "a/state.json"), unix.ENOSPC))
+	}
+	if got[0] || !got[1] || !got[2] || got[3] {
+		t.Errorf("the write fails in %v; want the second and the third to", got)
+	}
+	if err := Before(Open, "state"); err != nil {
+		t.Errorf("another call fails: %v", err)
+	}
+	if n, m := Room(Write, "the.log", 10), Room(Write, "other", 10); n != 3 || m != 10 {
+		t.Errorf("writes have room for %d and %d, want 3 and 10", n, m)
+	}
+	begin := time.Now()
+	if _ = Before(Sync, "x"); time.Since(begin) < 20*time.Millisecond {
+		t.Error("no delay")
+	}
+	answered := make(chan struct{})
+	if err := os.WriteFile(file, []byte("sync * delay=1h times=1 trace="+traced+".begun\nrename * trace="+traced+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = Before(Sync, "x")
+		close(answered)
+	}()
+	for _, err := os.Stat(traced + ".begun"); err != nil; _, err = os.Stat(traced + ".begun") {
+		<-time.After(time.Millisecond)
+	}
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-answered
+	After(Rename, "one")
+	After(Write, "two")
+	if text, err := os.ReadFile(traced); err != nil || string(text) != "rename one\n" {
+		t.Errorf("the trace is %q, %v", text, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if n := Room(Write, "the.log", 10); n != 10 {
+		t.Error("the rules are in force after their file is gone")
+	}
+}
