@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 // ErrSymlink is wrapped by every error that says that a symbolic link was in the way. Links are never followed, not even
@@ -84,25 +85,35 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 	return sub, nil
 }
 
+// Together runs fn with d, as the actor once instead of once for each operation: to change a thread's identity there and
+// back is a dozen system calls, to look at a file is one. What [Actor.Do] says of fn holds. The Dir that fn gets, and what
+// Sub makes of it, is for fn and its goroutine alone: outside of them it works as the process, and it is closed with d.
+func (d *Dir) Together(fn func(*Dir) error) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.fd < 0 {
+		return fmt.Errorf("cannot use directory %q: %w", d.path, fs.ErrClosed)
+	}
+	return d.actor.Do(func() error {
+		return fn(&Dir{path: d.path, actor: &Actor{id: d.actor.id}, walk: d.walk, fd: d.fd})
+	})
+}
+
 // Lstat describes what is at rel, a link itself and not its target. "" and "." are the directory itself.
 func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
-	err = d.do("stat", rel, func(names []string) error {
-		var fd int
-		var err error
+	err = d.do("stat", rel, func(names []string) (err error) {
+		var st unix.Stat_t
 		if len(names) == 0 {
-			fd, err = d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
+			st, err = fstat(d.fd)
 		} else {
 			err = d.inParent(names, func(parent int, base string) (err error) {
-				fd, err = openat(parent, base, unix.O_PATH|unix.O_NOFOLLOW, 0)
+				st, err = lstatat(parent, base)
 				return err
 			})
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			info = newStat(filepath.Base(filepath.Join(d.path, rel)), st)
 		}
-		f := os.NewFile(uintptr(fd), filepath.Join(d.path, rel))
-		defer f.Close()
-		info, err = f.Stat()
 		return err
 	})
 	return info, err
@@ -118,7 +129,7 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 		}
 		defer func() { closeFD(fd) }()
 		for _, name := range names {
-			err := retryEINTR(func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
+			err := call(fault.Mkdir, name, func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
 			if err != nil && !errors.Is(err, unix.EEXIST) {
 				return err
 			}
@@ -143,7 +154,7 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 		}
 		return d.inParent(names, func(oldParent int, oldBase string) error {
 			err := d.inParent(to, func(newParent int, newBase string) error {
-				return retryEINTR(func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
+				return call(fault.Rename, oldBase, func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
 			})
 			if err != nil {
 				return fmt.Errorf("to %q: %w", d.name(newrel), err)

@@ -6,11 +6,14 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 // ErrNotRegular is wrapped when something that isn't a regular file (nor a link, see [ErrSymlink]) is where a file should be.
@@ -78,8 +81,8 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 		}
 		defer closeFD(fd)
 		n := 0
-		writeErr := retryEINTR(func() (err error) {
-			n, err = unix.Write(fd, data)
+		writeErr := call(fault.Write, rel, func() (err error) {
+			n, err = unix.Write(fd, data[:fault.Room(fault.Write, rel, len(data))])
 			return err
 		})
 		if writeErr == nil && n < len(data) {
@@ -95,6 +98,11 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 // openRegular opens a regular file beneath d and returns its size. O_NONBLOCK is for the FIFO that it may turn out to be,
 // and means nothing for a regular file.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
+	if fault.Enabled {
+		if err := fault.Before(fault.Open, strings.Join(names, "/")); err != nil {
+			return -1, 0, err
+		}
+	}
 	fd, err = d.open(names, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without reader; a directory
 		return -1, 0, fmt.Errorf("%w (%w)", ErrNotRegular, err)
@@ -122,6 +130,14 @@ type ReplaceOptions struct {
 	// TempName is the name of the temporary file, its last "*" replaced by random letters (they are appended where there
 	// is no "*"). "" means "." + base + ".*.tmp". It is made with O_EXCL and a slash in it is an error.
 	TempName string
+	// Volatile leaves the syncing out: the new content survives the end of this process, but not for certain that of the machine.
+	Volatile bool
+	// NameLater leaves the sync of the directory to SyncName: until then a crash of the machine may bring the old content back.
+	NameLater bool
+	// Confirm is asked when all is written and synced and only the rename is left, which is after a while on a busy disk.
+	// It gets what is at the name just then, nil when nothing is. Its error stops the replacing, and is that of Replace. It
+	// must not use the Dir.
+	Confirm func(now fs.FileInfo) error
 }
 
 // Replace makes data the content of the regular file rel: readers see the old content or the new one and never a part, and
@@ -161,21 +177,65 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	}
 	defer closeFD(dir)
 
-	temp, err := writeTemp(parent, base, data, mode, o.TempName)
+	temp, err := writeTemp(parent, base, data, mode, o)
 	if err != nil {
 		return err
 	}
-	if err := retryEINTR(func() error { return unix.Renameat(parent, temp, parent, base) }); err != nil {
+	err = confirm(parent, base, o.Confirm)
+	if err == nil {
+		err = call(fault.Rename, temp, func() error { return unix.Renameat(parent, temp, parent, base) })
+	}
+	if err != nil {
 		return errors.Join(err, removeName(parent, temp))
 	}
-	if err := fsync(dir); err != nil {
+	if o.Volatile || o.NameLater {
+		return nil
+	}
+	if err := fsync(dir, base); err != nil {
 		return fmt.Errorf("written, but it may not survive a crash: sync of the directory: %w", err)
 	}
 	return nil
 }
 
-// writeTemp makes the synced temporary file and returns its name; on error there is none left.
-func writeTemp(parent int, base string, data []byte, mode uint32, pattern string) (string, error) {
+// SyncName makes the name rel survive a crash of the machine, with what Replace has put there: it syncs the directory that it is
+// in. It blocks as long as the disk takes.
+func (d *Dir) SyncName(rel string) error {
+	return d.do("sync the directory of", rel, func(names []string) error {
+		return d.inParent(names, func(parent int, base string) error {
+			dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+			if err != nil {
+				return err
+			}
+			defer closeFD(dir)
+			return fsync(dir, base)
+		})
+	})
+}
+
+// confirm asks whether what is at base now may be replaced.
+func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
+	if ask == nil {
+		return nil
+	}
+	fd, err := openat(parent, base, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return ask(nil)
+	}
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return ask(info)
+}
+
+// writeTemp makes the temporary file and returns its name; on error there is none left.
+func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptions) (string, error) {
+	pattern := o.TempName
 	if pattern == "" {
 		pattern = "." + base + ".*.tmp"
 	}
@@ -186,7 +246,10 @@ func writeTemp(parent int, base string, data []byte, mode uint32, pattern string
 	if err != nil {
 		return "", fmt.Errorf("temporary file: %w", err)
 	}
-	err = fill(fd, data, mode)
+	err = fill(fd, name, data, mode)
+	if err == nil && !o.Volatile {
+		err = fsync(fd, name)
+	}
 	closeFD(fd)
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("temporary file: %w", err), removeName(parent, name))
@@ -194,21 +257,26 @@ func writeTemp(parent int, base string, data []byte, mode uint32, pattern string
 	return name, nil
 }
 
-func fill(fd int, data []byte, mode uint32) error {
-	if err := retryEINTR(func() error { return unix.Fchmod(fd, mode) }); err != nil {
+func fill(fd int, name string, data []byte, mode uint32) error {
+	if err := call(fault.Chmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
 		return err
 	}
+	return writeAll(fd, name, data)
+}
+
+func writeAll(fd int, name string, data []byte) error {
 	for len(data) > 0 {
-		n, err := unix.Write(fd, data)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		n := 0
+		err := call(fault.Write, name, func() (err error) {
+			n, err = unix.Write(fd, data[:fault.Room(fault.Write, name, len(data))])
+			return err
+		})
 		if err != nil {
 			return err
 		}
 		data = data[n:]
 	}
-	return fsync(fd)
+	return nil
 }
 
 func createTemp(parent int, pattern string) (fd int, name string, err error) {
@@ -218,7 +286,10 @@ func createTemp(parent int, pattern string) (fd int, name string, err error) {
 	}
 	for range tempTries {
 		name = prefix + strconv.FormatUint(rand.Uint64(), 36) + suffix
-		fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
+		err = call(fault.Open, name, func() (err error) {
+			fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
+			return err
+		})
 		if !errors.Is(err, unix.EEXIST) {
 			break
 		}
@@ -227,8 +298,8 @@ func createTemp(parent int, pattern string) (fd int, name string, err error) {
 }
 
 // fsync is fsync(2). File systems that can't sync a directory say EINVAL, and have nothing to sync.
-func fsync(fd int) error {
-	err := retryEINTR(func() error { return unix.Fsync(fd) })
+func fsync(fd int, name string) error {
+	err := call(fault.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 // Errors that [Dir.Chown] and [Dir.OwnTree] refuse with.
@@ -45,6 +47,10 @@ func HardLinksProtected() bool {
 // away, see chown(2).
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
+		if st, ok := d.glance(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			was = st.Uid
+			return nil // the usual case, without opening it
+		}
 		fd, err := d.open(names, unix.O_PATH, 0)
 		if err != nil {
 			return err
@@ -62,6 +68,20 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 		return err
 	})
 	return was, changed, err
+}
+
+// glance describes what is one step away from d, or d itself. By the time of its answer another thing may be there.
+func (d *Dir) glance(names []string) (st unix.Stat_t, ok bool) {
+	var err error
+	switch len(names) {
+	case 0:
+		st, err = fstat(d.fd)
+	case 1:
+		st, err = lstatat(d.fd, names[0])
+	default:
+		return st, false
+	}
+	return st, err == nil
 }
 
 // own gives away what fd is open on, which st describes: nothing is looked up by name any more.
@@ -133,7 +153,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 				}
 				return fs.ErrExist
 			}
-			temp, err := writeTemp(parent, base, data, uint32(mode.Perm()), "")
+			temp, err := writeTemp(parent, base, data, uint32(mode.Perm()), ReplaceOptions{})
 			if err != nil {
 				return err
 			}
@@ -147,7 +167,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 
 // moveNew gives a file its name unless that name is taken. Not every file system has each of the ways.
 func moveNew(parent int, temp, base string) error {
-	err := retryEINTR(func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
+	err := call(fault.Rename, temp, func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return err
 	}

@@ -101,14 +101,11 @@ func (w *OwnWalk) tree(walk *atomic.Bool, fd int, path string, depth int) {
 		w.fail(path, st.Uid, unix.ENAMETOOLONG)
 		return
 	}
-	err = readEntries(fd, func(name string, mode fs.FileMode) {
-		if w.stop != nil {
-			return
-		}
+	err = readEntries(fd, func(name string, mode fs.FileMode) bool {
 		w.Seen++
 		if w.Seen%ownBatch == 0 && w.Between != nil {
 			if w.stop = w.Between(); w.stop != nil {
-				return
+				return false
 			}
 		}
 		if mode.IsDir() {
@@ -116,6 +113,7 @@ func (w *OwnWalk) tree(walk *atomic.Bool, fd int, path string, depth int) {
 		} else {
 			w.file(walk, fd, name, path)
 		}
+		return w.stop == nil
 	})
 	if err != nil {
 		w.fail(path, st.Uid, err)

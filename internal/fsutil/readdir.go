@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -13,22 +14,32 @@ import (
 
 // ReadDir lists the directory rel, "" or "." being d itself, sorted by byte. The Info of an entry is [Dir.Lstat] at the
 // time it is asked for.
-func (d *Dir) ReadDir(rel string) (entries []fs.DirEntry, err error) {
+func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
+	entries, _, err := d.ReadSome(rel, math.MaxInt)
+	return entries, err
+}
+
+// ReadSome is [Dir.ReadDir] for a directory that somebody may have filled: it looks at no more than most names, and says
+// whether there are others. Which it looks at is the file system's choice.
+func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.do("read directory", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}
 		defer closeFD(fd)
-		return readEntries(fd, func(name string, mode fs.FileMode) {
-			entries = append(entries, &entry{name: name, mode: mode, dir: d, rel: path.Join(rel, name)})
+		return readEntries(fd, func(name string, mode fs.FileMode) bool {
+			if more = len(entries) == most; !more {
+				entries = append(entries, &entry{name: name, mode: mode, dir: d, rel: path.Join(rel, name)})
+			}
+			return !more
 		})
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return entries, nil
+	return entries, more, nil
 }
 
 // entry is an fs.DirEntry that resolves beneath its Dir; those of package os go by the path.
@@ -45,8 +56,9 @@ func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
-// readEntries calls found for each name in the open directory fd except "." and "..", from its present position on.
-func readEntries(fd int, found func(name string, mode fs.FileMode)) error {
+// readEntries calls found for each name in the open directory fd except "." and "..", from its present position on, until it
+// returns false.
+func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
 	for {
 		n := 0
@@ -78,7 +90,9 @@ func readEntries(fd int, found func(name string, mode fs.FileMode)) error {
 				}
 				mode, _ = entryMode(uint8(st.Mode & unix.S_IFMT >> 12)) // DT_ values are those bits
 			}
-			found(name, mode)
+			if !found(name, mode) {
+				return nil
+			}
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 const (
@@ -39,11 +41,11 @@ func (d *Dir) RemoveAll(rel string) error {
 
 // removeName removes one file, link or empty directory.
 func removeName(parent int, name string) error {
-	err := retryEINTR(func() error { return unix.Unlinkat(parent, name, 0) })
+	err := call(fault.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	return retryEINTR(func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
+	return call(fault.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
 // removeTree removes name and what is in it.
@@ -78,12 +80,13 @@ func empty(top, dir, depth int) error {
 			firstErr = err
 		}
 	}
-	err := readEntries(dir, func(name string, _ fs.FileMode) {
+	err := readEntries(dir, func(name string, _ fs.FileMode) bool {
 		if err := removeName(dir, name); errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 			subdirs = append(subdirs, name)
 		} else if err != nil {
 			note(fmt.Errorf("%q: %w", name, err))
 		}
+		return true
 	})
 	note(err)
 	for _, name := range subdirs {

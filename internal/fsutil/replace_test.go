@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -101,7 +102,7 @@ func TestReplaceTempName(t *testing.T) {
 		"a*b*c":      {"a*b", "c"},
 		"plain":      {"plain", ""},
 	} {
-		name, err := writeTemp(d.fd, "f", []byte("x"), 0o600, pattern)
+		name, err := writeTemp(d.fd, "f", []byte("x"), 0o600, ReplaceOptions{TempName: pattern})
 		must(t, err)
 		if !strings.HasPrefix(name, want[0]) || !strings.HasSuffix(name, want[1]) || len(name) < len(want[0]+want[1])+5 {
 			t.Errorf("pattern %q gave %q", pattern, name)
@@ -111,6 +112,54 @@ func TestReplaceTempName(t *testing.T) {
 	must(t, d.Replace("f", []byte("x"), ReplaceOptions{Mode: 0o600, TempName: ".mine.*"}))
 	if got := names(t, base); got != "f" {
 		t.Errorf("directory has %q", got)
+	}
+}
+
+func TestReplaceIsConfirmedWhenOnlyTheRenameIsLeft(t *testing.T) {
+	base := t.TempDir()
+	d := openDir(t, base, nil)
+	no := errors.New("somebody was faster")
+	asked := 0
+	put := func(text string, confirm func(fs.FileInfo) error) error {
+		return d.Replace("f", []byte(text), ReplaceOptions{Mode: 0o600, TempName: ".temp.*", Confirm: func(now fs.FileInfo) error {
+			asked++
+			temps, err := filepath.Glob(base + "/.temp.*")
+			if err != nil || len(temps) != 1 {
+				t.Fatalf("asked with %q, %v", temps, err)
+			}
+			if data, err := os.ReadFile(temps[0]); err != nil || string(data) != text {
+				t.Errorf("asked when %q, %v was written", data, err)
+			}
+			return confirm(now)
+		}})
+	}
+	content := func(want string) {
+		t.Helper()
+		if data, err := os.ReadFile(base + "/f"); err != nil || string(data) != want || names(t, base) != "f" {
+			t.Errorf("the file is %q, %v; the directory has %q", data, err, names(t, base))
+		}
+	}
+	must(t, put("one", func(now fs.FileInfo) error {
+		if now != nil {
+			t.Errorf("there is a %v", now)
+		}
+		return nil
+	}))
+	content("one")
+	err := put("two", func(now fs.FileInfo) error {
+		if now == nil || now.Size() != int64(len("one")) {
+			t.Errorf("asked about %v", now)
+		}
+		return no
+	})
+	if !errors.Is(err, no) {
+		t.Errorf("refused: %v", err)
+	}
+	content("one")
+	must(t, put("three", func(fs.FileInfo) error { return nil }))
+	content("three")
+	if asked != 3 {
+		t.Errorf("asked %d times", asked)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 // eagainTries bounds the repeats of openat2, which gives EAGAIN while names above the resolved one are being renamed.
@@ -138,6 +140,18 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 		return -1, err
 	}
 	return fd, nil
+}
+
+// call is retryEINTR for a call of the kernel that tests can make fail.
+func call(c fault.Call, name string, fn func() error) error {
+	if err := fault.Before(c, name); err != nil {
+		return err
+	}
+	err := retryEINTR(fn)
+	if err == nil {
+		fault.After(c, name)
+	}
+	return err
 }
 
 func retryEINTR(fn func() error) error {

@@ -1,0 +1,91 @@
+package fsutil
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func slotNodes() []Node {
+	return []Node{
+		{Name: "run", Mode: 0o755, Data: []byte("#!/bin/sh\n")},
+		{Name: "down"},
+		{Name: "event", Mode: fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o730},
+		{Name: "log", Mode: fs.ModeDir | 0o755},
+		{Name: "log/supervise", Mode: fs.ModeDir | 0o711},
+		{Name: "log/supervise/control", Mode: fs.ModeNamedPipe | 0o660},
+	}
+}
+
+func TestMakeTreeMakesEverythingExactlyAsAsked(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	dir := t.TempDir()
+	d := openDir(t, dir, nil)
+	if err := d.MakeTree("slot", 0o755, slotNodes()); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]fs.FileMode{
+		"slot": fs.ModeDir | 0o755, "slot/run": 0o755, "slot/down": 0, "slot/event": fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o730,
+		"slot/log/supervise": fs.ModeDir | 0o711, "slot/log/supervise/control": fs.ModeNamedPipe | 0o660,
+	} {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v; want %v", name, info, err, mode)
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "slot/run")); string(data) != "#!/bin/sh\n" {
+		t.Errorf("run holds %q, %v", data, err)
+	}
+	onlyEntry(t, dir, "slot")
+}
+
+func TestMakeTreeTakesNothingsPlaceAndLeavesNothingBehind(t *testing.T) {
+	dir := t.TempDir()
+	d := openDir(t, dir, nil)
+	must(t, os.Mkdir(filepath.Join(dir, "slot"), 0o755))
+	if err := d.MakeTree("slot", 0o755, slotNodes()); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("over an empty directory: %v", err)
+	}
+	for name, bad := range map[string]Node{
+		"a device":       {Name: "x", Mode: fs.ModeDevice},
+		"a way out":      {Name: "../x"},
+		"a missing room": {Name: "no/x"},
+		"twice the same": {Name: "run"},
+	} {
+		if err := d.MakeTree("other", 0o755, append(slotNodes(), bad)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	onlyEntry(t, dir, "slot")
+}
+
+func TestMakeTreeBelongsToTheActor(t *testing.T) {
+	actor := agentActor(t)
+	dir := worldDir(t)
+	must(t, os.Chown(dir, agentUID, agentGID))
+	d := openDir(t, dir, actor)
+	if err := d.MakeTree("slot", 0o755, slotNodes()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"slot", "slot/run", "slot/event", "slot/log/supervise/control"} {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != actor.Identity().UID {
+			t.Errorf("%s belongs to %d", name, owner)
+		}
+	}
+}
+
+func onlyEntry(t *testing.T, dir, name string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != name {
+		t.Errorf("%s holds %v, %v; want only %s", dir, entries, err, name)
+	}
+}

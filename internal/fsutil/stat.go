@@ -1,0 +1,44 @@
+package fsutil
+
+import (
+	"io/fs"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stat is an fs.FileInfo of a file that was asked for by one system call; package os needs it open.
+type stat struct {
+	name string
+	sys  syscall.Stat_t // as package os has it
+}
+
+func newStat(name string, st unix.Stat_t) *stat {
+	return &stat{name: name, sys: syscall.Stat_t{
+		Dev: st.Dev, Ino: st.Ino, Nlink: st.Nlink, Mode: st.Mode, Uid: st.Uid, Gid: st.Gid, Rdev: st.Rdev, Size: st.Size,
+		Blksize: st.Blksize, Blocks: st.Blocks,
+		Atim: syscall.Timespec(st.Atim), Mtim: syscall.Timespec(st.Mtim), Ctim: syscall.Timespec(st.Ctim),
+	}}
+}
+
+func (s *stat) Name() string       { return s.name }
+func (s *stat) Size() int64        { return s.sys.Size }
+func (s *stat) ModTime() time.Time { return time.Unix(s.sys.Mtim.Unix()) }
+func (s *stat) IsDir() bool        { return s.Mode().IsDir() }
+func (s *stat) Sys() any           { return &s.sys }
+
+func (s *stat) Mode() fs.FileMode {
+	mode, _ := entryMode(uint8(s.sys.Mode & unix.S_IFMT >> 12)) // DT_ values are those bits
+	mode |= fs.FileMode(s.sys.Mode & 0o777)
+	if s.sys.Mode&unix.S_ISUID != 0 {
+		mode |= fs.ModeSetuid
+	}
+	if s.sys.Mode&unix.S_ISGID != 0 {
+		mode |= fs.ModeSetgid
+	}
+	if s.sys.Mode&unix.S_ISVTX != 0 {
+		mode |= fs.ModeSticky
+	}
+	return mode
+}
