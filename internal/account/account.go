@@ -11,10 +11,10 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // ErrNotFound is wrapped by the error of [Lookup] when no such user exists, and when the name has no valid form.
@@ -147,12 +147,38 @@ func parseID(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
+// read reads a file by plain system calls, nothing when there is none: os.ReadFile would make a poller and offer it the file,
+// a dozen calls that the shim pays for before every command.
 func read(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
+	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	return data, err
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer syscall.Close(fd)
+	data := make([]byte, 0, 4096)
+	for {
+		data = slices.Grow(data, 512)
+		n, err := retry(func() (int, error) { return syscall.Read(fd, data[len(data):cap(data)]) })
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			return data, nil
+		}
+		data = data[:len(data)+n]
+	}
+}
+
+// retry repeats a system call that a signal has interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); !errors.Is(err, syscall.EINTR) {
+			return n, err
+		}
+	}
 }
 
 type lookupError struct {
