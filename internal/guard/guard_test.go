@@ -1,0 +1,44 @@
+package guard_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/guard"
+)
+
+func TestPanicOfAGoroutineIsReported(t *testing.T) {
+	type report struct {
+		doing string
+		value any
+		stack string
+	}
+	reports := make(chan report, 3)
+	guard.Handle(func(doing string, value any, stack []byte) { reports <- report{doing, value, string(stack)} })
+	defer guard.Handle(nil)
+
+	guard.Go("work", func() { panic("broken") })
+	time.AfterFunc(0, guard.Func("later work", func() { panic("broken later") }))
+	for range 2 {
+		select {
+		case r := <-reports:
+			want := map[string]any{"work": "broken", "later work": "broken later"}[r.doing]
+			if r.value != want || !strings.Contains(r.stack, "TestPanicOfAGoroutineIsReported") {
+				t.Errorf("reported %q: %v\n%s", r.doing, r.value, r.stack)
+			}
+		case <-time.After(40 * time.Second):
+			t.Fatal("the handler was not told")
+		}
+	}
+}
+
+func TestWithoutHandlerAPanicGoesOn(t *testing.T) {
+	defer func() {
+		if p := recover(); p != "broken" {
+			t.Errorf("recovered %v", p)
+		}
+	}()
+	guard.Func("work", func() { panic("broken") })()
+	t.Error("the panic was swallowed")
+}
