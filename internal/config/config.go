@@ -24,6 +24,8 @@ type Config struct {
 
 	// Path is the file that was read, empty when there was none.
 	Path string
+	// Text is what was in it.
+	Text []byte
 	// Warnings are remarks on the configuration that do not keep it from being used, one line each.
 	Warnings []string
 
@@ -81,10 +83,12 @@ type Shutdown struct {
 
 // Logs says where the output of gateways and services goes.
 type Logs struct {
-	LogLimits        // of every log that doesn't say otherwise
-	Dir       string // absolute; one directory a profile below it
-	Console   string // one of the Console constants
-	MaxLineKB int    // a longer line is split
+	LogLimits                      // of every log that doesn't say otherwise
+	Dir       string               // absolute; one directory a profile below it
+	Console   string               // one of the Console constants
+	MaxLineKB int                  // a longer line is split
+	Mask      bool                 // secrets are not shown on the console
+	Profiles  map[string]LogLimits // by profile, of those that have limits of their own
 }
 
 // LogLimits bound one log.
@@ -95,6 +99,21 @@ type LogLimits struct {
 	QuotaMB   int           // of all files of the log together; 0: no limit
 	MinFreeMB int           // with less free space than that no file is written; 0: no limit
 	RateLimit int           // lines a second that are taken; 0: all
+	Compress  string        // one of the Compress constants
+}
+
+// The values of [LogLimits].Compress.
+const (
+	CompressNone = "none"
+	CompressGzip = "gzip"
+)
+
+// LogLimitsOf returns the limits of a profile's log.
+func (c *Config) LogLimitsOf(profile string) LogLimits {
+	if limits, own := c.Logs.Profiles[profile]; own {
+		return limits
+	}
+	return c.Logs.LogLimits
 }
 
 // The forms of [Logs].Console: what of the services' output reaches the container's stdout and stderr.

@@ -89,6 +89,8 @@ func TestDefaultsAreTheImage(t *testing.T) {
 		"logs.max_size_mb":                     1,
 		"logs.archives":                        10,
 		"logs.console":                         "raw",
+		"logs.compress":                        "none",
+		"logs.mask":                            false,
 		"boot.strict":                          false,
 		"boot.hooks.0.command":                 []string{"/opt/hermes/.venv/bin/python", "/opt/hermes/scripts/docker_config_migrate.py"},
 		"boot.hooks.0.if_exists":               "/opt/hermes/scripts/docker_config_migrate.py",
@@ -182,7 +184,7 @@ restart: {initial: 2s, factor: 3, max: 2m, jitter: 0, reset_after: 1h, park_on: 
   crash_loop_count: 3, crash_loop_window: 10s}
 stop: {signal: sigint, grace: 1500ms}
 shutdown: {budget: 20s}
-logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, max_age: 48h, quota_mb: 40, min_free_mb: 100, rate_limit: 7, console: json, max_line_kb: 8}
+logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, max_age: 48h, quota_mb: 40, min_free_mb: 100, rate_limit: 7, compress: gzip, console: json, max_line_kb: 8, mask: true, profiles: {coder: {archives: 2, compress: none}, default: {}}}
 boot: {strict: true, hooks: [{command: [a, "{home}"]}, {command: [b], user: root, timeout: 5s, required: true, if_exists: "{home}/c"}]}
 control: {socket: /run/x/s, others: none}
 services:
@@ -198,7 +200,7 @@ services:
     stop: {signal: KILL, grace: 1s}
     limits: {nofile: 1024, core: 0, memlock: unlimited}
     log: false
-    logs: {max_size_mb: 2, archives: 3, max_age: 1h, quota_mb: 6, min_free_mb: 0, rate_limit: 0}
+    logs: {max_size_mb: 2, archives: 3, max_age: 1h, quota_mb: 6, min_free_mb: 0, rate_limit: 0, compress: none}
   dashboard: {user: dash, env: {X: y}}
 `, nil)
 	want := Config{
@@ -219,8 +221,12 @@ services:
 		Stop:     Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
 		Shutdown: Shutdown{Budget: 20 * time.Second},
 		Logs: Logs{
-			LogLimits: LogLimits{MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7},
-			Dir:       "/data/l", Console: "json", MaxLineKB: 8,
+			LogLimits: LogLimits{MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},
+			Dir:       "/data/l", Console: "json", MaxLineKB: 8, Mask: true,
+			Profiles: map[string]LogLimits{
+				"coder":   {MaxSizeMB: 5, Archives: 2, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "none"},
+				"default": {MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},
+			},
 		},
 		Boot: Boot{Strict: true, Hooks: []Hook{
 			{Command: []string{"a", "/data"}, User: "1000:100", Timeout: time.Minute},
@@ -238,7 +244,7 @@ services:
 			},
 			Stop:   Stop{Signal: syscall.SIGKILL, Grace: time.Second},
 			Limits: map[string]uint64{"nofile": 1024, "core": 0, "memlock": Unlimited},
-			Logs:   LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6},
+			Logs:   LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6, Compress: "none"},
 		},
 		"dashboard": {
 			Name: "dashboard", User: "dash", EnabledBy: "HERMES_DASHBOARD", Cwd: "/data",
@@ -247,7 +253,7 @@ services:
 			Restart: want.Restart, Stop: want.Stop, Limits: map[string]uint64{}, Logs: want.Logs.LogLimits,
 		},
 	}
-	want.Path, want.origins = c.Path, c.origins
+	want.Path, want.Text, want.origins = c.Path, c.Text, c.origins
 	if !reflect.DeepEqual(*c, want) {
 		t.Errorf("got  %+v\nwant %+v", *c, want)
 	}
@@ -257,6 +263,7 @@ services:
 		"services.web.restart.immediate_on": 28, "services.web.limits.core": 31, "services.dashboard.env.X": 34,
 		"services.dashboard.restart.max": 13, // inherited from where the restart policy was set
 		"services.dashboard.stop.signal": 15,
+		"logs.profiles.coder.archives":   17, "logs.profiles.default.archives": 17,
 	} {
 		if got, want := c.Origin(key), fmt.Sprintf("%s:%d", c.Path, line); got != want {
 			t.Errorf("origin of %s is %q, want %q", key, got, want)
@@ -336,6 +343,10 @@ func TestErrors(t *testing.T) {
 		{"console", "logs: {console: loud}", nil, `hinit.yaml:1: cannot set logs.console: expected one of raw, prefixed, json, off, got "loud"`},
 		{"relative home", "home: data", nil, `hinit.yaml:1: cannot set home: expected an absolute path, got "data"`},
 		{"root as home", "home: //", nil, "hinit.yaml:1: cannot set home: the root directory cannot be the home"},
+		{"compression", "logs: {compress: xz}", nil, `hinit.yaml:1: cannot set logs.compress: expected one of none, gzip, got "xz"`},
+		{"name of a profile", "logs:\n  profiles: {Coder: {archives: 1}}", nil, `hinit.yaml:2: cannot set logs.profiles: "Coder" cannot be the name of a profile`},
+		{"limit of a profile", "logs:\n  profiles: {coder: {archive: 1}}", nil, `hinit.yaml:2: unknown key "logs.profiles.coder.archive"; did you mean "logs.profiles.coder.archives"?`},
+		{"profiles of logs", "logs:\n  profile: {coder: {}}", nil, `hinit.yaml:2: unknown key "logs.profile"; did you mean "logs.profiles"?`},
 		{"relative directory", "logs: {dir: l}", nil, `hinit.yaml:1: cannot set logs.dir: expected an absolute path, got "l"`},
 		{"marker", "profiles: {marker: a/b}", nil, `hinit.yaml:1: cannot set profiles.marker: expected the name of a file, got "a/b"`},
 		{"user", "agent: {user: a b}", nil, `hinit.yaml:1: cannot set agent.user: expected a user name, a uid or user:group, got "a b"`},
@@ -676,6 +687,9 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 	paths = append(paths, fieldPaths(configFields())...)
 	for _, p := range fieldPaths(serviceFields()) {
 		paths = append(paths, "services.NAME."+p)
+	}
+	for _, p := range fieldPaths(profileLogFields()) {
+		paths = append(paths, "logs.profiles.NAME."+p)
 	}
 	for _, p := range fieldPaths(hookFields()) {
 		paths = append(paths, "boot.hooks[]."+p)

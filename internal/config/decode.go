@@ -90,7 +90,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 }
 
 // decodeFields reads the mapping n into root. Its keys are those of fields below the path within (which ends in a dot or
-// is empty); base is put before them in messages and origins. A key named in other is handed to its function instead.
+// is empty); base is put before them in messages and origins. A key whose path is in other is handed to its function instead.
 func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields []field[T], root *T, other map[string]func(*yaml.Node)) {
 	names := fieldNames(fields, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
@@ -104,7 +104,7 @@ func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields [
 		case i >= 0:
 			decodeField(d, e, base, &fields[i], root)
 		case slices.Contains(names, e.key):
-			decodeFields(d, e.value, base, path+".", fields, root, nil)
+			decodeFields(d, e.value, base, path+".", fields, root, other)
 		default:
 			d.unknown(e.line, base+within, e.key, names, fieldPaths(fields))
 		}
@@ -120,8 +120,11 @@ func fieldNames[T any](fields []field[T], within string, other map[string]func(*
 			names = append(names, name)
 		}
 	}
-	for name := range other {
-		names = append(names, name)
+	for path := range other {
+		if rest, ok := strings.CutPrefix(path, within); ok {
+			name, _, _ := strings.Cut(rest, ".")
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

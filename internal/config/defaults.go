@@ -35,8 +35,8 @@ func defaults() *Config {
 		Stop:     Stop{Signal: syscall.SIGTERM, Grace: 30 * time.Second},
 		Shutdown: Shutdown{Budget: 8 * time.Second},
 		Logs: Logs{
-			LogLimits: LogLimits{MaxSizeMB: 1, Archives: 10},
-			Dir:       "{home}/logs/gateways", Console: ConsoleRaw, MaxLineKB: 64,
+			LogLimits: LogLimits{MaxSizeMB: 1, Archives: 10, Compress: CompressNone},
+			Dir:       "{home}/logs/gateways", Console: ConsoleRaw, MaxLineKB: 64, Profiles: map[string]LogLimits{},
 		},
 		Services: map[string]Service{},
 		Boot:     Boot{Hooks: imageHooks()},

@@ -93,6 +93,11 @@ func (l leaf) shown() any {
 // leaves returns every value of c, sorted by key.
 func (c *Config) leaves() []leaf {
 	leaves := appendLeaves(nil, "", configFields(), c)
+	limits := profileLogFields()
+	for _, name := range sortedKeys(c.Logs.Profiles) {
+		own := c.Logs.Profiles[name]
+		leaves = appendLeaves(leaves, "logs.profiles."+name+".", limits, &own)
+	}
 	fields := serviceFields()
 	for _, name := range sortedKeys(c.Services) {
 		s := c.Services[name]

@@ -24,6 +24,8 @@ const maxFileSize = 1 << 20
 type Options struct {
 	// Path is the file to read. Empty: the one HINIT_CONFIG names, or else [DefaultPath], which need not exist.
 	Path string
+	// Text is used instead of what is in the file, unless it is nil: another image of this process has read it.
+	Text []byte
 	// Env looks up an environment variable, as [os.LookupEnv] does, which is used when it is nil.
 	Env func(name string) (string, bool)
 }
@@ -38,10 +40,16 @@ func Load(opt Options) (*Config, error) {
 		env = os.LookupEnv
 	}
 	l := &loader{cfg: defaults(), env: env}
-	data, err := l.read(opt.Path)
-	if err != nil {
-		return nil, err
+	data := opt.Text
+	if data == nil {
+		var err error
+		if data, err = l.read(opt.Path); err != nil {
+			return nil, err
+		}
+	} else {
+		l.cfg.Path, l.problems.file = opt.Path, opt.Path
 	}
+	l.cfg.Text = data
 	return l.build(data)
 }
 
@@ -173,9 +181,12 @@ func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins}
 	fields := configFields()
-	var services *yaml.Node
+	var services, profileLogs *yaml.Node
 	if doc != nil {
-		decodeFields(d, doc, "", "", fields, c, map[string]func(*yaml.Node){"services": func(n *yaml.Node) { services = n }})
+		decodeFields(d, doc, "", "", fields, c, map[string]func(*yaml.Node){
+			"services":      func(n *yaml.Node) { services = n },
+			"logs.profiles": func(n *yaml.Node) { profileLogs = n },
+		})
 	}
 	l.applyEnv(fields)
 	c.Home = filepath.Clean(c.Home)
@@ -188,7 +199,26 @@ func (l *loader) finish(doc *yaml.Node) {
 		h.User = cmp.Or(h.User, c.Agent.User)
 		h.Command, h.IfExists = c.Expand(h.Command, nil), c.ExpandString(h.IfExists, nil)
 	}
+	l.profileLogs(d, profileLogs)
 	l.services(d, services)
+}
+
+// profileLogs builds the limits of profiles that have some of their own. The other limits are final by now.
+func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
+	if n == nil {
+		return
+	}
+	const key = "logs.profiles"
+	fields := profileLogFields()
+	for _, e := range d.entries(n, key, nil) {
+		if !serviceName(e.key) {
+			d.problems.at(e.line, "cannot set %s: %q cannot be the name of a profile", key, e.key)
+			continue
+		}
+		limits := l.cfg.Logs.LogLimits
+		decodeFields(d, e.value, key+"."+e.key+".", "", fields, &limits, nil)
+		l.cfg.Logs.Profiles[e.key] = limits
+	}
 }
 
 // applyEnv lets the environment win over what the file said.

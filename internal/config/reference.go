@@ -32,6 +32,16 @@ which of them a key knows. ` + "`{{word}}`" + ` stands for the literal text ` + 
 	table(&b, "", configFields(), root, func(f *field[Config]) string { return defaultText(f, root) })
 
 	b.WriteString(`
+## Logs of one profile
+
+` + "`logs.profiles`" + ` is a mapping of names of profiles to limits of their own. What is not said there is as for all logs.
+
+`)
+	table(&b, "logs.profiles.NAME.", profileLogFields(), &root.Logs.LogLimits, func(f *field[LogLimits]) string {
+		return "as `" + f.inherits + "`"
+	})
+
+	b.WriteString(`
 ## Hooks
 
 ` + "`boot.hooks`" + ` is a list of commands that run at boot, one after the other, as the agent's user unless they say otherwise, with the

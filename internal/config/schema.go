@@ -123,6 +123,12 @@ func configFields() []field[Config] {
 			at:  func(c *Config) any { return &c.Logs.MaxLineKB },
 		},
 		{
+			path: "logs.mask",
+			doc: "Whether secrets are replaced by `***` in the container log: tokens of known shapes, and the values in a profile's " +
+				"`.env` whose names say that they are secret. Log files are not changed.",
+			at: func(c *Config) any { return &c.Logs.Mask },
+		},
+		{
 			path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText,
 			doc: "A boot step that fails ends the boot instead of being a warning.",
 			at:  func(c *Config) any { return &c.Boot.Strict },
@@ -243,6 +249,11 @@ func hookFields() []field[Hook] {
 	}
 }
 
+// profileLogFields is the schema of logs.profiles.NAME.
+func profileLogFields() []field[LogLimits] {
+	return logFields("", "logs.", func(l *LogLimits) *LogLimits { return l })
+}
+
 // logFields is to [LogLimits] what restartFields is to [Restart].
 func logFields[T any](prefix, inherited string, of func(*T) *LogLimits) []field[T] {
 	fields := []field[T]{
@@ -275,6 +286,11 @@ func logFields[T any](prefix, inherited string, of func(*T) *LogLimits) []field[
 			path: "rate_limit", check: checkRange(0, 1<<30),
 			doc: "Lines a second that are taken of one service; a line says how many were more. 0: all are taken.",
 			at:  func(t *T) any { return &of(t).RateLimit },
+		},
+		{
+			path: "compress", typ: oneOf(CompressNone, CompressGzip), check: checkOneOf(CompressNone, CompressGzip),
+			doc: "How rotated files are compressed, from a second after their rotation on.",
+			at:  func(t *T) any { return &of(t).Compress },
 		},
 	}
 	return below(prefix, inherited, fields)

@@ -1,0 +1,36 @@
+package config
+
+import (
+	"bytes"
+	"os"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Socket returns where the environment or the configuration file puts the control socket, "" where neither says so or the file
+// can't be read. It is all that a command needs of the configuration, so it looks at nothing else: most commands live for two
+// milliseconds, and a mistake in another key does not keep them from reaching hinit. opt.Text is not used.
+func Socket(opt Options) string {
+	l := &loader{cfg: new(Config), env: opt.Env}
+	if l.env == nil {
+		l.env = os.LookupEnv
+	}
+	if dir, ok := l.lookup("HINIT_RUNTIME_DIR"); ok {
+		if socket, wrong := socketInDir(dir); wrong == "" && checkSocket(&socket) == "" {
+			return socket
+		}
+	}
+	data, err := l.read(opt.Path)
+	if err != nil || !bytes.Contains(data, []byte("socket")) && !bytes.Contains(data, []byte(`\`)) { // a key can have escapes in it
+		return ""
+	}
+	var file struct {
+		Control struct {
+			Socket string `yaml:"socket"`
+		} `yaml:"control"`
+	}
+	if yaml.Unmarshal(data, &file) != nil || checkSocket(&file.Control.Socket) != "" {
+		return ""
+	}
+	return file.Control.Socket
+}

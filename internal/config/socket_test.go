@@ -1,0 +1,45 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestACommandFindsTheSocketThatTheConfigurationNames(t *testing.T) {
+	for name, tt := range map[string]struct {
+		text string
+		vars map[string]string
+		want string
+	}{
+		"nothing is said":          {text: "home: /data\n"},
+		"in the file":              {text: "home: /data\ncontrol:\n  socket: /a/b\n", want: "/a/b"},
+		"on one line":              {text: "control: {others: none, socket: '/a/b'}", want: "/a/b"},
+		"by an anchor":             {text: "home: &h /a/b\ncontrol: {socket: *h}", want: "/a/b"},
+		"a key with an escape":     {text: `control: {"\x73ocket": /a/b}`, want: "/a/b"},
+		"a mistake in another key": {text: "home: [1]\nrestrat: {}\ncontrol: {socket: /a/b}", want: "/a/b"},
+		"not absolute":             {text: "control: {socket: a/b}"},
+		"not YAML":                 {text: "control: {socket: /a/b"},
+		"no text":                  {text: "control: {socket: [/a/b]}"},
+		"the environment wins":     {text: "control: {socket: /a/b}", vars: map[string]string{"HINIT_RUNTIME_DIR": "/env"}, want: "/env/control.sock"},
+		"the environment alone":    {vars: map[string]string{"HINIT_RUNTIME_DIR": "/env"}, want: "/env/control.sock"},
+		"an environment of no use": {text: "control: {socket: /a/b}", vars: map[string]string{"HINIT_RUNTIME_DIR": "env"}, want: "/a/b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "hinit.yaml")
+			if err := os.WriteFile(path, []byte(tt.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			opt := Options{Path: path, Env: environ(tt.vars)}
+			if got := Socket(opt); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+			if cfg, err := Load(opt); err == nil && tt.want != "" && cfg.Control.Socket != tt.want {
+				t.Errorf("Load says %q, want %q", cfg.Control.Socket, tt.want)
+			}
+		})
+	}
+	if got := Socket(Options{Path: filepath.Join(t.TempDir(), "none"), Env: environ(nil)}); got != "" {
+		t.Errorf("without a file: %q", got)
+	}
+}
