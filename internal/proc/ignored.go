@@ -28,9 +28,35 @@ func Unignore() {
 	mask := ignored()
 	for n := 1; n < 65; n++ {
 		if mask&(1<<(n-1)) != 0 {
-			// All zero is SIG_DFL without flags, whatever the order of the fields; 8 is the size of the kernel's signal set.
-			var action [64]byte
-			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+			exchange(syscall.Signal(n), sigaction{})
+		}
+	}
+}
+
+// sigaction is the kernel's, with room to spare. All zero is SIG_DFL without flags, whatever the order of its fields.
+type sigaction [64]byte
+
+// exchange sets what a signal does and returns what it did. 8 is the size of the kernel's signal set.
+func exchange(s syscall.Signal, action sigaction) (old sigaction) {
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+	return old
+}
+
+// Hush returns a function that stops SIGCHLD from being delivered, and lets it come again. Children that end meanwhile wait
+// to be buried (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)), and nobody is told of them. signal.Stop would not do: the Go
+// runtime goes on handling the signal, and each costs a thread its sleep. The function belongs to one goroutine.
+func Hush() func(quiet bool) {
+	var heard sigaction
+	quietNow := false
+	return func(quiet bool) {
+		if quiet == quietNow {
+			return
+		}
+		quietNow = quiet
+		if quiet {
+			heard = exchange(unix.SIGCHLD, sigaction{})
+		} else {
+			exchange(unix.SIGCHLD, heard)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package proc
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,12 +24,14 @@ const readSize = 4096
 
 // scanner reads the process table and keeps the last look, so that several questions cost one.
 type scanner struct {
-	dir   int       // descriptor of /proc, -1 when it is not mounted
-	stats []stat    // every process that this one could see; empty without /proc
-	looks int       // how many there were
-	at    time.Time // when the last one began
-	dents []byte
-	buf   []byte
+	dir    int       // descriptor of /proc, -1 when it is not mounted
+	stats  []stat    // every process that this one could see; empty without /proc
+	looks  int       // how many there were
+	at     time.Time // when the last one began
+	spared time.Time // when one was last found not to be needed
+	dents  []byte
+	buf    []byte
+	whole  []byte // for readAll
 }
 
 func newScanner() *scanner {
@@ -95,6 +98,86 @@ func (s *scanner) read(name string) []byte {
 		return nil
 	}
 	return s.buf[:n]
+}
+
+// stale reports whether the last look is too old to answer, and none was spared in the meantime either: then it is worth
+// while to find out whether one is needed.
+func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.spared) >= fresh }
+
+// hasChild reports whether a process has a child, or may have one: the kernel does not tell everywhere (proc_pid_task(5)).
+func (s *scanner) hasChild(pid int) bool {
+	dir := strconv.Itoa(pid) + "/task"
+	threads := s.threads(dir)
+	for _, thread := range threads {
+		if list, ok := s.readAll(dir + "/" + thread + "/children"); !ok || len(list) > 0 {
+			return true
+		}
+	}
+	return len(threads) == 0
+}
+
+// hasChildBesides reports whether this process has a child that is not among those it started, or may have one: the kernel
+// does not tell everywhere (proc_pid_task(5), children). What a process that has ended leaves behind becomes a child of this
+// one at that moment, at least its topmost part, so that where there are no others nothing was left. That costs one file
+// instead of one for every process of the container: the oldest thread takes in all orphans, and in Go it never ends. The list
+// is exact, because nobody else buries these children.
+func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
+	if s.dir < 0 {
+		return true
+	}
+	list, ok := s.readAll("self/task/" + strconv.Itoa(os.Getpid()) + "/children")
+	if !ok {
+		return true
+	}
+	s.whole = list[:0]
+	for word := range bytes.FieldsSeq(list) {
+		pid, err := strconv.Atoi(string(word))
+		if _, own := owned[pid]; err != nil || !own {
+			return true
+		}
+	}
+	return false
+}
+
+// threads names the threads in a directory of /proc, none when it can't be read.
+func (s *scanner) threads(dir string) []string {
+	fd, err := unix.Openat(s.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	if s.dents == nil {
+		s.dents = make([]byte, 32<<10)
+	}
+	var names []string
+	for {
+		n, err := unix.ReadDirent(fd, s.dents)
+		if err != nil || n <= 0 {
+			return names
+		}
+		_, _, names = unix.ParseDirent(s.dents[:n], -1, names)
+	}
+}
+
+// readAll returns a file below /proc of any size.
+func (s *scanner) readAll(name string) (data []byte, ok bool) {
+	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, false
+	}
+	defer unix.Close(fd)
+	data = s.whole[:0]
+	for {
+		data = slices.Grow(data, readSize)
+		n, err := unix.Read(fd, data[len(data):cap(data)])
+		if err != nil {
+			return nil, false
+		}
+		if n == 0 {
+			return data, true
+		}
+		data = data[:len(data)+n]
+	}
 }
 
 // parseStat reads the fields that matter. The command name in parentheses may hold anything, parentheses too.

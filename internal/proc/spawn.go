@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 // Cred is the identity a process is started with.
@@ -28,7 +30,7 @@ type Spec struct {
 	Env      []string   // whole environment; the tag is added to it
 	Dir      string     // working directory, "" keeps hinit's
 	Cred     *Cred      // nil keeps hinit's identity
-	Files    []*os.File // descriptors 0, 1, 2, ...; a nil entry, and a missing one below 3, is /dev/null
+	Files    []*os.File // descriptors 0, 1, 2, ...; what is nil or missing is /dev/null below 3, and closed from there on
 	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
 	Attached bool       // stay in hinit's own session and process group
 	Isolated bool       // be PID 1 of a PID namespace of its own
@@ -46,7 +48,24 @@ type SpawnError struct {
 }
 
 // Error implements error.
-func (e *SpawnError) Error() string { return fmt.Sprintf("cannot start %q: %v", e.What, e.Err) }
+func (e *SpawnError) Error() string {
+	return fmt.Sprintf("cannot start %q: %v%s", e.What, e.Err, e.nextStep())
+}
+
+// nextStep says what helps where the kernel is short of something.
+func (e *SpawnError) nextStep() string {
+	switch {
+	case errors.Is(e.Err, unix.EAGAIN):
+		return "; no more processes are allowed here: stop some, or start the container with a higher --pids-limit or --ulimit nproc"
+	case errors.Is(e.Err, unix.ENOMEM):
+		return "; there is no memory left: stop something, or start the container with a higher --memory"
+	case errors.Is(e.Err, unix.EMFILE):
+		return "; hinit may not open more files: start the container with a higher --ulimit nofile"
+	case errors.Is(e.Err, unix.ENFILE):
+		return "; the whole machine has too many files open: raise its sysctl fs.file-max"
+	}
+	return ""
+}
 
 // Unwrap returns the reason.
 func (e *SpawnError) Unwrap() error { return e.Err }
@@ -61,6 +80,17 @@ func (e *SpawnError) ShellCode() int {
 
 // Permanent reports whether trying again without changing the definition is pointless.
 func (e *SpawnError) Permanent() bool { return errors.Is(e.Err, errNoCommand) }
+
+// Passing reports whether the kernel refused for want of memory, process numbers or descriptors, or because the program is
+// just being written, so that trying again later may succeed.
+func (e *SpawnError) Passing() bool {
+	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
+		if errors.Is(e.Err, errno) {
+			return true
+		}
+	}
+	return false
+}
 
 var errNoCommand = errors.New("the command is empty")
 
@@ -80,7 +110,13 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.nonce, spec.ID)
 	env := spec.Env
 	if !spec.Attached {
-		env = append(append(make([]string, 0, len(spec.Env)+1), spec.Env...), tag)
+		env = make([]string, 0, len(spec.Env)+1)
+		for _, kv := range spec.Env {
+			if !strings.HasPrefix(kv, TagVar+"=") { // whoever has put it there: programs take the first of two
+				env = append(env, kv)
+			}
+		}
+		env = append(env, tag)
 	}
 	argv := spec.Argv
 	if len(spec.Limits) > 0 {
@@ -95,6 +131,9 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		if spec.Path == "" {
 			what = spec.Argv[0]
 		}
+		if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // it was looked for in there
+			what = filepath.Join(nameOf(spec.Dir), what)
+		}
 		if spec.Dir != "" && unix.Access(spec.Dir, unix.X_OK) != nil && unix.Access(path, unix.F_OK) == nil {
 			what = spec.Dir
 		}
@@ -106,6 +145,16 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		t.byMark[mark] = spec.ID
 	}
 	return pid, nil
+}
+
+// nameOf is what people call a directory, also one that is given as an open descriptor.
+func nameOf(dir string) string {
+	if strings.HasPrefix(dir, "/proc/self/fd/") {
+		if name, err := os.Readlink(dir); err == nil {
+			return name
+		}
+	}
+	return dir
 }
 
 func sysProcAttr(spec Spec) *syscall.SysProcAttr {
@@ -133,10 +182,13 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 func (t *Table) files(files []*os.File) []uintptr {
 	fds := make([]uintptr, max(len(files), 3))
 	for i := range fds {
-		if i < len(files) && files[i] != nil {
+		switch {
+		case i < len(files) && files[i] != nil:
 			fds[i] = files[i].Fd()
-		} else {
+		case i < 3:
 			fds[i] = t.null.Fd()
+		default:
+			fds[i] = ^uintptr(0) // closed (syscall.ForkExec)
 		}
 	}
 	return fds
@@ -152,6 +204,9 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &empty, &old); err == nil {
 			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
 		}
+	}
+	if err := fault.Before(fault.Fork, path); err != nil {
+		return 0, err
 	}
 	return syscall.ForkExec(path, argv, attr)
 }

@@ -81,9 +81,18 @@ func (t *Table) Signal(id uint64, signal int) error {
 	if err := unix.Kill(r.main, syscall.Signal(signal)); err != nil {
 		return fmt.Errorf("cannot signal process %d: %w", r.main, err)
 	}
-	// A stopped process acts on nothing but KILL until it is continued (signal(7)).
-	if s := syscall.Signal(signal); s == unix.SIGTERM || s == unix.SIGINT || s == unix.SIGHUP || s == unix.SIGQUIT {
-		_ = unix.Kill(r.main, unix.SIGCONT)
+	return nil
+}
+
+// SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone when that
+// process is buried: the number of the group may be another's by then.
+func (t *Table) SignalGroup(id uint64, signal int) error {
+	r := t.runs[id]
+	if r == nil || r.main == 0 {
+		return os.ErrProcessDone
+	}
+	if err := unix.Kill(-r.main, syscall.Signal(signal)); err != nil {
+		return fmt.Errorf("cannot signal process group %d: %w", r.main, err)
 	}
 	return nil
 }
@@ -92,7 +101,7 @@ func (t *Table) Signal(id uint64, signal int) error {
 // while an ended main process still holds its numbers, for what the run left behind. It returns whether no child is left.
 // It never blocks. each may call Spawn, Signal and SignalTree.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
-	for {
+	for ends := 0; ; {
 		pid, none := peek()
 		if pid == 0 {
 			return none
@@ -101,7 +110,8 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 		x := Exit{ID: id, PID: pid}
 		if r := t.runs[id]; r != nil {
 			if trees {
-				x.Leftover = t.leftBehind(r)
+				ends++
+				x.Leftover = t.leftBehind(r, ends > 1)
 			}
 			r.main = 0
 		}

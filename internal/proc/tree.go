@@ -116,9 +116,12 @@ func ancestry(pid, self int, owner map[int]uint64, parent map[int]int) uint64 {
 }
 
 // leftBehind looks for living processes of a run whose main process has ended and is not buried yet, and reports whether
-// there are any.
-func (t *Table) leftBehind(r *run) bool {
+// there are any. Where several have ended together, one look at the whole process table does for all of them.
+func (t *Table) leftBehind(r *run, several bool) bool {
 	if !t.proc.sawEnd(r.main) { // else the look is younger than the end, and nothing it started can be missing
+		if !several && !t.proc.hasChildBesides(t.owned) {
+			return false
+		}
 		t.proc.look()
 	}
 	t.sort()
@@ -130,8 +133,14 @@ func (s *scanner) sawEnd(pid int) bool {
 	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.pid == pid && p.dead() })
 }
 
-// Observe looks at the living processes of a run, so that one which loses its parents later is still known to belong.
-func (t *Table) Observe(uint64) {
+// Observe looks at the living processes of a run, so that one which loses its parents later is still known to belong. The
+// process table, which is as long as the container has processes, is read only where there may be any: not for a service
+// that is alone. For many that are observed together it is read once.
+func (t *Table) Observe(id uint64) {
+	if r := t.runs[id]; r != nil && r.main != 0 && t.proc.stale() && !t.proc.hasChild(r.main) && !t.proc.hasChildBesides(t.owned) {
+		t.proc.spared = time.Now()
+		return
+	}
 	t.proc.lookWithin(fresh)
 	t.sort()
 }

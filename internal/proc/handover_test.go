@@ -1,0 +1,103 @@
+package proc
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/handover"
+	"hinit/internal/testproc"
+)
+
+// resume makes a successor of a table, as another image of this process would.
+func resume(t *testing.T, old *Table) *Table {
+	t.Helper()
+	data, err := old.Export(handover.NewCodec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := Resume(handover.NewCodec(), data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
+	old := newTable(t)
+	argv := testproc.Argv("escape", "clean")
+	main, out := spawn(t, old, Spec{ID: 7, Name: "a", Path: argv[0], Argv: argv})
+	daemon, err := strconv.Atoi(string(bytes.TrimSpace([]byte(line(t, out)))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the daemon is adopted", func() bool { s, ok := old.proc.stat(daemon); return ok && s.ppid == os.Getpid() })
+
+	table := resume(t, old)
+	if got := table.Main(7); got != main {
+		t.Fatalf("the main process is %d, not %d", got, main)
+	}
+	if err := table.Signal(7, int(unix.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	var exit Exit
+	await(t, "the exit of the run", func() bool {
+		table.Reap(true, func(x Exit) {
+			if x.ID == 7 {
+				exit = x
+			}
+		})
+		return exit.ID == 7
+	})
+	if exit.PID != main || exit.Signal != 9 || !exit.Leftover {
+		t.Errorf("got %+v", exit)
+	}
+	if n := table.SignalTree(7, int(unix.SIGKILL)); n != 1 {
+		t.Errorf("%d processes of the run were found, not the daemon alone", n)
+	}
+	await(t, "the daemon is gone", func() bool {
+		table.Reap(false, func(Exit) {})
+		return len(table.Gone([]uint64{7})) == 1
+	})
+	// A new run must not get the mark of an old one.
+	argv = testproc.Argv("sleep")
+	_, out = spawn(t, table, Spec{ID: 8, Name: "b", Path: argv[0], Argv: argv})
+	line(t, out)
+	if m := table.runs[8].mark; m != 0 && m >= old.marks.next {
+		t.Errorf("mark %d of the new run is not below %d", m, old.marks.next)
+	}
+}
+
+func TestSuccessorBuriesWhatEndedMeanwhile(t *testing.T) {
+	old := newTable(t)
+	argv := testproc.Argv("exit", "3")
+	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
+	await(t, "it can be buried", func() bool { ended, _ := peek(); return ended == pid })
+	table := resume(t, old)
+	var got []Exit
+	table.Reap(true, func(x Exit) { got = append(got, x) })
+	if len(got) != 1 || got[0].ID != 1 || got[0].PID != pid || got[0].Code != 3 {
+		t.Errorf("reaped %+v", got)
+	}
+}
+
+func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
+	old := newTable(t)
+	argv := testproc.Argv("exit", "3")
+	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
+	await(t, "it can be buried", func() bool { ended, _ := peek(); return ended == pid })
+	bury(pid) // and a fault kept anybody from being told
+	table := resume(t, old)
+	if got := table.Main(1); got != 0 {
+		t.Errorf("process %d counts as alive", got)
+	}
+	if n := table.SignalTree(1, int(unix.SIGKILL)); n != 0 {
+		t.Errorf("%d processes were signalled", n)
+	}
+	if gone := table.Gone([]uint64{1}); len(gone) != 1 {
+		t.Errorf("gone: %v", gone)
+	}
+}

@@ -1,0 +1,65 @@
+package proc
+
+import (
+	"io"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestADaemonIsLeftBehindAlsoWhereOneProcessEndsAlone(t *testing.T) {
+	table := newTable(t)
+	for id, script := range map[uint64]string{
+		1: "exec >&-; true", 2: "(setsid sleep 100 >/dev/null 2>&1 &); exit 3", 3: "sleep 100 >/dev/null 2>&1 & exit 3",
+	} {
+		_, out := spawn(t, table, Spec{ID: id, Argv: []string{"/bin/sh", "-c", script}})
+		_, _ = io.Copy(io.Discard, out)
+		x := exitOf(t, table, id)
+		if want := id != 1; x.Leftover != want {
+			t.Errorf("%q: leftover is %v", script, x.Leftover)
+		}
+		if x.Leftover {
+			table.SignalTree(id, int(unix.SIGKILL))
+			await(t, "the tree to be gone", func() bool {
+				table.Reap(true, func(Exit) {})
+				return len(table.Gone([]uint64{id})) == 1
+			})
+		}
+		table.Forget(id)
+	}
+}
+
+// BenchmarkEnd is what the end of one process costs where many others go on.
+func BenchmarkEnd(b *testing.B) {
+	table, err := New()
+	if err != nil {
+		b.Fatal(err)
+	}
+	const others = 200
+	for id := range uint64(others) {
+		if _, err := table.Spawn(Spec{ID: id + 1, Argv: []string{"/bin/sleep", "1000"}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	ended := func(id uint64) bool {
+		found := false
+		table.Reap(true, func(x Exit) { found = found || x.ID == id })
+		return found
+	}
+	id := uint64(others)
+	for b.Loop() {
+		id++
+		if _, err := table.Spawn(Spec{ID: id, Argv: []string{"/bin/true"}}); err != nil {
+			b.Fatal(err)
+		}
+		for !ended(id) {
+		}
+		table.Forget(id)
+	}
+	for id := range uint64(others) {
+		_ = table.Signal(id+1, int(unix.SIGKILL))
+	}
+	for none := false; !none; {
+		none = table.Reap(false, func(Exit) {})
+	}
+}
