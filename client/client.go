@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,10 +26,14 @@ const (
 
 // Client asks one hinit. Its methods block until hinit has answered, ctx ends, or hinit has taken so long that it counts
 // as unreachable: 10 seconds, a minute for Rescan and Reload, 10 seconds more than the timeout for commands that wait.
-type Client struct{ socket string }
+type Client struct {
+	socket  string
+	opened  atomic.Pointer[opened] // by Dial, for the first question
+	cutTime time.Duration
+}
 
 // New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.
-func New(socket string) *Client { return &Client{socket} }
+func New(socket string) *Client { return &Client{socket: socket, cutTime: cutTime} }
 
 // Socket returns the path of the control socket.
 func (c *Client) Socket() string { return c.socket }
@@ -39,6 +44,24 @@ func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	var s Status
 	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names}}
 	return s, c.ask(ctx, q, &s)
+}
+
+// StatusTable returns the same as Status does, as the table that `hinit status` prints, and how many services in it are not
+// up.
+func (c *Client) StatusTable(ctx context.Context, names ...string) (table []byte, down int, err error) {
+	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names, "as": {AsTable}}}
+	r, fault := c.send(ctx, q)
+	if fault != nil {
+		return nil, 0, explain(ctx, q, fault)
+	}
+	defer r.close()
+	if table, err = io.ReadAll(io.LimitReader(r, maxReply)); err == nil {
+		down, err = strconv.Atoi(r.header.Get(DownHeader))
+	}
+	if err != nil {
+		return nil, 0, explain(ctx, q, c.broken(err))
+	}
+	return table, down, nil
 }
 
 // Service returns the state of one service, by its name or that of its profile.
@@ -72,7 +95,7 @@ func (c *Client) Restart(ctx context.Context, name string, wait Wait) (Service, 
 }
 
 func (c *Client) command(ctx context.Context, verb, name string, wait Wait) (Service, error) {
-	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime}
+	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != "restart"}
 	if wait.Wait {
 		q.limit += longestWait
 		if wait.Timeout > 0 {
@@ -135,6 +158,37 @@ func (c *Client) Reload(ctx context.Context) ([]string, error) {
 	var r ReloadReply
 	err := c.ask(ctx, question{doing: "reload", method: http.MethodPost, path: "/v1/reload", limit: workTime}, &r)
 	return r.Changes, err
+}
+
+// reexecPoll is how often Reexec asks whether it has come about.
+const reexecPoll = 10 * time.Millisecond
+
+// Reexec makes hinit become another image of itself: that in the file binary, or, when it is empty, in the file the running
+// image was started from. Everything it supervises goes on. It returns how hinit describes itself once the new image answers.
+func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
+	ctx, cancel := context.WithTimeout(ctx, workTime)
+	defer cancel()
+	q := question{doing: "re-execute hinit", method: http.MethodPost, path: "/v1/reexec", body: Reexec{binary}}
+	var was ReexecReply
+	if err := c.ask(ctx, q, &was); err != nil {
+		return Init{}, err
+	}
+	for {
+		s, err := c.Status(ctx)
+		switch {
+		case err == nil && s.Init.Image > was.Image:
+			return s.Init, nil
+		case err == nil && s.Init.ReexecError != "":
+			return s.Init, explain(ctx, q, &Error{Kind: KindFailed, Message: s.Init.ReexecError})
+		case err != nil && ctx.Err() != nil:
+			return Init{}, err
+		}
+		select {
+		case <-ctx.Done():
+			return Init{}, explain(ctx, q, &Error{Kind: KindTimeout, Message: "it has not come about in time"})
+		case <-time.After(reexecPoll):
+		}
+	}
 }
 
 // Config returns the effective configuration.

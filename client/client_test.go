@@ -88,6 +88,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
+		w.Header().Set(DownHeader, "0")
 		_, _ = io.WriteString(w, "{}\n")
 	})
 	ctx := t.Context()
@@ -97,6 +98,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 	}{
 		{"GET /v1/status", func() error { _, err := c.Status(ctx); return err }},
 		{"GET /v1/status?name=a&name=b+c", func() error { _, err := c.Status(ctx, "a", "b c"); return err }},
+		{"GET /v1/status?as=table&name=a", func() error { _, _, err := c.StatusTable(ctx, "a"); return err }},
 		{"GET /v1/services/a%2Fb%3F", func() error { _, err := c.Service(ctx, "a/b?"); return err }},
 		{`POST /v1/services/x/start {"wait":false}`, func() error { _, err := c.Start(ctx, "x", Wait{}); return err }},
 		{`POST /v1/services/x/stop {"wait":true}`, func() error { _, err := c.Stop(ctx, "x", Wait{Wait: true}); return err }},
@@ -112,6 +114,12 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 		{"POST /v1/reload", func() error { _, err := c.Reload(ctx); return err }},
 		{"GET /v1/config", func() error { _, err := c.Config(ctx); return err }},
 		{"GET /v1/health", func() error { _, err := c.Health(ctx); return err }},
+		{"GET /v1/slots", func() error { _, err := c.Slots(ctx); return err }},
+		{
+			`POST /v1/slots/control {"dir":"/run/service/a","flags":"du"}`,
+			func() error { return c.SlotControl(ctx, "/run/service/a", "du") },
+		},
+		{`POST /v1/slots/scan {"flags":"an"}`, func() error { return c.SlotScan(ctx, "an") }},
 		{"GET /v1/events", func() error { return c.Events(ctx, EventOptions{}, noEvent) }},
 		{"GET /v1/events?last=0", func() error { return c.Events(ctx, EventOptions{Last: -1}, noEvent) }},
 		{
@@ -129,6 +137,27 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 }
 
 func noEvent(Event) error { return nil }
+
+func TestASlotIsAskedForByItsDirectory(t *testing.T) {
+	var got string
+	slots := `{"slots":[{"name":"a","pid":7}]}`
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r.Method + " " + r.RequestURI
+		_, _ = io.WriteString(w, slots)
+	})
+	for want, ask := range map[string]func() (Slot, error){
+		"GET /v1/slots?dir=%2Frun%2Fservice%2Fa+b": func() (Slot, error) { return c.Slot(t.Context(), "/run/service/a b") },
+		"GET /v1/slots/wait?dir=%2Fa&until=r12":    func() (Slot, error) { return c.SlotWait(t.Context(), "/a", "r12") },
+	} {
+		if s, err := ask(); err != nil || s.Name != "a" || s.PID != 7 || got != want {
+			t.Errorf("%s: %+v, %v; sent %s", want, s, err, got)
+		}
+	}
+	slots = `{"slots":[]}`
+	if s, err := c.Slot(t.Context(), "/a"); err == nil {
+		t.Errorf("an answer without a slot is taken for %+v", s)
+	}
+}
 
 func TestErrorsKeepTheirKind(t *testing.T) {
 	var kind Kind
@@ -345,6 +374,31 @@ func TestABusyHinitIsAskedAgain(t *testing.T) {
 	s, err := c.Status(t.Context())
 	if err != nil || s.Version != 1 || times.Load() != 3 {
 		t.Errorf("got %+v, %v after %d", s, err, times.Load())
+	}
+}
+
+func TestWhatIsCutWhileHinitIsReplacedIsAskedAgain(t *testing.T) {
+	for method, again := range map[string]bool{"status": true, "stop": true, "restart": false} {
+		var times atomic.Int32
+		c := listen(t, func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 4096))
+			if times.Add(1) > 2 {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+			}
+		})
+		c.cutTime = 40 * time.Second // what is counted here are attempts
+		var err error
+		switch method {
+		case "status":
+			_, err = c.Status(t.Context())
+		case "stop":
+			_, err = c.Stop(t.Context(), "coder", Wait{Wait: true, Timeout: time.Minute})
+		case "restart":
+			_, err = c.Restart(t.Context(), "coder", Wait{Wait: true, Timeout: time.Minute})
+		}
+		if again && (err != nil || times.Load() != 3) || !again && (!errors.Is(err, ErrUnreachable) || times.Load() != 1) {
+			t.Errorf("%s: %v after %d connections", method, err, times.Load())
+		}
 	}
 }
 

@@ -15,15 +15,24 @@ import (
 // connectTime bounds one attempt to connect. Only a full backlog makes a Unix socket wait at all.
 const connectTime = 2 * time.Second
 
-// Dial returns a client of the first candidate that accepts a connection. It blocks at most 2 seconds per candidate.
-// The error is ErrNotAllowed when none does and one of them may not be opened by this user, else ErrUnreachable.
+// openedTime is how long the connection that Dial opened may wait for the first question. The server waits longer.
+const openedTime = time.Second
+
+// opened is a connection on which nothing was asked yet.
+type opened struct {
+	net.Conn
+	at time.Time
+}
+
+// Dial returns a client of the first candidate that accepts a connection; a question that is asked within a second uses it.
+// It blocks at most 2 seconds per candidate. The error is ErrNotAllowed when none does and one of them may not be opened by this user, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	var failed *Error
 	for _, socket := range candidates {
 		c := New(socket)
 		conn, err := c.connect(context.Background())
 		if err == nil {
-			_ = conn.Close() // nothing was sent
+			c.opened.Store(&opened{conn, time.Now()})
 			return c, nil
 		}
 		if failed == nil || err.Kind == KindNotAllowed && failed.Kind != KindNotAllowed {
@@ -46,6 +55,17 @@ func quoted(words []string) string {
 		out[i] = fmt.Sprintf("%q", w)
 	}
 	return strings.Join(out, ", ")
+}
+
+// connection returns the one that Dial has opened, or a new one.
+func (c *Client) connection(ctx context.Context) (net.Conn, *Error) {
+	if o := c.opened.Swap(nil); o != nil {
+		if time.Since(o.at) < openedTime {
+			return o.Conn, nil
+		}
+		_ = o.Close() // nothing was sent
+	}
+	return c.connect(ctx)
 }
 
 // connect opens a connection to the socket.

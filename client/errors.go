@@ -13,7 +13,9 @@ const (
 	KindStopping    Kind = "stopping"    // the container is shutting down
 	KindTimeout     Kind = "timeout"     // the wanted state was not reached in time; the command stays in force
 	KindFailed      Kind = "failed"      // it was tried and did not work
+	KindPermanent   Kind = "permanent"   // it has failed for good: the service will not get there by itself
 	KindBusy        Kind = "busy"        // too many connections; nothing of the request was looked at
+	KindReplaced    Kind = "replaced"    // hinit became another image of itself meanwhile; what was taken in stays in force
 	KindInternal    Kind = "internal"    // a fault of hinit, or an answer that is none
 	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client makes this
 )
@@ -24,6 +26,7 @@ var (
 	ErrNotAllowed  = errors.New("not allowed")                   // KindNotAllowed
 	ErrUnknown     = errors.New("no such profile or service")    // KindUnknown
 	ErrBadRequest  = errors.New("hinit refuses a wrong request") // KindBadRequest
+	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // KindReplaced
 )
 
 // Error is what went wrong, for people (Message) and for programs (Kind). Message is the reason alone; Error puts before
@@ -34,6 +37,7 @@ type Error struct {
 
 	doing string // what was tried, "" on the server's side
 	cause error
+	cut   bool // the connection ended before the answer did
 }
 
 // ErrorReply is the body of every answer that is an error.
@@ -63,6 +67,8 @@ func (e *Error) Is(target error) bool {
 		return e.Kind == KindUnknown
 	case ErrBadRequest:
 		return e.Kind == KindBadRequest
+	case ErrReplaced:
+		return e.Kind == KindReplaced
 	}
 	return false
 }

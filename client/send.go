@@ -20,12 +20,14 @@ type question struct {
 	method, path string
 	query        url.Values
 	body         any           // nil for none
+	repeats      bool          // it may be asked twice
 	limit        time.Duration // for the whole answer; 0 is answerTime
 }
 
 // reply is a good answer of which the body is still to be read.
 type reply struct {
 	io.Reader
+	header    http.Header
 	unlimited func() // lifts the time limit, so that only the caller's context ends the body
 	close     func() // must be called
 }
@@ -33,17 +35,46 @@ type reply struct {
 // busyPause is the wait before a connection that was refused for being one too many is tried again.
 const busyPause = 100 * time.Millisecond
 
-// send asks a question on a connection of its own. A hinit that is busy has not looked at it, so it is asked again until
-// the time for an answer is over.
+// cutTime is how long a question is asked again whose connection was cut.
+const cutTime = time.Second
+
+// patience is how long after its beginning, or the first cut, a question is asked again that got an error. A hinit that is busy
+// has not looked at it; one that was replaced may have, so only what changes nothing, or nothing the second time, is asked
+// again. A connection that is cut may have been one to an image that had no time left for an answer; if hinit has ended, the
+// next attempt tells.
+func (c *Client) patience(q question, e *Error) time.Duration {
+	repeats := q.repeats || q.method == http.MethodGet
+	switch {
+	case e.Kind == KindBusy:
+		return min(q.limit, answerTime)
+	case e.Kind == KindReplaced && repeats:
+		return q.limit
+	case e.cut && repeats:
+		return min(q.limit, c.cutTime)
+	}
+	return 0
+}
+
+// send asks a question on a connection of its own, and again if that is right.
 func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
 	if q.limit == 0 {
 		q.limit = answerTime
 	}
-	end := time.Now().Add(min(q.limit, answerTime))
+	begin := time.Now()
+	var cut *Error
 	for {
 		r, err := c.exchange(ctx, q)
-		if err == nil || err.Kind != KindBusy || time.Now().After(end) {
-			return r, err
+		switch {
+		case err == nil:
+			return r, nil
+		case err.cut && cut == nil:
+			begin = time.Now() // it may have waited long for its answer
+			cut = err
+		case cut != nil && err.Kind == KindUnreachable && !err.cut:
+			return nil, cut // it was there before it went
+		}
+		if time.Since(begin) > c.patience(q, err) {
+			return nil, err
 		}
 		select {
 		case <-time.After(busyPause):
@@ -60,7 +91,7 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
 	if err != nil {
 		return nil, &Error{Kind: KindInternal, Message: err.Error(), cause: err}
 	}
-	conn, fault := c.connect(ctx)
+	conn, fault := c.connection(ctx)
 	if fault != nil {
 		return nil, fault
 	}
@@ -85,7 +116,7 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
 		return nil, c.refusal(response)
 	}
 	return &reply{
-		Reader: response.Body, close: end,
+		Reader: response.Body, header: response.Header, close: end,
 		unlimited: func() { _ = conn.SetDeadline(time.Time{}) },
 	}, nil
 }
@@ -130,7 +161,7 @@ func (c *Client) broken(err error) *Error {
 		return &Error{Kind: KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.socket), cause: err}
 	case network != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.socket, reason(err))
-		return &Error{Kind: KindUnreachable, Message: message, cause: err}
+		return &Error{Kind: KindUnreachable, Message: message, cause: err, cut: true}
 	}
 	return &Error{Kind: KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.socket, err), cause: err}
 }

@@ -4,15 +4,16 @@ import "time"
 
 // States of a service, as [Service.State] has them.
 const (
-	StateDown     = "down"     // not running, nothing pending
-	StateWaiting  = "waiting"  // wanted up, a need is not met yet
-	StateStarting = "starting" // being spawned
-	StateUp       = "up"       // its main process runs
-	StateStopping = "stopping" // told to end
-	StateKilling  = "killing"  // sent SIGKILL, not gone yet
-	StateBackoff  = "backoff"  // wanted up, waits before the next start
-	StateParked   = "parked"   // wanted up, not started again until its inputs change or somebody asks
-	StateFailed   = "failed"   // cannot be started as defined
+	StateDown      = "down"      // not running, nothing pending
+	StateWaiting   = "waiting"   // wanted up, a need is not met yet
+	StateStarting  = "starting"  // being spawned
+	StateUp        = "up"        // its main process runs
+	StateStopping  = "stopping"  // told to end
+	StateKilling   = "killing"   // sent SIGKILL, not gone yet
+	StateFinishing = "finishing" // its main process is gone, and the finish command that it has for that runs
+	StateBackoff   = "backoff"   // wanted up, waits before the next start
+	StateParked    = "parked"    // wanted up, not started again until its inputs change or somebody asks
+	StateFailed    = "failed"    // cannot be started as defined
 )
 
 // What [Service.Want] can be.
@@ -32,6 +33,13 @@ const (
 // at any time.
 const StatusVersion = 1
 
+// AsTable is the value of the parameter "as" that makes the status a table for people. How many services in it are not up
+// is in the header DownHeader then.
+const (
+	AsTable    = "table"
+	DownHeader = "Hinit-Down"
+)
+
 // Status is the whole status document. No list in it is ever null.
 type Status struct {
 	Version  int       `json:"version"` // StatusVersion
@@ -47,12 +55,16 @@ type Init struct {
 	Home          string     `json:"home"`      // the agent's home, which holds the profiles
 	Subreaper     bool       `json:"subreaper"` // it is not PID 1 and adopts orphans as a subreaper
 	UptimeSeconds float64    `json:"uptime_seconds"`
-	Stopping      bool       `json:"stopping"` // the container is shutting down
-	Orphans       uint64     `json:"orphans"`  // processes buried that nobody owned
-	Cmd           *Cmd       `json:"cmd"`      // null when the container has no CMD
-	Warnings      []string   `json:"warnings"` // what hinit cannot do in this container, for people
-	Boot          []BootStep `json:"boot"`     // in the order they ran
-	Repair        *Repair    `json:"repair"`   // of file ownership, in the background; null when there is none
+	Stopping      bool       `json:"stopping"`     // the container is shutting down
+	Orphans       uint64     `json:"orphans"`      // processes buried that nobody owned
+	Goroutines    int        `json:"goroutines"`   // of hinit itself; without a reason they do not become more
+	Cmd           *Cmd       `json:"cmd"`          // null when the container has no CMD
+	Warnings      []string   `json:"warnings"`     // what hinit cannot do in this container, for people
+	Boot          []BootStep `json:"boot"`         // in the order they ran
+	Binary        string     `json:"binary"`       // file that the running program was started from
+	Image         int        `json:"image"`        // 1 for the program the container was started with, one more for each re-execution
+	ReexecError   string     `json:"reexec_error"` // why the last re-execution that was asked for did not come about
+	Repair        *Repair    `json:"repair"`       // of file ownership, in the background; null when there is none
 }
 
 // Repair is how far the background repair of file ownership has come.
@@ -100,15 +112,16 @@ type Service struct {
 	Reason              string     `json:"reason"`       // why it is in this state, for people
 	MemoryBytes         uint64     `json:"memory_bytes"` // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`
-	Needs               []string   `json:"needs"` // what it waits for
-	Run                 uint64     `json:"run"`   // number of the current or last run, 0 before the first
+	Needs               []string   `json:"needs"`  // what it waits for
+	Run                 uint64     `json:"run"`    // number of the current or last run, 0 before the first
+	Paused              bool       `json:"paused"` // an operator has stopped its process with SIGSTOP
 }
 
 // Exit is how a run ended, or why it could not begin.
 type Exit struct {
 	Code          *int      `json:"code"`   // null when a signal ended it or it never ran
 	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
-	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, spawn, replaced or health
+	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced or health
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`  // last log lines, oldest first; empty for callers that may not control hinit
 	Error         string    `json:"error"` // why it could not be started, "" when it was

@@ -54,3 +54,14 @@ type Health struct {
 	Up       int      `json:"up"`       // those of them that are up
 	Troubled []string `json:"troubled"` // those of them that are parked, failed or in a crash loop
 }
+
+// Reexec is the body of a re-execution.
+type Reexec struct {
+	Binary string `json:"binary,omitempty"` // "" is the file that the running image was started from
+}
+
+// ReexecReply is the answer to it: the re-execution is under way. It has come about when the image in the status is a later
+// one, and failed when the status says so.
+type ReexecReply struct {
+	Image int `json:"image"` // that answers
+}

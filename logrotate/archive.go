@@ -1,27 +1,42 @@
 package logrotate
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
+	"hinit/internal/s6"
 )
 
 // Current is the base name of the file that is being written.
 const Current = "current"
 
-// archiveLayout is the time in an archive's name, UTC, in the form lumberjack gives it.
-const archiveLayout = "2006-01-02T15-04-05.000"
+const (
+	// labelLen is the length of a TAI64N label in a name: "@" and 24 hexadecimal digits.
+	labelLen = 1 + 24
+
+	ours    = ".s"   // ends the name of an archive
+	foreign = ".u"   // of one that s6-log left unfinished
+	packed  = ".gz"  // is behind that when the archive is compressed
+	partial = ".tmp" // is behind that while it is being compressed
+)
 
 // Archives returns the paths of the archives in dir, oldest first.
 //
-// An archive is named "current-2006-01-02T15-04-05.000", the UTC time of its rotation. Files that s6-log left behind, "@"
-// with 24 hexadecimal digits and ".s" or ".u" (contract of s6-log, section 7), are archives too, older than all others.
-// Names are compared, nothing is opened. A directory that doesn't exist is an error that wraps fs.ErrNotExist.
+// An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it (contract of s6-log,
+// section 7), with ".u" in place of ".s" when s6-log left it unfinished, and with ".gz" behind it when it is compressed. One
+// that is there in both forms is being compressed, and counts once, uncompressed. Names are compared, nothing is opened. A
+// directory that doesn't exist is an error that wraps fs.ErrNotExist.
 func Archives(dir string) ([]string, error) {
-	names, err := archiveNames(dir, Current)
+	names, err := archiveFiles(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list log archives in %q: %w", dir, err)
 	}
@@ -31,55 +46,102 @@ func Archives(dir string) ([]string, error) {
 	return names, nil
 }
 
-// IsArchive reports whether a file of that base name is an archive of [Current], as [Archives] finds them.
-func IsArchive(name string) bool { return isArchive(name, Current) }
-
-func isArchive(name, base string) bool {
-	if _, ok := archiveTime(name, base); ok {
-		return true
-	}
-	hex, ok := strings.CutPrefix(name, "@")
-	if !ok || len(hex) != 24+2 || !strings.HasSuffix(hex, ".s") && !strings.HasSuffix(hex, ".u") {
-		return false
-	}
-	return strings.Trim(hex[:24], "0123456789abcdef") == ""
+// IsArchive reports whether a file of that base name is an archive, as [Archives] finds them.
+func IsArchive(name string) bool {
+	_, ok := archiveTime(strings.TrimSuffix(name, packed))
+	return ok
 }
 
-// archiveTime returns the time of rotation that is in name, an archive of base.
-func archiveTime(name, base string) (time.Time, bool) {
-	text, ok := strings.CutPrefix(name, base+"-")
-	if !ok || len(text) != len(archiveLayout) {
+// archiveTime returns the time of rotation that is in the name of an archive.
+func archiveTime(name string) (time.Time, bool) {
+	if len(name) != labelLen+len(ours) || name[0] != '@' || name[labelLen:] != ours && name[labelLen:] != foreign {
 		return time.Time{}, false
 	}
-	t, err := time.Parse(archiveLayout, text)
-	return t, err == nil
+	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
+		return time.Time{}, false
+	}
+	t, _, _ := s6.ParseTAI64N(name) // one that is no time is old
+	return t, true
 }
 
-func archiveName(base string, t time.Time) string { return base + "-" + t.UTC().Format(archiveLayout) }
+func archiveName(t time.Time) string { return s6.TAI64N(t) + ours }
 
-// archiveNames returns the base names of base's archives in dir, oldest first. The names of s6-log begin with "@", which
-// sorts before any letter, as it should.
-func archiveNames(dir, base string) ([]string, error) {
-	f, err := os.Open(dir)
+// archiveFiles returns the base names of the archives in dir, oldest first, each once.
+func archiveFiles(dir string) ([]string, error) {
+	names, err := dirNames(dir)
+	return archivesOf(names), err
+}
+
+// maxNames is how many names of a log directory are looked at. hinit itself makes a few dozen; whoever else can write there can
+// make any number. When archives are pruned, those that are left for the next time are never ones that are to stay.
+const maxNames = 64 << 10
+
+// dirNames returns the names in a directory, in no order. It waits for no FIFO that somebody has put in its place.
+func dirNames(dir string) ([]string, error) {
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	all, err := f.Readdirnames(-1)
-	if err != nil {
-		return nil, err
+	names, err := f.Readdirnames(maxNames)
+	if errors.Is(err, io.EOF) { // an empty directory
+		err = nil
 	}
-	names := slices.DeleteFunc(all, func(name string) bool { return !isArchive(name, base) })
-	slices.Sort(names)
-	return names, nil
+	return names, err
+}
+
+// archivesOf returns the archives among names, oldest first, each once.
+func archivesOf(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return !IsArchive(name) })
+	slices.Sort(names) // what is compressed comes behind what is not
+	return slices.CompactFunc(names, func(a, b string) bool {
+		return strings.TrimSuffix(a, packed) == strings.TrimSuffix(b, packed)
+	})
+}
+
+// plain takes the mark of compressed archives off names, in place: what is left is what they were called before, and what
+// orders them.
+func plain(names []string) []string {
+	for i, name := range names {
+		names[i] = strings.TrimSuffix(name, packed)
+	}
+	return names
+}
+
+// forms are the names that an archive may have. While it is compressed it is there under both, so whoever looks for one that
+// has not been removed finds it when he looks in this order.
+func forms(name string) [2]string { return [2]string{name, name + packed} }
+
+// removeArchive removes an archive in the directory of that path, which ends with a slash. That one is gone is no error.
+func removeArchive(dir, name string) error {
+	for _, form := range forms(name) {
+		err := fault.Before(fault.Remove, dir+form)
+		if err == nil {
+			err = unix.Unlink(dir + form)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return &os.PathError{Op: "remove archive", Path: dir + form, Err: err}
+		}
+	}
+	return nil
+}
+
+// archiveSize is how many bytes an archive takes.
+func archiveSize(dir, name string) (size int64) {
+	for _, form := range forms(name) {
+		var st unix.Stat_t
+		if unix.Lstat(dir+form, &st) == nil {
+			size += st.Size
+		}
+	}
+	return size
 }
 
 // nextArchive returns the time for the name of an archive that is made at now, when the newest one that exists has the time
 // last: always later than that, whatever the clock does.
 func nextArchive(last, now time.Time) time.Time {
-	t := now.UTC().Truncate(time.Millisecond)
-	if !t.After(last) {
-		t = last.Add(time.Millisecond)
+	if !now.After(last) {
+		return last.Add(time.Nanosecond)
 	}
-	return t
+	return now
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -69,6 +70,50 @@ func benchmarkPump(b *testing.B, console, file bool) {
 	gb := float64(b.N) * float64(len(block)) / 1e9
 	b.ReportMetric((cpu(after)-cpu(before))/gb, "cpu-s/GB")
 	b.ReportMetric(float64(l.Stats().ConsoleDropped)/float64(l.Stats().Lines), "dropped/line")
+}
+
+// flooderVar makes this test binary a process that writes so many lines of 100 bytes, each with a write of its own.
+const flooderVar = "LOGROTATE_TEST_FLOODER"
+
+func writeLines(order string) int {
+	n, err := strconv.Atoi(order)
+	if err != nil {
+		return 1
+	}
+	line := append(bytes.Repeat([]byte{'x'}, 99), '\n')
+	for range n {
+		if _, err := unix.Write(1, line); err != nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+// BenchmarkSmallWrites moves what another process writes line by line into a file. The CPU time is that of the pump's process.
+func BenchmarkSmallWrites(b *testing.B) {
+	s := New(Options{})
+	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), Current)).Pipes()
+	if err != nil {
+		b.Fatal(err)
+	}
+	stderr.Close()
+	const lines = 200_000
+	b.SetBytes(100 * lines)
+	var before, after syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+	for b.Loop() {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), flooderVar+"="+strconv.Itoa(lines))
+		cmd.Stdout = stdout
+		if err := cmd.Run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+	b.StopTimer()
+	b.ReportMetric((cpu(after)-cpu(before))/(float64(b.N)*100*lines/1e9), "cpu-s/GB")
+	stdout.Close()
+	closeSet(b, s)
 }
 
 func cpu(r syscall.Rusage) float64 {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
 )
 
 const (
@@ -26,9 +28,14 @@ const (
 )
 
 // source is one service, or the init itself, on one console. Except for the names it belongs to the console's lock.
+//
+// The masker has a lock of its own: looking for secrets must not hold up other services.
 type source struct {
 	name, profile, file string
 	lost                *atomic.Uint64 // counter of dropped lines; may be nil
+
+	secrets *atomic.Pointer[secrets] // to be hidden; what it points to may be nil
+	masker  masker
 
 	waiting int   // bytes
 	dropped int64 // lines that the next notice is about; while there are any, all that come are dropped
@@ -49,6 +56,7 @@ type share struct {
 type console struct {
 	stream string
 	mode   ConsoleMode
+	mask   bool
 	raw    syscall.RawConn // nil: discard everything
 	warn   func(service, message string)
 	blocks sync.Pool // *block, empty; a quiet console has none
@@ -56,7 +64,8 @@ type console struct {
 	mu      sync.Mutex // never held across I/O
 	wake    sync.Cond
 	queue   []*block
-	waiting int       // bytes in queue and in what is being written
+	flight  *block    // what is being written
+	waiting int       // bytes in queue and in flight
 	missing []*source // with dropped lines
 	dead    bool      // the other end is gone
 	closing bool
@@ -73,7 +82,7 @@ type console struct {
 }
 
 func newConsole(stream string, f *os.File, o Options) *console {
-	c := &console{stream: stream, mode: o.Console, warn: o.Warn, done: make(chan struct{})}
+	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, done: make(chan struct{})}
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
@@ -95,8 +104,23 @@ func newConsole(stream string, f *os.File, o Options) *console {
 // lines takes whole lines of a service, as the mode wants them. It doesn't block.
 func (c *console) lines(src *source, chunk []byte) {
 	if c.mode != Off {
-		c.add(src, chunk, c.mode)
+		c.give(src, chunk, c.mode)
 	}
+}
+
+// give hides what is secret and adds the rest.
+func (c *console) give(src *source, chunk []byte, mode ConsoleMode) {
+	if !c.mask {
+		c.add(src, chunk, mode)
+		return
+	}
+	src.masker.mu.Lock() // held until they are added, because of the order
+	defer src.masker.mu.Unlock()
+	set := noSecrets()
+	if src.secrets != nil && src.secrets.Load() != nil {
+		set = src.secrets.Load()
+	}
+	c.add(src, src.masker.hide(chunk, set), mode)
 }
 
 func (c *console) add(src *source, chunk []byte, mode ConsoleMode) {
@@ -190,6 +214,7 @@ func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], ti
 // run is the goroutine that owns the descriptor.
 func (c *console) run() {
 	defer close(c.done)
+	defer guard.Catch("writing the container's " + c.stream)
 	for b := c.next(); b != nil; b = c.next() {
 		c.writing, c.err = b.data, nil
 		if err := c.raw.Control(c.attempt); err != nil {
@@ -238,6 +263,7 @@ func (c *console) next() *block {
 			n := copy(c.queue, c.queue[1:])
 			c.queue[n] = nil
 			c.queue = c.queue[:n]
+			c.flight = b
 			return b
 		case c.closing:
 			return nil
@@ -273,6 +299,7 @@ func (c *console) notices() {
 // written gives back the room that b took.
 func (c *console) written(b *block) {
 	c.mu.Lock()
+	c.flight = nil
 	c.waiting -= len(b.data)
 	for _, s := range b.shares {
 		s.source.waiting -= s.bytes
@@ -350,6 +377,6 @@ func (w *ownWriter) Write(p []byte) (int, error) {
 	if mode == Off {
 		mode = Raw
 	}
-	w.console.add(w.source, chunk, mode)
+	w.console.give(w.source, chunk, mode)
 	return len(p), nil
 }

@@ -229,11 +229,13 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(Options{Stdout: w})
-	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	l := s.Open("x", "x", filepath.Join(dir, Current))
+	stdout, stderr := pipes(t, l)
 	for range 2000 {
 		put(t, stdout, strings.Repeat("c", 99)+"\n")
 	}
 	closeAll(stdout, stderr)
+	until(t, "all lines are in the file", func() bool { return l.Stats().Lines == 2000 })
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := s.Close(ctx); err == nil || !strings.Contains(err.Error(), "in time") {

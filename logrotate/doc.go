@@ -32,15 +32,15 @@
 // # Floods
 //
 // A pipe is read as soon as there is something in it. When that becomes very many small reads, the pipe is made larger, taken
-// from the runtime's poller, and read a millisecond apart, until a millisecond brings little. That is the only delay that is
-// made on purpose.
+// from the runtime's poller, and read one to four milliseconds apart, until a pause brings little. That is the only delay that
+// is made on purpose.
 //
 // # Files
 //
 // Files are written through lumberjack, which is kept behind a fence, because of what its source does by name:
 //
 //   - It names an archive by the millisecond and renames over an older one of the same name, and after a step back of the
-//     clock newer archives sort before older ones. So this package renames by itself, to names in lumberjack's form that
+//     clock newer archives sort before older ones. So this package renames by itself, to names in the form of s6-log that
 //     always ascend, with RENAME_NOREPLACE.
 //   - After a rotation it has the new file open without O_APPEND, which leaves a hole when somebody truncates the file; it
 //     creates files with mode 0600, follows links and truncates what it opens; and when it can't open a file it rotates. So
@@ -51,8 +51,16 @@
 //   - It hides its descriptor. The one that was opened first stays open beside it: fstat tells that the file was unlinked or
 //     truncated, and ftruncate takes back a line that a full disk has cut.
 //
+// # Compression
+//
+// With [Limits].Compress archives become gzip files, one after the other, a second or more after their rotation, and never
+// faster than with a quarter of a core. The pumps have nothing to do with it. An archive is there, under one name or both, at
+// every moment, also after a crash.
+//
 // # Goroutines
 //
 // Two a run (one a pipe, no buffer while it waits), one a console stream, one inside lumberjack a file, and short ones for
-// retries of a faulted file, for closing one, and for answers to [Log.Tail]. [Set.Close] ends all but lumberjack's.
+// retries of a faulted file, for closing one, for compressing while there is something to compress, and for answers to
+// [Log.Tail]. [Set.Close] ends all but lumberjack's. In a process that follows logs ([Read]) there are two more, which share one
+// instance of inotify among all followers and end with the last of them.
 package logrotate

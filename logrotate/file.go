@@ -12,6 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gopkg.in/natefinch/lumberjack.v2"
+
+	"hinit/internal/fault"
+	"hinit/internal/guard"
 )
 
 const (
@@ -32,7 +35,8 @@ type file struct {
 	refs int    // Logs that use it; guarded by Set.mu
 	uses uint64 // Logs that ever used it; guarded by Set.mu
 
-	limits atomic.Pointer[Limits]
+	limits     atomic.Pointer[Limits]
+	unpackable atomic.Bool // its archives can't be compressed, and that has been said
 
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
@@ -139,11 +143,25 @@ func (f *file) ready(now time.Time) error {
 		}
 	}
 	if f.torn {
-		if err := unix.Ftruncate(f.fd, f.size); err != nil {
-			return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
-		}
-		f.torn = false
+		return f.cut()
 	}
+	return nil
+}
+
+// cut takes what is behind the last whole line off the file.
+func (f *file) cut() error {
+	var st unix.Stat_t
+	err := unix.Fstat(f.fd, &st)
+	if err == nil && st.Size > f.size {
+		if err = fault.Before(fault.Truncate, f.path); err == nil {
+			err = unix.Ftruncate(f.fd, f.size)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
+	}
+	f.size = min(f.size, st.Size) // it may have been emptied meanwhile, and must not grow by that
+	f.torn = false
 	return nil
 }
 
@@ -160,21 +178,9 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 		}
 		p = p[:cut]
 	}
-	n, err := f.lj.Write(p)
+	n, err := f.commit(p)
 	if err != nil || n < len(p) {
-		whole := bytes.LastIndexByte(p[:n], '\n') + 1
-		f.size += int64(whole)
-		f.torn = n > whole
-		if f.torn && unix.Ftruncate(f.fd, f.size) == nil {
-			f.torn = false
-		}
-		if err == nil {
-			err = errors.New("short write")
-		}
-		if named, ok := errors.AsType[*os.PathError](err); ok {
-			err = named.Err // the name in it is that of the descriptor
-		}
-		return whole, fmt.Errorf("cannot write log file %q: %w", f.path, err)
+		return f.spoiled(p, n, err)
 	}
 	f.size += int64(n)
 
@@ -193,10 +199,49 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 	return n, nil
 }
 
+// spoiled sees to it that no torn line stays after a write of p of which only n bytes were taken. It returns as step does.
+func (f *file) spoiled(p []byte, n int, err error) (int, error) {
+	if err == nil {
+		err = errors.New("short write")
+	}
+	if named, ok := errors.AsType[*os.PathError](err); ok {
+		err = named.Err // the name in it is that of the descriptor
+	}
+	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
+	whole := bytes.LastIndexByte(p[:n], '\n') + 1
+	f.torn = n > whole
+	var st unix.Stat_t
+	if unix.Fstat(f.fd, &st) != nil {
+		f.size += int64(whole)
+		return whole, err
+	}
+	f.size = st.Size - int64(n-whole) // not what it was and what came: somebody may have emptied it to make room
+	if st.Nlink == 0 {
+		f.shut()
+		f.scanned = false
+		return 0, err
+	}
+	if f.torn {
+		_ = f.cut() // or else before the next write
+	}
+	return whole, err
+}
+
+// commit writes p through lumberjack.
+func (f *file) commit(p []byte) (int, error) {
+	if err := fault.Before(fault.Write, f.path); err != nil {
+		return 0, err
+	}
+	return f.lj.Write(p[:fault.Room(fault.Write, f.path, len(p))])
+}
+
 // shut closes the file. The next write opens it again.
 func (f *file) shut() {
 	if f.fd < 0 {
 		return
+	}
+	if f.torn {
+		_ = f.cut() // the last chance: whoever opens the file next ends the line where it is
 	}
 	_ = f.lj.Close() // nothing is buffered, and there is nobody to write again what a close could complain about
 	_ = unix.Close(f.fd)
@@ -235,7 +280,7 @@ func (f *file) note(err error) {
 // arm sees to it that a retry comes without a new line.
 func (f *file) arm() {
 	if f.timer == nil {
-		f.timer = time.AfterFunc(retryEvery, f.elapsed)
+		f.timer = time.AfterFunc(retryEvery, guard.Func("writing the log of "+f.service, f.elapsed))
 		return
 	}
 	f.timer.Reset(retryEvery)
@@ -255,12 +300,13 @@ func (f *file) retry(now time.Time) {
 	f.checked = time.Time{}
 	n, err := f.put(f.kept, now)
 	f.kept = f.kept[:copy(f.kept, f.kept[n:])]
-	if err == nil && f.lost > 0 {
+	switch {
+	case err != nil:
+	case f.lost > 0:
 		prefix := f.stamp.at(now)
 		_, err = f.put(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, reason(f.fault)), now)
-	}
-	if err == nil {
-		err = f.ready(now)
+	default:
+		err = f.ready(now) // nothing has to be written, but could it be?
 	}
 	if err != nil {
 		f.note(err)

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +29,18 @@ type ReadOptions struct {
 	Previous bool
 	// Follow goes on with the lines that come, until ctx ends.
 	Follow bool
+	// MaxLine is the longest line that the log can have; what is longer comes in pieces of this size or a little more. 0 is a
+	// megabyte.
+	MaxLine int
+	// MaxArchive is how many bytes an archive can have that hinit has written; of one that has more when it is decompressed the
+	// rest is not read. 0 is 256 MB.
+	MaxArchive int64
 }
+
+const (
+	defaultMaxLine    = 1 << 20
+	defaultMaxArchive = 256 << 20
+)
 
 // Read calls emit with the history that o asks for, oldest line first, and then, with Follow, with every line that is
 // written afterwards: across rotations, without a gap or a duplicate. A line comes with its timestamp and without its
@@ -35,12 +48,23 @@ type ReadOptions struct {
 //
 // Without Follow, a directory that doesn't exist is an error that wraps fs.ErrNotExist, a missing current isn't; with Follow,
 // Read waits for both, finds them again when they are replaced, and begins anew in a file that was truncated. An end by ctx
-// is no error. Lines can only be missing when archives are pruned faster than emit takes their lines.
+// is no error. Lines can only be missing when archives are pruned faster than emit takes their lines, and those of an archive
+// that cannot be read: a line without a timestamp stands in their place and names it. Without Follow, Read returns an error
+// about it at the end.
+//
+// It needs memory for a line, however large the files are, and reads no more of them than the lines that were asked for can
+// have, but for the compressed archive in which they begin, which is read whole.
 //
 // Read blocks. It opens files as the process itself, for reading, without following a link as the last component. Any number
 // may run at once, in any process.
 func Read(ctx context.Context, o ReadOptions, emit func(line []byte) error) error {
-	r := &reader{o: o, emit: emit, buf: make([]byte, readSize)}
+	if o.MaxLine == 0 {
+		o.MaxLine = defaultMaxLine
+	}
+	if o.MaxArchive == 0 {
+		o.MaxArchive = defaultMaxArchive
+	}
+	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	defer r.close()
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -66,6 +90,8 @@ type reader struct {
 	carry []byte   // what is behind it and has no newline yet
 	known string   // newest archive whose lines are given or left out
 	since []byte   // lines before this text are left out, until one isn't; nil: no more
+
+	broken map[string]error // archives that cannot be read
 }
 
 func (r *reader) close() {
@@ -78,12 +104,13 @@ func (r *reader) close() {
 func (r *reader) run(ctx context.Context) error {
 	var hint *watch
 	if r.o.Follow {
-		hint = newWatch(r.o.Dir) // before the first look, so that nothing can happen unseen between
+		hint = newWatch(r.o.Dir, &watches, pollEvery) // before the first look, so that nothing can happen unseen between
 		defer hint.close()
 	}
 	if err := r.history(ctx); err != nil || !r.o.Follow {
-		return err
+		return errors.Join(err, r.unread())
 	}
+	clear(r.broken)
 	r.since = nil // what comes is new
 	for {
 		if err := r.catchUp(ctx); err != nil {
@@ -110,7 +137,7 @@ func (r *reader) history(ctx context.Context) error {
 	if !r.o.Since.IsZero() {
 		r.since = r.o.Since.Local().AppendFormat(nil, stampLayout)
 	}
-	first, skip, err := r.start(archives)
+	first, skip, err := r.start(ctx, archives)
 	if err != nil {
 		return err
 	}
@@ -130,9 +157,33 @@ func (r *reader) history(ctx context.Context) error {
 	return r.rest()
 }
 
+// unread is the error about archives that cannot be read.
+func (r *reader) unread() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
+		errs = append(errs, fmt.Errorf("%s: %w", name, r.broken[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// unreadable takes note that an archive cannot be read, or not to its end, unless it is for another reason that reading has failed.
+func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
+	if err == nil || ctx.Err() != nil || r.emitErr != nil {
+		return false
+	}
+	r.broken[name] = err
+	return true
+}
+
+// tellBroken gives the line that stands in the place of what cannot be read.
+func (r *reader) tellBroken(name string) error {
+	r.emitErr = r.emit(fmt.Appendf(nil, "[hinit] lines are missing here: %s cannot be read: %v", name, r.broken[name]))
+	return r.emitErr
+}
+
 // start finds where the history that was asked for begins: the index of its first archive, len(archives) meaning current,
 // and the offset there.
-func (r *reader) start(archives []string) (first int, skip int64, err error) {
+func (r *reader) start(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
 		switch {
@@ -143,7 +194,7 @@ func (r *reader) start(archives []string) (first int, skip int64, err error) {
 		}
 		// An archive is named by when its last line was written, or later.
 		for first = len(archives); first > 0; first-- {
-			if t, ok := archiveTime(archives[first-1], Current); !ok || t.Before(r.o.Since.Truncate(time.Millisecond)) {
+			if t, ok := archiveTime(archives[first-1]); !ok || t.Before(r.o.Since) {
 				break
 			}
 		}
@@ -151,37 +202,54 @@ func (r *reader) start(archives []string) (first int, skip int64, err error) {
 	}
 	need := r.o.N
 	if r.file != nil {
-		if skip, need, err = lastOf(r.file, need, r.buf); err != nil {
+		if skip, need, err = r.lastOf(ctx, r.file, need); err != nil {
 			return 0, 0, err
 		}
 	}
 	for first = len(archives); need > 0 && first > 0; first-- {
-		f, err := openRegular(filepath.Join(r.o.Dir, archives[first-1]))
+		f, compressed, err := openArchive(r.o.Dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
 			break // pruned, and all older ones too
 		}
-		if err != nil {
-			return 0, 0, err
+		if err == nil {
+			before := need
+			if compressed {
+				skip, need, err = r.lastPacked(ctx, f, need)
+			} else {
+				skip, need, err = r.lastOf(ctx, f, need)
+			}
+			f.Close()
+			if err != nil {
+				skip, need = 0, before
+			}
 		}
-		skip, need, err = lastOf(f, need, r.buf)
-		f.Close()
-		if err != nil {
+		if err != nil && !r.unreadable(ctx, archives[first-1], err) {
 			return 0, 0, err
 		}
 	}
 	return first, skip, nil
 }
 
-// lastOf is lastLines of all of f, which may become shorter meanwhile.
-func lastOf(f *os.File, n int, buf []byte) (offset int64, missing int, err error) {
+// lastOf is lastLines of all of f, which may become shorter meanwhile, or of as much of it as so many lines can have.
+func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
 		if err != nil {
 			return 0, 0, err
 		}
-		offset, missing, err := lastLines(f, end, n, buf)
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
+		from, most := int64(0), int64(r.o.MaxLine)
+		if int64(n) < end/most {
+			from = max(0, end-(int64(n)+1)*most)
+		}
+		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
+		if from > 0 && missing > 0 { // no lines of hinit's
+			missing = 0
+		}
 		if !errors.Is(err, io.EOF) {
-			return offset, missing, err
+			return from + offset, missing, err
 		}
 	}
 }
@@ -235,13 +303,14 @@ func (r *reader) find() ([]string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	archives, err := archiveNames(r.o.Dir, Current)
+	archives, err := archiveFiles(r.o.Dir)
 	if err != nil {
 		if f != nil {
 			f.Close()
 		}
 		return nil, err
 	}
+	archives = plain(archives)
 	r.file, r.at, r.carry = f, 0, r.carry[:0]
 	if f == nil {
 		return archives, nil
@@ -251,13 +320,12 @@ func (r *reader) find() ([]string, error) {
 
 // before cuts off the list what is the opened file itself, or came later.
 func (r *reader) before(archives []string) ([]string, error) {
-	opened, err := r.file.Stat()
+	opened, err := identify(r.file)
 	if err != nil {
 		return nil, err
 	}
 	for i := len(archives) - 1; i >= 0 && archives[i] > r.known; i-- {
-		st, err := os.Lstat(filepath.Join(r.o.Dir, archives[i]))
-		if err == nil && os.SameFile(st, opened) {
+		if r.is(archives[i], opened) {
 			return archives[:i], nil
 		}
 	}
@@ -306,10 +374,10 @@ func (r *reader) moved() (bool, error) {
 // between them. It reports whether there is one.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	old := r.file
-	var read fs.FileInfo
+	var read identity
 	if old != nil {
 		var err error
-		if read, err = old.Stat(); err != nil {
+		if read, err = identify(old); err != nil {
 			return false, err
 		}
 		if err := r.rest(); err != nil {
@@ -334,7 +402,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 			continue
 		}
 		next = append(next, name)
-		if st, err := os.Lstat(filepath.Join(r.o.Dir, name)); err == nil && read != nil && os.SameFile(st, read) {
+		if old != nil && r.is(name, read) {
 			next = next[:0]
 		}
 	}
@@ -351,12 +419,25 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 
 // whole gives the lines of an archive from offset skip on. One that is gone has none.
 func (r *reader) whole(ctx context.Context, name string, skip int64) error {
-	f, err := openRegular(filepath.Join(r.o.Dir, name))
+	if r.broken[name] != nil {
+		return r.tellBroken(name)
+	}
+	f, compressed, err := openArchive(r.o.Dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return err
+		if !r.unreadable(ctx, name, err) {
+			return err
+		}
+		return r.tellBroken(name)
+	}
+	if compressed {
+		defer f.Close()
+		if err := r.unpack(ctx, f, skip); !r.unreadable(ctx, name, err) {
+			return err
+		}
+		return r.tellBroken(name)
 	}
 	current := r.file
 	defer func() {
@@ -386,25 +467,35 @@ func (r *reader) drain(ctx context.Context) error {
 			}
 			continue
 		}
-		for b := r.buf[:n]; len(b) > 0; {
-			i := bytes.IndexByte(b, '\n')
-			if i < 0 {
-				r.carry = append(r.carry, b...)
-				break
-			}
-			line := b[:i]
-			if len(r.carry) > 0 {
-				r.carry = append(r.carry, line...)
-				line = r.carry
-			}
-			r.at += int64(len(line)) + 1
-			if err := r.give(line); err != nil {
-				return err
-			}
-			r.carry = r.carry[:0]
-			b = b[i+1:]
+		if err := r.take(r.buf[:n]); err != nil {
+			return err
 		}
 	}
+}
+
+// take gives the lines of b, which continues what is in carry.
+func (r *reader) take(b []byte) error {
+	for len(b) > 0 {
+		i := bytes.IndexByte(b, '\n')
+		if i < 0 {
+			if r.carry = append(r.carry, b...); len(r.carry) > r.o.MaxLine {
+				return r.rest() // a piece of it
+			}
+			break
+		}
+		line := b[:i]
+		if len(r.carry) > 0 {
+			r.carry = append(r.carry, line...)
+			line = r.carry
+		}
+		r.at += int64(len(line)) + 1
+		if err := r.give(line); err != nil {
+			return err
+		}
+		r.carry = r.carry[:0]
+		b = b[i+1:]
+	}
+	return nil
 }
 
 // shrunk notices that the file is shorter than what was read of it: the writer took back half a line, or somebody emptied

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // lineAt is a line of the file of that time.
@@ -31,7 +33,7 @@ func past(t *testing.T) (dir string, first time.Time) {
 		for j := range 5 {
 			b.WriteString(lineAt(first.Add(time.Duration(i*5+j)*time.Minute), strconv.Itoa(i*5+j)) + "\n")
 		}
-		name := archiveName(Current, first.Add(time.Duration(i*5+4)*time.Minute+time.Second))
+		name := archiveName(first.Add(time.Duration(i*5+4)*time.Minute + time.Second))
 		if i == 3 {
 			name = Current
 		}
@@ -257,7 +259,7 @@ func TestFollow(t *testing.T) {
 	// Rotated twice, with an unterminated line, before anybody looks.
 	add("cut")
 	for i, text := range []string{"first\n", "second\n"} {
-		if err := os.Rename(path, filepath.Join(dir, archiveName(Current, time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
+		if err := os.Rename(path, filepath.Join(dir, archiveName(time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
 			t.Fatal(err)
 		}
 		add(text)
@@ -278,10 +280,13 @@ func TestFollow(t *testing.T) {
 
 // TestWatchWithoutInotify is the fallback for file systems and kernels where nothing is reported.
 func TestWatchWithoutInotify(t *testing.T) {
-	w := &watch{dir: t.TempDir(), timer: time.NewTimer(pollEvery)}
+	none := hub{open: func() (*fsnotify.Watcher, error) { return nil, errors.New("too many instances") }}
+	w := newWatch(t.TempDir(), &none, pollEvery)
 	defer w.close()
 	begin := time.Now()
-	if err := w.wait(t.Context()); err != nil || time.Since(begin) < pollEvery/2 || time.Since(begin) > 10*pollEvery {
+	bounded, end := context.WithTimeout(t.Context(), patience)
+	defer end()
+	if err := w.wait(bounded); err != nil || time.Since(begin) < pollEvery/2 {
 		t.Errorf("waited %v, %v", time.Since(begin), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -289,4 +294,129 @@ func TestWatchWithoutInotify(t *testing.T) {
 	if err := w.wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// inotifyInstances is how many this process has.
+func inotifyInstances(t *testing.T) (n int) {
+	t.Helper()
+	const fds = "/proc/self/fd/"
+	entries, err := os.ReadDir(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if to, err := os.Readlink(fds + e.Name()); err == nil && strings.Contains(to, "inotify") {
+			n++
+		}
+	}
+	return n
+}
+
+// TestFollowManyLogsWithOneInstanceOfInotify: a user has 128 of them.
+func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
+	const logs = 200
+	root := t.TempDir()
+	paths := make([]string, logs)
+	followers := make([]*follower, logs)
+	say := func(text string) {
+		t.Helper()
+		for i, path := range paths {
+			f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(t, f, lineAt(time.Now(), fmt.Sprintf("%s of %d\n", text, i)))
+			f.Close()
+		}
+	}
+	for i := range paths {
+		dir := filepath.Join(root, strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		paths[i] = filepath.Join(dir, Current)
+	}
+	say("first")
+	for i := range followers {
+		followers[i] = follow(t, ReadOptions{Dir: filepath.Dir(paths[i]), N: -1})
+	}
+	twice := follow(t, ReadOptions{Dir: filepath.Dir(paths[0]), N: -1})
+	for i, f := range followers {
+		f.untilLine(fmt.Sprintf("first of %d", i))
+	}
+	until(t, "one instance of inotify", func() bool { return inotifyInstances(t) == 1 })
+	say("second")
+	for i, f := range append(followers, twice) {
+		f.untilLine(fmt.Sprintf("second of %d", i%logs))
+		if n := len(f.lines()); n != 2 {
+			t.Errorf("the follower of %d got %d lines, want 2", i, n)
+		}
+	}
+	if twice.end(); inotifyInstances(t) != 1 {
+		t.Errorf("%d instances of inotify when one of many has ended", inotifyInstances(t))
+	}
+	for _, f := range followers {
+		f.end()
+	}
+	if n := inotifyInstances(t); n != 0 {
+		t.Errorf("%d instances of inotify are left", n)
+	}
+}
+
+// TestWatchesAreWoken looks at watches that would sleep for an hour.
+func TestWatchesAreWoken(t *testing.T) {
+	h := hub{open: fsnotify.NewWatcher}
+	root := t.TempDir()
+	dirs := make([]string, 3)
+	all := make([]*watch, 0, 2*len(dirs))
+	for i := range dirs {
+		dirs[i] = filepath.Join(root, strconv.Itoa(i))
+		if err := os.Mkdir(dirs[i], 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			w := newWatch(dirs[i], &h, time.Hour)
+			defer w.close()
+			all = append(all, w)
+		}
+	}
+	woken := func(w *watch, what string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if err := w.wait(ctx); err != nil {
+			t.Fatalf("%s: the watch of %s is not woken: %v", what, w.dir, err)
+		}
+	}
+	for i := range dirs {
+		woken(all[2*i], "a directory that is watched from now on")
+	}
+	for i, dir := range dirs {
+		if err := os.WriteFile(filepath.Join(dir, Current), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		woken(all[2*i], "a file")
+		woken(all[2*i+1], "a file")
+	}
+	// One directory goes and another one gets its name, and perhaps its inode number. Nobody waits while it is missing.
+	if err := errors.Join(os.RemoveAll(dirs[0]), os.Mkdir(dirs[0], 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the new directory is watched", func() bool {
+		woken(all[0], "a directory that goes")
+		if err := os.WriteFile(filepath.Join(dirs[0], Current), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		st, err := os.Stat(dirs[0])
+		return err == nil && h.dirs[dirs[0]].as != nil && os.SameFile(st, h.dirs[dirs[0]].as)
+	})
+	woken(all[1], "a directory that came")
+	// An overflow wakes all.
+	for len(all[3].woken) > 0 {
+		<-all[3].woken
+	}
+	h.missed()
+	woken(all[3], "an overflow")
 }

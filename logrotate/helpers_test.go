@@ -2,6 +2,7 @@ package logrotate
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -24,16 +25,22 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(writerVar); order != "" {
 		os.Exit(write(order))
 	}
+	if order := os.Getenv(flooderVar); order != "" {
+		os.Exit(writeLines(order))
+	}
 	// lumberjack's clean-up goroutine never ends, see the package comment.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
 var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}  `)
 
+// patience is how long a test waits for what has to come. It costs nothing when all is well.
+const patience = 40 * time.Second
+
 // until polls cond and fails when it doesn't become true.
 func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
@@ -49,7 +56,7 @@ func until(t testing.TB, what string, cond func() bool) {
 // closeSet closes s and wants no error.
 func closeSet(t testing.TB, s *Set) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Errorf("Close: %v", err)
@@ -99,9 +106,18 @@ func fileLines(t testing.TB, path string) []string {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	if err == nil && strings.HasSuffix(path, packed) {
+		data, err = unpacked(data)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	return wholeLines(t, path, data)
+}
+
+// wholeLines returns the lines of what a file has.
+func wholeLines(t testing.TB, path string, data []byte) []string {
+	t.Helper()
 	if len(data) == 0 {
 		return nil
 	}
@@ -117,6 +133,14 @@ func fileLines(t testing.TB, path string) []string {
 		lines[i] = line[stampLen:]
 	}
 	return lines
+}
+
+func unpacked(data []byte) ([]byte, error) {
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
 }
 
 func wantLines(t testing.TB, got []string, want ...string) {

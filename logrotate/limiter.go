@@ -13,11 +13,63 @@ type limiter struct {
 	rate   atomic.Int64 // 0: no limit
 	active atomic.Bool  // something is suppressed and not recorded
 
-	mu         sync.Mutex // never held across I/O
-	since      time.Time  // when the present second began
+	// turns are held by whoever gives lines of a stream to the sinks while there is a limit: a record must come where its lines
+	// are missing, and the timer gives one out, too. They are held across I/O, by pumps and by the timer's short goroutine.
+	turns [2]sync.Mutex
+	put   func(stream int, chunk []byte)
+
+	mu         sync.Mutex  // never held across I/O
+	timer      *time.Timer // fires when the flood is over; nil before there was one
+	since      time.Time   // when the present second began
 	taken      int64
-	suppressed [2]int64 // of each stream, lines that its next record is about
-	limit      int64    // by which they were
+	suppressed [2]int64  // of each stream, lines that its next record is about
+	limit      int64     // by which they were
+	last       time.Time // when the last of them came
+}
+
+// pass gives the sinks the lines of chunk, of one of the streams, that are taken, and before them the record about those that
+// were not. It returns how many are not.
+func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
+	if l.rate.Load() <= 0 && !l.active.Load() {
+		l.put(stream, chunk)
+		return 0
+	}
+	l.turns[stream].Lock()
+	defer l.turns[stream].Unlock()
+	record, taken := l.admit(stream, chunk, time.Now())
+	l.put(stream, record)
+	l.put(stream, taken)
+	return bytes.Count(chunk[len(taken):], []byte{'\n'})
+}
+
+// end gives the sinks the record about what was suppressed last.
+func (l *limiter) end(stream int) {
+	if !l.active.Load() {
+		return
+	}
+	l.turns[stream].Lock()
+	defer l.turns[stream].Unlock()
+	l.put(stream, l.rest(stream))
+}
+
+// quiet is how long after the last line that was suppressed its record comes, when no other line does.
+const quiet = time.Second
+
+// over is called by the timer. Every stream that has something to record is still read, and waits for its turn at its end: so
+// nothing is given to a sink that is closed.
+func (l *limiter) over() {
+	l.mu.Lock()
+	wait := quiet - time.Since(l.last)
+	if wait > 0 && l.suppressed != [2]int64{} {
+		l.timer.Reset(wait)
+	}
+	l.mu.Unlock()
+	if wait > 0 {
+		return
+	}
+	for stream := range l.turns {
+		l.end(stream)
+	}
 }
 
 // admit returns the lines of chunk, of one of the streams, that are taken, and the record that comes before them, if one is due.
@@ -41,7 +93,12 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 		record = l.record(stream)
 	}
 	if len(rest) > 0 {
-		l.limit = rate
+		l.limit, l.last = rate, now
+		if l.timer == nil {
+			l.timer = time.AfterFunc(quiet, l.over)
+		} else if l.suppressed == [2]int64{} {
+			l.timer.Reset(quiet)
+		}
 	}
 	l.suppressed[stream] += int64(bytes.Count(rest, []byte{'\n'}))
 	l.active.Store(l.suppressed != [2]int64{})

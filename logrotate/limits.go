@@ -1,13 +1,9 @@
 package logrotate
 
 import (
-	"errors"
 	"fmt"
-	"math"
-	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,9 +20,11 @@ type Limits struct {
 	// Quota is how many bytes all files of the log may have together: as many of the oldest archives are removed as it takes to
 	// leave room for a whole current file.
 	Quota int64
-	// MinFree is how many bytes of the file system must be free for the agent's user. With fewer nothing is written: that is a
-	// fault like a full disk. It is looked at once a second.
+	// MinFree is how many bytes of the file system must be free for the agent's user. With fewer the oldest archives of the log
+	// are removed, and when none is left nothing is written: that is a fault like a full disk. It is looked at once a second.
 	MinFree int64
+	// Compress compresses archives (gzip), a while after their rotation.
+	Compress bool
 	// Rate is how many lines a second are taken. Of what is more than that neither sink gets anything but a line that says how
 	// many there were, before the next line that is taken.
 	Rate int
@@ -38,6 +36,9 @@ func (l *Log) Limit(limits Limits) {
 	if l.file != nil {
 		limits = limits.within(l.set.opts)
 		l.file.limits.Store(&limits)
+		if limits.Compress {
+			l.set.compressor.request(l.file)
+		}
 	}
 }
 
@@ -63,23 +64,25 @@ func (f *file) prune(dir string, now time.Time) error {
 		keep = min(keep, f.affordable(dir, limits.Quota-limits.MaxSize))
 	}
 	for len(f.archives) > keep || f.expired(limits.MaxAge, now) {
-		path := dir + f.archives[0]
-		if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
-			return &os.PathError{Op: "remove archive", Path: path, Err: err}
+		if err := f.removeOldest(dir); err != nil {
+			return err
 		}
-		f.archives = append(f.archives[:0], f.archives[1:]...)
 	}
+	return nil
+}
+
+func (f *file) removeOldest(dir string) error {
+	if err := removeArchive(dir, f.archives[0]); err != nil {
+		return err
+	}
+	f.archives = append(f.archives[:0], f.archives[1:]...)
 	return nil
 }
 
 // affordable is how many of the newest archives have no more than room bytes together.
 func (f *file) affordable(dir string, room int64) int {
 	for i, name := range slices.Backward(f.archives) {
-		var st unix.Stat_t
-		if err := unix.Lstat(dir+name, &st); err == nil {
-			room -= st.Size
-		}
-		if room < 0 {
+		if room -= archiveSize(dir, name); room < 0 {
 			return len(f.archives) - 1 - i
 		}
 	}
@@ -91,40 +94,44 @@ func (f *file) expired(age time.Duration, now time.Time) bool {
 	if age <= 0 || len(f.archives) == 0 {
 		return false
 	}
-	name := f.archives[0]
-	base := f.path[strings.LastIndexByte(f.path, '/')+1:]
-	t, ok := archiveTime(name, base)
-	if !ok {
-		t, ok = s6Time(name)
-	}
+	t, ok := archiveTime(f.archives[0])
 	return ok && now.Sub(t) > age
 }
 
-// s6Time is the time in the name of an archive that s6-log left: a TAI64N label (contract of s6-log, section 7).
-func s6Time(name string) (time.Time, bool) {
-	if len(name) < 17 || name[0] != '@' {
-		return time.Time{}, false
-	}
-	label, err := strconv.ParseUint(name[1:17], 16, 64)
-	const unixZero = 1<<62 + 10
-	if err != nil || label < unixZero || label > math.MaxInt64 {
-		return time.Time{}, false
-	}
-	return time.Unix(int64(label-unixZero), 0), true
-}
-
-// spare says whether the file system has as much free as it must have.
+// spare says whether the file system has as much free as it must have. Before it says no, the oldest archives of this log go.
 func (f *file) spare() error {
 	least := f.limits.Load().MinFree
 	if least <= 0 {
 		return nil
 	}
+	free, ok := f.free()
+	if !ok || free >= least {
+		return nil // what can't be asked isn't wrong; a full disk will show by itself
+	}
+	err := f.set.opts.Actor.Do(func() error {
+		dir, _ := filepath.Split(f.path)
+		for len(f.archives) > 0 && free < least {
+			if err := f.removeOldest(dir); err != nil {
+				return err
+			}
+			free, _ = f.free()
+		}
+		return nil
+	})
+	if free >= least {
+		return nil
+	}
+	if err != nil {
+		f.note(err)
+	}
+	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
+}
+
+// free is how many bytes of the file system are free for the agent's user.
+func (f *file) free() (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.fd, &st); err != nil {
-		return nil // it can't be asked; a full disk will show by itself
+		return 0, false
 	}
-	if free := int64(st.Bavail) * st.Bsize; free < least {
-		return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
-	}
-	return nil
+	return int64(st.Bavail) * st.Bsize, true
 }

@@ -50,16 +50,12 @@ func TestQuota(t *testing.T) {
 func TestOldArchivesGo(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	old, young := archiveName(Current, now.Add(-3*time.Hour)), archiveName(Current, now.Add(-time.Hour))
-	s6 := fmt.Sprintf("@%016x00000000.s", uint64(1<<62+10)+uint64(now.Add(-4*time.Hour).Unix()))
-	s6young := fmt.Sprintf("@%016x00000000.s", uint64(1<<62+10)+uint64(now.Add(-time.Minute).Unix()))
+	old, young := archiveName(now.Add(-3*time.Hour)), archiveName(now.Add(-time.Hour))
+	s6 := strings.TrimSuffix(archiveName(now.Add(-4*time.Hour)), ours) + foreign
 	for _, name := range []string{old, young, s6} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if at, ok := s6Time(s6young); !ok || now.Sub(at).Round(time.Minute) != time.Minute {
-		t.Errorf("s6Time: %v, %v", at, ok)
 	}
 	s := New(Options{})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
@@ -123,6 +119,8 @@ func TestSuppressedLines(t *testing.T) {
 // TestRateIsPerSecond drives the limiter by a clock.
 func TestRateIsPerSecond(t *testing.T) {
 	var l limiter
+	l.put = func(int, []byte) {}
+	defer func() { l.timer.Stop() }()
 	l.rate.Store(2)
 	now := time.Unix(100, 0)
 	check := func(chunk, record, taken string) {
@@ -140,4 +138,54 @@ func TestRateIsPerSecond(t *testing.T) {
 	l.rate.Store(0)
 	check("h\n", "[hinit] suppressed 1 lines here: there were more than 2 a second\n", "h\n")
 	check("i\n", "", "i\n")
+}
+
+// TestSpareSpaceIsMadeOfArchives has a disk with too little free space, most of which the log's own archives take.
+func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
+	disk := smallDisk(t, 8<<20)
+	dir := filepath.Join(disk, "coder")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for i := range 6 {
+		names = append(names, archiveName(time.Now().Add(time.Duration(i-10)*time.Minute)))
+		if err := os.WriteFile(filepath.Join(dir, names[i]), make([]byte, 1<<20), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var w warnings
+	s := New(Options{Warn: w.add})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l.Limit(Limits{MinFree: 4 << 20})
+	say(t, l, "one")
+	closeSet(t, s)
+	left, err := archiveFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantLines(t, left, names[2:]...) // the newest: 4 of 8 MB
+	wantLines(t, fileLines(t, filepath.Join(dir, Current)), "one")
+	w.want(t)
+}
+
+// TestSuppressedLinesAreToldWhenTheFloodEnds writes too much, and then nothing more.
+func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
+	console := newSink(t)
+	s, l, dir := fixture(t, Options{Stdout: console.file}, Limits{Rate: 2})
+	stdout, stderr := pipes(t, l)
+	put(t, stdout, "a\nb\nc\nd\n")
+	const record = "[hinit] suppressed 2 lines here: there were more than 2 a second"
+	until(t, "it is told", func() bool { return strings.Contains(console.soFar(), record) })
+	until(t, "it is in the file", func() bool { return len(stored(t, dir)) == 3 })
+	put(t, stderr, "e\n")
+	until(t, "the next line comes", func() bool { return len(stored(t, dir)) == 4 })
+	put(t, stdout, "f\ng\nh\n") // more again, with an end that comes sooner than the timer
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+	got := stored(t, dir)
+	wantLines(t, got[:4], "a", "b", record, "e")
+	if last := got[len(got)-1]; !strings.HasPrefix(last, "[hinit] suppressed ") {
+		t.Errorf("the last line is %q", last)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 // Log is the log of one service. Its methods don't block and may be called from any goroutine.
@@ -25,6 +27,7 @@ type Log struct {
 
 	counters counters
 	limiter  limiter
+	secrets  atomic.Pointer[secrets] // nil: none
 }
 
 type counters struct {
@@ -34,7 +37,7 @@ type counters struct {
 // Stats are a log's counters since it was opened. Those of the file go on when a service is dropped and its file is taken
 // over by another one before it was closed.
 type Stats struct {
-	Lines          uint64 // read from the pipes
+	Lines          uint64 // read from the pipes, and given to the sinks
 	Bytes          uint64 // of these lines, with their newlines
 	Suppressed     uint64 // of them, those that no sink got because of their rate; a line there says so too
 	ConsoleDropped uint64 // lines not shown on the console; the notice there says so too
@@ -114,11 +117,17 @@ func (l *Log) Tail(done func(lines []string)) {
 	r.ask(done)
 }
 
+func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
+
 // newStream makes the pipe of one stream of r.
 func newStream(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
 	// Not os.Pipe: it makes both ends non-blocking, and a child would inherit that.
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+	err := fault.Before(fault.Pipe, r.log.name)
+	if err == nil {
+		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("pipe: %w", err)
 	}
 	if err := unix.SetNonblock(p[0], true); err != nil {
@@ -130,11 +139,10 @@ func newStream(r *run, index int) (*stream, *os.File, error) {
 		id := a.Identity()
 		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // without it only opening by name fails
 	}
-	names := [2]string{"stdout", "stderr"}
 	s := &stream{
 		run:   r,
 		index: index, direct: -1,
-		file:  os.NewFile(uintptr(p[0]), r.log.name+" "+names[index]),
+		file:  os.NewFile(uintptr(p[0]), r.log.name+" "+streamName(index)),
 		lines: lines{max: r.log.set.opts.MaxLine},
 	}
 	raw, err := s.file.SyscallConn()
@@ -145,5 +153,5 @@ func newStream(r *run, index int) (*stream, *os.File, error) {
 	}
 	s.raw = raw
 	s.ready = s.read
-	return s, os.NewFile(uintptr(p[1]), names[index]), nil
+	return s, os.NewFile(uintptr(p[1]), streamName(index)), nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gopkg.in/natefinch/lumberjack.v2"
 
+	"hinit/internal/fault"
 	"hinit/internal/fsutil"
 )
 
@@ -47,7 +48,7 @@ func (f *file) openOnce() error {
 			return err
 		}
 		if !f.scanned {
-			f.scan(dir, base)
+			f.scan(dir)
 		}
 		return nil
 	})
@@ -87,6 +88,9 @@ func openDir(dir string) (int, error) {
 // must not block.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	if err := fault.Before(fault.Open, base); err != nil {
+		return -1, err
+	}
 	fd, err := unix.Openat(dirFD, base, flags, 0)
 	if errors.Is(err, unix.ENOENT) {
 		fd, err = unix.Openat(dirFD, base, flags|unix.O_CREAT|unix.O_EXCL, 0o644)
@@ -121,7 +125,11 @@ func (f *file) adopt(fd int) error {
 			return err
 		}
 		if last[0] != '\n' {
-			if _, err := unix.Write(fd, []byte{'\n'}); err != nil {
+			err := fault.Before(fault.Write, f.path)
+			if err == nil {
+				_, err = unix.Write(fd, []byte{'\n'})
+			}
+			if err != nil {
 				return err
 			}
 			st.Size++
@@ -144,18 +152,28 @@ func (f *file) adopt(fd int) error {
 }
 
 // scan learns the archives from the directory. One that can't be read has none.
-func (f *file) scan(dir, base string) {
+func (f *file) scan(dir string) {
 	now := time.Now()
-	names, err := archiveNames(filepath.Clean(dir), base)
+	names, err := dirNames(filepath.Clean(dir))
 	if err != nil {
 		f.note(err)
 	}
+	sweep(dir, names)
+	names = plain(archivesOf(names))
 	f.scanned, f.archives, f.newest = true, names, time.Time{}
 	if len(names) > 0 {
-		f.newest, _ = archiveTime(names[len(names)-1], base)
+		f.newest, _ = archiveTime(names[len(names)-1])
 	}
 	if err := f.prune(dir, now); err != nil {
 		f.note(err)
+	}
+	f.pack()
+}
+
+// pack has the archives compressed, if that is wanted.
+func (f *file) pack() {
+	if f.limits.Load().Compress {
+		f.set.compressor.request(f)
 	}
 }
 
@@ -186,8 +204,8 @@ func (f *file) rotate(now time.Time) {
 		if gone = f.elsewhere(); gone {
 			return nil
 		}
-		dir, base := filepath.Split(f.path)
-		if err := f.archive(dir, base, now); err != nil {
+		dir, _ := filepath.Split(f.path)
+		if err := f.archive(dir, now); err != nil {
 			return err
 		}
 		moved = true
@@ -212,13 +230,14 @@ func (f *file) rotate(now time.Time) {
 	if gone || moved {
 		f.shut()
 		f.scanned = f.scanned && moved
+		f.pack()
 	}
 }
 
 // archive renames the file to a name that no archive has or had.
-func (f *file) archive(dir, base string, now time.Time) error {
+func (f *file) archive(dir string, now time.Time) error {
 	for t := nextArchive(f.newest, now); ; t = nextArchive(t, now) {
-		name := archiveName(base, t)
+		name := archiveName(t)
 		err := renameNew(f.path, dir+name)
 		if errors.Is(err, unix.EEXIST) {
 			continue
@@ -234,6 +253,9 @@ func (f *file) archive(dir, base string, now time.Time) error {
 
 // renameNew renames from to to, which must not exist.
 func renameNew(from, to string) error {
+	if err := fault.Before(fault.Rename, from); err != nil {
+		return err
+	}
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err

@@ -3,6 +3,7 @@ package logrotate
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"hinit/internal/fsutil"
 )
@@ -57,6 +58,9 @@ type Options struct {
 	Tail int
 	// Console says how lines look on the console. Default Raw.
 	Console ConsoleMode
+	// Mask puts [Masked] in the place of secrets on the console, the init's own lines included: of tokens of known shapes, of
+	// the lines of private keys, and of what [Log.Hide] was given. Files keep what the service wrote.
+	Mask bool
 	// Stdout and Stderr are the container's. They are written by descriptor, never closed, and their flags are never
 	// changed, because other processes share them. A nil one discards.
 	Stdout, Stderr *os.File
@@ -66,6 +70,11 @@ type Options struct {
 	// name given to Open, or "" for the console. It must not block, and must not call a method of a Log or Set other than a
 	// writer from [Set.Console]. Nil discards.
 	Warn func(service, message string)
+
+	tailPatience time.Duration // of its name; tests that say what an answer has to hold give a slow machine longer
+	closeReserve time.Duration // likewise
+	floodWindow  time.Duration // of its name; tests that need a flood have one on a slow machine too, with this
+	floodPause   time.Duration // and this, which is the least that a pause lasts
 }
 
 // withDefaults returns o with every zero field filled in.
@@ -94,6 +103,15 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Warn == nil {
 		o.Warn = func(string, string) {}
+	}
+	if o.tailPatience == 0 {
+		o.tailPatience = tailPatience
+	}
+	if o.closeReserve == 0 {
+		o.closeReserve = closeReserve
+	}
+	if o.floodWindow == 0 {
+		o.floodWindow = floodWindow
 	}
 	return o
 }

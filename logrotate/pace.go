@@ -12,13 +12,16 @@ const (
 	// So many short reads within so long are a flood of small writes. Reading each for itself would cost more than all else.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
-	// floodPause is how long a flooded pipe is left to fill. It is the finest pause that the poller knows.
-	floodPause = time.Millisecond
+	// floodPause is how long a flooded pipe is left to fill, at first and at least. It is the finest pause that the poller knows.
+	// Each one costs the waking of a thread, so they get longer, up to floodPauseMost, while little of the pipe is used.
+	floodPause     = time.Millisecond
+	floodPauseMost = 4 * time.Millisecond
 	// floodEnd is what a pause must have brought; with less of it the flood is over.
 	floodEnd = 1 << 10
-	// floodPipe is the size of a flooded pipe: more than comes in a pause, so that its writer goes on meanwhile. It is given
-	// back afterwards, because a user has 64 MiB for all pipes (pipe(7), pipe-user-pages-soft).
-	floodPipe = 512 << 10
+	// floodPipe is the size of a flooded pipe, or less where that much is not allowed (fs.pipe-max-size): more than comes in a
+	// pause, so that its writer goes on meanwhile. It is given back afterwards, because a user has 64 MiB for all pipes
+	// (pipe(7), pipe-user-pages-soft).
+	floodPipe = 1 << 20
 )
 
 // pace lets small writes collect in a pipe while they come in floods. A stream that is not flooded is read at once.
@@ -28,17 +31,22 @@ type pace struct {
 	reads int
 	since time.Time
 
-	pauses int  // of this flood that brought something
-	doubt  uint // how often in a row a flood was none: somebody who waits for an answer to each line. It doubles what is needed
+	size   int           // of the pipe in this flood
+	came   int           // bytes since the last pause
+	pause  time.Duration // the next one
+	pauses int           // of this flood that brought something
+	doubt  uint          // how often in a row a flood was none: somebody who waits for an answer to each line. It doubles what is needed
 }
 
 // floodDoubt is the largest doubt.
 const floodDoubt = 6
 
-// read notes that n bytes were read of a pipe from which room bytes could have come. It reports whether flood has changed.
-func (p *pace) read(n, room int, now time.Time) (changed bool) {
+// read notes that n bytes were read of a pipe from which room bytes could have come. It reports whether flood has changed. window
+// is floodWindow, or longer.
+func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
+	p.came += n
 	switch {
 	case n >= room/2: // there may be more
 		return false
@@ -54,20 +62,32 @@ func (p *pace) read(n, room int, now time.Time) (changed bool) {
 		if rested {
 			p.pauses++
 		}
-		p.rest = true
+		p.again()
 		return false
 	case n == 0:
 		return false
 	}
-	if now.Sub(p.since) > floodWindow<<p.doubt {
+	if now.Sub(p.since) > window<<p.doubt {
 		p.reads, p.since = 0, now
 	}
 	p.reads++
 	if p.reads < floodReads<<p.doubt {
 		return false
 	}
-	p.flood, p.rest = true, true
+	p.flood, p.rest, p.came, p.pause = true, true, 0, floodPause
 	return true
+}
+
+// again makes the next pause as long as it takes to fill a quarter to half of the pipe, so that there are few of them, and the
+// writer never waits for the end of one.
+func (p *pace) again() {
+	switch {
+	case p.came > p.size/2:
+		p.pause = max(p.pause/2, floodPause)
+	case p.came < p.size/4:
+		p.pause = min(p.pause*2, floodPauseMost)
+	}
+	p.rest, p.came = true, 0
 }
 
 // changePace takes a flooded pipe from the poller and makes it larger, or undoes that. As long as the poller has a pipe, each
@@ -76,7 +96,8 @@ func (p *pace) read(n, room int, now time.Time) (changed bool) {
 // pause alone has to do.
 func (s *stream) changePace() {
 	if s.pace.flood {
-		s.resize(floodPipe)
+		for size := floodPipe; size > readSize && !s.resize(size); size /= 2 {
+		}
 		s.leavePoller()
 		return
 	}
@@ -84,8 +105,17 @@ func (s *stream) changePace() {
 	s.joinPoller()
 }
 
-func (s *stream) resize(size int) {
-	s.control(func(fd int) { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size) }) // it works with any size
+// resize gives the pipe another size and notes the one that it has then; it works with any.
+func (s *stream) resize(size int) (done bool) {
+	s.pace.size = readSize
+	s.control(func(fd int) {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size)
+		done = err == nil
+		if has, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0); err == nil {
+			s.pace.size = has
+		}
+	})
+	return done
 }
 
 func (s *stream) leavePoller() {

@@ -29,7 +29,7 @@ func smallWrites(t *testing.T, w *os.File, first int) int {
 func TestFloodBeginsAndEnds(t *testing.T) {
 	actor, dir := agent(t)
 	path := filepath.Join(dir, "log", Current)
-	s := New(Options{Actor: actor, MaxSize: 1 << 30})
+	s := New(Options{Actor: actor, MaxSize: 1 << 30, floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", path)
 	stdout, stderr := pipes(t, l)
 	n := 0
@@ -54,7 +54,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 
 // TestOrdersInAFlood asks for the last lines, and closes the set, while a pipe is read without the poller.
 func TestOrdersInAFlood(t *testing.T) {
-	s := New(Options{})
+	s := New(Options{floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", "")
 	stdout, stderr := pipes(t, l)
 	stop, ended := make(chan struct{}), make(chan int)
@@ -91,4 +91,32 @@ func TestOrdersInAFlood(t *testing.T) {
 		t.Errorf("%d lines of %d", l.Stats().Lines, got)
 	}
 	closeAll(stdout, stderr)
+}
+
+// TestPausesFollowWhatComes: they get longer while little of the pipe is used, and shorter before its writer has to wait.
+func TestPausesFollowWhatComes(t *testing.T) {
+	p := pace{flood: true, rest: true, size: floodPipe, pause: floodPause}
+	cycle := func(bytes int) time.Duration {
+		for n := 0; bytes >= readSize/2; bytes -= n {
+			n = min(bytes, readSize)
+			p.read(n, readSize, floodWindow, time.Time{})
+		}
+		if p.read(bytes, readSize, floodWindow, time.Time{}); !p.rest {
+			t.Fatal("there is no pause")
+		}
+		return p.pause
+	}
+	for i, c := range []struct {
+		bytes int
+		want  time.Duration
+	}{
+		{100_000, 2}, {200_000, 4}, {200_000, 4}, {400_000, 4}, {600_000, 2}, {300_000, 2}, {600_000, 1}, {1_000_000, 1}, {10_000, 2},
+	} {
+		if got := cycle(c.bytes); got != c.want*time.Millisecond {
+			t.Errorf("cycle %d: after %d bytes the pause is %v, want %d ms", i, c.bytes, got, c.want)
+		}
+	}
+	if p.size = readSize; cycle(40_000) != floodPause {
+		t.Error("a pipe that could not be made larger is left alone for longer")
+	}
 }

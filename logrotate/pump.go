@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
 )
 
 // tailPatience is how long an answer to Tail may take.
@@ -40,12 +42,12 @@ type question struct {
 func (r *run) ask(done func([]string)) {
 	r.mu.Lock()
 	q := &question{number: r.asked.Add(1), done: done}
-	q.timer = time.AfterFunc(tailPatience, func() { r.answer(q) })
+	q.timer = time.AfterFunc(r.log.set.opts.tailPatience, guard.Func("answering for a log", func() { r.answer(q) }))
 	r.waiting = append(r.waiting, q)
 	ready := min(r.reached[0], r.reached[1]) >= q.number
 	r.mu.Unlock()
 	if ready { // both pipes are at their end
-		go r.answer(q)
+		guard.Go("answering for a log", func() { r.answer(q) })
 		return
 	}
 	for _, s := range r.streams {
@@ -108,6 +110,7 @@ type stream struct {
 	pace     pace
 	direct   int // descriptor that is read without the poller in a flood, -1 otherwise
 	stopping atomic.Bool
+	freezing atomic.Bool // see [Set.Freeze]
 
 	buf   *[]byte // only while there is something in it
 	n     int
@@ -132,15 +135,27 @@ func (s *stream) stop() {
 	s.wake()
 }
 
-// pump reads the pipe until its end.
+// pump reads the pipe until its end, or until it is frozen.
 func (s *stream) pump() {
-	set := s.run.log.set
-	defer set.ended(s)
-	defer s.close()
+	defer guard.Catch("reading the output of " + s.run.log.name)
+	if s.flow() {
+		s.close()
+		s.run.log.set.ended(s)
+	} else {
+		s.run.log.set.parked(s)
+	}
+}
+
+// flow returns true at the end of the pipe, and false when it is frozen.
+func (s *stream) flow() bool {
 	last := uint64(math.MaxUint64) // total at which to stop
 	for {
+		if s.freezing.Load() {
+			s.release()
+			return false
+		}
 		if s.pace.rest && !s.stopping.Load() {
-			time.Sleep(floodPause) //nolint:forbidigo // the pause itself is what is wanted: lines collect meanwhile
+			time.Sleep(max(s.pace.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is what is wanted: lines collect meanwhile
 		}
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
 		err := s.fetch()
@@ -158,7 +173,7 @@ func (s *stream) pump() {
 			s.deliver(s.lines.feed(*s.buf, s.n))
 			s.release()
 		}
-		if s.pace.read(s.n, readSize, time.Now()) {
+		if s.pace.read(s.n, readSize, s.run.log.set.opts.floodWindow, time.Now()) {
 			s.changePace()
 		}
 		if stopping && last == math.MaxUint64 {
@@ -171,8 +186,9 @@ func (s *stream) pump() {
 	}
 	s.release()
 	s.deliver(s.lines.end())
-	s.put(s.run.log.limiter.rest(s.index))
+	s.run.log.limiter.end(s.index)
 	s.run.reach(s.index, math.MaxUint64, nil)
+	return true
 }
 
 // read is called by the poller's side of raw.Read, at once and then whenever the pipe may have something. A buffer is taken
@@ -192,7 +208,7 @@ func (s *stream) read(fd uintptr) bool {
 			continue
 		case errors.Is(s.err, unix.EAGAIN):
 			s.release()
-			return s.stopping.Load() || s.seen < s.run.asked.Load()
+			return s.stopping.Load() || s.freezing.Load() || s.seen < s.run.asked.Load()
 		}
 		return true
 	}
@@ -231,33 +247,29 @@ func (s *stream) progress(asked uint64, pause bool) {
 	s.run.reach(s.index, s.seen, s.lines.carry)
 }
 
-// deliver counts whole lines and gives those that are not too many to the sinks.
+// deliver gives whole lines that are not too many to the sinks, and counts all of them then: who sees the count finds the lines.
 func (s *stream) deliver(chunk []byte) {
 	if len(chunk) == 0 {
 		return
 	}
 	l := s.run.log
-	l.counters.bytes.Add(uint64(len(chunk)))
-	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 	s.run.mu.Lock()
 	s.run.tail.add(chunk, l.set.opts.Tail)
 	s.run.open[s.index] = ""
 	s.run.mu.Unlock()
-	record, taken := l.limiter.admit(s.index, chunk, time.Now())
-	if len(taken) < len(chunk) {
-		l.counters.suppressed.Add(uint64(bytes.Count(chunk[len(taken):], []byte{'\n'})))
+	if n := l.limiter.pass(s.index, chunk); n > 0 {
+		l.counters.suppressed.Add(uint64(n))
 	}
-	s.put(record)
-	s.put(taken)
+	l.counters.bytes.Add(uint64(len(chunk)))
+	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 }
 
-// put gives whole lines to the sinks: the console first, because it never waits.
-func (s *stream) put(chunk []byte) {
+// put gives whole lines of a stream to the sinks: the console first, because it never waits.
+func (l *Log) put(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return
 	}
-	l := s.run.log
-	l.set.consoles[s.index].lines(&l.sources[s.index], chunk)
+	l.set.consoles[stream].lines(&l.sources[stream], chunk)
 	if l.file != nil {
 		buf := l.set.outputs.Get().(*[]byte)
 		l.file.lines(chunk, *buf)

@@ -238,14 +238,14 @@ func ask(t *testing.T, l *Log) []string {
 	select {
 	case lines := <-got:
 		return lines
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("Tail was never answered")
 		return nil
 	}
 }
 
 func TestTail(t *testing.T) {
-	s := New(Options{Tail: 3})
+	s := New(Options{Tail: 3, tailPatience: patience})
 	defer closeSet(t, s)
 	l := s.Open("x", "x", "")
 	wantLines(t, ask(t, l))
@@ -289,15 +289,18 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 		}
 	})
 	until(t, "the flood has begun", func() bool { return l.Stats().Lines > 10 })
+	var took []time.Duration
 	for range 20 {
 		put(t, stderr, "last words\n")
 		begin := time.Now()
 		if got := ask(t, l); len(got) != 3 {
 			t.Errorf("got %q", got)
 		}
-		if d := time.Since(begin); d > 2*time.Second { // 100 ms on a machine that has the time
-			t.Errorf("the answer took %v", d)
-		}
+		took = append(took, time.Since(begin))
+	}
+	slices.Sort(took) // 100 ms on a machine that has the time, which a slow one may not have for each of them
+	if median := took[len(took)/2]; median > 2*time.Second {
+		t.Errorf("half of the answers took %v and longer", median)
 	}
 	close(stop)
 	wg.Wait()
@@ -327,7 +330,7 @@ func TestDropAndOpenAgain(t *testing.T) {
 	out2, err2 := pipes(t, second)
 	put(t, out1, "grandchild\n")
 	closeAll(out1, err1)
-	until(t, "the first log's lines", func() bool { return first.Stats().Lines == 2 })
+	until(t, "the first log's lines are in the file", func() bool { return first.Stats().Lines == 2 })
 	put(t, out2, "two\n")
 	closeAll(out2, err2)
 	until(t, "the second log's line", func() bool { return second.Stats().Lines == 1 })
@@ -351,14 +354,15 @@ func TestDropAndOpenAgain(t *testing.T) {
 }
 
 func TestCloseWithAHeldPipe(t *testing.T) {
+	t.Parallel() // it waits
 	dir := t.TempDir()
 	out := newSink(t)
-	s := New(Options{Stdout: out.file})
+	s := New(Options{Stdout: out.file, closeReserve: 5 * time.Second}) // as much as a slow machine may need for the rest
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	put(t, stdout, "whole\nhalf")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err := s.Close(ctx)
 	if err == nil || !strings.Contains(err.Error(), `"gateway-coder"`) {
@@ -419,6 +423,7 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	var before, after runtime.MemStats
 	s := New(Options{})
 	runtime.GC()
+	runtime.GC() // what is in pools goes with the second
 	runtime.ReadMemStats(&before)
 	dir := t.TempDir()
 	var ends []*os.File
@@ -439,7 +444,7 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		heap = (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / services
 		stack = (int64(after.StackInuse) - int64(before.StackInuse)) / services
-		return heap < 4<<10
+		return heap < 8<<10 // a buffer is 64 KiB
 	})
 	t.Logf("a silent service: %d bytes of heap, %d of stacks", heap, stack)
 	closeAll(ends...)

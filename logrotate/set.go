@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"gopkg.in/natefinch/lumberjack.v2"
+
+	"hinit/internal/guard"
 )
 
 // readSize is how many bytes a pump reads at once: the default size of a pipe.
@@ -30,8 +32,10 @@ type Set struct {
 	live   map[*stream]struct{}
 	spare  []*lumberjack.Logger // their goroutines never end, so they are used again
 	idle   chan struct{}        // closed when live becomes empty after closed was set
+	frost  *frost               // nil while the pumps run
 
 	background sync.WaitGroup // short goroutines
+	compressor compressor
 }
 
 // New makes a Set and starts the console's goroutines. [Set.Close] ends them.
@@ -53,6 +57,7 @@ func New(o Options) *Set {
 		b := make([]byte, 0, 2*(o.MaxLine+readSize))
 		return &b
 	}
+	s.compressor = compressor{set: s, stop: make(chan struct{})}
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
 	s.consoles[1] = newConsole("stderr", o.Stderr, o)
 	return s
@@ -73,8 +78,9 @@ func (s *Set) Open(name, profile, file string) *Log {
 		profile = name
 	}
 	l := &Log{set: s, name: name, profile: profile, path: file}
+	l.limiter.put = l.put
 	for i := range l.sources {
-		l.sources[i] = source{name: name, profile: profile, file: file, lost: &l.counters.consoleDropped}
+		l.sources[i] = source{name: name, profile: profile, file: file, lost: &l.counters.consoleDropped, secrets: &l.secrets}
 	}
 	if file != "" {
 		l.file = s.useFile(l)
@@ -142,7 +148,7 @@ func (s *Set) Drop(name string) {
 // retire gives up l's file, in the background. The caller holds mu, and calls it once a Log.
 func (s *Set) retire(l *Log) {
 	if l.file != nil {
-		s.background.Go(func() { s.releaseFile(l.file) })
+		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
 	}
 }
 
@@ -166,6 +172,7 @@ func (s *Set) ended(st *stream) {
 	if len(s.live) == 0 && s.closed {
 		close(s.idle)
 	}
+	s.frost.look(len(s.live))
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2), between those of the
@@ -212,12 +219,13 @@ func (s *Set) Close(ctx context.Context) error {
 		close(s.idle)
 	}
 	s.mu.Unlock()
+	s.compressor.end()
 
 	patience, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if end, ok := ctx.Deadline(); ok {
 		left := time.Until(end)
-		patience, cancel = context.WithTimeout(ctx, left-min(closeReserve, left/2))
+		patience, cancel = context.WithTimeout(ctx, left-min(s.opts.closeReserve, left/2))
 		defer cancel()
 	}
 	var errs []error
@@ -229,7 +237,7 @@ func (s *Set) Close(ctx context.Context) error {
 
 	rest := ctx
 	if ctx.Err() != nil {
-		rest, cancel = context.WithTimeout(context.WithoutCancel(ctx), closeReserve)
+		rest, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.opts.closeReserve)
 		defer cancel()
 	}
 	done := make(chan []error, 1)
@@ -262,6 +270,7 @@ func (s *Set) stop() error {
 func (s *Set) flush() []error {
 	<-s.idle
 	s.background.Wait()
+	s.compressor.wait()
 	var errs []error
 	s.mu.Lock()
 	files := slices.Collect(maps.Values(s.files))

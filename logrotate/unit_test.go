@@ -145,14 +145,14 @@ func TestAppendJSON(t *testing.T) {
 }
 
 func TestNextArchiveAlwaysAscends(t *testing.T) {
-	now := time.Date(2026, 11, 21, 0, 11, 36, 303_999_999, time.UTC)
+	now := time.Date(2026, 11, 21, 0, 11, 36, 303_286_084, time.UTC)
 	names := []string{}
 	var last time.Time
-	for _, at := range []time.Time{now, now, now.Add(time.Millisecond), now.Add(-time.Hour), now, now.Add(time.Hour)} {
+	for _, at := range []time.Time{now, now, now.Add(time.Nanosecond), now.Add(-time.Hour), now, now.Add(time.Hour)} {
 		last = nextArchive(last, at)
-		names = append(names, archiveName(Current, last))
+		names = append(names, archiveName(last))
 	}
-	if names[0] != "current-2026-11-21T00-11-36.303" {
+	if names[0] != "@400000006b00e1dd1213c744.s" { // the example of the contract
 		t.Errorf("first name is %q", names[0])
 	}
 	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
@@ -164,10 +164,15 @@ func TestArchives(t *testing.T) {
 	dir := t.TempDir()
 	want := []string{
 		"@400000006b00e1dd1213c744.s", "@400000006b00e1de1213c744.u",
-		"current-2026-11-21T00-11-36.303", "current-2026-11-21T00-11-36.304",
+		"@400000006b00e1df1213c744.s", // and half compressed
+		"@400000006b00e1e01213c744.s.gz", "@400000006b00e1e11213c744.u.gz",
 	}
-	others := []string{"current", "lock", "state", "current-2026", "current-2026-11-21T00-11-36.303.gz", "@400000006b00e1dd1213c744.t"}
-	for _, name := range slices.Concat(want, others) {
+	half := "@400000006b00e1df1213c744.s.gz" // and whole, too
+	others := []string{
+		"current", "lock", "state", "current.gz", "@400000006b00e1dd1213c744.t", "@400000006b00e1dd1213c744.s.bz2",
+		"@400000006b00e1dd1213c744.s.gz.tmp", "@400000006B00E1DD1213C744.s", "@400000006b00e1dd1213c74g.s",
+	}
+	for _, name := range slices.Concat(want, others, []string{half}) {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

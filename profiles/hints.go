@@ -6,6 +6,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
 // hints are the kernel's change notifications about a set of directories, not recursive. A nil one gives none. It belongs
@@ -26,7 +28,11 @@ type watched struct {
 }
 
 func newHints() (*hints, error) {
-	n, err := fsnotify.NewWatcher()
+	err := fault.Before(fault.Watch, "")
+	var n *fsnotify.Watcher
+	if err == nil {
+		n, err = fsnotify.NewWatcher()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot get change notifications: %w", err)
 	}
@@ -64,12 +70,38 @@ func (h *hints) add(path string, id stamp) (complete bool, err error) {
 	// Whatever was at that path before: its watch, if it still has one, would keep the new one from being made.
 	_ = h.notify.Remove(path)
 	delete(h.watched, path)
-	if err := h.add1(path); err != nil {
+	err = fault.Before(fault.Watch, path)
+	if err == nil {
+		err = h.add1(path)
+	}
+	if err != nil {
 		return false, fmt.Errorf("cannot watch %q for changes: %w", path, err)
 	}
 	w := watched{dev: id.dev, ino: id.ino, remote: remote(path)}
 	h.watched[path] = w
 	return !w.remote, nil
+}
+
+// watches reports whether a directory has a watch, by whatever name.
+func (h *hints) watches(id stamp) bool {
+	if h == nil {
+		return false
+	}
+	for _, w := range h.watched {
+		if w.dev == id.dev && w.ino == id.ino {
+			return true
+		}
+	}
+	return false
+}
+
+// watchesAt reports whether the directory at path has a watch of that name.
+func (h *hints) watchesAt(path string, id stamp) bool {
+	if h == nil {
+		return false
+	}
+	w, ok := h.watched[path]
+	return ok && w.dev == id.dev && w.ino == id.ino
 }
 
 // retain removes the watches of the paths that keep refuses.

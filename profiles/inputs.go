@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"hinit/internal/fsutil"
 )
@@ -27,6 +28,25 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 		return nil
 	})
 	return h, err
+}
+
+// clockTick is how much earlier than it was a file may say that it was written: the kernel's time of files goes by its ticks.
+// Volumes that know whole seconds only are off by more.
+const clockTick = 20 * time.Millisecond
+
+// InputsChangedSince reports whether one of the files that InputsHash reads was written after t, as the volume tells the time,
+// or right before. One that can't be looked at was not.
+func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
+	changed := false
+	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
+		for _, name := range s.inputs() {
+			if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(t.Add(-clockTick)) {
+				changed = true
+			}
+		}
+		return nil
+	})
+	return changed
 }
 
 func (s *Store) inputs() [3]string { return [...]string{configFile, envFile, s.marker} }

@@ -18,6 +18,9 @@ const (
 	clockSlack = 2 * time.Second
 )
 
+// RestoreDelay is how long a state file stays missing before it is made again.
+const RestoreDelay = 2 * time.Second
+
 // Intents remembers, for as long as this process lives, what an operator last asked of each gateway, and defends it against
 // the other writers of gateway_state.json.
 //
@@ -27,10 +30,16 @@ const (
 // Restore with what it sees:
 //
 //   - The key is missing, at any time: nobody removes it on purpose, put it back.
+//   - The whole file is missing: nobody loses it in a race, so somebody removes it, most likely with the whole profile, and
+//     would stumble over a file that comes back meanwhile. Put it back if the profile is still there after two seconds.
 //   - Another value, written within 10 seconds of the command: the race can't last longer than the moment between the
 //     reading and the writing of one process, and 10 seconds is generous for a slow disk. Put it back.
 //   - Another value, written later: somebody meant it. The agent's own command line, another init that shares the volume,
 //     or an operator with an editor has changed the intent; it is adopted.
+//
+// The same race can end after this process has: when the container is killed between the gateway's write and the moment at
+// which the watcher sees it. Therefore each intent is also written to a file that nobody else writes, and the next boot judges
+// the state file by that, by the same rules (see [Store.Reconcile]).
 //
 // Therefore every command has to come through Set, or through Note where the agent's command line writes the file itself
 // right afterwards: a command that Intents doesn't know of looks like a lost update for 10 seconds.
@@ -46,7 +55,8 @@ type Intents struct {
 type intent struct {
 	want    string
 	at      time.Time
-	pending bool // writing it to the disk failed
+	pending bool      // writing it to the disk failed
+	missing time.Time // since when the file has been seen missing
 }
 
 // NewIntents returns an empty memory for the profiles of s.
@@ -58,18 +68,61 @@ func NewIntents(s *Store) *Intents {
 // writing fails although the profile exists (disk full), the intent holds all the same: it is what the gateway will be made
 // to do, and the next Restore tries to write it again. It blocks on the disk.
 func (in *Intents) Set(profile, want string) error {
-	defer in.store.lock(profile)()
-	err := in.store.setDesired(profile, want)
-	if err != nil && (errors.Is(err, ErrNotExist) || errors.Is(err, ErrName) || !isIntent(want)) {
+	sync, err := in.Begin(profile, want)
+	if err != nil {
 		return err
 	}
-	in.put(profile, intent{want: want, at: in.store.now(), pending: err != nil})
-	return err
+	return sync()
 }
 
-// Note records an intent that somebody else writes to the disk. It doesn't block.
+// Begin is the first half of Set: it writes the intent, so that it survives the end of this process, and the caller may act
+// upon it while sync, the second half, makes it survive that of the machine. It must come before a gateway is started that
+// writes the same file: writers can't lock each other out, and what the gateway says of itself could get lost. sync must be called, once; its error is that of Set, after which the intent holds all the same. The error of
+// Begin says that there is no such profile or intent; then nothing was recorded.
+func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
+	now := in.store.now()
+	defer in.store.lock(profile)()
+	failed := in.write(profile, want, now, soon)
+	if failed != nil && (errors.Is(failed, ErrNotExist) || errors.Is(failed, ErrName) || !isIntent(want)) {
+		return nil, failed
+	}
+	in.put(profile, intent{want: want, at: now, pending: failed != nil})
+	if failed != nil {
+		return func() error { return failed }, nil
+	}
+	return func() error {
+		err := in.store.syncState(profile)
+		if err != nil {
+			in.fail(profile, now)
+		}
+		return err
+	}, nil
+}
+
+// fail notes that the intent of that time is not on the disk, unless another has come since.
+func (in *Intents) fail(profile string, at time.Time) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if i, ok := in.asked[profile]; ok && i.at.Equal(at) {
+		i.pending = true
+		in.asked[profile] = i
+	}
+}
+
+// write puts an intent on the disk: first where only hinit writes, then where everybody looks.
+func (in *Intents) write(profile, want string, at time.Time, how durability) error {
+	if err := in.store.recordAsked(profile, want, at); err != nil {
+		return err
+	}
+	return in.store.setDesired(profile, want, how)
+}
+
+// Note records an intent that somebody else writes to the disk. It blocks on the disk.
 func (in *Intents) Note(profile, want string) {
-	in.put(profile, intent{want: want, at: in.store.now()})
+	defer in.store.lock(profile)()
+	now := in.store.now()
+	_ = in.store.recordAsked(profile, want, now) // it only matters if this process ends within seconds, which the other one sees
+	in.put(profile, intent{want: want, at: now})
 }
 
 // Want returns what was last asked of profile in this life, and false when nothing was. It doesn't block.
@@ -92,6 +145,7 @@ type Outcome string
 const (
 	Unchanged Outcome = "unchanged" // the file and the intent agree, or there is no intent
 	Restored  Outcome = "restored"  // the file has the intent again
+	Missing   Outcome = "missing"   // there is no file; to be called again after RestoreDelay
 	Adopted   Outcome = "adopted"   // somebody changed the intent: Want has the new one, or none if it is no known state
 )
 
@@ -100,6 +154,7 @@ const (
 // again at the next look is the way to retry. It blocks on the disk, which it doesn't touch while the two agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.agrees(seen) {
+		in.seen(profile, time.Time{})
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
@@ -108,11 +163,14 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, nil
 	}
 	var st State
+	missing := false
 	err := in.store.in(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
 			return err
 		}
-		st, _ = readState(d, home) // a file without a usable state has lost the intent too
+		var err error
+		st, err = readState(d, home) // a file without a usable state has lost the intent too
+		missing = err == nil && st.Written.IsZero()
 		return nil
 	})
 	switch {
@@ -122,18 +180,40 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
 	case i.agrees(st):
 		return Unchanged, nil
+	case missing && !i.pending && in.tooSoon(profile, i):
+		return Missing, nil
 	case st.HasDesired && !i.pending:
 		if at := i.judge(st.Written, in.store.now()); at.Sub(i.at) > raceWindow {
 			in.adopt(profile, st.Desired, at)
 			return Adopted, nil
 		}
 	}
-	if err := in.store.setDesired(profile, i.want); err != nil {
+	if err := in.write(profile, i.want, i.at, synced); err != nil {
 		return Unchanged, err
 	}
-	i.pending = false
+	i.pending, i.missing = false, time.Time{}
 	in.put(profile, i) // not a new command: the window doesn't move
 	return Restored, nil
+}
+
+// tooSoon notes that the file of an intent is missing and reports whether it may come back by itself or go with its profile.
+func (in *Intents) tooSoon(profile string, i intent) bool {
+	now := in.store.now()
+	if i.missing.IsZero() {
+		i.missing = now
+		in.seen(profile, now)
+	}
+	return now.Sub(i.missing) < RestoreDelay
+}
+
+// seen notes since when the file of an intent is missing, the zero time for one that is there.
+func (in *Intents) seen(profile string, missing time.Time) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if i, ok := in.asked[profile]; ok {
+		i.missing = missing
+		in.asked[profile] = i
+	}
 }
 
 // agrees reports whether there is nothing to do about st.
@@ -151,6 +231,7 @@ func (i intent) judge(written, now time.Time) time.Time {
 }
 
 func (in *Intents) adopt(profile, desired string, at time.Time) {
+	_ = in.store.recordAsked(profile, desired, at) // the old record has lost its force with its age
 	if isIntent(desired) {
 		in.put(profile, intent{want: desired, at: at})
 		return

@@ -60,6 +60,17 @@ func TestRestore(t *testing.T) {
 			now = at.Add(tt.looked)
 			seen, _ := s.ReadState("p")
 			got, err := in.Restore("p", seen)
+			if tt.file == "gone" {
+				if got != Missing || err != nil {
+					t.Errorf("a file that has just been removed: %v, %v", got, err)
+				}
+				now = now.Add(RestoreDelay - 1)
+				if got, err := in.Restore("p", seen); got != Missing || err != nil {
+					t.Errorf("a moment later: %v, %v", got, err)
+				}
+				now = now.Add(1)
+				got, err = in.Restore("p", seen)
+			}
 			if err != nil || got != tt.outcome {
 				t.Errorf("Restore = %v, %v, want %v", got, err, tt.outcome)
 			}
@@ -88,7 +99,7 @@ func TestRestoreWithoutIntent(t *testing.T) {
 		t.Errorf("file is %q", got)
 	}
 	in.Note(Default, Stopped)
-	if got, err := in.Restore(Default, State{}); got != Restored || err != nil {
+	if got, err := in.Restore(Default, State{HasGateway: true}); got != Restored || err != nil {
 		t.Errorf("after Note: %v, %v", got, err)
 	}
 	in.Forget(Default)
@@ -149,6 +160,45 @@ func TestSetThatFails(t *testing.T) {
 	}
 	if st, _ := s.ReadState(Default); st.Desired != Stopped {
 		t.Errorf("state %+v", st)
+	}
+}
+
+func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, stateFile, `{"desired_state":"running"}`)
+	in := NewIntents(s)
+	sync, err := in.Begin(Default, Stopped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, ok := in.Want(Default); want != Stopped || !ok {
+		t.Errorf("Want = %q, %t", want, ok)
+	}
+	st, err := s.ReadState(Default) // all that the next hinit has
+	if err != nil || st.Desired != Stopped {
+		t.Errorf("before it is synced the next boot goes by %+v, %v", st, err)
+	}
+	if got, err := in.Restore(Default, st); got != Unchanged || err != nil {
+		t.Errorf("an intent that is about to be synced counts as lost: %v, %v", got, err)
+	}
+	// What the gateway says of itself from now on stays.
+	write(t, s, stateFile, `{"desired_state":"stopped","pid":7}`)
+	if err := sync(); err != nil {
+		t.Fatal(err)
+	}
+	if st, _ := s.ReadState(Default); st.Desired != Stopped || st.PID != 7 {
+		t.Errorf("state %+v", st)
+	}
+	write(t, s, stateFile, `{"desired_state":"running"}`)
+	seen, _ := s.ReadState(Default)
+	if got, err := in.Restore(Default, seen); got != Restored || err != nil {
+		t.Errorf("lost afterwards: %v, %v", got, err)
+	}
+	if err := os.Remove(filepath.Join(s.root, stateFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := sync(); err != nil {
+		t.Errorf("a file that is gone can't be synced: %v", err)
 	}
 }
 

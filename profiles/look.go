@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -41,7 +42,11 @@ func (w *Watcher) lookAtVolume(ctx context.Context) error {
 	if _, err := d.Lstat(profilesDir); err == nil {
 		w.hint(d, profilesDir, filepath.Join(w.store.root, profilesDir))
 	}
-	l, err := w.store.list(d)
+	var l listing
+	err = d.Together(func(d *fsutil.Dir) (err error) {
+		l, err = w.store.list(d)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -97,8 +102,9 @@ func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
 	}
 }
 
-// lookAtDirty looks at the homes that were hinted at.
+// lookAtDirty looks at the homes that were hinted at, and at what has come to profiles/.
 func (w *Watcher) lookAtDirty(ctx context.Context) {
+	fresh := slices.Sorted(maps.Keys(w.fresh))
 	names := make([]string, 0, len(w.dirty))
 	for name := range w.dirty {
 		if w.known[name] != nil || w.candidates[name] {
@@ -113,10 +119,78 @@ func (w *Watcher) lookAtDirty(ctx context.Context) {
 		return
 	}
 	defer d.Close()
+	for _, name := range fresh {
+		if !w.lookAtNew(ctx, d, name) {
+			_ = w.lookAtAll(ctx) // which sees the others too; its error has become a warning
+			return
+		}
+	}
 	slices.Sort(names)
 	for _, name := range names {
 		w.lookAt(ctx, d, name, false)
 	}
+}
+
+// lookFor looks for one profile, see [Watcher.Find].
+func (w *Watcher) lookFor(ctx context.Context, name string) error {
+	if w.dirtyAll {
+		return w.lookAtAll(ctx) // it is due
+	}
+	if w.known[name] != nil {
+		return nil
+	}
+	d, err := w.store.open()
+	w.warnVolume(err)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if w.lookAtNew(ctx, d, name) {
+		return ctx.Err()
+	}
+	return w.lookAtAll(ctx)
+}
+
+// lookAtNew looks at one name in profiles/ that something has happened to, and reports whether that tells all. Where it
+// doesn't (something else was there before, it has another name by now, it is a link, can't be a profile, does not answer or
+// can't be watched) only a look at everything keeps profiles, watches and warnings in step.
+func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) bool {
+	if usable(name) != nil {
+		return false
+	}
+	rel, path := filepath.Join(profilesDir, name), w.store.named(name).Home
+	w.store.ask(rel)
+	if w.store.isSilent(rel) {
+		return false
+	}
+	info, err := d.Lstat(rel)
+	if err != nil || !info.IsDir() {
+		w.store.forgetAnswer(rel) // names that come and go must not be kept for ever
+	}
+	switch {
+	case w.known[name] != nil, w.candidates[name]:
+		if err != nil || !info.IsDir() || !w.hints.watchesAt(path, stampOf(info)) {
+			return false
+		}
+		w.lookAt(ctx, d, name, false) // it was seen already
+		return true
+	case errors.Is(err, fs.ErrNotExist):
+		return true // it came and went
+	case err != nil, info.Mode()&fs.ModeSymlink != 0:
+		return false
+	case !info.IsDir():
+		return true
+	case w.hints.watches(stampOf(info)):
+		return false // a directory that was renamed
+	}
+	complete := !w.partial
+	w.hint(d, rel, path) // before looking, so that what changes later isn't missed
+	if complete && w.partial {
+		return false
+	}
+	w.candidates[name] = true
+	w.lookAt(ctx, d, name, false)
+	return true
 }
 
 // lookAt looks at one home and tells what is new about it. A profile that isn't known appears if it has the marker, which
@@ -142,7 +216,11 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 		delete(w.candidates, name)
 		w.o.Notify(Appeared{Profile: p})
 	}
-	st, err := readState(d, home)
+	var st State
+	err = d.Together(func(d *fsutil.Dir) (err error) { // not more than this: what is told of it is not the agent's doing
+		st, err = readState(d, home)
+		return err
+	})
 	if err != nil {
 		err = stateError(name, err)
 	}

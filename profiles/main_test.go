@@ -59,15 +59,18 @@ func exists(t *testing.T, s *Store, rel string) bool {
 	return err == nil
 }
 
+// testPatience is how long a test waits for what has to come. It costs nothing when all is well.
+const testPatience = 40 * time.Second
+
 // eventually polls until ok, and fails the test when that takes too long.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(testPatience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("still not after 10 s: %s", what)
+			t.Fatalf("still not after %v: %s", testPatience, what)
 		}
 		<-tick.C
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"hinit/internal/fsutil"
 )
@@ -88,7 +89,7 @@ func (s *Store) Create(name string) (Profile, error) {
 		if err := absent(d, home); err != nil {
 			return err
 		}
-		temp := filepath.Join(profilesDir, ".new-"+name)
+		temp := filepath.Join(profilesDir, newPrefix+name)
 		if err := d.RemoveAll(temp); err != nil { // left by a crash
 			return err
 		}
@@ -122,9 +123,16 @@ func (s *Store) fillHome(d *fsutil.Dir, home, name string) error {
 	return d.Replace(filepath.Join(home, s.marker), []byte(soul), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
+// Names of what is being made and of what is being removed. No profile's begins with a dot.
+const (
+	newPrefix = ".new-"
+	oldPrefix = ".old-"
+)
+
 // Delete removes the home of the profile called name with everything in it, as the agent's user: what only root may remove
-// makes it fail, and stays. When name is the active profile, the default one becomes it. The log directory isn't touched
-// (contract, section 4). The caller has stopped the gateway. The error wraps [ErrName] or [ErrNotExist].
+// makes it fail, and stays. It is gone at once, and then removed under another name: nobody ever sees half a profile. When name
+// is the active profile, the default one becomes it first. The log directory isn't touched (contract, section 4). The caller
+// has stopped the gateway. The error wraps [ErrName] or [ErrNotExist].
 func (s *Store) Delete(name string) error {
 	if err := editable("delete", name); err != nil {
 		return err
@@ -134,16 +142,49 @@ func (s *Store) Delete(name string) error {
 		if err := present(d, home); err != nil {
 			return err
 		}
-		if err := d.RemoveAll(home); err != nil {
+		if now, err := active(d); err != nil {
+			return err
+		} else if now == name {
+			if err := d.Remove(activeFile); err != nil {
+				return err
+			}
+		}
+		temp := filepath.Join(profilesDir, oldPrefix+name)
+		if err := d.RemoveAll(temp); err != nil { // left by a crash
 			return err
 		}
-		if now, err := active(d); err != nil || now != name {
-			return err
+		if err := d.Rename(home, temp); err != nil { // it is a mount, for example
+			return d.RemoveAll(home)
 		}
-		return d.Remove(activeFile)
+		if err := d.RemoveAll(temp); err != nil {
+			return errors.Join(err, d.Rename(temp, home))
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("cannot delete profile %q: %w", name, err)
+	}
+	return nil
+}
+
+// Sweep removes what a Create or a Delete that was cut short before a given time has left behind.
+func (s *Store) Sweep(before time.Time) error {
+	err := s.together(func(d *fsutil.Dir) error {
+		entries, _ := d.ReadDir(profilesDir) // who looks for profiles tells why it can't be read
+		var err error
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), newPrefix) && !strings.HasPrefix(e.Name(), oldPrefix) {
+				continue
+			}
+			path := filepath.Join(profilesDir, e.Name())
+			if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before) {
+				err = errors.Join(err, d.RemoveAll(path))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot remove what a profile command that was cut short has left: %w", err)
 	}
 	return nil
 }
@@ -167,18 +208,30 @@ func (s *Store) Rename(from, to string) error {
 		if err := absent(d, target); err != nil {
 			return err
 		}
+		now, err := active(d)
+		if err != nil {
+			return err
+		}
+		if now != from {
+			return d.Rename(home, target)
+		}
+		// First, so that after a crash the same command can be given again.
+		if err := setActive(d, to); err != nil {
+			return err
+		}
 		if err := d.Rename(home, target); err != nil {
-			return err
+			return errors.Join(err, setActive(d, from))
 		}
-		if now, err := active(d); err != nil || now != from {
-			return err
-		}
-		return d.Replace(activeFile, []byte(to+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("cannot rename profile %q to %q: %w", from, to, err)
 	}
 	return nil
+}
+
+func setActive(d *fsutil.Dir, name string) error {
+	return d.Replace(activeFile, []byte(name+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
 }
 
 // editable refuses names that can be neither created nor deleted nor renamed.

@@ -7,12 +7,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/internal/fsutil"
 )
 
 func TestCreate(t *testing.T) {
 	s := newVolume(t)
+	if there, err := s.Exists("coder"); err != nil || there {
+		t.Errorf("before it is created: %v, %v", there, err)
+	}
 	p, err := s.Create("coder")
 	if err != nil {
 		t.Fatal(err)
@@ -24,6 +28,9 @@ func TestCreate(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(p.Home, dir)); err != nil || !info.IsDir() {
 			t.Errorf("%s: %v", dir, err)
 		}
+	}
+	if there, err := s.Exists("coder"); err != nil || !there {
+		t.Errorf("after it was created: %v, %v", there, err)
 	}
 	assertMode(t, filepath.Join(p.Home, ".env"), 0o600)
 	if soul := read(t, s, "profiles/coder/SOUL.md"); !strings.HasPrefix(soul, "# coder\n") {
@@ -132,6 +139,34 @@ func TestDelete(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil || exists(t, s, "profiles/link") {
 		t.Errorf("deleting a link: %v", err)
+	}
+}
+
+// TestSweep: what a crash has left of a profile goes away, what is being made just now does not.
+func TestSweep(t *testing.T) {
+	s := newVolume(t)
+	if err := s.Sweep(time.Now()); err != nil {
+		t.Errorf("without profiles: %v", err)
+	}
+	for _, file := range []string{".new-a/SOUL.md", ".old-b/sessions/x", ".new-c/SOUL.md", "d/SOUL.md", ".other/x"} {
+		write(t, s, "profiles/"+file, "x")
+	}
+	now := time.Now()
+	for _, dir := range []string{".new-a", ".old-b", "d", ".other"} {
+		if err := os.Chtimes(filepath.Join(s.root, "profiles", dir), now, now.Add(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Sweep(now.Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]bool{".new-a": false, ".old-b": false, ".new-c": true, "d": true, ".other": true} {
+		if exists(t, s, "profiles/"+dir) != want {
+			t.Errorf("%s is there: %v", dir, !want)
+		}
+	}
+	if len(s.locks) != 0 {
+		t.Errorf("%d locks are kept", len(s.locks))
 	}
 }
 

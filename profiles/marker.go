@@ -35,7 +35,8 @@ type plannedStop struct {
 // PlannedStop tells the gateway pid of profile that the stop signal it is about to get is planned, so that it ends with
 // code 0 and persists "stopped". The marker goes into the target's own home; a gateway reads it when the signal comes, and
 // also polls for it, so that the marker alone already makes it stop. startTime is that of the process (see [StartTime]); 0
-// is unknown. It counts for 60 seconds, and the gateway removes it (contract, section 6.1).
+// is unknown. It counts for 60 seconds, and the gateway removes it (contract, section 6.1). It isn't synced: no gateway
+// outlives the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
@@ -57,7 +58,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 		if err := homeExists(d, home); err != nil {
 			return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
 		}
-		return d.Replace(filepath.Join(home, plannedStopFile), data, fsutil.ReplaceOptions{Mode: 0o644})
+		return d.Replace(filepath.Join(home, plannedStopFile), data, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
 	})
 }
 

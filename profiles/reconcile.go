@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 )
 
 // Environment variables that the boot pass looks at.
@@ -53,6 +54,10 @@ type BootOptions struct {
 	Getenv func(string) string
 	// Now is the time of the boot for the log. nil is time.Now.
 	Now func() time.Time
+	// Decided is called for each decision, in their order, as soon as it stands: usually while other homes are still being
+	// looked at, in a goroutine of its own that is not the agent. All calls have returned before the boot log says what was
+	// decided, so that what has to be true by then can be made so. It may be nil.
+	Decided func(Decision)
 }
 
 // Decision is what becomes of one profile at boot.
@@ -76,12 +81,17 @@ type Plan struct {
 	Lines []string
 	// Warnings are for its standard error. None of them is a reason not to go on.
 	Warnings []Warning
+
+	tell chan<- Decision // to Decided; nil while decisions don't stand yet
 }
 
 // Reconcile is the boot pass (contract, section 5). For each profile it decides whether its gateway is started, removes
-// what a gateway that no longer runs has left behind (gateway.pid, processes.json), and writes the boot log. It starts
-// nothing: the caller does what the plan says. It must run before any gateway does, because it takes every gateway.pid for
-// a stale one.
+// what a gateway that no longer runs has left behind (gateway.pid, processes.json) and what a crash has left half written, and
+// writes the boot log. It starts nothing: the caller does what the plan says, or what Decided is told, at once. No gateway may
+// run before that, because each gateway.pid is taken for a stale one.
+//
+// A desired_state that a gateway's rewrite took back right before the end of the last container is put back, by the rules of
+// [Intents].
 //
 // It never fails: what can't be read or written becomes a warning, and the profile is decided on what is known. It blocks
 // on the disk; 200 profiles take a few tens of milliseconds on a local one.
@@ -105,18 +115,71 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 		}
 	}
 
-	var p Plan
-	d, err := s.open()
+	p, volume := s.plan(o, args, getenv, now)
+	if !volume {
+		return p // there is no place for the boot log
+	}
+	at := now()
+	err := s.patiently(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
+	if err != nil {
+		p.warn("", filepath.Join(s.root, bootLog), "cannot write the boot log: %v", err)
+	}
+	return p
+}
+
+// decidedAhead is how many decisions may wait for who is told of them.
+const decidedAhead = 64
+
+// plan decides, and tells of it. volume is false when there is none to be read.
+func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
+	decided, told := make(chan Decision, decidedAhead), make(chan struct{})
+	guard.Go("carrying out what the boot has decided", func() {
+		defer close(told)
+		for dec := range decided {
+			if o.Decided != nil {
+				o.Decided(dec)
+			}
+		}
+	})
+	defer func() {
+		close(decided)
+		<-told
+	}()
+	err := s.together(func(d *fsutil.Dir) error {
+		s.decideAll(d, &p, args, getenv, now, decided)
+		return nil
+	})
 	if err != nil {
 		p.warn(Default, s.root, "cannot read the profiles: %v", err)
-		p.decide(Decision{Profile: s.root0(), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
-		return p
 	}
-	defer d.Close()
+	volume = len(p.Profiles) > 0
+	if !volume {
+		p.decide(Decision{Profile: s.root0(), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
+	}
+	p.stand(decided)
+	p.tell = nil
+	return p, volume
+}
 
+// stand tells of what has been decided so far, and from now on of each decision at once.
+func (p *Plan) stand(tell chan<- Decision) {
+	if p.tell != nil {
+		return
+	}
+	for _, dec := range p.Profiles {
+		tell <- dec
+	}
+	p.tell = tell
+}
+
+// decideAll decides about every profile, the default one first.
+func (s *Store) decideAll(d *fsutil.Dir, p *Plan, args []string, getenv func(string) string, now func() time.Time, tell chan<- Decision) {
 	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
-	migrated := s.migrate(d, &p, args, noSupervise, now())
-	p.Multiplex = s.multiplex(d, &p, getenv)
+	migrated := s.migrate(d, p, args, noSupervise, now())
+	p.Multiplex = s.multiplex(d, p, getenv)
+	if !p.Multiplex { // else the default gateway uses homes that are looked at after its own
+		p.stand(tell)
+	}
 
 	l, err := s.list(d)
 	if err != nil {
@@ -124,7 +187,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	}
 	p.Warnings = append(p.Warnings, l.warnings...)
 	for _, name := range append([]string{Default}, l.marked...) {
-		s.reconcileOne(d, &p, name, func(dec *Decision) bool {
+		s.reconcileOne(d, p, name, func(dec *Decision) bool {
 			switch {
 			case name != Default:
 				return dec.PriorState == Running && !p.Multiplex
@@ -136,12 +199,6 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 			return dec.PriorState == Running
 		})
 	}
-	at := now()
-	err = s.patiently(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
-	if err != nil {
-		p.warn("", filepath.Join(s.root, bootLog), "cannot write the boot log: %v", err)
-	}
-	return p
 }
 
 // reconcileOne decides about one profile and clears its home.
@@ -151,21 +208,72 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	if name != Default {
 		dec.Profile, home = s.named(name), filepath.Join(profilesDir, name)
 	}
-	st, err := readState(d, home)
-	if err != nil {
-		p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", stateError(name, err))
+	// Below its descriptor everything in a home is one step away. Where it can't be opened, what follows says why.
+	if sub, err := d.Sub(home); err == nil {
+		defer sub.Close()
+		d, home = sub, "."
+	}
+	names := namesIn(d, home)
+	var st State
+	if names.may(stateFile) {
+		var err error
+		if st, err = readState(d, home); err != nil {
+			p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", stateError(name, err))
+		}
+	}
+	if names.may(askedFile) && s.correct(d, home, &st) {
+		if err := s.SetDesired(name, st.Desired); err != nil {
+			p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", err)
+		}
 	}
 	dec.PriorState = st.Prior()
-	dec.PriorExit = priorExit(d, home)
-	for _, stale := range []string{pidFile, processesFile} {
-		if _, err := d.Lstat(filepath.Join(home, stale)); errors.Is(err, fs.ErrNotExist) {
-			continue // on a read-only volume even removing nothing fails
-		}
+	if names.may(filepath.Dir(lifecycleFile)) {
+		dec.PriorExit = priorExit(d, home)
+	}
+	for _, stale := range names.leftBehind() {
 		if err := d.Remove(filepath.Join(home, stale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.warn(name, filepath.Join(dec.Profile.Home, stale), "cannot remove a stale file of profile %q: %v", name, err)
 		}
 	}
 	p.decide(dec, start(&dec))
+}
+
+// homeNames are the names in a home. Most of what is looked for is in few homes, and to ask for each is a call.
+type homeNames struct {
+	entries []fs.DirEntry // in the order of their names
+	unknown bool          // the home can't be listed
+}
+
+func namesIn(d *fsutil.Dir, home string) homeNames {
+	entries, err := d.ReadDir(home)
+	return homeNames{entries, err != nil}
+}
+
+// may reports whether there may be something of that name. Whatever is wrong with a home that can't be listed, the look at it
+// will tell.
+func (n homeNames) may(name string) bool {
+	_, found := slices.BinarySearchFunc(n.entries, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
+	return found || n.unknown
+}
+
+// leftBehind lists what is stale in a home: the files of a gateway that no longer runs, and the temporary files of this
+// package, which a crash in the middle of a write has left. What isn't there is not in the list: on a read-only volume even
+// removing nothing fails.
+func (n homeNames) leftBehind() []string {
+	var found []string
+	for _, e := range n.entries {
+		if e.Name() == pidFile || e.Name() == processesFile || halfWritten(e.Name()) {
+			found = append(found, e.Name())
+		}
+	}
+	return found
+}
+
+func halfWritten(name string) bool {
+	rest, temporary := strings.CutSuffix(name, ".tmp")
+	return temporary && slices.ContainsFunc([]string{askedFile, stateFile, plannedStopFile, activeFile}, func(file string) bool {
+		return strings.HasPrefix(rest, "."+file+".")
+	})
 }
 
 // decide adds a decision and its line.
@@ -176,6 +284,9 @@ func (p *Plan) decide(dec Decision, start bool) {
 	}
 	p.Profiles = append(p.Profiles, dec)
 	p.Lines = append(p.Lines, "reconcile: "+dec.fields())
+	if p.tell != nil {
+		p.tell <- dec
+	}
 }
 
 func (p *Plan) warn(profile, path, format string, args ...any) {

@@ -35,6 +35,8 @@ func TestReconcile(t *testing.T) {
 		write(t, s, "profiles/"+name+"/SOUL.md", "")
 		write(t, s, "profiles/"+name+"/gateway.pid", "{}")
 		write(t, s, "profiles/"+name+"/processes.json", "[]")
+		write(t, s, "profiles/"+name+"/.gateway_state.json.1x2.tmp", "{")
+		write(t, s, "profiles/"+name+"/..gateway-planned-stop.json.1x2.tmp", "{")
 		write(t, s, "profiles/"+name+"/gateway.lock", "{}")
 		if state != "" {
 			write(t, s, "profiles/"+name+"/gateway_state.json", state)
@@ -70,7 +72,7 @@ func TestReconcile(t *testing.T) {
 			t.Errorf("decision %+v, want %+v", got, w)
 		}
 		rel, _ := filepath.Rel(s.root, got.Profile.Home)
-		for _, stale := range []string{"gateway.pid", "processes.json"} {
+		for _, stale := range []string{"gateway.pid", "processes.json", ".gateway_state.json.1x2.tmp", "..gateway-planned-stop.json.1x2.tmp"} {
 			if exists(t, s, filepath.Join(rel, stale)) {
 				t.Errorf("%s of %s is still there", stale, w.name)
 			}
@@ -301,6 +303,50 @@ func BenchmarkReconcile200(b *testing.B) {
 	for b.Loop() {
 		if p := s.Reconcile(BootOptions{}); len(p.Profiles) != 201 {
 			b.Fatalf("%d profiles", len(p.Profiles))
+		}
+	}
+}
+
+func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "profiles/coder/SOUL.md", "")
+	var told []Decision
+	p := s.Reconcile(BootOptions{Now: bootAt, Decided: func(d Decision) {
+		told = append(told, d)
+		if _, err := os.Lstat(filepath.Join(s.Root(), "logs/container-boot.log")); err == nil {
+			t.Error("the boot log says already what is only being decided")
+		}
+	}})
+	if !slices.Equal(told, p.Profiles) || len(told) != 2 {
+		t.Errorf("told %+v, decided %+v", told, p.Profiles)
+	}
+	if _, err := os.Lstat(filepath.Join(s.Root(), "logs/container-boot.log")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGatewaysNeedNotWaitForTheLastProfile: each can start when its own home has been looked at.
+func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
+	for _, multiplexed := range []bool{false, true} {
+		s := newVolume(t)
+		for i := range 3 * decidedAhead {
+			write(t, s, fmt.Sprintf("profiles/p%03d/SOUL.md", i), "")
+			write(t, s, fmt.Sprintf("profiles/p%03d/gateway.pid", i), "{}")
+		}
+		if multiplexed {
+			write(t, s, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
+		}
+		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*decidedAhead-1))
+		told := 0
+		p := s.Reconcile(BootOptions{Now: bootAt, Decided: func(d Decision) {
+			told++
+			_, err := os.Lstat(last)
+			if cleared := err != nil; d.Profile.Name == Default && cleared != multiplexed {
+				t.Errorf("multiplexed %v: the default gateway may start when the home of the last profile has been cleared: %v", multiplexed, cleared)
+			}
+		}})
+		if told != len(p.Profiles) || p.Multiplex != multiplexed {
+			t.Errorf("%d of %d decisions were told; multiplexed %v, want %v", told, len(p.Profiles), p.Multiplex, multiplexed)
 		}
 	}
 }

@@ -250,11 +250,30 @@ func encodeObject(members []member) []byte {
 // what [Intents] is for.
 func (s *Store) SetDesired(profile, want string) error {
 	defer s.lock(profile)()
-	return s.setDesired(profile, want)
+	return s.setDesired(profile, want, synced)
+}
+
+// durability is what a write has survived when it returns; in any case the end of this process.
+type durability bool
+
+const (
+	soon   durability = false // that of the machine after syncState; before it, the old content may be back then
+	synced durability = true  // that of the machine
+)
+
+// syncState ends a write that was to be synced soon.
+func (s *Store) syncState(profile string) error {
+	return s.in(profile, func(d *fsutil.Dir, home string) error {
+		err := d.SyncName(filepath.Join(home, stateFile))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a profile that is gone again has nothing to lose
+			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
+		}
+		return nil
+	})
 }
 
 // setDesired needs the lock of profile.
-func (s *Store) setDesired(profile, want string) error {
+func (s *Store) setDesired(profile, want string, how durability) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
 	}
@@ -263,7 +282,7 @@ func (s *Store) setDesired(profile, want string) error {
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 		}
 		for try := 1; ; try++ {
-			ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries)
+			ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries, how)
 			if ok || err != nil {
 				return err
 			}
@@ -272,7 +291,7 @@ func (s *Store) setDesired(profile, want string) error {
 }
 
 // trySetDesired does one round of read, merge and write. It reports false when the file changed meanwhile, unless force.
-func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool) (bool, error) {
+func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
 	mode := fs.FileMode(0o644)
@@ -302,24 +321,20 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool) (bool
 	members = set(members, "desired_state", []byte(strconv.Quote(want)))
 	members = set(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
 
-	if changed, err := changedSince(d, rel, info); err != nil || changed && !force {
-		return false, err
+	err = d.Replace(rel, encodeObject(members), fsutil.ReplaceOptions{Mode: mode, KeepMode: true, NameLater: how == soon, Confirm: func(now fs.FileInfo) error {
+		if same := (now == nil) == (info == nil) && (now == nil || stampOf(now) == stampOf(info)); !same && !force {
+			return errChanged
+		}
+		return nil
+	}})
+	if errors.Is(err, errChanged) {
+		return false, nil
 	}
-	err = d.Replace(rel, encodeObject(members), fsutil.ReplaceOptions{Mode: mode, KeepMode: true})
 	return err == nil, err
 }
 
-// changedSince reports whether rel is another file than info, nil being none.
-func changedSince(d *fsutil.Dir, rel string, info fs.FileInfo) (bool, error) {
-	now, err := d.Lstat(rel)
-	if errors.Is(err, fs.ErrNotExist) {
-		return info != nil, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return info == nil || stampOf(now) != stampOf(info), nil
-}
+// errChanged says that somebody else has written a file since it was read.
+var errChanged = errors.New("it has changed meanwhile")
 
 // homeExists is [ErrNotExist] when there is no directory at home.
 func homeExists(d *fsutil.Dir, home string) error {

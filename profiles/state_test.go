@@ -378,10 +378,15 @@ func TestSetDesiredKilled(t *testing.T) {
 
 // helperMain is the test binary as another process; it doesn't return.
 func helperMain(mode string) {
-	if mode != "set" {
+	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
+	switch mode {
+	case "held":
+		heldUp(s)
+		os.Exit(0)
+	case "set":
+	default:
 		os.Exit(2)
 	}
-	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
 	for i := 0; ; i++ {
 		if err := s.SetDesired(Default, []string{Running, Stopped}[i%2]); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -45,9 +45,9 @@ type Store struct {
 	actor  *fsutil.Actor
 	now    func() time.Time
 
-	mu     sync.Mutex             // guards what follows; never held while the disk is used
-	locks  map[string]*sync.Mutex // one per profile that was ever written to
-	silent map[string]bool        // directories, relative, that were asked whether they answer
+	mu     sync.Mutex          // guards what follows; never held while the disk is used
+	locks  map[string]*writing // one per profile that is being written to
+	silent map[string]bool     // directories, relative, that were asked whether they answer
 }
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. Where home is itself the home of a named
@@ -66,7 +66,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	if actor == nil {
 		actor = fsutil.Self()
 	}
-	return &Store{root: root, marker: marker, actor: actor, now: time.Now, locks: make(map[string]*sync.Mutex), silent: make(map[string]bool)}
+	return &Store{root: root, marker: marker, actor: actor, now: time.Now, locks: make(map[string]*writing), silent: make(map[string]bool)}
 }
 
 // Root returns the volume's root, which is the home of the default profile. It doesn't block.
@@ -79,6 +79,15 @@ func (s *Store) Profile(name string) (Profile, error) {
 		return Profile{}, err
 	}
 	return Profile{Name: name, Home: filepath.Join(s.root, rel)}, nil
+}
+
+// Exists says whether a profile has a home, with or without the marker. The error is about the name or the volume as a whole.
+func (s *Store) Exists(name string) (bool, error) {
+	err := s.in(name, homeExists)
+	if errors.Is(err, ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Discover lists the profiles: the default one first, always, then in byte order each directory of profiles/ that has the
@@ -126,7 +135,7 @@ func (s *Store) list(d *fsutil.Dir) (listing, error) {
 			homes = append(homes, filepath.Join(profilesDir, e.Name()))
 		}
 	}
-	s.ask(homes...)
+	answers := s.ask(homes...)
 	for _, e := range entries {
 		name := e.Name()
 		if name[0] == '.' {
@@ -143,11 +152,15 @@ func (s *Store) list(d *fsutil.Dir) (listing, error) {
 		if !e.IsDir() {
 			continue
 		}
-		if s.isSilent(filepath.Join(profilesDir, name)) {
+		rel := filepath.Join(profilesDir, name)
+		if s.isSilent(rel) {
 			warn("cannot use profile directory %q: it does not answer (a mount whose server is gone?); it is looked at again when it does", name)
 			continue
 		}
-		_, err := d.Lstat(filepath.Join(profilesDir, name, s.marker))
+		err, answered := answers[rel]
+		if !answered {
+			_, err = d.Lstat(filepath.Join(rel, s.marker))
+		}
 		switch missing := errors.Is(err, fs.ErrNotExist); {
 		case err != nil && !missing:
 			warn("cannot use profile directory %q: %v", name, err)
@@ -181,6 +194,19 @@ func usable(name string) error {
 
 func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
 
+// together opens the volume for several things that are done in one go, as the agent once for all of them. The Dir is for fn
+// and its goroutine alone: outside it would work as this process, see [fsutil.Dir.Together].
+func (s *Store) together(fn func(d *fsutil.Dir) error) error {
+	return s.actor.Do(func() error {
+		d, err := fsutil.OpenDir(s.root, nil)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return fn(d)
+	})
+}
+
 func (s *Store) root0() Profile { return Profile{Name: Default, Home: s.root} }
 
 func (s *Store) named(name string) Profile {
@@ -204,12 +230,14 @@ func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) er
 	if err != nil {
 		return err
 	}
-	d, err := s.open()
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return fn(d, home)
+	return s.together(func(d *fsutil.Dir) error { return fn(d, home) })
+}
+
+// writing is a profile that somebody writes to.
+type writing struct {
+	sync.Mutex
+
+	users int // guarded by the mutex of the store
 }
 
 // lock makes the caller the only one in this process that writes to profile, until it calls unlock.
@@ -217,12 +245,20 @@ func (s *Store) lock(profile string) (unlock func()) {
 	s.mu.Lock()
 	l := s.locks[profile]
 	if l == nil {
-		l = new(sync.Mutex)
+		l = new(writing)
 		s.locks[profile] = l
 	}
+	l.users++
 	s.mu.Unlock()
 	l.Lock()
-	return l.Unlock
+	return func() {
+		l.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(s.locks, profile)
+		}
+	}
 }
 
 // stamp tells one content of a file from another as well as its metadata can.

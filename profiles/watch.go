@@ -4,16 +4,19 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"hinit/internal/guard"
 )
 
 // WatchOptions says how [Store.Watch] looks at the volume. Zero durations are the defaults.
 type WatchOptions struct {
 	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next look and
-	// nothing else. It must not call Rescan, which waits for it.
+	// nothing else. It must not call Rescan or Find, which wait for it.
 	Notify func(Event)
 	// Known are the profiles that the caller has already, usually those of the boot pass: they don't appear once more.
 	Known []Profile
@@ -24,6 +27,9 @@ type WatchOptions struct {
 	IdlePoll time.Duration
 	// Settle is how long after a notification the look waits for more of them. Default 100 ms.
 	Settle time.Duration
+	// Appear is the same for a profile that comes or goes: somebody waits for it. Default 5 ms, at most
+	// Settle.
+	Appear time.Duration
 	// MaxSettle is how long it waits at most while they keep coming. Default 1 s.
 	MaxSettle time.Duration
 
@@ -39,11 +45,11 @@ type WatchOptions struct {
 //
 // One goroutine does it all, one disk operation at a time: on a hung disk it waits, and nobody else does.
 type Watcher struct {
-	store   *Store
-	o       WatchOptions
-	rescans chan chan error
-	wake    chan struct{} // capacity 1: interest has changed
-	done    chan struct{}
+	store *Store
+	o     WatchOptions
+	asked chan request
+	wake  chan struct{} // capacity 1: interest has changed
+	done  chan struct{}
 
 	mu       sync.Mutex // guards interest; never held while the disk is used
 	interest map[string]Hash
@@ -58,10 +64,18 @@ type Watcher struct {
 	hintErr    error             // why, the first reason of the last full look
 
 	dirty    map[string]bool // homes to look at
+	fresh    map[string]bool // names in profiles/ that something has happened to
 	dirtyAll bool
+	soon     bool      // somebody waits for the look that is due
 	first    time.Time // of the notifications since the last look; zero none
 	due      time.Time // when they are looked at
 	nextPoll time.Time
+}
+
+// request asks for a look now.
+type request struct {
+	profile string // "" for all of them
+	reply   chan error
 }
 
 // lookedAt is what the last look at a profile showed.
@@ -76,6 +90,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
 	defaultTo(&o.IdlePoll, 60*time.Second)
 	defaultTo(&o.Settle, 100*time.Millisecond)
+	defaultTo(&o.Appear, min(5*time.Millisecond, o.Settle))
 	defaultTo(&o.MaxSettle, time.Second)
 	if o.hints == nil {
 		o.hints = newHints
@@ -86,7 +101,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:      s,
 		o:          o,
-		rescans:    make(chan chan error),
+		asked:      make(chan request, 64), // more than these wait to be among them
 		wake:       make(chan struct{}, 1),
 		done:       make(chan struct{}),
 		interest:   make(map[string]Hash),
@@ -94,11 +109,12 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		candidates: make(map[string]bool),
 		warned:     make(map[string]string),
 		dirty:      make(map[string]bool),
+		fresh:      make(map[string]bool),
 	}
 	for _, p := range o.Known {
 		w.known[p.Name] = &lookedAt{profile: p}
 	}
-	go w.run(ctx)
+	guard.Go("watching the profiles", func() { w.run(ctx) })
 	return w
 }
 
@@ -111,13 +127,24 @@ func defaultTo(d *time.Duration, value time.Duration) {
 // Done is closed when the watcher has ended and holds nothing any more. On a hung disk that takes as long as the disk does.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Rescan looks at everything now. When it returns nil, Notify has returned for every event of that look, so that whoever
-// calls it may answer from what the events led to. The error is about the volume as a whole, or ctx's when the look takes
+// Rescan looks at everything now; those that wait at the same time share one look. When it returns nil, Notify has returned for
+// every event of that look, so that whoever calls it may answer from what the events led to. The error is about the volume as a whole, or ctx's when the look takes
 // longer than the caller has time for (it goes on all the same), or [context.Canceled] when the watcher has ended.
-func (w *Watcher) Rescan(ctx context.Context) error {
+func (w *Watcher) Rescan(ctx context.Context) error { return w.look(ctx, "") }
+
+// Find is Rescan for somebody who asks for a profile that isn't known: it looks at the directory of that name, and at
+// everything only where this does not tell all. So it costs the same beside any number of profiles.
+func (w *Watcher) Find(ctx context.Context, profile string) error {
+	if _, err := homeOf(profile); err != nil {
+		return nil //nolint:nilerr // there can be none of that name, which is a good answer
+	}
+	return w.look(ctx, profile)
+}
+
+func (w *Watcher) look(ctx context.Context, profile string) error {
 	reply := make(chan error, 1)
 	select {
-	case w.rescans <- reply:
+	case w.asked <- request{profile, reply}:
 	case <-ctx.Done():
 		return fmt.Errorf("cannot look at the profiles: %w", context.Cause(ctx))
 	case <-w.done:
@@ -185,8 +212,8 @@ func (w *Watcher) run(ctx context.Context) {
 			}
 		case <-w.wake:
 			w.lookAtInputs(ctx)
-		case reply := <-w.rescans:
-			reply <- w.lookAtAll(ctx)
+		case r := <-w.asked:
+			w.answer(ctx, r)
 		case <-timer.C:
 		}
 		switch now := time.Now(); {
@@ -196,6 +223,29 @@ func (w *Watcher) run(ctx context.Context) {
 		case w.isDue(now):
 			w.lookAtDirty(ctx)
 		}
+	}
+}
+
+// answer looks for those who ask, the first one and those that wait by now: one look, which has not begun, is for all of them.
+func (w *Watcher) answer(ctx context.Context, first request) {
+	asked, all := []request{first}, first.profile == ""
+	for more := true; more; {
+		select {
+		case r := <-w.asked:
+			asked, all = append(asked, r), all || r.profile == ""
+		default:
+			more = false
+		}
+	}
+	var err error
+	if all {
+		err = w.lookAtAll(ctx)
+	}
+	for _, r := range asked {
+		if !all {
+			err = w.lookFor(ctx, r.profile)
+		}
+		r.reply <- err
 	}
 }
 
@@ -209,12 +259,12 @@ func (w *Watcher) deadline() time.Time {
 }
 
 // settle sets when to look: soon, but not in the middle of a burst, and not never in an endless one.
-func (w *Watcher) settle() {
+func (w *Watcher) settle(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {
 		w.first = now
 	}
-	w.due = now.Add(w.o.Settle)
+	w.due = now.Add(after)
 	if latest := w.first.Add(w.o.MaxSettle); latest.Before(w.due) {
 		w.due = latest
 	}
@@ -223,8 +273,9 @@ func (w *Watcher) settle() {
 // settled says that a look has begun, which will see all that was hinted at.
 func (w *Watcher) settled() {
 	w.first = time.Time{}
-	w.dirtyAll = false
+	w.dirtyAll, w.soon = false, false
 	clear(w.dirty)
+	clear(w.fresh)
 }
 
 // mark decides what a notification makes worth a look. Homes are noisy places, with databases that change all the time:
@@ -239,15 +290,26 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 	profilesPath := filepath.Join(w.store.root, profilesDir)
 	name := Default
 	switch {
-	case self, dir == profilesPath, ev.Name == profilesPath:
+	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // what is created may have been seen and be watched by now
 		w.markAll()
+		return
+	case dir == profilesPath && strings.HasPrefix(file, "."):
+		return // temporary directories, of ours and of others
+	case dir == profilesPath:
+		w.fresh[file] = true
+		w.settleSoon()
 		return
 	case dir != w.store.root:
 		name = filepath.Base(dir)
 	}
 	if w.matters(name, file) {
 		w.dirty[name] = true
-		w.settle()
+		switch {
+		case file == w.store.marker:
+			w.settleSoon()
+		case !w.soon: // else a look comes sooner, and sees this too
+			w.settle(w.o.Settle)
+		}
 	}
 }
 
@@ -260,7 +322,13 @@ func (w *Watcher) endHints() {
 
 func (w *Watcher) markAll() {
 	w.dirtyAll = true
-	w.settle()
+	w.settleSoon()
+}
+
+// settleSoon is settle for a profile that comes or goes.
+func (w *Watcher) settleSoon() {
+	w.soon = true
+	w.settle(w.o.Appear)
 }
 
 func (w *Watcher) matters(profile, file string) bool {

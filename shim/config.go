@@ -24,7 +24,9 @@ func (o *options) configure() error {
 	if !strings.HasPrefix(target, "/") {
 		return errors.New("the first line is not an absolute path")
 	}
-	o.target = target
+	if target != o.target {
+		o.target, o.native = target, "" // another agent's `gateway start` may mean something else
+	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {
 			o.user, o.home = user, "" // that user's home

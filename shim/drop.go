@@ -11,13 +11,12 @@ import (
 	"hinit/internal/account"
 )
 
-// dropThread gives the calling thread the identity of u, with no way back to root. The caller has locked the thread. The
-// capabilities go with the uid: when no uid of the three is 0 any more the kernel clears the permitted, effective and
-// ambient sets, see capabilities(7).
-func dropThread(u account.User) error {
-	if u.UID == 0 {
-		return errors.New("user " + strconv.Quote(u.Name) + " is root itself")
-	}
+// Become gives the calling thread the identity of u, with no way back to the one it had. The caller has locked the thread,
+// and then execs: execve(2) ends all other threads, and the new program takes the identity of the thread that called it.
+// The capabilities go with the uid: when no uid of the three is 0 any more the kernel clears the permitted, effective and
+// ambient sets, see capabilities(7). The error is a [*RefusedError] where the kernel doesn't allow a step; then the thread is
+// not to be used any more.
+func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {
 		gids[i] = int(g)
@@ -25,13 +24,13 @@ func dropThread(u account.User) error {
 	// x/sys makes setgroups for this thread alone. Its Setresgid and Setresuid are the ones for all threads: hence RawSyscall.
 	// Groups first, uid last: after it nothing is allowed any more.
 	if err := unix.Setgroups(gids); err != nil {
-		return failed("setgroups", err)
+		return &RefusedError{"setgroups", err}
 	}
 	if err := setThreadIDs(sysSetresgid, u.GID); err != nil {
-		return failed("setgid", err)
+		return &RefusedError{"setgid", err}
 	}
 	if err := setThreadIDs(sysSetresuid, u.UID); err != nil {
-		return failed("setuid", err)
+		return &RefusedError{"setuid", err}
 	}
 	// A saved id of root would let the program go back.
 	if r, e, s := unix.Getresuid(); !all(u.UID, r, e, s) {
@@ -60,9 +59,17 @@ func all(want uint32, got ...int) bool {
 	return true
 }
 
-func failed(call string, err error) error {
-	return errors.New("the kernel refuses " + call + ": " + err.Error())
+// RefusedError is a step of [Become] that the kernel didn't allow.
+type RefusedError struct {
+	Call string // setgroups, setgid or setuid
+	Err  error
 }
+
+// Error implements error.
+func (r *RefusedError) Error() string { return "the kernel refuses " + r.Call + ": " + r.Err.Error() }
+
+// Unwrap returns the kernel's reason.
+func (r *RefusedError) Unwrap() error { return r.Err }
 
 // closeOnExec sees to it that no descriptor from 3 up, which root opened, is open in the agent's program.
 func closeOnExec() error {

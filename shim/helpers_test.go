@@ -25,7 +25,9 @@ func TestMain(m *testing.M) {
 	}
 	f := strings.Split(image, "\n")
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, imageEnv+"=") })
-	os.Exit(run(os.Args, env, options{target: f[0], user: f[1], home: f[2], config: f[3], root: f[4]}))
+	os.Exit(run(os.Args, env, options{
+		target: f[0], user: f[1], home: f[2], config: f[3], root: f[4], native: f[5], baseDir: f[6],
+	}))
 }
 
 const (
@@ -56,6 +58,7 @@ func newImage(t *testing.T, script string) *image {
 	write(t, dir+"/bin/hermes", "#!/bin/sh\n"+script, 0o755)
 	return &image{dir: dir, options: options{
 		target: dir + "/bin/hermes", user: "hermes", home: "/opt/data", config: dir + "/etc/hinit/shim", root: dir,
+		native: dir + "/bin/hinit", baseDir: dir + "/run/s6/basedir",
 	}}
 }
 
@@ -65,7 +68,7 @@ func (i *image) command(args ...string) *exec.Cmd {
 	cmd.Args[0] = "hermes"
 	cmd.Dir = "/"
 	cmd.Env = []string{
-		imageEnv + "=" + strings.Join([]string{i.target, i.user, i.home, i.config, i.root}, "\n"),
+		imageEnv + "=" + strings.Join([]string{i.target, i.user, i.home, i.config, i.root, i.native, i.baseDir}, "\n"),
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root",
 	}
 	return cmd

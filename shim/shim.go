@@ -15,6 +15,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,9 @@ type options struct {
 	home   string // its HOME
 	config string // a file that replaces target and user
 	root   string // prefix of /etc/passwd and /etc/group
+
+	native  string // hinit, which carries out the lifecycle commands of gateways by itself; "" for nobody
+	baseDir string // the directory by which an init tells that it answers for s6
 }
 
 // hermesImage is the image this program is compiled for.
@@ -50,6 +54,9 @@ func hermesImage() options {
 		user:   "hermes",
 		home:   "/opt/data",
 		config: "/etc/hinit/shim",
+
+		native:  "/usr/local/bin/hinit",
+		baseDir: "/run/s6/basedir",
 	}
 }
 
@@ -65,6 +72,9 @@ func hermesImage() options {
 // The file /etc/hinit/shim, when it belongs to root and nobody else may write it, names another program in its first line
 // (an absolute path) and another user in its second; HOME is then the home of that user. No environment variable does
 // that, so that nobody's environment can make root run something else.
+//
+// The lifecycle commands of gateways ([ParseLifecycle]) go to hinit, as the user that the agent would have run as, when
+// the image is the agent's own and /run/s6/basedir says that the init answers for s6. HINIT_SHIM_NATIVE=0 turns that off.
 func Main(argv, env []string) int {
 	return run(argv, env, hermesImage())
 }
@@ -73,11 +83,12 @@ func run(argv, env []string, o options) int {
 	if err := o.configure(); err != nil {
 		say("ignoring " + o.config + ": " + err.Error())
 	}
-	if !executable(o.target) {
+	target, ok := executable(o.target)
+	if !ok {
 		say(o.target + " not found or not executable")
 		return exitNotFound
 	}
-	if isSelf(o.target) {
+	if isSelf(target) {
 		say(o.target + " is this shim itself, and would run for ever")
 		return exitRefused
 	}
@@ -97,6 +108,7 @@ func run(argv, env []string, o options) int {
 		}
 		env = withEnv(env, "HOME", home)
 	}
+	o.goNative(argv, env)
 	return replaceProcess(o.target, argv, env)
 }
 
@@ -110,7 +122,10 @@ func (o *options) drop() (home string, err error) {
 	if err := closeOnExec(); err != nil {
 		return "", err
 	}
-	if err := dropThread(u); err != nil {
+	if u.UID == 0 {
+		return "", errors.New("user " + strconv.Quote(u.Name) + " is root itself")
+	}
+	if err := Become(u); err != nil {
 		return "", err
 	}
 	if o.home != "" {
@@ -137,16 +152,15 @@ func replaceProcess(target string, argv, env []string) int {
 	return exitRefused
 }
 
-func executable(path string) bool {
-	var st unix.Stat_t
-	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
+// executable reports whether path is a file that the caller may execute, and describes it.
+func executable(path string) (st unix.Stat_t, ok bool) {
+	return st, unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
 }
 
-// isSelf reports whether path is the running program, by whatever name. Where /proc isn't mounted nobody knows.
-func isSelf(path string) bool {
-	var self, other unix.Stat_t
-	return unix.Stat("/proc/self/exe", &self) == nil && unix.Stat(path, &other) == nil &&
-		self.Dev == other.Dev && self.Ino == other.Ino
+// isSelf reports whether a file is the running program, by whatever name. Where /proc isn't mounted nobody knows.
+func isSelf(st unix.Stat_t) bool {
+	var self unix.Stat_t
+	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
 // say writes one line to stderr. When that fails there is nobody left to tell.

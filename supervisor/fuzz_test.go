@@ -12,6 +12,9 @@ func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	f.Add([]byte{0, 40, 80, 120, 160, 200, 240, 3, 13, 13, 13, 13})
 	f.Add([]byte{1, 4, 10, 10, 1, 4, 12, 10, 10, 11})
+	f.Add([]byte{48, 69, 11, 11, 52, 52, 64, 52, 66, 50, 68, 67, 53, 52, 59})
+	f.Add([]byte{24, 231, 28, 10, 28, 10, 10})
+	f.Add([]byte{24, 28, 25, 28, 34, 34, 34, 28, 29, 30, 27, 28, 26, 29, 34, 34, 231, 231})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		w := newWorld(t)
 		for _, b := range script {
@@ -25,13 +28,27 @@ func FuzzStep(f *testing.F) {
 	})
 }
 
+// fuzzPolicies are the policies of the three services: a gateway, one whose finish command is supervised like it, and one
+// as an s6 service directory defines it.
+var fuzzPolicies = map[string]Policy{
+	"a": policy,
+	"b": finishing,
+	"c": func() Policy {
+		p := finishing
+		p.Backoff.Max, p.Spare, p.KillNever, p.Kill = time.Second, true, true, ScopeMain
+		p.Announces, p.ReadyRestart, p.SpawnRetry, p.Drains = true, time.Second, time.Minute, true
+		return p
+	}(),
+}
+
 // process is the kernel's side of a run.
 type process struct {
 	pid      int
-	main     bool // main process alive
+	run      uint64
+	main     bool // main process, or the finish command, alive
+	finish   bool // it is the finish command
 	leftover bool
-	killAt   time.Time // earliest time at which KILL is allowed
-	termed   bool
+	killAt   time.Time // earliest time at which KILL is allowed, zero while it is not
 }
 
 type world struct {
@@ -40,6 +57,7 @@ type world struct {
 	now      time.Time
 	pids     int
 	procs    map[string]*process
+	operator bool // the event of this step is an operator's signal
 	finished bool
 	ending   bool
 	hasty    bool
@@ -52,10 +70,15 @@ func newWorld(t *testing.T) *world {
 	}
 }
 
+// kinds is how many different things act can do.
+const kinds = 24
+
 func (w *world) act(b int) {
-	name := string(rune('a' + b/16%3))
+	name := string(rune('a' + b/kinds%3))
 	p := w.procs[name]
-	switch b % 16 {
+	policy := fuzzPolicies[name]
+	w.operator = false
+	switch b % kinds {
 	case 0:
 		w.step(Add{Name: name, Policy: policy, Want: WantUp})
 	case 1:
@@ -66,13 +89,14 @@ func (w *world) act(b int) {
 		w.step(Restart{name})
 	case 4, 5:
 		if p != nil && p.main {
-			p.main, p.leftover = false, b%16 == 5
-			w.step(Exited{Name: name, PID: p.pid, Code: []int{0, 1, 75, 78}[b/48%4], Leftover: p.leftover})
+			leftover := b%kinds == 5
+			p.main, p.leftover = false, leftover && !policy.Spare
+			w.step(Exited{Name: name, PID: p.pid, Code: []int{0, 1, 75, 78, 125}[w.pids%5], Leftover: leftover})
 		}
 	case 6:
 		if p != nil && !p.main && p.leftover {
 			p.leftover = false
-			w.step(Gone{name, w.m.services[name].run})
+			w.step(Gone{name, p.run})
 		}
 	case 7:
 		w.step(Remove{name})
@@ -97,11 +121,32 @@ func (w *world) act(b int) {
 	case 14:
 		w.step(Gone{name, 1 << 40}) // no such run
 	case 15:
-		if b > 240 {
+		if b/kinds > 8 {
 			w.hasty = w.hasty || w.ending
 			w.ending = true
 			w.step(Shutdown{Reason: "fuzz"})
 		}
+	case 16:
+		w.step(Once{name})
+	case 17:
+		w.step(Unwant{name})
+	case 18:
+		w.step(Pause{name, b/kinds > 5})
+	case 19:
+		w.step(Continue{name, b/kinds > 5})
+	case 20:
+		w.operator = true
+		w.step(SignalMain{name, []int{0, sigHup, sigKill}[w.pids%3], b/kinds > 5})
+	case 21:
+		if p != nil && p.main {
+			w.step(Ready{name, p.run, true})
+		}
+	case 22:
+		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.run) {
+			w.step(Gone{name, s.run}) // its main process lives, or its finish command has begun, or it is long over
+		}
+	case 23:
+		w.step(Exited{Name: name, PID: 1, Code: 1}) // nobody's
 	}
 }
 
@@ -113,41 +158,84 @@ func (w *world) step(e Event) {
 	for _, a := range acts {
 		switch a := a.(type) {
 		case Spawn:
-			if p := w.procs[a.Name]; p != nil && (p.main || p.leftover) {
-				w.t.Fatalf("%s spawned while its last run is alive: %+v", a.Name, p)
+			w.spawn(a.Name, a.Run, false)
+		case SpawnFinish:
+			if a.Exit.Run == a.Run || a.Exit.Run != w.m.services[a.Name].run {
+				w.t.Fatalf("%s: run %d finishes run %d", a.Name, a.Run, a.Exit.Run)
 			}
-			w.pids++
-			if w.pids%7 == 0 {
-				w.step(SpawnFailed{Name: a.Name, Error: "no", Permanent: w.pids%2 == 0})
-				continue
-			}
-			w.procs[a.Name] = &process{pid: w.pids, main: true}
-			w.step(Spawned{a.Name, w.pids})
+			w.spawn(a.Name, a.Run, true)
 		case Signal:
-			p := w.procs[a.Name]
-			if p == nil || !p.main {
-				w.t.Fatalf("signal %d for %s, which has no main process", a.Signal, a.Name)
-			}
-			p.killAt = w.now.Add(policy.Grace)
-			if w.ending {
-				p.killAt = w.now.Add(7 * time.Second)
-			}
-			p.termed = true
+			w.signal(a.Name, a.Run, a.Signal, a.Wake)
+		case SignalGroup:
+			w.signal(a.Name, a.Run, a.Signal, false)
 		case SignalTree:
 			p := w.procs[a.Name]
-			if p == nil || !p.main && !p.leftover {
-				w.t.Fatalf("signal %d for the tree of %s, of which nothing is alive", a.Signal, a.Name)
+			if p == nil || p.run != a.Run || !p.main && !p.leftover {
+				w.t.Fatalf("signal %d for the tree of %s, of which nothing is alive: %+v", a.Signal, a.Name, p)
 			}
-			if a.Signal == sigKill && p.main && !w.ending && w.now.Before(p.killAt) {
-				w.t.Fatalf("%s killed %v before the end of its grace", a.Name, p.killAt.Sub(w.now))
+			if a.Signal == sigKill && p.main {
+				w.mayKill(a.Name, p)
 			}
-			if a.Signal == sigKill && p.main && !p.termed && !w.hasty {
-				w.t.Fatalf("%s killed without having been asked to end", a.Name)
-			}
-		case Finish:
+		case End:
 			w.finished = true
-		case SignalRest, Changed, Note, Dropped:
+		case SignalRest:
+			for name, p := range w.procs {
+				if p.main || p.leftover {
+					w.t.Fatalf("the rest is ended while %s is alive: %+v", name, p)
+				}
+			}
+		case Release:
+			if p := w.procs[a.Name]; !w.ending || p != nil && (p.main || p.leftover) {
+				w.t.Fatalf("the file of %s is closed (the container ends: %v) while it may be written to: %+v", a.Name, w.ending, p)
+			}
+		case Changed, Note, Dropped:
 		}
+	}
+}
+
+func (w *world) spawn(name string, run uint64, finish bool) {
+	p := w.procs[name]
+	if p != nil && (p.main || p.leftover) {
+		w.t.Fatalf("%s spawned while its last run is alive: %+v", name, p)
+	}
+	if finish && (p == nil || p.finish) {
+		w.t.Fatalf("%s is finished without having run: %+v", name, p)
+	}
+	w.pids++
+	if w.pids%7 == 0 {
+		w.step(SpawnFailed{Name: name, Error: "no", Permanent: w.pids%2 == 0})
+		return
+	}
+	p = &process{pid: w.pids, run: run, main: true, finish: finish}
+	if finish {
+		p.killAt = w.now.Add(fuzzPolicies[name].FinishTimeout)
+	}
+	w.procs[name] = p
+	w.step(Spawned{name, w.pids})
+}
+
+func (w *world) signal(name string, run uint64, signal int, stop bool) {
+	p := w.procs[name]
+	switch {
+	case p == nil || !p.main || p.run != run:
+		w.t.Fatalf("signal %d for %s, whose run %d has no main process: %+v", signal, name, run, p)
+	case signal == sigKill && !w.operator:
+		w.mayKill(name, p)
+	case p.finish:
+		w.t.Fatalf("signal %d for the finish command of %s", signal, name)
+	case stop && !fuzzPolicies[name].KillNever:
+		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
+	}
+}
+
+// mayKill checks that hinit itself may kill a process now.
+func (w *world) mayKill(name string, p *process) {
+	switch {
+	case w.ending: // the budget decides
+	case p.killAt.IsZero():
+		w.t.Fatalf("%s killed without having been asked to end", name)
+	case w.now.Before(p.killAt):
+		w.t.Fatalf("%s killed %v before its time", name, p.killAt.Sub(w.now))
 	}
 }
 
@@ -158,22 +246,36 @@ func (w *world) check() {
 		if (s.pid != 0) != (p != nil && p.main) {
 			w.t.Fatalf("%s: machine has pid %d, kernel %+v", s.name, s.pid, p)
 		}
+		if s.paused && !s.runs() {
+			w.t.Fatalf("%s is paused and does not run", s.name)
+		}
+		if v := s.snapshot(&Unit{}); v.PID != 0 && p.finish {
+			w.t.Fatalf("%s shows the process of its finish command", s.name)
+		}
 		switch s.state {
 		case Down, Parked, Failed:
 			if alive {
 				w.t.Fatalf("%s is %s and alive", s.name, s.state)
 			}
-		case Backoff, Stopping, Killing:
-			if s.deadline.IsZero() {
-				w.t.Fatalf("%s is %s without a deadline", s.name, s.state)
+		case Backoff:
+			if alive || s.deadline.IsZero() {
+				w.t.Fatalf("%s is in backoff: alive %v, deadline %v", s.name, alive, s.deadline)
+			}
+		case Stopping, Killing:
+			if !alive || p.finish && p.main || s.deadline.IsZero() && !(p.main && s.policy.KillNever && !w.ending) {
+				w.t.Fatalf("%s is %s without a deadline, or without a process of its run: %+v", s.name, s.state, p)
+			}
+		case Finishing:
+			if !alive || !p.main || !p.finish || s.deadline.IsZero() {
+				w.t.Fatalf("%s is finishing without a finish command or a deadline: %+v", s.name, p)
 			}
 		case Waiting:
 			if len(s.needs) == 0 {
 				w.t.Fatalf("%s waits for nothing", s.name)
 			}
 		case Up:
-			if !alive {
-				w.t.Fatalf("%s is up and not alive", s.name)
+			if !alive || p.finish {
+				w.t.Fatalf("%s is up and not alive: %+v", s.name, p)
 			}
 		case Starting:
 			w.t.Fatalf("%s is still starting", s.name)
@@ -183,8 +285,9 @@ func (w *world) check() {
 
 // shutdown must come to an end even if nothing ever dies.
 func (w *world) shutdown() {
-	w.ending = true
+	w.ending, w.operator = true, false
 	w.step(Shutdown{Reason: "end"})
+	w.check()
 	begin := w.now
 	for i := 0; !w.finished; i++ {
 		at, ok := w.m.Deadline()

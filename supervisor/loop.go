@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"hinit/internal/guard"
 	"hinit/internal/proc"
 )
 
@@ -28,6 +31,8 @@ type Spawner interface {
 	Observe(id uint64)
 	// Signal signals the main process of a run.
 	Signal(id uint64, signal int) error
+	// SignalGroup signals the process group that the main process of a run leads, as long as that process is not buried.
+	SignalGroup(id uint64, signal int) error
 	// SignalTree signals every process of a run and returns how many it found.
 	SignalTree(id uint64, signal int) int
 	// SignalRest signals every descendant.
@@ -55,11 +60,43 @@ type Unit struct {
 	Profile string
 	Kind    Kind
 	Policy  Policy
-	Spec    proc.Spec // ID and Files are filled in at each start, Files only when Stdio is nil
-	Stdio   []*os.File
+	Spec    proc.Spec // ID, Name and Files are filled in at each start
 	Log     string
 	Needs   []string
+
+	// Stdio, when it is not nil, is what the process gets as its descriptors 0, 1, 2, ...; nothing of it goes to the log.
+	Stdio []*os.File
+	// Stdin, Stdout and Stderr take the place of /dev/null and of the pipes of the LogSink, one by one, when Stdio is nil.
+	// So does one end of a pipe that this process keeps open while both of the services that it connects are known: neither
+	// of them then notices that the other is started anew. The loop hands these files to processes; who made them
+	// closes them once the service is dropped. The loop itself closes Stdout only at the end of the container, when the service
+	// is down, so that who reads the other end comes to its end.
+	Stdin, Stdout, Stderr *os.File
+
+	// NotifyFD, when it is not 0, is the descriptor on which the process says that it is ready: the loop puts the writing
+	// end of a pipe there and takes the first newline as the Ready event of that run. At most MaxNotifyFD. Policy.Announces
+	// goes with it.
+	NotifyFD int
+
+	// Finish makes the finish command of an ended run, for a service with Policy.Finish. It runs like a run of its own, with
+	// the same files, and is called in the loop, so it must not block. When the program does not exist, that counts as a
+	// finish command that did nothing.
+	Finish func(x Exit) proc.Spec
 }
+
+// MaxNotifyFD is the highest descriptor a service can be given to say on that it is ready.
+const MaxNotifyFD = 1023
+
+// The machine's numbers of signals are this system's: where they are not, this does not compile.
+var (
+	_ = [1]struct{}{}[sigHup-syscall.SIGHUP]
+	_ = [1]struct{}{}[sigInt-syscall.SIGINT]
+	_ = [1]struct{}{}[sigQuit-syscall.SIGQUIT]
+	_ = [1]struct{}{}[sigKill-syscall.SIGKILL]
+	_ = [1]struct{}{}[sigTerm-syscall.SIGTERM]
+	_ = [1]struct{}{}[sigCont-syscall.SIGCONT]
+	_ = [1]struct{}{}[sigStop-syscall.SIGSTOP]
+)
 
 // Config is what a Loop is made of.
 type Config struct {
@@ -67,26 +104,35 @@ type Config struct {
 	Logs     LogSink
 	Budget   time.Duration         // of a container shutdown
 	Children <-chan os.Signal      // SIGCHLD, capacity 1
+	Hush     func(bool)            // stops SIGCHLD, and lets it come again; nil when it can't be stopped; called in the loop
 	Signals  <-chan os.Signal      // the signals OnSignal understands
 	OnSignal func(os.Signal) Event // what a signal means, nil for nothing; called in the loop
 	OOMKills func() uint64         // the container's count of out-of-memory kills; nil when unknown
+
+	// OnPanic is called in the loop's goroutine when the loop has panicked; what it returns is what Run returns. The state is
+	// that of before the event that it could not stand, and fit for Export. Nil lets the panic go on.
+	OnPanic func(value any, stack []byte) int
 }
 
 // Loop owns the machine and everything that changes. Run is its goroutine; all other methods may be called from any
 // goroutine.
 type Loop struct {
-	cfg      Config
-	machine  Machine
-	units    map[string]*unit
-	runs     map[uint64]string // live or lingering runs → service
-	lingers  []uint64          // runs whose main process is gone and whose tree is not
-	requests chan request
-	ended    chan struct{}
-	code     int
-	done     bool
-	orphans  atomic.Uint64
-	oomKills uint64
-	dropped  bool // a service is gone since the last snapshot
+	cfg       Config
+	machine   Machine
+	units     map[string]*unit
+	runs      map[uint64]string    // live or lingering runs → service
+	notifiers map[uint64]*notifier // live runs that are not ready yet, or were never done saying so
+	lingers   []uint64             // runs whose main process is gone and whose tree is not
+	requests  chan request
+	ended     chan struct{}
+	code      int
+	done      bool
+	orphans   atomic.Uint64
+	flood     flood
+	oomKills  uint64
+	dropped   bool // a service is gone since the last snapshot
+	undo      undo
+	resumed   []Event // what has to be said about the time before this image, once it runs
 
 	snapshot atomic.Pointer[Snapshot]
 	news     bell
@@ -95,25 +141,28 @@ type Loop struct {
 
 type unit struct {
 	Unit
-	view  *Service
-	dirty bool
+	finish uint64 // run of the finish command last started
+	view   *Service
+	dirty  bool
 }
 
 type request struct {
 	event Event
-	unit  *Unit // for Add
+	unit  *Unit  // for Add
+	call  func() // instead of an event
 	reply chan error
 }
 
 // NewLoop returns a loop that is not running yet.
 func NewLoop(cfg Config) *Loop {
 	l := &Loop{
-		cfg:      cfg,
-		machine:  Machine{Budget: cfg.Budget, Random: rand.Float64},
-		units:    make(map[string]*unit),
-		runs:     make(map[uint64]string),
-		requests: make(chan request, 64),
-		ended:    make(chan struct{}),
+		cfg:       cfg,
+		machine:   Machine{Budget: cfg.Budget, Random: rand.Float64},
+		units:     make(map[string]*unit),
+		runs:      make(map[uint64]string),
+		notifiers: make(map[uint64]*notifier),
+		requests:  make(chan request, 64),
+		ended:     make(chan struct{}),
 	}
 	l.snapshot.Store(&Snapshot{})
 	if cfg.OOMKills != nil {
@@ -128,7 +177,7 @@ func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 // News returns a channel that is closed when the snapshot changes. Take it before looking at the snapshot.
 func (l *Loop) News() <-chan struct{} { return l.news.wait() }
 
-// History returns the event history.
+// History returns the event history. A record comes into it when the snapshot shows what it tells.
 func (l *Loop) History() *Ring { return &l.history }
 
 // Orphans returns how many processes were buried that nobody owned. It never blocks.
@@ -147,22 +196,33 @@ func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 	return l.ask(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs}, unit: &u})
 }
 
-func (l *Loop) ask(ctx context.Context, r request) error {
+// RegisterSoon is Register for one of many: it waits only while the loop's inbox is full, and the function that it returns
+// waits for the answer. Services are added in the order of the calls.
+func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
+	return l.hand(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs}, unit: &u})
+}
+
+func (l *Loop) ask(ctx context.Context, r request) error { return l.hand(ctx, r)() }
+
+// hand puts a request into the inbox and returns what waits for its answer.
+func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
 	r.reply = make(chan error, 1)
 	select {
 	case l.requests <- r:
 	case <-l.ended:
-		return ErrStopping
+		return func() error { return ErrStopping }
 	case <-ctx.Done():
-		return fmt.Errorf("cannot reach the supervisor: %w", context.Cause(ctx))
+		return func() error { return fmt.Errorf("cannot reach the supervisor: %w", context.Cause(ctx)) }
 	}
-	select {
-	case err := <-r.reply:
-		return err
-	case <-l.ended:
-		return ErrStopping
-	case <-ctx.Done():
-		return fmt.Errorf("cannot get an answer of the supervisor: %w", context.Cause(ctx))
+	return func() error {
+		select {
+		case err := <-r.reply:
+			return err
+		case <-l.ended:
+			return ErrStopping
+		case <-ctx.Done():
+			return fmt.Errorf("cannot get an answer of the supervisor: %w", context.Cause(ctx))
+		}
 	}
 }
 
@@ -179,10 +239,29 @@ func (l *Loop) Post(e Event) {
 const batch = 64
 
 // Run supervises until the container has been shut down and returns its exit code. It must be called once.
-func (l *Loop) Run() int {
+func (l *Loop) Run() (code int) {
 	defer close(l.ended)
+	defer func() {
+		for _, n := range l.notifiers {
+			n.end()
+		}
+	}()
+	if l.cfg.OnPanic != nil {
+		defer func() {
+			if p := recover(); p != nil {
+				stack := debug.Stack()
+				l.undo.apply(&l.machine)
+				l.history.show()
+				code = l.cfg.OnPanic(p, stack)
+			}
+		}()
+	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	for _, e := range l.resumed {
+		l.step(e)
+	}
+	l.resumed = nil
 	l.reap() // processes may have ended before anybody listened
 	var answers []request
 	for {
@@ -204,6 +283,9 @@ func (l *Loop) Run() int {
 		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
 			l.step(Tick{})
 		}
+		if l.flood.on && !l.done && !time.Now().Before(l.flood.next) {
+			l.reap()
+		}
 		l.publish()
 		for _, r := range answers {
 			r.reply <- nil
@@ -213,7 +295,7 @@ func (l *Loop) Run() int {
 			return l.code
 		}
 		var alarm <-chan time.Time
-		if at, ok := l.machine.Deadline(); ok {
+		if at, ok := l.alarm(); ok {
 			timer.Reset(time.Until(at))
 			alarm = timer.C
 		} else {
@@ -232,8 +314,21 @@ func (l *Loop) Run() int {
 	}
 }
 
+// alarm returns when something is to be done though nothing happens.
+func (l *Loop) alarm() (time.Time, bool) {
+	at, ok := l.machine.Deadline()
+	if l.flood.on && (!ok || l.flood.next.Before(at)) {
+		return l.flood.next, true
+	}
+	return at, ok
+}
+
 // take carries a request out. A good one is answered after the snapshot shows it, a bad one at once.
 func (l *Loop) take(r request, answers []request) []request {
+	if r.call != nil {
+		r.call()
+		return append(answers, r)
+	}
 	err := l.admit(r)
 	switch {
 	case err == nil:
@@ -257,7 +352,7 @@ func (l *Loop) take(r request, answers []request) []request {
 func (l *Loop) admit(r request) error {
 	name := target(r.event)
 	switch r.event.(type) {
-	case Start, Stop, Restart, Remove, Inputs:
+	case Start, Stop, Restart, Once, Unwant, Pause, Continue, SignalMain, Remove, Inputs:
 		u := l.units[name]
 		switch {
 		case u == nil:
@@ -287,16 +382,26 @@ func (l *Loop) signal(s os.Signal) {
 // step feeds the machine and carries out what it asks for, including what follows from that.
 func (l *Loop) step(e Event) {
 	var follow []Event
-	for _, a := range l.machine.Step(time.Now(), e) {
+	l.undo.prepare(&l.machine, e)
+	actions := l.machine.Step(time.Now(), e)
+	l.undo.done()
+	for _, a := range actions {
 		switch a := a.(type) {
 		case Spawn:
 			follow = append(follow, l.spawn(a))
+		case SpawnFinish:
+			follow = append(follow, l.spawnFinish(a))
 		case Signal:
 			if !l.machine.Stopping() { // the end of the container takes everything anyway
 				l.cfg.Procs.Observe(a.Run)
 			}
 			// A main process that has ended and is not buried yet takes the signal silently; its exit follows.
 			_ = l.cfg.Procs.Signal(a.Run, a.Signal)
+			if a.Wake {
+				_ = l.cfg.Procs.Signal(a.Run, sigCont)
+			}
+		case SignalGroup:
+			_ = l.cfg.Procs.SignalGroup(a.Run, a.Signal)
 		case SignalTree:
 			if l.cfg.Procs.SignalTree(a.Run, a.Signal) == 0 {
 				follow = append(follow, Gone{a.Name, a.Run})
@@ -312,7 +417,11 @@ func (l *Loop) step(e Event) {
 		case Dropped:
 			delete(l.units, a.Name)
 			l.dropped = true
-		case Finish:
+		case Release:
+			if u := l.units[a.Name]; u != nil && u.Stdout != nil {
+				_ = u.Stdout.Close() // nothing was written here; its owner may have closed it
+			}
+		case End:
 			l.done, l.code = true, a.Code
 		}
 	}
@@ -324,31 +433,78 @@ func (l *Loop) step(e Event) {
 	}
 }
 
-// spawn starts a run. The error tells the command and, where it may be at fault, the directory.
+// spawn starts a run.
 func (l *Loop) spawn(a Spawn) Event {
 	u := l.units[a.Name]
-	spec := u.Spec
-	spec.ID, spec.Name = a.Run, a.Name
-	if u.Stdio != nil {
-		spec.Files = u.Stdio
-	} else {
-		stdout, stderr, err := l.cfg.Logs.Pipes(a.Name)
-		if err != nil {
+	var notify *notifier
+	if u.NotifyFD != 0 {
+		var err error
+		if notify, err = newNotifier(u.NotifyFD); err != nil {
 			return SpawnFailed{Name: a.Name, Error: err.Error(), Code: 126}
 		}
-		defer closeAll(stdout, stderr)
-		spec.Files = []*os.File{nil, stdout, stderr}
+		defer notify.started()
 	}
+	answer := l.launch(u, a.Run, u.Spec, notify)
+	if _, up := answer.(Spawned); up && notify != nil {
+		l.notifiers[a.Run] = notify
+		guard.Go("waiting for readiness", func() { notify.listen(func() { l.Post(Ready{a.Name, a.Run, true}) }) })
+	} else {
+		notify.end()
+	}
+	return answer
+}
+
+// spawnFinish starts the finish command of a run.
+func (l *Loop) spawnFinish(a SpawnFinish) Event {
+	u := l.units[a.Name]
+	if u.Finish == nil {
+		return SpawnFailed{Name: a.Name, Error: "none is defined", Code: 127}
+	}
+	u.finish = a.Run
+	return l.launch(u, a.Run, u.Finish(a.Exit), nil)
+}
+
+// launch starts a process of a service. The error tells the command and, where it may be at fault, the directory.
+func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, notify *notifier) Event {
+	files, own, err := l.files(u)
+	if err != nil {
+		return SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
+	}
+	defer closeAll(own...)
+	spec.ID, spec.Name, spec.Files = run, u.Name, notify.among(files)
 	pid, err := l.cfg.Procs.Spawn(spec)
 	if err != nil {
-		failed := SpawnFailed{Name: a.Name, Error: err.Error(), Code: 126}
+		failed := SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
 		if bad := (*proc.SpawnError)(nil); errors.As(err, &bad) {
-			failed.Code, failed.Permanent = bad.ShellCode(), bad.Permanent()
+			failed.Code, failed.Permanent, failed.Passing = bad.ShellCode(), bad.Permanent(), bad.Passing()
 		}
 		return failed
 	}
-	l.runs[a.Run] = a.Name
-	return Spawned{a.Name, pid}
+	l.runs[run] = u.Name
+	return Spawned{u.Name, pid}
+}
+
+// files returns what a process of the unit gets as its descriptors, and those of them that are to be closed after the
+// start.
+func (l *Loop) files(u *unit) (files, own []*os.File, err error) {
+	if u.Stdio != nil {
+		return u.Stdio, nil, nil
+	}
+	stdout, stderr := u.Stdout, u.Stderr
+	if stdout == nil || stderr == nil {
+		out, errs, err := l.cfg.Logs.Pipes(u.Name)
+		if err != nil {
+			return nil, nil, err
+		}
+		own = []*os.File{out, errs}
+		if stdout == nil {
+			stdout = out
+		}
+		if stderr == nil {
+			stderr = errs
+		}
+	}
+	return []*os.File{u.Stdin, stdout, stderr}, own, nil
 }
 
 func closeAll(files ...*os.File) {
@@ -361,7 +517,14 @@ func closeAll(files ...*os.File) {
 
 // reap buries what has ended and tells the machine.
 func (l *Loop) reap() {
+	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
+	if l.cfg.Hush != nil && l.flood.reaped(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
+		l.cfg.Hush(l.flood.on)
+		if !l.flood.on { // who ended before the signal came again was not announced
+			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
+		}
+	}
 	if len(l.lingers) > 0 {
 		for _, id := range l.cfg.Procs.Gone(l.lingers) {
 			l.forget(id)
@@ -391,7 +554,11 @@ func (l *Loop) exited(x proc.Exit) {
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
-	if u != nil && u.Stdio == nil { // before the step, which may start the next run
+	if n := l.notifiers[x.ID]; n != nil {
+		delete(l.notifiers, x.ID)
+		n.end()
+	}
+	if u != nil && u.Stdio == nil && u.finish != x.ID { // before the step, which may start the next run
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(Tailed{name, id, lines}) })
 	}
@@ -412,8 +579,13 @@ func (l *Loop) forget(id uint64) {
 	l.step(Gone{name, id})
 }
 
-// publish makes what has changed visible to readers.
+// publish makes what has changed visible to readers: what it is now, and then what has happened.
 func (l *Loop) publish() {
+	l.publishState()
+	l.history.show()
+}
+
+func (l *Loop) publishState() {
 	old := l.snapshot.Load()
 	changed := l.dropped || old.Stopping != l.machine.Stopping()
 	for _, s := range l.machine.order {

@@ -26,8 +26,9 @@ type fakeProcs struct {
 	obey    bool // a stop signal ends the process at once
 	sigchld chan os.Signal
 	fail    error
-	spawned int
+	specs   []proc.Spec
 	rest    bool
+	quiet   bool // SIGCHLD does not come
 }
 
 func newFakeProcs() *fakeProcs {
@@ -41,7 +42,7 @@ func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 		return 0, f.fail
 	}
 	f.pid++
-	f.spawned++
+	f.specs = append(f.specs, spec)
 	f.live[spec.ID] = f.pid
 	return f.pid, nil
 }
@@ -69,6 +70,9 @@ func (f *fakeProcs) end(id uint64, code, signal int) {
 func (f *fakeProcs) die(id uint64, code, signal int) {
 	f.ended = append(f.ended, proc.Exit{ID: id, PID: f.live[id], Code: code, Signal: signal})
 	delete(f.live, id)
+	if f.quiet {
+		return
+	}
 	select {
 	case f.sigchld <- syscall.SIGCHLD:
 	default:
@@ -84,6 +88,8 @@ func (f *fakeProcs) Signal(id uint64, signal int) error {
 	}
 	return nil
 }
+
+func (f *fakeProcs) SignalGroup(id uint64, signal int) error { return f.Signal(id, signal) }
 
 func (f *fakeProcs) SignalTree(id uint64, signal int) int {
 	f.mu.Lock()
@@ -112,6 +118,18 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 	}
 }
 
+func (f *fakeProcs) hush(quiet bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.quiet = quiet
+}
+
+func (f *fakeProcs) isQuiet() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.quiet
+}
+
 func (f *fakeProcs) Observe(uint64)                        {}
 func (f *fakeProcs) Gone(ids []uint64) []uint64            { return ids }
 func (f *fakeProcs) Forget(uint64)                         {}
@@ -129,11 +147,18 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
+	return newBenchWith(t, func(*bench, *Config) {})
+}
+
+func newBenchWith(t *testing.T, change func(*bench, *Config)) *bench {
+	t.Helper()
 	b := &bench{procs: newFakeProcs(), signals: make(chan os.Signal, 1), code: make(chan int, 1)}
-	b.Loop = NewLoop(Config{
+	cfg := Config{
 		Procs: b.procs, Logs: b.procs, Budget: 8 * time.Second, Children: b.procs.sigchld, Signals: b.signals,
 		OnSignal: func(os.Signal) Event { return Shutdown{Reason: "signal"} },
-	})
+	}
+	change(b, &cfg)
+	b.Loop = NewLoop(cfg)
 	b.machine.Random = func() float64 { return 0.5 }
 	go func() { b.code <- b.Run() }()
 	return b
@@ -247,7 +272,7 @@ func TestLoopShutdownUsesItsBudgetOnlyForTheStubborn(t *testing.T) {
 		if took := time.Since(start); took < 7*time.Second || took > 8*time.Second {
 			t.Errorf("took %v", took)
 		}
-		if want := []string{"terminated", "tree killed"}; !slices.Equal(b.procs.signals, want) {
+		if want := []string{"terminated", "continued", "tree killed"}; !slices.Equal(b.procs.signals, want) {
 			t.Errorf("signals %q, want %q", b.procs.signals, want)
 		}
 		if !b.procs.rest {
@@ -314,6 +339,29 @@ func TestLoopForgetsARemovedService(t *testing.T) {
 	})
 }
 
+// TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot: who hears that a service was dropped, and then still found it, kept its log
+// open for ever.
+func TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot(t *testing.T) {
+	l := NewLoop(Config{Procs: newFakeProcs()})
+	turn := func(r request) {
+		t.Helper()
+		before := l.history.Last()
+		l.take(r, nil)
+		if l.history.Last() != before {
+			t.Errorf("%T is told before the snapshot shows it", r.event)
+		}
+		if l.publish(); l.history.Last() == before {
+			t.Errorf("%T is not told", r.event)
+		}
+	}
+	turn(request{event: Add{Name: "web"}, unit: &Unit{Name: "web"}})
+	turn(request{event: Remove{"web"}})
+	records, _ := l.history.Since(0)
+	if last := records[len(records)-1]; !last.Dropped || l.Snapshot().Find("web") != nil {
+		t.Errorf("the last record is %+v, the snapshot shows %+v", last, l.Snapshot().Find("web"))
+	}
+}
+
 func TestLoopSleepsWhileNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -333,6 +381,7 @@ func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
 	for range ringSize + 10 {
 		r.add(Record{Reason: "x"})
 	}
+	r.show()
 	recs, lost := r.Since(0)
 	if lost != 10 || len(recs) != ringSize || recs[0].Seq != 11 {
 		t.Errorf("lost %d, %d records from %d", lost, len(recs), recs[0].Seq)
@@ -343,6 +392,12 @@ func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
 	}
 	news := r.News()
 	r.add(Record{Reason: "y"})
+	select {
+	case <-news:
+		t.Error("news of what is not to be seen yet")
+	default:
+	}
+	r.show()
 	select {
 	case <-news:
 	default:
@@ -357,6 +412,7 @@ func TestRingReadersNeverSeeTornRecords(t *testing.T) {
 		defer close(done)
 		for range 200_000 {
 			r.add(Record{Reason: "x"})
+			r.show()
 		}
 	}()
 	cursor, seen := uint64(0), uint64(0)

@@ -17,6 +17,13 @@ var policy = Policy{
 	StopSignal: sigTerm, Grace: 30 * time.Second,
 }
 
+// finishing is the policy of a service with a finish command.
+var finishing = func() Policy {
+	p := policy
+	p.Finish, p.FinishTimeout, p.PermanentFinish = true, 5*time.Second, []int{125}
+	return p
+}()
+
 // rig drives a machine with one service "s" and a clock of its own.
 type rig struct {
 	t    *testing.T
@@ -36,7 +43,7 @@ func (r *rig) do(e Event) []string {
 	acts := slices.Clone(r.m.Step(r.now, e))
 	r.acts = append(r.acts, acts...)
 	for _, a := range acts {
-		switch a := a.(type) {
+		switch a.(type) {
 		case Spawn:
 			kinds = append(kinds, "spawn")
 		case Signal:
@@ -45,9 +52,12 @@ func (r *rig) do(e Event) []string {
 			kinds = append(kinds, "signaltree")
 		case SignalRest:
 			kinds = append(kinds, "signalrest")
-		case Finish:
-			kinds = append(kinds, "finish")
-			_ = a
+		case SpawnFinish:
+			kinds = append(kinds, "spawnfinish")
+		case SignalGroup:
+			kinds = append(kinds, "signalgroup")
+		case End:
+			kinds = append(kinds, "end")
 		}
 	}
 	return kinds
@@ -104,6 +114,10 @@ func (r *rig) enter(state State) {
 	case Killing:
 		r.enter(Stopping)
 		r.wait(policy.Grace)
+	case Finishing:
+		r.up()
+		r.cause("dies")
+		r.do(Spawned{"s", 1})
 	case Backoff:
 		r.up()
 		r.exit(1)
@@ -115,6 +129,13 @@ func (r *rig) enter(state State) {
 		r.do(SpawnFailed{Name: "s", Error: "no", Permanent: true})
 	}
 	r.want(state)
+}
+
+// noFinish takes back that the finish command was started.
+func (r *rig) noFinish() {
+	if r.s().state == Finishing {
+		r.s().pid = 0
+	}
 }
 
 // cause turns a word of the transition table into an event.
@@ -131,8 +152,10 @@ func (r *rig) cause(word string) []string {
 	case "spawned":
 		return r.do(Spawned{"s", 1})
 	case "spawnfail":
+		r.noFinish()
 		return r.do(SpawnFailed{Name: "s", Error: "no"})
 	case "spawnbad":
+		r.noFinish()
 		return r.do(SpawnFailed{Name: "s", Error: "no", Permanent: true})
 	case "crash":
 		return r.exit(1)
@@ -140,6 +163,25 @@ func (r *rig) cause(word string) []string {
 		return r.exit(78)
 	case "again":
 		return r.exit(75)
+	case "dies":
+		r.do(Add{Name: "s", Policy: finishing})
+		return r.exit(1)
+	case "finished":
+		return r.exit(0)
+	case "permanent":
+		return r.exit(125)
+	case "once":
+		return r.do(Once{"s"})
+	case "unwant":
+		return r.do(Unwant{"s"})
+	case "pause":
+		return r.do(Pause{"s", false})
+	case "continue":
+		return r.do(Continue{"s", false})
+	case "send":
+		return r.do(SignalMain{"s", sigHup, false})
+	case "sendgroup":
+		return r.do(SignalMain{"s", sigHup, true})
 	case "leftover":
 		return r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 	case "gone":
@@ -182,12 +224,15 @@ func TestTransitionTable(t *testing.T) {
 			}
 		})
 	}
-	if len(listed) < 40 {
+	if len(listed) < 80 {
 		t.Errorf("only %d rows were read", len(listed))
 	}
 	// Whatever is not listed changes nothing.
 	for _, state := range States() {
-		for _, word := range []string{"start", "stop", "restart", "met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs"} {
+		for _, word := range []string{
+			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup",
+			"met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs",
+		} {
 			if listed[string(state)+" "+word] {
 				continue
 			}
@@ -337,6 +382,35 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	}
 }
 
+// TestWhatForksAwayFromAKillIsKilledAgainSoon: it took a second, which is far beyond any grace. What the kernel holds up is not
+// asked about all the time.
+func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
+	r := newRig(t)
+	for range 2 { // of each run anew
+		r.up()
+		r.do(Stop{"s"})
+		r.wait(r.s().policy.Grace)
+		r.want(Killing)
+		var after []time.Duration
+		for range 33 {
+			after = append(after, r.s().deadline.Sub(r.now))
+			r.acts = nil
+			r.wait(after[len(after)-1])
+			r.want(Killing)
+			if r.lastTree().Signal != sigKill {
+				t.Fatal("no KILL")
+			}
+		}
+		const ms = time.Millisecond
+		want := append(slices.Repeat([]time.Duration{10 * ms}, 25), 20*ms, 40*ms, 80*ms, 160*ms, 320*ms, 640*ms, 1000*ms, 1000*ms)
+		if !slices.Equal(after, want) {
+			t.Fatalf("KILL again after %v, want %v", after, want)
+		}
+		r.exit(0)
+		r.want(Down)
+	}
+}
+
 func (r *rig) lastTree() SignalTree {
 	for _, a := range slices.Backward(r.acts) {
 		if a, ok := a.(SignalTree); ok {
@@ -467,6 +541,448 @@ func TestRemovedAndBackBeforeItWasDown(t *testing.T) {
 	r.want(Down)
 }
 
+func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "s", Policy: finishing, Want: WantUp})
+	for range 3 {
+		r.spawned()
+		main := r.s().pid
+		r.exit(1)
+		r.want(Finishing)
+		if v := r.s().snapshot(&Unit{}); v.PID != 0 || !v.ReadySince.IsZero() || !v.Turned.Equal(r.now) {
+			t.Fatalf("while it finishes: %+v", v)
+		}
+		if x := r.s().last; x.PID != main || x.Cause != CauseCrash {
+			t.Fatalf("exit %+v", x)
+		}
+		r.do(Spawned{"s", 50})
+		died := r.now
+		r.now = r.now.Add(3 * time.Second)
+		r.exit(0)
+		r.want(Backoff)
+		if got := r.s().deadline.Sub(r.now); got < time.Second {
+			t.Fatalf("the next start is %v after the finish command", got)
+		}
+		if v := r.s().snapshot(&Unit{}); !v.ReadySince.Equal(r.now) || !v.Turned.Equal(died) {
+			t.Fatalf("fully down since %v, down since %v", v.ReadySince, v.Turned)
+		}
+		r.wait(r.s().deadline.Sub(r.now))
+	}
+	if got := r.s().restarts; got != 3 {
+		t.Errorf("%d restarts", got)
+	}
+}
+
+func TestTheLastCommandDuringAFinishCommandCountsWhenItEnds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   []Event
+		code int
+		want State
+	}{
+		{"start", []Event{Start{"s"}}, 0, Starting},
+		{"stop", []Event{Stop{"s"}}, 0, Down},
+		{"restart", []Event{Restart{"s"}}, 0, Starting},
+		{"once", []Event{Once{"s"}}, 0, Down},
+		{"unwant", []Event{Unwant{"s"}}, 0, Down},
+		{"start, stop", []Event{Start{"s"}, Stop{"s"}}, 0, Down},
+		{"stop, start", []Event{Stop{"s"}, Start{"s"}}, 0, Starting},
+		{"start though it says never again", []Event{Start{"s"}}, 125, Starting},
+		{"remove", []Event{Remove{"s"}}, 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			r.enter(Finishing)
+			for _, e := range c.do {
+				if got := r.do(e); len(got) != 0 {
+					t.Errorf("%T does %v while the finish command runs", e, got)
+				}
+				r.want(Finishing)
+			}
+			r.exit(c.code)
+			switch s := r.s(); {
+			case c.want == "" && s != nil:
+				t.Errorf("still known: %s", s.state)
+			case c.want != "":
+				r.want(c.want)
+			}
+		})
+	}
+}
+
+func TestAFinishCommandThatSaysNeverAgainLeavesItDownUntilSomeoneAsks(t *testing.T) {
+	r := newRig(t)
+	r.enter(Finishing)
+	r.exit(125)
+	r.want(Down)
+	if v := r.s().snapshot(&Unit{}); v.Want != WantDown || !v.Permanent || !strings.Contains(v.Reason, "125") {
+		t.Errorf("want %s, permanent %v, reason %q", v.Want, v.Permanent, v.Reason)
+	}
+	r.do(Start{"s"})
+	r.spawned()
+	if v := r.s().snapshot(&Unit{}); v.Permanent {
+		t.Error("still marked after a start")
+	}
+}
+
+func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
+	for _, c := range []struct {
+		kill Scope
+		want string
+	}{{ScopeTree, "signaltree"}, {ScopeMain, "signal"}, {ScopeGroup, "signalgroup"}} {
+		r := newRig(t)
+		r.enter(Finishing)
+		p := finishing
+		p.Kill = c.kill
+		r.do(Add{Name: "s", Policy: p})
+		if got := r.wait(p.FinishTimeout - 1); len(got) != 0 {
+			t.Fatalf("before its time: %v", got)
+		}
+		if got := r.wait(1); !slices.Equal(got, []string{c.want}) {
+			t.Errorf("scope %d: %v", c.kill, got)
+		}
+		r.do(Exited{Name: "s", PID: 1, Code: -1, Signal: sigKill})
+		r.want(Backoff)
+	}
+	r := newRig(t)
+	p := finishing
+	p.FinishTimeout = 0
+	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.spawned()
+	r.exit(0)
+	if at, ok := r.m.Deadline(); ok {
+		t.Errorf("without a time it is to be killed at %v", at)
+	}
+}
+
+func TestAMissingFinishCommandIsNoNewsAndABrokenOneIsSaid(t *testing.T) {
+	for code, said := range map[int]bool{127: false, 126: true} {
+		r := newRig(t)
+		r.up()
+		r.cause("dies")
+		r.acts = nil
+		r.do(SpawnFailed{Name: "s", Error: "it has no legs", Code: code, Permanent: true})
+		r.want(Backoff)
+		got := slices.ContainsFunc(r.acts, func(a Action) bool {
+			n, ok := a.(Note)
+			return ok && strings.Contains(n.Record.Reason, "it has no legs")
+		})
+		if got != said {
+			t.Errorf("code %d: said %v", code, got)
+		}
+		if r.s().last.Cause != CauseCrash {
+			t.Errorf("the exit of the run is %s", r.s().last.Cause)
+		}
+	}
+}
+
+func TestShutdownLetsAFinishCommandRunWithinTheBudget(t *testing.T) {
+	r := newRig(t)
+	p := finishing
+	p.FinishTimeout = 0
+	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.spawned()
+	begin := r.now
+	r.do(Shutdown{Reason: "asked"})
+	r.now = r.now.Add(time.Second)
+	if got := r.exit(0); !slices.Equal(got, []string{"spawnfinish"}) {
+		t.Fatalf("actions %v", got)
+	}
+	r.do(Spawned{"s", 50})
+	at, ok := r.m.Deadline()
+	if !ok || at.Sub(begin) > r.m.Budget {
+		t.Fatalf("the finish command is not bounded: %v, %v", at.Sub(begin), ok)
+	}
+	if got := r.wait(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
+		t.Errorf("at the end of its time: %v", got)
+	}
+	if got := r.do(Exited{Name: "s", PID: 50, Code: -1, Signal: sigKill}); !slices.Contains(got, "signalrest") {
+		t.Errorf("after it: %v", got)
+	}
+}
+
+func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "s", Policy: finishing, Want: WantUp})
+	r.spawned()
+	r.do(Shutdown{Reason: "asked"})
+	r.do(Shutdown{Reason: "again"})
+	if got := r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill}); slices.Contains(got, "spawnfinish") {
+		t.Errorf("actions %v", got)
+	}
+}
+
+// s6like is the policy of a service directory without any file but run.
+var s6like = Policy{
+	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Second},
+	StopSignal: sigTerm, KillNever: true, Kill: ScopeMain, Spare: true,
+	SpawnRetry: time.Minute, ReadyRestart: time.Second, Announces: true,
+}
+
+func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		ready time.Duration // how long, negative for never
+		want  State
+	}{{-1, Backoff}, {999 * time.Millisecond, Backoff}, {time.Second, Starting}} {
+		r := newRig(t)
+		r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+		r.spawned()
+		r.now = r.now.Add(time.Hour)
+		if c.ready >= 0 {
+			r.do(Ready{"s", r.s().run, true})
+			r.now = r.now.Add(c.ready)
+		}
+		r.exit(1)
+		r.want(c.want)
+		if c.want == Backoff && r.s().deadline.Sub(r.now) != time.Second {
+			t.Errorf("delay %v", r.s().deadline.Sub(r.now))
+		}
+	}
+}
+
+func TestTheDelayOfAServiceDirectoryNeverGrows(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+	for range 20 {
+		r.spawned()
+		r.exit(1)
+		if got := r.s().deadline.Sub(r.now); got != time.Second {
+			t.Fatalf("delay %v", got)
+		}
+		r.wait(time.Second)
+	}
+}
+
+func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
+	for _, permanent := range []bool{false, true} {
+		r := newRig(t)
+		r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+		for range 3 {
+			r.do(SpawnFailed{Name: "s", Error: "cannot start \"run\": permission denied", Permanent: permanent})
+			r.want(Backoff)
+			v := r.s().snapshot(&Unit{})
+			if v.NextStart.Sub(r.now) != time.Minute || v.Started || v.Want != WantUp || !strings.Contains(v.Reason, "permission") {
+				t.Fatalf("%+v", v)
+			}
+			r.wait(time.Minute)
+		}
+		r.spawned()
+	}
+}
+
+func TestAStopWithoutAGraceNeverKillsAndCanBeRepeated(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+	r.spawned()
+	for range 2 {
+		if got := r.do(Stop{"s"}); !slices.Equal(got, []string{"signal"}) {
+			t.Fatalf("actions %v", got)
+		}
+		if at, ok := r.m.Deadline(); ok {
+			t.Fatalf("it is to be killed at %v", at)
+		}
+		r.wait(24 * time.Hour)
+		r.want(Stopping)
+	}
+	r.do(Shutdown{Reason: "asked"})
+	at, ok := r.m.Deadline()
+	if !ok || at.Sub(r.now) >= r.m.Budget {
+		t.Fatalf("at the end of the container: %v %v", at.Sub(r.now), ok)
+	}
+	if got := r.wait(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
+		t.Errorf("actions %v", got)
+	}
+}
+
+func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
+	for scope, want := range map[Scope]string{ScopeMain: "signal", ScopeGroup: "signalgroup"} {
+		r := newRig(t)
+		p := s6like
+		p.KillNever, p.Grace, p.Kill = false, 2*time.Second, scope
+		r.do(Add{Name: "s", Policy: p, Want: WantUp})
+		r.spawned()
+		r.do(Stop{"s"})
+		if got := r.wait(2 * time.Second); !slices.Equal(got, []string{want}) {
+			t.Errorf("scope %d: %v", scope, got)
+		}
+		r.want(Killing)
+	}
+}
+
+func TestWhatASparingServiceLeavesBehindIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+	r.spawned()
+	if got := r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true}); len(got) != 0 {
+		t.Errorf("actions %v", got)
+	}
+	r.want(Backoff)
+}
+
+func TestOneRunIsNotRepeated(t *testing.T) {
+	for _, from := range []State{Down, Backoff, Parked, Failed} {
+		r := newRig(t)
+		r.enter(from)
+		r.do(Once{"s"})
+		r.spawned()
+		if v := r.s().snapshot(&Unit{}); v.Want != WantDown {
+			t.Errorf("from %s: want %s", from, v.Want)
+		}
+		r.exit(1)
+		r.want(Down)
+		if got := r.s().last.Cause; got != CauseCrash {
+			t.Errorf("from %s: cause %s", from, got)
+		}
+		r.wait(time.Hour)
+		r.want(Down)
+	}
+	r := newRig(t)
+	r.enter(Waiting)
+	r.do(Once{"s"})
+	r.do(Met{"boot"})
+	r.spawned()
+	r.exit(0)
+	r.want(Down)
+	r.do(Once{"s"})
+	r.do(SpawnFailed{Name: "s", Error: "no"})
+	r.want(Down)
+	r.do(Start{"s"})
+	r.spawned()
+	r.exit(1)
+	r.want(Backoff)
+}
+
+func TestARunningServiceThatIsNoLongerWantedEndsByItself(t *testing.T) {
+	for _, e := range []Event{Once{"s"}, Unwant{"s"}} {
+		r := newRig(t)
+		r.up()
+		if got := r.do(e); len(got) != 0 {
+			t.Errorf("%T does %v", e, got)
+		}
+		r.wait(time.Hour)
+		r.want(Up)
+		r.exit(1)
+		r.want(Down)
+		r.up()
+		r.do(e)
+		r.do(Start{"s"})
+		r.exit(1)
+		r.want(Backoff)
+	}
+}
+
+func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	paused := func(want bool) {
+		t.Helper()
+		if v := r.s().snapshot(&Unit{}); v.Paused != want || v.State == Up && !v.Ready {
+			t.Fatalf("paused %v, ready %v in %s", v.Paused, v.Ready, v.State)
+		}
+	}
+	r.do(Pause{"s", false})
+	paused(true)
+	r.do(Continue{"s", true})
+	paused(false)
+	r.do(Pause{"s", true})
+	r.exit(1)
+	paused(false)
+	r.do(Pause{"s", false})
+	paused(false)
+	r.up()
+	r.do(Pause{"s", false})
+	r.acts = nil
+	r.do(Stop{"s"})
+	paused(false)
+	if !slices.Contains(r.acts, Action(Signal{"s", r.s().run, sigTerm, true})) {
+		t.Errorf("a paused process is not continued so that it can end: %v", r.acts)
+	}
+}
+
+func TestAnOperatorsSignalLeavesTheWantAndIsNoFailure(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	for range 10 {
+		if got := r.do(SignalMain{"s", sigKill, false}); !slices.Equal(got, []string{"signal"}) {
+			t.Fatalf("actions %v", got)
+		}
+		r.want(Up)
+		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
+		r.want(Backoff)
+		if s := r.s(); s.last.Cause != CauseOperator || s.failures != 0 || s.deadline.Sub(r.now) != time.Second {
+			t.Fatalf("cause %s, failures %d, delay %v", s.last.Cause, s.failures, s.deadline.Sub(r.now))
+		}
+		r.wait(time.Second)
+		r.spawned()
+	}
+	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
+	if got := r.s().last.Cause; got != CauseSignal {
+		t.Errorf("the signal of a run is taken for that of the next: cause %s", got)
+	}
+}
+
+func TestSignalZeroIsTheOneThatStopsIt(t *testing.T) {
+	r := newRig(t)
+	p := policy
+	p.StopSignal = sigHup
+	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.spawned()
+	r.acts = nil
+	r.do(SignalMain{"s", 0, true})
+	if !slices.Contains(r.acts, Action(SignalGroup{"s", r.s().run, sigHup})) {
+		t.Errorf("actions %v", r.acts)
+	}
+}
+
+func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	for signal, wakes := range map[int]bool{sigTerm: true, sigInt: true, sigHup: true, sigQuit: true, 10: false, sigStop: false} {
+		r.acts = nil
+		r.do(Forward{"s", signal})
+		if want := (Signal{"s", r.s().run, signal, wakes}); !slices.Contains(r.acts, Action(want)) {
+			t.Errorf("signal %d: %v", signal, r.acts)
+		}
+	}
+}
+
+func TestTheEndOfTheContainerIsNoWishOfAnOperator(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	r.do(Add{Name: "t", Policy: policy, Want: WantUp})
+	r.do(Spawned{"t", 50})
+	r.do(Stop{"t"})
+	r.do(Shutdown{Reason: "asked"})
+	r.exit(0)
+	r.do(Exited{Name: "t", PID: 50})
+	if got := r.s().last.Cause; got != CauseShutdown {
+		t.Errorf("cause %s of what ended with the container", got)
+	}
+	if got := r.m.services["t"].last.Cause; got != CauseOperator {
+		t.Errorf("cause %s of what was stopped before", got)
+	}
+}
+
+func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	r.exit(0)
+	run := r.s().run
+	r.acts = nil
+	for range 2 { // the second says nothing new
+		r.do(Explained{"s", run, CauseReplaced})
+	}
+	var causes []Cause
+	for _, a := range r.acts {
+		if n, ok := a.(Note); ok && n.Record.Exit != nil {
+			causes = append(causes, n.Record.Exit.Cause)
+		}
+	}
+	if !slices.Equal(causes, []Cause{CauseReplaced}) {
+		t.Errorf("recorded %v", causes)
+	}
+}
+
 func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	r := newRig(t)
 	r.up()
@@ -530,7 +1046,7 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 		}
 	}
 	acts := m.Step(now, Swept{})
-	if f, ok := acts[len(acts)-1].(Finish); !ok || f.Code != 0 {
+	if f, ok := acts[len(acts)-1].(End); !ok || f.Code != 0 {
 		t.Errorf("actions %v", acts)
 	}
 }
@@ -570,7 +1086,7 @@ func TestASecondShutdownKillsNow(t *testing.T) {
 		t.Errorf("actions %v", got)
 	}
 	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-	if got := r.do(Swept{}); !slices.Contains(got, "finish") {
+	if got := r.do(Swept{}); !slices.Contains(got, "end") {
 		t.Errorf("actions %v", got)
 	}
 }
@@ -591,7 +1107,7 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 		m.Step(now, c.e)
 		m.Step(now, Gone{"cmd", 1})
 		acts := m.Step(now, Swept{})
-		if f, ok := acts[len(acts)-1].(Finish); !ok || f.Code != c.code {
+		if f, ok := acts[len(acts)-1].(End); !ok || f.Code != c.code {
 			t.Errorf("%+v: actions %v, want exit code %d", c.e, acts, c.code)
 		}
 	}
@@ -623,7 +1139,7 @@ func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
 	m.Step(now, Add{Name: "cmd", Policy: Policy{Once: true}, Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "cmd", Error: "no", Code: 127})
 	acts := m.Step(now, Swept{})
-	if f, ok := acts[len(acts)-1].(Finish); !ok || f.Code != 127 {
+	if f, ok := acts[len(acts)-1].(End); !ok || f.Code != 127 {
 		t.Errorf("actions %v", acts)
 	}
 }
@@ -636,5 +1152,31 @@ func TestOnlyTheEarliestDeadlineIsAskedFor(t *testing.T) {
 	r.up()
 	if at, ok := r.m.Deadline(); ok {
 		t.Errorf("a healthy service wants to be woken at %v", at)
+	}
+}
+
+func TestTheCmdIsTriedAgainWhereTheKernelWasShortOfMemory(t *testing.T) {
+	for passing, want := range map[bool]State{true: Backoff, false: Down} {
+		m := Machine{Budget: time.Second}
+		now := time.Unix(1000, 0)
+		m.Step(now, Add{Name: "cmd", Policy: Policy{Once: true, SpawnRetry: time.Second}, Want: WantUp})
+		m.Step(now, SpawnFailed{Name: "cmd", Error: "cannot allocate memory", Code: 126, Passing: passing})
+		if got := m.services["cmd"].state; got != want || m.Stopping() == passing {
+			t.Errorf("passing %v: the CMD is %s, the container stops: %v", passing, got, m.Stopping())
+		}
+	}
+}
+
+// TestAServiceWhoseRunIsStillBeingCopiedStartsSoon: a minute was the wait for every reason.
+func TestAServiceWhoseRunIsStillBeingCopiedStartsSoon(t *testing.T) {
+	for passing, want := range map[bool]time.Duration{true: time.Second, false: time.Minute} {
+		m := Machine{}
+		now := time.Unix(1000, 0)
+		again := backoff.Policy{Initial: time.Second, Max: time.Second, Factor: 1}
+		m.Step(now, Add{Name: "s", Policy: Policy{SpawnRetry: time.Minute, Backoff: again}, Want: WantUp})
+		m.Step(now, SpawnFailed{Name: "s", Error: "text file busy", Code: 126, Passing: passing})
+		if at, ok := m.Deadline(); !ok || at.Sub(now) != want {
+			t.Errorf("passing %v: again at %v, want %v later", passing, at, want)
+		}
 	}
 }

@@ -9,16 +9,25 @@ const ringSize = 1024
 // Nothing in it blocks: a reader that is too slow loses its oldest records and learns how many.
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	head  atomic.Uint64 // Seq of the newest record, 0 when there is none
+	last  uint64        // Seq of the newest record, 0 when there is none; the loop's
+	head  atomic.Uint64 // the same of those that readers see
 	news  bell
 }
 
-// add appends a record and numbers it. Only the loop may call it.
+// add appends a record and numbers it. Readers see it after the next show. Only the loop may call it.
 func (r *Ring) add(rec Record) {
-	rec.Seq = r.head.Load() + 1
+	r.last++
+	rec.Seq = r.last
 	r.slots[rec.Seq%ringSize].Store(&rec)
-	r.head.Store(rec.Seq)
-	r.news.ring()
+}
+
+// show makes readers see what was added: not before the snapshot shows what the records tell of, so that who reads one may
+// look there. Only the loop may call it.
+func (r *Ring) show() {
+	if r.head.Load() != r.last {
+		r.head.Store(r.last)
+		r.news.ring()
+	}
 }
 
 // Since returns the records after cursor, oldest first, and how many records after cursor are already overwritten. The

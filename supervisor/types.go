@@ -11,20 +11,21 @@ type State string
 
 // The states of a service. The table at the head of machine.go says how they follow each other.
 const (
-	Down     State = "down"     // not running, nothing pending
-	Waiting  State = "waiting"  // wanted up, a need is not met yet
-	Starting State = "starting" // being spawned
-	Up       State = "up"       // its main process runs
-	Stopping State = "stopping" // told to end, or its main process is gone and what it left behind is told to end
-	Killing  State = "killing"  // sent SIGKILL, not gone yet
-	Backoff  State = "backoff"  // wanted up, waits before the next start
-	Parked   State = "parked"   // wanted up, but starting again is pointless until its inputs change or an operator asks
-	Failed   State = "failed"   // cannot be started as defined; an operator or a reload has to act
+	Down      State = "down"      // not running, nothing pending
+	Waiting   State = "waiting"   // wanted up, a need is not met yet
+	Starting  State = "starting"  // being spawned
+	Up        State = "up"        // its main process runs
+	Stopping  State = "stopping"  // told to end, or its main process is gone and what it left behind is told to end
+	Killing   State = "killing"   // sent SIGKILL, not gone yet
+	Finishing State = "finishing" // its main process is gone, and the finish command that it has for that runs
+	Backoff   State = "backoff"   // wanted up, waits before the next start
+	Parked    State = "parked"    // wanted up, but starting again is pointless until its inputs change or an operator asks
+	Failed    State = "failed"    // cannot be started as defined; an operator or a reload has to act
 )
 
 // States lists every state, in the order of a life.
 func States() []State {
-	return []State{Down, Waiting, Starting, Up, Stopping, Killing, Backoff, Parked, Failed}
+	return []State{Down, Waiting, Starting, Up, Stopping, Killing, Finishing, Backoff, Parked, Failed}
 }
 
 // Want is what the operator (or the boot) asked for.
@@ -46,7 +47,8 @@ const (
 	CauseConfig   Cause = "config"   // a code that says: starting me again changes nothing
 	CauseOOM      Cause = "oom"      // the kernel killed it for memory
 	CauseSignal   Cause = "signal"   // ended by a signal hinit did not send
-	CauseOperator Cause = "operator" // hinit was asked to end it (stop, restart, shutdown)
+	CauseOperator Cause = "operator" // an operator asked hinit to end it (stop, restart, kill), or its profile is gone
+	CauseShutdown Cause = "shutdown" // hinit ended it because the container is stopping
 	CauseSpawn    Cause = "spawn"    // it could not be started
 	CauseReplaced Cause = "replaced" // another instance took over
 	CauseHealth   Cause = "health"   // a health check failed for too long
@@ -61,6 +63,16 @@ const (
 	KindService Kind = "service" // a service of hinit.yaml, the dashboard among them
 	KindCmd     Kind = "cmd"     // the container's CMD: runs once, its exit ends the container
 	KindHook    Kind = "hook"    // a command of the boot: runs once
+)
+
+// Scope says which processes of a run a signal goes to.
+type Scope int
+
+// The scopes of a signal.
+const (
+	ScopeTree  Scope = iota // every process of the run, those that left its group and session too
+	ScopeMain               // the main process alone
+	ScopeGroup              // the process group that the main process leads
 )
 
 // Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without
@@ -78,6 +90,17 @@ type Policy struct {
 	Task        bool          // runs once and then stays down
 	Spare       bool          // what it leaves behind goes on
 	Once        bool          // runs once; its exit ends the container with its code
+
+	// What s6 service directories need besides.
+
+	Drains          bool          // it reads what others write: at the end of the container it is not asked to end before they have ended and their end of the pipe is closed
+	SpawnRetry      time.Duration // a run that can't be spawned for a reason that stays (with Once: one that may pass) is tried again after this; else, and with 0, it is a fast exit
+	ReadyRestart    time.Duration // a run that had been ready this long is started again at once; 0 is never
+	KillNever       bool          // a stop never escalates to SIGKILL, and is repeated when asked again; only the end of the container kills
+	Kill            Scope         // whom SIGKILL goes to when Grace or FinishTimeout is over; at the end of the container always the tree
+	Finish          bool          // Unit.Finish runs after each run, before anything else happens
+	FinishTimeout   time.Duration // then the finish command is killed; 0 is never
+	PermanentFinish []int         // exit codes of the finish command that mean: want it down
 }
 
 // Exit is how a run ended. It is immutable but for Tail, which a later copy carries once the log has been read.
@@ -102,6 +125,6 @@ type Record struct {
 	To      State
 	Reason  string
 	PID     int
-	Exit    *Exit // set when the record is about the end of a run
+	Exit    *Exit // set when the record is about the end of a run; once more when its cause turns out to be another
 	Dropped bool  // the service is forgotten; nothing about it follows
 }

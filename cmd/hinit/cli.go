@@ -8,12 +8,17 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/profiles"
 )
 
 // The exit codes of every verb.
@@ -78,7 +83,7 @@ func verbs() []verb {
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
-		profileVerb(), logsVerb(), eventsVerb(), reloadVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
+		profileVerb(), logsVerb(), eventsVerb(), reloadVerb(), reexecVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
 		demoVerb(),
 	}
 }
@@ -133,6 +138,8 @@ func (c *call) doing() string {
 		return "examine the container"
 	case "healthcheck":
 		return "check the health"
+	case "reexec":
+		return "re-execute hinit"
 	case "demo":
 		return "run the demo"
 	}
@@ -205,21 +212,66 @@ func (t *terminal) dial() (*client.Client, error) {
 	return client.Dial(t.sockets())
 }
 
+// dialPause is the time between two attempts to reach an init that has just been started.
+const dialPause = 20 * time.Millisecond
+
+// dialSoon is dial, for a command that may have come before the init answers: while process 1 is an init that has hardly
+// begun, it tries again.
+func (t *terminal) dialSoon(ctx context.Context, patience time.Duration) (*client.Client, error) {
+	for end := time.Now().Add(patience); ; {
+		cl, err := t.dial()
+		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !beginning() {
+			return cl, err
+		}
+		select {
+		case <-time.After(dialPause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// youth is how long an init may take until it answers.
+const youth = 10 * time.Second
+
+// beginning says whether process 1 is an init that may not answer yet.
+func beginning() bool {
+	line, err := os.ReadFile("/proc/1/cmdline")
+	if err != nil {
+		return false
+	}
+	ticks, err := profiles.StartTime(1)
+	if err != nil {
+		return false
+	}
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return false
+	}
+	const perSecond = 100 // USER_HZ, which is this on every system that runs Go
+	return isYoung(line, time.Duration(now.Nano())-time.Duration(ticks)*(time.Second/perSecond))
+}
+
+// isYoung says whether a process with this command line, as /proc has it, is a hinit that has hardly begun.
+func isYoung(cmdline []byte, age time.Duration) bool {
+	argv := strings.Split(string(cmdline), "\x00")
+	switch filepath.Base(argv[0]) {
+	case "init", "tini":
+	case "hinit":
+		if len(argv) < 2 || argv[1] != "init" {
+			return false
+		}
+	default:
+		return false
+	}
+	return age < youth
+}
+
 // sockets are the places where the control socket may be. A broken configuration does not keep the operator from it.
 func (t *terminal) sockets() []string {
-	socket := ""
-	if cfg, err := t.config(); err == nil && cfg.Origin("control.socket") != "default" {
-		socket = cfg.Control.Socket
-	}
-	return boot.SocketCandidates(socket, t.env, os.Geteuid())
+	return boot.SocketCandidates(config.Socket(config.Options{Env: t.env}), t.env, os.Geteuid())
 }
 
 func (t *terminal) config() (*config.Config, error) {
 	return config.Load(config.Options{Env: t.env})
-}
-
-// firstLine is for one-line messages.
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -15,7 +17,9 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control"
+	"hinit/internal/guard"
 	"hinit/internal/proc"
+	"hinit/internal/s6/scandir"
 	"hinit/logrotate"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -40,15 +44,24 @@ type container struct {
 	store   *profiles.Store
 	intents *profiles.Intents
 	keeper  *keeper
+	s6      atomic.Pointer[scandir.Scanner] // nil where hinit does not answer as s6
 
-	server  *control.Server // under mu
-	release func()          // gives up the claim on the data directory; nil without one; the boot's
+	signals  signals
+	orders   *interpreter
+	server   *control.Server   // under mu, like listener
+	listener net.Listener      // of the server
+	claimed  *net.UnixListener // the claim on the data directory; nil without one; the boot's
+	images   *images
+	waiting  *control.Socket // of a successor that does not answer yet; nil for none
 
 	mu       sync.Mutex // guards what boot and reload tell the status
 	warnings []string
 	phases   []client.BootStep
 	repair   *client.Repair
-	repairs  chan struct{} // asks for another repair of owners
+	repairs  chan struct{} // asks for another repair of owners, of the homes in repairOf
+	repairOf map[string]bool
+	reading  chan struct{} // closed when the boot has read the profiles; nil when it does not; the boot's
+	booted   chan struct{} // closed when the boot is over and all services are known
 	reloads  sync.Mutex    // held by the boot, then by one reload at a time
 }
 
@@ -58,70 +71,125 @@ func newContainer(cfg *config.Config, agent identity, args []string, route boot.
 	if err != nil {
 		return nil, err
 	}
-	c := &container{agent: agent, args: args, route: route, started: time.Now(), procs: procs, repairs: make(chan struct{}, 1)}
+	return assemble(cfg, agent, args, route, sig, procs)
+}
+
+// assemble makes the rooms of a container that has its table of processes.
+func assemble(cfg *config.Config, agent identity, args []string, route boot.Route, sig signals, procs *proc.Table) (*container, error) {
+	c := &container{
+		agent: agent, args: args, route: route, started: time.Now(), procs: procs, repairs: make(chan struct{}, 1), repairOf: make(map[string]bool), signals: sig,
+		images: firstImage(), booted: make(chan struct{}),
+	}
 	c.cfg.Store(cfg)
 	env := containerEnv(cfg.Home)
+	if actsAsS6() {
+		env = withEnv(env, map[string]string{"PATH": initPath()})
+	}
 	c.env.Store(&env)
 	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
 	if err != nil {
 		return nil, err
 	}
 	c.logs = newSinks(logrotate.New(logrotate.Options{
-		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.actor, Warn: c.logFault,
+		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, Mask: cfg.Logs.Mask, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.actor, Warn: c.logFault,
 	}))
-	signals := &interpreter{cmd: !route.Supervise, tty: isTerminal(os.Stdin), reload: c.reloadAndSay}
+	c.orders = &interpreter{cmd: !route.Supervise, tty: controls(os.Stdin), reload: c.reloadAndSay}
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget,
-		Children: sig.children, Signals: sig.orders, OnSignal: signals.event, OOMKills: proc.OOMKills(),
+		Children: sig.children, Hush: proc.Hush(), Signals: sig.orders, OnSignal: c.orders.event, OOMKills: proc.OOMKills(),
+		OnPanic: c.loopPanicked,
 	})
 	c.store = profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker)
 	c.intents = profiles.NewIntents(c.store)
 	c.keeper = newKeeper(c)
+	guard.Handle(c.panicked)
 	return c, nil
 }
 
 // bootUp is everything that happens once: the control socket, the data volume, the services, the profiles, the CMD. It
-// runs beside the loop, so that signals and orphans are dealt with even if a disk hangs.
-func (c *container) bootUp(ctx context.Context) {
+// runs beside the loop, so that signals and orphans are dealt with even if a disk hangs. made returns when the threads are there
+// that services must not take the place of.
+func (c *container) bootUp(ctx context.Context, made func()) {
+	defer c.bootIsOver(ctx)
 	c.reloads.Lock()
 	defer c.reloads.Unlock()
 	cfg := c.cfg.Load()
 	for _, w := range cfg.Warnings {
 		c.warn("%s", w)
 	}
-	c.phase("control", c.openControl)
-	if !c.claim(cfg) {
+	// Nothing on the volume needs the socket; the first process that is started may, and the end of the container removes it.
+	control := make(chan struct{})
+	guard.Go("opening the control socket", func() {
+		defer close(control)
+		step := c.measure("control", c.openControl)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.phases = slices.Insert(c.phases, 0, step) // it was the first to begin
+	})
+	ready := func() {
+		made()
+		<-control
+	}
+	if actsAsS6() {
+		c.phase("s6", func() error { return c.openS6(ctx) })
+	}
+	if !c.claim(cfg, ready) {
 		return
 	}
 	if c.alone {
-		if err := c.stage2(ctx, cfg); err != nil {
+		if err := c.stage2(ctx, cfg, ready); err != nil {
+			ready()
 			c.fatal(err.Error())
 			return
 		}
-		if c.release == nil && !c.claim(cfg) { // the data directory was not there before
+		if c.claimed == nil && !c.claim(cfg, ready) { // the data directory was not there before
 			return
 		}
 	}
+	ready()
 	if c.alone && !c.startServices(ctx, cfg) {
 		return
 	}
+	c.scanS6(ctx)
 	c.startCmd(ctx)
+	if c.alone && !c.route.DashboardOnly {
+		guard.Go("removing what profile commands have left", func() {
+			if err := c.store.Sweep(c.started); err != nil {
+				c.warn("%v", err)
+			}
+		})
+	}
+	if !c.alone || c.route.DashboardOnly {
+		c.images.settle() // else the profiles do
+	}
+}
+
+// bootIsOver tells everybody who waits for it, but not before the profiles are known, which may take longer than the boot does.
+func (c *container) bootIsOver(ctx context.Context) {
+	if c.reading != nil {
+		select {
+		case <-c.reading:
+		case <-ctx.Done():
+		}
+	}
+	close(c.booted)
 }
 
 // claim settles whether this init supervises the profiles and the services: not when another one does. Then it runs its
-// CMD, if it has one. It returns false when there is nothing to do at all.
-func (c *container) claim(cfg *config.Config) bool {
+// CMD, if it has one. It returns false when there is nothing to do at all; what is ready by then is undone at the end.
+func (c *container) claim(cfg *config.Config, ready func()) bool {
 	c.alone = true
 	if c.route.DashboardOnly { // made to share a volume with the container that has the gateways
 		return true
 	}
-	release, err := claimHome(cfg.Home)
+	claimed, err := claimHome(cfg.Home)
 	if err == nil {
-		c.release = release
+		c.claimed = claimed
 		return true
 	}
 	c.alone = false
 	if c.route.Supervise {
+		ready()
 		c.fatal(fmt.Sprintf("cannot supervise the gateway: %v; ask that one: hinit start %s", err, c.route.Profile))
 		return false
 	}
@@ -142,7 +210,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 		return false
 	}
 	c.sayTimeline()
-	go c.repairOwners(ctx, cfg)
+	guard.Go("repairing owners", func() { c.repairOwners(ctx, cfg, true) })
 	return true
 }
 
@@ -180,6 +248,13 @@ func (c *container) whichProfile() {
 
 // phase runs one step of the boot, measures it, and goes on whatever comes of it.
 func (c *container) phase(name string, step func() error) {
+	p := c.measure(name, step)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.phases = append(c.phases, p)
+}
+
+func (c *container) measure(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()
 	p := client.BootStep{Name: name, Seconds: time.Since(start).Seconds()}
@@ -187,9 +262,7 @@ func (c *container) phase(name string, step func() error) {
 		p.Error = err.Error()
 		c.warn("%v", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.phases = append(c.phases, p)
+	return p
 }
 
 func (c *container) bootFailed() bool {
@@ -249,27 +322,95 @@ func (c *container) registerServices(ctx context.Context, cfg *config.Config) er
 		if err := c.register(ctx, u, want); err != nil {
 			return err
 		}
+		c.publishService(ctx, cfg, s)
 	}
 	return errors.Join(problems...)
 }
 
 // register makes a service known together with its log.
 func (c *container) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error {
-	cfg := c.cfg.Load()
-	limits := cfg.Logs.LogLimits
-	if s, own := cfg.Services[u.Name]; own && u.Kind == supervisor.KindService {
-		limits = s.Logs
-	}
-	c.logs.open(u.Name, u.Profile, u.Log, logLimits(limits))
-	if err := c.loop.Register(ctx, u, want); err != nil {
-		return fmt.Errorf("cannot register %s: %w", u.Name, err)
-	}
-	return nil
+	return c.registerSoon(ctx, u, want)()
 }
 
-// reconcile decides which gateways start, and registers all of them.
+// registerSoon is register for one of many, see [supervisor.Loop.RegisterSoon]. answer must be called.
+func (c *container) registerSoon(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
+	release := c.logs.hold(u.Name)
+	c.openLog(u.Name, u.Profile, u.Log, u.Kind)
+	if u.Kind == supervisor.KindGateway {
+		c.keeper.hideSecretsSoon(u.Name, u.Profile)
+	}
+	registered := c.loop.RegisterSoon(ctx, u, want)
+	return func() error {
+		defer release()
+		if err := registered(); err != nil {
+			return fmt.Errorf("cannot register %s: %w", u.Name, err)
+		}
+		return nil
+	}
+}
+
+// registerGateway makes the gateway of a profile known. A known one keeps its want.
+func (c *container) registerGateway(ctx context.Context, cfg *config.Config, p profiles.Profile) error {
+	return c.registerGatewaySoon(ctx, cfg, p, supervisor.WantDown)()
+}
+
+// registerGatewaySoon is registerGateway for one of many, see [supervisor.Loop.RegisterSoon]. answer must be called.
+func (c *container) registerGatewaySoon(ctx context.Context, cfg *config.Config, p profiles.Profile, want supervisor.Want) (answer func() error) {
+	exports := c.exports(p.Name)
+	registered := c.registerSoon(ctx, c.gatewayUnit(cfg, p, exports), want)
+	return func() error {
+		err := registered()
+		// Somebody may have registered its slot meanwhile, and the last word was this one's.
+		for now := c.exports(p.Name); err == nil && !maps.Equal(now, exports); now = c.exports(p.Name) {
+			exports = now
+			err = c.register(ctx, c.gatewayUnit(cfg, p, exports), supervisor.WantDown)
+		}
+		return err
+	}
+}
+
+// openLog makes the log of a service known, with the limits that the configuration has for it.
+func (c *container) openLog(name, profile, file string, kind supervisor.Kind) {
+	cfg := c.cfg.Load()
+	limits := cfg.LogLimitsOf(profile)
+	if s, own := cfg.Services[name]; own && kind == supervisor.KindService {
+		limits = s.Logs
+	}
+	c.logs.open(name, profile, file, logLimits(limits))
+}
+
+// wish writes that the gateway of a profile is wanted because the container's CMD says so, before that gateway starts and writes
+// the same file; usually it says so already. The function that it returns waits for the disk.
+func (c *container) wish(profile string) (record func() error) {
+	if st, err := c.store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
+		c.intents.Note(profile, profiles.Running)
+		return func() error { return nil }
+	}
+	record, err := c.intents.Begin(profile, profiles.Running)
+	if err != nil {
+		return func() error { return err }
+	}
+	return record
+}
+
+// reconcile decides which gateways start, and registers all of them, each as soon as that is decided.
 func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
-	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv})
+	known := false
+	record := func() error { return nil } // that the CMD wants a gateway
+	var answers []func() error
+	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv, Decided: func(d profiles.Decision) {
+		want := c.wantAtBoot(d)
+		c.publishGateway(ctx, cfg, d.Profile, want == supervisor.WantDown) // who waits for the boot log looks for the slots next
+		if d.Profile.Name == c.route.Profile {
+			known = true
+			if c.route.Supervise {
+				record = c.wish(d.Profile.Name)
+			}
+		}
+		c.keeper.known = append(c.keeper.known, d.Profile)
+		c.keeper.note(d.Profile.Name)
+		answers = append(answers, c.registerGatewaySoon(ctx, cfg, d.Profile, want))
+	}})
 	for _, w := range plan.Warnings {
 		c.warn("%s", w)
 	}
@@ -277,28 +418,35 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
 	for _, line := range plan.Lines {
 		fmt.Fprintln(out, line)
 	}
-	known := false
-	for _, d := range plan.Profiles {
-		want := supervisor.WantDown
-		named := d.Profile.Name == c.route.Profile
-		if c.route.Supervise && named {
-			known = true
-			want = supervisor.WantUp
-			if err := c.intents.Set(d.Profile.Name, profiles.Running); err != nil {
-				c.warn("cannot record that the gateway of %q is wanted: %v", d.Profile.Name, err)
-			}
-		} else if d.Start && !(c.route.Foreground && named) {
-			want = supervisor.WantUp
-		}
-		c.keeper.known = append(c.keeper.known, d.Profile)
-		if err := c.register(ctx, c.gatewayUnit(cfg, d.Profile), want); err != nil {
-			return err
+	c.ceilings(len(plan.Profiles) + len(cfg.Services))
+	var failed error
+	for _, answer := range answers {
+		if err := answer(); failed == nil {
+			failed = err
 		}
 	}
-	if c.route.Supervise && !known && !plan.Skipped {
+	if failed != nil {
+		return failed
+	}
+	switch {
+	case !c.route.Supervise || plan.Skipped:
+	case known:
+		if err := record(); err != nil {
+			c.warn("cannot record that the gateway of %q is wanted: %v", c.route.Profile, err)
+		}
+	default:
 		return fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Profile, c.route.Profile)
 	}
 	return nil
+}
+
+// wantAtBoot is what is wanted of a gateway when the container starts.
+func (c *container) wantAtBoot(d profiles.Decision) supervisor.Want {
+	named := d.Profile.Name == c.route.Profile
+	if c.route.Supervise && named || d.Start && !(c.route.Foreground && named) {
+		return supervisor.WantUp
+	}
+	return supervisor.WantDown
 }
 
 // openControl starts to answer on the control socket. Without one the container works, but can't be asked anything.
@@ -319,18 +467,23 @@ func (c *container) openControl() error {
 	if err != nil {
 		return fmt.Errorf("cannot open the control socket, so hinit status and its sisters won't work: %w", err)
 	}
+	c.serve(l)
+	return nil
+}
+
+// serve begins to answer on a socket.
+func (c *container) serve(l net.Listener) {
 	server := control.New(core{c}, control.Options{
-		AgentUID: c.agent.user.UID, Others: cfg.Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },
+		AgentUID: c.agent.user.UID, Others: c.cfg.Load().Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },
 	})
 	c.mu.Lock()
-	c.server = server
+	c.server, c.listener = server, l
 	c.mu.Unlock()
-	go func() {
+	guard.Go("answering on the control socket", func() {
 		if err := server.Serve(l); err != nil {
 			c.warn("the control socket is gone: %v", err)
 		}
-	}()
-	return nil
+	})
 }
 
 func (c *container) closeControl(ctx context.Context) {

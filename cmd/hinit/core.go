@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/config"
 	"hinit/internal/version"
+	"hinit/profiles"
 	"hinit/supervisor"
 )
 
@@ -29,9 +31,32 @@ func (a core) Command(ctx context.Context, verb, service string) error {
 	return a.c.keeper.command(ctx, verb, service)
 }
 
+// AwaitBoot implements control.Booter.
+func (a core) AwaitBoot(ctx context.Context, pid int) error {
+	select {
+	case <-a.c.booted:
+		return nil
+	default:
+	}
+	for _, s := range a.c.loop.Snapshot().Services {
+		if s.Kind == supervisor.KindHook && ofRun(pid, s.PID) {
+			return errors.New("the boot waits for the one who asks")
+		}
+	}
+	select {
+	case <-a.c.booted:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the boot is not done: %w", context.Cause(ctx))
+	}
+}
+
 func (a core) Rescan(ctx context.Context) error {
 	if a.c.route.DashboardOnly {
 		return nil // it has no profiles
+	}
+	if a.c.loop.Snapshot().Stopping {
+		return supervisor.ErrStopping
 	}
 	w := a.c.keeper.watch()
 	if w == nil {
@@ -39,6 +64,23 @@ func (a core) Rescan(ctx context.Context) error {
 	}
 	if err := w.Rescan(ctx); err != nil {
 		return fmt.Errorf("cannot look at the profiles: %w", err)
+	}
+	return nil
+}
+
+// Find looks for a profile that has just been made. A name can be that of its slot, or of a profile that is called like one.
+func (a core) Find(ctx context.Context, name string) error {
+	w := a.c.keeper.watch()
+	if w == nil || a.c.route.DashboardOnly {
+		return a.Rescan(ctx)
+	}
+	if profile, ok := profiles.SlotProfile(name); ok {
+		if err := w.Find(ctx, profile); err != nil {
+			return fmt.Errorf("cannot look for the profile: %w", err)
+		}
+	}
+	if err := w.Find(ctx, name); err != nil {
+		return fmt.Errorf("cannot look for the profile: %w", err)
 	}
 	return nil
 }
@@ -57,8 +99,9 @@ func (a core) Init() client.Init {
 	defer c.mu.Unlock()
 	info := client.Init{
 		PID: os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
-		Subreaper: os.Getpid() != 1,
-		Warnings:  slices.Clone(c.warnings), Boot: slices.Clone(c.phases), Repair: c.cloneRepair(),
+		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(),
+		Binary: c.images.exe, Image: c.images.number, ReexecError: c.images.refusal(),
+		Warnings: slices.Clone(c.warnings), Boot: slices.Clone(c.phases), Repair: c.cloneRepair(),
 	}
 	return info
 }
@@ -110,7 +153,7 @@ func (c *container) reload(ctx context.Context) ([]string, error) {
 	var problems []error
 	for _, name := range sortedKeys(old.Services) {
 		if _, stays := cfg.Services[name]; !stays {
-			problems = append(problems, c.loop.Do(ctx, supervisor.Remove{Name: name}))
+			problems = append(problems, c.loop.Do(ctx, supervisor.Remove{Name: name}), c.withdraw(ctx, name))
 		}
 	}
 	for _, name := range sortedKeys(units) {
@@ -122,7 +165,7 @@ func (c *container) reload(ctx context.Context) ([]string, error) {
 		}
 		p, err := c.store.Profile(s.Profile)
 		if err == nil {
-			err = c.register(ctx, c.gatewayUnit(cfg, p), supervisor.WantDown) // a known one keeps its want
+			err = c.registerGateway(ctx, cfg, p)
 		}
 		problems = append(problems, err)
 	}
@@ -132,7 +175,7 @@ func (c *container) reload(ctx context.Context) ([]string, error) {
 // fixedKeys are read once, at the start of the container.
 var fixedKeys = []string{
 	"home", "agent.user", "profiles.marker", "shutdown.budget", "control.socket", "control.others",
-	"logs.dir", "logs.console", "logs.max_line_kb",
+	"logs.dir", "logs.console", "logs.max_line_kb", "logs.mask",
 }
 
 func (c *container) applyService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
@@ -143,8 +186,14 @@ func (c *container) applyService(ctx context.Context, cfg, old *config.Config, u
 		want = supervisor.WantUp
 	}
 	before, known := old.Services[name]
+	if scanner := c.s6.Load(); scanner != nil && scanner.Foreign(name) {
+		return fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name)
+	}
 	if err := c.register(ctx, u, want); err != nil {
 		return err
+	}
+	if !known || before.Enabled != s.Enabled {
+		c.publishService(ctx, cfg, s)
 	}
 	switch {
 	case !known || before.Enabled == s.Enabled:

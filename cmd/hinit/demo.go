@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/internal/proc"
 )
 
@@ -182,7 +183,7 @@ func (d *demoRun) narrate(ctx context.Context) {
 		if cl != nil {
 			if st, err := cl.Status(ctx); err == nil && steps[0].when(st) {
 				fmt.Fprintln(d.out, "\n"+steps[0].text)
-				_ = writeStatus(d.out, st)
+				_, _ = d.out.Write(show.Status(st))
 				fmt.Fprintln(d.out)
 				steps = steps[1:]
 				continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/control/show"
 	"hinit/internal/version"
 	"hinit/profiles"
 )
@@ -109,15 +111,17 @@ func (x *examination) init() {
 	for _, s := range st.Services {
 		x.service(s)
 	}
-	if n := zombies(st.Init.PID); visible(st.Init) && n > 0 {
-		x.failed("zombies", "%d ended processes are not buried", n)
+	if visible(st.Init) {
+		if n := unburied(st.Init.PID, burialTime); n > 0 {
+			x.failed("zombies", "%d ended processes are not buried", n)
+		}
 	}
 }
 
 func (x *examination) service(s client.Service) {
 	switch {
 	case s.CrashLoop:
-		x.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, lastExit(s.LastExit), s.Name)
+		x.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, show.LastExit(s.LastExit), s.Name)
 	case s.State == "parked", s.State == "failed":
 		x.failed(s.Name, "%s: %s; see: hinit logs %s", s.State, s.Reason, s.Name)
 	}
@@ -136,9 +140,26 @@ func visible(in client.Init) bool {
 	return (age - time.Since(in.StartedAt)).Abs() < 2*time.Second
 }
 
-// zombies counts the children of a process that have ended and are not buried.
-func zombies(parent int) int {
-	n := 0
+// burialTime lets the init bury what has just ended. It needs a fraction of it.
+func burialTime() {
+	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // nothing tells of a burial
+}
+
+// unburied counts the children of a process that have ended and stay unburied for a while. If there are none it does not wait.
+func unburied(parent int, wait func()) int {
+	first := zombies(parent)
+	if len(first) == 0 {
+		return 0
+	}
+	wait()
+	second := zombies(parent)
+	maps.DeleteFunc(first, func(id string, _ bool) bool { return !second[id] })
+	return len(first)
+}
+
+// zombies are the children of a process that have ended and are not buried, each known by its pid and the time it was started.
+func zombies(parent int) map[string]bool {
+	found := make(map[string]bool)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range stats {
 		b, err := os.ReadFile(name)
@@ -146,11 +167,12 @@ func zombies(parent int) int {
 			continue
 		}
 		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		if len(f) > 1 && f[0] == "Z" && f[1] == strconv.Itoa(parent) {
-			n++
+		const started = 19 // field 22 of proc_pid_stat(5), the first one here being the third
+		if len(f) > started && f[0] == "Z" && f[1] == strconv.Itoa(parent) {
+			found[name+" "+f[started]] = true
 		}
 	}
-	return n
+	return found
 }
 
 // configuration checks what the configuration points at.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 )
 
 func eventsVerb() verb {
@@ -37,13 +39,26 @@ func events(t *terminal, c *call) int {
 	case last == 0:
 		last = -1 // none of the past
 	}
-	err = cl.Events(ctx, client.EventOptions{Last: last, Follow: *follow}, func(e client.Event) error {
+	o := client.EventOptions{Last: last, Follow: *follow}
+	show := func(e client.Event) error {
+		o = client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		if *asJSON {
 			return enc.Encode(e)
 		}
 		_, err := fmt.Fprintln(t.out, printable(eventLine(e)))
 		return err
-	})
+	}
+	err = cl.Events(ctx, o, show)
+	for *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)) {
+		// hinit ends, or it has become another image of itself, where the events go on.
+		if h, gone := cl.Health(ctx); gone != nil || !h.OK {
+			break
+		}
+		if o.Since == 0 {
+			o.Last = -1 // nothing of the past was wanted, and nothing has happened since
+		}
+		err = cl.Events(ctx, o, show)
+	}
 	if err != nil && ctx.Err() == nil {
 		return t.failed("show events", err)
 	}
@@ -79,9 +94,9 @@ func eventExit(x *client.Exit) string {
 	case x.Cause == "spawn":
 		return x.Error
 	case x.Signal != nil:
-		return fmt.Sprintf("ended by %s after %s (%s)", signalName(*x.Signal), seconds(x.UptimeSeconds), x.Cause)
+		return fmt.Sprintf("ended by %s after %s (%s)", show.Signal(*x.Signal), show.Seconds(x.UptimeSeconds), x.Cause)
 	case x.Code != nil:
-		return fmt.Sprintf("exited with code %d after %s (%s)", *x.Code, seconds(x.UptimeSeconds), x.Cause)
+		return fmt.Sprintf("exited with code %d after %s (%s)", *x.Code, show.Seconds(x.UptimeSeconds), x.Cause)
 	}
 	return x.Cause
 }

@@ -14,6 +14,8 @@ import (
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/guard"
+	"hinit/internal/handover"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -29,8 +31,15 @@ const flushTime = 700 * time.Millisecond
 func initMain(argv0 string, args []string) int {
 	// Before anything else: the Go runtime would end the process on a signal that nobody asked for.
 	sig := listen()
+	taken, err := handover.Take()
 	keepDescriptors()
+	made := makeThreads()
+	if !errors.Is(err, handover.ErrNone) {
+		made()
+		return successorMain(args, sig, taken, err)
+	}
 
+	collect := collectLater()
 	cfg, err := config.Load(config.Options{Env: os.LookupEnv})
 	if err != nil {
 		return refuse(2, err)
@@ -48,14 +57,22 @@ func initMain(argv0 string, args []string) int {
 		wd = "/"
 	}
 	route := boot.RouteCommand(boot.CommandLine{
-		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Env: os.LookupEnv, Look: boot.Lookup(os.Getenv("PATH"), wd),
+		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Env: os.LookupEnv, Look: boot.Lookup(initPath(), wd),
 	})
 	c, err := newContainer(cfg, agent, args, route, sig)
 	if err != nil {
 		return refuse(1, err)
 	}
-	code := c.run()
-	if !route.Supervise && isTerminal(os.Stdin) && os.Getpid() != 1 {
+	return c.life(func(ctx context.Context) {
+		defer collect()
+		c.bootUp(ctx, made)
+	})
+}
+
+// life is that of the container, from the beginning of this image to the end.
+func (c *container) life(begin func(context.Context)) int {
+	code := c.run(begin)
+	if !c.route.Supervise && isTerminal(os.Stdin) && os.Getpid() != 1 {
 		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit wants it back
 	}
 	return code
@@ -74,13 +91,20 @@ type signals struct {
 	orders   chan os.Signal
 }
 
+// meaningful are the signals that mean something to the init.
+func meaningful() []os.Signal {
+	return []os.Signal{
+		unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGPWR,
+		shutdownSignal,
+	}
+}
+
 // listen handles every signal that means something, and those that would end this process or stay ignored in its
 // children: a handled signal is back to its default after exec, an ignored one is not.
 func listen() signals {
 	s := signals{children: make(chan os.Signal, 1), orders: make(chan os.Signal, 16)}
 	signal.Notify(s.children, unix.SIGCHLD)
-	signal.Notify(s.orders, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
-		unix.SIGWINCH, unix.SIGPWR, shutdownSignal)
+	signal.Notify(s.orders, meaningful()...)
 	proc.Unignore()
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN)
 	return s
@@ -95,7 +119,7 @@ const secondInterrupt = 3 * time.Second
 // interpreter says what a signal to the init means.
 type interpreter struct {
 	cmd       bool // there is a CMD
-	tty       bool // standard input is a terminal
+	tty       bool // standard input is the controlling terminal
 	reload    func()
 	interrupt time.Time // the last one passed on
 }
@@ -121,7 +145,7 @@ func (i *interpreter) event(s os.Signal) supervisor.Event {
 		case i.tty: // the terminal is gone
 			return stop
 		case !i.cmd:
-			go i.reload()
+			guard.Go("reloading the configuration", i.reload)
 			return nil
 		}
 	}
@@ -132,14 +156,15 @@ func (i *interpreter) event(s os.Signal) supervisor.Event {
 }
 
 // run is the life of the container.
-func (c *container) run() int {
+func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reported := make(chan struct{})
-	go func() {
+	guard.Go("reporting", func() {
 		defer close(reported)
 		c.report(ctx)
-	}()
-	go c.bootUp(ctx)
+	})
+	guard.Go("booting", func() { begin(ctx) })
+	c.faults()
 	code := c.loop.Run()
 	<-reported // it ends by itself when the loop has
 
@@ -150,10 +175,20 @@ func (c *container) run() int {
 	if err := c.logs.Close(flush); err != nil {
 		fmt.Fprintln(os.Stderr, "hinit:", err)
 	}
+	if c.images.failed.Load() {
+		return exitFault
+	}
 	return code
 }
 
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// controls says whether a file is the controlling terminal of this process. A terminal may be anybody else's, or nobody's, such as
+// the console of a machine.
+func controls(f *os.File) bool {
+	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP) // ENOTTY also for another terminal (tty_ioctl(4))
 	return err == nil
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"hinit/client"
 )
@@ -10,8 +13,9 @@ import (
 func lifecycleVerb(name, summary string) verb {
 	return verb{
 		name: name, args: "NAME... | --all [--no-wait] [--timeout 30s]", summary: summary,
-		help: "Exit code 0 means that it is so: up for a second, or nothing of it alive (with --no-wait: that it was asked for).",
-		run:  lifecycle,
+		help: "Exit code 0 means that it is so: up for a second, or nothing of it alive (with --no-wait: that it was asked for).\n" +
+			"While the container boots the command waits, within its timeout, until the boot knows what there is.",
+		run: lifecycle,
 	}
 }
 
@@ -31,20 +35,26 @@ func lifecycle(t *terminal, c *call) int {
 	case *timeout < 0, flagGiven(c, "timeout") && *timeout == 0:
 		return t.fail(exitUsage, "cannot %s: --timeout must be positive", c.doing())
 	}
-	cl, err := t.dial()
+	ctx, cancel := interruptible()
+	defer cancel()
+	begin := time.Now()
+	patience := *timeout
+	if patience == 0 {
+		patience = bootPatience
+	}
+	cl, err := t.dialSoon(ctx, patience)
 	if err != nil {
 		return t.failed(c.doing(), err)
 	}
-	ctx, cancel := interruptible()
-	defer cancel()
 	if *all {
-		st, err := cl.Status(ctx)
-		if err != nil {
+		if names, err = t.everything(ctx, cl, c.verb.name, patience-time.Since(begin)); err != nil {
 			return t.failed(c.doing(), err)
 		}
-		names = everything(st, c.verb.name)
 	}
-	wait := client.Wait{Wait: !*noWait, Timeout: *timeout}
+	wait := client.Wait{Wait: !*noWait}
+	if *timeout > 0 {
+		wait.Timeout = max(*timeout-time.Since(begin), time.Millisecond)
+	}
 	ask := map[string]func(string) (client.Service, error){
 		"start":   func(n string) (client.Service, error) { return cl.Start(ctx, n, wait) },
 		"stop":    func(n string) (client.Service, error) { return cl.Stop(ctx, n, wait) },
@@ -83,15 +93,29 @@ func allMeans(verb string) string {
 	return "every gateway"
 }
 
-// everything is what --all means for a verb.
-func everything(st client.Status, verb string) []string {
-	var names []string
+// bootPatience is how long a command waits for a hinit that is still booting when it is not told.
+const bootPatience = 30 * time.Second
+
+// everything is what --all means for a verb, once hinit knows all there is.
+func (t *terminal) everything(ctx context.Context, cl *client.Client, verb string, patience time.Duration) (names []string, err error) {
+	boot, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := cl.Rescan(boot); err != nil { // which waits for the boot
+		said := (*client.Error)(nil)
+		if boot.Err() != nil || errors.As(err, &said) && said.Kind == client.KindTimeout {
+			return nil, fmt.Errorf("cannot tell what %s --all means: hinit is still booting: %w", verb, err)
+		}
+	}
+	st, err := cl.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range st.Services {
 		if s.Kind == "gateway" && verb != "restart" || s.Want == "up" {
 			names = append(names, s.Name)
 		}
 	}
-	return names
+	return names, nil
 }
 
 func outcome(s client.Service) string {

@@ -17,9 +17,9 @@ const lockPatience = time.Second
 // claimHome makes this init the only one that supervises the profiles of a data directory, as far as can be known: among
 // all that share its network namespace, which is those of the container and of its pod. An abstract socket named after the
 // directory is the lock, because the kernel lets go of it with the process, whereas a lock file on shared storage can
-// outlive its container. release is nil when there is no claim, because there is no such directory or it does not answer. It
-// returns an error only when another init has the claim.
-func claimHome(home string) (release func(), err error) {
+// outlive its container. claim is nil when there is none, because there is no such directory or it does not answer; it lasts
+// until it is closed. It returns an error only when another init has the claim.
+func claimHome(home string) (claim *net.UnixListener, err error) {
 	found := make(chan *unix.Stat_t, 1)
 	go func() { // the disk may hang
 		var st unix.Stat_t
@@ -40,7 +40,7 @@ func claimHome(home string) (release func(), err error) {
 	addr := &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@hinit-home-%d-%d", st.Dev, st.Ino)}
 	l, err := net.ListenUnix("unix", addr)
 	if err == nil {
-		return func() { _ = l.Close() }, nil
+		return l, nil
 	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return nil, nil

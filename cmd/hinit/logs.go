@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -42,6 +43,7 @@ func logs(t *terminal, c *call) int {
 		return code
 	}
 	opt := logrotate.ReadOptions{N: *n, Follow: *follow, Previous: *previous}
+	opt.MaxLine, opt.MaxArchive = t.largest()
 	if *since < 0 {
 		return t.fail(exitUsage, "cannot show logs: --since must be positive, such as 10m")
 	}
@@ -95,10 +97,27 @@ func logs(t *terminal, c *call) int {
 	worst := exitDone
 	for i, err := range results {
 		if err != nil && ctx.Err() == nil {
-			worst = t.fail(exitFailed, "cannot show logs of %q: %v", names[i], err)
+			worst = t.fail(exitFailed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 	return worst
+}
+
+// largest returns how long a line, and how large an archive, can be that the configured hinit writes; at least what Read takes
+// for that by itself, because it may have been configured otherwise before.
+func (t *terminal) largest() (line int, archive int64) {
+	cfg, err := t.config()
+	if err != nil {
+		return 0, 0
+	}
+	size := cfg.Logs.MaxSizeMB
+	for _, limits := range cfg.Logs.Profiles {
+		size = max(size, limits.MaxSizeMB)
+	}
+	for _, s := range cfg.Services {
+		size = max(size, s.Logs.MaxSizeMB)
+	}
+	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
 // plainLine shows a line as it is in the file, after its name if there are several.

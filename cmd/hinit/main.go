@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"hinit/internal/proc"
+	"hinit/internal/s6/applet"
 )
 
 func main() { os.Exit(run(os.Args)) }
@@ -23,5 +24,22 @@ func run(argv []string) int {
 	case "init", "tini":
 		return initMain(argv[0], argv[1:])
 	}
+	if name, tool, ok := applet.Find(argv[0]); ok {
+		return tool(newCall(name, argv[1:]))
+	}
 	return cli(newTerminal(), argv[1:])
+}
+
+// newCall is what this process gives to a tool of s6.
+func newCall(name string, args []string) *applet.Call {
+	return &applet.Call{
+		Name: name, Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Dial: func() (applet.Supervisor, error) {
+			cl, err := newTerminal().dial()
+			if err != nil {
+				return nil, err // not a nil client in an interface
+			}
+			return cl, nil
+		},
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/profiles"
 )
@@ -289,7 +290,7 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	case err != nil:
 		return false, err
 	case x.Signal != 0:
-		return false, fmt.Errorf("%q was ended by %s", name, signalName(x.Signal))
+		return false, fmt.Errorf("%q was ended by %s", name, show.Signal(x.Signal))
 	case x.Code != 0:
 		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(said)), " "))
 	}
@@ -386,7 +387,7 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 	if one {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, r.Home, r.Active, r.Prior, orDash(r.Gateway), orDash(r.Want), dash(r.PID), r.Log)
+			r.Name, r.Home, r.Active, r.Prior, orDash(r.Gateway), orDash(r.Want), show.Number(r.PID), r.Log)
 		if r.Problem != "" {
 			fmt.Fprintf(tw, "problem\t%s\n", r.Problem)
 		}
@@ -398,7 +399,7 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		if r.Active {
 			name += " *"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, orDash(r.Gateway), dash(r.PID), r.Prior, r.Home)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), r.Prior, r.Home)
 	}
 	return tw.Flush()
 }

@@ -4,40 +4,30 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
-// report follows the history: it writes a line for people about what matters, and hands each record to the keeper.
+// report follows the history: it writes a line for people about what matters, hands each record to the keeper, and gives
+// memory back when there is nothing more to report.
 func (c *container) report(ctx context.Context) {
 	history := c.loop.History()
-	cursor := uint64(0)
+	var rester rester
+	quiet := time.NewTimer(restAfter)
+	defer quiet.Stop()
 	for {
 		news := history.News()
-		records, lost := history.Since(cursor)
-		cursor += lost
-		if lost > 0 {
-			c.say("[hinit] %d events are not shown here", lost)
-		}
-		for _, r := range records {
-			cursor = r.Seq
-			if line := reportLine(r); line != "" {
-				c.say("[hinit] %s", line)
-			}
-			c.keeper.observe(r)
-			if r.Dropped && c.loop.Snapshot().Find(r.Service) == nil { // else it is back already
-				c.logs.drop(r.Service)
-			}
-		}
-		if len(records) > 0 {
+		cursor, some := c.reportSome(history)
+		if some {
+			quiet.Reset(restAfter)
 			continue
 		}
 		select {
 		case <-news:
+		case <-quiet.C: // the boot or a burst is over
+			rester.rest()
 		case <-c.loop.Ended():
 			if history.Last() == cursor {
 				return
@@ -48,12 +38,44 @@ func (c *container) report(ctx context.Context) {
 	}
 }
 
+// reportSome deals with what is new and returns how far the report has come. Another image goes on from there: nothing is
+// reported while the images change.
+func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bool) {
+	c.images.reporting.Lock()
+	defer c.images.reporting.Unlock()
+	records, lost := history.Since(c.images.reported)
+	if len(records) > 0 && c.loop.Snapshot().Stopping {
+		c.keeper.stop()
+	}
+	c.images.reported += lost
+	known := func(service string) bool { return c.loop.Snapshot().Find(service) != nil }
+	if lost > 0 {
+		c.say("[hinit] %d events are not shown here", lost)
+		c.logs.sweep(known) // services may have gone unseen
+		c.keeper.resume()
+	}
+	for _, r := range records {
+		c.images.reported = r.Seq
+		if line := reportLine(r); line != "" {
+			c.say("[hinit] %s", line)
+		}
+		c.keeper.observe(r)
+		if scanner := c.s6.Load(); scanner != nil {
+			scanner.Observe(r)
+		}
+		if r.Dropped {
+			c.logs.drop(r.Service, known)
+		}
+	}
+	return c.images.reported, len(records) > 0
+}
+
 // reportLine is what the container log says of a record, "" for what would only be noise.
 func reportLine(r supervisor.Record) string {
 	switch {
 	case r.Service == "":
 		return r.Reason
-	case strings.HasPrefix(r.Service, "hook-"):
+	case strings.HasPrefix(r.Service, hookPrefix):
 		return "" // the boot tells about it
 	case r.Service == cmdName:
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseSpawn {
@@ -75,7 +97,7 @@ func reportLine(r supervisor.Record) string {
 			return "" // said once, for the container
 		}
 		return fmt.Sprintf("%s: stopping: %s", r.Service, r.Reason)
-	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Backoff:
+	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Finishing, supervisor.Backoff:
 	}
 	return ""
 }
@@ -87,31 +109,7 @@ func exitPhrase(x *supervisor.Exit) string {
 	}
 	how := fmt.Sprintf("exited with code %d", x.Code)
 	if x.Signal != 0 {
-		how = "ended by " + signalName(x.Signal)
+		how = "ended by " + show.Signal(x.Signal)
 	}
-	return fmt.Sprintf("%s after %s (%s)", how, shortDuration(x.Uptime), x.Cause)
-}
-
-func signalName(n int) string {
-	if name := unix.SignalName(syscall.Signal(n)); name != "" {
-		return name
-	}
-	return fmt.Sprintf("signal %d", n)
-}
-
-// shortDuration writes a duration with one or two units: 3.2s, 4m10s, 2h5m, 3d4h.
-func shortDuration(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0s"
-	case d < 10*time.Second:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Seconds()), ".0") + "s"
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+	return fmt.Sprintf("%s after %s (%s)", how, show.Duration(x.Uptime), x.Cause)
 }

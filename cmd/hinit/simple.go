@@ -34,8 +34,12 @@ func versionVerb() verb {
 	return verb{
 		name: "version", summary: "print the version",
 		run: func(t *terminal, c *call) int {
+			handover := c.flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
 			if _, code, ok := c.parse(t, 0, 0); !ok {
 				return code
+			}
+			if *handover {
+				return showHandover(t)
 			}
 			fmt.Fprintln(t.out, "hinit", version.Get())
 			return exitDone

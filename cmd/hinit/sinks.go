@@ -15,16 +15,19 @@ import (
 type sinks struct {
 	set  *logrotate.Set
 	logs sync.Map // service → *logrotate.Log
+
+	mu   sync.Mutex     // guards held, and that nothing of it is dropped; never held while the disk is used
+	held map[string]int // services that are being registered, which the supervisor need not know yet
 }
 
-func newSinks(set *logrotate.Set) *sinks { return &sinks{set: set} }
+func newSinks(set *logrotate.Set) *sinks { return &sinks{set: set, held: make(map[string]int)} }
 
 // logLimits are the limits as the configuration has them, where no archives are 0.
 func logLimits(l config.LogLimits) logrotate.Limits {
 	const mb = 1_000_000
 	limits := logrotate.Limits{
 		MaxSize: int64(l.MaxSizeMB) * mb, Archives: l.Archives, MaxAge: l.MaxAge, Quota: int64(l.QuotaMB) * mb,
-		MinFree: int64(l.MinFreeMB) * mb, Rate: l.RateLimit,
+		MinFree: int64(l.MinFreeMB) * mb, Rate: l.RateLimit, Compress: l.Compress == config.CompressGzip,
 	}
 	if l.Archives == 0 {
 		limits.Archives = -1
@@ -42,10 +45,44 @@ func (s *sinks) open(name, profile, file string, limits logrotate.Limits) {
 	s.logs.Store(name, l)
 }
 
-// drop ends the log of a service that is gone.
-func (s *sinks) drop(name string) {
-	s.logs.Delete(name)
-	s.set.Drop(name)
+// hide says which texts the console must not show of a service.
+func (s *sinks) hide(name string, secrets []string) {
+	if l := s.get(name); l != nil {
+		l.Hide(secrets)
+	}
+}
+
+// hold keeps the log of a service while it is being registered. release ends that.
+func (s *sinks) hold(name string) (release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[name]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.held[name]--; s.held[name] == 0 {
+			delete(s.held, name)
+		}
+	}
+}
+
+// drop ends the log of a service that is gone, unless it has come back or is coming back.
+func (s *sinks) drop(name string, known func(string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[name] == 0 && !known(name) {
+		s.logs.Delete(name)
+		s.set.Drop(name)
+	}
+}
+
+// sweep ends the logs of all services that are gone.
+func (s *sinks) sweep(known func(string) bool) {
+	s.logs.Range(func(name, _ any) bool {
+		service, _ := name.(string)
+		s.drop(service, known)
+		return true
+	})
 }
 
 func (s *sinks) get(name string) *logrotate.Log {
@@ -59,6 +96,9 @@ func (s *sinks) Pipes(name string) (stdout, stderr *os.File, err error) {
 	l := s.get(name)
 	if l == nil {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: it has no log", name)
+	}
+	if err := spareDescriptors(); err != nil {
+		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
 	}
 	return l.Pipes()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,10 +12,15 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/control/show"
+	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
+
+// hookPrefix is what the names of the hooks begin with, as services of the supervisor.
+const hookPrefix = "hook-"
 
 const (
 	// profilesBudget is how long the boot waits for the profiles. A volume that answers later still gets its gateways.
@@ -26,9 +30,9 @@ const (
 )
 
 // stage2 makes the container ready for its first service, in the order of contract section 2.1: who the agent is has been
-// settled before; here are the data volume, the hooks of the agent, and the scripts of the user. The error is a reason to
-// stop the container.
-func (c *container) stage2(ctx context.Context, cfg *config.Config) error {
+// settled before; here are the data volume, the hooks of the agent, and the scripts of the user. ready returns when processes
+// may be started. The error is a reason to stop the container.
+func (c *container) stage2(ctx context.Context, cfg *config.Config, ready func()) error {
 	for _, l := range c.agent.lines {
 		c.line(l)
 	}
@@ -58,6 +62,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config) error {
 	for _, l := range lines {
 		c.line(l)
 	}
+	ready()
 	phases, err := boot.RunHooks(ctx, append(hooks, scripts...), &hookRunner{c: c, cfg: cfg}, cfg.Boot.Strict, c.line)
 	c.steps(phases)
 	if err != nil {
@@ -105,28 +110,17 @@ func (c *container) sayTimeline() {
 	c.mu.Lock()
 	phases := c.phases
 	c.mu.Unlock()
-	c.say("[hinit] boot: %s", timeline(phases))
-}
-
-// timeline is the boot in one line: "0.153s (control 1ms, home 0ms, ...)".
-func timeline(steps []client.BootStep) string {
-	total := 0.0
-	parts := make([]string, len(steps))
-	for i, s := range steps {
-		total += s.Seconds
-		parts[i] = fmt.Sprintf("%s %dms", s.Name, int(s.Seconds*1000))
-		if s.Error != "" {
-			parts[i] += " FAILED"
-		}
-	}
-	return fmt.Sprintf("%.3fs (%s)", total, strings.Join(parts, ", "))
+	c.say("[hinit] boot: %s", show.Timeline(phases))
 }
 
 // profiles registers the gateways and begins to watch. When the volume does not answer in time, the boot goes on without,
 // and they come up when it does.
 func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	done := make(chan error, 1)
-	go func() {
+	read := make(chan struct{})
+	c.reading = read
+	guard.Go("bringing up the profiles", func() {
+		defer close(read)
 		if c.route.Supervise {
 			c.whichProfile()
 		}
@@ -134,8 +128,9 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 		if !c.route.DashboardOnly { // such a container shares its volume with one that has the gateways
 			c.keeper.start(ctx)
 		}
+		c.images.settle()
 		done <- err
-	}()
+	})
 	select {
 	case err := <-done:
 		return err
@@ -146,29 +141,43 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	}
 }
 
-// repairOwners gives the agent what is left of its files, in the background: at boot, and again for every profile that
-// appears later. Requests that come while it works are one.
-func (c *container) repairOwners(ctx context.Context, cfg *config.Config) {
+// repairOwners gives the agent what is left of its files, in the background: all of them at boot, unless that was done, and
+// those of a profile when it appears or is started. Requests that come while it works are one.
+func (c *container) repairOwners(ctx context.Context, cfg *config.Config, all bool) {
 	if !c.agent.actor.Switches() {
 		return // nobody's files can be given away
 	}
+	if all {
+		c.repairOnce(ctx, cfg, nil)
+	}
 	for {
-		c.repairOnce(ctx, cfg)
 		select {
 		case <-c.repairs:
+			c.mu.Lock()
+			only := sortedKeys(c.repairOf)
+			clear(c.repairOf)
+			c.mu.Unlock()
+			if len(only) > 0 { // else the last repair took this request with it
+				c.repairOnce(ctx, cfg, only)
+			}
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (c *container) repairOnce(ctx context.Context, cfg *config.Config) {
+// repairOnce repairs the homes of the named profiles, or everything when only is nil; the status shows how that goes.
+func (c *container) repairOnce(ctx context.Context, cfg *config.Config, only []string) {
 	show := func(r client.Repair) {
+		if only != nil {
+			return
+		}
 		c.mu.Lock()
 		c.repair = &r
 		c.mu.Unlock()
 	}
 	o := c.bootOptions(cfg)
+	o.Only = only
 	o.Say = func(l boot.Line) { // the result is said once, as an event
 		if l.Warning {
 			c.remember(l.Text)
@@ -193,6 +202,9 @@ func (c *container) adopt(ctx context.Context, profile string) {
 	if err := boot.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile); err != nil {
 		c.say("[hinit] cannot give the files of profile %s to the agent's user: %v", profile, err)
 	}
+	c.mu.Lock()
+	c.repairOf[profile] = true
+	c.mu.Unlock()
 	select {
 	case c.repairs <- struct{}{}:
 	default: // one is due already
@@ -209,7 +221,7 @@ type hookRunner struct {
 // RunHook implements boot.Runner.
 func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	r.n++
-	name := fmt.Sprintf("hook-%d", r.n)
+	name := fmt.Sprintf("%s%d", hookPrefix, r.n)
 	cred, err := r.c.agent.credFor(r.cfg, h.User)
 	if err != nil {
 		return 0, err

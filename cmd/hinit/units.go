@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,28 +57,47 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 	}
 }
 
-// gatewayUnit is the gateway of a profile (contract, section 4).
-func (c *container) gatewayUnit(cfg *config.Config, p profiles.Profile) supervisor.Unit {
-	vars := map[string]string{"profile": p.Name, "profile_home": p.Home}
+// exports is what the slot of a profile exports if somebody has registered it.
+func (c *container) exports(profile string) map[string]string {
+	if scanner := c.s6.Load(); scanner != nil {
+		return scanner.Exports(profiles.SlotName(profile))
+	}
+	return nil
+}
+
+// gatewayUnit is the gateway of a profile (contract, section 4), with more variables for its environment. Those that hinit.yaml
+// sets, or hinit itself, keep their values.
+func (c *container) gatewayUnit(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
+	vars := gatewayVars(p)
 	command := cfg.Agent.Gateway
 	if p.Name == profiles.Default {
 		command = cfg.Agent.GatewayDefault
 	}
-	env := make(map[string]string, len(cfg.Agent.Env))
-	for name, value := range cfg.Agent.Env {
-		env[name] = cfg.ExpandString(value, vars)
-	}
-	env = c.withHome(env)
 	policy := policyOf(cfg.Restart, cfg.Stop)
 	policy.Announces = cfg.Agent.Ready == config.ReadyState
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
 		Spec: proc.Spec{
-			Argv: cfg.Expand(command, vars), Env: withEnv(*c.env.Load(), env),
+			Argv: cfg.Expand(command, vars), Env: withEnv(withEnv(*c.env.Load(), exports), c.gatewayEnv(cfg, p)),
 			Dir: cfg.ExpandString(cfg.Agent.Cwd, vars), Cred: c.agent.cred,
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
+}
+
+// gatewayVars are the placeholders that stand for something of a profile.
+func gatewayVars(p profiles.Profile) map[string]string {
+	return map[string]string{"profile": p.Name, "profile_home": p.Home}
+}
+
+// gatewayEnv is what the gateway of a profile has in its environment beside that of the container.
+func (c *container) gatewayEnv(cfg *config.Config, p profiles.Profile) map[string]string {
+	vars := gatewayVars(p)
+	env := make(map[string]string, len(cfg.Agent.Env))
+	for name, value := range cfg.Agent.Env {
+		env[name] = cfg.ExpandString(value, vars)
+	}
+	return c.withHome(env)
 }
 
 // serviceUnit is a service of hinit.yaml, the dashboard among them.
@@ -128,6 +148,9 @@ func limitsOf(limits map[string]uint64) ([]proc.Limit, error) {
 	return out, nil
 }
 
+// cmdRetry is how long after a try the CMD is started again when the kernel had no memory or no process number for it.
+const cmdRetry = time.Second
+
 // cmdUnit is the container's CMD: its argv as given, the directory the container was started in, its terminal.
 func (c *container) cmdUnit() supervisor.Unit {
 	cfg := c.cfg.Load()
@@ -137,10 +160,10 @@ func (c *container) cmdUnit() supervisor.Unit {
 	}
 	return supervisor.Unit{
 		Name: cmdName, Kind: supervisor.KindCmd,
-		Policy: supervisor.Policy{Once: true, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
+		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
 			Path: c.route.Path, Argv: c.route.Argv, Env: withEnv(*c.env.Load(), c.agentHome(cfg)),
-			Dir: dir, Cred: c.agent.cred, TTY: isTerminal(os.Stdin),
+			Dir: dir, Cred: c.agent.cred, TTY: controls(os.Stdin),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	}

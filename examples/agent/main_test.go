@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-const patience = 20 * time.Second
+const patience = 40 * time.Second
 
 // agentPath is where TestMain puts the binary that all tests run.
 func agentPath() string { return os.Getenv("TEST_AGENT_BINARY") }

@@ -200,32 +200,44 @@ func TestSpawnDiagOutlivesTheGateway(t *testing.T) {
 	g := startGatewayWith(t, t.TempDir(), []string{"AGENT_SPAWN_DIAG=1"}, "gateway", "run")
 	g.waitState("running")
 	g.signal(syscall.SIGTERM)
-	if code := g.wait(); code != 1 {
-		t.Errorf("exit code %d", code)
-	}
 	cmdline := strings.Join([]string{agentPath(), helper.Command, "nap", "-for", "5s", ""}, "\x00")
-	entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	for _, entry := range entries {
-		data, err := os.ReadFile(entry)
-		if err != nil || string(data) != cmdline {
-			continue
-		}
-		found++
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(entry)))
+	helpers := func() (found []int) {
+		entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, entry := range entries {
+			data, err := os.ReadFile(entry)
+			if err != nil || string(data) != cmdline {
+				continue
+			}
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(entry)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, pid)
+		}
+		return found
+	}
+	eventually(t, "there is a helper", func() bool {
+		all := helpers()
+		for _, pid := range all {
+			syscall.Kill(pid, syscall.SIGSTOP) // so that its 5 seconds are not over before all is looked at
+			t.Cleanup(func() { syscall.Kill(pid, syscall.SIGKILL) })
+		}
+		return len(all) > 0
+	})
+	if code := g.wait(); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	found := helpers()
+	for _, pid := range found {
 		if session, err := unix.Getsid(pid); err != nil || session != pid {
 			t.Errorf("the helper is in session %d: %v", session, err)
 		}
-		syscall.Kill(pid, syscall.SIGKILL)
 	}
-	if found != 1 {
-		t.Errorf("%d helpers are alive after the gateway, want 1", found)
+	if len(found) != 1 {
+		t.Errorf("%d helpers are alive after the gateway, want 1", len(found))
 	}
 }
 

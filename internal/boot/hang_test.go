@@ -39,6 +39,7 @@ func TestDeadMountsBelow(t *testing.T) {
 		deadMount(t, home+"/"+dir)
 	}
 	o, said := options(t, home, nil)
+	o.PhaseBudget, o.Budget = time.Minute, 3*time.Minute // so much that no slow machine comes near it
 	install(t, o)
 	start := time.Now()
 	r := Prepare(context.Background(), o)

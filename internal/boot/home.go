@@ -51,16 +51,18 @@ func (p *preparer) directories(ctx context.Context, s *step) error {
 		return err
 	}
 	defer d.Close()
-	var first error
-	for _, rel := range agentDirectories {
-		if ctx.Err() != nil || p.isStuck(rel) {
-			continue
+	first := d.Together(func(d *fsutil.Dir) (first error) {
+		for _, rel := range agentDirectories {
+			if ctx.Err() != nil || p.isStuck(rel) {
+				continue
+			}
+			err := d.Mkdir(rel, 0o755)
+			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // what a link leads to is the agent's affair
+				first = err
+			}
 		}
-		err := d.Mkdir(rel, 0o755)
-		if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // what a link leads to is the agent's affair
-			first = err
-		}
-	}
+		return first
+	})
 	if err := p.logDirectory(d); err != nil && first == nil {
 		first = err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 )
 
 // What belongs to the agent beneath the data directory (contract, section 2.1, steps 5 to 8).
@@ -37,8 +38,10 @@ const (
 	// was interrupted is taken up again: by then the data directory itself no longer tells.
 	pendingName = ".hinit-repair-pending"
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// mountPatience is how long the boot waits for a mount among the agent's directories.
+	// mountPatience is how long the boot waits for a mount among the agent's directories. It is waited for in so many steps: a
+	// process that is held up itself, as in a container that is paused, finds one of them over when it goes on.
 	mountPatience = time.Second
+	mountSteps    = 10
 )
 
 // owner is whom files are given to.
@@ -62,8 +65,11 @@ func (p *preparer) ownership(ctx context.Context, s *step) error {
 	if err := o.homeItself(); err != nil {
 		return err
 	}
+	there := names(p.root)
 	for _, name := range agentFiles {
-		o.top(name, "chown")
+		if there(name) {
+			o.top(name, "chown")
+		}
 	}
 	dirs := alwaysDirs
 	if s.full {
@@ -73,7 +79,9 @@ func (p *preparer) ownership(ctx context.Context, s *step) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		o.directory(p.root, rel, "recursive chown")
+		if there(rel) {
+			o.directory(p.root, rel, "recursive chown")
+		}
 	}
 	if s.full {
 		o.directory(p.root, "platforms", "chown") // the directory alone; only pairing in it is listed
@@ -194,19 +202,35 @@ func (o *owning) profile(home *fsutil.Dir) {
 		o.chowned(home.Path()+"/"+rel, err)
 	}
 	give("")
-	for _, name := range agentFiles {
-		give(name)
-	}
-	give(configFile)
-	give("SOUL.md")
-	for _, list := range [][]string{alwaysDirs[1:], targetedDirs, {"state"}} {
-		for _, rel := range list {
-			if sub, err := home.SubSame(rel); err == nil {
-				_, _, err = sub.Chown("", o.to)
-				o.chowned(sub.Path(), err)
-				sub.Close()
-			}
+	there := names(home) // few of these are in any one home, and to ask for each is a call
+	for _, name := range slices.Concat(agentFiles, []string{configFile, "SOUL.md"}) {
+		if there(name) {
+			give(name)
 		}
+	}
+	for _, rel := range slices.Concat(alwaysDirs[1:], targetedDirs) {
+		if !there(rel) {
+			continue
+		}
+		if sub, err := home.SubSame(rel); err == nil {
+			_, _, err = sub.Chown("", o.to)
+			o.chowned(sub.Path(), err)
+			sub.Close()
+		}
+	}
+}
+
+// names lists a directory and returns what tells whether a name beneath it may be there. Of one that can't be listed, every
+// name may be.
+func names(d *fsutil.Dir) func(rel string) bool {
+	entries, err := d.ReadDir("")
+	if err != nil {
+		return func(string) bool { return true }
+	}
+	return func(rel string) bool {
+		first, _, _ := strings.Cut(rel, "/")
+		_, found := slices.BinarySearchFunc(entries, first, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
+		return found
 	}
 }
 
@@ -286,6 +310,7 @@ func (o *owning) mounts(ctx context.Context) {
 		done := make(chan outcome, len(waiting))
 		for _, rel := range waiting {
 			go func() {
+				defer guard.Catch("giving a mount to the agent")
 				mine := &owning{preparer: o.preparer, step: o.step, to: o.to}
 				mine.mount(ctx, rel)
 				done <- outcome{rel, mine.queued}
@@ -293,19 +318,16 @@ func (o *owning) mounts(ctx context.Context) {
 		}
 		left := waiting
 		waiting = nil
-		patience := time.NewTimer(mountPatience)
-		for len(left) > 0 {
+		for waited := 0; len(left) > 0 && waited < mountSteps && ctx.Err() == nil; {
 			select {
 			case got := <-done:
 				left = slices.DeleteFunc(slices.Clone(left), func(rel string) bool { return rel == got.rel })
 				waiting = append(waiting, got.more...)
-				continue
 			case <-ctx.Done():
-			case <-patience.C:
+			case <-time.After(mountPatience / mountSteps):
+				waited++
 			}
-			break
 		}
-		patience.Stop()
 		for _, rel := range left {
 			o.stuck = append(o.stuck, rel)
 			o.step.warn("%s does not answer and is left alone — continuing", o.path(rel))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 )
 
 // Options says what to make ready, for [Prepare] and [Repair]. Home, Logs, User, Agent and Env are required; the zero value
@@ -30,6 +31,7 @@ type Options struct {
 	Budget      time.Duration // what all may take together; 0: 30 s
 
 	Full      bool          // Repair looks through all of the agent's directories, see [Report]
+	Only      []string      // named profiles whose homes Repair keeps to; nil: it doesn't
 	MaxInodes int64         // what Repair may look at; 0: 2,000,000
 	MaxTime   time.Duration // what Repair may take; 0: 30 min
 }
@@ -224,7 +226,7 @@ func runPhase(ctx context.Context, o Options, ph phase, budget time.Duration) (s
 	defer cancel()
 	s := &step{say: o.Say, env: map[string]string{}}
 	done := make(chan error, 1)
-	go func() { done <- ph.run(ctx, s) }()
+	guard.Go("a step of the boot", func() { done <- ph.run(ctx, s) })
 	select {
 	case err = <-done:
 	case <-ctx.Done():

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 )
 
 // Progress is how far [Repair] has come.
@@ -85,7 +86,7 @@ var (
 
 // Repair gives the agent's user all that is in its directories, where it isn't already: cron, profiles and pairing, and with
 // o.Full everything else that is the agent's beneath the data directory (contract, section 2.1, steps 5 and 6). It is to be
-// called after the gateways are up; it takes as long as there are files, reads and writes only when nobody else wants the
+// called after the gateways are up, and with o.Only for profiles that came later; it takes as long as there are files, reads and writes only when nobody else wants the
 // disk (ioprio_set(2)) and pauses after every few hundred files. Nothing is opened but directories.
 //
 // No link is followed and no mount entered, except that profiles, cron and pairing may be mounts themselves. Device nodes
@@ -109,11 +110,9 @@ func Repair(ctx context.Context, o Options, progress func(Progress)) Result {
 	r := &repair{Options: o, progress: progress, walk: fsutil.OwnWalk{To: o.owner()}, start: time.Now()}
 	done := make(chan struct{})
 	go func() {
-		// Never unlocked: the thread, whose priority is for this work alone, ends with the goroutine.
-		runtime.LockOSThread()
-		idle()
 		defer close(done)
-		r.run(ctx)
+		defer guard.Catch("repairing owners")
+		idly(func() { r.run(ctx) })
 	}()
 	select {
 	case <-done:
@@ -132,10 +131,23 @@ func Repair(ctx context.Context, o Options, progress func(Progress)) Result {
 	return result
 }
 
-// idle gives the calling thread what the disk has left over. Where that isn't possible the pauses must do.
-func idle() {
+// idly runs work on a thread that gets what the disk has left over. Where that isn't possible the pauses must do. The thread is
+// given back: a new one can't be had when a service has used up what the container may have.
+func idly(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
-	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle<<classShift)
+	runtime.LockOSThread()
+	old, _, failed := unix.Syscall(unix.SYS_IOPRIO_GET, whoProcess, 0, 0)
+	if failed == 0 {
+		_, _, failed = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle<<classShift)
+	}
+	work()
+	if failed == 0 {
+		_, _, failed = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, old)
+		if failed != 0 {
+			return // the runtime ends a thread whose goroutine has not unlocked it
+		}
+	}
+	runtime.UnlockOSThread()
 }
 
 // repair is one run. The goroutine of the walk writes walk and the fields below mu; the others read copies under mu.
@@ -162,14 +174,18 @@ func (r *repair) run(ctx context.Context) {
 	r.batch = time.Now()
 	r.walk.Between = func() error { return r.between(ctx) }
 	r.walk.Found = r.found
+	if r.Only != nil {
+		r.only(d)
+		return
+	}
 	for _, rel := range alwaysDirs {
-		if !r.tree(d, rel, true) {
+		if !r.tree(d, rel, rel, true) {
 			return
 		}
 	}
 	if r.Full {
 		for _, rel := range targetedDirs {
-			if !r.tree(d, rel, false) {
+			if !r.tree(d, rel, rel, false) {
 				return
 			}
 		}
@@ -178,10 +194,26 @@ func (r *repair) run(ctx context.Context) {
 	r.end(nil)
 }
 
-// tree walks one of the directories and reports whether to go on.
-func (r *repair) tree(d *fsutil.Dir, rel string, crossTop bool) bool {
+// only walks the homes of the profiles that were asked for. One that is gone again, or is a link or a mount, is left alone.
+func (r *repair) only(d *fsutil.Dir) {
+	all, err := d.Sub(profilesName) // which may be a mount
+	if err != nil {
+		r.end(nil)
+		return
+	}
+	defer all.Close()
+	for _, name := range r.Only {
+		if !r.tree(all, name, profilesName+"/"+name, false) {
+			return
+		}
+	}
+	r.end(nil)
+}
+
+// tree walks a directory that has the given name for people, and reports whether to go on.
+func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) bool {
 	r.mu.Lock()
-	r.result.Directory = rel
+	r.result.Directory = name
 	r.mu.Unlock()
 	err := d.OwnTree(rel, crossTop, &r.walk)
 	switch {

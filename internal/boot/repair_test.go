@@ -56,6 +56,26 @@ func TestRepairOfManyFiles(t *testing.T) {
 	}
 }
 
+func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
+	asRoot(t)
+	home := volume(t)
+	for _, name := range []string{"coder", "writer", "other"} {
+		fill(t, home+"/profiles/"+name+"/work", 3)
+	}
+	must(t, os.Symlink(home+"/profiles/other", home+"/profiles/link"))
+	o, _ := options(t, home, nil)
+	o.Only = []string{"coder", "gone", "link", "writer"}
+	res := Repair(context.Background(), o, nil)
+	if res.Seen != 2*5 || res.Changed != 2*6 || res.Failed != 0 || res.Stopped != "" {
+		t.Errorf("result is %s", res)
+	}
+	for name, want := range map[string]int{"": 0, "coder": agentUID, "writer/work/0/2": agentUID, "other": 0, "other/work/0/2": 0, "link": 0} {
+		if got := uidOf(t, home+"/profiles/"+name); got != want {
+			t.Errorf("%q is uid %d's, want %d", name, got, want)
+		}
+	}
+}
+
 func TestRepairBudgets(t *testing.T) {
 	asRoot(t)
 	home := volume(t)

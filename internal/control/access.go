@@ -50,6 +50,7 @@ type access int
 const (
 	mayRead    access = iota // looks
 	mayControl               // changes something, or shows what is not status
+	mayReplace               // decides what program PID 1 is
 )
 
 // class is a sort of caller.
@@ -84,6 +85,9 @@ func (p policy) classOf(who peer) class {
 
 // check returns why who may not have access, or nil.
 func (p policy) check(who peer, need access) *client.Error {
+	if need == mayReplace && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
+		return refuse(client.KindNotAllowed, "uid %d may not replace hinit; root may", who.uid)
+	}
 	if p.classOf(who) != otherClass || need == mayRead && p.others {
 		return nil
 	}

@@ -42,7 +42,8 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		before, err := s.lookup(r.Context(), r.PathValue("name"))
+		begin := time.Now()
+		before, err := s.lookup(r, patience(wait, timeout))
 		if err != nil {
 			return reply{}, err
 		}
@@ -51,7 +52,7 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 		}
 		after := s.core.Snapshot().Find(before.Name)
 		if wait {
-			v, err := s.await(r.Context(), goalOf(do, before, after), timeout)
+			v, err := s.await(r.Context(), goalOf(do, before, after), timeout-time.Since(begin))
 			if err != nil {
 				return reply{}, err
 			}
@@ -64,17 +65,56 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 	}
 }
 
-// lookup resolves a name. One that is not known may be a profile that was made a moment ago, so the disk is asked before
-// the answer is no.
-func (s *Server) lookup(ctx context.Context, name string) (*supervisor.Service, error) {
+// bootTime is how long a command that does not wait for its effect waits for the boot, without which it can't be given.
+const bootTime = 5 * time.Second
+
+func patience(wait bool, timeout time.Duration) time.Duration {
+	if !wait {
+		return min(timeout, bootTime)
+	}
+	return timeout
+}
+
+// lookup resolves a name. One that is not known during the boot may be so after it. After that it may be a profile that was
+// made a moment ago, so the disk is asked before the answer is no.
+func (s *Server) lookup(r *request, patience time.Duration) (*supervisor.Service, error) {
+	name := r.PathValue("name")
 	v, unknown := resolve(s.core.Snapshot(), name)
 	if unknown == nil {
 		return v, nil
 	}
-	if err := s.core.Rescan(ctx); err != nil {
+	switch over, err := s.awaitBoot(r, patience); {
+	case err != nil:
+		return nil, err
+	case !over:
+		return nil, unknown // it is the boot that asks
+	}
+	if v, unknown = resolve(s.core.Snapshot(), name); unknown == nil {
+		return v, nil
+	}
+	if err := s.core.Find(r.Context(), name); err != nil {
 		return nil, unknown // what the disk would have said cannot be known; the name is unknown all the same
 	}
 	return resolve(s.core.Snapshot(), name)
+}
+
+// awaitBoot waits until the boot is over, so that all services are known. It returns false when that is not to be waited for.
+func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
+	core, boots := s.core.(Booter)
+	if !boots {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	switch err := core.AwaitBoot(ctx, int(r.who.pid)); {
+	case err == nil:
+		return true, nil
+	case r.Context().Err() != nil:
+		return false, ended(r.Context())
+	case ctx.Err() != nil:
+		return false, refuse(client.KindTimeout, "hinit is still booting after %s, and does not know all services yet; `hinit status` shows what it is at", patience)
+	}
+	return false, nil
 }
 
 func parseWait(body []byte, timeout time.Duration) (bool, time.Duration, error) {

@@ -15,12 +15,14 @@ type Core interface {
 	News() <-chan struct{}
 	History() *supervisor.Ring
 	Orphans() uint64
-	// Command records durably what is wanted of a service, then acts. verb is "start", "stop" or "restart", service is the
-	// name of a service that a snapshot held. When it returns nil, the snapshot shows the effect. The errors of
+	// Command records durably what is wanted of a service, and acts. verb is "start", "stop" or "restart", service is the
+	// name of a service that a snapshot held. When it returns nil, both are done and the snapshot shows the effect. The errors of
 	// [supervisor.Loop.Do] are understood; the text of any other is given to the client.
 	Command(ctx context.Context, verb, service string) error
 	// Rescan brings the services in step with the profiles on disk; the snapshot shows the result when it returns.
 	Rescan(ctx context.Context) error
+	// Find is Rescan for a service that no snapshot has, by its name or that of its profile: it may look for that one only.
+	Find(ctx context.Context, name string) error
 	// Reload reads the configuration again and says what changed.
 	Reload(ctx context.Context) ([]string, error)
 	// Config returns the effective configuration.
@@ -33,6 +35,12 @@ type Core interface {
 // event that means nothing; health asks it.
 type Pinger interface {
 	Ping(ctx context.Context) error
+}
+
+// Booter is a Core that does not know all services from the beginning. AwaitBoot returns nil once it does, or as much as it ever
+// will. Its error says why that can't be waited for: pid, the process that asks, is part of the boot itself, or ctx has ended.
+type Booter interface {
+	AwaitBoot(ctx context.Context, pid int) error
 }
 
 // Others says what users may do that are neither root, nor hinit's own, nor the agent's.

@@ -120,7 +120,8 @@ func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
 		{"-X POST /v1/services/x/start", 404, `{"error":{"kind":"unknown",`},
 		{"/v1/services/a%2Fb", 404, `{"error":{"kind":"unknown","message":"no such profile or service \"a/b\"`},
 		{"/v1/status?name=", 404, `{"error":{"kind":"unknown",`},
-		{"/v1/status?nmae=x", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"nmae\"; /v1/status takes name"}}`},
+		{"/v1/status?nmae=x", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"nmae\"; /v1/status takes name, as"}}`},
+		{"/v1/status?as=yaml", 400, `{"error":{"kind":"bad-request","message":"cannot answer as [\"yaml\"]; as takes table"}}`},
 		{"/v1/status?name=%zz", 400, `{"error":{"kind":"bad-request",`},
 		{"/v1/health?x=1", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"x\"; /v1/health takes none"}}`},
 		{"/v1/nothing", 404, `{"error":{"kind":"bad-request","message":"no such endpoint \"/v1/nothing\""}}`},
@@ -230,7 +231,7 @@ func TestManagement(t *testing.T) {
 
 func TestAProfileMadeJustNowIsFound(t *testing.T) {
 	core := newFakeCore()
-	core.rescan = func(f *fakeCore) error {
+	core.find = func(f *fakeCore, name string) error {
 		f.set(gateway("new", supervisor.Up))
 		return nil
 	}
@@ -245,12 +246,13 @@ func TestAProfileMadeJustNowIsFound(t *testing.T) {
 
 func TestWhoMayDoWhat(t *testing.T) {
 	needRoot(t)
-	reads := []string{"/v1/status", "/v1/services/coder", "/v1/events", "/v1/health"}
+	reads := []string{"/v1/status", "/v1/services/coder", "/v1/events", "/v1/health", "/v1/slots", "/v1/slots/wait?dir=/run/service/coder&until=u"}
 	controls := []string{
 		"-X POST /v1/services/coder/start", "-d {\"wait\":false} /v1/services/coder/stop",
 		"-d {\"wait\":false} /v1/services/coder/restart", "-X POST /v1/rescan", "-X POST /v1/reload", "/v1/config",
+		"-d {\"dir\":\"/run/service/coder\",\"flags\":\"u\"} /v1/slots/control", "-d {\"flags\":\"an\"} /v1/slots/scan",
 	}
-	if n := len(reads) + len(controls); n != len(routes()) {
+	if n := len(reads) + len(controls) + 1; n != len(routes()) { // and reexec, see handover_test.go
 		t.Fatalf("%d of %d routes are tried", n, len(routes()))
 	}
 	for _, tt := range []struct {
@@ -266,7 +268,9 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{OthersNone, 65534, false, false},
 		{"nonsense", 65534, false, false},
 	} {
-		s := serve(t, goldenCore(), Options{AgentUID: 10000, Others: tt.others})
+		core := goldenCore()
+		core.slots = map[string]client.Slot{"/run/service/coder": {Name: "coder", Up: true}}
+		s := serve(t, core, Options{AgentUID: 10000, Others: tt.others})
 		try := func(args string, may bool, verb string) {
 			code, body := s.curl(t, tt.uid, strings.Split(args, " ")...)
 			if may && (code < 200 || code > 299) {
@@ -283,7 +287,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		for _, args := range controls {
 			try(args, tt.mayWrite, "control hinit")
 		}
-		if asked := s.core.(*fakeCore).asked(); tt.mayWrite == (asked == "") {
+		if asked := core.asked(); tt.mayWrite == (asked == "") {
 			t.Errorf("others %s, uid %d: the core was asked %q", tt.others, tt.uid, asked)
 		}
 	}
@@ -321,15 +325,12 @@ func TestAPanicIsAnAnswerAndIsReported(t *testing.T) {
 
 func TestAFailedStartSaysWhatHappened(t *testing.T) {
 	core := newLoopCore(t)
-	core.procs.set(func() { core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"} })
+	core.procs.set(func() {
+		core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"}
+		core.procs.born = func(run uint64) { core.procs.die(run, 78, 0) } // at once, and not within the second that counts
+	})
 	s := serve(t, core, everyone)
 	core.add(t, "coder", supervisor.WantDown)
-	go func() {
-		for core.Snapshot().Find("gateway-coder").State != supervisor.Up && t.Context().Err() == nil {
-			<-time.After(time.Millisecond)
-		}
-		core.procs.end(core.Snapshot().Find("gateway-coder").Run, 78, 0)
-	}()
 	code, body := s.curl(t, -1, "-d", `{"wait":true,"timeout_ms":20000}`, "/v1/services/coder/start")
 	want := `{"error":{"kind":"failed","message":"gateway-coder is parked: exited with code 78 (config); ` +
 		`last lines: \"reading config.yaml\", \"error: model: \\\"\\\" is not a model\""}}` + "\n"
@@ -339,5 +340,18 @@ func TestAFailedStartSaysWhatHappened(t *testing.T) {
 	code, body = s.curl(t, -1, "-X", "POST", "/v1/services/gateway-coder/stop")
 	if code != 200 || !strings.Contains(body, `"state":"down","want":"down","pid":0`) {
 		t.Errorf("stop: %d %s", code, body)
+	}
+}
+
+func TestStatusComesAsATableToo(t *testing.T) {
+	s := serve(t, goldenCore(), everyone)
+	code, body := s.curl(t, -1, "-i", "/v1/status?as=table")
+	if code != 200 || !strings.Contains(body, "Content-Type: text/plain") || !strings.Contains(body, "\nNAME ") {
+		t.Errorf("%d %s", code, body)
+	}
+	for name, down := range map[string]string{"coder": "Hinit-Down: 0\r\n", "dashboard": "Hinit-Down: 1\r\n"} {
+		if _, body := s.curl(t, -1, "-i", "/v1/status?as=table&name="+name); !strings.Contains(body, down) {
+			t.Errorf("%s: want %q in %s", name, down, body)
+		}
 	}
 }

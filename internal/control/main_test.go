@@ -57,14 +57,19 @@ type fakeCore struct {
 	deeds
 	info   client.Init
 	config []client.ConfigEntry
+
+	slots   map[string]client.Slot // by directory; nil for one that does not answer as s6
+	watched bool                   // a look at a slot counts as a command
 }
 
 // deeds is what a fakeCore does when it is asked to.
 type deeds struct {
 	effect func(verb, service string) error // of a command
 	rescan func(*fakeCore) error
+	find   func(*fakeCore, string) error
 	reload func() ([]string, error)
 	ping   func(context.Context) error
+	boot   func(ctx context.Context, pid int) error
 }
 
 func (f *fakeCore) does() deeds {
@@ -79,8 +84,10 @@ func newFakeCore(services ...*supervisor.Service) *fakeCore {
 		deeds: deeds{
 			effect: func(string, string) error { return nil },
 			rescan: func(*fakeCore) error { return nil },
+			find:   func(*fakeCore, string) error { return nil },
 			reload: func() ([]string, error) { return nil, nil },
 			ping:   func(context.Context) error { return nil },
+			boot:   func(context.Context, int) error { return nil },
 		},
 	}
 }
@@ -113,6 +120,8 @@ func (f *fakeCore) Command(_ context.Context, verb, service string) error {
 	return f.does().effect(verb, service)
 }
 
+func (f *fakeCore) AwaitBoot(ctx context.Context, pid int) error { return f.does().boot(ctx, pid) }
+
 // change changes what the core does while it serves.
 func (f *fakeCore) change(c func()) {
 	f.mu.Lock()
@@ -126,13 +135,14 @@ func (f *fakeCore) asked() string {
 	return strings.Join(f.commands, ", ")
 }
 
-func (f *fakeCore) History() *supervisor.Ring                { return &f.ring }
-func (f *fakeCore) Orphans() uint64                          { return 7 }
-func (f *fakeCore) Rescan(context.Context) error             { return f.does().rescan(f) }
-func (f *fakeCore) Reload(context.Context) ([]string, error) { return f.does().reload() }
-func (f *fakeCore) Config() []client.ConfigEntry             { return f.config }
-func (f *fakeCore) Init() client.Init                        { return f.info }
-func (f *fakeCore) Ping(ctx context.Context) error           { return f.does().ping(ctx) }
+func (f *fakeCore) History() *supervisor.Ring                 { return &f.ring }
+func (f *fakeCore) Orphans() uint64                           { return 7 }
+func (f *fakeCore) Rescan(context.Context) error              { return f.does().rescan(f) }
+func (f *fakeCore) Find(_ context.Context, name string) error { return f.does().find(f, name) }
+func (f *fakeCore) Reload(context.Context) ([]string, error)  { return f.does().reload() }
+func (f *fakeCore) Config() []client.ConfigEntry              { return f.config }
+func (f *fakeCore) Init() client.Init                         { return f.info }
+func (f *fakeCore) Ping(ctx context.Context) error            { return f.does().ping(ctx) }
 
 // gateway is a service in a state.
 func gateway(profile string, state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
@@ -168,6 +178,7 @@ func (c *loopCore) Command(ctx context.Context, verb, service string) error {
 }
 
 func (c *loopCore) Rescan(context.Context) error             { return nil }
+func (c *loopCore) Find(context.Context, string) error       { return nil }
 func (c *loopCore) Reload(context.Context) ([]string, error) { return nil, nil }
 func (c *loopCore) Config() []client.ConfigEntry             { return nil }
 func (c *loopCore) Init() client.Init                        { return client.Init{} }
@@ -219,8 +230,9 @@ type fakeProcs struct {
 	pid     int
 	live    map[uint64]int
 	ended   []proc.Exit
-	obey    bool  // a stop signal ends the process
-	fail    error // of a spawn
+	obey    bool             // a stop signal ends the process
+	fail    error            // of a spawn
+	born    func(run uint64) // called at the end of each spawn, with the lock held
 	tail    []string
 	tails   sync.WaitGroup
 	sigchld chan os.Signal
@@ -239,8 +251,12 @@ func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 		return 0, f.fail
 	}
 	f.pid++
-	f.live[spec.ID] = f.pid
-	return f.pid, nil
+	pid := f.pid
+	f.live[spec.ID] = pid
+	if f.born != nil {
+		f.born(spec.ID)
+	}
+	return pid, nil
 }
 
 // end ends the process of a run.
@@ -265,6 +281,8 @@ func (f *fakeProcs) Signal(run uint64, signal int) error {
 	})
 	return nil
 }
+
+func (f *fakeProcs) SignalGroup(run uint64, signal int) error { return f.Signal(run, signal) }
 
 func (f *fakeProcs) SignalTree(run uint64, signal int) int {
 	f.mu.Lock()
@@ -297,7 +315,13 @@ func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil
 // Tail answers a little later, as reading a log does.
 func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	f.tails.Go(func() {
-		<-time.After(10 * time.Millisecond)
+		f.mu.Lock()
+		at := time.After(10 * time.Millisecond)
+		if f.born != nil {
+			at = time.After(0) // nobody is to wait for it
+		}
+		f.mu.Unlock()
+		<-at
 		f.mu.Lock()
 		tail := f.tail
 		f.mu.Unlock()
@@ -336,7 +360,7 @@ func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
 	}
 	go func() { s.ended <- s.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), longest)
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
 			t.Errorf("Close: %v", err)
@@ -360,7 +384,7 @@ func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {
 		}
 		t.Skip("needs curl")
 	}
-	args = append([]string{"-sS", "--max-time", "20", "-w", "\n%{http_code}", "--unix-socket", s.socket}, args...)
+	args = append([]string{"-sS", "--max-time", "40", "-w", "\n%{http_code}", "--unix-socket", s.socket}, args...)
 	args[len(args)-1] = "http://hinit" + args[len(args)-1]
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	if uid >= 0 {
@@ -390,10 +414,13 @@ func needRoot(t *testing.T) {
 	t.Skip("needs root")
 }
 
+// longest is how long a test waits for what has to come. It costs nothing when all is well.
+const longest = 40 * time.Second
+
 // until polls a condition.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !cond(); {
+	for end := time.Now().Add(longest); !cond(); {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}

@@ -2,14 +2,21 @@ package control
 
 import (
 	"net/http"
+	"time"
 
 	"hinit/client"
 )
 
 // What is asked of hinit as a whole.
 
+// rescanTime is how long a look at the profiles waits for the boot, which looks at them anyway.
+const rescanTime = 30 * time.Second
+
 func postRescan(s *Server, r *request) (reply, error) {
 	if err := bare(r); err != nil {
+		return reply{}, err
+	}
+	if _, err := s.awaitBoot(r, rescanTime); err != nil {
 		return reply{}, err
 	}
 	if err := s.core.Rescan(r.Context()); err != nil {

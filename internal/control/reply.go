@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -29,11 +30,11 @@ func httpStatus(kind client.Kind) int {
 		return http.StatusForbidden
 	case client.KindBadRequest:
 		return http.StatusBadRequest
-	case client.KindStopping, client.KindBusy:
+	case client.KindStopping, client.KindBusy, client.KindReplaced:
 		return http.StatusServiceUnavailable
 	case client.KindTimeout:
 		return http.StatusGatewayTimeout
-	case client.KindFailed:
+	case client.KindFailed, client.KindPermanent:
 		return http.StatusConflict
 	case client.KindInternal, client.KindUnreachable:
 	}
@@ -51,8 +52,8 @@ func explain(ctx context.Context, err error) *client.Error {
 		kind = client.KindUnknown
 	case errors.Is(err, supervisor.ErrStopping):
 		kind = client.KindStopping
-	case errors.Is(context.Cause(ctx), errClosing):
-		return &client.Error{Kind: client.KindStopping, Message: errClosing.Error()}
+	case closed(ctx) != nil:
+		return closed(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
 		kind = client.KindTimeout
 	}
@@ -62,6 +63,7 @@ func explain(ctx context.Context, err error) *client.Error {
 // reply is the answer of a handler: a body, or a stream that writes its own.
 type reply struct {
 	status int
+	header http.Header // besides what follows from the body, which is JSON unless this says otherwise
 	body   []byte
 	stream func(w http.ResponseWriter)
 }
@@ -95,6 +97,7 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 	h := w.Header()
 	if out.body != nil {
 		h.Set("Content-Type", "application/json")
+		maps.Copy(h, out.header)
 		h.Set("Content-Length", strconv.Itoa(len(out.body)))
 	}
 	if out.status >= http.StatusBadRequest {

@@ -26,7 +26,12 @@ func routes() []route {
 		{"GET /v1/events", mayRead, getEvents},
 		{"POST /v1/rescan", mayControl, postRescan},
 		{"POST /v1/reload", mayControl, postReload},
+		{"POST /v1/reexec", mayReplace, postReexec},
 		{"GET /v1/config", mayControl, getConfig}, // not status: it tells where things are and what they are set to
 		{"GET /v1/health", mayRead, getHealth},
+		{"GET /v1/slots", mayRead, getSlots},
+		{"GET /v1/slots/wait", mayRead, getSlotWait},
+		{"POST /v1/slots/control", mayControl, postSlotControl},
+		{"POST /v1/slots/scan", mayControl, postSlotScan},
 	}
 }

@@ -25,8 +25,19 @@ const (
 	maxBody    = 64 << 10
 )
 
-// errClosing is the cause of the end of a request that Close ended.
-var errClosing = errors.New("hinit is ending")
+// errClosing and errReplaced are the causes of the end of a request that Close or Leave ended.
+var (
+	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
+	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
+)
+
+// closed returns why the server has ended a request, nil when it has not.
+func closed(ctx context.Context) *client.Error {
+	if err, is := context.Cause(ctx).(*client.Error); is { //nolint:errorlint // nobody wraps it
+		return err
+	}
+	return nil
+}
 
 // Server answers the control API. Make it with New.
 type Server struct {
@@ -42,7 +53,7 @@ type Server struct {
 	cancel   context.CancelCauseFunc
 
 	mu       sync.Mutex
-	closing  bool
+	closing  *client.Error // why no request may begin; nil while they may
 	handlers sync.WaitGroup
 }
 
@@ -88,11 +99,16 @@ func (s *Server) Serve(l net.Listener) error {
 // Close stops listening, ends streams and waiting requests with an answer, and returns when no request is being worked on
 // any more. Clients that do not take their answer in are cut off after half a second. If ctx ends before all is done, it
 // cuts all connections and returns an error. It may be called once.
-func (s *Server) Close(ctx context.Context) error {
+func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
+
+// Leave is Close for a server whose socket another image of this process will answer: clients are told to ask again.
+func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
+
+func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.mu.Lock()
-	s.closing = true
+	s.closing = why
 	s.mu.Unlock()
-	s.cancel(errClosing)
+	s.cancel(why)
 	idle := make(chan struct{})
 	go func() {
 		s.handlers.Wait()
@@ -118,14 +134,14 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 }
 
-// enter says whether a request may still begin.
-func (s *Server) enter() bool {
+// enter says why a request may not begin any more, or nil.
+func (s *Server) enter() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closing {
+	if s.closing == nil {
 		s.handlers.Add(1)
 	}
-	return !s.closing
+	return s.closing
 }
 
 // serve is what every request goes through.
@@ -133,8 +149,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 { // a client that announces a body and does not send it costs a few seconds, whatever we answer
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // a real connection has deadlines
 	}
-	if !s.enter() {
-		s.send(w, failure(refuse(client.KindStopping, "%v", errClosing)))
+	if err := s.enter(); err != nil {
+		if err.Kind == client.KindReplaced { // nothing was looked at, so any request may be made again
+			err = refuse(client.KindBusy, "%s", err.Message)
+		}
+		s.send(w, failure(err))
 		return
 	}
 	defer s.handlers.Done()

@@ -1,44 +1,74 @@
 package control
 
 import (
+	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
-// getStatus answers with hinit and all services but the CMD, or with those that are named, each once, in that order.
+// getStatus answers with hinit and all services but the CMD, or with those that are named, each once, in that order; as JSON
+// or as a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "name")
+	query, err := queryOf(r, "name", "as")
 	if err != nil {
 		return reply{}, err
 	}
+	st, err := s.status(query["name"], r.who)
+	if err != nil {
+		return reply{}, err
+	}
+	switch as := query["as"]; {
+	case len(as) == 0:
+		return done(st)
+	case len(as) == 1 && as[0] == client.AsTable:
+		return table(st), nil
+	}
+	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
+}
+
+// table is the status for people.
+func table(st client.Status) reply {
+	down := 0
+	for i := range st.Services {
+		if st.Services[i].State != string(supervisor.Up) {
+			down++
+		}
+	}
+	header := http.Header{"Content-Type": {"text/plain; charset=utf-8"}, client.DownHeader: {strconv.Itoa(down)}}
+	return reply{status: http.StatusOK, header: header, body: show.Status(st)}
+}
+
+func (s *Server) status(names []string, who peer) (client.Status, error) {
 	snap := s.core.Snapshot()
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
-	names := query["name"]
 	if len(names) == 0 {
+		out.Services = make([]client.Service, 0, len(snap.Services))
 		for _, v := range snap.Services {
 			if v.Kind != supervisor.KindCmd {
-				out.Services = append(out.Services, s.view(v, r.who))
+				out.Services = append(out.Services, s.view(v, who))
 			}
 		}
-		return done(out)
+		return out, nil
 	}
 	var seen []*supervisor.Service
 	for _, name := range names {
 		v, err := resolve(snap, name)
 		if err != nil {
-			return reply{}, err
+			return client.Status{}, err
 		}
 		if !slices.Contains(seen, v) {
 			seen = append(seen, v)
-			out.Services = append(out.Services, s.view(v, r.who))
+			out.Services = append(out.Services, s.view(v, who))
 		}
 	}
-	return done(out)
+	return out, nil
 }
 
 func getService(s *Server, r *request) (reply, error) {
@@ -105,7 +135,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		Name: v.Name, Profile: v.Profile, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Log: v.Log, Reason: v.Reason, MemoryBytes: residentMemory(v.PID), Command: list(v.Command),
-		Needs: list(v.Needs), Run: v.Run,
+		Needs: list(v.Needs), Run: v.Run, Paused: v.Paused,
 	}
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))

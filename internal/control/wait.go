@@ -2,7 +2,7 @@ package control
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -27,6 +27,9 @@ type goal struct {
 	after   uint64              // only a later run counts
 }
 
+// ending are the states in which a run comes to its end.
+var ending = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
+
 // goalOf chooses the goal of a command, from the service before and right after the supervisor took it in.
 func goalOf(do verb, before, after *supervisor.Service) goal {
 	g := goal{verb: do, service: before}
@@ -35,7 +38,7 @@ func goalOf(do verb, before, after *supervisor.Service) goal {
 	}
 	g.after = before.Run
 	// Still ending: the run that ends may be one that began after the first look.
-	if after != nil && (after.State == supervisor.Stopping || after.State == supervisor.Killing) {
+	if after != nil && slices.Contains(ending, after.State) {
 		g.after = after.Run
 	}
 	return g
@@ -81,7 +84,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{reached: !now.Before(held), again: held}
 	case supervisor.Backoff, supervisor.Parked, supervisor.Failed:
 		return verdict{died: true}
-	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Stopping, supervisor.Killing:
+	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Stopping, supervisor.Killing,
+		supervisor.Finishing:
 	}
 	return verdict{}
 }
@@ -90,7 +94,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 // down, that makes a task: it is wanted up for one run only.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
-	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && (old == nil || old.Run < x.Run)
+	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
+		(old == nil || old.Run < x.Run)
 }
 
 // await returns the service once the goal is reached. It blocks until then, or until it cannot be reached any more, the
@@ -133,8 +138,8 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 
 // ended says why a request is over before its time.
 func ended(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), errClosing) {
-		return refuse(client.KindStopping, "%v", errClosing)
+	if err := closed(ctx); err != nil {
+		return err
 	}
 	return context.Cause(ctx) // the client went away; nobody reads this
 }

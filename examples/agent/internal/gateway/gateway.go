@@ -56,8 +56,7 @@ func Run(config Config) int {
 	if late := g.Knobs.LateHandlers; late > 0 {
 		<-time.After(late)
 	}
-	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
-	defer signal.Stop(g.signals)
+	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1) // to the end: a late one must not take the exit code's place
 	g.self = record.Self()
 
 	if err := os.MkdirAll(g.Home.Dir, 0o755); err != nil {

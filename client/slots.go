@@ -1,0 +1,104 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Slot is a service as the tools of s6 see it: one directory of the scan directory. Times are exact, unlike those of
+// [Service].
+type Slot struct {
+	Name       string    `json:"name"`        // of the service behind it: gateway-coder, dashboard, foo, foo/log
+	Dir        string    `json:"dir"`         // its service directory, an absolute path
+	Up         bool      `json:"up"`          // its main process is alive; a running finish program counts as down
+	WantUp     bool      `json:"want_up"`     //
+	NormallyUp bool      `json:"normally_up"` // it starts by itself: its directory has no down file
+	Ready      bool      `json:"ready"`       // it is up and has said so
+	Paused     bool      `json:"paused"`      // by a command, not by a signal from elsewhere
+	Finishing  bool      `json:"finishing"`   // it is down, and its finish program or what it left behind is not yet
+	Started    bool      `json:"started"`     // its run program was started at least once
+	Notifies   bool      `json:"notifies"`    // it tells when it is ready
+	Permanent  bool      `json:"permanent"`   // it will not come up by itself any more: its finish program said so, or it is parked or failed
+	Run        uint64    `json:"run"`         // number of its current or last run, 0 before the first
+	PID        int       `json:"pid"`         // 0 when it is not up
+	PGID       int       `json:"pgid"`        // 0 when it is not up
+	ExitCode   int       `json:"exitcode"`    // of its last run, -1 when there is none or a signal ended it
+	Signal     int       `json:"signal"`      // that ended its last run, 0 when none did
+	Since      time.Time `json:"since"`       // of the last change between up and down
+	ReadySince time.Time `json:"ready_since"` // since it is ready, or while it is down since nothing of it runs; zero when neither is the case
+}
+
+// SlotsReply is the answer to a question for slots.
+type SlotsReply struct {
+	Slots []Slot `json:"slots"`
+}
+
+// SlotControl is the body of a command to a slot.
+type SlotControl struct {
+	Dir   string `json:"dir"`
+	Flags string `json:"flags"` // the letters of s6-svc, without the dash
+}
+
+// SlotScan is the body of a command to the scanner.
+type SlotScan struct {
+	Flags string `json:"flags"` // the letters of s6-svscanctl, without the dash
+}
+
+// Slots returns all slots, in the order of their names. A hinit without the personality of s6 has none.
+func (c *Client) Slots(ctx context.Context) ([]Slot, error) {
+	var r SlotsReply
+	err := c.ask(ctx, question{doing: "list the slots", method: http.MethodGet, path: "/v1/slots"}, &r)
+	return r.Slots, err
+}
+
+// Slot returns the slot whose service directory is dir, an absolute path; that of a logger ends in /log. The error is
+// ErrUnknown when hinit supervises no such directory.
+func (c *Client) Slot(ctx context.Context, dir string) (Slot, error) {
+	q := question{doing: fmt.Sprintf("get the state of %q", dir), method: http.MethodGet, path: "/v1/slots", query: url.Values{"dir": {dir}}}
+	return c.oneSlot(ctx, q)
+}
+
+// SlotControl gives a slot the commands of s6-svc that flags name ("du"), one after the other. It returns when hinit has
+// taken them in, not when their effect is there. A letter that is none is ErrBadRequest, and nothing is done then.
+func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
+	q := question{doing: fmt.Sprintf("control %q", dir), method: http.MethodPost, path: "/v1/slots/control", body: SlotControl{dir, flags}}
+	return c.ask(ctx, q, nil)
+}
+
+// SlotWait returns when the slot is in a state, which until names as the options of s6-svwait do: u up, U up and ready,
+// d down, D down and nothing of it running, r in a new run, R in a new run and ready. A slot that is there already is
+// returned at once. Behind d, D, r and R the number of a run may follow ("r12"), the one that [Slot.Run] was before a
+// command was given: then a slot that has left that run by the time of this call is not missed.
+//
+// The error has the kind permanent when the slot will not get there by itself. There is no time limit but that of ctx.
+func (c *Client) SlotWait(ctx context.Context, dir, until string) (Slot, error) {
+	q := question{
+		doing: fmt.Sprintf("wait for %q", dir), method: http.MethodGet, path: "/v1/slots/wait",
+		query: url.Values{"dir": {dir}, "until": {until}}, limit: slotWaitTime,
+	}
+	return c.oneSlot(ctx, q)
+}
+
+// slotWaitTime is longer than anybody waits.
+const slotWaitTime = 100 * 365 * 24 * time.Hour
+
+// SlotScan gives the scanner the commands of s6-svscanctl that flags name ("an"), one after the other. When it returns,
+// a scan is complete: what was found is supervised, what is gone is told to end.
+func (c *Client) SlotScan(ctx context.Context, flags string) error {
+	q := question{doing: "scan the service directories", method: http.MethodPost, path: "/v1/slots/scan", body: SlotScan{flags}}
+	return c.ask(ctx, q, nil)
+}
+
+func (c *Client) oneSlot(ctx context.Context, q question) (Slot, error) {
+	var r SlotsReply
+	if err := c.ask(ctx, q, &r); err != nil {
+		return Slot{}, err
+	}
+	if len(r.Slots) != 1 {
+		return Slot{}, explain(ctx, q, &Error{Kind: KindInternal, Message: fmt.Sprintf("hinit answers with %d slots", len(r.Slots))})
+	}
+	return r.Slots[0], nil
+}

@@ -1,0 +1,408 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/account"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/control"
+	"hinit/internal/guard"
+	"hinit/internal/handover"
+	"hinit/internal/proc"
+	"hinit/internal/version"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+const (
+	// handoverFormat changes when a successor could misunderstand what it is told; new keys don't change it.
+	handoverFormat = 2
+	// selfImage is the program of this process, also when its file has been replaced or removed.
+	selfImage = "/proc/self/exe"
+	// freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.
+	freezeTime = time.Second
+	// leaveTime is how long requests under way may take to get an answer.
+	leaveTime = time.Second
+	// lastBudget is the time to stop for an image that does not know the configured one.
+	lastBudget = 8 * time.Second
+)
+
+// images is what a container knows of the images it was and will be.
+type images struct {
+	number int
+	exe    string      // file that the container's program is
+	faults []time.Time // that made it re-execute itself, of the last minute
+
+	settled atomic.Bool // the boot is over: there is something to hand over
+	busy    atomic.Bool // a replacement is under way
+	broken  atomic.Bool // a fault is being dealt with
+	failed  atomic.Bool // the container ends because of faults
+
+	reporting sync.Mutex // held while something is reported, and while the images change
+	reported  uint64     // the last record that was
+
+	mu      sync.Mutex
+	refused string // why the last replacement that was asked for did not come about
+}
+
+func firstImage() *images {
+	exe, _ := os.Readlink(selfImage) // without /proc there is no successor either
+	return &images{number: 1, exe: strings.TrimSuffix(exe, " (deleted)")}
+}
+
+// settle says that the boot is over.
+func (im *images) settle() { im.settled.Store(true) }
+
+func (im *images) refuse(reason string) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.refused = reason
+}
+
+func (im *images) refusal() string {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	return im.refused
+}
+
+// legacy is what an image leaves to the next one.
+type legacy struct {
+	Format     int
+	Number     int
+	Exe        string
+	Comm       string
+	Cause      string // why the images change, for people
+	Faults     []time.Time
+	Started    time.Time
+	ConfigPath string
+	Config     []byte
+	User       account.User
+	Known      bool
+	Route      boot.Route
+	Env        []string
+	Home       string
+	Full       bool
+	Alone      bool
+	Warnings   []string
+	Phases     []client.BootStep
+	Repair     *client.Repair
+	Inputs     map[string]profiles.Hash
+	Present    map[string]bool
+	Marked     map[string]bool
+	Interrupt  time.Time
+	Reported   uint64
+	Claim      int // descriptor, -1 for none
+	Control    *control.Socket
+
+	Procs, Loop, Logs, Intents json.RawMessage
+	S6                         json.RawMessage // nil where hinit does not answer as s6
+}
+
+// Reexec implements control.Replacer.
+func (a core) Reexec(_ context.Context, binary string) (int, error) {
+	c := a.c
+	if binary == "" {
+		binary = c.images.exe
+	}
+	switch {
+	case c.loop.Snapshot().Stopping:
+		return 0, supervisor.ErrStopping
+	case !c.images.settled.Load():
+		return 0, errors.New("the boot is not done yet; try again")
+	}
+	if err := checkImage(binary); err != nil {
+		return 0, err
+	}
+	if !c.images.busy.CompareAndSwap(false, true) {
+		return 0, errors.New("hinit is being re-executed already")
+	}
+	if !c.reloads.TryLock() {
+		c.images.busy.Store(false)
+		return 0, errors.New("a reload is under way; try again")
+	}
+	c.images.refuse("")
+	guard.Go("re-executing", func() {
+		defer c.reloads.Unlock()
+		defer c.images.busy.Store(false)
+		cause := fmt.Sprintf("asked to (from %s)", version.Get())
+		err := c.replace(binary, cause)
+		c.images.refuse(err.Error())
+		c.say("[hinit] cannot become another image: %v; everything goes on as it was", err)
+	})
+	return c.images.number, nil
+}
+
+// replace becomes another image. It returns only with an error, and everything is as it was then.
+func (c *container) replace(path, cause string) error {
+	socket := c.leaveControl()
+	release, err := c.holdS6()
+	if err == nil {
+		if asked := c.loop.Yield(context.Background(), func() { err = c.become(path, cause, socket, false) }); asked != nil {
+			err = asked
+		}
+		release()
+	}
+	c.rejoinControl(socket)
+	return err
+}
+
+// leaveControl takes the control socket out of the server and ends what the server is at. It returns nil when there is none.
+func (c *container) leaveControl() *control.Socket {
+	socket := c.detachControl()
+	c.mu.Lock()
+	server := c.server
+	c.mu.Unlock()
+	if socket != nil && server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+		defer cancel()
+		_ = server.Leave(ctx) // who does not take an answer does without
+	}
+	return socket
+}
+
+func (c *container) detachControl() *control.Socket {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.listener == nil {
+		return c.waiting
+	}
+	socket, err := control.Detach(c.listener)
+	if err != nil {
+		return nil
+	}
+	return &socket
+}
+
+// rejoinControl serves again after leaveControl.
+func (c *container) rejoinControl(socket *control.Socket) {
+	if socket == nil {
+		return
+	}
+	l, err := control.Attach(*socket)
+	if err != nil {
+		c.warn("the control socket is gone: %v", err)
+		return
+	}
+	c.serve(l)
+}
+
+// become is called in the supervisor's loop. It returns only with an error, and the logs go on then. After a fault it makes
+// do with what can be handed over.
+func (c *container) become(path, cause string, socket *control.Socket, fault bool) error {
+	c.images.reporting.Lock()
+	defer c.images.reporting.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), freezeTime)
+	defer cancel()
+	defer c.logs.set.Thaw()
+	if err := c.logs.set.Freeze(ctx); err != nil && !fault {
+		return err
+	}
+	state, keep, err := c.export(cause, socket)
+	if err != nil {
+		return err
+	}
+	var late []syscall.Signal
+	im := handover.Image{
+		Path: path, Argv: os.Args, Env: os.Environ(), Keep: keep, State: state,
+		Late: func() []syscall.Signal {
+			late = c.signals.late()
+			return late
+		},
+	}
+	for _, s := range append(meaningful(), unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN) {
+		im.Signals = append(im.Signals, s.(syscall.Signal)) //nolint:forcetypeassert // that is what they are
+	}
+	err = im.Replace()
+	c.signals.again(late)
+	return err
+}
+
+// late takes the signals that have come and were not acted upon.
+func (s signals) late() []syscall.Signal {
+	idle := make(chan os.Signal, 1)
+	signal.Notify(idle, meaningful()...)
+	signal.Stop(idle) // returns when no signal is on its way to a channel any more
+	var late []syscall.Signal
+	for {
+		select {
+		case sig := <-s.orders:
+			if n, is := sig.(syscall.Signal); is {
+				late = append(late, n)
+			}
+		default:
+			return late
+		}
+	}
+}
+
+// again puts signals back.
+func (s signals) again(late []syscall.Signal) {
+	for _, sig := range late {
+		select {
+		case s.orders <- sig:
+		default: // so many others have come since
+		}
+	}
+}
+
+// export collects what the next image needs, and the descriptors it needs open. It is called in the supervisor's loop.
+func (c *container) export(cause string, socket *control.Socket) (json.RawMessage, []int, error) {
+	codec := handover.NewCodec()
+	cfg := c.cfg.Load()
+	old := legacy{
+		Format: handoverFormat, Number: c.images.number, Exe: c.images.exe, Comm: comm(), Cause: cause, Faults: c.images.faults,
+		Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.user, Known: c.agent.known,
+		Route: c.route, Env: *c.env.Load(), Home: c.home, Full: c.full, Alone: c.alone,
+		Interrupt: c.orders.interrupt, Reported: c.images.reported, Claim: -1, Control: socket,
+	}
+	c.mu.Lock()
+	old.Warnings, old.Phases, old.Repair = c.warnings, c.phases, c.cloneRepair()
+	c.mu.Unlock()
+	c.keeper.mu.Lock()
+	defer c.keeper.mu.Unlock()
+	old.Inputs, old.Present, old.Marked = c.keeper.inputs, c.keeper.present, c.keeper.marked
+	var errs [5]error
+	var keep, more []int
+	old.Procs, errs[0] = c.procs.Export(codec)
+	old.Loop, more, errs[1] = c.loop.Export(codec)
+	old.Logs, keep, errs[2] = c.logs.set.Export(codec)
+	keep = append(keep, more...)
+	old.Intents, errs[3] = c.intents.Export(codec)
+	if scanner := c.s6.Load(); scanner != nil {
+		old.S6, more, errs[4] = scanner.Export(codec)
+		keep = append(keep, more...)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, nil, fmt.Errorf("cannot hand over: %w", err)
+	}
+	if socket != nil {
+		keep = append(keep, socket.FD)
+	}
+	if c.claimed != nil {
+		if raw, err := c.claimed.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { old.Claim = int(fd) })
+			keep = append(keep, old.Claim)
+		}
+	}
+	state, err := codec.Encode(&old)
+	return state, keep, err
+}
+
+func comm() string {
+	name, _ := os.ReadFile("/proc/self/comm")
+	return strings.TrimSpace(string(name))
+}
+
+// successorMain is the init that goes on for another image of itself.
+func successorMain(args []string, sig signals, taken *handover.Taken, err error) int {
+	var c *container
+	if err == nil {
+		c, err = succeed(args, sig, taken)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "hinit: cannot go on for the image before this one: %v\n", err)
+		return lastStop(sig.children, lastBudget)
+	}
+	return c.life(c.goOn)
+}
+
+// succeed makes the container anew that another image had.
+func succeed(args []string, sig signals, taken *handover.Taken) (*container, error) {
+	codec := handover.NewCodec()
+	var old legacy
+	if err := codec.Decode(taken.State, &old); err != nil {
+		return nil, err
+	}
+	if old.Format != handoverFormat {
+		return nil, fmt.Errorf("it speaks format %d of the handover and this one %d", old.Format, handoverFormat)
+	}
+	_ = os.WriteFile("/proc/self/comm", []byte(old.Comm), 0) // else it would be that of the link it was executed by
+	if old.Config == nil {
+		old.Config = []byte{}
+	}
+	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, Env: os.LookupEnv})
+	if err != nil {
+		return nil, err
+	}
+	procs, err := proc.Resume(codec, old.Procs)
+	if err != nil {
+		return nil, err
+	}
+	c, err := assemble(cfg, newIdentity(old.User, old.Known), args, old.Route, sig, procs)
+	if err != nil {
+		return nil, err
+	}
+	c.images.number, c.images.exe, c.images.faults, c.images.reported = old.Number+1, old.Exe, old.Faults, old.Reported
+	c.images.settle()
+	close(c.booted)
+	c.started, c.home, c.full, c.alone = old.Started, old.Home, old.Full, old.Alone
+	c.warnings, c.phases, c.repair = old.Warnings, old.Phases, old.Repair
+	c.env.Store(&old.Env)
+	c.orders.interrupt = old.Interrupt
+	c.keeper.takeOver(&old)
+	if err := errors.Join(
+		c.logs.set.Import(codec, old.Logs),
+		c.loop.Import(codec, old.Loop, procs.Main),
+		c.intents.Import(codec, old.Intents),
+	); err != nil {
+		return nil, err
+	}
+	for _, s := range c.loop.Snapshot().Services {
+		c.openLog(s.Name, s.Profile, s.Log, s.Kind)
+		if s.Kind == supervisor.KindGateway {
+			if p, err := c.store.Profile(s.Profile); err == nil && c.keeper.exists(p.Name) { // it only looks at the name
+				c.keeper.known = append(c.keeper.known, p)
+			}
+		}
+	}
+	c.reclaim(old.Claim)
+	c.signals.again(taken.Signals)
+	c.resumeS6(codec, old.S6)
+	c.waiting = old.Control
+	c.loop.Resume(supervisor.Remark{Text: fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v",
+		c.images.number, version.Get(), old.Cause, taken.Deaf.Round(10*time.Microsecond))})
+	return c, nil
+}
+
+// reclaim takes the claim on the data directory over.
+func (c *container) reclaim(fd int) {
+	if fd < 0 {
+		return
+	}
+	f := os.NewFile(uintptr(fd), "claim")
+	if f == nil {
+		return
+	}
+	defer f.Close() // FileListener has a copy
+	if l, err := net.FileListener(f); err == nil {
+		c.claimed, _ = l.(*net.UnixListener)
+	}
+}
+
+// goOn is what a successor does instead of a boot.
+func (c *container) goOn(ctx context.Context) {
+	c.startS6(ctx)
+	c.rejoinControl(c.waiting)
+	if !c.alone || c.route.DashboardOnly {
+		return
+	}
+	c.keeper.start(ctx)
+	c.keeper.resume()
+	done := c.repair != nil && c.repair.Done
+	guard.Go("repairing owners", func() { c.repairOwners(ctx, c.cfg.Load(), !done) })
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"hinit/internal/proc"
+)
+
+func reexecVerb() verb {
+	return verb{
+		name: "reexec", args: "[--binary FILE]", summary: "replace the running hinit by the binary in its place; everything goes on",
+		help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
+one that does not work, or that others than root could write, is refused and nothing changes.`,
+		run: reexec,
+	}
+}
+
+func reexec(t *terminal, c *call) int {
+	file := c.flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
+	if _, code, ok := c.parse(t, 0, 0); !ok {
+		return code
+	}
+	cl, err := t.dial()
+	if err != nil {
+		return t.failed("re-execute hinit", err)
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	before, err := cl.Status(ctx)
+	if err != nil {
+		return t.failed("re-execute hinit", err)
+	}
+	path := *file
+	if path == "" {
+		path = before.Init.Binary
+	}
+	if err := tryImage(path); err != nil {
+		return t.failed("re-execute hinit", err)
+	}
+	after, err := cl.Reexec(ctx, *file)
+	if err != nil {
+		return t.failed("re-execute hinit", err)
+	}
+	fmt.Fprintf(t.out, "hinit %s is image %d now (it was %s)\n", after.Version, after.Image, before.Init.Version)
+	return exitDone
+}
+
+// tryTime is how long a binary may take to say that it can take over.
+const tryTime = 10 * time.Second
+
+// tryImage starts a binary in the way in which it can do no harm, and makes sure that it understands the handover: one that
+// does not would begin as if the container had just been started.
+func tryImage(path string) error {
+	if path == "" {
+		return errors.New("hinit does not know which file it was started from; give one with --binary")
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	child, err := proc.StartChild(proc.Spec{
+		Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), Files: []*os.File{os.Stdin, w, w}, Attached: true,
+	})
+	_ = w.Close() // the child has it
+	if err != nil {
+		return err
+	}
+	timer := time.AfterFunc(tryTime, func() { _ = child.Signal(syscall.SIGKILL) })
+	defer timer.Stop()
+	said, _ := io.ReadAll(io.LimitReader(r, 4096)) // the exit code tells
+	exit, err := child.Wait()
+	switch {
+	case err != nil:
+		return err
+	case exit.Code != 0:
+		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, printable(firstLine(string(said))))
+	case strings.TrimSpace(string(said)) != strconv.Itoa(handoverFormat):
+		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, printable(firstLine(string(said))), handoverFormat)
+	}
+	return nil
+}
+
+// showHandover is what tryImage asks.
+func showHandover(t *terminal) int {
+	fmt.Fprintln(t.out, handoverFormat)
+	return exitDone
+}
+
+// checkImage says why a file must not become PID 1, if so. It looks at what a program of PID 1 must be in any case: a binary of
+// this machine that nobody but root, or the user hinit runs as, can write or put another in the place of.
+func checkImage(path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("%q is not an absolute path", path)
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	for name := real; ; name = filepath.Dir(name) {
+		if err := onlyOurs(name, name == real); err != nil {
+			return err
+		}
+		if name == "/" {
+			break
+		}
+	}
+	f, err := os.Open(real)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	own, err := os.Open(selfImage)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	if machine := machineOf(f); machine == nil || !bytes.Equal(machine, machineOf(own)) {
+		return fmt.Errorf("%q is no program for this machine", path)
+	}
+	return nil
+}
+
+func onlyOurs(name string, program bool) error {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	mode := info.Mode()
+	switch {
+	case !ok || st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%q does not belong to root", name)
+	case mode.Perm()&0o022 != 0 && (program || mode&os.ModeSticky == 0):
+		return fmt.Errorf("%q has mode %04o, so others could put their own program there; take their right to write away", name, mode.Perm())
+	case program && (!mode.IsRegular() || mode.Perm()&0o100 == 0):
+		return fmt.Errorf("%q is not an executable file", name)
+	}
+	return nil
+}
+
+// machineOf returns the parts of an ELF header that say what it runs on (elf(5)): class, byte order and machine.
+func machineOf(f *os.File) []byte {
+	var header [20]byte
+	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "\x7fELF" {
+		return nil
+	}
+	return binary.NativeEndian.AppendUint16(header[4:6:6], binary.NativeEndian.Uint16(header[18:20]))
+}
+
+// firstLine is for messages of one line.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

@@ -1,0 +1,246 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"hinit/client"
+	"hinit/internal/s6"
+)
+
+// Slots is a Core that answers as s6 does: its services are directories. Without it, or where Acts says no, there are no
+// slots. Dir is always an absolute path; the error of a directory that is no slot has the kind unknown.
+type Slots interface {
+	// Acts says whether hinit answers as s6 in this container.
+	Acts() bool
+	// Slots returns all slots in the order of their names.
+	Slots(ctx context.Context) []client.Slot
+	// Slot returns the slot of a service directory. When what a snapshot shows changes, its answer may.
+	Slot(ctx context.Context, dir string) (client.Slot, error)
+	// SlotControl carries out letters of s6-svc, which are all known, in order.
+	SlotControl(ctx context.Context, dir, letters string) error
+	// SlotScan carries out letters of s6-svscanctl, which are all known, in order.
+	SlotScan(ctx context.Context, letters string) error
+}
+
+// The letters that commands may hold.
+const (
+	svcLetters  = s6.Letters
+	scanLetters = "zabhitqnN"
+)
+
+// slots returns the core's slots, or an error that says that there are none.
+func (s *Server) slots() (Slots, error) {
+	if core, ok := s.core.(Slots); ok && core.Acts() {
+		return core, nil
+	}
+	return nil, refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
+}
+
+// getSlots answers with all slots, or with the one of a directory.
+func getSlots(s *Server, r *request) (reply, error) {
+	query, err := queryOf(r, "dir")
+	if err != nil {
+		return reply{}, err
+	}
+	if !query.Has("dir") {
+		out := client.SlotsReply{Slots: []client.Slot{}}
+		if core, err := s.slots(); err == nil {
+			out.Slots = list(core.Slots(r.Context()))
+		}
+		return done(out)
+	}
+	core, err := s.slots()
+	if err != nil {
+		return reply{}, err
+	}
+	slot, err := slotAt(r.Context(), core, query.Get("dir"))
+	if err != nil {
+		return reply{}, err
+	}
+	return done(client.SlotsReply{Slots: []client.Slot{slot}})
+}
+
+func slotAt(ctx context.Context, core Slots, dir string) (client.Slot, error) {
+	if err := absolute(dir); err != nil {
+		return client.Slot{}, err
+	}
+	return core.Slot(ctx, dir)
+}
+
+func absolute(dir string) error {
+	if !strings.HasPrefix(dir, "/") || strings.IndexByte(dir, 0) >= 0 {
+		return refuse(client.KindBadRequest, "dir is %q; it has to be an absolute path", dir)
+	}
+	return nil
+}
+
+// postSlotControl takes in what s6-svc sends.
+func postSlotControl(s *Server, r *request) (reply, error) {
+	if _, err := queryOf(r); err != nil {
+		return reply{}, err
+	}
+	var c client.SlotControl
+	if err := decode(r.body, &c); err != nil {
+		return reply{}, err
+	}
+	if err := errors.Join(absolute(c.Dir), lettersOf(c.Flags, svcLetters)); err != nil {
+		return reply{}, err
+	}
+	core, err := s.slots()
+	if err == nil {
+		err = core.SlotControl(r.Context(), c.Dir, c.Flags)
+	}
+	return reply{status: http.StatusNoContent}, err
+}
+
+// postSlotScan takes in what s6-svscanctl sends.
+func postSlotScan(s *Server, r *request) (reply, error) {
+	if _, err := queryOf(r); err != nil {
+		return reply{}, err
+	}
+	var c client.SlotScan
+	if err := decode(r.body, &c); err != nil {
+		return reply{}, err
+	}
+	if err := lettersOf(c.Flags, scanLetters); err != nil {
+		return reply{}, err
+	}
+	core, err := s.slots()
+	if err == nil {
+		err = core.SlotScan(r.Context(), c.Flags)
+	}
+	return reply{status: http.StatusNoContent}, err
+}
+
+// lettersOf refuses letters that are not known, before any of them is carried out.
+func lettersOf(flags, known string) error {
+	for _, l := range flags {
+		if !strings.ContainsRune(known, l) {
+			return refuse(client.KindBadRequest, "flags are %q; %q is none of %s", flags, string(l), known)
+		}
+	}
+	if len(flags) > maxLetters {
+		return refuse(client.KindBadRequest, "%d flags at once are too many; %d are the limit", len(flags), maxLetters)
+	}
+	return nil
+}
+
+// maxLetters bounds what one request can keep hinit busy with.
+const maxLetters = 64
+
+// getSlotWait answers when a slot is where the client wants it.
+func getSlotWait(s *Server, r *request) (reply, error) {
+	query, err := queryOf(r, "dir", "until")
+	if err != nil {
+		return reply{}, err
+	}
+	goal, err := parseUntil(query.Get("until"))
+	if err != nil {
+		return reply{}, err
+	}
+	core, err := s.slots()
+	if err != nil {
+		return reply{}, err
+	}
+	slot, err := s.awaitSlot(r.Context(), core, query.Get("dir"), goal)
+	if err != nil {
+		return reply{}, err
+	}
+	return done(client.SlotsReply{Slots: []client.Slot{slot}})
+}
+
+// slotGoal is what a client waits for.
+type slotGoal struct {
+	letter byte
+	after  uint64 // the run that counts as the old one
+	known  bool   // after is set
+}
+
+func parseUntil(text string) (slotGoal, error) {
+	bad := refuse(client.KindBadRequest, "until is %q; it is one of u U d D r R, with the number of a run behind it or without", text)
+	if text == "" || !strings.Contains("uUdDrR", text[:1]) {
+		return slotGoal{}, bad
+	}
+	u := slotGoal{letter: text[0]}
+	if run := text[1:]; run != "" {
+		n, err := strconv.ParseUint(run, 10, 64)
+		if err != nil {
+			return slotGoal{}, bad
+		}
+		u.after, u.known = n, true
+	}
+	return u, nil
+}
+
+// reached says whether a slot is there.
+func (u slotGoal) reached(s client.Slot) bool {
+	down := !s.Up
+	later := u.known && s.Run > u.after // it was down and nothing of it was running before that run
+	switch u.letter {
+	case 'u':
+		return s.Up
+	case 'U':
+		return s.Up && s.Ready
+	case 'd':
+		return down || later
+	case 'D':
+		return down && !s.Finishing || later
+	case 'r':
+		return s.Up && later
+	}
+	return s.Up && s.Ready && later
+}
+
+// awaitSlot blocks until the slot is there, it is certain that it will not be, or ctx ends.
+func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
+	var last client.Slot
+	for first := true; ; first = false {
+		news := s.core.News()
+		slot, err := slotAt(ctx, core, dir)
+		if e := (*client.Error)(nil); !first && errors.As(err, &e) && e.Kind == client.KindUnknown {
+			return vanished(last, u)
+		}
+		if err != nil {
+			return client.Slot{}, err
+		}
+		if last = slot; first && !u.known {
+			u.after, u.known = slot.Run, u.letter == 'r' || u.letter == 'R'
+		}
+		switch {
+		case u.reached(slot):
+			return slot, nil
+		case slot.Permanent && !slot.Up && u.letter != 'd' && u.letter != 'D':
+			return client.Slot{}, refuse(client.KindPermanent, "%s", permanently(slot))
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return client.Slot{}, ended(ctx)
+		}
+	}
+}
+
+// vanished is the end of a wait for a slot that was removed meanwhile: it is as down as it can be.
+func vanished(slot client.Slot, u slotGoal) (client.Slot, error) {
+	if u.letter == 'd' || u.letter == 'D' {
+		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0
+		return slot, nil
+	}
+	return client.Slot{}, refuse(client.KindPermanent, "%s was removed", slot.Name)
+}
+
+func permanently(s client.Slot) string {
+	how := fmt.Sprintf("its last run exited with code %d", s.ExitCode)
+	if s.Signal != 0 {
+		how = fmt.Sprintf("its last run was ended by signal %d", s.Signal)
+	}
+	if !s.Started {
+		how = "it could not be started"
+	}
+	return fmt.Sprintf("%s will not come up by itself: %s", s.Name, how)
+}

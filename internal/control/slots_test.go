@@ -1,0 +1,228 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+func (f *fakeCore) Acts() bool { return f.slots != nil }
+
+func (f *fakeCore) Slots(context.Context) []client.Slot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []client.Slot
+	for _, dir := range slices.Sorted(maps.Keys(f.slots)) {
+		out = append(out, f.slots[dir])
+	}
+	return out
+}
+
+func (f *fakeCore) Slot(_ context.Context, dir string) (client.Slot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	slot, ok := f.slots[dir]
+	if f.watched {
+		f.commands = append(f.commands, "look")
+	}
+	if !ok {
+		return client.Slot{}, refuse(client.KindUnknown, "no such slot")
+	}
+	return slot, nil
+}
+
+func (f *fakeCore) SlotControl(_ context.Context, dir, letters string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commands = append(f.commands, "svc "+letters+" "+dir)
+	return nil
+}
+
+func (f *fakeCore) SlotScan(_ context.Context, letters string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commands = append(f.commands, "scan "+letters)
+	return nil
+}
+
+// put changes a slot and publishes it; without change it is removed.
+func (f *fakeCore) put(dir string, change func(*client.Slot)) {
+	f.mu.Lock()
+	slot := f.slots[dir]
+	if change == nil {
+		delete(f.slots, dir)
+	} else {
+		change(&slot)
+		f.slots[dir] = slot
+	}
+	f.mu.Unlock()
+	f.set()
+}
+
+const slotDir = "/run/service/foo"
+
+func slotCore(slot client.Slot) *fakeCore {
+	core := newFakeCore()
+	slot.Name, slot.Dir = "foo", slotDir
+	core.slots = map[string]client.Slot{slotDir: slot, "/run/service/bar": {Name: "bar", Dir: "/run/service/bar"}}
+	return core
+}
+
+func TestSlotsAreAnsweredAsTheyAre(t *testing.T) {
+	since := time.Date(2026, 11, 21, 1, 2, 3, 456789012, time.UTC)
+	s := serve(t, slotCore(client.Slot{Up: true, PID: 12, Since: since, ExitCode: -1}), everyone)
+	all, err := s.client().Slots(t.Context())
+	if err != nil || len(all) != 2 || all[0].Name != "bar" || all[1].PID != 12 || !all[1].Since.Equal(since) {
+		t.Errorf("%+v, %v; want bar and foo, to the nanosecond", all, err)
+	}
+	if one, err := s.client().Slot(t.Context(), slotDir); err != nil || one != all[1] {
+		t.Errorf("%+v, %v", one, err)
+	}
+	if _, err := s.client().Slot(t.Context(), "/run/service/nobody"); !errors.Is(err, client.ErrUnknown) {
+		t.Errorf("a slot that is none: %v", err)
+	}
+	if _, err := s.client().Slot(t.Context(), "foo"); !errors.Is(err, client.ErrBadRequest) {
+		t.Errorf("a relative path: %v", err)
+	}
+}
+
+func TestWithoutS6ThereIsNoSlot(t *testing.T) {
+	s := serve(t, newFakeCore(), everyone)
+	if all, err := s.client().Slots(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+	_, one := s.client().Slot(t.Context(), slotDir)
+	_, wait := s.client().SlotWait(t.Context(), slotDir, "u")
+	for _, err := range []error{one, wait, s.client().SlotControl(t.Context(), slotDir, "u"), s.client().SlotScan(t.Context(), "a")} {
+		if !errors.Is(err, client.ErrUnknown) || !strings.Contains(err.Error(), "HINIT_S6") {
+			t.Errorf("%v does not say how to have them", err)
+		}
+	}
+}
+
+func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
+	core := slotCore(client.Slot{})
+	c := serve(t, core, everyone).client()
+	if err := errors.Join(c.SlotControl(t.Context(), slotDir, "du"), c.SlotScan(t.Context(), "an"), c.SlotControl(t.Context(), slotDir, "")); err != nil {
+		t.Fatal(err)
+	}
+	for _, flags := range []string{"uz", "u ", "-u", strings.Repeat("u", maxLetters+1)} {
+		if err := c.SlotControl(t.Context(), slotDir, flags); !errors.Is(err, client.ErrBadRequest) {
+			t.Errorf("s6-svc %q: %v", flags, err)
+		}
+	}
+	if err := c.SlotScan(t.Context(), "ax"); !errors.Is(err, client.ErrBadRequest) {
+		t.Errorf("s6-svscanctl -ax: %v", err)
+	}
+	if got, want := core.asked(), "svc du /run/service/foo, scan an, svc  /run/service/foo"; got != want {
+		t.Errorf("the core was asked %q, want %q", got, want)
+	}
+}
+
+// waiting begins to wait for a slot and returns what it will have come to.
+func waiting(t *testing.T, s *served, until string) <-chan error {
+	t.Helper()
+	result := make(chan error, 1)
+	go func() {
+		slot, err := s.client().SlotWait(context.Background(), slotDir, until)
+		if err == nil && slot.Name != "foo" {
+			err = errors.New("another slot: " + slot.Name)
+		}
+		result <- err
+	}()
+	return result
+}
+
+func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
+	up := func(s *client.Slot) { s.Up, s.PID, s.Run, s.Finishing = true, 9, s.Run+1, false }
+	ready := func(s *client.Slot) { s.Ready = true }
+	down := func(s *client.Slot) { s.Up, s.Ready, s.PID, s.Finishing = false, false, 0, true }
+	finished := func(s *client.Slot) { s.Finishing = false }
+	for wait, tt := range map[string]struct {
+		from  client.Slot
+		steps []func(*client.Slot) // the last one fulfils it
+	}{
+		"u":  {client.Slot{}, []func(*client.Slot){finished, up}},
+		"U":  {client.Slot{}, []func(*client.Slot){up, ready}},
+		"d":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){ready, down}},
+		"D":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, finished}},
+		"r":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
+		"R":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up, ready}},
+		"r3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
+		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}}, // it must have been down between
+	} {
+		core := slotCore(tt.from)
+		core.watched = true
+		s := serve(t, core, everyone)
+		done := waiting(t, s, wait)
+		until(t, "it has seen how the slot was", func() bool { return core.asked() != "" })
+		for i, step := range tt.steps {
+			select {
+			case err := <-done:
+				t.Errorf("until %s: over before step %d: %v", wait, i, err)
+			case <-time.After(20 * time.Millisecond): // long enough for a mistake to show
+			}
+			core.put(slotDir, step)
+		}
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("until %s: %v", wait, err)
+			}
+		case <-time.After(longest):
+			t.Fatalf("until %s: never over", wait)
+		}
+	}
+}
+
+func TestAWaitForWhatIsThereAlreadyIsOverAtOnce(t *testing.T) {
+	for until, slot := range map[string]client.Slot{
+		"u": {Up: true}, "U": {Up: true, Ready: true}, "d": {}, "D": {}, "r2": {Up: true, Run: 3}, "R2": {Up: true, Ready: true, Run: 3},
+		"d2": {Up: true, Run: 3},
+	} {
+		if _, err := serve(t, slotCore(slot), everyone).client().SlotWait(t.Context(), slotDir, until); err != nil {
+			t.Errorf("until %s: %v", until, err)
+		}
+	}
+}
+
+func TestAWaitForWhatWillNeverBeIsAnError(t *testing.T) {
+	kind := func(err error) client.Kind {
+		e := (*client.Error)(nil)
+		errors.As(err, &e)
+		return e.Kind
+	}
+	core := slotCore(client.Slot{})
+	s := serve(t, core, everyone)
+	done := waiting(t, s, "u")
+	core.put(slotDir, func(s *client.Slot) { s.Permanent, s.Started, s.ExitCode = true, true, 78 })
+	if err := <-done; kind(err) != client.KindPermanent || !strings.Contains(err.Error(), "78") {
+		t.Errorf("its finish says never again: %v", err)
+	}
+	core = slotCore(client.Slot{Up: true})
+	core.watched = true
+	s = serve(t, core, everyone)
+	gone, down := waiting(t, s, "r"), waiting(t, s, "D")
+	until(t, "both wait", func() bool { return core.asked() == "look, look" })
+	core.put(slotDir, nil)
+	if err := <-gone; kind(err) != client.KindPermanent {
+		t.Errorf("it is removed: %v", err)
+	}
+	if err := <-down; err != nil {
+		t.Errorf("what is removed is down: %v", err)
+	}
+	for _, bad := range []string{"", "x", "u-1", "rr", "u1x"} {
+		if _, err := s.client().SlotWait(t.Context(), slotDir, bad); !errors.Is(err, client.ErrBadRequest) {
+			t.Errorf("until %q: %v", bad, err)
+		}
+	}
+	if _, err := s.client().SlotWait(t.Context(), slotDir, "u"); !errors.Is(err, client.ErrUnknown) {
+		t.Errorf("a slot that is none: %v", err)
+	}
+}

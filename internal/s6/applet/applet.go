@@ -1,0 +1,169 @@
+package applet
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"hinit/shim"
+)
+
+// The exit codes of s6's tools.
+const (
+	exitDone     = 0
+	exitNo       = 1 // a negative answer
+	exitTimeout  = 99
+	exitUsage    = 100
+	exitNotAlive = 102 // s6-svc: there is no supervisor
+	exitSystem   = 111 // a system call failed
+	exitNoExec   = 126
+	exitNotFound = 127
+)
+
+// Call is one call of an applet: what a process has.
+type Call struct {
+	Name     string   // the name it is called by, for its messages
+	Args     []string // the words after the name
+	Env      []string
+	In       *os.File
+	Out, Err io.Writer
+	// Dial connects to PID 1. Only applets that need it call it.
+	Dial func() (Supervisor, error)
+	// Root is put before the paths of files that belong to the image: "" but in tests.
+	Root string
+}
+
+// Main is an applet. It returns the exit code, or replaces the process.
+type Main func(*Call) int
+
+// applets are all names that the binary answers to.
+var applets = map[string]Main{
+	"s6-envdir":      envdir,
+	"s6-log":         logMain,
+	"s6-setuidgid":   setuidgid,
+	"s6-svc":         svc,
+	"s6-svdt":        svdt,
+	"s6-svok":        svok,
+	"s6-svscanctl":   svscanctl,
+	"s6-svstat":      svstat,
+	"s6-svwait":      svwait,
+	"s6-tai64nlocal": tai64nlocal,
+	"with-contenv":   withContenv,
+}
+
+// Find returns the applet that argv[0] names, by its last component. The one that the shim calls is among them.
+func Find(argv0 string) (name string, run Main, ok bool) {
+	name = filepath.Base(argv0)
+	if name == shim.NativeName {
+		return name, gateway, true
+	}
+	run, ok = applets[name]
+	return name, run, ok
+}
+
+// Names returns the names of all applets that are to be installed, in no order.
+func Names() []string {
+	names := make([]string, 0, len(applets))
+	for name := range applets {
+		names = append(names, name)
+	}
+	return names
+}
+
+// usage prints how the applet is called and returns the exit code for that.
+func (c *Call) usage(args string) int { return c.die(exitUsage, "usage: "+c.Name+" "+args) }
+
+// fatal prints the last message of a tool and returns the exit code.
+func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+text) }
+
+func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
+
+func (c *Call) die(code int, text string) int {
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // nobody is left to tell
+	return code
+}
+
+// print writes a line to stdout and returns the exit code: a reader that is gone gets no answer.
+func (c *Call) print(line string) int {
+	if _, err := io.WriteString(c.Out, line+"\n"); err != nil {
+		return c.fatal(exitSystem, "unable to write to stdout: "+strerror(err))
+	}
+	return exitDone
+}
+
+// strerror is the reason in an error as C programs say it: the first letter large, without the path.
+func strerror(err error) string {
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		if errno == syscall.EBUSY { // the C library says it otherwise than Go
+			return "Device or resource busy"
+		}
+		text := errno.Error()
+		return strings.ToUpper(text[:1]) + text[1:]
+	case errors.Is(err, fs.ErrPermission):
+		return "Permission denied"
+	case errors.Is(err, fs.ErrNotExist):
+		return "No such file or directory"
+	}
+	return err.Error()
+}
+
+// lookupEnv returns the first value of a variable.
+func lookupEnv(env []string, key string) (string, bool) {
+	for _, kv := range env {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// defaultPath is where programs are when PATH isn't set.
+const defaultPath = "/usr/bin:/bin"
+
+// become replaces the process by a program that is looked for in PATH as execvp(3) does, but that a file without a
+// magic number isn't given to a shell. It returns the exit code for a program that couldn't be run. who is the name of
+// the tool in the message, which of a chain of tools the last one prints.
+func (c *Call) become(who string, argv, env []string) int {
+	err := execPath(argv, env)
+	c.Name = who
+	code := exitNoExec
+	if errors.Is(err, syscall.ENOENT) {
+		code = exitNotFound
+	}
+	return c.fatal(code, "unable to exec "+argv[0]+": "+strerror(err))
+}
+
+func execPath(argv, env []string) error {
+	name := argv[0]
+	if strings.Contains(name, "/") {
+		return syscall.Exec(name, argv, env)
+	}
+	if name == "" {
+		return syscall.ENOENT
+	}
+	path, ok := lookupEnv(env, "PATH")
+	if !ok {
+		path = defaultPath
+	}
+	var failed error = syscall.ENOENT
+	for _, dir := range filepath.SplitList(path) {
+		if dir == "" {
+			dir = "."
+		}
+		err := syscall.Exec(dir+"/"+name, argv, env)
+		switch {
+		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
+		case errors.Is(err, syscall.EACCES):
+			failed = err
+		default:
+			return err
+		}
+	}
+	return failed
+}

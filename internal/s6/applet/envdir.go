@@ -1,0 +1,203 @@
+package applet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/s6"
+)
+
+// containerEnvironment is where the init keeps the container's environment, one file a variable.
+const containerEnvironment = "/run/s6/container_environment"
+
+const usageEnvdir = "[ -I | -i ] [ -n ] [ -f ] [ -L ] [ -c nullchar ] dir prog..."
+
+// withContenv runs a program in the container's environment. Nothing of the caller's own is kept but PATH, where the
+// container has none; with S6_KEEP_ENV set to a number that isn't 0 all of it is kept and nothing is read.
+func withContenv(c *Call) int {
+	if len(c.Args) == 0 {
+		return c.usage("prog...")
+	}
+	if keep, _ := lookupEnv(c.Env, "S6_KEEP_ENV"); strings.Trim(keep, "0") != "" {
+		return c.become(c.Name, c.Args, c.Env)
+	}
+	var env []string
+	if path, ok := lookupEnv(c.Env, "PATH"); ok {
+		env = append(env, "PATH="+path)
+	}
+	env, err := readEnvDir(env, c.Root+containerEnvironment, envDirRules{whole: true, null: '\n'})
+	if err != nil {
+		return c.fatal(exitSystem, "unable to envdir "+containerEnvironment+": "+strerror(err))
+	}
+	return c.become(c.Name, c.Args, env)
+}
+
+// envdir runs a program with the variables of a directory added to the environment.
+func envdir(c *Call) int {
+	rules, mustExist := envDirRules{null: '\n'}, true
+	o := s6.Options{Words: c.Args, Plain: "IinfL", WithValue: "c"}
+	for {
+		letter, value, more, ok := o.Next()
+		if !ok {
+			return c.usage(usageEnvdir)
+		}
+		if !more {
+			break
+		}
+		switch letter {
+		case 'I':
+			mustExist = false
+		case 'i':
+			mustExist = true
+		case 'n':
+			rules.asIs = true
+		case 'f':
+			rules.whole = true
+		case 'L': // values may have any length here
+		case 'c':
+			if len(value) != 1 {
+				return c.usage(usageEnvdir)
+			}
+			rules.null = value[0]
+		}
+	}
+	if len(o.Words) < 2 {
+		return c.usage(usageEnvdir)
+	}
+	env, err := readEnvDir(c.Env, o.Words[0], rules)
+	if err != nil && (mustExist || !errors.Is(err, fs.ErrNotExist)) {
+		return c.fatal(exitSystem, "unable to envdir "+o.Words[0]+": "+strerror(err))
+	}
+	return c.become(c.Name, o.Words[1:], env)
+}
+
+// envDirRules say how a file becomes a value.
+type envDirRules struct {
+	whole bool // the whole file and not its first line
+	asIs  bool // blanks at the end of a line, and the newline at the end of a whole file, are part of the value
+	null  byte // what a NUL byte becomes
+}
+
+const (
+	// maxEnvValue is the longest value that a program can be given (MAX_ARG_STRLEN, see execve(2)).
+	maxEnvValue = 128 << 10
+	// maxEnvTotal is more than all values of a program together can have.
+	maxEnvTotal = 8 << 20
+	// maxEnvFiles is more than that many bytes can name.
+	maxEnvFiles = 64 << 10
+)
+
+// readEnvDir returns env with the variables of the files of a directory: an empty file takes its variable away. Names that
+// begin with a dot or hold a "=" are no variables. On error it returns env as it was.
+//
+// Files are regular, or the null device, and none is waited for. For root, links count only in a directory that nobody else
+// can write: whoever could make one could have root read any file, and hand it on.
+func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return env, err
+	}
+	defer d.Close()
+	flags, err := envFlags(d)
+	if err != nil {
+		return env, err
+	}
+	entries, err := d.ReadDir(maxEnvFiles + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return env, err
+	}
+	if len(entries) > maxEnvFiles {
+		return env, unix.E2BIG
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	values := make(map[string][]byte, len(entries))
+	var names []string
+	total := 0
+	for _, e := range entries {
+		name := e.Name()
+		if name[0] == '.' || strings.Contains(name, "=") {
+			continue
+		}
+		if e.IsDir() {
+			continue
+		}
+		text, err := readEnvFile(d, name, flags, rules.whole)
+		if err != nil {
+			return env, fmt.Errorf("%s: %w", name, err)
+		}
+		if total += len(text); total > maxEnvTotal {
+			return env, unix.E2BIG
+		}
+		names, values[name] = append(names, name), text
+	}
+	out := make([]string, 0, len(env)+len(names))
+	for _, kv := range env {
+		key, _, _ := strings.Cut(kv, "=")
+		if _, replaced := values[key]; !replaced {
+			out = append(out, kv)
+		}
+	}
+	for _, name := range names {
+		if text := values[name]; len(text) > 0 {
+			out = append(out, name+"="+rules.value(text))
+		}
+	}
+	return out, nil
+}
+
+// envFlags are those with which the files in a directory are opened by this process.
+func envFlags(d *os.File) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+		return 0, err
+	}
+	if unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0) {
+		return flags | unix.O_NOFOLLOW, nil
+	}
+	return flags, nil
+}
+
+// readEnvFile reads a file of a directory, or as much of it as its first line can need.
+func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
+	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	null := st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
+	if st.Mode&unix.S_IFMT != unix.S_IFREG && !null {
+		return nil, errors.New("not a regular file")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxEnvValue+1))
+	if err == nil && len(text) > maxEnvValue && (whole || bytes.IndexByte(text, '\n') < 0) {
+		err = unix.E2BIG
+	}
+	return text, err
+}
+
+func (r envDirRules) value(text []byte) string {
+	switch {
+	case !r.whole:
+		text, _, _ = bytes.Cut(text, []byte("\n"))
+		if !r.asIs {
+			text = bytes.TrimRight(text, " \t")
+		}
+	case !r.asIs:
+		text = bytes.TrimSuffix(text, []byte("\n"))
+	}
+	return string(bytes.ReplaceAll(text, []byte{0}, []byte{r.null}))
+}

@@ -1,0 +1,102 @@
+package applet
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// envOf reads a directory of variables as s6-envdir does.
+func envOf(t *testing.T, dir string, rules envDirRules) ([]string, error) {
+	t.Helper()
+	type answer struct {
+		env []string
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		env, err := readEnvDir([]string{"OLD=1"}, dir, rules)
+		answers <- answer{env, err}
+	}()
+	a := <-answers
+	return a.env, a.err
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"a FIFO":           func(path string) error { return unix.Mkfifo(path, 0o666) },
+		"a device":         func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a huge file":      func(path string) error { put(t, path, ""); return os.Truncate(path, 1<<40) },
+		"too long a value": func(path string) error { put(t, path, strings.Repeat("x", maxEnvValue+1)); return nil },
+	} {
+		dir := t.TempDir()
+		put(t, filepath.Join(dir, "A"), "a\n")
+		if err := make(filepath.Join(dir, "B")); err != nil {
+			t.Fatal(err)
+		}
+		env, err := envOf(t, dir, envDirRules{null: '\n'})
+		if err == nil || !slices.Equal(env, []string{"OLD=1"}) {
+			t.Errorf("%s: %.60q, %v", name, env, err)
+		}
+	}
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "A"), "a\n"+strings.Repeat("x", 2*maxEnvValue)) // its first line is what counts
+	if err := os.Symlink("/dev/null", filepath.Join(dir, "OLD")); err != nil {
+		t.Fatal(err)
+	}
+	if env, err := envOf(t, dir, envDirRules{null: '\n'}); err != nil || !slices.Equal(env, []string{"A=a"}) {
+		t.Errorf("%.60q, %v", env, err)
+	}
+}
+
+func TestRootReadsNoVariableThroughALinkThatAnotherCouldHaveMade(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
+	put(t, secret, "for root only\n")
+	if err := os.Symlink(secret, filepath.Join(dir, "A")); err != nil {
+		t.Fatal(err)
+	}
+	if env, err := envOf(t, dir, envDirRules{}); err != nil || !slices.Contains(env, "A=for root only") {
+		t.Errorf("in a directory of root's own: %q, %v", env, err)
+	}
+	for name, spoil := range map[string]func() error{
+		"another's":           func() error { return os.Chown(dir, 10000, 10000) },
+		"writable for others": func() error { return os.Chmod(dir, 0o777) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if env, err := envOf(t, dir, envDirRules{}); err == nil {
+			t.Errorf("in a directory that is %s: %q", name, env)
+		}
+		if err := os.Chown(dir, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMoreVariablesThanAProgramCanGetAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	for i := range maxEnvTotal/maxEnvValue + 1 {
+		put(t, filepath.Join(dir, "V"+strings.Repeat("x", i)), strings.Repeat("x", maxEnvValue))
+	}
+	if _, err := envOf(t, dir, envDirRules{whole: true}); err == nil {
+		t.Error("they were read")
+	}
+}

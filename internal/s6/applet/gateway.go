@@ -1,0 +1,315 @@
+package applet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/profiles"
+	"hinit/shim"
+)
+
+// Lifecycle is what the gateway commands need of PID 1. [client.Client] has it.
+type Lifecycle interface {
+	Status(ctx context.Context, names ...string) (client.Status, error)
+	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+}
+
+// errAgent means that the agent's own program is to answer.
+var errAgent = errors.New("the agent answers this")
+
+// gateway answers a lifecycle command of a gateway in the place of the agent, with its texts and exit codes, after having
+// waited for the effect. Whatever it isn't sure of goes to the agent, as long as nothing has been done.
+func gateway(c *Call) int {
+	if len(c.Args) == 0 {
+		return c.usage("agent [ -p profile ] gateway start|stop|restart|status [ --all ]")
+	}
+	code, err := c.gateway(c.Args[1:])
+	if err != nil {
+		return c.agent()
+	}
+	return code
+}
+
+// agent gives the command to the agent, as if nobody had looked at it.
+func (c *Call) agent() int {
+	err := syscall.Exec(c.Args[0], c.Args, c.Env)
+	c.Name = "hermes-shim"
+	code := exitNoExec
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
+		code = exitNotFound
+	}
+	return c.die(code, "cannot execute "+c.Args[0]+": "+err.Error())
+}
+
+// gateway returns an error only when nothing was done.
+func (c *Call) gateway(words []string) (int, error) {
+	cmd, ok := shim.ParseLifecycle(words)
+	if !ok {
+		return 0, errAgent
+	}
+	if inside, _ := lookupEnv(c.Env, "_HERMES_GATEWAY"); inside == "1" && (cmd.Verb == "stop" || cmd.Verb == "restart") {
+		return c.say("✗ refusing to %s the gateway from inside a gateway: it would end the command too. Ask from another shell.", cmd.Verb), nil
+	}
+	root, profile, err := c.whose(cmd.Profile)
+	if err != nil {
+		return 0, err
+	}
+	if profile == "" { // named, and not there
+		fmt.Fprintf(c.Err, "Error: Profile '%s' does not exist. Create it with: hermes profile create %s\n", cmd.Profile, cmd.Profile)
+		return exitNo, nil
+	}
+	init, err := c.Dial()
+	if err != nil {
+		return 0, err
+	}
+	ctx := context.Background()
+	st, err := init.Status(ctx)
+	if err != nil || st.Init.Home != root || st.Init.Stopping {
+		return 0, errAgent
+	}
+	if cmd.All {
+		c.everyGateway(ctx, init, st, cmd.Verb)
+		return exitDone, nil // as the agent: what failed has been said
+	}
+	return c.oneGateway(ctx, init, st, cmd.Verb, profile)
+}
+
+// whose finds the home of the agent and the profile that is meant: the named one, else the one whose home HERMES_HOME is,
+// else the one that was chosen to stay. The profile is "" when it was named and isn't there.
+func (c *Call) whose(named string) (root, profile string, err error) {
+	home, _ := lookupEnv(c.Env, "HERMES_HOME")
+	if !filepath.IsAbs(home) {
+		return "", "", errAgent
+	}
+	root = filepath.Clean(home)
+	if parent := filepath.Dir(root); filepath.Base(parent) == "profiles" {
+		profile, root = filepath.Base(root), filepath.Dir(parent)
+	}
+	if named != "" {
+		profile = profiles.Normalize(named)
+		if profile == profiles.Default || profiles.ValidName(profile) != nil {
+			return "", "", errAgent
+		}
+		if !isDir(filepath.Join(root, "profiles", profile)) {
+			return root, "", nil
+		}
+		return root, profile, nil
+	}
+	if profile == "" {
+		profile = profiles.Default
+		if sticky := c.sticky(root); sticky != "" {
+			profile = profiles.Normalize(sticky)
+		}
+	}
+	if profile == profiles.Default {
+		return root, profile, nil
+	}
+	if profiles.ValidName(profile) != nil || !isDir(filepath.Join(root, "profiles", profile)) {
+		return "", "", errAgent
+	}
+	return root, profile, nil
+}
+
+// sticky returns the profile that `hermes profile use` has chosen, "" for none. A supervised gateway has none.
+func (c *Call) sticky(root string) string {
+	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
+		if value, _ := lookupEnv(c.Env, name); value != "" {
+			return ""
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(root, "active_profile"), os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO doesn't hold us up
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 1024))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// say prints what didn't work, where the agent prints it: on stdout.
+func (c *Call) say(format string, args ...any) int {
+	fmt.Fprintf(c.Out, format+"\n", args...)
+	return exitNo
+}
+
+// oneGateway carries out a command for one profile.
+func (c *Call) oneGateway(ctx context.Context, init Lifecycle, st client.Status, verb, profile string) (int, error) {
+	slot := profiles.SlotName(profile)
+	if verb == "status" {
+		s, ok := find(st, slot)
+		if !ok || s.PID == 0 && c.runsByHand(st.Init.Home, profile) {
+			return 0, errAgent
+		}
+		c.showGateway(st, s)
+		return exitDone, nil
+	}
+	_, known := find(st, slot)
+	_, err := do(ctx, init, verb, slot)
+	switch {
+	case err == nil:
+		if !known && verb == "start" { // its directory was found when it was asked for
+			fmt.Fprintf(c.Out, "✓ registered the s6 gateway slot for profile '%s'\n", profile)
+		}
+		return exitDone, nil
+	case errors.Is(err, client.ErrUnknown):
+		return c.say("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
+	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
+		return 0, err // nothing was done, or nobody knows; the agent's command means the same
+	}
+	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err).Error()), profile, profile), nil
+}
+
+// do gives one command and waits for its effect.
+func do(ctx context.Context, init Lifecycle, verb, slot string) (client.Service, error) {
+	wait := client.Wait{Wait: true}
+	switch verb {
+	case "start":
+		return init.Start(ctx, slot, wait)
+	case "stop":
+		return init.Stop(ctx, slot, wait)
+	}
+	return init.Restart(ctx, slot, wait)
+}
+
+// everyGateway stops every gateway, or restarts those that are wanted up, all at the same time.
+func (c *Call) everyGateway(ctx context.Context, init Lifecycle, st client.Status, verb string) {
+	var slots []string
+	registered := 0
+	for _, s := range st.Services {
+		if s.Kind != client.KindGateway {
+			continue
+		}
+		registered++
+		if verb == "stop" || s.Want == client.WantUp {
+			slots = append(slots, s.Name)
+		}
+	}
+	if registered == 0 {
+		c.say("✗ No profile gateways registered under s6")
+		return
+	}
+	slices.Sort(slots)
+	const atOnce = 64 // hinit takes 128 connections of a user
+	type result struct {
+		slot string
+		err  error
+	}
+	results := make(chan result, len(slots))
+	room := make(chan struct{}, atOnce)
+	for _, slot := range slots {
+		go func() {
+			room <- struct{}{}
+			_, err := do(ctx, init, verb, slot)
+			<-room
+			results <- result{slot, err}
+		}()
+	}
+	failed := make(map[string]error)
+	for range slots {
+		if r := <-results; r.err != nil {
+			failed[r.slot] = reasonOf(r.err)
+		}
+	}
+	for _, slot := range slots {
+		if err := failed[slot]; err != nil {
+			c.say("✗ Could not %s %s: %s", verb, slot, indented(err.Error()))
+		}
+	}
+	past := map[string]string{"stop": "Stopped", "restart": "Restarted"}[verb]
+	if done := len(slots) - len(failed); done > 0 || len(failed) == 0 {
+		fmt.Fprintf(c.Out, "✓ %s %d profile gateway(s) under s6\n", past, done)
+	}
+}
+
+// indented keeps the lines of a long reason together.
+func indented(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") }
+
+func find(st client.Status, slot string) (client.Service, bool) {
+	i := slices.IndexFunc(st.Services, func(s client.Service) bool { return s.Name == slot })
+	if i < 0 {
+		return client.Service{}, false
+	}
+	return st.Services[i], true
+}
+
+// runsByHand reports whether a gateway of the profile may run that isn't supervised: it has left its pid file. The agent
+// knows how to look at those.
+func (c *Call) runsByHand(root, profile string) bool {
+	home := root
+	if profile != profiles.Default {
+		home = filepath.Join(root, "profiles", profile)
+	}
+	_, err := os.Lstat(filepath.Join(home, "gateway.pid"))
+	return err == nil
+}
+
+// showGateway prints the state of a gateway and, in short, of the others.
+func (c *Call) showGateway(st client.Status, s client.Service) {
+	if s.PID != 0 {
+		fmt.Fprintf(c.Out, "✓ Gateway is running (PID: %d)\n", s.PID)
+	} else {
+		fmt.Fprintln(c.Out, "✗ Gateway is not running")
+	}
+	fmt.Fprintln(c.Out, "  Manager: s6 (container supervisor)")
+	if s.PID == 0 && s.Want == client.WantDown {
+		fmt.Fprintln(c.Out, "  Service: installed but stopped")
+	}
+	fmt.Fprintf(c.Out, "  State: %s\n", stateOf(s))
+	others := slices.DeleteFunc(slices.Clone(st.Services), func(o client.Service) bool {
+		return o.Kind != client.KindGateway || o.Name == s.Name
+	})
+	if len(others) == 0 {
+		return
+	}
+	fmt.Fprintln(c.Out, "\nOther profiles:")
+	for _, o := range others {
+		if o.PID != 0 {
+			fmt.Fprintf(c.Out, "  ✓ %s (PID: %d)\n", o.Profile, o.PID)
+		} else {
+			fmt.Fprintf(c.Out, "  ✗ %s\n", o.Profile)
+		}
+	}
+}
+
+// stateOf says in what state a gateway is and, where it isn't plain, why.
+func stateOf(s client.Service) string {
+	text := s.State
+	if s.State == client.StateUp && !s.Ready {
+		text += " (not ready)"
+	}
+	if s.CrashLoop {
+		text += " (crash-loop)"
+	}
+	if !s.Since.IsZero() {
+		text += " for " + max(time.Since(s.Since), 0).Truncate(time.Second).String()
+	}
+	if s.Want == client.WantUp && s.State != client.StateUp && s.Reason != "" {
+		reason, _, _ := strings.Cut(s.Reason, "\n")
+		text += ": " + reason
+	}
+	return text
+}

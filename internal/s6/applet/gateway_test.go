@@ -1,0 +1,238 @@
+package applet
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/client"
+)
+
+// gateways is a PID 1 with gateways.
+type gateways struct {
+	*fakeInit
+	home     string
+	services []client.Service
+	results  map[string]error // of a command on a slot
+	done     chan string
+}
+
+func (g *gateways) Status(context.Context, ...string) (client.Status, error) {
+	return client.Status{Init: client.Init{PID: 1, Home: g.home}, Services: g.services}, g.refuse
+}
+
+func (g *gateways) command(verb, name string) (client.Service, error) {
+	g.done <- verb + " " + name
+	if err, known := g.results[name]; known {
+		return client.Service{}, err
+	}
+	if !slices.ContainsFunc(g.services, func(s client.Service) bool { return s.Name == name }) {
+		return client.Service{}, &client.Error{Kind: client.KindUnknown, Message: "no such profile or service"}
+	}
+	return client.Service{Name: name}, nil
+}
+
+func (g *gateways) Start(_ context.Context, name string, w client.Wait) (client.Service, error) {
+	return g.command(waited("start", w), name)
+}
+
+func (g *gateways) Stop(_ context.Context, name string, w client.Wait) (client.Service, error) {
+	return g.command(waited("stop", w), name)
+}
+
+func (g *gateways) Restart(_ context.Context, name string, w client.Wait) (client.Service, error) {
+	return g.command(waited("restart", w), name)
+}
+
+func waited(verb string, w client.Wait) string {
+	if !w.Wait {
+		return "impatient " + verb
+	}
+	return verb
+}
+
+// volume is a home with the profiles coder and writer, whose gateways PID 1 knows, and new, which it doesn't.
+func volume(t *testing.T) *gateways {
+	t.Helper()
+	home := t.TempDir()
+	for _, name := range []string{"coder", "writer", "new"} {
+		if err := os.MkdirAll(filepath.Join(home, "profiles", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	since := time.Now().Add(-90 * time.Second)
+	return &gateways{
+		fakeInit: &fakeInit{}, home: home, done: make(chan string, 100), results: make(map[string]error),
+		services: []client.Service{
+			{Name: "dashboard", Kind: client.KindService, State: client.StateUp, Want: client.WantUp, PID: 9, Since: since},
+			{Name: "gateway-coder", Profile: "coder", Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, Ready: true, PID: 4711, Since: since},
+			{Name: "gateway-default", Profile: "default", Kind: client.KindGateway, State: client.StateDown, Want: client.WantDown, Since: since},
+			{Name: "gateway-writer", Profile: "writer", Kind: client.KindGateway, State: client.StateBackoff, Want: client.WantUp, CrashLoop: true, Since: since, Reason: "it exited with code 1\nand more"},
+		},
+	}
+}
+
+// agentSays is the exit code that stands for the agent in these tests: its program doesn't exist.
+const agentSays = exitNotFound
+
+func (g *gateways) enter(words string, env ...string) (said, []string) {
+	var out, errs strings.Builder
+	c := &Call{
+		Name: "hinit-gateway", Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), In: os.Stdin, Out: &out, Err: &errs,
+		Env: append(env, "HERMES_HOME="+g.home), Dial: func() (Supervisor, error) { return g, nil },
+	}
+	_, run, _ := Find("hinit-gateway")
+	s := said{run(c), out.String(), errs.String()}
+	var done []string
+	for len(g.done) > 0 {
+		done = append(done, <-g.done)
+	}
+	slices.Sort(done)
+	return s, done
+}
+
+func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
+	const unknown = "✗ no such gateway 'new': register it with `hermes profile create new` first, or pass an existing profile name via `-p <name>`\n"
+	for words, want := range map[string]struct {
+		said
+		done string
+	}{
+		"gateway start":                   {done: "start gateway-default"},
+		"-p coder gateway start":          {done: "start gateway-coder"},
+		"gateway stop --profile=coder":    {done: "stop gateway-coder"},
+		"gateway restart --profile CODER": {done: "restart gateway-coder"},
+		"-p new gateway stop":             {said{1, unknown, ""}, "stop gateway-new"},
+		"-p new gateway start":            {said{1, unknown, ""}, "start gateway-new"},
+		"-p gone gateway start":           {said{1, "", "Error: Profile 'gone' does not exist. Create it with: hermes profile create gone\n"}, ""},
+		"gateway stop --all":              {said{0, "✓ Stopped 3 profile gateway(s) under s6\n", ""}, "stop gateway-coder, stop gateway-default, stop gateway-writer"},
+		"gateway restart --all":           {said{0, "✓ Restarted 2 profile gateway(s) under s6\n", ""}, "restart gateway-coder, restart gateway-writer"},
+		"-p coder gateway status":         {said{0, "✓ Gateway is running (PID: 4711)\n  Manager: s6 (container supervisor)\n  State: up for 1m30s\n\nOther profiles:\n  ✗ default\n  ✗ writer\n", ""}, ""},
+		"gateway status":                  {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
+		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ default\n", ""}, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) { // no time passes while it counts the seconds
+			got, done := volume(t).enter(words)
+			if got != want.said || strings.Join(done, ", ") != want.done {
+				t.Errorf("%s: %+v, done %q\nwant %+v", words, got, done, want)
+			}
+		})
+	}
+}
+
+func TestTheTruthIsToldWhenAGatewayDoesNotComeUp(t *testing.T) {
+	g := volume(t)
+	g.results["gateway-coder"] = &client.Error{Kind: client.KindFailed, Message: "gateway-coder exited with code 1 after 0.3s\nlast lines:\nno token"}
+	got, _ := g.enter("-p coder gateway start")
+	want := said{1, "✗ cannot start the gateway of profile 'coder': gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n  see: hinit status coder; hinit logs coder\n", ""}
+	if got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	got, _ = g.enter("gateway stop --all")
+	want = said{0, "✗ Could not stop gateway-coder: gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n✓ Stopped 2 profile gateway(s) under s6\n", ""}
+	if got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	g.services = g.services[:1]
+	if got, _ := g.enter("gateway stop --all"); got != (said{0, "✗ No profile gateways registered under s6\n", ""}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAProfileThatAppearsIsRegisteredAndStarted(t *testing.T) {
+	g := volume(t)
+	g.results["gateway-new"] = nil // the init finds it when it is asked for
+	got, done := g.enter("-p new gateway start")
+	if want := (said{0, "✓ registered the s6 gateway slot for profile 'new'\n", ""}); got != want || fmt.Sprint(done) != "[start gateway-new]" {
+		t.Errorf("%+v, %q", got, done)
+	}
+}
+
+func TestTheProfileIsTheOneTheAgentWouldTake(t *testing.T) {
+	g := volume(t)
+	named := "HERMES_HOME=" + filepath.Join(g.home, "profiles", "coder")
+	for name, c := range map[string]struct {
+		words, sticky string
+		env           []string
+		done          string
+	}{
+		"HERMES_HOME of a profile":    {words: "gateway start", env: []string{named}, done: "start gateway-coder"},
+		"-p wins over HERMES_HOME":    {words: "-p writer gateway start", env: []string{named}, done: "start gateway-writer"},
+		"the chosen profile":          {words: "gateway start", sticky: "writer\n", done: "start gateway-writer"},
+		"-p wins over the chosen one": {words: "-p coder gateway start", sticky: "writer\n", done: "start gateway-coder"},
+		"HERMES_HOME wins, too":       {words: "gateway start", sticky: "writer\n", env: []string{named}, done: "start gateway-coder"},
+		"default was chosen":          {words: "gateway start", sticky: "default\n", done: "start gateway-default"},
+		"a supervised child has none": {words: "gateway start", sticky: "writer\n", env: []string{"HERMES_SUPERVISED_CHILD=1"}, done: "start gateway-default"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sticky := filepath.Join(g.home, "active_profile")
+			if err := os.WriteFile(sticky, []byte(c.sticky), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			got, done := g.enter(c.words, c.env...)
+			if got.code != 0 || strings.Join(done, ",") != c.done {
+				t.Errorf("%+v, done %q, want %q", got, done, c.done)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
+	for name, c := range map[string]struct {
+		words string
+		env   []string
+		spoil func(*testing.T, *gateways)
+	}{
+		"another home":        {words: "gateway stop", env: []string{"HERMES_HOME=/elsewhere"}},
+		"no home":             {words: "gateway stop", env: []string{"HERMES_HOME="}},
+		"-p default":          {words: "-p default gateway stop"},
+		"a name that is none": {words: "-p ../x gateway stop"},
+		"a reserved name":     {words: "-p root gateway stop"},
+		"other words":         {words: "gateway run"},
+		"start --all":         {words: "gateway start --all"},
+		"the chosen one gone": {words: "gateway stop", spoil: func(t *testing.T, g *gateways) { write(t, g.home+"/active_profile", "gone") }},
+		"not allowed":         {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindNotAllowed} }},
+		"not reachable":       {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindUnreachable} }},
+		"may not control": {words: "-p writer gateway stop", spoil: func(_ *testing.T, g *gateways) {
+			g.results["gateway-writer"] = &client.Error{Kind: client.KindNotAllowed}
+			g.done = make(chan string, 1)
+		}},
+		"status of no slot":   {words: "-p new gateway status"},
+		"status, run by hand": {words: "gateway status", spoil: func(t *testing.T, g *gateways) { write(t, g.home+"/gateway.pid", "{}") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := volume(t)
+			if c.spoil != nil {
+				c.spoil(t, g)
+			}
+			got, done := g.enter(c.words, c.env...)
+			if got.code != agentSays || got.out != "" || len(done) > 0 && name != "may not control" {
+				t.Errorf("%+v, done %q", got, done)
+			}
+		})
+	}
+}
+
+func TestAGatewayCannotStopItself(t *testing.T) {
+	for _, verb := range []string{"stop", "restart"} {
+		got, done := volume(t).enter("gateway "+verb, "_HERMES_GATEWAY=1")
+		if got.code != 1 || !strings.HasPrefix(got.out, "✗ refusing to "+verb) || len(done) > 0 {
+			t.Errorf("%+v, done %q", got, done)
+		}
+	}
+	if got, done := volume(t).enter("gateway start", "_HERMES_GATEWAY=1"); got.code != 0 || len(done) != 1 {
+		t.Errorf("%+v, done %q", got, done)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

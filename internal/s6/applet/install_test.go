@@ -1,0 +1,28 @@
+package applet
+
+import (
+	"os"
+	"slices"
+	"testing"
+)
+
+// TestEveryToolIsInstalled: the images get the links that docker/command has.
+func TestEveryToolIsInstalled(t *testing.T) {
+	const dir = "../../../docker/command"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var installed []string
+	for _, e := range entries {
+		installed = append(installed, e.Name())
+		if target, err := os.Readlink(dir + "/" + e.Name()); err != nil || target != "/init" {
+			t.Errorf("%s leads to %q, %v", e.Name(), target, err)
+		}
+	}
+	names := Names()
+	slices.Sort(names)
+	if !slices.Equal(installed, names) {
+		t.Errorf("docker/command has %q, the binary answers to %q", installed, names)
+	}
+}

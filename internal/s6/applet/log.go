@@ -1,0 +1,351 @@
+package applet
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/s6"
+)
+
+const (
+	usageLog = "[ -d notif ] [ -q | -v ] [ -b ] [ -p ] [ -l linelimit ] [ -- ] logging_script"
+	// partialTime is how long the rest of a line may take once s6-log has been told to end.
+	partialTime = 2 * time.Second
+	// mostPending is how much of a log that can't be written is kept before nothing more is read. The writer then waits, as
+	// for any slow reader of a pipe: nothing of it is lost, and memory is bounded.
+	mostPending = 4 << 20
+)
+
+// logger is a running s6-log.
+type logger struct {
+	c        *Call
+	steps    []scriptStep
+	dirs     []*logDir // by step, nil for the others
+	limit    int       // of a line, 0: none
+	verbose  int
+	protect  bool // TERM doesn't end it
+	blocking bool // nothing is read while something is still to be written
+
+	partial []byte // the line that isn't complete
+	out     []byte // what is to be printed
+	outGone bool   // nobody reads stdout any more
+	local   []byte
+	label   []byte
+}
+
+// logMain is s6-log: it reads lines from stdin and does with each what its script says.
+func logMain(c *Call) int {
+	l := &logger{c: c, limit: lineLimit, verbose: 1}
+	notify, script, ok := l.options()
+	if !ok {
+		return c.usage(usageLog)
+	}
+	steps, wrong := parseScript(script)
+	if wrong != "" {
+		return c.fatal(exitUsage, wrong)
+	}
+	if ending(steps) > 0 {
+		l.warn("ignoring extraneous non-action directives")
+	}
+	l.steps, l.dirs = steps, make([]*logDir, len(steps))
+	wake, err := signalPipe()
+	if err != nil {
+		return c.fatal(exitSystem, "unable to create a pipe: "+strerror(err))
+	}
+	for i, s := range steps {
+		if s.do != '/' {
+			continue
+		}
+		dir, what, err := openLogDir(s.dir, time.Now(), l.warn)
+		if err != nil {
+			return c.fatal(exitSystem, what+": "+strerror(err))
+		}
+		l.dirs[i] = dir
+	}
+	if notify >= 0 {
+		if _, err := unix.Write(notify, []byte("\n")); err != nil {
+			l.warn("unable to notify readiness: " + strerror(err))
+		}
+		_ = unix.Close(notify) // one line is all there is to say
+	}
+	return l.run(wake)
+}
+
+// options reads the words before the script.
+func (l *logger) options() (notify int, script []string, ok bool) {
+	notify = -1
+	o := s6.Options{Words: l.c.Args, Plain: "qvbp", WithValue: "dl"}
+	for {
+		letter, value, more, ok := o.Next()
+		if !ok {
+			return 0, nil, false
+		}
+		if !more {
+			return notify, o.Words, len(o.Words) > 0
+		}
+		switch letter {
+		case 'q':
+			l.verbose = 0
+		case 'v':
+			l.verbose++
+		case 'b':
+			l.blocking = true
+		case 'p':
+			l.protect = true
+		case 'd':
+			n, err := strconv.ParseUint(value, 10, 16)
+			if err != nil || n < 3 || unix.SetNonblock(int(n), false) != nil {
+				return 0, nil, false
+			}
+			notify = int(n)
+		case 'l':
+			n, err := strconv.ParseUint(value, 10, 31)
+			if err != nil {
+				return 0, nil, false
+			}
+			l.limit = int(n)
+			if n > 0 {
+				l.limit = max(l.limit, leastLineLimit)
+			}
+		}
+	}
+}
+
+// signalPipe returns the end of a pipe that delivers one byte for each signal that s6-log takes: its number.
+func signalPipe() (int, error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return 0, err
+	}
+	signals := make(chan os.Signal, 16)
+	// PIPE too: a write to a closed stdout then fails, and doesn't end the process.
+	signal.Notify(signals, unix.SIGTERM, unix.SIGHUP, unix.SIGALRM, unix.SIGPIPE)
+	go func() {
+		for s := range signals {
+			if n := s.(unix.Signal); n != unix.SIGPIPE {
+				_, _ = unix.Write(p[1], []byte{byte(n)}) // a full pipe holds enough of them
+			}
+		}
+	}()
+	return p[0], nil
+}
+
+// run reads until the input ends or a signal says so, and completes the files.
+func (l *logger) run(wake int) int {
+	stdin := int(l.c.In.Fd())
+	buf := make([]byte, 1<<16)
+	var ending time.Time // when to end, zero: not
+	for {
+		now := time.Now()
+		if !ending.IsZero() && !now.Before(ending) {
+			break
+		}
+		fds := []unix.PollFd{{Fd: int32(wake), Events: unix.POLLIN}}
+		if l.mayRead() {
+			fds = append(fds, unix.PollFd{Fd: int32(stdin), Events: unix.POLLIN})
+		}
+		if _, err := unix.Poll(fds, l.patience(now, ending)); err != nil && !errors.Is(err, unix.EINTR) {
+			return l.c.fatal(exitSystem, "unable to poll: "+strerror(err))
+		}
+		now = time.Now()
+		if fds[0].Revents != 0 && l.signalled(wake, now) && ending.IsZero() {
+			ending = now.Add(partialTime)
+		}
+		readable := len(fds) > 1 && fds[1].Revents != 0
+		if readable {
+			n, err := unix.Read(stdin, buf)
+			switch {
+			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+			case err != nil:
+				l.warn("unable to read from stdin: " + strerror(err))
+				fallthrough
+			case n == 0:
+				ending = now
+			default:
+				l.take(buf[:n], now)
+			}
+		}
+		l.flush(now)
+		if !ending.IsZero() && !readable && len(l.partial) == 0 {
+			break // all that was written before the signal has been read
+		}
+	}
+	return l.end()
+}
+
+// mayRead reports whether there is room for more.
+func (l *logger) mayRead() bool {
+	for _, d := range l.dirs {
+		if d != nil && (len(d.pending) > mostPending || l.blocking && len(d.pending) > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// patience is how long to wait for something to happen, in milliseconds: until a directory is to be tried again, or the
+// end. When it is to end and no line is incomplete, what can be read now is all there is.
+func (l *logger) patience(now, ending time.Time) int {
+	var next time.Time
+	for _, d := range l.dirs {
+		if d != nil && !d.retryAt.IsZero() && (next.IsZero() || d.retryAt.Before(next)) {
+			next = d.retryAt
+		}
+	}
+	if !ending.IsZero() {
+		if len(l.partial) == 0 {
+			return 0
+		}
+		if next.IsZero() || ending.Before(next) {
+			next = ending
+		}
+	}
+	if next.IsZero() {
+		return -1
+	}
+	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
+}
+
+// signalled handles the signals that came and reports whether one of them is to end s6-log.
+func (l *logger) signalled(wake int, now time.Time) (end bool) {
+	var came [64]byte
+	n, _ := unix.Read(wake, came[:]) // nothing to be read: none
+	for _, s := range came[:max(n, 0)] {
+		switch s := unix.Signal(s); {
+		case s == unix.SIGALRM:
+			for _, d := range l.dirs {
+				if d != nil {
+					d.cut()
+					d.flush(now)
+				}
+			}
+		case s == unix.SIGHUP, !l.protect:
+			end = true
+		}
+	}
+	return end
+}
+
+// take splits input into lines, at newlines and NUL bytes.
+func (l *logger) take(input []byte, now time.Time) {
+	l.local, l.label = l.local[:0], l.label[:0]
+	for len(input) > 0 {
+		i := bytes.IndexAny(input, "\n\x00")
+		if i < 0 {
+			l.partial = append(l.partial, input...)
+			l.split(now)
+			return
+		}
+		if len(l.partial) == 0 && (l.limit == 0 || i <= l.limit) {
+			l.line(input[:i], now)
+		} else {
+			l.partial = append(l.partial, input[:i]...)
+			l.split(now)
+			l.line(l.partial, now)
+			l.partial = l.partial[:0]
+		}
+		input = input[i+1:]
+	}
+}
+
+// split takes pieces off a line that is too long. What is just long enough stays: its end may be next.
+func (l *logger) split(now time.Time) {
+	rest := l.partial
+	for l.limit > 0 && len(rest) > l.limit {
+		l.line(rest[:l.limit], now)
+		rest = rest[l.limit:]
+	}
+	l.partial = append(l.partial[:0], rest...)
+}
+
+// line does with a line what the script says.
+func (l *logger) line(line []byte, now time.Time) {
+	selected, acted := true, false
+	for i := range l.steps {
+		s := &l.steps[i]
+		switch {
+		case s.do == '+':
+			selected = selected || s.match.Match(line)
+		case s.do == '-':
+			selected = selected && !s.match.Match(line)
+		case s.do == 'f':
+			selected = !acted
+		case !selected:
+		default:
+			acted = true
+			stamp := l.stamp(s.stamp, now)
+			switch s.do {
+			case '1':
+				l.out = append(append(append(l.out, stamp...), line...), '\n')
+			case '2':
+				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // nobody is left to tell
+			default:
+				l.dirs[i].add(stamp, line)
+			}
+		}
+	}
+}
+
+// stamp returns what is put before a line, made once for what was read at once.
+func (l *logger) stamp(kind stampKind, now time.Time) []byte {
+	switch {
+	case !kind.tai64n && !kind.local:
+		return nil
+	case len(l.label) == 0:
+		l.label = append(s6.AppendTAI64N(l.label[:0], now), ' ')
+		l.local = append(s6.AppendLocalTime(l.local[:0], now), "  "...)
+	}
+	switch {
+	case !kind.local:
+		return l.label
+	case !kind.tai64n:
+		return l.local
+	}
+	return append(append([]byte(nil), l.label...), l.local...)
+}
+
+// flush writes what the lines that were read have left to write: to the files first, because who reads stdout may be slow.
+func (l *logger) flush(now time.Time) {
+	for _, d := range l.dirs {
+		if d != nil {
+			d.flush(now)
+		}
+	}
+	if len(l.out) > 0 && !l.outGone {
+		if _, err := l.c.Out.Write(l.out); err != nil {
+			l.outGone = true
+			l.warn("unable to write to stdout: " + strerror(err) + "; closing it")
+		}
+	}
+	l.out = l.out[:0]
+}
+
+// end writes everything, the line without an end too, and completes the files.
+func (l *logger) end() int {
+	now := time.Now()
+	if len(l.partial) > 0 {
+		l.local, l.label = l.local[:0], l.label[:0]
+		l.line(l.partial, now)
+		l.partial = nil
+	}
+	l.flush(now)
+	code := exitDone
+	for _, d := range l.dirs {
+		if d != nil && !d.end(now) {
+			code = l.c.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
+		}
+	}
+	return code
+}
+
+func (l *logger) warn(text string) {
+	if l.verbose > 0 {
+		l.c.warn(text)
+	}
+}

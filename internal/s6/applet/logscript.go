@@ -1,0 +1,123 @@
+package applet
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const (
+	// lineLimit is the longest line of s6-log, unless -l says otherwise; longer ones are split.
+	lineLimit = 8192
+	// leastLineLimit is the least that -l can say.
+	leastLineLimit = 48
+	// leastSize is the least that a log file may have before it is rotated.
+	leastSize = 4096
+)
+
+// scriptStep is one thing that is done with each line: a selection, or an action on the lines that are selected.
+type scriptStep struct {
+	do    byte // '+' '-' 'f': select; '1' '2': print; '/': to a directory
+	match *regexp.Regexp
+	stamp stampKind
+	dir   dirRules
+}
+
+// stampKind is what is put before a line.
+type stampKind struct{ tai64n, local bool }
+
+// dirRules are the limits of a logging directory.
+type dirRules struct {
+	path      string
+	archives  uint64 // how many archives are kept
+	size      uint64 // a file is rotated when it has this size, less the tolerance
+	tolerance uint64
+	total     uint64 // all archives together; 0: no limit
+	retry     uint64 // milliseconds before what failed is tried again
+}
+
+// parseScript reads a logging script. The error is the text of s6-log for the first directive that is wrong.
+func parseScript(words []string) (steps []scriptStep, wrong string) {
+	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
+	var stamp stampKind
+	acts := false
+	for _, word := range words {
+		if word == "" {
+			return nil, "unrecognized directive: "
+		}
+		kind, value := word[0], word[1:]
+		switch kind {
+		case '+', '-':
+			match, err := regexp.CompilePOSIX(value)
+			if err != nil {
+				return nil, "unrecognized directive: " + word
+			}
+			steps = append(steps, scriptStep{do: kind, match: match})
+		case 'f', 't', 'T', '1', '2':
+			if value != "" {
+				return nil, "syntax error at directive: " + word
+			}
+			switch kind {
+			case 'f':
+				steps = append(steps, scriptStep{do: 'f'})
+			case 't':
+				stamp.tai64n = true
+			case 'T':
+				stamp.local = true
+			default:
+				steps = append(steps, scriptStep{do: kind, stamp: stamp})
+				stamp, acts = stampKind{}, true
+			}
+		case 'n', 's', 'S', 'l', 'r':
+			if wrong := rules.set(kind, value, word); wrong != "" {
+				return nil, wrong
+			}
+		case '/', '.':
+			rules.path = word
+			steps = append(steps, scriptStep{do: '/', stamp: stamp, dir: rules})
+			stamp, acts = stampKind{}, true
+		case '!', '=':
+			return nil, "this s6-log has no processors and no status files: " + word
+		default:
+			return nil, "unrecognized directive: " + word
+		}
+	}
+	if !acts {
+		return nil, "no action directive specified"
+	}
+	return steps, ""
+}
+
+// ending are the steps at the end of a script that no action follows.
+func ending(steps []scriptStep) int {
+	n := len(steps)
+	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
+		n--
+	}
+	return len(steps) - n
+}
+
+// set takes a directive with a number. They count for the directories that follow.
+func (r *dirRules) set(kind byte, value, word string) (wrong string) {
+	n, err := strconv.ParseUint(value, 10, 32)
+	if err != nil || strings.HasPrefix(value, "+") {
+		return "unrecognized directive: " + word
+	}
+	switch kind {
+	case 'n':
+		r.archives = n
+	case 's':
+		r.size = max(n, leastSize)
+		r.tolerance = min(r.tolerance, r.size/2)
+	case 'S':
+		r.total = n
+	case 'l':
+		if n > r.size/2 {
+			return "directive " + word + " conflicts with previous s directive"
+		}
+		r.tolerance = n
+	case 'r':
+		r.retry = n
+	}
+	return ""
+}

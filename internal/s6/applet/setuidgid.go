@@ -1,0 +1,57 @@
+package applet
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+
+	"hinit/internal/account"
+	"hinit/shim"
+)
+
+const usageSetuidgid = "username prog..."
+
+// setuidgid runs a program as another user, who keeps the environment as it is: HOME and USER too.
+//
+// The account is a name, or "uid:gid" in digits. s6 makes a chain of two programs of it, s6-envuidgid and
+// s6-applyuidgid; the messages are theirs, as callers know them.
+func setuidgid(c *Call) int {
+	if len(c.Args) < 2 {
+		return c.usage(usageSetuidgid)
+	}
+	who, argv := c.Args[0], c.Args[1:]
+	if strings.HasPrefix(who, "-") {
+		return c.usage(usageSetuidgid)
+	}
+	u, err := account.Lookup(c.Root, who)
+	switch {
+	case errors.Is(err, account.ErrNotFound) && strings.Contains(who, ":"):
+		return c.usage(usageSetuidgid)
+	case errors.Is(err, account.ErrNotFound), err == nil && !strings.Contains(who, ":") && u.Name != who:
+		c.Name = "s6-envuidgid"
+		return c.fatal(exitNo, "unknown user: "+who)
+	case err != nil:
+		c.Name = "s6-envuidgid"
+		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
+	}
+	// execve(2) ends all other threads, and the program gets the identity of the thread that calls it; see package shim.
+	runtime.LockOSThread()
+	if err := shim.Become(u); err != nil {
+		c.Name = "s6-applyuidgid"
+		return c.fatal(exitSystem, couldNot(err)+": "+strerror(err))
+	}
+	return c.become("s6-applyuidgid", argv, c.Env)
+}
+
+// couldNot says which part of the identity was refused, in the words of s6.
+func couldNot(err error) string {
+	if refused, ok := errors.AsType[*shim.RefusedError](err); ok {
+		switch refused.Call {
+		case "setgroups":
+			return "unable to set supplementary group list"
+		case "setgid":
+			return "unable to setgid"
+		}
+	}
+	return "unable to setuid"
+}

@@ -1,0 +1,298 @@
+package applet
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/client"
+)
+
+// fakeInit is a PID 1 that knows some slots.
+type fakeInit struct {
+	Lifecycle
+	slots    map[string]client.Slot
+	refuse   error // what every question is answered with
+	waits    map[string]error
+	commands []string
+}
+
+func (f *fakeInit) Slots(context.Context) ([]client.Slot, error) {
+	var all []client.Slot
+	for _, s := range f.slots {
+		all = append(all, s)
+	}
+	return all, f.refuse
+}
+
+func (f *fakeInit) Slot(_ context.Context, dir string) (client.Slot, error) {
+	s, ok := f.slots[dir]
+	switch {
+	case f.refuse != nil:
+		return s, f.refuse
+	case !ok:
+		return s, &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
+	}
+	return s, nil
+}
+
+func (f *fakeInit) SlotControl(ctx context.Context, dir, flags string) error {
+	if _, err := f.Slot(ctx, dir); err != nil {
+		return err
+	}
+	f.commands = append(f.commands, flags+" "+filepath.Base(dir))
+	return nil
+}
+
+func (f *fakeInit) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {
+	s, err := f.Slot(ctx, dir)
+	if err != nil {
+		return s, err
+	}
+	if err, known := f.waits[filepath.Base(dir)+" "+until]; known {
+		return s, err
+	}
+	<-ctx.Done()
+	return s, ctx.Err()
+}
+
+func (f *fakeInit) SlotScan(_ context.Context, flags string) error {
+	f.commands = append(f.commands, "scan "+flags)
+	return f.refuse
+}
+
+// scanDir is a scan directory with the slots up, down, told (which tells its readiness) and stray (which nobody supervises),
+// and its PID 1. The working directory is the scan directory.
+func scanDir(t *testing.T) *fakeInit {
+	t.Helper()
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, name := range []string{"up", "down", "told", "stray", ".s6-svscan"} {
+		if err := os.Mkdir(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile("told/notification-fd", []byte("3\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ago := time.Now().Add(-90 * time.Second)
+	return &fakeInit{slots: map[string]client.Slot{
+		filepath.Join(dir, "up"):   {Name: "up", Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 4711, PGID: 4711, ExitCode: -1, Since: ago},
+		filepath.Join(dir, "told"): {Name: "told", Up: true, WantUp: true, Ready: true, Started: true, Notifies: true, PID: 4712, PGID: 4712, ExitCode: -1, Since: ago},
+		filepath.Join(dir, "down"): {Name: "down", Started: true, ExitCode: -1, Signal: 15, Since: ago},
+	}, waits: make(map[string]error)}
+}
+
+// said is what a tool printed and returned.
+type said struct {
+	code     int
+	out, err string
+}
+
+func call(init *fakeInit, words string) said {
+	args := strings.Fields(words)
+	name, run, ok := Find("/command/" + args[0])
+	if !ok {
+		return said{code: -1}
+	}
+	var out, errs strings.Builder
+	dial := func() (Supervisor, error) { return init, nil }
+	if init == nil {
+		dial = func() (Supervisor, error) {
+			return nil, &client.Error{Kind: client.KindUnreachable, Message: "no hinit listens"}
+		}
+	}
+	code := run(&Call{Name: name, Args: args[1:], In: os.Stdin, Out: &out, Err: &errs, Dial: dial})
+	return said{code, out.String(), errs.String()}
+}
+
+func TestToolsAnswerAsThoseOfS6(t *testing.T) {
+	for words, want := range map[string]said{
+		"s6-svstat up":                     {out: "up (pid 4711) 90 seconds\n"},
+		"s6-svstat ./up/":                  {out: "up (pid 4711) 90 seconds\n"},
+		"s6-svstat told":                   {out: "up (pid 4712) 90 seconds, normally down, ready 90 seconds\n"},
+		"s6-svstat down":                   {out: "down (signal SIGTERM) 90 seconds, ready 90 seconds\n"},
+		"s6-svstat -n down":                {out: "down (signal 15) 90 seconds, ready 90 seconds\n"},
+		"s6-svstat -o pid up":              {out: "4711\n"},
+		"s6-svstat -o pid down":            {out: "-1\n"},
+		"s6-svstat -o up, up":              {out: "true\n"},
+		"s6-svstat -o up down":             {out: "false\n"},
+		"s6-svstat -uwNrpgest up":          {out: "true true true false 4711 4711 -1 NA 90\n"},
+		"s6-svstat -p -o signal,signum up": {out: "4711 NA -1\n"},
+		"s6-svstat stray":                  {1, "", "s6-svstat: fatal: unable to read status for stray: s6-supervise not running\n"},
+		"s6-svstat gone":                   {1, "", "s6-svstat: fatal: unable to read status for gone: s6-supervise not running\n"},
+		"s6-svstat -o bogus up":            {100, "", "s6-svstat: fatal: invalid option field: bogus\n"},
+		"s6-svstat":                        {100, "", "s6-svstat: usage: s6-svstat " + usageSvstat + "\n"},
+		"s6-svstat -Z up":                  {100, "", "s6-svstat: usage: s6-svstat " + usageSvstat + "\n"},
+		"s6-svok up":                       {},
+		"s6-svok stray":                    {code: 1},
+		"s6-svok gone":                     {code: 1},
+		"s6-svok":                          {100, "", "s6-svok: usage: s6-svok servicedir\n"},
+		"s6-svc -du up down":               {},
+		"s6-svc up":                        {},
+		"s6-svc gone":                      {111, "", "s6-svc: warning: unable to control gone: No such file or directory\n"},
+		"s6-svc -u stray":                  {102, "", "s6-svc: warning: unable to control stray: supervisor not listening\n"},
+		"s6-svc -Z up":                     {100, "", "s6-svc: usage: s6-svc " + usageSvc + "\n"},
+		"s6-svc -wu -u up":                 {},
+		"s6-svc -wD -T 20 -d up":           {99, "", "s6-svlisten: fatal: timed out\n"},
+		"s6-svc -wU -u up":                 {0, "", "s6-svc: warning: up/notification-fd not present - ignoring request for readiness notification\n"},
+		"s6-svc -wU -T 20 -u told":         {99, "", "s6-svlisten: fatal: timed out\n"},
+		"s6-svc -wu gone":                  {111, "", "s6-svc: warning: unable to control gone: No such file or directory\n"},
+		"s6-svwait up":                     {},
+		"s6-svwait":                        {},
+		"s6-svwait -D -t 20 up":            {99, "", "s6-svwait: fatal: timed out\n"},
+		"s6-svwait -D down":                {},
+		"s6-svwait -o -d -t 5000 up down":  {},
+		"s6-svwait -a -d -t 20 up down":    {99, "", "s6-svwait: fatal: timed out\n"},
+		"s6-svwait -u down":                {1, "", "s6-svwait: fatal: some services reported permanent failure or their supervisor died\n"},
+		"s6-svwait -u gone":                {111, "", "s6-svwait: fatal: unable to subscribe to events for gone: No such file or directory\n"},
+		"s6-svwait -u stray":               {111, "", "s6-svwait: fatal: unable to s6_svstatus_read: No such file or directory\n"},
+		"s6-svwait -t x up":                {100, "", "s6-svwait: usage: s6-svwait [ -U | -u | -d | -D | -r | -R ] [ -a | -o ] [ -t timeout ] servicedir...\n"},
+		"s6-svscanctl -an .":               {},
+		"s6-svscanctl .":                   {},
+		"s6-svscanctl -a gone":             {111, "", "s6-svscanctl: fatal: unable to control gone: No such file or directory\n"},
+		"s6-svscanctl -a up":               {100, "", "s6-svscanctl: fatal: unable to control up: supervisor not listening\n"},
+		"s6-svscanctl -Q .":                {100, "", "s6-svscanctl: usage: s6-svscanctl [ -zabhitqnN ] svscandir\n"},
+	} {
+		t.Run(words, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // no time passes while a tool counts the seconds
+				init := scanDir(t)
+				init.waits = map[string]error{
+					"up u": nil, "down d": nil, "down D": nil, "down u": &client.Error{Kind: client.KindPermanent, Message: "it is parked"},
+				}
+				if got := call(init, words); got != want {
+					t.Errorf("got  %+v\nwant %+v", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestCommandsReachTheInitInTheirOrder(t *testing.T) {
+	init := scanDir(t)
+	for _, words := range []string{"s6-svc -du up down", "s6-svc -s USR1 -t up", "s6-svc -OQ told", "s6-svscanctl -an .", "s6-svc up"} {
+		if got := call(init, words); got != (said{}) {
+			t.Errorf("%s: %+v", words, got)
+		}
+	}
+	want := []string{"du up", "du down", "1t up", "OQ told", "scan an"}
+	if !slices.Equal(init.commands, want) {
+		t.Errorf("got %q, want %q", init.commands, want)
+	}
+}
+
+func TestWithoutInitNobodyListens(t *testing.T) {
+	scanDir(t)
+	for words, want := range map[string]said{
+		"s6-svstat up":       {1, "", "s6-svstat: fatal: unable to read status for up: s6-supervise not running\n"},
+		"s6-svok up":         {code: 1},
+		"s6-svc -u up":       {102, "", "s6-svc: warning: unable to control up: supervisor not listening\n"},
+		"s6-svc -u gone":     {111, "", "s6-svc: warning: unable to control gone: No such file or directory\n"},
+		"s6-svwait -u up":    {111, "", "s6-svwait: fatal: unable to s6_svstatus_read: No such file or directory\n"},
+		"s6-svscanctl -a .":  {100, "", "s6-svscanctl: fatal: unable to control .: supervisor not listening\n"},
+		"s6-svscanctl -a up": {100, "", "s6-svscanctl: fatal: unable to control up: supervisor not listening\n"},
+	} {
+		if got := call(nil, words); got != want {
+			t.Errorf("%s: got %+v, want %+v", words, got, want)
+		}
+	}
+}
+
+func TestWhoMayNotIsToldSo(t *testing.T) {
+	init := scanDir(t)
+	init.refuse = &client.Error{Kind: client.KindNotAllowed, Message: "only root and the agent's user may do that"}
+	for words, want := range map[string]said{
+		"s6-svstat up":      {111, "", "s6-svstat: fatal: unable to check up: Permission denied\n"},
+		"s6-svok up":        {111, "", "s6-svok: fatal: unable to check up: Permission denied\n"},
+		"s6-svc -u up":      {111, "", "s6-svc: warning: unable to control up: Permission denied\n"},
+		"s6-svwait up":      {111, "", "s6-svwait: fatal: unable to subscribe to events for up: Permission denied\n"},
+		"s6-svscanctl -a .": {111, "", "s6-svscanctl: fatal: unable to control .: Permission denied\n"},
+	} {
+		if got := call(init, words); got != want {
+			t.Errorf("%s: got %+v, want %+v", words, got, want)
+		}
+	}
+}
+
+// restarting is a PID 1 whose services restart while they are asked to, before anybody can wait for it.
+type restarting struct{ *fakeInit }
+
+func (r restarting) SlotControl(ctx context.Context, dir, flags string) error {
+	s := r.slots[dir]
+	s.PID, s.Run, s.Since = s.PID+1, s.Run+1, time.Now()
+	r.slots[dir] = s
+	return r.fakeInit.SlotControl(ctx, dir, flags)
+}
+
+func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
+	// An end is seen, too, though the service is up again before anybody looks.
+	for _, words := range []string{"-wr -T 20000 -r up", "-wd -T 20000 -k up", "-wD -T 20000 -k up"} {
+		init := restarting{scanDir(t)}
+		var out, errs strings.Builder
+		c := &Call{Name: "s6-svc", Args: strings.Fields(words), Out: &out, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
+		if code := svc(c); code != 0 || errs.Len() > 0 {
+			t.Errorf("%s: exit code %d, %s", words, code, errs.String())
+		}
+	}
+}
+
+// reexecuting is an init that becomes another image of itself whenever it is asked for something: the times of a run are
+// computed anew.
+type reexecuting struct{ *fakeInit }
+
+func (r reexecuting) Slot(ctx context.Context, dir string) (client.Slot, error) {
+	s, err := r.fakeInit.Slot(ctx, dir)
+	if err == nil {
+		next := s
+		next.Since = s.Since.Add(time.Microsecond)
+		r.slots[dir] = next
+	}
+	return s, err
+}
+
+func TestAReexecutionIsNoEndOfAService(t *testing.T) {
+	for _, words := range []string{"-wd -T 1500 -d up", "-wr -T 1500 -t up"} {
+		init := scanDir(t)
+		init.waits["up "+words[2:3]] = context.DeadlineExceeded
+		var out, errs strings.Builder
+		dial := func() (Supervisor, error) { return reexecuting{init}, nil }
+		c := &Call{Name: "s6-svc", Args: strings.Fields(words), Out: &out, Err: &errs, Dial: dial}
+		if code := svc(c); code != exitTimeout {
+			t.Errorf("%s: exit code %d, %s", words, code, errs.String())
+		}
+	}
+}
+
+func TestASlotThatIsTakenAwayIsDown(t *testing.T) {
+	init := scanDir(t)
+	init.waits["up D"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
+	if got := call(init, "s6-svwait -D -t 10000 up"); got != (said{}) {
+		t.Errorf("%+v", got)
+	}
+	init.waits["up u"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
+	if got := call(init, "s6-svwait -u -t 10000 up"); got.code != 111 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAReaderThatIsGoneIsNoSuccess(t *testing.T) {
+	init := scanDir(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Close(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var errs strings.Builder
+	c := &Call{Name: "s6-svstat", Args: []string{"up"}, Out: w, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
+	if code := svstat(c); code != 111 || !strings.Contains(errs.String(), "unable to write to stdout") {
+		t.Errorf("exit code %d, %q", code, errs.String())
+	}
+}

@@ -1,0 +1,82 @@
+package applet
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"hinit/internal/s6"
+)
+
+const usageSvstat = "[ -uwNrpgest | -o up,wantedup,normallyup,ready,paused,pid,pgid,exitcode,signal,signum,updownsince,readysince,updownfor,readyfor ] [ -n ] servicedir"
+
+// shortFields are the fields that have a letter.
+var shortFields = map[byte]string{
+	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
+}
+
+// svstat prints the state of a service in one line.
+func svstat(c *Call) int {
+	var fields []string
+	numbers := false
+	o := s6.Options{Words: c.Args, Plain: "uwNrpgestn", WithValue: "o"}
+	for {
+		letter, value, more, ok := o.Next()
+		if !ok {
+			return c.usage(usageSvstat)
+		}
+		if !more {
+			break
+		}
+		switch letter {
+		case 'n':
+			numbers = true
+		case 'o':
+			for name := range strings.SplitSeq(strings.TrimSuffix(value, ","), ",") {
+				if !s6.IsField(name) {
+					return c.fatal(exitUsage, "invalid option field: "+name)
+				}
+				fields = append(fields, name)
+			}
+		default:
+			fields = append(fields, shortFields[letter])
+		}
+	}
+	if len(o.Words) == 0 {
+		return c.usage(usageSvstat)
+	}
+	dir := o.Words[0]
+	ctx := context.Background() // a signal ends the tool as it ends any program
+	slot, err := c.slot(ctx, dir)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return c.fatal(exitSystem, "unable to check "+dir+": "+strerror(err))
+	case errors.Is(err, errNotListening), errors.Is(err, os.ErrNotExist):
+		return c.fatal(exitNo, "unable to read status for "+dir+": s6-supervise not running")
+	case err != nil:
+		return c.fatal(exitSystem, "unable to check "+dir+": "+strerror(err))
+	}
+	if len(fields) > 0 {
+		return c.print(status(slot).Fields(fields, time.Now()))
+	}
+	return c.print(status(slot).Line(time.Now(), numbers))
+}
+
+// svok answers with its exit code whether a directory is supervised.
+func svok(c *Call) int {
+	o := s6.Options{Words: c.Args}
+	if _, _, _, ok := o.Next(); !ok || len(o.Words) == 0 {
+		return c.usage("servicedir")
+	}
+	ctx := context.Background() // a signal ends the tool as it ends any program
+	_, err := c.slot(ctx, o.Words[0])
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errNotListening), errors.Is(err, os.ErrNotExist):
+		return exitNo
+	}
+	return c.fatal(exitSystem, "unable to check "+o.Words[0]+": "+strerror(err))
+}

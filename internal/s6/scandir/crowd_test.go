@@ -1,0 +1,112 @@
+package scandir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// fewServices is what the scan directories of these tests may hold.
+const fewServices = 50
+
+// crowd makes so many directories, each with a run if that is asked for.
+func crowd(t *testing.T, g Ground, format string, n int, run bool) {
+	t.Helper()
+	must(t, g.Agent.Do(func() error {
+		for i := range n {
+			dir := filepath.Join(g.Scan, fmt.Sprintf(format, i))
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				return err
+			}
+			if run {
+				if err := os.WriteFile(dir+"/run", []byte("#!/bin/sh\n"), 0o755); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
+}
+
+func TestMoreDirectoriesThanAnybodyCanSuperviseAreOneLineInTheLog(t *testing.T) {
+	g, h := room(t), newHost()
+	g.most = fewServices
+	s := open(t, h, g)
+	crowd(t, g, "junk-%d", 16*fewServices+10, false)
+	for range 3 {
+		must(t, s.Scan(t.Context()))
+	}
+	if n := len(s.Slots()); n != fewServices {
+		t.Errorf("%d directories are supervised, want %d", n, fewServices)
+	}
+	if got := h.heard("not all of the scan directory"); got != 1 {
+		t.Errorf("it is said %d times that not all is supervised: %q", got, h.said[len(h.said)-3:])
+	}
+	if refused := s.table.Load().kept.refused; len(refused) != 0 {
+		t.Errorf("%d directories are remembered one by one", len(refused))
+	}
+}
+
+func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
+	g, h := room(t), newHost()
+	g.most = fewServices
+	s := open(t, h, g)
+	crowd(t, g, "gateway-g%d", fewServices, false)
+	for range 3 {
+		must(t, s.Scan(t.Context()))
+	}
+	if got := h.heard("cannot supervise the service directory"); got != fewServices/10 {
+		t.Errorf("%d directories are named, want %d", got, fewServices/10)
+	}
+	if got := h.heard("not all of the scan directory"); got != 1 {
+		t.Errorf("it is said %d times that there are more", got)
+	}
+	for i := range fewServices {
+		must(t, os.Remove(filepath.Join(g.Scan, fmt.Sprintf("gateway-g%d", i))))
+	}
+	crowd(t, g, "zlast-%d", 1, true)
+	must(t, s.Scan(t.Context()))
+	if !s.Has("zlast-0") {
+		t.Error("when they are gone the others are still not supervised")
+	}
+}
+
+func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
+	g, h := room(t), newHost()
+	g.most = fewServices
+	s := open(t, h, g)
+	crowd(t, g, "first-%d", fewServices, true)
+	must(t, s.Scan(t.Context()))
+	stubborn := func() map[string]bool { return s.table.Load().foreign }
+	for i := range fewServices { // the host's services are forgotten only when Observe says so
+		must(t, os.RemoveAll(filepath.Join(g.Scan, fmt.Sprintf("first-%d", i))))
+	}
+	until(t, "all are gone", func() bool { return len(s.Slots()) == 0 })
+	until(t, "those that have ended make room", func() bool { _ = s.Prune(t.Context()); return len(stubborn()) == 0 })
+	h.see(func() { h.full = errors.New("no descriptor is left") })
+	crowd(t, g, "second-%d", 3, true)
+	must(t, s.Scan(t.Context()))
+	if s.Has("second-0") || h.heard("no descriptor is left") != 1 {
+		t.Errorf("without room a directory is supervised: %v", s.Has("second-0"))
+	}
+	h.see(func() { h.full = nil })
+	must(t, s.Scan(t.Context()))
+	if !s.Has("second-0") {
+		t.Error("with room again it is not supervised")
+	}
+}
+
+func TestASlotIsMadeAlthoughSomebodyLeavesATemporaryNameOfTheFuture(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	temp := lay(t, g, ".gateway-a.tmp", map[string]string{"run": "#!/bin/sh\n"})
+	future := time.Now().Add(24 * time.Hour)
+	must(t, os.Chtimes(temp, future, future))
+	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
+	if !s.Has("gateway-a") {
+		t.Error("it is left to somebody who will never make it")
+	}
+}

@@ -1,0 +1,277 @@
+package scandir
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// agent is whom the scan directory belongs to when root runs the tests.
+const agentUID, agentGID = 10000, 10000
+
+// host is a hinit whose services are whatever was registered, up if they are wanted so.
+type host struct {
+	mu       sync.Mutex
+	services map[string]*supervisor.Service
+	units    map[string]supervisor.Unit
+	taken    map[string]string
+	gateways []string // that were registered, with "+" for those that start
+	gone     []string
+	events   []string
+	said     []string
+	deny     error // of Gateway
+	full     error // of Room
+}
+
+func newHost() *host {
+	return &host{
+		services: make(map[string]*supervisor.Service), units: make(map[string]supervisor.Unit), taken: make(map[string]string),
+	}
+}
+
+func (h *host) Gateway(_ context.Context, profile string, start bool, exports map[string]string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.deny != nil {
+		return h.deny
+	}
+	if start {
+		profile += "+"
+	}
+	for _, name := range slices.Sorted(maps.Keys(exports)) {
+		profile += " " + name + "=" + exports[name]
+	}
+	h.gateways = append(h.gateways, profile)
+	return nil
+}
+
+func (h *host) Unregistered(_ context.Context, service string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone = append(h.gone, service)
+}
+
+func (h *host) Reserved(name string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.taken[name]
+}
+
+func (h *host) Room() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.full
+}
+
+func (h *host) Register(_ context.Context, u supervisor.Unit, want supervisor.Want) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.units[u.Name] = u
+	if h.services[u.Name] != nil {
+		return nil
+	}
+	v := &supervisor.Service{Name: u.Name, Kind: u.Kind, Want: want, State: supervisor.Down}
+	if want == supervisor.WantUp {
+		v.State, v.PID = supervisor.Up, 7
+	}
+	h.services[u.Name] = v
+	return nil
+}
+
+func (h *host) Do(_ context.Context, e supervisor.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, fmt.Sprintf("%T %+v", e, e))
+	switch e := e.(type) {
+	case supervisor.Remove:
+		if h.services[e.Name] == nil {
+			return supervisor.ErrUnknown
+		}
+		delete(h.services, e.Name)
+	case supervisor.Unwant:
+		if v := h.services[e.Name]; v != nil {
+			next := *v
+			next.Want = supervisor.WantDown
+			h.services[e.Name] = &next
+		}
+	}
+	return nil
+}
+
+func (h *host) Snapshot() *supervisor.Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &supervisor.Snapshot{}
+	for _, v := range h.services {
+		s.Services = append(s.Services, v)
+	}
+	return s
+}
+
+func (h *host) Identity(root bool) (*proc.Cred, []string) {
+	if root || os.Geteuid() != 0 {
+		return nil, []string{"PATH=/bin:/usr/bin"}
+	}
+	return &proc.Cred{UID: agentUID, GID: agentGID}, []string{"PATH=/bin:/usr/bin"}
+}
+
+func (h *host) Say(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.said = append(h.said, fmt.Sprintf(format, args...))
+}
+
+// see looks at the host while nothing changes it.
+func (h *host) see(look func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	look()
+}
+
+func (h *host) unit(name string) supervisor.Unit {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.units[name]
+}
+
+func (h *host) has(name string) bool { return h.Snapshot().Find(name) != nil }
+
+func (h *host) heard(text string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, line := range h.said {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *host) unregistered() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.gone)
+}
+
+// room is a place for the directories of s6 that every user can reach.
+func room(t *testing.T) Ground {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "scandir") //nolint:usetesting // that of the test is for its own user only
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	must(t, os.Chmod(dir, 0o755))
+	agent := fsutil.Self()
+	if os.Geteuid() == 0 {
+		agent = fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID})
+	}
+	return Ground{Scan: filepath.Join(dir, "run/service"), Base: filepath.Join(dir, "run/s6"), Agent: agent}
+}
+
+// open works until the end of the test.
+func open(t *testing.T, h Host, g Ground) *Scanner {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := Open(ctx, h, g)
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		<-s.Ended()
+		until(t, "what was moved aside is removed", func() bool { return leftovers(g) == 0 })
+	})
+	return s
+}
+
+func leftovers(g Ground) int {
+	n := 0
+	for _, dir := range []string{filepath.Dir(g.Scan), filepath.Dir(g.Base)} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), oldPrefix) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// patience is how long a test waits for what has to come. It costs nothing when all is well.
+const patience = 40 * time.Second
+
+// until polls a condition.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// lay makes a service directory as its owner would: a name that ends in a slash is a directory, a text that begins with #!
+// is a program.
+func lay(t *testing.T, g Ground, name string, files map[string]string) string {
+	t.Helper()
+	dir := filepath.Join(g.Scan, name)
+	must(t, g.Agent.Do(func() error { return layAt(dir, files) }))
+	return dir
+}
+
+func layAt(dir string, files map[string]string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, text := range files {
+		mode := os.FileMode(0o644)
+		if strings.HasPrefix(text, "#!") {
+			mode = 0o755
+		}
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}

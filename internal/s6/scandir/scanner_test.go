@@ -1,0 +1,551 @@
+package scandir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/s6"
+	"hinit/supervisor"
+)
+
+var gatewayFiles = Files{Run: "#!/bin/sh\nexec gateway\n", Finish: "#!/bin/sh\n", Log: "#!/bin/sh\nexec logger\n"}
+
+func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
+	g := room(t)
+	s := open(t, newHost(), g)
+	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
+	for _, name := range []string{
+		"run", "finish", "type", "down", "event", "supervise/control", "supervise/event",
+		"log/run", "log/event", "log/supervise/control",
+	} {
+		if _, err := os.Lstat(filepath.Join(g.Scan, "gateway-a", name)); err != nil {
+			t.Error(err)
+		}
+	}
+	slot, err := s.Find(g.Scan + "/gateway-a")
+	if err != nil || slot.Name != "gateway-a" || !slot.Native() || slot.NormallyUp() {
+		t.Errorf("%v, %v", slot, err)
+	}
+	must(t, s.SetDown("gateway-a", false))
+	if _, err := os.Lstat(g.Scan + "/gateway-a/down"); !os.IsNotExist(err) || !slot.NormallyUp() {
+		t.Errorf("the down file is still there: %v", err)
+	}
+	must(t, s.SetDown("gateway-a", true))
+	must(t, s.SetDown("gateway-a", true))
+	must(t, s.SetDown("nobody", true))
+	if slot.NormallyUp() {
+		t.Error("the down file is not there")
+	}
+	must(t, s.Withdraw(t.Context(), "gateway-a"))
+	must(t, s.Withdraw(t.Context(), "gateway-a"))
+	if _, err := os.Lstat(g.Scan + "/gateway-a"); !os.IsNotExist(err) || s.Has("gateway-a") {
+		t.Errorf("the slot is still there: %v", err)
+	}
+	if _, err := s.Find(g.Scan + "/gateway-a"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a slot that was withdrawn: %v", err)
+	}
+}
+
+func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
+	g := room(t)
+	s := open(t, newHost(), g)
+	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
+	must(t, s.PublishFixed(t.Context(), MainHermes, gatewayFiles))
+	must(t, os.Symlink(g.Scan, filepath.Join(filepath.Dir(g.Scan), "alias")))
+	alias := filepath.Join(filepath.Dir(g.Scan), "alias")
+	for path, want := range map[string]string{
+		g.Scan + "/gateway-a/": "gateway-a", alias + "/gateway-a": "gateway-a", g.Scan + "//x/../gateway-a": "gateway-a",
+		g.Scan + "/gateway-a/log": "gateway-a/log", alias + "/gateway-a/log": "gateway-a/log", g.Scan + "/main-hermes": MainHermes,
+	} {
+		if slot, err := s.Find(path); err != nil || slot.Name != want {
+			t.Errorf("%s: %v, %v", path, slot, err)
+		}
+	}
+	for _, path := range []string{g.Scan, g.Scan + "/.s6-svscan", g.Scan + "/nobody", "/", "/proc/self/fd", g.Scan + "/gateway-a/event", g.Scan + "/main-hermes/log"} {
+		if slot, err := s.Find(path); !errors.Is(err, ErrUnknown) {
+			t.Errorf("%s: %v, %v", path, slot, err)
+		}
+	}
+}
+
+func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	lay(t, g, "gateway-up", map[string]string{"run": "#!/bin/sh\n"})
+	lay(t, g, "gateway-down", map[string]string{"run": "#!/bin/sh\n", "down": ""})
+	lay(t, g, "gateway-half", nil)
+	lay(t, g, "gateway-new.tmp", map[string]string{"run": "#!/bin/sh\n"})
+	lay(t, g, ".gateway-new", map[string]string{"run": "#!/bin/sh\n"})
+	must(t, s.Prune(t.Context()))
+	if len(s.Slots()) != 0 {
+		t.Errorf("%v were taken in without a scan", s.Slots())
+	}
+	must(t, s.Scan(t.Context()))
+	must(t, s.Scan(t.Context()))
+	h.see(func() {
+		if got := strings.Join(h.gateways, " "); got != "down up+" {
+			t.Errorf("gateways %q, want down and up, the latter started", got)
+		}
+	})
+	if n := h.heard("gateway-half"); n != 1 {
+		t.Errorf("half a slot was reported %d times: %v", n, h.said)
+	}
+	lay(t, g, "gateway-half", map[string]string{"run": "#!/bin/sh\n", "down": ""})
+	must(t, s.Scan(t.Context()))
+	if !s.Has("gateway-half") || !s.Has("gateway-up") || s.Has("gateway-new.tmp") {
+		t.Errorf("slots: %v", s.Slots())
+	}
+	// The profile appears: its slot is there already, and stays as the agent wrote it.
+	must(t, s.Publish(t.Context(), "gateway-up", gatewayFiles, true))
+	if _, err := os.Stat(g.Scan + "/gateway-up/down"); err == nil {
+		t.Error("a slot of the agent's was changed")
+	}
+	h.see(func() { h.deny = errors.New("this container has no gateways") })
+	lay(t, g, "gateway-never", map[string]string{"run": "#!/bin/sh\n"})
+	must(t, s.Scan(t.Context()))
+	if s.Has("gateway-never") || h.heard("this container has no gateways") != 1 {
+		t.Errorf("slots %v, said %q", s.Slots(), h.said)
+	}
+}
+
+func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	lay(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\nexport B='two words' A=1\nexport C=$HOME\nexec false\n", "down": ""})
+	must(t, s.Scan(t.Context()))
+	h.see(func() {
+		if got := strings.Join(h.gateways, ","); got != "a A=1 B=two words" {
+			t.Errorf("gateways %q", got)
+		}
+	})
+	if got := s.Exports("gateway-a"); len(got) != 2 || got["A"] != "1" {
+		t.Errorf("afterwards it exports %v", got)
+	}
+	if h.heard("exports C with words that only a shell understands") != 1 {
+		t.Errorf("nobody was told of C: %v", h.said)
+	}
+	// One that hinit makes itself says what hinit does anyway, and its successor needs no repetition.
+	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
+	if got := s.Exports("gateway-b"); got != nil {
+		t.Errorf("a slot of hinit's own exports %v", got)
+	}
+	must(t, os.RemoveAll(filepath.Join(g.Scan, "gateway-a")))
+	must(t, s.Prune(t.Context()))
+	if got := s.Exports("gateway-a"); got != nil {
+		t.Errorf("without a slot it exports %v", got)
+	}
+	// One too long to be read is a gateway all the same.
+	lay(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRun), "down": ""})
+	must(t, s.Scan(t.Context()))
+	if got := s.Exports("gateway-a"); !s.Has("gateway-a") || got != nil || h.heard("gateway-a: what its run exports is not taken over") != 1 {
+		t.Errorf("of a run without end it took %v: %v", got, h.said)
+	}
+}
+
+func TestASlotThatNobodyHasScannedForIsTakenInWhenItsProfileAppears(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	lay(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\n"})
+	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
+	h.see(func() {
+		if got := strings.Join(h.gateways, " "); got != "a+" {
+			t.Errorf("gateways %q; without a down file it is to be started", got)
+		}
+	})
+}
+
+func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	for i, temp := range []string{".gateway-a.tmp", "gateway-b.tmp"} {
+		name := []string{"gateway-a", "gateway-b"}[i]
+		fresh := lay(t, g, temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "mine": ""})
+		late := time.Now().Add(makingTime - time.Second) // so that the agent may take twice its time where all is slow
+		must(t, os.Chtimes(fresh, late, late))
+		must(t, s.Publish(t.Context(), name, gatewayFiles, true))
+		if _, err := os.Lstat(filepath.Join(g.Scan, name)); !os.IsNotExist(err) {
+			t.Errorf("%s is in the agent's way: %v", name, err)
+		}
+		must(t, os.Rename(filepath.Join(g.Scan, temp), filepath.Join(g.Scan, name)))
+		must(t, s.Scan(t.Context()))
+		if _, err := os.Lstat(filepath.Join(g.Scan, name, "mine")); err != nil || !s.Has(name) {
+			t.Errorf("%s: %v, known: %v", name, err, s.Has(name))
+		}
+	}
+	// One that was left behind is in nobody's way for long, and neither is one that goes.
+	temp := lay(t, g, ".gateway-c.tmp", map[string]string{"run": "#!/bin/sh\n"})
+	must(t, s.Publish(t.Context(), "gateway-c", gatewayFiles, true))
+	past := time.Now().Add(-time.Hour)
+	must(t, os.Chtimes(temp, past, past))
+	until(t, "the slot is made", func() bool { return s.Has("gateway-c") })
+	entries, err := os.ReadDir(g.Scan)
+	if err != nil || len(entries) != 5 {
+		t.Errorf("the scan directory holds %v, %v", entries, err)
+	}
+}
+
+func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	for _, name := range []string{"gateway-a", "gateway-b", "gateway-c"} {
+		must(t, s.Publish(t.Context(), name, gatewayFiles, false))
+	}
+	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
+	must(t, os.Rename(g.Scan+"/gateway-b", g.Scan+"/.gateway-b"))
+	// Another directory of the same name is another slot, even when the file system gives it the number of the old one.
+	must(t, os.RemoveAll(g.Scan+"/gateway-c"))
+	lay(t, g, "gateway-c", map[string]string{"run": "#!/bin/sh\n"})
+	until(t, "all three are noticed", func() bool {
+		gone := h.unregistered()
+		slices.Sort(gone)
+		return strings.Join(gone, " ") == "gateway-a gateway-b gateway-c"
+	})
+	until(t, "nobody finds them any more", func() bool { return len(s.Slots()) == 0 })
+	// Nothing comes back by itself.
+	must(t, s.Scan(t.Context()))
+	if !s.Has("gateway-c") || s.Has("gateway-a") {
+		t.Errorf("slots: %v", s.Slots())
+	}
+}
+
+func TestARemovedSlotIsUnknownAtOnce(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
+	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
+	if slot, err := s.Find(g.Scan + "/gateway-a"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("%v, %v", slot, err)
+	}
+	until(t, "it is noticed", func() bool { return len(h.unregistered()) == 1 })
+}
+
+func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	var callers sync.WaitGroup
+	for caller := range 8 {
+		callers.Go(func() {
+			for cycle := range 25 {
+				name := fmt.Sprintf("gateway-p%d-%d", caller, cycle%3)
+				temp := filepath.Join(g.Scan, fmt.Sprintf(".%s.tmp", name))
+				err := g.Agent.Do(func() error {
+					if err := layAt(temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "log/run": "#!/bin/sh\n"}); err != nil {
+						return err
+					}
+					return os.Rename(temp, filepath.Join(g.Scan, name))
+				})
+				if err == nil {
+					err = s.Scan(t.Context())
+				}
+				if err == nil && !s.Has(name) {
+					err = fmt.Errorf("%s is not there after a scan", name)
+				}
+				if err == nil {
+					_, err = s.Find(filepath.Join(g.Scan, name))
+				}
+				if err == nil {
+					err = s.Scan(t.Context())
+				}
+				if err == nil {
+					err = g.Agent.Do(func() error { return os.RemoveAll(filepath.Join(g.Scan, name)) })
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+	must(t, s.Scan(t.Context()))
+	if len(s.Slots()) != 0 {
+		t.Errorf("left over: %v", s.Slots())
+	}
+	if got := len(h.unregistered()); got != 200 {
+		t.Errorf("%d of 200 removals were told; complaints: %v", got, h.said)
+	}
+	entries, err := os.ReadDir(g.Scan)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("the scan directory holds %v, %v", entries, err)
+	}
+}
+
+func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	dir := lay(t, g, "foo", map[string]string{
+		"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "timeout-kill": "1500\n", "timeout-finish": "0", "down-signal": "INT\n",
+		"notification-fd": "4\n", "flag-timeout-killpg": "", "reload-signal": "USR2", "down": "",
+	})
+	must(t, s.Scan(t.Context()))
+	u := h.unit("foo")
+	p := u.Policy
+	if p.StopSignal != 2 || p.Grace != 1500*time.Millisecond || p.KillNever || p.Kill != supervisor.ScopeGroup || p.FinishTimeout != 0 ||
+		!p.Announces || !p.Finish || !slices.Equal(p.PermanentFinish, []int{125}) || u.NotifyFD != 4 || !p.Spare {
+		t.Errorf("policy %+v, notification %d", p, u.NotifyFD)
+	}
+	if !slices.Equal(u.Spec.Argv, []string{"./run", "foo"}) || u.Spec.Dir != dir || u.Stdout != nil {
+		t.Errorf("%+v", u.Spec)
+	}
+	for want, x := range map[string]supervisor.Exit{
+		"./finish 3 0 foo 9": {PID: 9, Code: 3}, "./finish 256 9 foo 9": {PID: 9, Code: -1, Signal: 9},
+	} {
+		if got := strings.Join(u.Finish(x).Argv, " "); got != want {
+			t.Errorf("finish: %s, want %s", got, want)
+		}
+	}
+	if v := h.Snapshot().Find("foo"); v.Want != supervisor.WantDown {
+		t.Errorf("with a down file it is wanted %s", v.Want)
+	}
+	slot, err := s.Find(dir)
+	if err != nil || slot.Native() || slot.Fixed() || slot.ReloadSignal() != 12 || slot.NormallyUp() {
+		t.Errorf("%+v, %v", slot, err)
+	}
+	// A change counts from the next start, without a scan.
+	must(t, os.Remove(dir+"/timeout-kill"))
+	until(t, "the change is noticed", func() bool { return h.unit("foo").Policy.KillNever })
+	must(t, os.RemoveAll(dir))
+	until(t, "it is gone", func() bool { return !h.has("foo") && !s.Has("foo") })
+}
+
+func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n", "max-death-tally": "2\n"})
+	must(t, os.Mkdir(dir+"/supervise", 0o777))
+	must(t, os.Chmod(dir+"/supervise", 0o777))
+	must(t, os.WriteFile(dir+"/"+s6.TallyFile, make([]byte, 140), 0o644)) // of an earlier supervisor
+	must(t, s.Scan(t.Context()))
+	if _, err := os.Lstat(dir + "/" + s6.TallyFile); !os.IsNotExist(err) {
+		t.Errorf("what another supervisor counted is still there: %v", err)
+	}
+	deaths := func(dir string) []s6.Death {
+		tally, _ := os.ReadFile(dir + "/" + s6.TallyFile) // none at first
+		return s6.Deaths(tally)
+	}
+	for code := range 4 {
+		s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10 + code, Code: code, At: time.Now()}})
+	}
+	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{Code: -1, Cause: supervisor.CauseSpawn, At: time.Now()}})
+	s.Observe(supervisor.Record{Service: "foo/log", Exit: &supervisor.Exit{PID: 20, Code: -1, Signal: 9, At: time.Now()}})
+	until(t, "the logger's death is counted", func() bool { return len(deaths(dir+"/log")) == 1 })
+	if got := deaths(dir + "/log")[0]; got.Signal != 9 || got.Code != 137 {
+		t.Errorf("of the logger: %+v", got)
+	}
+	if got := deaths(dir); len(got) != 2 || got[0].Code != 2 || got[1].Code != 3 {
+		t.Errorf("the last two deaths are %+v", got)
+	}
+	// A link that leads out is not followed, and hurts nobody.
+	outside := t.TempDir()
+	must(t, os.RemoveAll(dir+"/supervise"))
+	must(t, os.Symlink(outside, dir+"/supervise"))
+	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 30, At: time.Now()}})
+	must(t, s.Prune(t.Context()))
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
+		t.Errorf("outside there is %v, %v", entries, err)
+	}
+	if !s.Has("foo") {
+		t.Error("the service is gone")
+	}
+}
+
+// TestRootCountsNoDeathsWhereTheAgentCanWrite: with supervise the agent's, as the agent itself makes it, a link there to a file of
+// root's was read and written again as root.
+func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
+	g, h := room(t), newHost()
+	if !g.Agent.Switches() {
+		t.Skip("needs root")
+	}
+	s := open(t, h, g)
+	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n"})
+	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Chown(path, 0, 0)) }))
+	must(t, os.Mkdir(dir+"/supervise", 0o755))
+	must(t, os.Chown(dir+"/supervise", agentUID, agentGID))
+	secret := filepath.Join(filepath.Dir(g.Scan), "secret")
+	must(t, os.WriteFile(secret, make([]byte, 28), 0o600))
+	must(t, s.Scan(t.Context()))
+	must(t, os.Link(secret, dir+"/"+s6.TallyFile))
+	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10, Code: 1, At: time.Now()}})
+	must(t, s.Prune(t.Context())) // comes after it
+	must(t, s.Prune(t.Context()))
+	info, err := os.Lstat(dir + "/" + s6.TallyFile)
+	if err != nil || info.Size() != 28 || info.Mode().Perm() != 0o600 {
+		t.Errorf("in its place there is now %v, %v", info, err)
+	}
+	if u := h.unit("foo"); u.Spec.Cred != nil {
+		t.Errorf("the service was to be root's: %+v", u.Spec.Cred)
+	}
+	// Where supervise is root's too, root counts.
+	must(t, os.Remove(dir+"/"+s6.TallyFile))
+	must(t, os.Chown(dir+"/supervise", 0, 0))
+	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 11, Code: 1, At: time.Now()}})
+	until(t, "the death is counted", func() bool { _, err := os.Lstat(dir + "/" + s6.TallyFile); return err == nil })
+}
+
+func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	lay(t, g, "silent", map[string]string{"run": "#!/bin/sh\n"})
+	lay(t, g, "telling", map[string]string{"run": "#!/bin/sh\n", "notification-fd": "3\n"})
+	must(t, s.Scan(t.Context()))
+	if silent, telling := h.unit("silent").Policy, h.unit("telling").Policy; silent.ReadyRestart != 0 || telling.ReadyRestart == 0 {
+		t.Errorf("at once when ready for %v without notification-fd, for %v with it", silent.ReadyRestart, telling.ReadyRestart)
+	}
+}
+
+func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
+	must(t, s.Scan(t.Context()))
+	service, logger := h.unit("foo"), h.unit("foo/log")
+	if service.Stdout == nil || logger.Stdin == nil || logger.Stdout != nil {
+		t.Fatalf("service %+v, logger %+v", service, logger)
+	}
+	if _, err := service.Stdout.WriteString("a line\n"); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 7)
+	if _, err := logger.Stdin.Read(line); err != nil || string(line) != "a line\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	if slot, err := s.Find(dir + "/log"); err != nil || slot.Name != "foo/log" {
+		t.Errorf("%v, %v", slot, err)
+	}
+	// The service goes first; the logger is not told to end before nobody can write to it any more.
+	must(t, os.RemoveAll(dir))
+	until(t, "the service is removed", func() bool { return !h.has("foo") })
+	s.Observe(supervisor.Record{Service: "foo", Dropped: true})
+	until(t, "the pipe is closed", func() bool { _, err := service.Stdout.WriteString("x"); return err != nil })
+	if v := h.Snapshot().Find("foo/log"); v != nil && v.Want != supervisor.WantDown {
+		t.Errorf("the logger is wanted %s", v.Want)
+	}
+	until(t, "the logger is removed though it does not end", func() bool { return !h.has("foo/log") })
+}
+
+func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	h.taken["taken"] = "the name is taken"
+	lay(t, g, "broken", map[string]string{"run": "not executable", "down-signal": "NONSENSE"})
+	lay(t, g, "good", map[string]string{"run": "#!/bin/sh\n"})
+	lay(t, g, "taken", map[string]string{"run": "#!/bin/sh\n"})
+	lay(t, g, strings.Repeat("n", 252), map[string]string{"run": "#!/bin/sh\n"})
+	must(t, os.WriteFile(g.Scan+"/file", nil, 0o644))
+	must(t, os.Symlink("nowhere", g.Scan+"/dangling"))
+	for range 3 {
+		must(t, s.Scan(t.Context()))
+	}
+	var names []string
+	for _, slot := range s.Slots() {
+		names = append(names, slot.Name)
+	}
+	if got := strings.Join(names, " "); got != "broken good" {
+		t.Errorf("slots: %s", got)
+	}
+	for _, text := range []string{`"taken": the name is taken`, "longer than 251", `"dangling"`, "broken: its service directory is not in order: its run is not executable; down-signal"} {
+		if n := h.heard(text); n != 1 {
+			t.Errorf("%q was said %d times: %q", text, n, h.said)
+		}
+	}
+	h.see(func() {
+		v := *h.services["broken"]
+		v.State, v.PID, v.LastExit = supervisor.Backoff, 0, &supervisor.Exit{Cause: supervisor.CauseSpawn}
+		h.services["broken"] = &v
+	})
+	must(t, os.Chmod(g.Scan+"/broken/run", 0o755))
+	until(t, "it is started when it is mended", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return slices.Contains(h.events, "supervisor.Start {Name:broken}")
+	})
+}
+
+func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
+	needRoot(t)
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	program := map[string]string{"run": "#!/bin/sh\n"}
+	for _, name := range []string{"roots", "loose-dir", "loose-run", "loose-finish", "agents-run", "link-run"} {
+		must(t, layAt(filepath.Join(g.Scan, name), program))
+	}
+	must(t, os.Chmod(g.Scan+"/loose-dir", 0o777))
+	must(t, os.Chmod(g.Scan+"/loose-run/run", 0o775))
+	must(t, os.WriteFile(g.Scan+"/loose-finish/finish", nil, 0o755))
+	must(t, os.Chmod(g.Scan+"/loose-finish/finish", 0o777))
+	must(t, os.Chown(g.Scan+"/agents-run/run", agentUID, agentGID))
+	must(t, os.Rename(g.Scan+"/link-run/run", g.Scan+"/link-run/other"))
+	must(t, os.Symlink("other", g.Scan+"/link-run/run"))
+	lay(t, g, "agents", program)
+	outside := filepath.Join(filepath.Dir(g.Scan), "outside")
+	must(t, layAt(outside, program))
+	must(t, os.Symlink(outside, g.Scan+"/link"))
+	must(t, s.Scan(t.Context()))
+	for _, name := range []string{"roots", "loose-dir", "loose-run", "loose-finish", "agents-run", "link-run", "agents", "link"} {
+		if root := h.unit(name).Spec.Cred == nil; !h.has(name) || root != (name == "roots") {
+			t.Errorf("%s runs as root: %v (known: %v)", name, root, h.has(name))
+		}
+	}
+	// What is run as root is the directory that was looked at, whatever its name means by then.
+	u := h.unit("roots")
+	must(t, os.Rename(g.Scan+"/roots", g.Scan+"/.roots"))
+	lay(t, g, "roots", map[string]string{"run": "#!/bin/sh\nevil\n"})
+	if got, err := os.ReadFile(u.Spec.Dir + "/run"); err == nil && strings.Contains(string(got), "evil") {
+		t.Errorf("%s leads to the agent's directory", u.Spec.Dir)
+	}
+	must(t, s.Scan(t.Context()))
+	if h.unit("roots").Spec.Cred == nil {
+		t.Error("the agent's directory runs as root")
+	}
+}
+
+func TestASlotLooksAsTheServiceDoes(t *testing.T) {
+	at := time.Date(2026, 11, 21, 1, 0, 0, 5, time.UTC)
+	for name, tt := range map[string]struct {
+		v    supervisor.Service
+		want client.Slot
+	}{
+		"up": {
+			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Run: 4, Ready: true, ReadySince: at, Started: true, Turned: at},
+			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Run: 4, Started: true, ExitCode: -1, Since: at},
+		},
+		"up and ready": {
+			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Ready: true, Announces: true, ReadySince: at, Started: true, Turned: at},
+			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Ready: true, Notifies: true, Started: true, ExitCode: -1, Since: at, ReadySince: at},
+		},
+		"told to end": {
+			supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: 9, Started: true, Turned: at, Paused: true},
+			client.Slot{Up: true, PID: 9, PGID: 9, Started: true, ExitCode: -1, Paused: true, Since: at},
+		},
+		"finishing": {
+			supervisor.Service{State: supervisor.Finishing, Want: supervisor.WantUp, Started: true, Turned: at, LastExit: &supervisor.Exit{Code: 1}},
+			client.Slot{WantUp: true, Finishing: true, Started: true, ExitCode: 1, Since: at},
+		},
+		"parked": {
+			supervisor.Service{State: supervisor.Parked, Want: supervisor.WantUp, Permanent: true, Started: true, Turned: at, ReadySince: at, LastExit: &supervisor.Exit{Code: 78}},
+			client.Slot{Permanent: true, Started: true, ExitCode: 78, Since: at, ReadySince: at},
+		},
+		"killed": {
+			supervisor.Service{State: supervisor.Backoff, Want: supervisor.WantUp, Started: true, Turned: at, ReadySince: at, LastExit: &supervisor.Exit{Code: -1, Signal: 9}},
+			client.Slot{WantUp: true, Started: true, ExitCode: -1, Signal: 9, Since: at, ReadySince: at},
+		},
+		"never started": {
+			supervisor.Service{State: supervisor.Down, Want: supervisor.WantDown, Turned: at, ReadySince: at},
+			client.Slot{ExitCode: -1, Since: at, ReadySince: at},
+		},
+	} {
+		tt.want.Dir = "/run/service/x"
+		if got := View(&tt.v, "/run/service/x", false); got != tt.want {
+			t.Errorf("%s:\n got %+v\nwant %+v", name, got, tt.want)
+		}
+	}
+}

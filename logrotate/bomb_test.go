@@ -1,0 +1,155 @@
+package logrotate
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// packedArchive makes a compressed archive of so many times text.
+func packedArchive(t *testing.T, dir string, at time.Time, text string, times int) (name string) {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	for range times {
+		if _, err := z.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name = archiveName(at)
+	if err := os.WriteFile(filepath.Join(dir, name+packed), b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// readAll returns what Read gives, and the longest of the lines.
+func readAll(t *testing.T, o ReadOptions) (lines []string, err error) {
+	t.Helper()
+	err = Read(t.Context(), o, func(line []byte) error {
+		lines = append(lines, string(line))
+		return nil
+	})
+	return lines, err
+}
+
+func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
+	dir, first := past(t)
+	all, err := readAll(t, ReadOptions{Dir: dir, N: -1, Previous: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := first.Add(time.Hour)
+	name := packedArchive(t, dir, end, "bomb\n", 100_000)
+	o := ReadOptions{Dir: dir, N: len(all), MaxArchive: 1000}
+	lines, err := readAll(t, o)
+	if err == nil || !strings.Contains(err.Error(), name) {
+		t.Errorf("nothing is said: %v", err)
+	}
+	mark := 0
+	for i, line := range lines {
+		if strings.HasPrefix(line, "[hinit] lines are missing here: "+name) {
+			mark = i
+		}
+	}
+	if mark == 0 || len(lines) != len(all)+1 {
+		t.Fatalf("%d lines, the mark is at %d: %q", len(lines), mark, lines)
+	}
+	wantLines(t, append(lines[:mark:mark], lines[mark+1:]...), all...)
+	// What current has is enough: the archive is not touched.
+	o.N = 1
+	if lines, err = readAll(t, o); err != nil {
+		t.Errorf("%v", err)
+	}
+	wantLines(t, lines, all[len(all)-1])
+	// Without counting from the end, everything up to the limit is given.
+	o.N, o.Previous = -1, true
+	if lines, err = readAll(t, o); err == nil || len(lines) > len(all)+1+1000/len("bomb\n") || len(lines) < len(all)+1 {
+		t.Errorf("%d lines, %v", len(lines), err)
+	}
+}
+
+func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
+	dir := t.TempDir()
+	packedArchive(t, dir, time.Now(), strings.Repeat("\n", 1<<20), 8)
+	before := allocated()
+	n := 0
+	stop := errors.New("enough")
+	err := Read(t.Context(), ReadOptions{Dir: dir, N: 7 << 20}, func([]byte) error {
+		if n++; n == 1 {
+			return nil
+		}
+		return stop
+	})
+	grown := allocated() - before
+	if !errors.Is(err, stop) {
+		t.Errorf("%v", err)
+	}
+	if grown > 4<<20 {
+		t.Errorf("%d bytes were allocated for 7 million empty lines", grown)
+	}
+	if lines, err := readAll(t, ReadOptions{Dir: dir, N: 3}); err != nil || len(lines) != 3 {
+		t.Errorf("%d lines, %v", len(lines), err)
+	}
+}
+
+func TestALineWithoutEndComesInPieces(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, Current)
+	if err := os.WriteFile(path, []byte("first\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const size = 32 << 20
+	if err := os.Truncate(path, size); err != nil { // the rest is NUL bytes
+		t.Fatal(err)
+	}
+	o := ReadOptions{Dir: dir, N: -1, MaxLine: 1 << 20}
+	longest, total := 0, 0
+	count := func(line []byte) error {
+		longest, total = max(longest, len(line)), total+len(line)
+		return nil
+	}
+	if err := Read(t.Context(), o, count); err != nil {
+		t.Fatal(err)
+	}
+	if longest > 2<<20 || total != size-1 {
+		t.Errorf("%d bytes, the longest line has %d", total, longest)
+	}
+	o.N, total = 3, 0
+	if err := Read(t.Context(), o, count); err != nil || total > 5<<20 || total == 0 {
+		t.Errorf("of the last 3 lines %d bytes, %v", total, err)
+	}
+	o.N, total = math.MaxInt, 0
+	if err := Read(t.Context(), o, count); err != nil || total != size-1 {
+		t.Errorf("of all lines %d bytes, %v", total, err)
+	}
+}
+
+func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archiveFiles(path); err == nil {
+		t.Error("it has archives")
+	}
+}
+
+// allocated is how many bytes the process has ever allocated.
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}

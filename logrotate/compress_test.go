@@ -1,0 +1,378 @@
+package logrotate
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// allPacked reports whether every archive in dir is compressed and nothing half done is there.
+func allPacked(t *testing.T, dir string) bool {
+	t.Helper()
+	names, err := dirNames(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archives := 0
+	for _, name := range names {
+		if name == Current {
+			continue
+		}
+		if !strings.HasSuffix(name, packed) {
+			return false
+		}
+		archives++
+	}
+	return archives > 0
+}
+
+// fill makes lines that are worth compressing.
+func fill(n int) []string {
+	lines := make([]string, n)
+	for i := range lines {
+		lines[i] = fmt.Sprintf("line %d of a log that repeats itself: connected, disconnected, connected again", i)
+	}
+	return lines
+}
+
+func TestArchivesAreCompressed(t *testing.T) {
+	t.Parallel()
+	actor, base := agent(t)
+	dir := filepath.Join(base, "coder")
+	s := New(Options{MaxSize: 10_000, Archives: 1000, Actor: actor})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l.Limit(Limits{Compress: true})
+	lines := fill(1000)
+	say(t, l, lines...)
+	until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
+	wantLines(t, stored(t, dir), lines...)
+	paths, err := Archives(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Size() > 3000 {
+			t.Errorf("%s has %d bytes: it is not compressed", path, st.Size())
+		}
+		owner := st.Sys().(*syscall.Stat_t)
+		if id := actor.Identity(); actor.Switches() && (owner.Uid != id.UID || owner.Gid != id.GID) || st.Mode() != 0o644 {
+			t.Errorf("%s is %d:%d's, mode %v", path, owner.Uid, owner.Gid, st.Mode())
+		}
+	}
+	// What was done ends, and begins again with the next archive.
+	until(t, "the worker ends", func() bool { s.compressor.mu.Lock(); defer s.compressor.mu.Unlock(); return s.compressor.busy == nil })
+	more := fill(300)
+	say(t, l, more...)
+	until(t, "the new archives are compressed", func() bool { return allPacked(t, dir) })
+	closeSet(t, s)
+	wantLines(t, stored(t, dir), append(lines, more...)...)
+}
+
+func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
+	t.Parallel()
+	actor, base := agent(t)
+	dir := filepath.Join(base, "coder")
+	s := New(Options{MaxSize: 10_000, Archives: 1000, Actor: actor})
+	defer closeSet(t, s)
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	huge := filepath.Join(dir, archiveName(time.Now().Add(-time.Hour)))
+	if err := actor.Do(func() error {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(huge, nil, 0o600); err != nil {
+			return err
+		}
+		return os.Truncate(huge, 1<<40)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.Limit(Limits{Compress: true})
+	say(t, l, fill(1000)...)
+	until(t, "all other archives are compressed", func() bool {
+		names, err := archiveFiles(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := slices.DeleteFunc(names[1:], func(name string) bool { return strings.HasSuffix(name, packed) })
+		return len(names) > 5 && len(plain) == 0
+	})
+	if _, err := os.Stat(huge); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLimitsCountCompressedArchives prunes by number and by the bytes that are really used.
+func TestLimitsCountCompressedArchives(t *testing.T) {
+	t.Parallel()
+	s, l, dir := fixture(t, Options{MaxSize: 10_000}, Limits{Compress: true, Archives: 50, Quota: 35_000})
+	for range 5 {
+		say(t, l, fill(100)...)
+		until(t, "the archives are compressed", func() bool { return allPacked(t, dir) })
+	}
+	l.Limit(Limits{Compress: true, Archives: 3})
+	paths, err := Archives(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := int64(0)
+	for _, path := range paths {
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += st.Size()
+	}
+	// Uncompressed, two would fit into the quota beside a full current file.
+	if len(paths) < 4 || total > 25_000 {
+		t.Errorf("%d archives of %d bytes are kept", len(paths), total)
+	}
+	say(t, l, fill(100)...)
+	closeSet(t, s)
+	if paths, err = Archives(dir); err != nil || len(paths) != 3 {
+		t.Errorf("%d archives are kept (%v)", len(paths), err)
+	}
+}
+
+// TestCompressingGoesOnAfterACrash begins with what a killed init can leave.
+func TestCompressingGoesOnAfterACrash(t *testing.T) {
+	t.Parallel()
+	dir, first := past(t)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	names, err := archiveFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first was complete, the second half written; of a third nothing is left but that.
+	whole, err := os.ReadFile(at(names[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(at(names[0] + packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := gzip.NewWriter(f)
+	_, err = z.Write(whole)
+	if err := errors.Join(err, z.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	gone := archiveName(first.Add(-time.Hour))
+	for _, name := range []string{names[1], gone} {
+		if err := os.WriteFile(at(name+packed+partial), []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := stored(t, dir)
+	if len(before) != 20 {
+		t.Fatalf("%d lines are there", len(before))
+	}
+	s := New(Options{})
+	l := s.Open("gateway-coder", "coder", at(Current))
+	l.Limit(Limits{Compress: true})
+	say(t, l, "next")
+	until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
+	closeSet(t, s)
+	wantLines(t, stored(t, dir), append(before, "next")...)
+	if left, _ := dirNames(dir); len(left) != 4 {
+		t.Errorf("there are %q", left)
+	}
+}
+
+// TestAnArchiveThatIsPrunedStaysPruned removes it at each point of its compression.
+func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := New(Options{})
+	defer closeSet(t, s)
+	w := packer{set: s, stop: s.compressor.stop}
+	name := archiveName(time.Now().Add(-time.Hour))
+	path := filepath.Join(dir, name)
+	for i := range 50 {
+		if err := os.WriteFile(path, []byte(strings.Repeat("x\n", packChunk)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pruned := make(chan error, 1)
+		go func() {
+			<-time.After(time.Duration(i) * 200 * time.Microsecond)
+			pruned <- removeArchive(dir+"/", name)
+		}()
+		err := w.archive(dir+"/", name)
+		if err := <-pruned; err != nil {
+			t.Fatal(err)
+		}
+		if err != nil && !errors.Is(err, errAbandoned) && !errors.Is(err, unix.ENOENT) {
+			t.Fatal(err)
+		}
+		if left, _ := dirNames(dir); len(left) != 0 {
+			t.Fatalf("round %d: %q is left", i, left)
+		}
+	}
+}
+
+// TestCompressingFollowsNoLink has the agent put links where files are expected.
+func TestCompressingFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("root's own\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	linked, target := archiveName(time.Now().Add(-time.Hour)), archiveName(time.Now().Add(-2*time.Hour))
+	if err := errors.Join(
+		os.Symlink(secret, filepath.Join(dir, linked)),
+		os.WriteFile(filepath.Join(dir, target), []byte("2026-11-21 00:08:34.292924624  one\n"), 0o600),
+		os.Symlink(secret, filepath.Join(dir, target+packed+partial)),
+		os.Symlink(secret, filepath.Join(dir, target+packed)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	var w warnings
+	s := New(Options{Warn: w.add})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l.Limit(Limits{Compress: true})
+	say(t, l, "two")
+	until(t, "the link is refused", func() bool { return len(w.all()) > 0 })
+	closeSet(t, s)
+	w.want(t, "cannot compress the archives")
+	if text, err := os.ReadFile(secret); err != nil || string(text) != "root's own\n" {
+		t.Errorf("behind the link is now %q, %v", text, err)
+	}
+	if st, err := os.Lstat(filepath.Join(dir, target+packed)); err != nil || !st.Mode().IsRegular() {
+		t.Errorf("%v, %v", st, err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, linked+packed)); err == nil {
+		t.Error("what the link led to is an archive now")
+	}
+}
+
+// TestReadCompressedHistory reads with every combination of options what TestReadHistory reads, with some archives compressed.
+func TestReadCompressedHistory(t *testing.T) {
+	t.Parallel()
+	dir, first := past(t)
+	plain := map[string]string{}
+	options := []ReadOptions{{N: -1}, {N: -1, Previous: true}, {N: -1, Since: first.Add(7 * time.Minute)}, {N: 3, Since: first}}
+	for n := range 23 {
+		options = append(options, ReadOptions{N: n})
+	}
+	read := func(o ReadOptions) string {
+		var b strings.Builder
+		o.Dir = dir
+		if err := Read(t.Context(), o, func(line []byte) error { b.Write(line); b.WriteByte('\n'); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	for _, o := range options {
+		plain[fmt.Sprint(o)] = read(o)
+	}
+	s := New(Options{})
+	defer closeSet(t, s)
+	w := packer{set: s, stop: s.compressor.stop}
+	names, err := archiveFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{1, 0, 2} {
+		if err := w.archive(dir+"/", names[i]); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range options {
+			if got := read(o); got != plain[fmt.Sprint(o)] {
+				t.Fatalf("%+v: got %s, want %s", o, got, plain[fmt.Sprint(o)])
+			}
+		}
+	}
+	if !allPacked(t, dir) {
+		t.Error("not all archives are compressed")
+	}
+	// One that is damaged is told, and not taken for its half.
+	path := filepath.Join(dir, names[1]+packed)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text[:len(text)-6], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = Read(t.Context(), ReadOptions{Dir: dir, N: 20}, func([]byte) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), names[1]) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestASlowFollowerKnowsACompressedArchive holds a follower back until what it reads, and what came behind it, are compressed.
+func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
+	t.Parallel()
+	s, l, dir := fixture(t, Options{MaxSize: 10_000, Archives: 1000}, Limits{Compress: true})
+	all := fill(1000)
+	say(t, l, all[:50]...)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	hold, ended := make(chan struct{}), make(chan error, 1)
+	var got []string
+	var n atomic.Int64
+	go func() {
+		ended <- Read(ctx, ReadOptions{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
+			got = append(got, string(line[stampLen:]))
+			if n.Add(1) == 10 {
+				<-hold
+			}
+			return nil
+		})
+	}()
+	until(t, "it reads", func() bool { return n.Load() == 10 })
+	say(t, l, all[50:]...)
+	until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
+	close(hold)
+	until(t, "it has read all", func() bool { return n.Load() >= int64(len(all)) })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	closeSet(t, s)
+	wantLines(t, got, all...)
+}
+
+// TestCloseDoesNotWaitForCompression ends in the middle of it.
+func TestCloseDoesNotWaitForCompression(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	names := make([]string, 20)
+	for i := range names {
+		names[i] = archiveName(time.Now().Add(time.Duration(i-100) * time.Minute))
+		if err := os.WriteFile(filepath.Join(dir, names[i]), []byte(strings.Repeat(strings.Join(fill(100), "\n"), 1000)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := New(Options{Archives: 100})
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l.Limit(Limits{Compress: true})
+	until(t, "it has begun", func() bool {
+		left, err := dirNames(dir)
+		return err == nil && slices.ContainsFunc(left, func(name string) bool { return strings.HasSuffix(name, partial) })
+	})
+	closeSet(t, s)
+	left, err := dirNames(dir)
+	if err != nil || len(left) != len(names) {
+		t.Errorf("%q, %v", left, err)
+	}
+	if !slices.ContainsFunc(left, func(name string) bool { return !strings.HasSuffix(name, packed) }) {
+		t.Error("it waited until all was compressed")
+	}
+}

@@ -1,0 +1,420 @@
+package logrotate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"hinit/internal/handover"
+)
+
+// handed is what a Set tells its successor in another image of this process.
+type handed struct {
+	Logs   []handedLog
+	Files  []handedFile
+	Unsent [2]map[string]int64 // of each console, lines of a service that it did not take
+}
+
+type handedLog struct {
+	Name, Profile, Path string
+	Dropped             bool
+	Rate                int64
+	Lines, Bytes        uint64
+	ConsoleDropped      uint64
+	SuppressedTotal     uint64
+	Suppressed          [2]int64
+	SuppressedLimit     int64
+	Runs                []handedRun
+}
+
+type handedRun struct {
+	Current bool
+	Tail    []string
+	Streams []handedStream
+}
+
+type handedStream struct {
+	Index, FD int
+	Carry     []byte // the beginning of a line
+	Cont      bool
+}
+
+type handedFile struct {
+	Path   string
+	Limits Limits
+	Fault  string // "" when all is well; the lines that wait for its end are Kept
+	Kept   []byte
+	Lost   int64
+	Losses uint64
+}
+
+// frost is a pause of all pumps.
+type frost struct {
+	parked map[*stream]struct{}
+	all    chan struct{} // closed when every live stream is parked
+	locked []*file
+}
+
+// look closes all when it is time. The caller holds Set.mu.
+func (fr *frost) look(live int) {
+	if fr != nil && fr.all != nil && len(fr.parked) == live {
+		close(fr.all)
+		fr.all = nil
+	}
+}
+
+// parked is called by a pump that has stopped because of Freeze.
+func (s *Set) parked(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frost != nil {
+		s.frost.parked[st] = struct{}{}
+		s.frost.look(len(s.live))
+		return
+	}
+	st.freezing.Store(false) // thawed before it got here
+	go st.pump()
+}
+
+// consolePatience is how long Freeze waits for the console, which may take nothing at all.
+const consolePatience = 300 * time.Millisecond
+
+// Freeze stops every pump between two reads and waits until what has been read is in the files: what comes from then on stays
+// in the pipes. It also waits a moment for the console. The error, about a disk that hangs, does not undo that: [Set.Thaw]
+// does. Until then the Set can be exported, and no new pipes must be asked for.
+func (s *Set) Freeze(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed || s.frost != nil {
+		s.mu.Unlock()
+		return errClosed
+	}
+	all := make(chan struct{})
+	s.frost = &frost{parked: make(map[*stream]struct{}), all: all}
+	for st := range s.live {
+		st.freezing.Store(true)
+		st.wake()
+	}
+	s.frost.look(len(s.live))
+	files := slices.Collect(maps.Values(s.files))
+	s.mu.Unlock()
+
+	var errs []error
+	select {
+	case <-all:
+	case <-ctx.Done():
+		errs = append(errs, s.unparked())
+	}
+	for _, f := range files {
+		if !f.lockWithin(ctx) {
+			errs = append(errs, fmt.Errorf("cannot finish writing %q: the disk does not answer", f.path))
+			continue
+		}
+		s.frost.locked = append(s.frost.locked, f)
+	}
+	patience, cancel := context.WithTimeout(ctx, consolePatience)
+	defer cancel()
+	_ = s.Sync(patience) // what it does not take is exported as missing
+	return errors.Join(errs...)
+}
+
+// unparked names the services whose pumps do not stop.
+func (s *Set) unparked() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make(map[string]struct{})
+	for st := range s.live {
+		if _, is := s.frost.parked[st]; !is {
+			names[st.run.log.name] = struct{}{}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cannot finish writing the logs of %q: the disk does not answer", slices.Sorted(maps.Keys(names)))
+}
+
+// lockWithin takes mu unless somebody holds it across a disk operation that does not end.
+func (f *file) lockWithin(ctx context.Context) bool {
+	for !f.mu.TryLock() {
+		select {
+		case <-ctx.Done():
+			return f.mu.TryLock()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return true
+}
+
+// Thaw lets everything go on after Freeze.
+func (s *Set) Thaw() {
+	s.mu.Lock()
+	fr := s.frost
+	s.frost = nil
+	s.mu.Unlock()
+	if fr == nil {
+		return
+	}
+	for _, f := range fr.locked {
+		f.mu.Unlock()
+	}
+	for st := range fr.parked {
+		st.freezing.Store(false)
+		go st.pump()
+	}
+}
+
+// Export returns what a successor needs to go on, and the descriptors of the pipes, which it needs too. It must be called
+// between Freeze and Thaw. What Freeze could not stop, after a fault, is exported without what is still in its memory; a line
+// in the log says so.
+func (s *Set) Export(c *handover.Codec) (json.RawMessage, []int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frost == nil {
+		return nil, nil, errors.New("internal error: the logs are not frozen")
+	}
+	logs := make(map[*Log]map[*run][]*stream)
+	for _, l := range s.logs {
+		logs[l] = make(map[*run][]*stream)
+	}
+	for st := range s.live {
+		l := st.run.log
+		if logs[l] == nil {
+			logs[l] = make(map[*run][]*stream)
+		}
+		logs[l][st.run] = append(logs[l][st.run], st)
+	}
+	var h handed
+	var fds []int
+	for l, runs := range logs {
+		out := l.export()
+		for r, streams := range runs {
+			run := handedRun{Current: r == l.current, Tail: r.exportTail()}
+			for _, st := range streams {
+				_, parked := s.frost.parked[st]
+				hs := st.export(parked)
+				run.Streams = append(run.Streams, hs)
+				fds = append(fds, hs.FD)
+			}
+			out.Runs = append(out.Runs, run)
+		}
+		h.Logs = append(h.Logs, out)
+	}
+	for _, f := range s.frost.locked {
+		h.Files = append(h.Files, f.export())
+	}
+	for i, con := range s.consoles {
+		h.Unsent[i] = con.unsent()
+	}
+	data, err := c.Encode(&h)
+	return data, fds, err
+}
+
+func (l *Log) export() handedLog {
+	out := handedLog{
+		Name: l.name, Profile: l.profile, Path: l.path, Dropped: l.dropped, Rate: l.limiter.rate.Load(),
+		Lines: l.counters.lines.Load(), Bytes: l.counters.bytes.Load(),
+		ConsoleDropped: l.counters.consoleDropped.Load(), SuppressedTotal: l.counters.suppressed.Load(),
+	}
+	l.limiter.mu.Lock()
+	defer l.limiter.mu.Unlock()
+	out.Suppressed, out.SuppressedLimit = l.limiter.suppressed, l.limiter.limit
+	return out
+}
+
+func (r *run) exportTail() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tail.lines()
+}
+
+// export of a stream whose pump has not stopped has no carry: what was in its memory is not to be had.
+func (s *stream) export(parked bool) handedStream {
+	out := handedStream{Index: s.index, FD: -1, Cont: s.lines.cont}
+	s.control(func(fd int) { out.FD = fd })
+	if parked {
+		out.Carry = s.lines.carry
+	} else {
+		out.Carry = []byte(missing)
+	}
+	return out
+}
+
+// missing is the beginning of the line in which something may be missing.
+const missing = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
+
+func (f *file) export() handedFile {
+	out := handedFile{Path: f.path, Limits: *f.limits.Load(), Losses: f.losses.Load()}
+	if f.fault != nil {
+		out.Fault, out.Kept, out.Lost = f.fault.Error(), f.kept, f.lost
+	}
+	return out
+}
+
+// unsent counts the lines that the console has not taken, of each service. Of what is being written right now some may have
+// arrived.
+func (c *console) unsent() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lines := make(map[string]int64)
+	count := func(b *block) {
+		data := b.data
+		for _, sh := range b.shares {
+			n := min(sh.bytes, len(data))
+			lines[sh.source.name] += int64(bytes.Count(data[:n], []byte{'\n'}))
+			data = data[n:]
+		}
+	}
+	if c.flight != nil {
+		count(c.flight)
+	}
+	for _, b := range c.queue {
+		count(b)
+	}
+	for _, src := range c.missing {
+		lines[src.name] += src.dropped
+	}
+	return lines
+}
+
+// Import makes a new Set the successor of one that was exported: the pipes are read on, lines go on where they were cut. It
+// must be called before anything is opened.
+func (s *Set) Import(c *handover.Codec, data json.RawMessage) error {
+	var h handed
+	if err := c.Decode(data, &h); err != nil {
+		return fmt.Errorf("cannot take over the logs: %w", err)
+	}
+	var start []*stream
+	for _, in := range h.Logs {
+		l := s.Open(in.Name, in.Profile, in.Path)
+		streams, err := l.resume(in)
+		if err != nil {
+			return err
+		}
+		start = append(start, streams...)
+		if in.Dropped {
+			s.Drop(in.Name)
+		}
+	}
+	for _, in := range h.Files {
+		s.resumeFile(in)
+	}
+	for i, con := range s.consoles {
+		con.missed(s, h.Unsent[i], i)
+	}
+	for _, st := range start {
+		go st.pump()
+	}
+	return nil
+}
+
+// resume takes the runs over. Their pumps don't run yet.
+func (l *Log) resume(in handedLog) ([]*stream, error) {
+	l.limiter.rate.Store(in.Rate)
+	l.limiter.suppressed, l.limiter.limit = in.Suppressed, in.SuppressedLimit
+	l.limiter.active.Store(in.Suppressed != [2]int64{})
+	l.counters.lines.Add(in.Lines)
+	l.counters.bytes.Add(in.Bytes)
+	l.counters.consoleDropped.Add(in.ConsoleDropped)
+	l.counters.suppressed.Add(in.SuppressedTotal)
+	var start []*stream
+	for _, hr := range in.Runs {
+		r := &run{log: l}
+		for _, line := range hr.Tail {
+			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
+		}
+		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // but for those that are still there
+		for _, hs := range hr.Streams {
+			if hs.Index < 0 || hs.Index > 1 {
+				return nil, fmt.Errorf("cannot take over the log of %q: there is no stream %d", l.name, hs.Index)
+			}
+			st, err := resumeStream(r, hs)
+			if err != nil {
+				return nil, fmt.Errorf("cannot take over the log of %q: %w", l.name, err)
+			}
+			r.streams[hs.Index], r.reached[hs.Index] = st, 0
+			start = append(start, st)
+		}
+		for i, st := range r.streams {
+			if st == nil {
+				r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end
+			}
+		}
+		l.set.mu.Lock()
+		if hr.Current {
+			l.current = r
+		}
+		for _, st := range r.streams {
+			if slices.Contains(start, st) {
+				l.set.began(l, st)
+			}
+		}
+		l.set.mu.Unlock()
+	}
+	return start, nil
+}
+
+func resumeStream(r *run, in handedStream) (*stream, error) {
+	s := &stream{
+		run: r, index: in.Index, direct: -1, file: os.NewFile(uintptr(in.FD), r.log.name+" "+streamName(in.Index)),
+		lines: lines{max: r.log.set.opts.MaxLine, carry: in.Carry, cont: in.Cont},
+	}
+	if s.file == nil {
+		return nil, fmt.Errorf("descriptor %d is none", in.FD)
+	}
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	s.raw = raw
+	s.ready = s.read
+	s.resize(readSize) // it may have been flooded
+	return s, nil
+}
+
+// resumeFile lets a file that could not be written go on trying.
+func (s *Set) resumeFile(in handedFile) {
+	s.mu.Lock()
+	f := s.files[in.Path]
+	s.mu.Unlock()
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	limits := in.Limits
+	f.limits.Store(&limits)
+	f.losses.Store(in.Losses)
+	if in.Fault != "" {
+		f.fault, f.tried, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
+		f.note(f.fault)
+		f.arm()
+	}
+}
+
+// missed makes the console say what its predecessor did not show.
+func (c *console) missed(s *Set, lines map[string]int64, stream int) {
+	for name, n := range lines {
+		if n == 0 {
+			continue
+		}
+		s.mu.Lock()
+		l := s.logs[name]
+		s.mu.Unlock()
+		src := &source{name: name, profile: name}
+		if l != nil {
+			src = &l.sources[stream]
+		}
+		c.mu.Lock()
+		src.dropped += n
+		c.missing = append(c.missing, src)
+		c.wake.Signal()
+		c.mu.Unlock()
+	}
+}

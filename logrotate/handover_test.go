@@ -1,0 +1,266 @@
+package logrotate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/handover"
+)
+
+// replace makes the successor of a set, as another image of this process would: with copies of the descriptors, because
+// here the old set is still there.
+func replace(t *testing.T, old *Set, o Options) *Set {
+	t.Helper()
+	data, fds, err := old.Export(handover.NewCodec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h handed
+	c := handover.NewCodec()
+	if err := c.Decode(data, &h); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for i := range h.Logs {
+		for j := range h.Logs[i].Runs {
+			for k := range h.Logs[i].Runs[j].Streams {
+				fd := &h.Logs[i].Runs[j].Streams[k].FD
+				if *fd, err = unix.FcntlInt(uintptr(*fd), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+					t.Fatal(err)
+				}
+				n++
+			}
+		}
+	}
+	if n != len(fds) {
+		t.Errorf("%d descriptors for %d streams", len(fds), n)
+	}
+	if data, err = c.Encode(&h); err != nil {
+		t.Fatal(err)
+	}
+	next := New(o)
+	if err := next.Import(handover.NewCodec(), data); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// bury ends what is left of a set that has a successor.
+func bury(s *Set) {
+	s.mu.Lock()
+	parked := s.frost.parked
+	s.mu.Unlock()
+	for st := range parked {
+		st.close()
+	}
+	s.mu.Lock()
+	s.live, s.frost = map[*stream]struct{}{}, nil
+	s.mu.Unlock()
+	for _, f := range s.files {
+		f.shut()
+		if f.timer != nil {
+			f.timer.Stop()
+		}
+	}
+	for _, c := range s.consoles {
+		c.mu.Lock()
+		c.queue, c.missing, c.closing = nil, nil, true
+		c.wake.Signal()
+		c.mu.Unlock()
+	}
+}
+
+func freeze(t *testing.T, s *Set) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := s.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLinesGoOnInAnotherImage(t *testing.T) {
+	dir := t.TempDir()
+	out := newSink(t)
+	o := Options{Stdout: out.file, tailPatience: patience}
+	s := New(o)
+	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, Current)))
+	defer closeAll(stdout, stderr)
+	put(t, stdout, "one\ntw")
+	until(t, "the beginning of the line is read", func() bool { return strings.Contains(out.soFar(), "one") })
+	freeze(t, s)
+	put(t, stdout, "o\nthree\nfo")
+
+	next := replace(t, s, o)
+	bury(s)
+	put(t, stdout, "ur\n")
+	var tail []string
+	until(t, "the lines are there", func() bool { return len(stored(t, dir)) == 4 })
+	put(t, stderr, "other stream\n")
+	until(t, "that of the other stream too", func() bool { return len(stored(t, dir)) == 5 })
+	got := make(chan []string, 1)
+	next.Open("svc", "", "").Tail(func(lines []string) { got <- lines })
+	if tail = <-got; len(tail) != 5 || tail[0] != "one" {
+		t.Errorf("the tail of the run is %q", tail)
+	}
+	until(t, "five lines are counted", func() bool { return next.Open("svc", "", "").Stats().Lines == 5 })
+	closeAll(stdout, stderr)
+	closeSet(t, next)
+	lines := stored(t, dir)
+	wantLines(t, lines[:4], "one", "two", "three", "four")
+	if text := out.text(); text != "one\ntwo\nthree\nfour\n" {
+		t.Errorf("the console has %q", text)
+	}
+}
+
+func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
+	dir := t.TempDir()
+	s := New(Options{})
+	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, Current)))
+	for i := range 50 {
+		put(t, stdout, fmt.Sprintf("line %d\nhalf", i))
+		freeze(t, s)
+		put(t, stdout, fmt.Sprintf(" of %d\n", i))
+		s.Thaw()
+	}
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+	lines := stored(t, dir)
+	if len(lines) != 100 || lines[98] != "line 49" || lines[99] != "half of 49" {
+		t.Fatalf("%d lines, the last ones %q", len(lines), lines[max(0, len(lines)-2):])
+	}
+}
+
+// Many writers at full speed, in floods too, through several images.
+func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
+	const services, count, images = 8, 30000, 6
+	dir := t.TempDir()
+	o := Options{MaxSize: 1 << 20, Archives: 1000}
+	s := New(o)
+	var writers sync.WaitGroup
+	for i := range services {
+		stdout, stderr := pipes(t, s.Open(fmt.Sprintf("svc%d", i), "", filepath.Join(dir, fmt.Sprint(i), Current)))
+		writers.Go(func() {
+			defer closeAll(stdout, stderr)
+			for n := range count {
+				if _, err := fmt.Fprintf(stdout, "%d line %d of a service\n", i, n); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range images {
+		time.Sleep(20 * time.Millisecond) // let them write: with or without it the result must be right
+		freeze(t, s)
+		next := replace(t, s, o)
+		bury(s)
+		s = next
+	}
+	writers.Wait()
+	closeSet(t, s)
+	for i := range services {
+		lines := stored(t, filepath.Join(dir, fmt.Sprint(i)))
+		if len(lines) != count {
+			t.Fatalf("service %d: %d lines of %d", i, len(lines), count)
+		}
+		for n, line := range lines {
+			if want := fmt.Sprintf("%d line %d of a service", i, n); line != want {
+				t.Fatalf("service %d, line %d: %q", i, n, line)
+			}
+		}
+	}
+}
+
+func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "sub", Current)
+	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil { // in the way of the directory
+		t.Fatal(err)
+	}
+	var w warnings
+	s := New(Options{Warn: w.add})
+	l := s.Open("svc", "", path)
+	stdout, stderr := pipes(t, l)
+	defer closeAll(stdout, stderr)
+	put(t, stdout, "kept\n")
+	until(t, "the fault is noticed", func() bool { return l.Stats().LastError != "" })
+	freeze(t, s)
+	next := replace(t, s, Options{Warn: w.add})
+	bury(s)
+	if st := next.Open("svc", "", path).Stats(); st.LastError == "" {
+		t.Error("the fault is forgotten")
+	}
+	if err := errors.Join(os.Remove(filepath.Join(dir, "sub")), os.Mkdir(filepath.Join(dir, "sub"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the line is written", func() bool { return len(stored(t, filepath.Join(dir, "sub"))) == 1 })
+	put(t, stdout, "next\n")
+	closeAll(stdout, stderr)
+	closeSet(t, next)
+	wantLines(t, stored(t, filepath.Join(dir, "sub")), "kept", "next")
+}
+
+func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
+	dir := t.TempDir()
+	r, stuck, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{Stdout: stuck})
+	l := s.Open("svc", "", filepath.Join(dir, Current))
+	stdout, stderr := pipes(t, l)
+	defer closeAll(stdout, stderr)
+	const count = 4000
+	for range count {
+		put(t, stdout, strings.Repeat("x", 99)+"\n")
+	}
+	until(t, "all lines are in the file", func() bool { return l.Stats().Lines == count })
+	freeze(t, s)
+	out := newSink(t)
+	next := replace(t, s, Options{Stdout: out.file})
+	closeAll(stdout, stderr)
+	closeSet(t, next)
+	_ = r.Close() // now the old console can end
+	bury(s)
+	<-s.consoles[0].done
+	_ = stuck.Close()
+	var missing int
+	if _, err := fmt.Sscanf(out.text(), "[hinit] %d lines of svc not shown here", &missing); err != nil || missing < count-1000 || missing > count {
+		t.Errorf("the new console says %q", out.soFar())
+	}
+	if n := len(stored(t, dir)); n != count {
+		t.Errorf("%d lines in the file", n)
+	}
+}
+
+func TestAHungDiskIsNamed(t *testing.T) {
+	s := New(Options{})
+	l := s.Open("svc", "", filepath.Join(t.TempDir(), Current))
+	stdout, stderr := pipes(t, l)
+	l.file.mu.Lock() // as a write that does not come back
+	put(t, stdout, "x\n")
+	until(t, "the pump has it, and can only write it now", func() bool {
+		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)
+		return err == nil && n == 0
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := s.Freeze(ctx)
+	if err == nil || !strings.Contains(err.Error(), `logs of ["svc"]`) {
+		t.Errorf("got %v", err)
+	}
+	l.file.mu.Unlock()
+	s.Thaw()
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+}

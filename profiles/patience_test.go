@@ -1,0 +1,66 @@
+package profiles
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// heldUp stops this process while it asks the volume, and says what came of that. It is the helper "held".
+func heldUp(s *Store) {
+	fmt.Print(s.patiently(func(*fsutil.Dir) error {
+		err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		<-time.After(10 * time.Millisecond) // another thread may be the one that takes it
+		return err
+	}))
+}
+
+// TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself: a container was paused for a second, and its volume did not answer.
+func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
+	s := newVolume(t)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), envHelper+"=held", "PROFILES_TEST_HOME="+s.root)
+	answer := make(chan string, 1)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd.Stdout = w
+	err = cmd.Start()
+	_ = w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(answer)
+		text := make([]byte, 100)
+		n, _ := r.Read(text)
+		answer <- string(text[:n])
+	}()
+	eventually(t, "it is stopped", func() bool {
+		_, state, err := processStat(cmd.Process.Pid)
+		return err == nil && state == 'T'
+	})
+	<-time.After(patience + patience/2)
+	got := ""
+	eventually(t, "it goes on", func() bool {
+		_ = cmd.Process.Signal(syscall.SIGCONT) // it may have ended
+		select {
+		case got = <-answer:
+		default:
+		}
+		return got != ""
+	})
+	if got != "<nil>" {
+		t.Errorf("the volume was asked, and the answer is %s", got)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

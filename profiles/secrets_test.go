@@ -1,0 +1,50 @@
+package profiles
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestSecretsOfAProfile(t *testing.T) {
+	got := secretsIn("# A_TOKEN=of-a-comment\nPLAIN=not-a-secret\nAPI_KEY=abcdefgh1\r\nexport BOT_TOKEN = 'quoted # one' # why\n" +
+		"DB_PASSWORD=\"with \\\"quotes\\\"\"\nSHORT_KEY=1234567\nMAX_TOKENS=100000000\nSECRET_FILE=/run/secrets/one\n" +
+		"OTHER_SECRET=plain-value # and a remark\nNO_TOKEN=disabled\nTLS_KEY=\"first line of it\nsecond line of it\n\"\n" +
+		"ONE_KEY=\"open-ended\nLAST_KEY=abcdefgh1\nNOTHING_KEY=\nnonsense\nEND_KEY=last-value")
+	want := []string{
+		"abcdefgh1", "quoted # one", `with \"quotes\"`, `with "quotes"`, "plain-value", "first line of it", "second line of it",
+		"open-ended", "last-value",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestSecretsAreReadSafely(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "profiles/coder/SOUL.md", "")
+	home := filepath.Join(s.root, "profiles", "coder")
+	if got, err := s.Secrets("coder"); err != nil || len(got) != 0 {
+		t.Errorf("without a file: %q, %v", got, err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(elsewhere, []byte("A_KEY=of-somebody-else\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(elsewhere, filepath.Join(home, ".env")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Secrets("coder"); err == nil {
+		t.Errorf("through a link: %q", got)
+	}
+	if err := os.Remove(filepath.Join(home, ".env")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, ".env"), []byte("A_KEY=abcdefgh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Secrets("coder"); err != nil || !slices.Equal(got, []string{"abcdefgh"}) {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

@@ -1,0 +1,94 @@
+package shim
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// nativeScript is a hinit that tells how it was called.
+const nativeScript = "#!/bin/sh\necho \"native $(id -u) $HOME $*\"\n"
+
+// withNative makes an image whose init answers for s6.
+func withNative(t *testing.T) *image {
+	t.Helper()
+	i := newImage(t, `echo "agent $(id -u) $HOME $*"`)
+	write(t, i.native, nativeScript, 0o755)
+	must(t, os.MkdirAll(i.baseDir, 0o755))
+	return i
+}
+
+func TestLifecycleCommandsGoToHinitAsTheAgentsUser(t *testing.T) {
+	requireRoot(t)
+	i := withNative(t)
+	for _, words := range []string{"gateway status", "-p coder gateway start", "gateway stop --all", "gateway restart --profile=coder"} {
+		finish(t, i.command(strings.Fields(words)...)).want(t, 0, "native 10000 /opt/data "+i.target+" "+words+"\n", "")
+	}
+	finish(t, asUser(i.command("gateway", "status"), 12345)).want(t, 0, "native 12345 /root "+i.target+" gateway status\n", "")
+	kept := i.command("gateway", "status")
+	kept.Env = append(kept.Env, "HERMES_DOCKER_EXEC_AS_ROOT=1")
+	finish(t, kept).want(t, 0, "native 0 /root "+i.target+" gateway status\n", "")
+}
+
+func TestEverythingElseGoesToTheAgentUntouched(t *testing.T) {
+	requireRoot(t)
+	i := withNative(t)
+	for _, words := range []string{
+		"", "status", "gateway", "gateway run", "gateway install", "gateway start --all", "gateway status --deep", "gateway start -v",
+		"gateway status extra", "chat -q gateway status", "-p a -p b gateway start", "gateway stop --all --all", "gateway --all stop",
+		"-p", "gateway start -p", "--profile= gateway start", "gateway start --system", "-pcoder gateway start", "gateway start --",
+	} {
+		finish(t, i.command(strings.Fields(words)...)).want(t, 0, "agent 10000 /opt/data "+words+"\n", "")
+	}
+	finish(t, i.command("-p", "", "gateway", "start")).want(t, 0, "agent 10000 /opt/data -p  gateway start\n", "")
+}
+
+func TestTheAgentAnswersWhereHinitDoesNot(t *testing.T) {
+	requireRoot(t)
+	const byAgent = "agent 10000 /opt/data gateway status\n"
+	for name, spoil := range map[string]func(*testing.T, *image){
+		"no personality":  func(t *testing.T, i *image) { must(t, os.Remove(i.baseDir)) },
+		"no directory":    func(t *testing.T, i *image) { must(t, os.Remove(i.baseDir)); write(t, i.baseDir, "", 0o644) },
+		"no hinit":        func(t *testing.T, i *image) { must(t, os.Remove(i.native)) },
+		"not executable":  func(t *testing.T, i *image) { must(t, os.Chmod(i.native, 0o644)) },
+		"another machine": func(t *testing.T, i *image) { write(t, i.native, "\x7fELF nonsense", 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := withNative(t)
+			spoil(t, i)
+			finish(t, i.command("gateway", "status")).want(t, 0, byAgent, "")
+		})
+	}
+	t.Run("turned off", func(t *testing.T) {
+		cmd := withNative(t).command("gateway", "status")
+		cmd.Env = append(cmd.Env, "HINIT_SHIM_NATIVE=0")
+		finish(t, cmd).want(t, 0, byAgent, "")
+	})
+	t.Run("another agent", func(t *testing.T) {
+		i, other := withNative(t), newImage(t, `echo "other $*"`)
+		write(t, i.config, other.target+"\n", 0o644)
+		finish(t, i.command("gateway", "status")).want(t, 0, "other gateway status\n", "")
+	})
+}
+
+func FuzzParseLifecycle(f *testing.F) {
+	f.Add("-p\x00coder\x00gateway\x00start")
+	f.Add("gateway\x00restart\x00--profile=coder\x00--all")
+	f.Fuzz(func(t *testing.T, joined string) {
+		words := strings.Split(joined, "\x00")
+		l, ok := ParseLifecycle(words)
+		if !ok {
+			if l != (Lifecycle{}) {
+				t.Fatalf("%q: %+v is returned though it is not known", words, l)
+			}
+			return
+		}
+		count := 2
+		if l.All {
+			count++
+		}
+		if n := len(words); n < count || n > count+2 || l.All && l.Verb != "stop" && l.Verb != "restart" {
+			t.Fatalf("%q is taken for %+v", words, l)
+		}
+	})
+}

@@ -1,0 +1,166 @@
+package supervisor
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/internal/proc"
+)
+
+// directory registers a service as an s6 service directory defines it, with a finish command.
+func (b *bench) directory(t *testing.T, change ...func(*Unit)) {
+	t.Helper()
+	p := s6like
+	p.Finish, p.FinishTimeout, p.PermanentFinish = true, 5*time.Second, []int{125}
+	u := Unit{
+		Name: "s", Kind: KindService, Policy: p, Spec: proc.Spec{Argv: []string{"./run", "s"}},
+		Finish: func(x Exit) proc.Spec { return proc.Spec{Argv: []string{"./finish", x.At.String()}} },
+	}
+	for _, f := range change {
+		f(&u)
+	}
+	if err := b.Register(t.Context(), u, WantUp); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// last is the run that was started last, of the main process or of the finish command.
+func (b *bench) last() (run uint64, spec proc.Spec) {
+	b.procs.mu.Lock()
+	defer b.procs.mu.Unlock()
+	spec = b.procs.specs[len(b.procs.specs)-1]
+	return spec.ID, spec
+}
+
+// die ends what was started last and waits until the loop has taken note.
+func (b *bench) die(code int) {
+	run, _ := b.last()
+	b.procs.end(run, code, 0)
+	synctest.Wait()
+}
+
+func (b *bench) want(t *testing.T, state State) *Service {
+	t.Helper()
+	s := b.Snapshot().Find("s")
+	if s.State != state {
+		t.Fatalf("state %s, want %s (%s)", s.State, state, s.Reason)
+	}
+	return s
+}
+
+func TestLoopStartsTheNextRunASecondAfterTheFinishCommandEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.directory(t)
+		for range 3 {
+			run, _ := b.last()
+			b.die(1)
+			s := b.want(t, Finishing)
+			finish, spec := b.last()
+			if finish == run || s.Run != run || s.PID != 0 || spec.Argv[0] != "./finish" || spec.Argv[1] != s.LastExit.At.String() {
+				t.Fatalf("run %d is finished by %d: %+v, %+v", run, finish, spec, s)
+			}
+			time.Sleep(2 * time.Second)
+			b.die(0)
+			if s := b.want(t, Backoff); time.Until(s.NextStart) != time.Second {
+				t.Fatalf("next start in %v", time.Until(s.NextStart))
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			b.want(t, Up)
+		}
+		if err := b.Do(t.Context(), Unwant{"s"}); err != nil {
+			t.Fatal(err)
+		}
+		b.die(0)
+		b.die(0)
+		b.want(t, Down)
+		b.shutdown(t)
+	})
+}
+
+func TestLoopKillsAFinishCommandAfterItsTimeAndNotBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.directory(t)
+		b.die(0)
+		begin := time.Now()
+		time.Sleep(5*time.Second - 1)
+		synctest.Wait()
+		b.want(t, Finishing)
+		if len(b.procs.signals) != 0 {
+			t.Fatalf("signals %q", b.procs.signals)
+		}
+		b.procs.obeying()
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		b.want(t, Backoff)
+		if want := []string{"killed"}; !slices.Equal(b.procs.signals, want) || time.Since(begin) != 5*time.Second {
+			t.Errorf("signals %q after %v", b.procs.signals, time.Since(begin))
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopGoesOnWhenTheFinishCommandCannotBeStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.directory(t)
+		b.procs.failing(&proc.SpawnError{What: "./finish", Err: os.ErrPermission})
+		b.die(1)
+		b.want(t, Backoff)
+		b.procs.failing(nil)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		b.directory(t, func(u *Unit) { u.Finish = nil })
+		b.die(1)
+		b.want(t, Backoff)
+		b.shutdown(t)
+	})
+}
+
+func TestLoopEndsWithinTheBudgetThoughAFinishCommandHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.directory(t, func(u *Unit) { u.Policy.FinishTimeout = 0 })
+		b.die(1)
+		b.want(t, Finishing)
+		begin := time.Now()
+		b.signals <- os.Interrupt
+		<-b.code
+		if took := time.Since(begin); took > 8*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestLoopHandsOverTheFilesOfAUnit(t *testing.T) {
+	files := make([]*os.File, 3)
+	for i := range files {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		files[i] = f
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.directory(t, func(u *Unit) { u.Stdin, u.Stdout, u.Stderr = files[0], files[1], files[2] })
+		for _, what := range []string{"run", "finish"} {
+			if _, spec := b.last(); !slices.Equal(spec.Files, files) {
+				t.Errorf("the %s gets %v", what, spec.Files)
+			}
+			b.die(1)
+		}
+		b.shutdown(t)
+	})
+	for i, f := range files {
+		if _, err := f.Stat(); (err == nil) == (i == 1) {
+			t.Errorf("descriptor %d: %v; at the end of the container only stdout is to be closed", i, err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package supervisor
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// orphan ends a process that nobody owns.
+func (f *fakeProcs) orphan() { f.end(1<<60, 0, 0) }
+
+func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Hush = b.procs.hush })
+		b.register(t, "s", WantUp)
+		for range floodOrphans {
+			b.procs.orphan()
+			synctest.Wait()
+		}
+		if !b.procs.isQuiet() {
+			t.Fatalf("SIGCHLD still comes after %d orphans in no time", floodOrphans)
+		}
+		b.procs.orphan()
+		b.procs.end(b.Snapshot().Find("s").Run, 1, 0)
+		synctest.Wait()
+		if got := b.Orphans(); got != floodOrphans {
+			t.Errorf("%d orphans buried although nobody was told of the last", got)
+		}
+		time.Sleep(floodPause)
+		synctest.Wait()
+		if got, s := b.Orphans(), b.Snapshot().Find("s"); got != floodOrphans+1 || s.State != Backoff {
+			t.Errorf("one pause later: %d orphans, service %s", got, s.State)
+		}
+		time.Sleep(floodEnd * floodPause)
+		synctest.Wait()
+		if b.procs.isQuiet() {
+			t.Error("SIGCHLD is still off after the flood")
+		}
+		b.procs.orphan()
+		synctest.Wait()
+		if got := b.Orphans(); got != floodOrphans+2 {
+			t.Errorf("%d orphans buried at once after the flood, want %d", got, floodOrphans+2)
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Hush = b.procs.hush })
+		b.register(t, "s", WantUp)
+		for range floodOrphans {
+			b.procs.orphan()
+			synctest.Wait()
+		}
+		begin := time.Now()
+		b.shutdown(t)
+		if took := time.Since(begin); took > floodPause {
+			t.Errorf("the stop in a flood took %v", took)
+		}
+		if b.procs.isQuiet() {
+			t.Error("SIGCHLD is off at the end")
+		}
+	})
+}
+
+func TestLoopIsNotSlowedByOrphansNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Hush = b.procs.hush })
+		for range 10 * floodOrphans {
+			b.procs.orphan()
+			synctest.Wait()
+			time.Sleep(floodWindow / (floodOrphans / 2))
+		}
+		if b.procs.isQuiet() {
+			t.Error("SIGCHLD is off though orphans are few")
+		}
+		b.shutdown(t)
+	})
+}

@@ -1,0 +1,319 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/handover"
+	"hinit/internal/proc"
+)
+
+// succeed makes the successor of a machine and its history, by way of two loops, as another image would.
+func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
+	t.Helper()
+	old := NewLoop(Config{Budget: m.Budget})
+	old.machine = m
+	return successor(t, old, main)
+}
+
+func successor(t *testing.T, old *Loop, main func(run uint64) int) *Loop {
+	t.Helper()
+	data, _, err := old.Export(handover.NewCodec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := NewLoop(old.cfg)
+	if err := next.Import(handover.NewCodec(), data, main); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// FuzzHandover replaces the machine after each event by its successor, which must be its equal in everything.
+func FuzzHandover(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+	f.Add([]byte{0, 40, 80, 120, 160, 200, 240, 3, 13, 13, 13, 13})
+	f.Add([]byte{1, 4, 10, 10, 1, 4, 12, 10, 10, 11})
+	f.Add([]byte{0, 4, 10, 4, 10, 53, 10, 16, 20, 26, 2, 18, 255, 10, 11, 255})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		w := newWorld(t)
+		for _, b := range script {
+			w.act(int(b))
+			w.check()
+			if w.finished {
+				return
+			}
+			next := succeed(t, w.m, func(run uint64) int {
+				for _, s := range w.m.order {
+					if s.live() == run { // while its finish command runs that is another one
+						return s.pid
+					}
+				}
+				return 0
+			})
+			if len(next.resumed) > 0 {
+				t.Fatalf("the successor has something to say although nothing was missed: %+v", next.resumed)
+			}
+			if was, is := look(t, &w.m), look(t, &next.machine); was != is {
+				t.Fatalf("the successor differs:\n%s\n%s", was, is)
+			}
+			w.m = next.machine
+		}
+		w.shutdown()
+	})
+}
+
+// look shows everything that a machine knows.
+func look(t *testing.T, m *Machine) string {
+	t.Helper()
+	old := NewLoop(Config{})
+	old.machine = *m
+	data, _, err := old.Export(handover.NewCodec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// FuzzUndo takes every possible step back in every state it comes to.
+func FuzzUndo(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+	f.Add([]byte{0, 16, 32, 4, 20, 10, 4, 10, 53, 10, 36, 2, 18, 7, 255, 10, 11, 255})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		w := newWorld(t)
+		for _, b := range script[:min(len(script), 30)] {
+			w.act(int(b))
+			if w.finished {
+				return
+			}
+			for _, e := range everyEvent(&w.m) {
+				before := look(t, &w.m)
+				var u undo
+				u.prepare(&w.m, e)
+				w.m.Step(time.Now(), e)
+				u.apply(&w.m)
+				if after := look(t, &w.m); after != before {
+					t.Fatalf("%T was not undone:\n%s\n%s", e, before, after)
+				}
+			}
+		}
+	})
+}
+
+func everyEvent(m *Machine) []Event {
+	events := []Event{
+		Met{"boot"},
+		Shutdown{Reason: "test"},
+		Swept{},
+		Tick{},
+		Remark{Text: "x"},
+		Add{Name: "new", Policy: policy, Want: WantUp},
+		Add{Name: "a", Policy: Policy{}, Want: WantUp},
+	}
+	for _, s := range m.order {
+		n := s.name
+		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
+			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.run}, Explained{n, s.run, CauseReplaced},
+			Tailed{n, s.run, []string{"x"}}, Ready{n, s.run, !s.ready}, Inputs{n}, Forward{n, 1}, Spawned{n, 7},
+			SpawnFailed{Name: n}, Remark{n, "x"})
+	}
+	return events
+}
+
+// What clone does not copy must not be changed in place. Whoever adds such a field decides that here, and in clone.
+func TestUndoCopiesWhatChangesInPlace(t *testing.T) {
+	known := map[string]string{
+		"needs": "copied", "recent": "copied",
+		"last":          "never changed, only replaced",
+		"policy.ParkOn": "never changed", "policy.ImmediateOn": "never changed",
+		"policy.PermanentFinish": "never changed",
+		"mainCode":               "never changed, only replaced",
+		"services":               "made anew from order", "order": "copied by prepare", "out": "not state", "Random": "not state",
+	}
+	var walk func(path string, typ reflect.Type)
+	walk = func(path string, typ reflect.Type) {
+		for field := range typ.Fields() {
+			name := strings.TrimPrefix(path+"."+field.Name, ".")
+			switch field.Type.Kind() {
+			case reflect.Struct:
+				if field.Type != reflect.TypeFor[time.Time]() {
+					walk(name, field.Type)
+				}
+			case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Chan, reflect.Func, reflect.Interface:
+				if known[name] == "" {
+					t.Errorf("%s.%s: is it changed in place? Then clone it in handover.go; and add it here", typ, field.Name)
+				}
+			default:
+			}
+		}
+	}
+	walk("", reflect.TypeFor[service]())
+	walk("", reflect.TypeFor[Machine]())
+}
+
+// Every field of what the machine knows survives, those that nobody has thought of yet too.
+func TestEveryFieldIsHandedOver(t *testing.T) {
+	var s service
+	fill(reflect.ValueOf(&s).Elem())
+	s.name = "svc"
+	m := Machine{order: []*service{&s}}
+	next := succeed(t, m, func(uint64) int { return s.pid })
+	got := *next.machine.services["svc"]
+	if !reflect.DeepEqual(got, s) {
+		t.Errorf("got  %+v\nwant %+v", got, s)
+	}
+}
+
+// fill gives every field a value that is not its zero.
+func fill(v reflect.Value) {
+	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
+	switch v.Kind() {
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(time.Unix(123, 456)))
+			return
+		}
+		for _, field := range v.Fields() {
+			fill(field)
+		}
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.String:
+		v.SetString("text")
+	case reflect.Int, reflect.Int64, reflect.Int32:
+		v.SetInt(17)
+	case reflect.Uint, reflect.Uint64, reflect.Uint32:
+		v.SetUint(18)
+	case reflect.Float64:
+		v.SetFloat(0.25)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fill(v.Index(0))
+		fill(v.Index(1))
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	default:
+		panic("no value for " + v.Type().String())
+	}
+}
+
+func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
+	now := time.Now()
+	m := Machine{}
+	for _, name := range []string{"spawned", "not-spawned", "lost", "well"} {
+		m.Step(now, Add{Name: name, Policy: policy, Want: WantUp})
+		if name == "lost" || name == "well" {
+			m.Step(now, Spawned{name, 100 + len(m.order)})
+		}
+	}
+	run := func(name string) uint64 { return m.services[name].run }
+	next := succeed(t, m, func(r uint64) int {
+		switch r {
+		case run("spawned"):
+			return 77
+		case run("well"):
+			return m.services["well"].pid
+		}
+		return 0
+	})
+	want := []Event{
+		Spawned{"spawned", 77},
+		SpawnFailed{Name: "not-spawned", Error: "hinit had a fault while it was starting it", Code: 126},
+		Remark{"lost", "how it ended is not known: hinit had a fault at that moment"},
+		Exited{Name: "lost", PID: 103, Code: -1, Leftover: true},
+	}
+	if !reflect.DeepEqual(next.resumed, want) {
+		t.Errorf("got %+v", next.resumed)
+	}
+	if !slices.Equal(next.lingers, []uint64{run("lost")}) {
+		t.Errorf("lingers: %v", next.lingers)
+	}
+}
+
+// panicProcs panics when it is to start the service that nobody should start.
+type panicProcs struct {
+	*fakeProcs
+	armed bool
+}
+
+func (p *panicProcs) Spawn(spec proc.Spec) (int, error) {
+	if p.armed && spec.Name == "cursed" {
+		panic("cursed")
+	}
+	return p.fakeProcs.Spawn(spec)
+}
+
+func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
+	procs := &panicProcs{newFakeProcs(), true}
+	var told any
+	cfg := Config{
+		Procs: procs, Logs: procs, Budget: time.Second, Children: procs.sigchld, Signals: make(chan os.Signal),
+		OnSignal: func(os.Signal) Event { return nil },
+	}
+	var data json.RawMessage
+	var old *Loop
+	cfg.OnPanic = func(value any, stack []byte) int {
+		told = value
+		if !strings.Contains(string(stack), "panicProcs") {
+			t.Errorf("the stack does not show where:\n%s", stack)
+		}
+		var err error
+		if data, _, err = old.Export(handover.NewCodec()); err != nil {
+			t.Error(err)
+		}
+		return 70
+	}
+	old = NewLoop(cfg)
+	code := make(chan int, 1)
+	go func() { code <- old.Run() }()
+	ctx := t.Context()
+	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, Log: "/log"}, WantUp); err != nil {
+		t.Fatal(err)
+	}
+	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // nobody answers
+	if got := <-code; got != 70 || told != "cursed" {
+		t.Fatalf("code %d, told %v", got, told)
+	}
+
+	procs.armed = false
+	next := NewLoop(cfg)
+	if err := next.Import(handover.NewCodec(), data, func(run uint64) int { return procs.live[run] }); err != nil {
+		t.Fatal(err)
+	}
+	if s := next.Snapshot().Find("good"); s == nil || s.State != Up || s.PID != old.Snapshot().Find("good").PID || s.Log != "/log" {
+		t.Errorf("good: %+v", s)
+	}
+	last := old.History().Last()
+	if records, lost := next.History().Since(last - 1); lost != 0 || len(records) != 1 || records[0].Seq != last {
+		t.Errorf("the history goes on with %+v", records)
+	}
+	go func() { code <- next.Run() }()
+	if err := next.Do(ctx, Tick{}); err != nil {
+		t.Fatal(err)
+	}
+	if s := next.Snapshot().Find("cursed"); s.State != Backoff || !strings.Contains(s.Reason, "fault") {
+		t.Errorf("cursed is %s: %s", s.State, s.Reason)
+	}
+	if err := next.Do(ctx, Start{"cursed"}); err != nil {
+		t.Fatal(err)
+	}
+	if s := next.Snapshot().Find("cursed"); s.State != Up || s.Run != 3 {
+		t.Errorf("cursed is %s in run %d", s.State, s.Run)
+	}
+	ran := false
+	if err := next.Yield(ctx, func() { ran = true }); err != nil || !ran {
+		t.Errorf("the loop did not yield: %v", err)
+	}
+	procs.obeying()
+	if err := next.Do(ctx, Shutdown{Code: 3}); err != nil {
+		t.Fatal(err)
+	}
+	next.Post(Shutdown{})
+	<-code
+}

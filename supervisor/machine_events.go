@@ -1,0 +1,198 @@
+package supervisor
+
+// Event is something that happened. The set is closed.
+type Event interface{ event() }
+
+// Events the loop feeds to the machine.
+type (
+	// Add makes a service known, or changes the policy of a known one. It starts when Want is up and its needs are met.
+	Add struct {
+		Name   string
+		Policy Policy
+		Want   Want
+		Needs  []string // it waits until each of them is met
+	}
+	// Met says that a need is met, for every service that has it.
+	Met struct{ Need string }
+	// Remove stops a service and forgets it once it is down.
+	Remove struct{ Name string }
+	// Start wants a service up, now: a pending delay is skipped and failures are forgotten.
+	Start struct{ Name string }
+	// Stop wants a service down.
+	Stop struct{ Name string }
+	// Restart ends a running process and starts the service again at once; a service that is not running is started.
+	Restart struct{ Name string }
+	// Once wants one run of a service: one that is not running is started, now, and stays down when that run has ended. Of
+	// a service that runs, or whose finish command does, it does what Unwant does.
+	Once struct{ Name string }
+	// Unwant wants a service down without ending it: it stays down once it has ended by itself. A pending start is dropped.
+	Unwant struct{ Name string }
+	// Pause stops the running main process, or with Group its process group, with SIGSTOP, and Continue goes on with it. Only
+	// these two say whether the service is paused; it is no longer when the process has ended or is asked to end.
+	Pause struct {
+		Name  string
+		Group bool
+	}
+	// Continue is the opposite of Pause.
+	Continue struct {
+		Name  string
+		Group bool
+	}
+	// SignalMain signals the running main process, or with Group its process group. What is wanted of the service stays the
+	// same, so it is started again if the signal ends it. Signal 0 is the signal with which it is stopped. Without a running
+	// main process it does nothing.
+	SignalMain struct {
+		Name   string
+		Signal int
+		Group  bool
+	}
+	// Spawned answers a Spawn or a SpawnFinish action.
+	Spawned struct {
+		Name string
+		PID  int
+	}
+	// SpawnFailed answers a Spawn or a SpawnFinish action. Permanent means that trying again without a change is pointless.
+	SpawnFailed struct {
+		Name      string
+		Error     string
+		Permanent bool
+		Passing   bool // the kernel was short of something, and may not be in a moment
+		Code      int  // exit code that a shell would give: 126 or 127
+	}
+	// Exited says that the main process of a service ended, or its finish command.
+	Exited struct {
+		Name     string
+		PID      int
+		Code     int  // -1 when ended by a signal
+		Signal   int  // 0 when it exited
+		OOM      bool // the kernel's out-of-memory killer did it
+		Leftover bool // processes it started are still alive
+	}
+	// Gone says that no process of the service's last run is alive any more.
+	Gone struct {
+		Name string
+		Run  uint64
+	}
+	// Explained gives the exit of a run a better cause than its code told.
+	Explained struct {
+		Name  string
+		Run   uint64
+		Cause Cause
+	}
+	// Tailed brings the last log lines of a run.
+	Tailed struct {
+		Name  string
+		Run   uint64
+		Lines []string
+	}
+	// Ready says whether a running service answers.
+	Ready struct {
+		Name  string
+		Run   uint64
+		Ready bool
+	}
+	// Inputs says that the files which a parked service depends on have changed.
+	Inputs struct{ Name string }
+	// Forward passes a signal on to the running main process.
+	Forward struct {
+		Name   string
+		Signal int
+	}
+	// Remark puts a line into the history; Service may be "".
+	Remark struct{ Service, Text string }
+	// Shutdown ends everything within the machine's budget. A second one kills at once.
+	Shutdown struct {
+		Code   int // exit code of the container unless the CMD has one
+		Reason string
+	}
+	// Swept says that this process has no child left.
+	Swept struct{}
+	// Tick says nothing but the time.
+	Tick struct{}
+)
+
+func (Add) event()         {}
+func (Met) event()         {}
+func (Remove) event()      {}
+func (Start) event()       {}
+func (Stop) event()        {}
+func (Restart) event()     {}
+func (Once) event()        {}
+func (Unwant) event()      {}
+func (Pause) event()       {}
+func (Continue) event()    {}
+func (SignalMain) event()  {}
+func (Spawned) event()     {}
+func (SpawnFailed) event() {}
+func (Exited) event()      {}
+func (Gone) event()        {}
+func (Explained) event()   {}
+func (Tailed) event()      {}
+func (Ready) event()       {}
+func (Inputs) event()      {}
+func (Forward) event()     {}
+func (Remark) event()      {}
+func (Shutdown) event()    {}
+func (Swept) event()       {}
+func (Tick) event()        {}
+
+// Action is something the loop has to do, in the order given. The set is closed.
+type Action interface{ action() }
+
+// Actions the machine asks for.
+type (
+	// Spawn starts the main process; the loop answers with Spawned or SpawnFailed before any other event.
+	Spawn struct {
+		Name string
+		Run  uint64
+	}
+	// SpawnFinish starts the finish command of a service, as a run of its own, and is answered like Spawn.
+	SpawnFinish struct {
+		Name string
+		Run  uint64
+		Exit Exit // of the run that it finishes
+	}
+	// Signal goes to the main process alone.
+	Signal struct {
+		Name   string
+		Run    uint64
+		Signal int
+		Wake   bool // SIGCONT follows: a stopped process acts on nothing but SIGKILL
+	}
+	// SignalGroup goes to the process group that the main process leads.
+	SignalGroup struct {
+		Name   string
+		Run    uint64
+		Signal int
+	}
+	// SignalTree goes to every process of a run.
+	SignalTree struct {
+		Name   string
+		Run    uint64
+		Signal int
+	}
+	// SignalRest goes to every other descendant of this process; nothing is supervised any more by then.
+	SignalRest struct{ Signal int }
+	// Changed says that the snapshot of a service is out of date.
+	Changed struct{ Name string }
+	// Note is a record for the history.
+	Note struct{ Record Record }
+	// Dropped says that a service is forgotten.
+	Dropped struct{ Name string }
+	// Release says that nothing of a service runs any more before the container ends, so nobody needs the file it writes to.
+	Release struct{ Name string }
+	// End ends the loop with an exit code.
+	End struct{ Code int }
+)
+
+func (Spawn) action()       {}
+func (SpawnFinish) action() {}
+func (Signal) action()      {}
+func (SignalGroup) action() {}
+func (SignalTree) action()  {}
+func (SignalRest) action()  {}
+func (Changed) action()     {}
+func (Note) action()        {}
+func (Dropped) action()     {}
+func (Release) action()     {}
+func (End) action()         {}

@@ -1,0 +1,310 @@
+package supervisor
+
+import (
+	"slices"
+	"strconv"
+	"time"
+)
+
+// What becomes of the processes of a service, and what follows from that.
+
+func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
+	if s.state == Finishing && s.pid == 0 {
+		s.pid = e.PID
+		return
+	}
+	if s.state != Starting {
+		return
+	}
+	wanted := s.want == WantUp || s.once
+	s.pid, s.upSince, s.turned, s.readySince = e.PID, now, now, time.Time{}
+	s.started, s.once = true, false
+	forget := time.Time{}
+	if s.failures > 0 || s.looping {
+		forget = now.Add(s.policy.ResetAfter)
+	}
+	m.set(now, s, Up, forget, "started")
+	if !s.policy.Announces {
+		s.ready, s.readySince = true, now
+	}
+	if !wanted || m.phase != running {
+		m.end(now, s, "stopped while starting")
+	}
+}
+
+func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
+	if s.state == Finishing && s.pid == 0 {
+		if e.Code != 127 { // 127: it has none
+			m.do(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
+		}
+		m.finished(now, s, -1)
+		return
+	}
+	if s.state != Starting {
+		return
+	}
+	s.once, s.upSince = false, now
+	m.recordExit(now, s, &Exit{Run: s.run, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
+	switch {
+	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
+		m.mainEnded(e.Code)
+		m.set(now, s, Failed, time.Time{}, e.Error)
+	case s.want == WantDown, s.policy.Task:
+		s.want = WantDown
+		m.set(now, s, Down, time.Time{}, e.Error)
+	case s.policy.SpawnRetry > 0 && (s.policy.Once || !e.Passing):
+		s.respawn = true
+		m.set(now, s, Backoff, now.Add(s.policy.SpawnRetry), e.Error)
+	case e.Permanent:
+		m.set(now, s, Failed, time.Time{}, e.Error)
+	default:
+		m.set(now, s, Backoff, now.Add(m.afterFailure(now, s)), e.Error)
+	}
+	m.dropIfDown(now, s)
+}
+
+func (m *Machine) exited(now time.Time, s *service, e Exited) {
+	if s.pid == 0 || s.pid != e.PID {
+		return
+	}
+	if s.state == Finishing {
+		m.finishExited(now, s, e)
+		return
+	}
+	exit := &Exit{
+		Run: s.run, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.upSince),
+		Cause: s.classify(e),
+	}
+	if s.policy.Task {
+		s.want = WantDown
+	}
+	s.next = m.afterExit(now, s, exit)
+	s.pid, s.paused, s.turned, s.ready, s.readySince = 0, false, now, false, time.Time{}
+	m.recordExit(now, s, exit)
+	if s.policy.Once {
+		code := e.Code
+		if e.Signal != 0 {
+			code = 128 + e.Signal
+		}
+		m.mainEnded(code)
+	}
+	m.clear(now, s, e.Leftover, "main process")
+}
+
+// clear ends what a process that has ended left behind, and then goes on.
+func (m *Machine) clear(now time.Time, s *service, leftover bool, of string) {
+	s.leftover = leftover && !s.policy.Spare
+	if !s.leftover {
+		m.cleared(now, s)
+		return
+	}
+	if s.state == Killing {
+		m.kill(now, s, of+" is gone, what it left behind is killed")
+		return
+	}
+	deadline := m.hurried(s, now.Add(leftoverGrace))
+	if s.state == Stopping && !s.deadline.IsZero() && s.deadline.Before(deadline) {
+		deadline = s.deadline
+	}
+	m.set(now, s, Stopping, deadline, of+" is gone, ending what it left behind")
+	m.do(SignalTree{s.name, s.live(), sigTerm})
+}
+
+// cleared goes on when nothing is left of the run, or of the finish command: a run is finished, a finished run settled.
+func (m *Machine) cleared(now time.Time, s *service) {
+	if !s.policy.Finish || s.finish != 0 || m.phase != running && !now.Before(m.killAt) {
+		m.settle(now, s)
+		return
+	}
+	m.runs++
+	s.finish, s.kills = m.runs, 0
+	m.set(now, s, Finishing, m.within(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
+	m.do(SpawnFinish{s.name, s.finish, *s.last})
+}
+
+func (m *Machine) finishExited(now time.Time, s *service, e Exited) {
+	s.pid = 0
+	if e.Leftover && !s.policy.Spare {
+		m.judge(now, s, e.Code)
+		m.clear(now, s, true, "finish command")
+		return
+	}
+	m.finished(now, s, e.Code)
+}
+
+// finished goes on after a finish command that left nothing behind.
+func (m *Machine) finished(now time.Time, s *service, code int) {
+	m.judge(now, s, code)
+	m.settle(now, s)
+}
+
+// judge takes the verdict of a finish command: the delay before the next start begins when it ends, and it can say that
+// there must be none. A start that was asked for meanwhile is younger than what it judged, and counts more.
+func (m *Machine) judge(now time.Time, s *service, code int) {
+	s.next.from = now
+	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
+		s.want, s.permanent = WantDown, true
+		s.next = settle{state: Down, reason: "its finish command says not to start it again (code " + strconv.Itoa(code) + ")"}
+	}
+}
+
+func (s *service) classify(e Exited) Cause {
+	switch {
+	case s.asked != "":
+		return s.asked
+	case e.Signal != 0 && e.Signal == s.sent:
+		return CauseOperator
+	case e.OOM:
+		return CauseOOM
+	case e.Signal != 0:
+		return CauseSignal
+	case slices.Contains(s.policy.ParkOn, e.Code):
+		return CauseConfig
+	case e.Code == 0, slices.Contains(s.policy.ImmediateOn, e.Code):
+		return CauseClean
+	}
+	return CauseCrash
+}
+
+// afterExit chooses what follows an exit, and keeps the accounts.
+func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
+	reason := describe(exit)
+	switch {
+	case s.asked != "":
+		return settle{state: Down, reason: reasonAsked}
+	case s.policy.Once, s.want == WantDown, m.phase != running:
+		return settle{state: Down, reason: reason}
+	}
+	s.respawn = true
+	if exit.Uptime >= s.policy.ResetAfter {
+		s.forgive()
+	}
+	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
+		return settle{state: Starting, reason: reason + " after it had been ready"}
+	}
+	if exit.Signal == 0 && slices.Contains(s.policy.ParkOn, exit.Code) {
+		return settle{state: Parked, reason: reason}
+	}
+	if exit.Signal == 0 && slices.Contains(s.policy.ImmediateOn, exit.Code) {
+		s.quick++
+		if exit.Uptime >= s.policy.Backoff.Initial {
+			s.quick = 0
+		}
+		if s.quick <= quickAgain {
+			return settle{state: Starting, reason: reason + ", asks to be started again"}
+		}
+		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " too soon, too often"}
+	}
+	if exit.Cause == CauseOperator { // an operator ended it with a signal: that is no failure of its own
+		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
+	}
+	return settle{Backoff, m.afterFailure(now, s), now, reason}
+}
+
+// afterFailure counts a fast exit and returns the delay it earns.
+func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
+	s.failures++
+	s.respawn = true
+	s.recent = slices.DeleteFunc(s.recent, func(t time.Time) bool { return now.Sub(t) >= s.policy.LoopWindow })
+	if s.policy.LoopCount > 0 {
+		s.recent = append(s.recent, now)
+		if len(s.recent) >= s.policy.LoopCount {
+			s.looping = true
+			s.recent = s.recent[:0]
+		}
+	}
+	return s.policy.Backoff.Delay(s.failures, m.random())
+}
+
+func (m *Machine) random() float64 {
+	if m.Random == nil {
+		return 0.5
+	}
+	return m.Random()
+}
+
+// recordExit keeps the exit and writes it into the history.
+func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
+	s.last = exit
+	m.do(Note{Record{At: now, Service: s.name, Reason: describe(exit), PID: exit.PID, Exit: exit}})
+	m.changed(s)
+}
+
+// describe says how a run ended, for people.
+func describe(e *Exit) string {
+	switch {
+	case e.Cause == CauseSpawn:
+		return e.Error
+	case e.Signal != 0:
+		return "ended by signal " + strconv.Itoa(e.Signal)
+	}
+	return "exited with code " + strconv.Itoa(e.Code)
+}
+
+func (m *Machine) gone(now time.Time, s *service, e Gone) {
+	if s.live() != e.Run || s.pid != 0 || !s.leftover {
+		return
+	}
+	s.leftover = false
+	m.cleared(now, s)
+}
+
+// settle follows the end of a run: nothing of it is alive any more, nor of its finish command.
+func (m *Machine) settle(now time.Time, s *service) {
+	next := s.next
+	s.next, s.readySince = settle{}, now
+	deadline := time.Time{}
+	if next.state == Backoff {
+		deadline = next.from.Add(next.delay)
+	}
+	switch {
+	case s.removing || m.phase != running || s.policy.Once:
+		m.set(now, s, Down, time.Time{}, "ended")
+	case s.want == WantDown && next.state == Down:
+		m.set(now, s, Down, time.Time{}, next.reason)
+	case s.want == WantDown:
+		m.set(now, s, Down, time.Time{}, reasonAsked)
+	case s.again:
+		m.begin(now, s, "started again as asked")
+	case next.state == Starting, next.state == Backoff && !deadline.After(now):
+		m.begin(now, s, next.reason)
+	case next.state == Down: // it was asked to end, then wanted again
+		m.begin(now, s, "wanted up")
+	default:
+		m.set(now, s, next.state, deadline, next.reason)
+	}
+	m.dropIfDown(now, s)
+}
+
+func (m *Machine) dropIfDown(now time.Time, s *service) {
+	if s.removing && s.state == Down {
+		delete(m.services, s.name)
+		m.order = slices.DeleteFunc(m.order, func(o *service) bool { return o == s })
+		m.do(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
+		m.do(Dropped{s.name})
+	}
+}
+
+// certain are the causes that no later explanation changes.
+var certain = []Cause{CauseOperator, CauseShutdown}
+
+func (m *Machine) explained(now time.Time, s *service, e Explained) {
+	if s.last == nil || s.last.Run != e.Run || slices.Contains(certain, s.last.Cause) || s.last.Cause == e.Cause {
+		return
+	}
+	last := *s.last
+	last.Cause = e.Cause
+	s.last = &last
+	m.do(Note{Record{At: now, Service: s.name, Reason: describe(&last) + ", explained: " + string(e.Cause), PID: last.PID, Exit: &last}})
+	m.changed(s)
+	if e.Cause != CauseReplaced || s.want != WantUp {
+		return
+	}
+	switch {
+	case s.state == Backoff:
+		s.forgive()
+		m.set(now, s, Parked, time.Time{}, ReasonReplaced)
+	case (s.leftover || s.state == Finishing) && !s.again:
+		s.next = settle{state: Parked, reason: ReasonReplaced}
+	}
+}

@@ -1,0 +1,208 @@
+package supervisor
+
+import "time"
+
+// What people and the container ask of a service, and the signals that follow.
+
+func (m *Machine) start(now time.Time, s *service) {
+	if m.phase != running {
+		return
+	}
+	if s.removing { // only Add brings it back
+		return
+	}
+	s.want, s.once = WantUp, false
+	switch s.state {
+	case Down, Backoff, Parked, Failed:
+		s.forgive()
+		m.begin(now, s, "operator asked to start")
+	case Stopping, Killing, Finishing: // starts as soon as the old run is gone and finished
+		s.again = true
+		m.changed(s)
+	case Up: // it runs already; what it did wrong before is forgotten all the same
+		s.forgive()
+		s.deadline = time.Time{}
+		m.changed(s)
+	case Waiting, Starting:
+		m.changed(s)
+	}
+}
+
+func (m *Machine) restart(now time.Time, s *service) {
+	if s.state != Up || m.phase != running {
+		m.start(now, s)
+		return
+	}
+	s.want = WantUp
+	s.forgive()
+	s.again = true
+	m.end(now, s, "operator asked to restart")
+}
+
+func (m *Machine) stop(now time.Time, s *service, reason string) {
+	m.unwant(now, s, reason)
+	switch s.state {
+	case Up:
+		m.end(now, s, reason)
+	case Stopping:
+		if s.pid != 0 {
+			m.ask(s)
+			if s.policy.KillNever { // nothing but asking again will move it
+				m.wake(s)
+			}
+		}
+	case Killing:
+		if s.pid != 0 {
+			m.ask(s)
+		}
+	case Down, Waiting, Starting, Finishing, Backoff, Parked, Failed:
+	}
+}
+
+// unwant is stop without ending what runs.
+func (m *Machine) unwant(now time.Time, s *service, reason string) {
+	s.want, s.again, s.once, s.respawn = WantDown, false, false, false
+	switch s.state {
+	case Waiting, Backoff, Parked, Failed:
+		m.set(now, s, Down, time.Time{}, reason)
+	case Down, Starting, Up, Stopping, Killing, Finishing:
+		m.changed(s)
+	}
+}
+
+// once wants a single run.
+func (m *Machine) once(now time.Time, s *service) {
+	if m.phase != running || s.removing {
+		return
+	}
+	s.want, s.again = WantDown, false
+	switch s.state {
+	case Down, Waiting, Backoff, Parked, Failed:
+		s.forgive()
+		s.once = true
+		m.begin(now, s, "operator asked for one run")
+	case Starting, Up, Stopping, Killing, Finishing:
+		m.changed(s)
+	}
+}
+
+// runs reports whether the main process is alive.
+func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
+
+func (m *Machine) pause(s *service, group, paused bool) {
+	if !s.runs() {
+		return
+	}
+	signal := sigCont
+	if paused {
+		signal = sigStop
+	}
+	m.signal(s, signal, group)
+	if s.paused != paused {
+		s.paused = paused
+		m.changed(s)
+	}
+}
+
+// send passes an operator's signal on.
+func (m *Machine) send(s *service, signal int, group bool) {
+	if !s.runs() {
+		return
+	}
+	if signal == 0 {
+		signal = s.policy.StopSignal
+	}
+	s.sent = signal
+	m.signal(s, signal, group)
+}
+
+func (m *Machine) signal(s *service, signal int, group bool) {
+	if group {
+		m.do(SignalGroup{s.name, s.run, signal})
+	} else {
+		m.do(Signal{s.name, s.run, signal, false})
+	}
+}
+
+// ask notes why the run is told to end; the first reason counts.
+func (m *Machine) ask(s *service) {
+	switch {
+	case s.asked != "":
+	case m.phase != running:
+		s.asked = CauseShutdown
+	default:
+		s.asked = CauseOperator
+	}
+}
+
+// end asks the running process to end.
+func (m *Machine) end(now time.Time, s *service, reason string) {
+	m.ask(s)
+	m.set(now, s, Stopping, m.within(now, s, s.policy.Grace, s.policy.KillNever), reason)
+	m.wake(s)
+}
+
+// wake sends the stop signal so that a stopped process takes it too.
+func (m *Machine) wake(s *service) {
+	s.paused = false
+	m.do(Signal{s.name, s.run, s.policy.StopSignal, true})
+}
+
+// within returns the deadline after some time, or none at all, within the budget of a shutdown.
+func (m *Machine) within(now time.Time, s *service, d time.Duration, never bool) time.Time {
+	deadline := now.Add(d)
+	if never {
+		deadline = time.Time{}
+	}
+	return m.hurried(s, deadline)
+}
+
+// hurried returns a deadline that is not later than the budget of a shutdown allows. Who drains is killed last.
+func (m *Machine) hurried(s *service, deadline time.Time) time.Time {
+	if m.phase == running {
+		return deadline
+	}
+	last := m.killAt
+	if s.policy.Drains {
+		last = last.Add(max(m.hardEnd.Sub(last), 0) / 2)
+	}
+	if deadline.IsZero() || last.Before(deadline) {
+		return last
+	}
+	return deadline
+}
+
+// kill sends KILL to what the policy says, or at the end of the container to everything of the run, again and again until
+// it is gone.
+func (m *Machine) kill(now time.Time, s *service, reason string) {
+	state := Finishing
+	if s.state != Finishing {
+		state = Killing
+		if s.pid != 0 {
+			m.ask(s)
+		}
+	}
+	again := min(killSoon<<min(max(0, s.kills-killSoons+1), 10), killAgain)
+	s.kills++
+	if s.state == state && s.reason == reason && again < killAgain {
+		s.deadline = now.Add(again) // that it is repeated was told
+	} else {
+		m.set(now, s, state, now.Add(again), reason)
+	}
+	switch {
+	case s.policy.Kill == ScopeTree, s.pid == 0, m.phase != running:
+		m.do(SignalTree{s.name, s.live(), sigKill})
+	case s.policy.Kill == ScopeGroup:
+		m.do(SignalGroup{s.name, s.live(), sigKill})
+	default:
+		m.do(Signal{s.name, s.live(), sigKill, false})
+	}
+}
+
+// live is the run whose processes are alive, if any are: that of the finish command once it has begun.
+func (s *service) live() uint64 {
+	if s.finish != 0 {
+		return s.finish
+	}
+	return s.run
+}

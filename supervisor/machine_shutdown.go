@@ -1,0 +1,122 @@
+package supervisor
+
+import (
+	"strconv"
+	"time"
+)
+
+// The end of the container.
+
+func (m *Machine) mainEnded(code int) {
+	m.mainCode = &code
+}
+
+func (m *Machine) shutdown(now time.Time, e Shutdown) {
+	if m.phase != running {
+		m.hasten(now)
+		return
+	}
+	m.code, m.reason = e.Code, e.Reason
+	m.beginShutdown(now)
+}
+
+// beginShutdown stops everything at once, but for what reads the last words of others. A share of the budget is kept for the
+// time after the KILL.
+func (m *Machine) beginShutdown(now time.Time) {
+	m.phase = stopping
+	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
+	m.hardEnd = now.Add(m.Budget)
+	m.do(Note{Record{At: now, Reason: "stopping the container: " + m.reason}})
+	for _, s := range m.order {
+		s.again = false
+		switch s.state {
+		case Up:
+			if !s.policy.Drains {
+				m.end(now, s, ReasonShutdown)
+				continue
+			}
+			m.ask(s)
+			s.deadline = m.killAt
+			m.changed(s)
+		case Stopping, Finishing:
+			s.deadline = m.hurried(s, s.deadline)
+		case Waiting, Backoff, Parked, Failed:
+			m.set(now, s, Down, time.Time{}, ReasonShutdown)
+		case Down:
+			m.do(Release{s.name})
+		case Starting, Killing:
+		}
+	}
+}
+
+// drain lets who drains go on for a while when nothing else runs any more.
+func (m *Machine) drain(now time.Time) {
+	for _, s := range m.order {
+		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
+			s.deadline = end
+		}
+	}
+}
+
+// hasten skips every grace: the operator asked twice.
+func (m *Machine) hasten(now time.Time) {
+	m.do(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
+	for _, s := range m.order {
+		if s.pid != 0 || s.leftover {
+			m.kill(now, s, "asked again to stop")
+		}
+	}
+	m.killAt = now
+}
+
+// advance moves the container through its own phases.
+func (m *Machine) advance(now time.Time) {
+	if m.phase == running && m.mainCode != nil {
+		m.reason = "the CMD has ended with code " + strconv.Itoa(*m.mainCode)
+		m.beginShutdown(now)
+	}
+	if m.phase == stopping {
+		alive, writing := false, false
+		for _, s := range m.order {
+			if s.pid != 0 || s.leftover || s.state == Starting || s.state == Finishing {
+				alive, writing = true, writing || !s.policy.Drains
+			}
+		}
+		if alive && !writing {
+			m.drain(now)
+		}
+		switch {
+		case !alive:
+			m.phase, m.swept = sweeping, false
+			m.do(SignalRest{sigTerm})
+			if rest := now.Add(leftoverGrace); rest.Before(m.killAt) {
+				m.killAt = rest
+			}
+		case !now.Before(m.hardEnd):
+			m.conclude(now, "some processes did not end")
+			return
+		}
+	}
+	if m.phase == sweeping {
+		switch {
+		case m.swept:
+			m.conclude(now, "everything has ended")
+		case m.killed && !now.Before(m.killAt), !now.Before(m.hardEnd):
+			m.conclude(now, "some processes did not end")
+		case !now.Before(m.killAt):
+			m.killed = true
+			m.do(SignalRest{sigKill})
+			m.killAt = now.Add(leftoverGrace)
+		}
+	}
+}
+
+func (m *Machine) conclude(now time.Time, reason string) {
+	m.phase = finished
+	code := m.code
+	if m.mainCode != nil {
+		code = *m.mainCode
+	}
+	m.do(Note{Record{At: now, Reason: reason + ", exit code " + strconv.Itoa(code)}})
+	m.do(End{code})
+}

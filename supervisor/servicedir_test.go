@@ -1,0 +1,423 @@
+package supervisor
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/proc"
+)
+
+// serviceDir makes a service directory with a run script, and a finish script unless it is empty, and the unit of it.
+func serviceDir(t *testing.T, name, run, finish string) Unit {
+	t.Helper()
+	dir := t.TempDir()
+	script := func(name, text string) {
+		if text == "" {
+			return
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script("run", run)
+	script("finish", finish)
+	p := s6like
+	p.Backoff.Initial, p.Backoff.Max, p.SpawnRetry = 10*time.Millisecond, 10*time.Millisecond, 50*time.Millisecond
+	p.Announces, p.Finish, p.FinishTimeout, p.PermanentFinish = false, true, time.Minute, []int{125}
+	spec := proc.Spec{Env: os.Environ(), Dir: dir}
+	u := Unit{Name: name, Kind: KindService, Policy: p, Spec: spec}
+	u.Spec.Argv = []string{"./run", name}
+	u.Finish = func(x Exit) proc.Spec {
+		s, code := spec, x.Code
+		if x.Signal != 0 {
+			code = 256
+		}
+		s.Argv = []string{"./finish", strconv.Itoa(code), strconv.Itoa(x.Signal), name, strconv.Itoa(x.PID)}
+		return s
+	}
+	return u
+}
+
+// output reads lines as the services write them.
+func output(t *testing.T, r *os.File) func() string {
+	t.Helper()
+	lines := bufio.NewScanner(r)
+	return func() string {
+		t.Helper()
+		_ = r.SetReadDeadline(time.Now().Add(patience))
+		if !lines.Scan() {
+			t.Fatalf("no line within %v: %v", patience, lines.Err())
+		}
+		return lines.Text()
+	}
+}
+
+func register(t *testing.T, l *Loop, u Unit, want Want) {
+	t.Helper()
+	if err := l.Register(t.Context(), u, want); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func do(t *testing.T, l *Loop, events ...Event) {
+	t.Helper()
+	for _, e := range events {
+		if err := l.Do(t.Context(), e); err != nil {
+			t.Fatalf("%T: %v", e, err)
+		}
+	}
+}
+
+// untilState waits for a state of "s".
+func untilState(t *testing.T, l *Loop, state State) *Service {
+	t.Helper()
+	return until(t, l, "s is "+string(state), func(s *Snapshot) bool { return s.Find("s").State == state }).Find("s")
+}
+
+// procState is the state of a process as proc(5) has it, 0 when there is none.
+func procState(pid int) byte {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	return b[strings.LastIndexByte(string(b), ')')+2]
+}
+
+func await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v for: %s", patience, what)
+		}
+	}
+}
+
+func TestFinishIsToldHowTheRunEndedAndRunsAlone(t *testing.T) {
+	for _, c := range []struct {
+		run, want string
+		end       Event
+	}{
+		{"echo up; exit 3", "3 0 s", nil},
+		{"echo up; exec sleep 1000", "256 15 s", Stop{"s"}},
+		{"echo up; exec sleep 1000", "256 9 s", SignalMain{"s", sigKill, false}},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			l, out := realLoop(t)
+			line := output(t, out)
+			u := serviceDir(t, "s", c.run, `echo "$# $1 $2 $3 $4 $(pwd)"; exit 125`)
+			register(t, l, u, WantUp)
+			if got := line(); got != "up" {
+				t.Fatalf("the run says %q", got)
+			}
+			if c.end != nil {
+				do(t, l, c.end)
+			}
+			s := until(t, l, "down after finish", func(s *Snapshot) bool {
+				v := s.Find("s")
+				return v.State == Down && v.LastExit != nil
+			}).Find("s")
+			if got, want := line(), fmt.Sprintf("4 %s %d %s", c.want, s.LastExit.PID, u.Spec.Dir); got != want {
+				t.Errorf("finish was told %q, want %q", got, want)
+			}
+			if s.Want != WantDown || s.ReadySince.Before(s.Turned) {
+				t.Errorf("want %s, down since %v, fully since %v", s.Want, s.Turned, s.ReadySince)
+			}
+		})
+	}
+}
+
+func TestAServiceIsFullyDownOnlyAfterItsFinishCommand(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	register(t, l, serviceDir(t, "s", "echo up; exec sleep 1000", "echo finishing; read go < "+gate), WantUp)
+	line()
+	do(t, l, Stop{"s"})
+	if got := line(); got != "finishing" {
+		t.Fatalf("got %q", got)
+	}
+	s := untilState(t, l, Finishing)
+	if s.PID != 0 || !s.ReadySince.IsZero() || s.LastExit == nil || s.LastExit.Signal != sigTerm {
+		t.Fatalf("while it finishes: %+v", s)
+	}
+	if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if s := untilState(t, l, Down); s.ReadySince.IsZero() {
+		t.Errorf("fully down: %+v", s)
+	}
+}
+
+func TestAFinishCommandThatHangsDiesInTime(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	u := serviceDir(t, "s", "echo up $$; exec sleep 1000", `trap "" TERM; echo finish $$; while :; do sleep 1000; done`)
+	u.Policy.FinishTimeout = 5 * time.Second // it has said its number by then
+	register(t, l, u, WantUp)
+	line()
+	do(t, l, Stop{"s"})
+	pid, _ := strconv.Atoi(strings.Fields(line())[1])
+	untilState(t, l, Down)
+	if procState(pid) != 0 {
+		t.Errorf("finish command %d is still there", pid)
+	}
+}
+
+func TestTheEndOfTheContainerWaitsForFinish(t *testing.T) {
+	l, out := realLoopWithin(t, patience)
+	line := output(t, out)
+	register(t, l, serviceDir(t, "s", "echo up; exec sleep 1000", "sleep 0.2; echo finished"), WantUp)
+	line()
+	l.Post(Shutdown{Reason: "end"})
+	<-l.Ended()
+	if got := line(); got != "finished" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
+	for _, fd := range []int{3, 1, 9} {
+		t.Run(strconv.Itoa(fd), func(t *testing.T) {
+			l, out := realLoop(t)
+			line := output(t, out)
+			gate := filepath.Join(t.TempDir(), "gate")
+			if err := syscall.Mkfifo(gate, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			// Nothing but its standard three and that one is open (10 is the script, where the shell reads it from).
+			u := serviceDir(t, "s", fmt.Sprintf(`for f in 3 4 5 6 7 8 9; do [ $f = %[1]d ] || [ ! -e /proc/$$/fd/$f ] || echo "$f is open" >&2; done
+echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sleep 1000`, fd, gate), "")
+			u.Policy.Announces, u.NotifyFD = true, fd
+			register(t, l, u, WantUp)
+			if got := line(); got != "checked" {
+				t.Errorf("got %q", got)
+			}
+			s := untilState(t, l, Up)
+			if s.Ready || !s.ReadySince.IsZero() || !s.Announces {
+				t.Fatalf("before the newline: %+v", s)
+			}
+			if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+				t.Fatal(err)
+			}
+			s = until(t, l, "ready", func(s *Snapshot) bool { return s.Find("s").Ready }).Find("s")
+			if s.ReadySince.Before(s.Turned) {
+				t.Errorf("ready since %v, up since %v", s.ReadySince, s.Turned)
+			}
+			do(t, l, SignalMain{"s", sigKill, false})
+			until(t, l, "not ready after its death", func(s *Snapshot) bool { return !s.Find("s").Ready })
+		})
+	}
+}
+
+func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // what it leaves behind keeps the descriptor open
+	u.Policy.Announces, u.NotifyFD = true, 3
+	register(t, l, u, WantUp)
+	for range 5 {
+		line()
+	}
+	do(t, l, Unwant{"s"})
+	untilState(t, l, Down)
+	if n := len(l.notifiers); n != 0 { // the loop is idle
+		t.Errorf("%d notifiers are left", n)
+	}
+}
+
+func TestADescriptorForReadinessThatCannotBeIsSaid(t *testing.T) {
+	l, _ := realLoop(t)
+	u := serviceDir(t, "s", "exec sleep 1000", "")
+	u.NotifyFD = MaxNotifyFD + 1
+	register(t, l, u, WantUp)
+	if s := untilState(t, l, Backoff); !strings.Contains(s.Reason, "1024") {
+		t.Errorf("reason %q", s.Reason)
+	}
+}
+
+func TestPauseStopsTheProcessAndAStopWakesIt(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	register(t, l, serviceDir(t, "s", `trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.01; done`, ""), WantUp)
+	line()
+	pid := l.Snapshot().Find("s").PID
+	do(t, l, Pause{"s", false})
+	await(t, "the process is stopped", func() bool { return procState(pid) == 'T' })
+	if s := l.Snapshot().Find("s"); !s.Paused || s.State != Up {
+		t.Errorf("paused: %+v", s)
+	}
+	do(t, l, Continue{"s", false})
+	await(t, "the process goes on", func() bool { return procState(pid) != 'T' })
+	if l.Snapshot().Find("s").Paused {
+		t.Error("still shown as paused")
+	}
+	do(t, l, Pause{"s", false}, Stop{"s"})
+	if got := line(); got != "bye" {
+		t.Errorf("got %q", got)
+	}
+	if s := untilState(t, l, Down); s.Paused {
+		t.Error("paused though it is down")
+	}
+}
+
+func TestSignalsReachTheProcessOrItsWholeGroup(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	run := `trap "echo main" USR1; mkfifo never
+sh -c 'trap "echo child" USR1; exec 4<>never; echo up; while :; do read x <&4; done' &
+while :; do wait; done`
+	register(t, l, serviceDir(t, "s", run, ""), WantUp)
+	line()
+	do(t, l, SignalMain{"s", int(syscall.SIGUSR1), false})
+	if got := line(); got != "main" {
+		t.Errorf("got %q", got)
+	}
+	do(t, l, SignalMain{"s", int(syscall.SIGUSR1), true})
+	got := []string{line(), line()}
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"child", "main"}) {
+		t.Errorf("got %q", got)
+	}
+	do(t, l, SignalMain{"s", sigKill, true}) // it and its child
+}
+
+func TestOnceRunsAServiceDirectoryOnce(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	register(t, l, serviceDir(t, "s", "echo run; exit 1", "echo finish"), WantDown)
+	for range 3 {
+		do(t, l, Once{"s"})
+		if a, b := line(), line(); a != "run" || b != "finish" {
+			t.Fatalf("got %q, %q", a, b)
+		}
+		s := untilState(t, l, Down)
+		if s.Restarts != 0 || s.LastExit.Cause != CauseCrash || !s.Started {
+			t.Fatalf("%+v, exit %+v", s, s.LastExit)
+		}
+	}
+}
+
+const stubborn = `trap "echo deaf" TERM
+sh -c 'trap "" TERM; echo $$; while :; do sleep 0.01; done' &
+while :; do wait; done`
+
+func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
+	for _, c := range []struct {
+		kill Scope
+		left bool
+	}{{ScopeMain, true}, {ScopeGroup, false}} {
+		t.Run(strconv.Itoa(int(c.kill)), func(t *testing.T) {
+			l, out := realLoop(t)
+			line := output(t, out)
+			u := serviceDir(t, "s", stubborn, "")
+			u.Policy.KillNever, u.Policy.Grace, u.Policy.Kill = false, 100*time.Millisecond, c.kill
+			register(t, l, u, WantUp)
+			child, err := strconv.Atoi(line())
+			if err != nil {
+				t.Fatal(err)
+			}
+			do(t, l, Stop{"s"})
+			s := untilState(t, l, Down)
+			if s.LastExit.Signal != sigKill || s.LastExit.Cause != CauseOperator {
+				t.Errorf("exit %+v", s.LastExit)
+			}
+			if !c.left {
+				await(t, "the group is gone", func() bool { return procState(child) == 0 || procState(child) == 'Z' })
+			} else if procState(child) == 0 {
+				t.Error("its child was not spared")
+			}
+			l.Post(Shutdown{Reason: "end"})
+			<-l.Ended()
+			await(t, "its child has ended with the container", func() bool { return procState(child) == 0 || procState(child) == 'Z' })
+		})
+	}
+}
+
+func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	register(t, l, serviceDir(t, "s", stubborn, ""), WantUp)
+	line()
+	for range 3 {
+		do(t, l, Stop{"s"})
+		if got := line(); got != "deaf" {
+			t.Fatalf("got %q", got)
+		}
+	}
+	s := l.Snapshot().Find("s")
+	if s.State != Stopping || procState(s.PID) == 0 {
+		t.Fatalf("%+v", s)
+	}
+	l.Post(Shutdown{Reason: "end"})
+	<-l.Ended()
+	// A loop that is held up when it kills has no time left to bury.
+	await(t, "it has ended with the container", func() bool { return procState(s.PID) == 0 || procState(s.PID) == 'Z' })
+}
+
+func TestAScriptThatCannotRunIsTriedAgain(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	u := serviceDir(t, "s", "echo up; exec sleep 1000", "echo finish")
+	run := filepath.Join(u.Spec.Dir, "run")
+	if err := os.Chmod(run, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	register(t, l, u, WantUp)
+	s := l.Snapshot().Find("s")
+	if s.State != Backoff || s.Started || s.Want != WantUp || !strings.Contains(s.Reason, run) || !strings.Contains(s.Reason, "permission denied") {
+		t.Fatalf("%+v", s)
+	}
+	if err := os.Chmod(run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := line(); got != "up" {
+		t.Errorf("got %q", got)
+	}
+	until(t, l, "started", func(s *Snapshot) bool { return s.Find("s").Started })
+}
+
+func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
+	l, out := realLoop(t)
+	line := output(t, out)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	service := serviceDir(t, "s", "echo run $$; exec sleep 1000", "echo finish")
+	service.Stdout = w
+	logger := serviceDir(t, "s/log", `while read x; do echo "logged $x"; done; echo "end of file"`, "")
+	logger.Stdin = r
+	register(t, l, logger, WantUp)
+	register(t, l, service, WantUp)
+	said := func(want string) {
+		t.Helper()
+		if got := line(); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	said(fmt.Sprintf("logged run %d", l.Snapshot().Find("s").PID))
+	for range 3 {
+		old := l.Snapshot().Find("s").Run
+		// Not both at once: a logger that is killed while a line comes may take the beginning of it along.
+		dying := l.Snapshot().Find("s/log").Run
+		do(t, l, SignalMain{"s/log", sigKill, false})
+		until(t, l, "the logger is dead", func(s *Snapshot) bool { v := s.Find("s/log"); return v.PID == 0 || v.Run > dying })
+		do(t, l, SignalMain{"s", sigKill, false})
+		s := until(t, l, "a new run", func(s *Snapshot) bool { v := s.Find("s"); return v.State == Up && v.Run > old }).Find("s")
+		said("logged finish")
+		said(fmt.Sprintf("logged run %d", s.PID))
+	}
+}
