@@ -18,26 +18,37 @@ var words = []struct{ name, meaning string }{
 	{"start", "an operator starts it, or the boot does"},
 	{"stop", "an operator stops it, its profile is gone, or the container stops"},
 	{"restart", "an operator restarts it"},
+	{"once", "an operator asks for one run that is not repeated"},
+	{"unwant", "an operator wants it down without ending it"},
+	{"pause", "an operator stops its process for a while"},
+	{"continue", "an operator lets it go on"},
+	{"send", "an operator sends a signal to the main process"},
+	{"sendgroup", "an operator sends a signal to the process group of the main process"},
 	{"met", "the last thing it waits for is there"},
 	{"spawned", "the process was started"},
 	{"spawnfail", "the process could not be started, this time"},
 	{"spawnbad", "the process can't be started as it is defined"},
 	{"crash", "the main process ended, and nothing it started is left"},
-	{"leftover", "the main process ended, and processes it started are alive"},
+	{"dies", "like crash, of a service with a finish command"},
+	{"finished", "the finish command ended, or there is none after all"},
+	{"permanent", "the finish command ended with the code that says: don't start it again"},
+	{"leftover", "the main process, or the finish command, ended, and processes it started are alive"},
 	{"gone", "the last process of the run ended"},
 	{"park", "it ended with an exit code that parks (`restart.park_on`)"},
 	{"again", "it ended with an exit code that asks for a start at once (`restart.immediate_on`)"},
 	{"replaced", "its exit is explained by another instance that took over"},
 	{"inputs", "`config.yaml`, `.env` or the marker file in its home changed"},
-	{"deadline", "the time of this state is over: the delay of a restart, the grace of a stop"},
+	{"deadline", "the time of this state is over: the delay of a restart, the grace of a stop, the time for the finish command"},
 }
 
 // actions explains the third column.
 var actions = map[string]string{
-	"":           "",
-	"spawn":      "start the process",
-	"signal":     "signal the main process",
-	"signaltree": "signal every process of the run",
+	"":            "",
+	"spawn":       "start the process",
+	"spawnfinish": "start the finish command",
+	"signal":      "signal the main process",
+	"signalgroup": "signal the process group of the main process",
+	"signaltree":  "signal every process of the run",
 }
 
 // states makes the page from the comment at the head of the machine, which a test walks cell by cell, and from the
@@ -89,7 +100,8 @@ The service goes on being started at the longest delay; hinit never gives up sil
 	}
 	b.WriteString(`
 What is not in the table changes nothing. When the main process has ended and others of its run have not, they get TERM at
-once and KILL half a second later; only then does the next state begin.
+once and KILL half a second later; only then does the next state begin. A service with a finish command (those that
+are defined by an s6 service directory can have one) is ` + "`finishing`" + ` before it.
 
 | Word | What happens |
 |---|---|
