@@ -2,6 +2,7 @@ package script_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -208,6 +209,27 @@ func cmdWaitJSON(ts *testscript.TestScript, args []string) error {
 	return poll(patience, check)
 }
 
+func cmdWaitStatus(ts *testscript.TestScript, args []string) error {
+	list, err := expectations(args)
+	if err != nil {
+		return err
+	}
+	c := containerOf(ts)
+	return poll(patience, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		status, err := c.client().Status(ctx)
+		if err != nil {
+			return err
+		}
+		document, err := generic(status)
+		if err != nil {
+			return err
+		}
+		return checkAll(document, list)
+	})
+}
+
 func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 	f := newFlags("waitgrep")
 	count := f.Int("count", 0, "")
@@ -229,7 +251,11 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 		if err != nil && !over {
 			return err
 		}
-		n := len(pattern.FindAllIndex(text, -1))
+		most := -1 // all of them, to be counted
+		if *count == 0 {
+			most = 1
+		}
+		n := len(pattern.FindAllIndex(text, most))
 		if n == 0 || *count > 0 && n != *count {
 			err := fmt.Errorf("%d matches of %q in %s", n, f.Arg(0), f.Arg(1))
 			if over {
@@ -348,12 +374,19 @@ func cmdWaitProc(ts *testscript.TestScript, args []string) error {
 	})
 }
 
+func cmdWaitUntil(ts *testscript.TestScript, args []string) error {
+	if len(args) == 0 {
+		return errors.New("expected: waituntil WORD...")
+	}
+	return poll(patience, func() error { return ts.Exec(args[0], args[1:]...) })
+}
+
 func cmdProcesses(ts *testscript.TestScript, args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected: processes N")
 	}
 	c := containerOf(ts)
-	return poll(patience/10, func() error { // a helper that is just ending does not count
+	return poll(patience, func() error { // a helper that is just ending does not count
 		found, err := c.matching("")
 		if err == nil && strconv.Itoa(len(found)) != args[0] {
 			err = fmt.Errorf("%d are alive: %v", len(found), found)

@@ -1,6 +1,7 @@
 package script_test
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,15 +22,19 @@ import (
 
 // commands is the scenarios' language, besides what testscript has by itself. NAME is a service or a profile.
 //
-//	init [-user UID] [-tty] [-stdin FILE] [-stall] [-cwd DIR] [-as NAME] [-ro DIR] [-tmpfs DIR] [WORD...]
-//	                                    start the init with this CMD; with -stall nobody reads its output
+//	init [-user UID] [-tty [-alien]] [-stdin FILE] [-stall] [-cwd DIR] [-as NAME] [-faults] [-ro DIR] [-tmpfs DIR] [WORD...]
+//	                                    start the init with this CMD; with -stall nobody reads its output, with -alien the
+//	                                    terminal is not its controlling one
 //	unstall                             now somebody does
 //	waitinit [CODE]                     wait for its end, with this exit code (0) and nothing left behind
-//	stopinit [-sig SIG] [-within D] [CODE]   signal it and do the same
+//	stopinit [-sig SIG] [CODE]          signal it and do the same: nothing may take the budget of a stop (see setup)
 //	signalinit SIG                      only signal it
+//	interrupt                           Ctrl-C for a CMD that prints "got INT", and again at once, until that stops the container
 //	[!] hinit WORD...                   the command line, inside the container (docker exec); outside when there is none
 //	[!] inside [-user UID] WORD...      any program inside the container
 //	[!] asagent WORD...                 any program on the host's side of the volume, as the owner of the volume
+//	startfails NAME                     hinit start fails; a gateway that takes a second to fail has started, and is started again
+//	reexec N                            hinit reexec until it is image N; it may refuse while its files are not at rest
 //	exitcode N                          of the last hinit, inside or asagent
 //	follow NAME FILE WORD...            hinit in the background, its output to a file
 //	endfollow NAME                      ends that with Ctrl-C; it must exit with 0
@@ -36,12 +42,14 @@ import (
 //	waitfor NAME KEY=VALUE...           poll the status of a service; also KEY!=VALUE, KEY>=N; "gone" for no such service
 //	get VAR NAME KEY                    a value of the status as a variable
 //	json FILE KEY=VALUE...              check a JSON file, or stdout; waitjson polls it
+//	waitstatus KEY=VALUE...             poll the whole status of hinit
 //	waitgrep [-count=N] PATTERN FILE    poll a file for a pattern
 //	killgw SIG NAME...                  signal the main process of services
 //	killrepeat N NAME...                kill -9 each N times and count the restarts with hinit
 //	[!] proc PATTERN                    a living process of the container has a command line like this, or none has, now
 //	waitproc PATTERN                    wait until one has
-//	processes N                         so many processes are alive in the container besides the init
+//	waituntil WORD...                   run a program on the host's side over and over until it succeeds
+//	processes N                         so many processes are alive in the container besides the init, soon
 //	nozombies                           every zombie of the container is buried soon
 //	type TEXT                           type on the container's terminal; \x03 and the like are known
 //	numbered FILE FIRST LAST            the flood lines in a file are those, in order, each once
@@ -53,9 +61,12 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 		"waitinit":    positive(cmdWaitInit),
 		"stopinit":    positive(cmdStopInit),
 		"signalinit":  positive(cmdSignalInit),
+		"interrupt":   positive(cmdInterrupt),
 		"hinit":       cmdHinit,
 		"inside":      cmdInside,
 		"asagent":     cmdAsAgent,
+		"startfails":  positive(cmdStartFails),
+		"reexec":      positive(cmdReexec),
 		"exitcode":    positive(cmdExitCode),
 		"follow":      positive(cmdFollow),
 		"endfollow":   positive(cmdEndFollow),
@@ -64,14 +75,17 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 		"get":         positive(cmdGet),
 		"json":        positive(cmdJSON),
 		"waitjson":    positive(cmdWaitJSON),
+		"waitstatus":  positive(cmdWaitStatus),
 		"waitgrep":    positive(cmdWaitGrep),
 		"killgw":      positive(cmdKill),
 		"killrepeat":  positive(cmdKillRepeat),
 		"proc":        cmdProc,
 		"waitproc":    positive(cmdWaitProc),
+		"waituntil":   positive(cmdWaitUntil),
 		"processes":   positive(cmdProcesses),
 		"nozombies":   positive(cmdNoZombies),
 		"type":        positive(cmdType),
+		"resize":      positive(cmdResize),
 		"numbered":    positive(cmdNumbered),
 		"lines":       positive(cmdLines),
 	}
@@ -111,10 +125,13 @@ func cmdInit(ts *testscript.TestScript, args []string) error {
 	f := newFlags("init")
 	user := f.Int("user", 0, "")
 	tty := f.Bool("tty", false, "")
+	alien := f.Bool("alien", false, "")
 	cwd := f.String("cwd", "", "")
 	as := f.String("as", "", "")
 	stdin := f.String("stdin", "", "")
 	stall := f.Bool("stall", false, "")
+	nofile := f.Uint64("nofile", 0, "")
+	faults := f.Bool("faults", false, "")
 	var ro, tmpfs words
 	f.Var(&ro, "ro", "")
 	f.Var(&tmpfs, "tmpfs", "")
@@ -127,7 +144,10 @@ func cmdInit(ts *testscript.TestScript, args []string) error {
 	}
 	o := order{
 		Program: filepath.Join(built.bin, "hinit"), Argv: append(argv, f.Args()...), Dir: *cwd,
-		UID: *user, GID: *user, ReadOnly: ro, Tmpfs: tmpfs,
+		UID: *user, GID: *user, ReadOnly: ro, Tmpfs: tmpfs, NoFile: *nofile,
+	}
+	if *faults {
+		o.Program = faulty()
 	}
 	if *stdin != "" {
 		*stdin = ts.MkAbs(*stdin)
@@ -136,7 +156,7 @@ func cmdInit(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	return containerOf(ts).start(o, env, stdio{tty: *tty, file: *stdin, stall: *stall})
+	return containerOf(ts).start(o, env, stdio{tty: *tty, alien: *alien, file: *stdin, stall: *stall})
 }
 
 func cmdUnstall(ts *testscript.TestScript, _ []string) error {
@@ -168,11 +188,11 @@ func cmdWaitInit(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	return endsWith(containerOf(ts), want, patience)
+	return endsWith(containerOf(ts), want)
 }
 
-func endsWith(c *container, want int, within time.Duration) error {
-	code, err := c.wait(within)
+func endsWith(c *container, want int) error {
+	code, err := c.wait()
 	if err == nil && code != want {
 		err = fmt.Errorf("the init ended with code %d, not %d", code, want)
 	}
@@ -182,7 +202,6 @@ func endsWith(c *container, want int, within time.Duration) error {
 func cmdStopInit(ts *testscript.TestScript, args []string) error {
 	f := newFlags("stopinit")
 	name := f.String("sig", "TERM", "")
-	within := f.Duration("within", 15*time.Second, "")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -199,10 +218,10 @@ func cmdStopInit(ts *testscript.TestScript, args []string) error {
 		return err
 	}
 	if sig != unix.SIGKILL {
-		return endsWith(c, want, *within)
+		return endsWith(c, want)
 	}
 	// What it supervised dies with the container, not by its hand.
-	code, _ := c.wait(*within)
+	code, _ := c.wait()
 	if code != 137 {
 		return fmt.Errorf("the init ended with code %d", code)
 	}
@@ -218,6 +237,34 @@ func cmdSignalInit(ts *testscript.TestScript, args []string) error {
 		return err
 	}
 	return containerOf(ts).signalInit(sig)
+}
+
+// cmdInterrupt presses Ctrl-C again as soon as the CMD has got one. An init that was kept from running meanwhile may find the
+// second one too late to belong to the first: then it is the first of another two.
+func cmdInterrupt(ts *testscript.TestScript, args []string) error {
+	if len(args) != 0 {
+		return errors.New("interrupt takes no words")
+	}
+	c := containerOf(ts)
+	for passed := 0; ; passed++ {
+		if err := c.signalInit(unix.SIGINT); err != nil {
+			return err
+		}
+		stops := false
+		err := poll(patience, func() error {
+			stops = strings.Contains(ts.ReadFile("container.err"), "stopping the container: received SIGINT")
+			if n := strings.Count(ts.ReadFile("container.out"), "got INT\n"); !stops && n <= passed {
+				return fmt.Errorf("the CMD has got %d of %d SIGINTs, and the container does not stop", n, passed+1)
+			}
+			return nil
+		})
+		if err != nil || stops {
+			return err
+		}
+		if passed == 10 {
+			return errors.New("the CMD has got them all")
+		}
+	}
 }
 
 func signalNamed(name string) (unix.Signal, error) {
@@ -263,6 +310,52 @@ func cmdExitCode(ts *testscript.TestScript, args []string) error {
 func cmdHinit(ts *testscript.TestScript, neg bool, args []string) {
 	argv := append([]string{filepath.Join(built.bin, "hinit")}, args...)
 	execute(ts, neg, append(enter(containerOf(ts), 0), argv...))
+}
+
+// cmdStartFails starts what ends at once. When it is kept from running it ends later than the second after which hinit takes a
+// start for done: such a start tells nothing.
+func cmdStartFails(ts *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("expected: startfails NAME")
+	}
+	c := containerOf(ts)
+	argv := append(enter(c, 0), filepath.Join(built.bin, "hinit"), "start", args[0])
+	return poll(patience, func() error {
+		err := ts.Exec(argv[0], argv[1:]...)
+		var exit *exec.ExitError
+		switch {
+		case errors.As(err, &exit):
+			ts.Setenv("code", strconv.Itoa(exit.ExitCode()))
+			return nil
+		case err != nil:
+			return err
+		}
+		return fmt.Errorf("%s was up for a second", args[0])
+	})
+}
+
+// notAtRest is how hinit says that it could not write out its logs, or finish with its scan directory, in the second it takes
+// for that.
+var notAtRest = regexp.MustCompile("the disk does not answer|cannot (reach|get an answer of) the scan directory")
+
+// cmdReexec asks again when hinit has changed nothing because its files were not at rest.
+func cmdReexec(ts *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("expected: reexec N")
+	}
+	argv := append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit"), "reexec")
+	var refused error
+	err := poll(patience, func() error {
+		refused = ts.Exec(argv[0], argv[1:]...)
+		if refused != nil && notAtRest.MatchString(ts.ReadFile("stderr")) {
+			return refused
+		}
+		return nil
+	})
+	if out := ts.ReadFile("stdout"); refused == nil && !strings.Contains(out, "is image "+args[0]+" now") {
+		refused = fmt.Errorf("expected image %s: %s", args[0], out)
+	}
+	return cmp.Or(err, refused)
 }
 
 func cmdInside(ts *testscript.TestScript, neg bool, args []string) {
@@ -377,6 +470,23 @@ func cmdReconfigure(ts *testscript.TestScript, args []string) error {
 		return errors.New("expected: reconfigure FILE")
 	}
 	return os.WriteFile(ts.Getenv("HINIT_CONFIG"), expand(ts.Getenv, []byte(ts.ReadFile(args[0]))), 0o644)
+}
+
+// cmdResize gives the terminal of the init another size.
+func cmdResize(ts *testscript.TestScript, args []string) error {
+	c := containerOf(ts)
+	if len(args) != 2 || c.terminal == nil {
+		return errors.New("expected: resize ROWS COLUMNS, with an init that has a terminal")
+	}
+	rows, err := strconv.ParseUint(args[0], 10, 16)
+	if err != nil {
+		return err
+	}
+	columns, err := strconv.ParseUint(args[1], 10, 16)
+	if err != nil {
+		return err
+	}
+	return c.terminal.resize(uint16(rows), uint16(columns))
 }
 
 func cmdType(ts *testscript.TestScript, args []string) error {

@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long a wait takes at most, on a machine that has other things to do.
-const patience = 20 * time.Second
+const patience = 40 * time.Second
 
 // containerKey is where a scenario keeps its container.
 type containerKey struct{}
@@ -42,6 +42,7 @@ type container struct {
 // stdio says what the descriptors of an init are.
 type stdio struct {
 	tty   bool   // a terminal
+	alien bool   // which is not the controlling one
 	file  string // standard input, "" is empty
 	stall bool   // nobody reads the output for now
 }
@@ -57,18 +58,20 @@ func (c *container) unstall() {
 // errHopeless is wrapped by a complaint that waiting does not cure.
 var errHopeless = errors.New("the init has ended")
 
-// poll tries until the condition holds, or returns its last complaint after the deadline.
+// poll tries until the condition holds, or returns its last complaint after the deadline. What takes long to look at is looked
+// at less often.
 func poll(deadline time.Duration, condition func() error) error {
 	end := time.Now().Add(deadline)
 	for {
+		begin := time.Now()
 		err := condition()
 		if err == nil || errors.Is(err, errHopeless) {
 			return err
 		}
-		if time.Now().After(end) {
+		if begin.After(end) {
 			return fmt.Errorf("not within %v: %w", deadline, err)
 		}
-		<-time.After(15 * time.Millisecond)
+		<-time.After(max(15*time.Millisecond, min(time.Since(begin), time.Second)))
 	}
 }
 
@@ -77,7 +80,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 	if c.running() {
 		return errors.New("the init runs already")
 	}
-	o.Mode, o.Left, o.TTY = c.mode, filepath.Join(c.work, "left"), in.tty
+	o.Mode, o.Left, o.TTY = c.mode, filepath.Join(c.work, "left"), in.tty && !in.alien
 	cmd := &exec.Cmd{Env: env, Dir: c.work}
 	var streams sync.WaitGroup
 	var closeAfterStart []*os.File
@@ -88,7 +91,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 		}
 		c.terminal = t
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setctty: true, Ctty: 0}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setctty: !in.alien, Ctty: 0}
 		closeAfterStart = append(closeAfterStart, slave)
 		streams.Go(t.record)
 	} else {
@@ -195,12 +198,12 @@ func (c *container) running() bool {
 }
 
 // withoutClients takes the command line of hinit itself out of a list of processes: what talks to the init, as from another
-// terminal, is not the init's, and ends when it notices that the init has.
+// terminal, is not the init's, and ends when it notices that the init has. What has no command line any more is just ending.
 func withoutClients(list string) string {
 	var rest []string
 	for line := range strings.Lines(list) {
 		f := strings.Fields(line)
-		if client := len(f) > 2 && filepath.Base(f[1]) == "hinit" && f[2] != "init"; !client {
+		if client := len(f) > 2 && filepath.Base(f[1]) == "hinit" && f[2] != "init"; !client && len(f) > 1 {
 			rest = append(rest, strings.TrimSpace(line))
 		}
 	}
@@ -208,14 +211,14 @@ func withoutClients(list string) string {
 }
 
 // wait returns the exit code of the init, and complains about what outlived it.
-func (c *container) wait(within time.Duration) (int, error) {
+func (c *container) wait() (int, error) {
 	if c.cmd == nil {
 		return 0, errors.New("no init was started")
 	}
 	select {
 	case <-c.ended:
-	case <-time.After(within):
-		return 0, fmt.Errorf("the init has not ended within %v; alive: %v", within, c.commands())
+	case <-time.After(patience):
+		return 0, fmt.Errorf("the init has not ended within %v; alive: %v", patience, c.commands())
 	}
 	left, err := os.ReadFile(filepath.Join(c.work, "left"))
 	if left := withoutClients(string(left)); err == nil && left != "" {

@@ -1,13 +1,14 @@
 package script_test
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -69,11 +70,15 @@ func provide(dir string) error {
 	return build(dir)
 }
 
+// faulty is a hinit that can be made to panic.
+func faulty() string { return filepath.Join(built.bin, "faulty", "hinit") }
+
 // build makes the static binaries, as they are shipped.
 func build(dir string) error {
 	for _, args := range [][]string{
 		{"-o", dir + "/", "hinit/cmd/hinit", "hinit/cmd/hinit-shim"},
 		{"-o", dir + "/example-agent", "hinit/examples/agent"},
+		{"-tags=faults", "-o", dir + "/faulty/hinit", "hinit/cmd/hinit"},
 	} {
 		cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags=-s -w"}, args...)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -114,10 +119,13 @@ func scenarios(t *testing.T, mode string) {
 				return name == mode, nil
 			case "root":
 				return os.Geteuid() == 0, nil
+			case "faults":
+				_, err := os.Stat(faulty())
+				return err == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
-		Cmds: commands(), RequireUniqueNames: true, Deadline: time.Now().Add(4 * time.Minute),
+		Cmds: commands(), RequireUniqueNames: true, Deadline: time.Now().Add(8 * time.Minute),
 	})
 }
 
@@ -160,8 +168,12 @@ func setup(e *testscript.Env, mode string) error {
 	e.Setenv("HINIT_CONFIG", filepath.Join(e.WorkDir, "hinit.yaml"))
 	e.Setenv("HINIT_RUNTIME_DIR", runtime)
 	e.Setenv("AGENT", filepath.Join(built.bin, "example-agent"))
+	e.Setenv("HINIT", filepath.Join(built.bin, "hinit"))
 	e.Setenv("AGENT_USER", user)
 	e.Setenv("OTHER_USER", other)
+	// Everything that ends by itself has time for it, however slow the machine is; and a stop that nothing but the budget's KILL
+	// completes takes longer than a scenario waits.
+	e.Setenv("HINIT_STOP_TIMEOUT", "90")
 	port, err := freePort()
 	if err != nil {
 		return err
@@ -201,14 +213,23 @@ func expand(get func(string) string, text []byte) []byte {
 	}))
 }
 
-// freePort finds a port of the loopback interface that is free now.
+// lastPort is the port that was given to a scenario last.
+var lastPort atomic.Int32
+
+// freePort finds a port of the loopback interface that is free now, and is not given to anybody by the kernel or by this
+// process before the scenario uses it.
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	const first, last = 20000, 32000 // below those that the kernel chooses (ip_local_port_range)
+	lastPort.CompareAndSwap(0, int32(first+os.Getpid()%(last-first)))
+	var err error
+	for range 100 {
+		port := strconv.Itoa(first + int(lastPort.Add(1)-first)%(last-first))
+		var l net.Listener
+		if l, err = net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			return port, l.Close()
+		}
 	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, errors.Join(err, l.Close())
+	return "", err
 }
 
 func chownTree(dir string, id int) error {

@@ -29,6 +29,7 @@ type order struct {
 	UID, GID int      // identity of the init; 0 keeps root
 	ReadOnly []string // mount points
 	Tmpfs    []string
+	NoFile   uint64 // limit of open files; 0 keeps it
 	Left     string // file for the list of what outlived an init that is not PID 1
 	TTY      bool   // descriptor 0 is the controlling terminal
 }
@@ -50,6 +51,9 @@ func stage(text string) int {
 	}
 	if err == nil && o.Dir != "" {
 		err = os.Chdir(o.Dir)
+	}
+	if err == nil && o.NoFile != 0 {
+		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: o.NoFile, Max: o.NoFile})
 	}
 	if err == nil && o.UID != 0 {
 		err = o.drop()

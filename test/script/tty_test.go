@@ -1,6 +1,7 @@
 package script_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,6 +51,18 @@ func openTerminal(log string) (*terminal, *os.File, error) {
 		return nil, nil, err
 	}
 	return &terminal{master, file}, slave, nil
+}
+
+func (t *terminal) resize(rows, columns uint16) error {
+	raw, err := t.master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+	})
+	return errors.Join(err, failed)
 }
 
 // record copies what appears on the terminal until nobody has it open any more.
