@@ -70,16 +70,16 @@ func TestDeadDirectories(t *testing.T) {
 				f()
 			}
 			c.awaitUp("gateway-default", "gateway-coder")
-			if took := time.Since(begin); took > 10*time.Second {
+			if took := time.Since(begin); took > settle {
 				t.Errorf("the gateways took %v", took)
 			}
 			c.awaitLines("the CMD\n", tt.said)
-			eventually(t, settle, func() error { return c.ownedBy("hermes", "/opt/data/cron") })
+			c.awaitOwned("hermes", "/opt/data/cron")
 			c.must("hinit", "restart", "coder")
 			c.must("hinit", "healthcheck")
-			begin = time.Now()
-			mustDocker(t, "stop", c.id)
-			if took := time.Since(begin); took > 8*time.Second {
+			took := c.stop()
+			t.Logf("docker stop took %v", took.Round(10*time.Millisecond))
+			if took > stopTime {
 				t.Errorf("docker stop took %v", took)
 			}
 		})

@@ -67,13 +67,14 @@ func TestHooks(t *testing.T) {
 `}),
 	}, "sleep", "1000")
 	c.awaitUp("gateway-default")
-	out, stderr := c.logs()
+	out := ""
+	c.awaitOutput(func(stdout, _ string) error { out = stdout; return has(out, "Hermes Gateway Starting") })
 	if err := inOrder(out,
 		"first as hermes:10000 at /opt/data, seen yes\n", "second as root\n", "[stage2] Warning: sh failed; continuing\n",
 		"[stage2] Warning: sleep failed; continuing\n", "[stage2] Warning: found failed; continuing\n", "0\nlast\n",
 		"[stage2] Setup complete; starting user services\n", "Hermes Gateway Starting",
 	); err != nil {
-		t.Errorf("%v\n%s", err, stderr)
+		t.Error(err)
 	}
 	if strings.Contains(out, "skipped") || strings.Contains(out, "first failed") || len(c.matching("sleep 1001")) > 0 {
 		t.Errorf("skipped hook, hook that is over time: %s %+v", out, c.processes())
@@ -141,8 +142,11 @@ func TestContInit(t *testing.T) {
 	)
 	c.start()
 	c.awaitUp("gateway-default")
-	c.awaitLog("the CMD\n")
-	out, stderr := c.logs()
+	var out, stderr string
+	c.awaitOutput(func(o, e string) error {
+		out, stderr = o, e
+		return errors.Join(has(out, "the CMD\n"), has(stderr, "[hinit] boot: ")) // each is the last of its stream
+	})
 	if err := inOrder(out, "TEN\n", "ten as 0:0 with 0 arguments, seen a b; hermes\n", "nine\n", "[stage2] Setup complete; starting user services\n", "the CMD\n"); err != nil {
 		t.Error(err)
 	}
@@ -169,8 +173,15 @@ func TestContInit(t *testing.T) {
 			t.Errorf("%q was run", text)
 		}
 	}
+	daemon := func() bool { return len(c.matching("^sleep 1002")) == 1 }
+	eventually(t, settle, func() error { // the script does not wait until it is there
+		if !daemon() {
+			return fmt.Errorf("the daemon of a boot script is not there: %+v", c.processes())
+		}
+		return nil
+	})
 	never(t, "the daemon of a boot script is gone", func() error {
-		if len(c.matching("^sleep 1002")) == 1 {
+		if daemon() {
 			return errors.New("it is there")
 		}
 		return nil

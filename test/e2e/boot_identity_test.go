@@ -144,9 +144,7 @@ func TestAnyUser(t *testing.T) {
 	} {
 		c.must(step...)
 	}
-	if left := c.must("find", "/opt/data", "!", "-user", "12345"); left != "" {
-		t.Errorf("not its own: %s", left)
-	}
+	c.awaitOwned("12345", "/opt/data")
 	if mode := c.must("stat", "-c", "%a", "/opt/data/gateway_state.json"); mode != "644" {
 		t.Errorf("the state has mode %s", mode)
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -32,16 +33,14 @@ func TestMinimalCapabilities(t *testing.T) {
 	if found := c.matching("-p (coder|extra) gateway"); len(found) > 0 {
 		t.Errorf("stopped, and left %+v", found)
 	}
-	if left := c.must("find", "/opt/data", "!", "-user", "hermes"); left != "" {
-		t.Errorf("not the agent's: %s", left)
-	}
+	c.awaitOwned("hermes", "/opt/data")
 	c.saysOnce(
 		"no CAP_CHOWN: files cannot be given to the agent's user", "no CAP_DAC_OVERRIDE: directories closed to root cannot be repaired",
 		"no_new_privs is set: sudo and other set-user-ID programs do not work inside",
 	)
 	mustDocker(t, "restart", c.id)
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "down"})
-	mustDocker(t, "stop", c.id)
+	c.stop()
 	if code := c.inspect("{{.State.ExitCode}}"); code != "0" {
 		t.Errorf("docker stop: exit code %s", code)
 	}
@@ -50,6 +49,7 @@ func TestMinimalCapabilities(t *testing.T) {
 // saysOnce fails unless each text is in docker logs once, and among the warnings of the status.
 func (c *container) saysOnce(texts ...string) {
 	c.t.Helper()
+	c.awaitLines(texts...)
 	out, stderr := c.logs()
 	warnings := c.status().Init.Warnings
 	for _, text := range texts {
@@ -76,7 +76,8 @@ func TestGivingCapabilities(t *testing.T) {
 	volume := newVolume(t, foreign)
 	c := start(t, setup{options: slices.Concat(minimal, giving, []string{"-e", "PUID=1000", "-v", volume + ":/opt/data:nocopy"})}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
-	eventually(t, settle, func() error { return c.ownedBy("1000", "/opt/data/profiles", "/opt/data/cron") })
+	c.awaitOwned("1000", "/opt/data/profiles", "/opt/data/cron")
+	c.awaitRepair()
 	if warnings := c.status().Init.Warnings; len(warnings) > 0 {
 		t.Errorf("warnings: %q", warnings)
 	}
@@ -92,12 +93,10 @@ func TestRootlessSemantics(t *testing.T) {
 	volume := newVolume(t, foreign+"\nchmod 777 . cron; touch auth.json state.db .env")
 	c := start(t, setup{options: slices.Concat(minimal, []string{"-v", volume + ":/opt/data:nocopy"})}, "gateway", "run")
 	c.awaitUp("gateway-default")
+	c.awaitLines("failed (rootless container?) — continuing", "[stage2] Setup complete")
 	out, stderr := c.logs()
 	if n := strings.Count(out+stderr, "failed (rootless container?) — continuing"); n != 1 {
 		t.Errorf("want one warning, got %d", n)
-	}
-	if !strings.Contains(out, "[stage2] Setup complete") {
-		t.Errorf("the boot did not go on: %s", out)
 	}
 	c.must("test", "-O", "/opt/data/auth.json")
 	c.must("hermes", "profile", "list")
@@ -175,7 +174,7 @@ func TestTimeline(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{}, "gateway", "run")
 	c.awaitUp("gateway-default")
-	want := []string{"control", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "services", "profiles"}
+	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "services", "profiles"}
 	var got []string
 	for _, step := range c.status().Init.Boot {
 		got = append(got, step.Name)
@@ -187,9 +186,12 @@ func TestTimeline(t *testing.T) {
 		t.Errorf("the steps are %q, want %q", got, want)
 	}
 	line := `boot: \d+\.\d{3}s \(` + strings.Join(want, ` \d+ms, `) + ` \d+ms\)\n`
-	if _, stderr := c.logs(); !matches(`(?m)^\[hinit\] `+line, stderr) {
-		t.Errorf("no timeline in %s", stderr)
-	}
+	c.awaitOutput(func(_, stderr string) error {
+		if !matches(`(?m)^\[hinit\] `+line, stderr) {
+			return fmt.Errorf("no timeline in %s", stderr)
+		}
+		return nil
+	})
 	if out := c.must("hinit", "status"); !matches(`(?m)^`+line, out) {
 		t.Errorf("no timeline in %s", out)
 	}

@@ -203,9 +203,9 @@ func TestHomeOverride(t *testing.T) {
 	c := start(t, setup{
 		options: []string{"-e", "HERMES_REAL_HOME=/home/deep/me", "-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1", "-w", "/tmp"},
 		files:   profile("default", "running"),
-	}, "sh", "-c", "echo $HOME; pwd; touch ~/written && exec sleep 1000")
+	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`) // in one line, as the others write between two
 	c.awaitUp("gateway-default", "dashboard")
-	c.awaitLog("\n/home/deep/me\n/tmp\n")
+	c.awaitLog("cmd: /home/deep/me /tmp\n")
 	for _, name := range []string{"gateway-default", "dashboard"} {
 		s, _ := c.status().find(name)
 		if env := c.environ(s.PID); !strings.Contains(env, "\nHOME=/home/deep/me\n") || !strings.Contains(env, "\nHERMES_HOME=/opt/data\n") {
@@ -240,9 +240,8 @@ chmod 600 profiles/coder/gateway_state.json
 chmod 700 profiles/coder/deep/er`)
 	mustDocker(t, "restart", c.id)
 	c.awaitUp("gateway-default", "gateway-coder")
-	eventually(t, settle, func() error {
-		return c.ownedBy("hermes", "/opt/data/profiles", "/opt/data/cron", "/opt/data/platforms", "/opt/data/logs")
-	})
+	c.awaitOwned("hermes", "/opt/data/profiles", "/opt/data/cron", "/opt/data/platforms", "/opt/data/logs")
+	c.awaitRepair()
 	sameOwners(t, c.owners("/etc/passwd", "/opt/data/workspace/of-the-host", "/opt/data/sessions/of-the-host", "/opt/data/profiles/coder/deep/er"),
 		map[string]string{
 			"/etc/passwd": "root:root 644", "/opt/data/workspace/of-the-host": "root:root 644", "/opt/data/sessions/of-the-host": "root:root 644",
@@ -275,7 +274,20 @@ chmod 700 profiles/coder/deep/er`)
 		}
 		return nil
 	})
-	if repair := c.status().Init.Repair; repair == nil || !repair.Done || repair.Changed == 0 || repair.Failed != 0 {
+	c.awaitRepair()
+	if repair := c.status().Init.Repair; repair.Changed == 0 || repair.Failed != 0 {
 		t.Errorf("the status has %+v", repair)
 	}
+}
+
+// awaitRepair waits until the repair of owners is through, which looks on after it has changed the last one.
+func (c *container) awaitRepair() {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		st, err := c.look()
+		if err == nil && (st.Init.Repair == nil || !st.Init.Repair.Done) {
+			err = fmt.Errorf("the repair is not done: %+v", st.Init.Repair)
+		}
+		return err
+	})
 }

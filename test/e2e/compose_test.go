@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 )
 
 // compose runs docker compose, or its predecessor, on docker/compose.yaml.
@@ -33,7 +31,7 @@ func compose(t *testing.T, env []string, args ...string) result {
 		t.Skip("there is neither docker compose nor docker-compose")
 	}
 	args = append(append(program, "-p", "hinit-e2e-"+runID, "-f", filepath.Join(dir, "docker", "compose.yaml")), args...)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), env...)
@@ -47,9 +45,8 @@ func compose(t *testing.T, env []string, args ...string) result {
 // TestCompose is "make up" and "make down", under another name and port.
 func TestCompose(t *testing.T) {
 	parallel(t)
-	port := freePort(t)
 	name := "hinit-e2e-" + runID + "-compose"
-	env := []string{"HINIT_NAME=" + name, "HINIT_DASHBOARD_PORT=" + port, "ARCH=" + runtime.GOARCH}
+	env := []string{"HINIT_NAME=" + name, "HINIT_DASHBOARD_PORT=0", "ARCH=" + runtime.GOARCH}
 	t.Cleanup(func() {
 		compose(t, env, "down", "-v", "--rmi", "all")
 		if r := docker("inspect", name); r.code == 0 {
@@ -74,8 +71,9 @@ func TestCompose(t *testing.T) {
 		t.Errorf("%+v", grace)
 	}
 	c.must("hinit", "healthcheck")
-	eventually(t, settle, func() error { // from the host
-		reply, err := http.Get("http://127.0.0.1:" + port + "/api/status")
+	address := mustDocker(t, "port", name, "9119/tcp") // one that the engine has found free
+	eventually(t, settle, func() error {               // from the host
+		reply, err := http.Get("http://" + address + "/api/status")
 		if err != nil {
 			return err
 		}
@@ -101,19 +99,4 @@ func TestCompose(t *testing.T) {
 	}
 	compose(t, env, "start")
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
-}
-
-// freePort is a port of 127.0.0.1 that nobody uses now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }

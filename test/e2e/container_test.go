@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
@@ -19,7 +20,7 @@ import (
 )
 
 // settle bounds what takes well under a second on an idle machine. It is long because tests share busy ones.
-const settle = 20 * time.Second
+const settle = 90 * time.Second
 
 // A container is one of the test's own, removed with its volumes at the test's end.
 type container struct {
@@ -54,7 +55,12 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 			out, stderr := c.logs()
 			t.Logf("container %.12s, stdout:\n%s\nstderr:\n%s", c.id, tail(out), tail(stderr))
 		}
-		mustDocker(t, "rm", "-fv", c.id)
+		eventually(t, settle, func() error { // an engine that is late says that it could not kill
+			if r := docker("rm", "-fv", c.id); r.code != 0 && !strings.Contains(r.err, "No such container") {
+				return errors.New(r.String())
+			}
+			return nil
+		})
 	})
 	if len(s.files) > 0 {
 		c.put(s.files)
@@ -144,6 +150,23 @@ func (c *container) lay(entries ...entry) {
 	}
 }
 
+// stop is docker stop, with more time than hinit takes by far: an engine that kills the container in the end would hide when
+// hinit does not stop by itself, and one that is late would do it to one that does. It returns how long that took.
+func (c *container) stop() time.Duration {
+	c.t.Helper()
+	begin := time.Now()
+	mustDocker(c.t, "stop", "--time", "60", c.id)
+	took := time.Since(begin)
+	if code := c.inspect("{{.State.ExitCode}}"); code == "137" {
+		c.t.Errorf("docker had to kill the container, after %v", took)
+	}
+	return took
+}
+
+// stopTime is when a docker stop has taken too long. hinit has 8 s for it and needs a fraction of one, the engine as much as
+// the machine makes it.
+const stopTime = 30 * time.Second
+
 // attach starts the container and waits for its end.
 func (c *container) attach() result { return docker("start", "--attach", c.id) }
 
@@ -158,12 +181,41 @@ func newVolume(t *testing.T, script string) string {
 	return volume
 }
 
+// has reports the first of the texts that is not in s.
+func has(s string, texts ...string) error {
+	for _, text := range texts {
+		if !strings.Contains(s, text) {
+			return fmt.Errorf("no %q in:\n%s", text, s)
+		}
+	}
+	return nil
+}
+
 // awaitLines waits until docker logs has all of these texts, on either stream.
 func (c *container) awaitLines(texts ...string) {
 	c.t.Helper()
 	for _, text := range texts {
 		c.awaitLog(text)
 	}
+}
+
+// awaitOwned waits until everything in these directories is a user's. It may look while a file is replaced: then one is there
+// for a moment that has no owner yet, or is gone when find comes to it.
+func (c *container) awaitOwned(user string, dirs ...string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error { return c.ownedBy(user, dirs...) })
+}
+
+// awaitFile waits until a file in the container has all of these texts.
+func (c *container) awaitFile(file string, texts ...string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		r := c.exec("cat", file)
+		if r.code != 0 {
+			return errors.New(r.String())
+		}
+		return has(r.out, texts...)
+	})
 }
 
 // ownedBy reports what in these directories is not a user's.
@@ -225,12 +277,25 @@ func (c *container) logs() (out, stderr string) {
 // awaitLog waits until docker logs has a text, on either stream.
 func (c *container) awaitLog(text string) {
 	c.t.Helper()
-	eventually(c.t, settle, func() error {
-		if out, stderr := c.logs(); !strings.Contains(out+stderr, text) {
+	c.awaitOutput(func(out, stderr string) error {
+		if !strings.Contains(out, text) && !strings.Contains(stderr, text) {
 			return fmt.Errorf("docker logs has no %q", text)
 		}
 		return nil
 	})
+}
+
+// awaitOutput waits until docker logs is as wished. What was written before something else that a test has seen may still be
+// on its way: through hinit, and through the engine, which reads each of the two streams when it gets to it.
+func (c *container) awaitOutput(ok func(out, stderr string) error) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error { return ok(c.logs()) })
+}
+
+// awaitStderr waits until the standard error in docker logs has all of these texts.
+func (c *container) awaitStderr(texts ...string) {
+	c.t.Helper()
+	c.awaitOutput(func(_, stderr string) error { return has(stderr, texts...) })
 }
 
 // inspect is docker inspect with a format.
@@ -396,12 +461,17 @@ func (c *container) matching(pattern string) []process {
 	return slices.DeleteFunc(c.processes(), func(p process) bool { return !re.MatchString(p.args) })
 }
 
-// gone reports an error while a process lives.
+// gone reports an error while a process is there, be it a zombie.
 func (c *container) gone(pid int) error {
 	if r := c.exec("test", "-e", fmt.Sprintf("/proc/%d", pid)); r.code == 0 {
 		return fmt.Errorf("process %d is still there", pid)
 	}
 	return nil
+}
+
+// alive says whether a process is there and no zombie.
+func (c *container) alive(pid string) bool {
+	return c.exec("grep", "-sq", "^State:[[:space:]]*[^ZX]", "/proc/"+pid+"/status").code == 0
 }
 
 // profile is the files of a profile whose gateway is wanted as said, with knobs for the example agent.

@@ -73,9 +73,7 @@ func TestDashboardOn(t *testing.T) {
 			t.Errorf("no %q in the environment, directory and user: %s", line, env)
 		}
 	}
-	if out, _ := c.logs(); !strings.Contains(out, "\nDashboard on http://") {
-		t.Errorf("its output is not raw in docker logs: %s", out)
-	}
+	c.awaitOutput(func(out, _ string) error { return has(out, "\nDashboard on http://") }) // raw
 	c.must("kill", "-9", fmt.Sprint(first.PID))
 	c.await("dashboard", "up again", func(s service) bool { return s.State == "up" && s.PID != first.PID && s.Restarts == 1 })
 }
@@ -99,7 +97,9 @@ func TestDashboardRefuses(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=1"}}, "gateway", "run")
 	c.awaitUp("gateway-default")
-	s := c.await("dashboard", "refusing", func(s service) bool { return s.LastExit != nil })
+	s := c.await("dashboard", "refusing, with its last lines", func(s service) bool { // which are read after the exit
+		return s.LastExit != nil && len(s.LastExit.Tail) > 0
+	})
 	if x := s.LastExit; x.Code == nil || *x.Code != 1 || !strings.Contains(strings.Join(x.Tail, "\n"), "Refusing to bind") {
 		t.Errorf("last exit %+v", x)
 	}
@@ -124,9 +124,9 @@ func TestDashboardContainer(t *testing.T) {
 		}
 		return err
 	})
-	if out, _ := c.logs(); !strings.Contains(out, "reconcile: skipping (dashboard container — does not need per-profile gateways)") {
-		t.Errorf("docker logs: %s", out)
-	}
+	c.awaitOutput(func(out, _ string) error {
+		return has(out, "reconcile: skipping (dashboard container — does not need per-profile gateways)")
+	})
 	if r := c.exec("test", "-e", "/opt/data/logs/container-boot.log"); r.code == 0 {
 		t.Error("there is a boot log")
 	}

@@ -9,6 +9,7 @@ import (
 func TestPrivilegeDrop(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{}, "sleep", "1000")
+	c.awaitStates(map[string]string{"gateway-default": "down"}) // the boot, which gives files away, is done
 	owner := func(options []string) string {
 		t.Helper()
 		c.must("rm", "-f", "/opt/data/config.yaml")

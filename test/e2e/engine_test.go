@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// patience bounds one call of the docker command, other than a build.
-const patience = 90 * time.Second
+// patience bounds one call of the docker command, other than a build. It is for an engine that hangs: one on a busy machine
+// may take its time.
+const patience = 3 * time.Minute
 
 // A result is what one command has said and how it ended.
 type result struct {
@@ -45,8 +46,11 @@ func command(cmd *exec.Cmd) result {
 }
 
 // docker runs the docker command line.
-func docker(args ...string) result {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func docker(args ...string) result { return dockerWithin(patience, args...) }
+
+// dockerWithin is docker for what is long by itself.
+func dockerWithin(limit time.Duration, args ...string) result {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return command(exec.CommandContext(ctx, "docker", args...))
 }
@@ -95,14 +99,15 @@ func eventually(t *testing.T, within time.Duration, ask func() error) {
 	}
 }
 
+// poll asks less and less often: most questions start a process in a container, and a busy machine is not to get busier.
 func poll(within time.Duration, ask func() error) error {
 	deadline := time.Now().Add(within)
-	for {
+	for pause := 50 * time.Millisecond; ; pause = min(pause*5/4, 500*time.Millisecond) {
 		err := ask()
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 

@@ -3,6 +3,8 @@ package e2e
 import (
 	"strings"
 	"testing"
+
+	"hinit/internal/s6/applet"
 )
 
 // TestTargetHinit has nothing but the two binaries, for COPY --from.
@@ -44,16 +46,26 @@ func TestTargetHermes(t *testing.T) {
 	c := start(t, setup{image: image}, "gateway", "run")
 	c.awaitUp("gateway-default")
 	for _, path := range []string{
-		"/package", "/command", "/etc/s6-overlay", "/etc/services.d", "/run/s6", "/run/service", "/etc/cont-init.d/01-hermes-setup",
+		"/package", "/command/s6-svscan", "/etc/s6-overlay", "/etc/services.d", "/run/s6/basedir/bin", "/etc/cont-init.d/01-hermes-setup",
 		"/etc/cont-init.d/015-supervise-perms", "/etc/cont-init.d/02-reconcile-profiles", "/tmp/remove-s6",
 	} {
 		if r := c.exec("test", "-e", path); r.code == 0 {
 			t.Errorf("%s is still there", path)
 		}
 	}
-	for _, path := range []string{"/usr/bin/with-contenv", "/usr/bin/s6-svscan", "/bin/s6-svscan"} {
+	for _, path := range []string{"/usr/bin/s6-svscan", "/bin/s6-svscan"} {
 		if r := c.exec("test", "-L", path); r.code == 0 {
 			t.Errorf("%s is still there", path)
+		}
+	}
+	var links []string
+	for _, tool := range applet.Names() {
+		links = append(links, "/command/"+tool, "/usr/bin/"+tool)
+	}
+	leads := c.must(append([]string{"sh", "-c", `for path; do echo "$path $(readlink -f $path)"; done`, "sh"}, links...)...)
+	for _, path := range links {
+		if !strings.Contains(leads+"\n", path+" /init\n") {
+			t.Errorf("%s does not lead to /init:\n%s", path, leads)
 		}
 	}
 	for _, path := range []string{"/etc/cont-init.d/50-of-the-user", "/usr/bin/kept", "/opt/hermes/docker/main-wrapper.sh"} {

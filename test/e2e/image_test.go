@@ -59,10 +59,13 @@ func buildTarget(target string, args ...string) (string, error) {
 // imageTag names an image of this run.
 func imageTag(kind string) string { return "hinit-e2e:" + runID + "-" + kind }
 
+// buildTime is for an engine that hangs while it builds.
+const buildTime = 6 * time.Minute
+
 // build makes an image from a directory.
 func build(dir, tag string, args ...string) error {
 	built.Store(true)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTime)
 	defer cancel()
 	args = append([]string{"build", "--tag", tag, "--label", runLabel}, args...)
 	if r := command(exec.CommandContext(ctx, "docker", append(args, dir)...)); r.code != 0 {

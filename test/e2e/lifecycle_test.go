@@ -38,9 +38,9 @@ func TestDockerExec(t *testing.T) {
 			if r := do(0, "hinit", "status", name); !strings.Contains(r.out, "gateway-"+name) || strings.Contains(r.out, "gateway-default") {
 				t.Errorf("status of one: %s", r.out)
 			}
-			if r := do(0, "hinit", "logs", name); !strings.Contains(r.out, "Hermes Gateway Starting (example agent, profile "+name) {
-				t.Errorf("no banner in the log: %s", r.out)
-			}
+			eventually(t, settle, func() error { // it is up, and may not have come to that
+				return has(do(0, "hinit", "logs", name).out, "Hermes Gateway Starting (example agent, profile "+name)
+			})
 			before, _ := c.status().find("gateway-" + name)
 			do(0, "hinit", "restart", name)
 			after, _ := c.status().find("gateway-" + name)
@@ -72,9 +72,7 @@ func TestDockerExec(t *testing.T) {
 			}
 		})
 	}
-	if found := c.must("find", "/opt/data", "!", "-user", "hermes"); found != "" {
-		t.Errorf("not the agent's: %s", found)
-	}
+	c.awaitOwned("hermes", "/opt/data")
 	if out := c.execAs([]string{"-u", "nobody"}, "hinit", "stop", "default"); out.code != 5 {
 		t.Errorf("nobody may stop a gateway: %v", out)
 	}
@@ -91,6 +89,7 @@ func TestAgentCommands(t *testing.T) {
 	c.must("hermes", "profile", "create", "coder")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
 	c.must("hinit", "start", "coder")
+	c.awaitUp("gateway-coder") // the agent's command looks for its pid file
 	c.must("hermes", "profile", "delete", "coder", "--yes")
 	c.awaitStates(map[string]string{"gateway-default": "down"})
 	if found := c.matching("gateway run"); len(found) > 0 {
@@ -117,15 +116,10 @@ func TestRestore(t *testing.T) {
 	}{
 		{"docker restart", func() { mustDocker(t, "restart", c.id) }},
 		{"docker stop and start", func() {
-			begin := time.Now()
-			mustDocker(t, "stop", c.id)
-			took := time.Since(begin)
+			took := c.stop()
 			t.Logf("docker stop with two gateways took %v", took.Round(10*time.Millisecond))
-			if took > 4*time.Second {
+			if took > stopTime {
 				t.Errorf("docker stop took %v", took)
-			}
-			if code := c.exitCode(); code == 137 {
-				t.Error("docker had to kill the container")
 			}
 			c.start()
 		}},
@@ -158,6 +152,7 @@ func TestRestore(t *testing.T) {
 func TestCrashedGatewayComesBack(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: profile("coder", "")}, "sleep", "100000")
+	c.awaitStates(map[string]string{"gateway-coder": "down", "gateway-default": "down"})
 	c.must("hinit", "start", "coder")
 	first := c.await("gateway-coder", "up", func(s service) bool { return s.Ready })
 	c.must("kill", "-9", fmt.Sprint(first.PID))
@@ -191,12 +186,7 @@ func TestStaleFiles(t *testing.T) {
 			t.Errorf("still there: %s", r.out)
 		}
 	}
-	_, stderr := c.logs()
-	for _, name := range []string{`profile directory "Not-A-Name"`, `profile directory "default"`} {
-		if !strings.Contains(stderr, name) {
-			t.Errorf("no warning about %s in: %s", name, stderr)
-		}
-	}
+	c.awaitStderr(`profile directory "Not-A-Name"`, `profile directory "default"`)
 }
 
 // stubborn is a gateway that ignores SIGTERM and has a helper that does too, beside one that does as told.
@@ -215,7 +205,7 @@ func TestStubbornGateway(t *testing.T) {
 	mustDocker(t, "stop", "--time", "60", c.id)
 	took := time.Since(begin)
 	t.Logf("docker stop with a gateway that ignores SIGTERM and a budget of 2s took %v", took.Round(10*time.Millisecond))
-	if took < 1500*time.Millisecond || took > 8*time.Second {
+	if took < 1500*time.Millisecond || took > 30*time.Second {
 		t.Errorf("docker stop took %v with a budget of 2s", took)
 	}
 	c.start() // the one that was killed is still wanted
@@ -232,7 +222,7 @@ func TestSecondTerm(t *testing.T) {
 	begin := time.Now()
 	mustDocker(t, "kill", "--signal", "TERM", c.id)
 	code := c.exitCode()
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("the container lived on for %v", took)
 	}
 	if code != 0 {
@@ -245,16 +235,14 @@ func TestSecondTerm(t *testing.T) {
 func TestStopCommand(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: profile("coder", "running")}, "sh", "-c",
-		"trap 'echo got usr1' USR1; trap 'echo got hup' HUP; trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done")
-	c.awaitLog("ready")
+		"trap 'echo got usr1' USR1; trap 'echo got hup' HUP; trap 'exit 5' TERM; echo the CMD listens; while :; do sleep 0.05; done")
+	c.awaitLog("the CMD listens\n")
 	c.awaitUp("gateway-coder")
 	mustDocker(t, "kill", "--signal", "USR1", c.id)
 	c.awaitLog("got usr1")
 	mustDocker(t, "kill", "--signal", "HUP", c.id)
 	c.awaitLog("got hup")
-	begin := time.Now()
-	mustDocker(t, "stop", c.id)
-	if took := time.Since(begin); took > 4*time.Second {
+	if took := c.stop(); took > stopTime {
 		t.Errorf("docker stop took %v", took)
 	}
 	if code := c.exitCode(); code != 5 {

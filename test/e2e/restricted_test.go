@@ -37,8 +37,8 @@ func TestRestricted(t *testing.T) {
 			if tt.warning == "" && len(st.Init.Warnings) > 0 {
 				t.Errorf("warnings: %q", st.Init.Warnings)
 			}
-			if _, stderr := c.logs(); !strings.Contains(stderr, tt.warning) ||
-				tt.warning != "" && !slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, tt.warning) }) {
+			c.awaitStderr(tt.warning)
+			if tt.warning != "" && !slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, tt.warning) }) {
 				t.Errorf("not said: %q; status has %q", tt.warning, st.Init.Warnings)
 			}
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -83,18 +84,22 @@ func (term *terminal) keys(s string) {
 // await waits until the screen has a text.
 func (term *terminal) await(text string) {
 	term.t.Helper()
-	eventually(term.t, settle, func() error {
-		term.mu.Lock()
-		defer term.mu.Unlock()
-		if screen := term.text.String(); !strings.Contains(screen, text) {
-			return fmt.Errorf("no %q on the terminal: %q", text, screen)
-		}
-		return nil
-	})
+	eventually(term.t, settle, func() error { return term.has(text) })
+}
+
+func (term *terminal) has(text string) error {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	if screen := term.text.String(); !strings.Contains(screen, text) {
+		return fmt.Errorf("no %q on the terminal: %q", text, screen)
+	}
+	return nil
 }
 
 // code waits for the end of the program.
 func (term *terminal) code() int {
+	giveUp := time.AfterFunc(patience, func() { _ = term.cmd.Process.Kill() })
+	defer giveUp.Stop()
 	_ = term.cmd.Wait()
 	return term.cmd.ProcessState.ExitCode()
 }
@@ -108,13 +113,16 @@ func TestTerminal(t *testing.T) {
 	term := onTerminal(t, 33, 101, "docker", "run", "-it", "--name", name, "--label", runLabel, need(t), "sh")
 	term.keys("PS1='# '; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is' 'a' 'tty\n")
 	term.await("is a tty")
-	// The client tells the engine the size only after the start.
+	// The client tells the engine the size only after the start, and listens to changes only after that: it may miss some.
 	term.keys("while [ \"$(stty size 2>/dev/null)\" != '33 101' ]; do usleep 50000; done; echo size' 'is' 'shown\n")
 	term.await("size is shown")
-	term.resize(44, 122)
 	term.keys("while [ \"$(stty size)\" != '44 122' ]; do usleep 50000; done; echo size' 'has' 'changed\n")
-	term.await("size has changed")
-	term.keys("echo now' 'asleep; sleep 1000\n")
+	eventually(t, settle, func() error {
+		term.resize(44, 121)
+		term.resize(44, 122)
+		return term.has("size has changed")
+	})
+	term.keys("sh -c \"echo now' 'asleep; exec sleep 1000\"\n") // said by what is in the foreground by then
 	term.await("now asleep")
 	term.keys("\x03")
 	term.keys("echo shell' 'lives\n")
@@ -143,8 +151,8 @@ func TestCtrlCEndsCommand(t *testing.T) {
 	name := "hinit-e2e-" + runID + "-ctrl-c"
 	t.Cleanup(func() { docker("rm", "-fv", name) })
 	term := onTerminal(t, 24, 80, "docker", "run", "-it", "--name", name, "--label", runLabel, need(t),
-		"sh", "-c", "echo re''ady; exec sleep 1000")
-	term.await("ready")
+		"sh", "-c", "echo the CMD is there; exec sleep 1000")
+	term.await("the CMD is there")
 	term.keys("\x03")
 	if code := term.code(); code != 130 {
 		t.Errorf("exit code %d, want 130", code)

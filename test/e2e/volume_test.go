@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,20 +43,24 @@ func TestHostSideProfile(t *testing.T) {
 	c.must("hinit", "start", "coder")
 
 	// The log of each profile is there for the host to read.
-	log, err := os.ReadFile(filepath.Join(data, "logs", "gateways", "coder", "current"))
-	if err != nil || !strings.Contains(string(log), "gateway of profile coder is running") {
-		t.Errorf("the log on the host: %v %s", err, log)
-	}
-	state, err := os.ReadFile(filepath.Join(home, "gateway_state.json"))
-	if err != nil || !strings.Contains(string(state), `"desired_state":"running"`) {
-		t.Errorf("the state on the host: %v %s", err, state)
-	}
+	eventually(t, settle, func() error { // it is up, and may not have come to that
+		log, err := os.ReadFile(filepath.Join(data, "logs", "gateways", "coder", "current"))
+		return errors.Join(err, has(string(log), "gateway of profile coder is running"))
+	})
+	eventually(t, settle, func() error { // the gateway writes this file too, and hinit puts back what is lost by that
+		state, err := os.ReadFile(filepath.Join(home, "gateway_state.json"))
+		return errors.Join(err, has(string(state), `"desired_state":"running"`))
+	})
 
-	if err := os.RemoveAll(home); err != nil && os.Getuid() == 0 {
-		t.Fatal(err)
-	} else if err != nil {
-		c.must("rm", "-rf", "/opt/data/profiles/coder")
-	}
+	eventually(t, settle, func() error { // what is written there meanwhile is one more to remove
+		if os.Getuid() == 0 {
+			return os.RemoveAll(home)
+		}
+		if r := c.exec("rm", "-rf", "/opt/data/profiles/coder"); r.code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
 	c.awaitStates(map[string]string{"gateway-default": "up"})
 	if left := c.matching("-p coder gateway"); len(left) > 0 {
 		t.Errorf("its gateway lives: %+v", left)
@@ -70,15 +76,17 @@ func TestReadOnlyVolume(t *testing.T) {
 	volume := mustDocker(t, "volume", "create", "--label", runLabel)
 	c := start(t, setup{options: []string{"-v", volume + ":/opt/data:ro"}}, "sleep", "1000")
 	c.awaitStates(map[string]string{"gateway-default": "down"})
-	warnings := strings.Join(c.status().Init.Warnings, "\n")
-	for _, text := range []string{"cannot make directory", "cannot write the boot log", "read-only file system"} {
-		if _, stderr := c.logs(); !strings.Contains(warnings, text) || !strings.Contains(stderr, text) {
-			t.Errorf("not said: %s; status has %q", text, warnings)
+	said := []string{"cannot make directory", "cannot write the boot log", "read-only file system"}
+	c.awaitStderr(said...) // the gateway is known a little before
+	if err := has(strings.Join(c.status().Init.Warnings, "\n"), said...); err != nil {
+		t.Errorf("the status: %v", err)
+	}
+	eventually(t, settle, func() error { // it is started last
+		if len(c.matching("^sleep 1000")) != 1 {
+			return fmt.Errorf("the command does not run: %+v", c.processes())
 		}
-	}
-	if len(c.matching("^sleep 1000")) != 1 {
-		t.Errorf("the command does not run: %+v", c.processes())
-	}
+		return nil
+	})
 	// Nothing can be made intent of, so nothing must be said to be done.
 	if r := c.exec("hinit", "start", "--timeout", "3s", "default"); r.code != 1 || r.err == "" {
 		t.Errorf("want exit code 1 and a reason: %v", r)
