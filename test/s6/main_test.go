@@ -1,0 +1,193 @@
+package s6_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/s6/applet"
+)
+
+// ours is the directory of hinit's tools; theirs that of s6's, "" when it isn't installed.
+var ours, theirs string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-s6-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir) // a temporary directory
+	if err := errors.Join(os.Chmod(dir, 0o755), provide(dir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if path, err := exec.LookPath("s6-svscan"); err == nil {
+		theirs = filepath.Dir(path)
+	}
+	return m.Run()
+}
+
+// provide puts hinit and the links to it into a directory.
+func provide(dir string) error {
+	ours = dir
+	hinit := filepath.Join(dir, "hinit")
+	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
+		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+			return err
+		}
+	} else {
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", hinit, "hinit/cmd/hinit")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot build hinit: %w\n%s", err, out)
+		}
+	}
+	for _, name := range applet.Names() {
+		if err := os.Symlink("hinit", filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// requireS6 skips a test where there is nothing to compare with.
+func requireS6(t *testing.T) {
+	t.Helper()
+	switch {
+	case theirs != "":
+	case os.Getenv("CI") == "true":
+		t.Fatal("s6 is not installed, and CI must not skip: apt-get install s6")
+	default:
+		t.Skip("s6 is not installed; test/s6/install-s6 does that")
+	}
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("CI") == "true":
+		t.Fatal("this test needs root")
+	default:
+		t.Skip("this test needs root")
+	}
+}
+
+// outcome is what a script did.
+type outcome struct {
+	output string // stdout and stderr, in the order in which they came
+	code   int
+	files  string // what it left: mode, path and content, one file after the other
+}
+
+// helpers is what scripts may use: idle waits until a process has done all that it can do for now, however long it is kept from it.
+const helpers = `umask 022
+idle() { while grep -qs '^State:.[RDT]' /proc/$1/task/*/status; do sleep 0.02; done; }
+`
+
+// script runs a shell script in a directory of its own, with the tools of a directory first on PATH.
+func script(t *testing.T, tools, text string) outcome {
+	t.Helper()
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", helpers+text)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + tools + ":/usr/bin:/bin", "HOME=/root", "TZ=America/New_York", "LC_ALL=C"}
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.Fatalf("%s does not end; it printed %s", text, output.String())
+	}
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{output.String(), cmd.ProcessState.ExitCode(), tree(t, dir)}
+}
+
+// tree lists the files below a directory.
+func tree(t *testing.T, root string) string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		line := fmt.Sprintf("%v %s", info.Mode(), name)
+		if info.Mode().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			line += fmt.Sprintf(" %q", content)
+			if len(content) > 4000 {
+				line = fmt.Sprintf("%v %s: %d bytes, %d lines", info.Mode(), name, len(content), bytes.Count(content, []byte("\n")))
+			}
+		}
+		lines = append(lines, line)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(lines, func(a, b string) int { return cmp.Compare(a, b) })
+	return strings.Join(lines, "\n")
+}
+
+// varying are texts that differ from run to run, with what stands for them.
+var varying = []struct {
+	pattern *regexp.Regexp
+	instead string
+}{
+	{regexp.MustCompile(`@4[0-9a-f]{23}`), "@LABEL"},
+	{regexp.MustCompile(`20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.\d{9}`), "TIME"},
+	{regexp.MustCompile(`\(pid \d+\)`), "(pid N)"},
+	{regexp.MustCompile(`(?m)^([a-z0-9-]+): usage: .*`), "$1: usage"},
+}
+
+func same(o outcome, known ...difference) string {
+	text := fmt.Sprintf("exit code %d\n%s\n%s\n", o.code, o.output, o.files)
+	for _, v := range varying {
+		text = v.pattern.ReplaceAllString(text, v.instead)
+	}
+	for _, k := range known {
+		text = strings.ReplaceAll(text, k.theirs, k.ours)
+	}
+	return text
+}
+
+// difference is one that is meant: a text of s6 and the one of hinit in its place.
+type difference struct{ theirs, ours, why string }
+
+// compare runs a script with both and tells where they differ.
+func compare(t *testing.T, text string, known ...difference) {
+	t.Helper()
+	expected, got := same(script(t, theirs, text), known...), same(script(t, ours, text))
+	if got != expected {
+		t.Errorf("%s\n--- hinit:\n%s--- s6:\n%s", text, got, expected)
+	}
+}
