@@ -37,11 +37,11 @@ func main() {
 	b := bench{}
 	flag.StringVar(&b.hinit, "hinit", "dist/linux-"+runtime.GOARCH+"/hinit", "the hinit to measure")
 	flag.IntVar(&b.lines, "lines", 2_000_000, "lines a run, of 100 bytes each")
-	flag.IntVar(&b.rounds, "rounds", 5, "runs of each; the median counts")
+	flag.IntVar(&b.rounds, "rounds", 5, "runs of each, of which the median counts; 0 for the second part only")
 	flag.StringVar(&b.dir, "dir", "/var/tmp", "where log files are written")
 	flag.IntVar(&b.services, "services", 500, "services of the second part, 0 for none")
 	kind := flag.String("writer", "", "one kind of writer only: "+strconv.Quote(blocks)+" or "+strconv.Quote(singles))
-	only := flag.String("only", "", "one logger only")
+	only := flag.String("only", "", "those loggers only whose names have this in them, and no second part")
 	out := flag.String("json", "", "file for the figures")
 	flag.Parse()
 	b.kinds = []string{blocks, singles}
@@ -112,6 +112,9 @@ func (b *bench) run(only, out string) error {
 	r := report{Processors: runtime.NumCPU(), Lines: b.lines}
 	loggers := b.present(only)
 	for _, kind := range b.kinds {
+		if b.rounds <= 0 {
+			break
+		}
 		rows := make([]row, len(loggers))
 		for range b.rounds { // in turns, so that a slow moment of the machine hits all
 			for i, l := range loggers {

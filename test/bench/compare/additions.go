@@ -1,0 +1,52 @@
+package main
+
+import "time"
+
+// stagedFor is how long a definition has been there before it is used: whatever watches has seen it then.
+const stagedFor = 100 * time.Millisecond
+
+// additions takes M9: from the order to have one more service until it runs, while others do.
+func (b *bench) additions() error {
+	n := 100
+	if b.quick {
+		n = 10
+	}
+	g, err := gather(b, "M9", which[grower](b), n, false)
+	defer g.kill()
+	if err != nil {
+		return err
+	}
+	for range b.runs + 2 {
+		if err := g.each(func(i *instance) error { return b.addTo(i) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) addTo(i *instance) error {
+	p, ok := i.peer.(grower)
+	if !ok {
+		return nil
+	}
+	for _, way := range p.adders() {
+		service := serviceName(len(i.services) + i.more)
+		i.more++
+		if way.stage != nil {
+			if err := way.stage(i.site, service); err != nil {
+				return err
+			}
+			<-time.After(stagedFor)
+		}
+		begin := time.Now()
+		if err := way.add(i.site, service); err != nil {
+			return err
+		}
+		at, err := i.watch.wait(1, i)
+		if err != nil {
+			return err
+		}
+		b.figures.add("M9", way.name, i.peer.name(), ms(at.Sub(begin)))
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// agentOrder is what the role for commands of the agent is told.
+type agentOrder struct {
+	PID    int      `json:"pid"` // process 1 of the container
+	Dir    string   `json:"dir"` // room for what its image has
+	Rounds int      `json:"rounds"`
+	Env    []string `json:"env"`
+	Hinit  string   `json:"hinit"`
+	Shim   string   `json:"shim"`
+}
+
+// untouched is what the stand-in for the agent ends with: the command was handed on to it.
+const untouched = 42
+
+// agentCommands takes M12: commands about gateways that hinit answers in the place of the agent, whole processes as docker exec
+// starts them. The gateways run, so that nothing but the command takes time.
+func (b *bench) agentCommands() error {
+	hs := which[hinit](b)
+	if len(hs) == 0 {
+		return nil
+	}
+	s, err := b.newSite(10)
+	if err != nil {
+		return err
+	}
+	s.asS6 = true
+	i, err := b.start(hs[0], s)
+	if err != nil {
+		return err
+	}
+	defer i.kill()
+	if _, err := i.booted(); err != nil {
+		return err
+	}
+	if err := i.settle(); err != nil {
+		return err
+	}
+	order := agentOrder{PID: i.pid(), Dir: s.path("image"), Rounds: 4 * b.runs, Env: hs[0].environment(s), Hinit: b.hinit, Shim: b.shim}
+	var took map[string][]float64
+	if err := b.ask(roleAgent, order, &took); err != nil {
+		return err
+	}
+	if len(took[gatewayStatus]) == 0 {
+		b.note("M12 is left out: hinit hands the command on to the agent")
+		return nil
+	}
+	for name, samples := range took {
+		for k, v := range samples {
+			if name != trueName {
+				b.figures.add("M12", name, hinitName, v-took[trueName][k])
+			}
+		}
+	}
+	return nil
+}
+
+// enter makes this process, and what it starts, part of a container.
+func enter(pid int) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) wants that of a process with threads
+		return err
+	}
+	var spaces [2]int
+	kinds := [2]int{syscall.CLONE_NEWPID, syscall.CLONE_NEWNS}
+	for k, name := range []string{"pid", "mnt"} { // opened before the second changes what /proc is
+		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		spaces[k] = fd
+	}
+	for k, fd := range spaces {
+		if err := unix.Setns(fd, kinds[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agentImage gives the container what the image of the agent has: a user, the agent and hinit.
+func agentImage(o agentOrder) error {
+	if err := etc(filepath.Join(o.Dir, "etc")); err != nil {
+		return err
+	}
+	agent := filepath.Join(o.Dir, "opt/hermes/.venv/bin")
+	local := filepath.Join(o.Dir, "local")
+	if err := errors.Join(os.MkdirAll(agent, 0o755), os.MkdirAll(local, 0o755)); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(agent, shimUser), []byte("#!/bin/sh\nexit "+strconv.Itoa(untouched)+"\n"), 0o755),
+		copyFile(filepath.Join(local, "hinit"), o.Hinit),
+		copyFile(filepath.Join(local, shimUser), o.Shim),
+		unix.Mount(filepath.Join(o.Dir, "opt"), "/opt", "", unix.MS_BIND, ""),
+		unix.Mount(local, "/usr/local/bin", "", unix.MS_BIND, ""),
+	)
+}
+
+// timeAgent is the role.
+func timeAgent(o agentOrder) (map[string][]float64, error) {
+	if err := errors.Join(enter(o.PID), agentImage(o)); err != nil {
+		return nil, err
+	}
+	const typed = "/usr/local/bin/" + shimUser
+	took := map[string][]float64{}
+	for range o.Rounds {
+		for name, argv := range map[string][]string{
+			trueName: {trueName}, gatewayStatus: {typed, "gateway", "status"}, gatewayStart: {typed, "gateway", "start"},
+		} {
+			d, err := timed(o.Env, "/", [][]string{argv})
+			var code exitError
+			if errors.As(err, &code) && code.code == untouched {
+				return nil, nil //nolint:nilnil // it is not there
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			took[name] = append(took[name], ms(d))
+		}
+	}
+	return took, nil
+}

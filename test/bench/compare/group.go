@@ -1,0 +1,78 @@
+package main
+
+import "fmt"
+
+// group is several candidates at once, which do nothing while it is the turn of another.
+type group struct {
+	bench     *bench
+	measure   string
+	instances []*instance
+}
+
+// kill ends all of them.
+func (g *group) kill() {
+	for _, i := range g.instances {
+		i.kill()
+	}
+	g.instances = nil
+}
+
+// gather starts candidates, each with n services, and waits until all of them have come to rest.
+func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*group, error) {
+	g := &group{bench: b, measure: measure}
+	for _, p := range peers {
+		if p.name() == loopName {
+			continue // it does nothing but start
+		}
+		if err := g.start(p, n, fast); err != nil {
+			return g, err
+		}
+	}
+	if err := g.each(func(i *instance) error { return i.boot() }); err != nil {
+		return g, err
+	}
+	return g, g.each((*instance).settle)
+}
+
+func (g *group) start(p peer, n int, fast bool) error {
+	s, err := g.bench.newSite(n)
+	if err != nil {
+		return err
+	}
+	s.fast = fast
+	i, err := g.bench.start(p, s)
+	if err != nil {
+		return g.bench.drop(p, g.measure, err)
+	}
+	g.instances = append(g.instances, i)
+	return nil
+}
+
+// each does something with each in turn. A candidate that fails is left out from then on, with a note; hinit must not fail.
+func (g *group) each(do func(*instance) error) error {
+	var kept []*instance
+	for k, i := range g.instances {
+		err := do(i)
+		if err == nil {
+			kept = append(kept, i)
+			continue
+		}
+		if err := g.bench.drop(i.peer, g.measure, i.failure(err)); err != nil {
+			g.instances = append(kept, g.instances[k:]...)
+			return err
+		}
+		i.kill()
+	}
+	g.instances = kept
+	return nil
+}
+
+// drop notes that a candidate has failed. That of hinit or of the floor is an error.
+func (b *bench) drop(p peer, measure string, err error) error {
+	if p.name() == hinitName || p.name() == loopName || b.running.over() {
+		return err
+	}
+	b.note("%s has failed in %s", p.name(), measure)
+	b.complain(fmt.Sprintf("%s is left out of %s: %v", p.name(), measure, err))
+	return nil
+}

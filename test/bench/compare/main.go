@@ -1,0 +1,275 @@
+// Command compare measures hinit and what a user would pick instead, on the same machine in the same run. Build hinit first
+// (make build), install the others with test/bench/install-peers, and run it as root:
+//
+//	go run ./test/bench/compare
+//
+// Each candidate is process 1 of a PID namespace of its own; one that is not installed is left out, with a note. Candidates take
+// turns, medians count, and the floor (a bare loop of fork and exec, an empty program) is measured in the same turns. It
+// prints tables and, if asked, writes JSON, plots and the page of the documentation. Nothing is asserted.
+//
+// The main goroutine does everything; besides it there is one a watch and one a candidate, which end with them. The other
+// programs that are needed are this binary in another role.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	runtime.LockOSThread() // what it starts dies with the thread that started it
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "@") {
+		if err := role(os.Args[1], os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, os.Args[1]+":", err)
+			os.Exit(125)
+		}
+		return
+	}
+	b := bench{figures: figures{}}
+	dist := "dist/linux-" + runtime.GOARCH
+	flag.StringVar(&b.hinit, "hinit", dist+"/hinit", "the hinit to measure")
+	flag.StringVar(&b.shim, "shim", dist+"/hinit-shim", "the exec shim to measure")
+	flag.StringVar(&b.dir, "dir", "/var/tmp", "where service directories and logs are")
+	flag.IntVar(&b.runs, "runs", 5, "runs of each; the median counts")
+	flag.BoolVar(&b.quick, "quick", false, "small numbers, to see that everything works")
+	flag.StringVar(&b.logJSON, "log", "", "what test/bench/log has written with -json, for M5")
+	flag.StringVar(&b.outJSON, "json", "", "file for the figures")
+	flag.StringVar(&b.docs, "write-docs", "", "directory of the reference, for benchmarks.md and its pictures")
+	flag.StringVar(&b.from, "from", "", "take the figures of this JSON file instead of measuring")
+	flag.BoolVar(&b.asS6, "s6", false, "hinit answers as s6 too, as it does in the image of the agent")
+	flag.DurationVar(&b.within, "within", 7*time.Minute, "time for everything; when it runs short there are fewer rounds, at least two")
+	flag.BoolVar(&b.verbose, "v", false, "say what is being done")
+	only := flag.String("only", "", "these measures only, such as M1,M2")
+	peers := flag.String("peers", "", "these candidates only, such as hinit,s6")
+	flag.Parse()
+	b.only, b.onlyPeers = list(*only), list(*peers)
+	if err := b.run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
+
+type bench struct {
+	hinit, shim, dir string
+	logJSON, outJSON string
+	from, docs       string
+	runs             int
+	quick, verbose   bool
+	asS6             bool
+	within           time.Duration
+	only, onlyPeers  []string
+
+	self, sleep, work string
+	empty, naive      string // programs to compare with
+	sites             int
+	peers             []peer
+	left              []string // notes on who is left out
+	figures           figures
+	running           running
+}
+
+// running are the candidates that are alive, for the goroutine that ends everything early.
+type running struct {
+	mu    sync.Mutex
+	ended bool
+	all   map[*os.Process]<-chan struct{} // closed when it is gone
+}
+
+// add takes note of a candidate. It returns false when no more may be started.
+func (r *running) add(p *os.Process, gone <-chan struct{}) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = map[*os.Process]<-chan struct{}{}
+	}
+	r.all[p] = gone
+	return !r.ended
+}
+
+func (r *running) remove(p *os.Process) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, p)
+}
+
+// over tells whether kill was called.
+func (r *running) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
+// kill ends all of them and lets no more be.
+func (r *running) kill() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	for p, gone := range r.all {
+		_ = p.Kill() // it may have ended
+		<-gone
+	}
+}
+
+// wants tells whether one of the measures is asked for.
+func (b *bench) wants(measures ...string) bool {
+	return len(b.only) == 0 || slices.ContainsFunc(measures, func(m string) bool { return slices.Contains(b.only, m) })
+}
+
+func (b *bench) run() error {
+	if b.from != "" {
+		r, err := b.load(b.from)
+		if err != nil {
+			return err
+		}
+		b.print(os.Stdout)
+		return b.writeDocs(b.docs, r)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("a PID namespace needs root")
+	}
+	if err := b.prepare(); err != nil {
+		return err
+	}
+	defer os.RemoveAll(b.work) // a temporary directory
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-stop
+		b.running.kill()
+		<-time.After(2 * time.Second) // run ends by itself now, unless it waits for something else
+		_ = os.RemoveAll(b.work)
+		os.Exit(130) // whatever else was started dies with it
+	}()
+	steps := []struct {
+		measures []string
+		do       func() error
+	}{
+		{[]string{"M1", "M2", "M6", "M10"}, b.boots},
+		{[]string{"M3"}, b.crashes},
+		{[]string{"M4", "M6"}, b.rest},
+		{[]string{"M7"}, b.orphans},
+		{[]string{"M8"}, b.shims},
+		{[]string{"M9"}, b.additions},
+		{[]string{"M10"}, b.obedience},
+		{[]string{"M11"}, b.containers},
+		{[]string{"M12"}, b.agentCommands},
+		{[]string{"M5"}, b.logPath},
+	}
+	for _, s := range steps {
+		if !b.wants(s.measures...) {
+			continue
+		}
+		begin := time.Now()
+		if err := s.do(); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%s: %s\n", strings.Join(s.measures, " "), time.Since(begin).Round(100*time.Millisecond))
+	}
+	b.print(os.Stdout)
+	r := b.gatherResult()
+	return errors.Join(r.writeJSON(b.outJSON), b.writeDocs(b.docs, r))
+}
+
+// enough tells whether there is no time for one more round of a part that began then and may take a share of the whole.
+func (b *bench) enough(round int, begin time.Time, share float64, measures string) bool {
+	const least = 2
+	if round < least || time.Since(begin) < time.Duration(share*float64(b.within)) {
+		return false
+	}
+	b.note("%s: %d rounds only, the time was over", measures, round)
+	return true
+}
+
+// progress tells the person who wants to know.
+func (b *bench) progress(format string, args ...any) {
+	if b.verbose {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+	}
+}
+
+// complain tells the person at the terminal.
+func (b *bench) complain(text string) { fmt.Fprintln(os.Stderr, text) }
+
+// note says what a reader of the figures has to know.
+func (b *bench) note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(b.left, text) {
+		b.left = append(b.left, text)
+	}
+}
+
+func (b *bench) prepare() error {
+	for _, path := range []*string{&b.hinit, &b.shim} {
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(absolute); err != nil {
+			return fmt.Errorf("%w; build it with: make build", err)
+		}
+		*path = absolute
+	}
+	var err error
+	if b.self, err = os.Executable(); err != nil {
+		return err
+	}
+	if b.sleep, err = exec.LookPath("sleep"); err != nil {
+		return err
+	}
+	if b.work, err = os.MkdirTemp(b.dir, "hb-"); err != nil {
+		return err
+	}
+	if err := os.Chmod(b.work, 0o755); err != nil {
+		return err
+	}
+	for path, pkg := range map[*string]string{&b.empty: "empty", &b.naive: "naive"} {
+		*path = filepath.Join(b.work, pkg)
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", *path, "hinit/test/bench/"+pkg)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+	}
+	unix.Sync() // else the pages of a program that was just built count as private and dirty until the disk has them
+	for _, p := range b.allPeers() {
+		if len(b.onlyPeers) > 0 && !slices.Contains(b.onlyPeers, p.name()) && p.name() != loopName {
+			continue
+		}
+		if program := missing(p); program != "" {
+			b.note("%s is left out: there is no %s here", p.name(), program)
+			continue
+		}
+		b.peers = append(b.peers, p)
+	}
+	return nil
+}
+
+// which are the candidates that can do what T asks for.
+func which[T peer](b *bench) []T {
+	var all []T
+	for _, p := range b.peers {
+		if t, ok := p.(T); ok {
+			all = append(all, t)
+		}
+	}
+	return all
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The services of this part are shell scripts that write a line when they are ready and one when they are told to end. They wait
+// on a FIFO that nobody writes, so that nothing but the signal ends them.
+const (
+	obeyScript = `trap 'echo >>%[1]s/told; exit 0' TERM
+exec 3<>%[1]s/nothing
+echo >>%[1]s/ready
+read -r x <&3
+`
+	stubbornScript = `trap '' TERM
+exec 3<>%[1]s/nothing
+echo >>%[1]s/ready
+read -r x <&3
+`
+)
+
+// stubbornBudget is the time for the whole stop in the run with a service that does not obey.
+const stubbornBudget = 2 * time.Second
+
+// obedience completes M10: how many services are told to end before process 1 is gone, and what one that does not obey changes.
+func (b *bench) obedience() error {
+	n := 100
+	if b.quick {
+		n = 10
+	}
+	for _, p := range which[supervisor](b) {
+		if p.name() == loopName {
+			continue
+		}
+		took, told, err := b.obey(p, n, false)
+		if err != nil {
+			if err := b.drop(p, "M10", err); err != nil {
+				return err
+			}
+			continue
+		}
+		b.figures.add("M10 check", "told", p.name(), float64(told))
+		b.figures.add("M10 check", "ms", p.name(), ms(took))
+		if p.name() != hinitName {
+			continue // others wait for ever, or for ten seconds
+		}
+		if took, told, err = b.obey(p, n, true); err != nil {
+			return err
+		}
+		b.figures.add("M10 check", "told beside a stubborn one", p.name(), float64(told))
+		b.figures.add("M10 check", "ms beyond its budget", p.name(), ms(took-stubbornBudget))
+	}
+	return nil
+}
+
+func (b *bench) obey(p supervisor, n int, stubborn bool) (time.Duration, int, error) {
+	s, err := b.newSite(n)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := errors.Join(
+		copyFile(s.sleeper, "/bin/sh"),
+		s.write("obey", fmt.Sprintf(obeyScript, s.dir), 0o644),
+		s.write("stubborn", fmt.Sprintf(stubbornScript, s.dir), 0o644),
+		s.write("ready", "", 0o666), s.write("told", "", 0o666),
+		unix.Mkfifo(s.path("nothing"), 0o666),
+		os.Chmod(s.path("ready"), 0o666), os.Chmod(s.path("told"), 0o666), os.Chmod(s.path("nothing"), 0o666),
+	); err != nil {
+		return 0, 0, err
+	}
+	s.command = []string{s.sleeper, s.path("obey")}
+	if stubborn {
+		s.first = []string{s.sleeper, s.path("stubborn")}
+		s.budget = stubbornBudget
+	}
+	i, err := b.start(p, s)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer i.kill()
+	if err := until("getting ready", 20*time.Millisecond, func() (bool, error) {
+		ready, err := lines(s.path("ready"))
+		return ready == n, err
+	}); err != nil {
+		return 0, 0, i.failure(err)
+	}
+	if err := i.settle(); err != nil {
+		return 0, 0, err
+	}
+	took, err := i.terminate(p.stopSignal())
+	if err != nil {
+		return 0, 0, err
+	}
+	told, err := lines(s.path("told"))
+	return took, told, err
+}
+
+// lines counts those of a file.
+func lines(path string) (int, error) {
+	text, err := os.ReadFile(path)
+	return bytes.Count(text, []byte("\n")), err
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+// A peer is what a user could put in the place of process 1. What one of them can do besides is in the interfaces below; a
+// peer that lacks one has no row in the measures that need it.
+type peer interface {
+	name() string
+	// programs are those that must be on PATH.
+	programs() []string
+	// version says which one it is.
+	version() string
+	// prepare writes into the site what makes it run the site's services at its start.
+	prepare(s *site) error
+	// command is what becomes process 1, and its environment besides PATH and HOME.
+	command(s *site) (argv, env []string)
+}
+
+// A supervisor runs as many services as there are, each with a rotated log of its own, and restarts them.
+type supervisor interface {
+	peer
+	// stopSignal makes process 1 stop everything and end.
+	stopSignal() syscall.Signal
+}
+
+// An operated supervisor has commands. They run outside of the namespace, in the site's directory.
+type operated interface {
+	supervisor
+	// statusOf is the command that tells the state of one service.
+	statusOf(s *site, service string) []string
+	// statusOfAll are the commands that together tell the state of all.
+	statusOfAll(s *site) [][]string
+	start(s *site, service string) []string
+	stop(s *site, service string) []string
+	// environment is that of the commands, besides PATH.
+	environment(s *site) []string
+}
+
+// A grower can be given one more service while it runs.
+type grower interface {
+	supervisor
+	// adders are the ways to do that.
+	adders() []adder
+}
+
+// An adder makes one more service run.
+type adder struct {
+	name  string                              // what a user would call it
+	stage func(s *site, service string) error // makes ready, and is not measured
+	add   func(s *site, service string) error
+}
+
+// peers are all of them, in the order of the tables.
+func (b *bench) allPeers() []peer {
+	return []peer{
+		loopPeer{b.self},
+		hinit{b.hinit},
+		s6{},
+		runit{},
+		supervisord{},
+		pebble{},
+		nitro{},
+		processCompose{},
+		tini, dumbInit, catatonit,
+	}
+}
+
+// missing is the first of the peer's programs that is not here.
+func missing(p peer) string {
+	for _, program := range p.programs() {
+		if _, err := exec.LookPath(program); err != nil {
+			return program
+		}
+	}
+	return ""
+}
+
+// firstLine is what a program prints first.
+func firstLine(argv ...string) string {
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return line
+}
+
+// packaged is the version of the Debian package that a program comes from.
+func packaged(pkg string) string {
+	return firstLine("dpkg-query", "--show", "--showformat", "${Package} ${Version}", pkg)
+}

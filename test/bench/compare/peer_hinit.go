@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"hinit/client"
+)
+
+// hinit runs each service as the gateway of a profile, as people use it: the first is that of the root profile, started by
+// "gateway run" as the CMD; all others are wanted by their gateway_state.json.
+type hinit struct{ program string }
+
+const hinitName = "hinit"
+
+func (hinit) name() string                   { return hinitName }
+func (hinit) programs() []string             { return nil }
+func (h hinit) version() string              { return firstLine(h.program, "version") }
+func (hinit) stopSignal() syscall.Signal     { return syscall.SIGTERM }
+func (h hinit) statusOfAll(*site) [][]string { return [][]string{{h.program, "status"}} }
+
+func (h hinit) statusOf(s *site, service string) []string {
+	return []string{h.program, "status", h.profile(s, service)}
+}
+
+func (h hinit) start(s *site, service string) []string {
+	return []string{h.program, "start", h.profile(s, service), "--no-wait"}
+}
+
+func (h hinit) stop(s *site, service string) []string {
+	return []string{h.program, "stop", h.profile(s, service), "--no-wait"}
+}
+
+func (hinit) environment(s *site) []string {
+	return []string{"HINIT_CONFIG=" + s.path("hinit.yaml"), "HERMES_HOME=" + s.path("data")}
+}
+
+func (h hinit) command(s *site) (argv, env []string) {
+	env = h.environment(s)
+	if s.asS6 {
+		env = append(env, "HINIT_S6=1")
+	}
+	return []string{h.program, "init", "gateway", "run"}, env
+}
+
+// profile is the profile whose gateway a service is.
+func (hinit) profile(s *site, service string) string {
+	if service == s.services[0] {
+		return "default"
+	}
+	return service
+}
+
+func (h hinit) prepare(s *site) error {
+	restart := "{}"
+	if s.fast {
+		restart = "{initial: 1us, factor: 1, max: 1us, jitter: 0}"
+	}
+	budget := s.budget
+	if budget == 0 {
+		budget = 8 * time.Second // the default
+	}
+	err := s.write("hinit.yaml", fmt.Sprintf(`home: %[1]s/data
+agent:
+  user: "%[2]d:%[2]d"
+  binary: %[3]s
+  gateway: %[4]s
+  gateway_default: %[5]s
+  ready: up
+  profile_create: []
+control: {socket: %[1]s/control.sock}
+boot: {hooks: []}
+restart: %[6]s
+shutdown: {budget: %[7]s}
+`, s.dir, agentID, s.sleeper, yamlList(s.command), yamlList(s.commandOf(s.services[0])), restart, budget), 0o644)
+	for _, service := range s.services {
+		if err == nil {
+			err = h.addProfile(s, service)
+		}
+	}
+	return errors.Join(err, s.give("data", agentID)) // as on every start of a container but the first
+}
+
+func yamlList(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = "'" + strings.ReplaceAll(w, "'", "''") + "'"
+	}
+	return "[" + strings.Join(out, ", ") + "]"
+}
+
+// adders: the profile has been there for a while and is started; or its directory is made with bare system calls and started at
+// once. It does not start by itself, because who makes a profile has not asked for that yet.
+func (h hinit) adders() []adder {
+	return []adder{
+		{apiCall, h.makeProfile, h.startProfile},
+		{bareMkdir, nil, func(s *site, service string) error {
+			return errors.Join(h.makeProfile(s, service), h.startProfile(s, service))
+		}},
+	}
+}
+
+func (hinit) makeProfile(s *site, service string) error {
+	return s.write("data/profiles/"+service+"/SOUL.md", "A profile.\n", 0o644)
+}
+
+// startProfile starts a profile that hinit may not have seen yet.
+func (hinit) startProfile(s *site, service string) error {
+	c := client.New(s.path("control.sock"))
+	return until("start of "+service, time.Millisecond, func() (bool, error) {
+		_, err := c.Start(context.Background(), service, client.Wait{})
+		if errors.Is(err, client.ErrUnknown) {
+			return false, nil
+		}
+		return true, err
+	})
+}
+
+// addProfile makes a profile with bare system calls; its gateway is wanted up.
+func (h hinit) addProfile(s *site, service string) error {
+	home := "data/"
+	if service != s.services[0] {
+		home += "profiles/" + service + "/"
+	}
+	return errors.Join(
+		s.write(home+"gateway_state.json", `{"desired_state":"running"}`+"\n", 0o644),
+		s.write(home+"SOUL.md", "A profile.\n", 0o644),
+	)
+}

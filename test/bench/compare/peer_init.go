@@ -1,0 +1,22 @@
+package main
+
+// plainInit is an init that has one child and buries orphans, and does nothing else.
+type plainInit struct {
+	program string
+	before  []string // words before the command
+}
+
+//nolint:gochecknoglobals // constants
+var (
+	tini      = plainInit{"tini", []string{"--"}}
+	dumbInit  = plainInit{"dumb-init", []string{"--"}}
+	catatonit = plainInit{"catatonit", []string{"--"}}
+)
+
+func (p plainInit) name() string       { return p.program }
+func (p plainInit) programs() []string { return []string{p.program} }
+func (p plainInit) version() string    { return packaged(p.program) }
+func (plainInit) prepare(*site) error  { return nil }
+func (p plainInit) command(s *site) (argv, env []string) {
+	return append(append([]string{p.program}, p.before...), s.command...), nil
+}

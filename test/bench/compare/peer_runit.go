@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// runit is runsvdir with a runsv for each service and svlogd as the logger.
+type runit struct{}
+
+func (runit) name() string               { return "runit" }
+func (runit) programs() []string         { return []string{"runsvdir", "runsv", "svlogd", "sv"} }
+func (runit) version() string            { return packaged("runit") }
+func (runit) stopSignal() syscall.Signal { return syscall.SIGHUP } // at a TERM runsvdir leaves even runsv alone
+func (runit) command(s *site) (argv, env []string) {
+	return []string{"runsvdir", "-P", s.path("scan")}, nil
+}
+func (runit) environment(*site) []string { return nil }
+func (runit) statusOf(s *site, service string) []string {
+	return []string{"sv", "status", s.path("scan", service)}
+}
+
+func (runit) start(s *site, service string) []string {
+	return []string{"sv", "up", s.path("scan", service)}
+}
+
+func (runit) stop(s *site, service string) []string {
+	return []string{"sv", "down", s.path("scan", service)}
+}
+
+func (runit) statusOfAll(s *site) [][]string {
+	all := []string{"sv", "status"}
+	for _, service := range s.services {
+		all = append(all, s.path("scan", service))
+	}
+	return [][]string{all}
+}
+
+func (p runit) prepare(s *site) error {
+	err := os.MkdirAll(s.path("scan"), 0o755)
+	for _, service := range s.services {
+		if err == nil {
+			err = p.define(s, service, "scan/")
+		}
+	}
+	return err
+}
+
+// define makes the service directory.
+func (runit) define(s *site, service, in string) error {
+	return errors.Join(
+		s.write(in+service+"/run", s.script(service), 0o755),
+		s.write(in+service+"/log/run", "#!/bin/sh\nexec svlogd -tt "+s.path("log", service)+"\n", 0o755),
+		s.write("log/"+service+"/config", "s1000000\nn10\n", 0o644),
+	)
+}
+
+func (p runit) adders() []adder {
+	return []adder{{"new directory", func(s *site, service string) error {
+		return p.define(s, service, "staging/")
+	}, func(s *site, service string) error {
+		return os.Rename(s.path("staging", service), s.path("scan", service))
+	}}}
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// sheet is a measure laid out as a table.
+type sheet struct {
+	measure
+	rows []row
+}
+
+type row struct {
+	name  string
+	cells []cell
+}
+
+type cell struct {
+	value, ratio float64 // ratio is to hinit
+	known        bool
+	compared     bool
+}
+
+// sheets lays out what was measured.
+func (b *bench) sheets() []sheet {
+	var all []sheet
+	for _, m := range measures {
+		s := sheet{measure: m}
+		for k := range b.figures {
+			if k.measure == m.id && !slices.Contains(s.at, k.at) {
+				s.at = append(slices.Clone(s.at), k.at)
+			}
+		}
+		s.at = slices.DeleteFunc(slices.Clone(s.at), func(at string) bool {
+			return !b.any(func(k key) bool { return k.measure == m.id && k.at == at })
+		})
+		if len(s.at) == 0 {
+			continue
+		}
+		if len(m.at) == 0 {
+			slices.SortFunc(s.at, func(x, y string) int { return int(asNumber(x) - asNumber(y)) })
+		} else {
+			slices.Sort(s.at[min(len(m.at), len(s.at)):])
+		}
+		for _, name := range b.order(m.id) {
+			r := row{name: name}
+			for _, at := range s.at {
+				var c cell
+				c.value, c.known = b.figures.median(m.id, at, name)
+				if name != hinitName {
+					c.ratio, c.compared = b.figures.ratio(m.id, at, name, hinitName)
+				}
+				r.cells = append(r.cells, c)
+			}
+			s.rows = append(s.rows, r)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func (b *bench) any(so func(key) bool) bool {
+	for k := range b.figures {
+		if so(k) {
+			return true
+		}
+	}
+	return false
+}
+
+// order is that of the rows: what is the floor first, then hinit, then the others.
+func (b *bench) order(measure string) []string {
+	first := []string{trueName, emptyName, withoutInit, loopName, hinitName}
+	for _, p := range b.peers {
+		first = append(first, p.name())
+	}
+	var names []string
+	for k := range b.figures {
+		if k.measure == measure && !slices.Contains(names, k.peer) {
+			names = append(names, k.peer)
+		}
+	}
+	place := func(name string) int {
+		if i := slices.Index(first, name); i >= 0 {
+			return i
+		}
+		return len(first)
+	}
+	slices.SortFunc(names, func(x, y string) int {
+		if d := place(x) - place(y); d != 0 {
+			return d
+		}
+		return strings.Compare(x, y)
+	})
+	return names
+}
+
+func asNumber(s string) float64 {
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// number writes a figure with as many digits as mean something.
+func number(v float64) string {
+	switch {
+	case v >= 100 || v <= -100 || v == float64(int64(v)):
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10 || v <= -10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+// print writes everything that was measured, for a terminal.
+func (b *bench) print(w io.Writer) {
+	for _, s := range b.sheets() {
+		unit := ""
+		if s.unit != "" {
+			unit = ", " + s.unit
+		}
+		fmt.Fprintf(w, "\n%s: %s%s (in brackets: times hinit's)\n", s.id, s.title, unit)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "\t"+strings.Join(s.at, "\t")+"\t")
+		for _, r := range s.rows {
+			fmt.Fprint(t, r.name, "\t")
+			for _, c := range r.cells {
+				fmt.Fprint(t, c.text(), "\t")
+			}
+			fmt.Fprintln(t)
+		}
+		_ = t.Flush()
+	}
+	if !b.quick { // which shows that it works, and no more
+		b.printTargets(w)
+	}
+	for _, note := range b.left {
+		fmt.Fprintln(w, note)
+	}
+}
+
+func (b *bench) printTargets(w io.Writer) {
+	fmt.Fprintln(w, "\nTargets")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, v := range b.verdicts() {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.measure, v.at, v.promise(), v.shown(), v.word())
+	}
+	for _, g := range b.growths() {
+		fmt.Fprintf(t, "%s\tgrowth\tat most N^%g\tN^%.2f from %d to %d\t%s\n", g.measure, mostGrowth, g.exponent, g.from, g.to, word(g.exponent <= mostGrowth))
+	}
+	_ = t.Flush()
+}
+
+func (c cell) text() string {
+	switch {
+	case !c.known:
+		return "-"
+	case c.compared:
+		return number(c.value) + " (" + number(c.ratio) + ")"
+	}
+	return number(c.value)
+}
+
+func word(met bool) string {
+	if met {
+		return "met"
+	}
+	return "gap"
+}
+
+func (v verdict) word() string {
+	if !v.known {
+		return "-"
+	}
+	return word(v.met)
+}
+
+func (b *bench) verdicts() []verdict {
+	var all []verdict
+	for _, t := range targets {
+		if t.of == pebbleName && missing(pebble{}) != "" {
+			continue // its row is left out, and said to be
+		}
+		if v := t.judge(b.figures); v.known || b.wants(strings.Fields(t.measure)[0]) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// mostGrowth is the exponent at which something counts as growing faster than the number of services. A little more than 1
+// is the noise of a quotient of two figures.
+const mostGrowth = 1.05
+
+// A growing figure and how fast it does.
+type growing struct {
+	measure  string
+	from, to int
+	exponent float64
+}
+
+// growths looks at how hinit's costs grow, from a hundred services to the most there were: below that, what does not grow counts most.
+func (b *bench) growths() []growing {
+	var all []growing
+	for _, m := range measures {
+		if !m.plot {
+			continue
+		}
+		const from = 100
+		first, ok := b.figures.median(m.id, strconv.Itoa(from), hinitName)
+		to, last := 0, 0.0
+		for k := range b.figures {
+			if n := int(asNumber(k.at)); k.measure == m.id && k.peer == hinitName && n > to {
+				to = n
+				last, _ = b.figures.median(m.id, k.at, hinitName)
+			}
+		}
+		if ok && to > from {
+			const smallest = 1 // of each unit there is
+			all = append(all, growing{m.id, from, to, growth(first, last, float64(to)/from, smallest)})
+		}
+	}
+	return all
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// restTime is how long everybody is watched doing nothing.
+func (b *bench) restTime() time.Duration {
+	if b.quick {
+		return 2 * time.Second
+	}
+	return 20 * time.Second
+}
+
+// rest takes M4, what a candidate does while nothing happens, and M6, its commands. All are there at once: who does nothing
+// disturbs nobody.
+func (b *bench) rest() error {
+	n := 500
+	if b.quick {
+		n = 10
+	}
+	g, err := gather(b, "M4 and M6", which[supervisor](b), n, false)
+	defer g.kill()
+	if err != nil {
+		return err
+	}
+	if b.wants("M4") {
+		if err := b.idle(g, n); err != nil {
+			return err
+		}
+	}
+	if b.wants("M6") {
+		return b.commands(g)
+	}
+	return nil
+}
+
+// idle takes M4, of hinit with other numbers of services too.
+func (b *bench) idle(g *group, n int) error {
+	all := slices.Clone(g.instances)
+	for _, size := range b.sizes(hinit{}) {
+		if size == n {
+			continue
+		}
+		more, err := gather(b, "M4", which[hinit](b), size, false)
+		defer more.kill()
+		if err != nil {
+			return err
+		}
+		all = append(all, more.instances...)
+	}
+	before := map[*instance]usage{}
+	for _, i := range all {
+		var err error
+		if before[i], err = i.usage(); err != nil {
+			return i.failure(err)
+		}
+	}
+	<-time.After(b.restTime())
+	for _, i := range all {
+		after, err := i.usage()
+		if err != nil {
+			return i.failure(err)
+		}
+		at := strconv.Itoa(len(i.services))
+		b.figures.add("M4", at, i.peer.name(), float64(after.switches-before[i].switches))
+		b.figures.add("M4 cpu", at, i.peer.name(), ms(after.cpu-before[i].cpu))
+	}
+	return nil
+}
+
+// commands takes M6.
+func (b *bench) commands(g *group) error {
+	if err := g.each(operable); err != nil {
+		return err
+	}
+	rounds := b.runs
+	start := time.Now()
+	for round := range rounds {
+		if b.enough(round, start, 0.05, "M6, status") {
+			break
+		}
+		for name, program := range map[string]string{trueName: trueName, emptyName: b.empty} {
+			floor, err := timed(nil, "", [][]string{{program}})
+			if err != nil {
+				return err
+			}
+			b.figures.add("M6", "status", name, ms(floor))
+		}
+		if err := g.each(func(i *instance) error { return b.statuses(i) }); err != nil {
+			return err
+		}
+	}
+	if err := g.each(stopOne); err != nil {
+		return err
+	}
+	start = time.Now()
+	for round := range rounds {
+		if b.enough(round, start, 0.05, "M6, start and stop") {
+			break
+		}
+		if err := g.each(func(i *instance) error { return b.startOne(i) }); err != nil {
+			return err
+		}
+		<-time.After(upTime)
+		if err := g.each(func(i *instance) error { return b.endOne(i) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func operable(i *instance) error {
+	if _, ok := i.peer.(operated); !ok {
+		return fmt.Errorf("%s has no commands", i.peer.name())
+	}
+	return nil
+}
+
+// commandsOf are the commands of the peer, which has some, and their environment.
+func (i *instance) commandsOf() (operated, []string) {
+	p, _ := i.peer.(operated)
+	return p, p.environment(i.site)
+}
+
+func (b *bench) statuses(i *instance) error {
+	p, _ := i.commandsOf()
+	took, err := i.status([][]string{p.statusOf(i.site, i.services[len(i.services)/2])})
+	if err != nil {
+		return err
+	}
+	b.figures.add("M6", "status", i.peer.name(), ms(took))
+	if took, err = i.status(p.statusOfAll(i.site)); err != nil {
+		return err
+	}
+	b.figures.add("M6", "status of all", i.peer.name(), ms(took))
+	return nil
+}
+
+// status is how long commands take that ask for the state of services, and fail when one is not up: all of them run, but the
+// candidate may not have had the time to take note of it.
+func (i *instance) status(commands [][]string) (time.Duration, error) {
+	_, env := i.commandsOf()
+	var took time.Duration
+	var code exitError
+	err := until("a good status", 20*time.Millisecond, func() (bool, error) {
+		var err error
+		if took, err = timed(env, i.dir, commands); errors.As(err, &code) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil && code.code != 0 {
+		err = fmt.Errorf("%w: %w", err, code)
+	}
+	return took, err
+}
+
+// victim is the service that is started and stopped.
+func (i *instance) victim() string { return i.services[len(i.services)-1] }
+
+// stopOne stops the victim, so that its next start is seen and its process known.
+func stopOne(i *instance) error {
+	p, env := i.commandsOf()
+	if _, err := timed(env, i.dir, [][]string{p.stop(i.site, i.victim())}); err != nil {
+		return err
+	}
+	defer i.watch.forget()
+	return until("stop", 50*time.Millisecond, func() (bool, error) {
+		_, n, err := i.processes()
+		return n == len(i.services)-1, err
+	})
+}
+
+func (b *bench) startOne(i *instance) error {
+	p, env := i.commandsOf()
+	begin, end, err := launch(env, i.dir, p.start(i.site, i.victim()))
+	if err != nil {
+		return err
+	}
+	if i.last, err = i.watch.next(1, i); err != nil {
+		return err
+	}
+	b.figures.add("M6", "start", i.peer.name(), ms(i.last.at.Sub(begin)))
+	return end()
+}
+
+func (b *bench) endOne(i *instance) error {
+	fd, err := unix.PidfdOpen(i.last.pid, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	p, env := i.commandsOf()
+	begin, end, err := launch(env, i.dir, p.stop(i.site, i.victim()))
+	if err != nil {
+		return err
+	}
+	if err := waitEnd(fd); err != nil {
+		return err
+	}
+	b.figures.add("M6", "stop", i.peer.name(), ms(time.Since(begin)))
+	return end()
+}

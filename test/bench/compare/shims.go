@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// shimUser is the agent's user in the namespace in which shims are measured.
+const shimUser = "hermes"
+
+// shellShim is what a container without hinit has for the same purpose: a script in front of s6-setuidgid.
+const shellShim = `#!/bin/sh
+case "${HERMES_DOCKER_EXEC_AS_ROOT:-}" in
+1 | true | yes) exec /bin/true "$@" ;;
+esac
+if [ "$(id -u)" != 0 ]; then
+	exec /bin/true "$@"
+fi
+HOME=/opt/data
+export HOME
+exec s6-setuidgid ` + shimUser + ` /bin/true "$@"
+`
+
+// candidate is a command that drops root and becomes /bin/true.
+type candidate struct {
+	Name string   `json:"name"`
+	Argv []string `json:"argv"`
+}
+
+// shimOrder is what the namespace for shims is told.
+type shimOrder struct {
+	Dir        string      `json:"dir"` // room for its /etc
+	Rounds     int         `json:"rounds"`
+	Candidates []candidate `json:"candidates"`
+}
+
+// shims takes M8: what an exec shim adds to /bin/true. The configuration of hinit-shim is in /etc, so this happens in a mount
+// namespace with an /etc of its own.
+func (b *bench) shims() error {
+	order := shimOrder{Dir: filepath.Join(b.work, "etc"), Rounds: 40 * b.runs}
+	if b.quick {
+		order.Rounds = 10
+	}
+	script := filepath.Join(b.work, "shim.sh")
+	if err := os.WriteFile(script, []byte(shellShim), 0o755); err != nil {
+		return err
+	}
+	id := strconv.Itoa(agentID)
+	for _, c := range []candidate{
+		{trueName, []string{trueName}},
+		{emptyName, []string{b.empty}},
+		{hinitName, []string{b.shim}},
+		{"naive Go", []string{b.naive, id, trueName}},
+		{"setpriv", []string{"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", trueName}},
+		{"chpst", []string{"chpst", "-u", ":" + id + ":" + id, trueName}},
+		{"s6-setuidgid", []string{"s6-setuidgid", shimUser, trueName}},
+		{"sh script", []string{script}},
+	} {
+		if _, err := exec.LookPath(c.Argv[0]); err != nil || c.Name == "sh script" && missing(s6{}) != "" {
+			b.note("%s is left out of M8: not all of its programs are here", c.Name)
+			continue
+		}
+		order.Candidates = append(order.Candidates, c)
+	}
+	var took map[string][]float64
+	if err := b.ask(roleShims, order, &took); err != nil {
+		return err
+	}
+	for name, samples := range took {
+		for k, v := range samples {
+			b.figures.add("M8", "whole", name, v)
+			if name != trueName {
+				b.figures.add("M8", "added", name, v-took[trueName][k])
+			}
+		}
+	}
+	return nil
+}
+
+// ask runs one of the roles in a mount namespace of its own; question and answer are JSON.
+func (b *bench) ask(role string, question, answer any) error {
+	text, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(b.self, role, string(text))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%s: %w", role, err)
+	}
+	return json.Unmarshal(out, answer)
+}
+
+// timeShims is the role that measures the candidates, in turns.
+func timeShims(o shimOrder) (map[string][]float64, error) {
+	if err := privateEtc(o.Dir); err != nil {
+		return nil, err
+	}
+	took := map[string][]float64{}
+	for range o.Rounds {
+		for _, c := range o.Candidates {
+			d, err := timed(nil, "/", [][]string{c.Argv})
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c.Name, err)
+			}
+			took[c.Name] = append(took[c.Name], ms(d))
+		}
+	}
+	return took, nil
+}
+
+// privateEtc replaces /etc in this mount namespace by one that has the configuration of the shim.
+func privateEtc(dir string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "hinit"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hinit", "shim"), []byte(trueName+"\n"+shimUser+"\n"), 0o644); err != nil {
+		return err
+	}
+	return etc(dir)
+}
+
+// etc replaces /etc by a small one that has the agent's user. The mount namespace is that of a candidate, or this process's own.
+func etc(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"ld.so.cache", "nsswitch.conf", "localtime"} {
+		if err := copyFile(filepath.Join(dir, name), filepath.Join("/etc", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "passwd"),
+			fmt.Appendf(nil, "root:x:0:0:root:/root:/bin/sh\n%[1]s:x:%[2]d:%[2]d:%[1]s:/opt/data:/bin/sh\n", shimUser, agentID), 0o644),
+		os.WriteFile(filepath.Join(dir, "group"), fmt.Appendf(nil, "root:x:0:\n%s:x:%d:\n", shimUser, agentID), 0o644),
+		unix.Mount(dir, "/etc", "", unix.MS_BIND, ""),
+	)
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// usage is what everything in a namespace but the services themselves uses.
+type usage struct {
+	processes int // the supervisor, its helpers and loggers
+	services  int
+	cpu       time.Duration
+	switches  int64 // context switches, of both kinds, of all threads
+	pss       int64 // bytes from here on
+	private   int64 // private dirty
+	tables    int64 // page tables
+}
+
+// processes lists the namespace, by its own numbers. The services are told apart by their program.
+func (i *instance) processes() (others []int, services int, err error) {
+	dir, err := os.Open(i.proc())
+	if err != nil {
+		return nil, 0, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		exe, err := os.Readlink(i.proc(name, "exe"))
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH):
+			continue // ended, or a zombie
+		case err != nil:
+			return nil, 0, err
+		case exe == i.sleeper:
+			services++
+		default:
+			others = append(others, pid)
+		}
+	}
+	return others, services, nil
+}
+
+// proc is a path in the namespace's own /proc.
+func (i *instance) proc(parts ...string) string {
+	return fmt.Sprintf("/proc/%d/root/proc/%s", i.pid(), strings.Join(parts, "/"))
+}
+
+// usage sums up CPU time and context switches.
+func (i *instance) usage() (usage, error) {
+	var u usage
+	others, services, err := i.processes()
+	if err != nil {
+		return u, err
+	}
+	u.processes, u.services = len(others), services
+	for _, pid := range others {
+		tasks := i.proc(strconv.Itoa(pid), "task")
+		threads, err := os.ReadDir(tasks)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, t := range threads {
+			u.switches += sumFields(tasks+"/"+t.Name()+"/status", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+			text, err := os.ReadFile(tasks + "/" + t.Name() + "/schedstat")
+			if err == nil {
+				u.cpu += parseSchedstat(text)
+			}
+		}
+	}
+	return u, nil
+}
+
+// memory adds the memory.
+func (i *instance) memory() (usage, error) {
+	u, err := i.usage()
+	if err != nil {
+		return u, err
+	}
+	others, _, err := i.processes()
+	if err != nil {
+		return u, err
+	}
+	for _, pid := range others {
+		p := strconv.Itoa(pid)
+		u.pss += sumFields(i.proc(p, "smaps_rollup"), "Pss") << 10
+		u.private += sumFields(i.proc(p, "smaps_rollup"), "Private_Dirty") << 10
+		u.tables += sumFields(i.proc(p, "status"), "VmPTE") << 10
+	}
+	if u.pss == 0 {
+		return u, errors.New("cannot read the memory of the supervisor")
+	}
+	return u, nil
+}
+
+// sumFields adds up lines like "Name:  12 kB" of a file in /proc. What has ended has none.
+func sumFields(path string, names ...string) int64 {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	return parseFields(text, names...)
+}
+
+func parseFields(text []byte, names ...string) int64 {
+	var sum int64
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name, value, ok := strings.Cut(lines.Text(), ":")
+		if !ok {
+			continue
+		}
+		for _, want := range names {
+			if fields := strings.Fields(value); name == want && len(fields) > 0 {
+				if n, err := strconv.ParseInt(fields[0], 10, 64); err == nil {
+					sum += n
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// parseSchedstat takes the time on a processor from /proc/PID/schedstat, in nanoseconds there.
+func parseSchedstat(text []byte) time.Duration {
+	fields := strings.Fields(string(text))
+	if len(fields) == 0 {
+		return 0
+	}
+	n, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n)
+}
+
+// cpuTime is what a process has used so far, of all its threads, those that ended included, and without its children. It
+// is the process's own clock (clock_getcpuclockid(3)), precise to the nanosecond.
+func cpuTime(pid int) (time.Duration, error) {
+	const sched = 2
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|sched), &t); err != nil {
+		return 0, fmt.Errorf("cannot read the CPU time of process %d: %w", pid, err)
+	}
+	return time.Duration(t.Nano()), nil
+}
