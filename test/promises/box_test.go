@@ -1,0 +1,509 @@
+package promises_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// patience is how long a wait takes at most, on a machine that has other things to do.
+const patience = 40 * time.Second
+
+// box is a container: a volume, and the init that works on it, one after the other.
+type box struct {
+	t    testing.TB
+	dir  string // of everything
+	home string // the volume
+
+	setup
+	client *client.Client
+	cmd    *exec.Cmd
+	ended  chan struct{} // closed when the namespace is gone and its output is written
+}
+
+// setup is how a box differs from the usual one.
+type setup struct {
+	config  string // more of hinit.yaml; its keys must not be those of baseConfig
+	uid     int    // of the agent's user; 0 is agentID
+	agent   string // instead of the keys about the gateways
+	faults  bool   // the binary with faults
+	env     []string
+	order   // Program and Argv are filled in
+	cmdline []string
+}
+
+// baseConfig makes every gateway a shell script of its profile.
+const baseConfig = `agent:
+  user: "%d:%[1]d"
+  binary: %s
+%s
+`
+
+const scripted = `  gateway: [/bin/sh, "{profile_home}/run"]
+  gateway_default: [/bin/sh, "{profile_home}/run"]
+  ready: up
+  profile_create: []
+  profile_delete: []
+  profile_rename: []`
+
+// sleeper is a gateway that does nothing, obediently.
+const sleeper = "exec sleep 1000000\n"
+
+func newBox(t testing.TB, s setup) *box {
+	t.Helper()
+	dir, err := os.MkdirTemp(built.root, "b") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{t: t, dir: dir, home: filepath.Join(dir, "home"), setup: s}
+	if b.agent == "" {
+		b.agent = scripted
+	}
+	if b.uid == 0 {
+		b.uid = agentID
+	}
+	if b.cmdline == nil {
+		b.cmdline = []string{"sleep", "1000000"}
+	}
+	b.check(os.Chmod(dir, 0o755), os.MkdirAll(filepath.Join(b.home, "profiles"), 0o755), os.Mkdir(b.path("run"), 0o755), chownTree(b.home, b.uid),
+		os.WriteFile(b.path("hinit.yaml"), fmt.Appendf(nil, baseConfig+s.config, b.uid, built.agent, b.agent), 0o644))
+	b.client = client.New(b.path("run/control.sock"))
+	t.Cleanup(func() {
+		b.kill()
+		if t.Failed() {
+			t.Logf("%s", b.lastWords())
+		}
+		_ = os.RemoveAll(dir)
+	})
+	return b
+}
+
+func (b *box) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *box) check(errs ...error) {
+	b.t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// profileDir is the home of a profile. Where the volume is mounted in the box only, it is reached through its PID 1.
+func (b *box) profileDir(name string) string { return filepath.Join(b.volume(), "profiles", name) }
+
+func (b *box) volume() string {
+	if b.Tmpfs != nil && b.cmd != nil {
+		return fmt.Sprintf("/proc/%d/root%s", b.cmd.Process.Pid, b.home)
+	}
+	return b.home
+}
+
+// logged returns the lines that a service has in its log files, oldest first, without their time stamps.
+func (b *box) logged(profile string) ([]string, error) {
+	dir := filepath.Join(b.volume(), "logs", "gateways", profile)
+	files, err := filepath.Glob(filepath.Join(dir, "current-*"))
+	slices.Sort(files)
+	var lines []string
+	for _, file := range append(files, filepath.Join(dir, "current")) {
+		text, readErr := os.ReadFile(file)
+		err = errors.Join(err, readErr)
+		for line := range strings.Lines(string(text)) {
+			lines = append(lines, strings.TrimSuffix(line[min(31, len(line)):], "\n"))
+		}
+	}
+	return lines, err
+}
+
+// profile puts a profile on the volume whose gateway is a script.
+func (b *box) profile(name, script string) {
+	b.t.Helper()
+	b.check(b.make(name, script))
+}
+
+// make is profile for goroutines that are not the test's.
+func (b *box) make(name, script string) error {
+	dir := b.profileDir(name)
+	soul := filepath.Join(dir, "SOUL.md") // last: with it, it is a profile, and hinit may be writing there
+	return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o644), chownTree(dir, b.uid),
+		os.WriteFile(soul, []byte("# "+name+"\n"), 0o644), os.Lchown(soul, b.uid, b.uid))
+}
+
+// profiles puts many on the volume and returns their names.
+func (b *box) profiles(n int, script string) []string {
+	b.t.Helper()
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("p%03d", i))
+		b.profile(names[i], script)
+	}
+	return names
+}
+
+// boot starts an init on the volume and waits until it has booted.
+func (b *box) boot() {
+	b.t.Helper()
+	b.start()
+	b.check(poll(patience, b.booted))
+}
+
+// booted complains while the boot is not done.
+func (b *box) booted() error {
+	if !b.running() {
+		return errHopeless
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return b.client.Rescan(ctx)
+}
+
+// start starts an init on the volume.
+func (b *box) start() {
+	b.t.Helper()
+	o := b.order
+	o.Owner, o.Program, o.Argv = b.uid, built.shipped, append([]string{"hinit", "init", "--"}, b.cmdline...)
+	if b.faults {
+		o.Program = built.faulty
+	}
+	text, err := json.Marshal(o)
+	b.check(err)
+	_ = os.Remove(b.client.Socket()) // a container has a new /run
+	self, err := os.Executable()
+	b.check(err)
+	cmd := &exec.Cmd{Path: self, Args: []string{self}, Dir: "/", Env: []string{
+		stageVar + "=" + string(text), "PATH=" + os.Getenv("PATH"), "HERMES_HOME=" + b.home,
+		"HINIT_CONFIG=" + b.path("hinit.yaml"), "HINIT_RUNTIME_DIR=" + b.path("run"), "HINIT_FAULTS=" + b.path("faults"),
+	}}
+	cmd.Env = append(cmd.Env, b.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	var streams sync.WaitGroup
+	var ours []*os.File
+	for name, stream := range map[string]*io.Writer{"out": &cmd.Stdout, "err": &cmd.Stderr} {
+		file, err := os.OpenFile(b.path(name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+		b.check(err)
+		r, w, err := os.Pipe()
+		b.check(err)
+		*stream, ours = w, append(ours, w)
+		streams.Go(func() {
+			_, _ = io.Copy(file, r) // until every writer is gone
+			_ = errors.Join(file.Close(), r.Close())
+		})
+	}
+	started := make(chan error, 1)
+	ended := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // the namespace is bound to this thread
+		defer runtime.UnlockOSThread()
+		defer close(ended)
+		err := cmd.Start()
+		for _, f := range ours {
+			_ = f.Close() // the stage has them
+		}
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // the exit code tells
+		}
+		streams.Wait()
+	}()
+	b.check(<-started)
+	b.cmd, b.ended = cmd, ended
+}
+
+func (b *box) running() bool {
+	if b.cmd == nil {
+		return false
+	}
+	select {
+	case <-b.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends everything at once, as "docker kill" does.
+func (b *box) kill() {
+	if b.running() {
+		_ = b.cmd.Process.Kill()
+		<-b.ended
+	}
+}
+
+// wait returns the exit code of the init.
+func (b *box) wait(d time.Duration) int {
+	b.t.Helper()
+	select {
+	case <-b.ended:
+	case <-time.After(d):
+		b.t.Fatalf("the init has not ended within %v", d)
+	}
+	if s := b.cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return b.cmd.ProcessState.ExitCode()
+}
+
+// stop ends the container as "docker stop" does.
+func (b *box) stop() (code int, took time.Duration) {
+	b.t.Helper()
+	begin := time.Now()
+	b.check(b.cmd.Process.Signal(unix.SIGTERM))
+	return b.wait(patience), time.Since(begin)
+}
+
+// fail puts rules in force, and takes the old ones out of force. Without any everything works.
+func (b *box) fail(rules ...string) {
+	b.t.Helper()
+	next := b.path("faults.new")
+	b.check(os.WriteFile(next, []byte(strings.Join(rules, "\n")+"\n"), 0o644), os.Rename(next, b.path("faults")))
+}
+
+// service asks for the state of one.
+func (b *box) service(name string) (client.Service, error) {
+	if !b.running() {
+		return client.Service{}, errHopeless
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return b.client.Service(ctx, name)
+}
+
+// status asks for everything.
+func (b *box) status() client.Status {
+	b.t.Helper()
+	if !b.running() {
+		b.t.Fatal(errHopeless)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := b.client.Status(ctx)
+	b.check(err)
+	return s
+}
+
+// is complains unless a service is in a state.
+func (b *box) is(name, state string) func() error {
+	return func() error {
+		s, err := b.service(name)
+		if err == nil && s.State != state {
+			err = fmt.Errorf("%s is %s (%s), not %s", name, s.State, s.Reason, state)
+		}
+		return err
+	}
+}
+
+// do gives a command and waits for its effect.
+func (b *box) do(verb, name string) error { return b.command(verb, name, client.Wait{Wait: true}) }
+
+// up starts services and waits until they are up.
+func (b *box) up(names ...string) {
+	b.t.Helper()
+	for _, name := range names {
+		b.check(b.tell("start", name))
+	}
+	for _, name := range names {
+		b.check(poll(patience, b.is(name, client.StateUp)))
+	}
+}
+
+// tell gives a command and does not wait for its effect.
+func (b *box) tell(verb, name string) error { return b.command(verb, name, client.Wait{}) }
+
+func (b *box) command(verb, name string, w client.Wait) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var err error
+	switch verb {
+	case "start":
+		_, err = b.client.Start(ctx, name, w)
+	case "stop":
+		_, err = b.client.Stop(ctx, name, w)
+	case "restart":
+		_, err = b.client.Restart(ctx, name, w)
+	}
+	return err
+}
+
+// enter runs a program inside the container.
+func (b *box) enter(argv ...string) ([]byte, error) {
+	cmd := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
+	return cmd.CombinedOutput()
+}
+
+// lastWords is what a failed test shows.
+func (b *box) lastWords() string {
+	var out strings.Builder
+	for _, name := range []string{"out", "err"} {
+		text, _ := os.ReadFile(b.path(name))
+		const most = 6000
+		fmt.Fprintf(&out, "--- %s ---\n%s\n", name, text[max(0, len(text)-most):])
+	}
+	return out.String()
+}
+
+// process is one line of the process table, as this process sees it.
+type process struct {
+	pid, ppid, inner int
+	uid              int
+	state            byte
+	name             string
+}
+
+// processes lists everything in the namespace but the init, dead or alive.
+func (b *box) processes() []process {
+	if !b.running() {
+		return nil
+	}
+	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", b.cmd.Process.Pid))
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir("/proc") // without it there is nothing to see
+	var list []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == b.cmd.Process.Pid {
+			continue
+		}
+		if mine, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err != nil || mine != space {
+			continue
+		}
+		if p, ok := look(pid); ok {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// look reads one process.
+func look(pid int) (process, bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	p := process{pid: pid}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		f := strings.Fields(value)
+		if len(f) == 0 {
+			continue
+		}
+		switch key {
+		case "Name":
+			p.name = f[0]
+		case "State":
+			p.state = f[0][0]
+		case "PPid":
+			p.ppid, _ = strconv.Atoi(f[0])
+		case "Uid":
+			p.uid, _ = strconv.Atoi(f[0])
+		case "NSpid":
+			p.inner, _ = strconv.Atoi(f[len(f)-1])
+		}
+	}
+	return p, err == nil && p.inner != 0
+}
+
+// alive lists the living processes of the namespace but the init and its CMD, by what environ says of the run.
+func (b *box) alive() []process {
+	return slices.DeleteFunc(b.processes(), func(p process) bool { return p.state == 'Z' || p.state == 'X' })
+}
+
+// of lists the living processes that a service has started, by the tag that they inherit.
+func (b *box) of(service string) []process {
+	return slices.DeleteFunc(b.alive(), func(p process) bool {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
+		return err != nil || !bytes.Contains(env, []byte("HINIT_RUN="+service+":"))
+	})
+}
+
+// zombies counts the processes that nobody has buried.
+func (b *box) zombies() int {
+	n := 0
+	for _, p := range b.processes() {
+		if p.state == 'Z' && p.ppid == b.cmd.Process.Pid { // else it is a process of the box that has not buried it yet
+			n++
+		}
+	}
+	return n
+}
+
+// buried complains while there is a zombie.
+func (b *box) buried() error {
+	if n := b.zombies(); n > 0 {
+		return fmt.Errorf("%d zombies are left", n)
+	}
+	return nil
+}
+
+// usage is what PID 1 has taken.
+type usage struct {
+	rss     int // KiB
+	private int // KiB that are this process's alone, without the pages of its program
+	files   int
+	threads int
+	cpu     time.Duration
+}
+
+func (b *box) usage() usage {
+	b.t.Helper()
+	pid := b.cmd.Process.Pid
+	var u usage
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	b.check(err)
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		switch f[0] {
+		case "VmRSS:":
+			u.rss, _ = strconv.Atoi(f[1])
+		case "Threads:":
+			u.threads, _ = strconv.Atoi(f[1])
+		}
+	}
+	text, err = os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	b.check(err)
+	for line := range strings.Lines(string(text)) {
+		// Pages of the program are private as well while no other box runs it, and dirty until the disk has what was just built.
+		if value, ok := strings.CutPrefix(line, "Anonymous:"); ok {
+			u.private, _ = strconv.Atoi(strings.Fields(value)[0])
+		}
+	}
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	b.check(err)
+	u.files = len(fds)
+	text, err = os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	b.check(err)
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	u.cpu = time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
+	return u
+}
+
+// desired is what the disk says that is wanted of a profile, "" when it says nothing.
+func (b *box) desired(profile string) string {
+	text, err := os.ReadFile(filepath.Join(b.profileDir(profile), "gateway_state.json"))
+	if err != nil {
+		return ""
+	}
+	var s struct {
+		Desired string `json:"desired_state"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return "unreadable: " + err.Error()
+	}
+	return s.Desired
+}

@@ -1,0 +1,280 @@
+package promises_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// chaos is a box, and what should be true of it.
+type chaos struct {
+	*box
+
+	random *rand.Rand
+	want   map[string]string // profile → intent, "" for none yet
+	faulty bool              // commands may fail, and what they asked for holds all the same
+	slots  *slots            // nil where hinit does not answer as s6
+	doubt  bool              // a command was answered with: it holds, but a restart of the container may undo it
+	conns  func()
+	made   int
+}
+
+// TestChaos does at random what can be done to a container, and compares it with a model again and again: what status says, which
+// processes there are, and what is on the disk. The seed is printed; -seed repeats it.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	t.Logf("repeat it with -args -seed %d", *seed)
+	c := &chaos{
+		box: newBox(t, setup{faults: true, config: quick}), random: rand.New(rand.NewPCG(*seed, 0)), want: map[string]string{}, conns: func() {},
+	}
+	c.reign()
+}
+
+// TestChaosInSlots is the same with a hinit that answers as s6: the tools of s6 start and stop gateways too, and register and
+// unregister services from elsewhere.
+func TestChaosInSlots(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	t.Logf("repeat it with -args -seed %d", *seed)
+	c := &chaos{
+		box: newBox(t, setup{faults: true, config: quick, order: order{Run: true}}), random: rand.New(rand.NewPCG(*seed, 6)), want: map[string]string{}, conns: func() {},
+	}
+	c.slots = newSlots(c)
+	c.reign()
+}
+
+// reign lets chaos reign for a time.
+func (c *chaos) reign() {
+	t := c.t
+	for range 6 {
+		c.create()
+	}
+	c.boot()
+	end := time.Now().Add(time.Duration(scale(10, 60)) * time.Second)
+	if *span > 0 {
+		end = time.Now().Add(*span)
+	}
+	rounds := 0
+	for ; time.Now().Before(end); rounds++ {
+		for range 3 + c.random.IntN(15) {
+			c.act()
+		}
+		c.settle()
+	}
+	names := c.names()
+	for _, name := range names {
+		c.check(c.tell("stop", name))
+		c.want[name] = "stopped"
+	}
+	c.settle()
+	for _, name := range names {
+		if err := poll(patience, func() error { // the last lines may be being written
+			lines, err := c.logged(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it never wrote anything
+			}
+			if err == nil {
+				err = counted(lines)
+			}
+			return err
+		}); err != nil {
+			t.Errorf("the log of %s: %v; seed %d", name, err, *seed)
+		}
+	}
+	sheet.add("chaos rounds", rounds)
+	t.Logf("%d rounds", rounds)
+}
+
+func (c *chaos) names() []string {
+	var names []string
+	for name := range c.want {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (c *chaos) create() {
+	name := fmt.Sprintf("c%d", c.made)
+	c.made++
+	script := counter
+	if c.random.IntN(3) == 0 {
+		script = "exec 2>/dev/null\ntrap '' TERM\nn=0\n(setsid sleep 1000000 &)\nwhile :; do n=$((n + 1)); echo \"line $n\"; sleep 0.01; done\n"
+	}
+	c.profile(name, script)
+	c.want[name] = ""
+}
+
+// act does one thing.
+func (c *chaos) act() {
+	c.t.Helper()
+	names := c.names()
+	name := names[c.random.IntN(len(names))]
+	if c.slots != nil && c.random.IntN(3) == 0 {
+		if !c.faulty && !c.doubt { // what the tools are told is not what they are asked for then
+			c.slots.act(name)
+		}
+		return
+	}
+	switch n := c.random.IntN(100); {
+	case n < 40:
+		verb := []string{"start", "stop", "restart"}[c.random.IntN(3)]
+		if err := c.tell(verb, name); err != nil {
+			if !c.faulty {
+				c.t.Fatalf("%v; seed %d", err, *seed)
+			}
+			c.doubt = true
+		}
+		c.want[name] = map[bool]string{true: "stopped", false: "running"}[verb == "stop"]
+		sheet.add("chaos commands", 1)
+	case n < 60:
+		for _, p := range c.of("gateway-" + name) {
+			if c.random.IntN(2) == 0 {
+				_ = unix.Kill(p.pid, []unix.Signal{unix.SIGKILL, unix.SIGSEGV, unix.SIGSTOP, unix.SIGTERM}[c.random.IntN(4)])
+				sheet.add("kills", 1)
+			}
+		}
+	case n < 66:
+		if len(names) < 12 {
+			c.create()
+		}
+	case n < 70:
+		if len(names) > 3 {
+			c.check(poll(patience, func() error { return os.RemoveAll(c.profileDir(name)) })) // hinit may be writing there
+			delete(c.want, name)
+		}
+	case n < 78:
+		c.faulty = true
+		c.fail(
+			[]string{"write * ENOSPC", "write /current EIO", "sync * EIO", "open * EROFS", "rename * ESTALE", "sync * delay=300ms"}[c.random.IntN(6)],
+			[]string{"fork * EAGAIN times=3", "pipe * EMFILE times=2", "fork * ENOMEM times=5", "watch * ENOSPC"}[c.random.IntN(4)],
+		)
+		sheet.add("faults", 1)
+	case n < 84:
+		c.fail()
+		c.faulty = false
+	case n < 88:
+		c.conns()
+		conns := c.connect(c.random.IntN(100))
+		if conn := c.say(strings.Repeat("\x00garbage", c.random.IntN(1000))); conn != nil {
+			conns = append(conns, conn)
+		}
+		c.conns = func() { hangUp(conns) }
+	case n < 90 && !c.faulty:
+		c.check(c.cmd.Process.Signal(unix.SIGSTOP))
+		<-time.After(time.Duration(c.random.IntN(200)) * time.Millisecond)
+		c.check(c.cmd.Process.Signal(unix.SIGCONT))
+	case n < 93 && !c.faulty && !c.doubt:
+		c.kill()
+		c.again()
+		sheet.add("kills", 1)
+	case n < 95 && !c.faulty && !c.doubt:
+		if code, _ := c.stop(); code != 143 {
+			c.t.Fatalf("the container ended with code %d; seed %d", code, *seed)
+		}
+		c.again()
+	default:
+		<-time.After(time.Duration(c.random.IntN(100)) * time.Millisecond)
+	}
+}
+
+// again boots once more. A scan directory is made anew then.
+func (c *chaos) again() {
+	c.t.Helper()
+	c.boot()
+	if c.slots != nil {
+		clear(c.slots.want)
+	}
+}
+
+// settle lets the bad time end, and compares.
+func (c *chaos) settle() {
+	c.t.Helper()
+	c.fail()
+	c.faulty = false
+	c.conns()
+	c.conns = func() {}
+	if err := poll(patience, func() error {
+		if c.slots != nil {
+			c.slots.hasten() // each time: what has just failed may not be seen yet
+		}
+		return c.compare()
+	}); err != nil {
+		c.t.Fatalf("%v; seed %d", err, *seed)
+	}
+	c.doubt = false
+}
+
+// compare complains about the first difference between the model and reality.
+func (c *chaos) compare() error {
+	if err := c.booted(); err != nil {
+		return err
+	}
+	services := map[string]client.Service{}
+	foreign := map[string]client.Service{}
+	for _, s := range c.status().Services {
+		if s.Profile == "" {
+			foreign[s.Name] = s
+		}
+		services[s.Profile] = s
+	}
+	if c.slots != nil {
+		if err := c.slots.compare(foreign); err != nil {
+			return err
+		}
+	}
+	for name, want := range c.want {
+		s, known := services[name]
+		delete(services, name)
+		state, wanted := client.StateDown, client.WantDown
+		if want == "running" {
+			state, wanted = client.StateUp, client.WantUp
+		}
+		processes := c.of("gateway-" + name)
+		// One that is stopped by a signal is up, as far as its parent can know.
+		switch {
+		case !known:
+			return fmt.Errorf("%s is not known", name)
+		case s.Want != wanted || s.State != state:
+			return fmt.Errorf("%s is %s, wanted %s (%s), and should be %s", name, s.State, s.Want, s.Reason, state)
+		case c.desired(name) != want:
+			return fmt.Errorf("the disk says that %q is wanted of %s, and should say %q", c.desired(name), name, want)
+		case (len(processes) > 0) != (want == "running"):
+			return fmt.Errorf("%s is %s and has the processes %+v", name, s.State, processes)
+		}
+	}
+	delete(services, "default")
+	delete(services, "")
+	for name, s := range services {
+		return fmt.Errorf("%s is %s, and should be gone", name, s.State)
+	}
+	return c.buried()
+}
+
+// counted complains unless the lines are those of lives that each count from 1 without a gap.
+func counted(lines []string) error {
+	last := 0
+	for i, line := range lines {
+		var n int
+		if _, err := fmt.Sscanf(line, "line %d", &n); err != nil || line != fmt.Sprintf("line %d", n) {
+			return fmt.Errorf("line %d is %q", i+1, line)
+		}
+		if n != last+1 && n != 1 {
+			return fmt.Errorf("line %d: after %d comes %d", i+1, last, n)
+		}
+		last = n
+	}
+	sheet.add("lines", len(lines))
+	return nil
+}

@@ -1,0 +1,53 @@
+package promises_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// connect opens connections that say nothing. Those that hinit does not take in wait in the kernel's queue, or are refused.
+func (b *box) connect(n int) []net.Conn {
+	b.t.Helper()
+	var conns []net.Conn
+	for range n {
+		c, err := net.DialTimeout("unix", b.client.Socket(), time.Second)
+		if err == nil {
+			conns = append(conns, c)
+		}
+	}
+	return conns
+}
+
+func hangUp(conns []net.Conn) {
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
+// say opens a connection, says something and does not read what comes back.
+func (b *box) say(what string) net.Conn {
+	c, err := net.DialTimeout("unix", b.client.Socket(), time.Second)
+	if err != nil {
+		return nil
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = io.WriteString(c, what) // hinit may have had enough before the end
+	return c
+}
+
+// hammer asks for the status many times at once.
+func (b *box) hammer(n int) {
+	b.t.Helper()
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			_, _ = b.client.Status(ctx) // the next test of anything tells whether PID 1 is alive
+		})
+	}
+	all.Wait()
+}

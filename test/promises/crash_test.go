@@ -1,0 +1,348 @@
+package promises_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// traceFile makes an empty file for a trace. Hinit writes it as the agent's user.
+func (b *box) traceFile() string {
+	b.t.Helper()
+	file := b.path("trace")
+	b.check(os.WriteFile(file, nil, 0o666), os.Chmod(file, 0o666))
+	return file
+}
+
+// traced runs something and returns the calls that hinit made on the volume meanwhile, in their order.
+func (b *box) traced(what func()) []string {
+	b.t.Helper()
+	file := b.traceFile()
+	b.fail("* * trace=" + file)
+	what()
+	b.fail()
+	text, err := os.ReadFile(file)
+	b.check(err)
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+}
+
+// restored complains unless what runs after a boot is what the disk says that is wanted, and that is one of the given.
+func (b *box) restored(profile string, allowed ...string) error {
+	wanted := b.desired(profile)
+	if !slices.Contains(allowed, wanted) {
+		return fmt.Errorf("%s is wanted %q on the disk; what was asked for allows %q only", profile, wanted, allowed)
+	}
+	s, err := b.service(profile)
+	state, want := client.StateDown, client.WantDown
+	if wanted == "running" {
+		state, want = client.StateUp, client.WantUp
+	}
+	if err == nil && (s.State != state || s.Want != want) {
+		err = fmt.Errorf("%s is %s, wanted %s, but the disk says %s", profile, s.State, s.Want, wanted)
+	}
+	return err
+}
+
+// TestCrashAfterEveryStepOfACommand ends the container right after each single call that a command makes on the volume, all of
+// which come before the answer. The next boot restores what was asked for before, or what is being asked for, and from the
+// moment at which its record has a name always the latter.
+func TestCrashAfterEveryStepOfACommand(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	for _, c := range []struct{ verb, from, to string }{
+		{"stop", "running", "stopped"},
+		{"start", "stopped", "running"},
+		{"restart", "running", "running"},
+		{"restart", "stopped", "running"},
+	} {
+		t.Run(c.verb+" of a "+c.from+" one", func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, setup{faults: true})
+			b.profile("a", sleeper)
+			b.profile("bystander", sleeper)
+			b.boot()
+			b.check(b.tell("start", "bystander"))
+			// Opposite intents first, so that the file and everything else is there already.
+			prepare := func() {
+				t.Helper()
+				verb := map[string]string{"running": "start", "stopped": "stop"}[c.from]
+				b.check(b.tell(verb, "a"), poll(patience, func() error { return b.restored("a", c.from) }))
+			}
+			prepare()
+			calls := b.traced(func() { b.check(b.tell(c.verb, "a")) })
+			durable(t, calls)
+			intent := c.from
+			for k, call := range calls {
+				prepare()
+				b.fail(fmt.Sprintf("* * crash skip=%d", k))
+				if b.tell(c.verb, "a") == nil {
+					t.Fatalf("answered before call %d (%s), the last but %d", k, call, len(calls)-k-1)
+				}
+				b.wait(patience)
+				b.fail()
+				b.boot()
+				// Nobody was answered, so either would do. But it is never anything else, and never the old one again.
+				if strings.HasPrefix(call, "rename ..hinit-intent.json") {
+					intent = c.to
+				}
+				within(t, patience, func() error {
+					err := b.restored("a", intent)
+					if err == nil {
+						err = b.restored("bystander", "running")
+					}
+					if err != nil {
+						err = fmt.Errorf("after call %d (%s): %w", k, call, err)
+					}
+					return err
+				})
+				sheet.add("crashes", 1)
+			}
+			b.kill()
+			b.boot()
+			tidy(t, b.profileDir("a"))
+		})
+	}
+}
+
+// durable fails the test unless a record of intent is on the disk before its name is, and its name before the answer.
+func durable(t *testing.T, calls []string) {
+	t.Helper()
+	var steps []string
+	for _, c := range calls {
+		if verb, name, _ := strings.Cut(c, " "); strings.Contains(name, "gateway_state.json") {
+			steps = append(steps, verb)
+		}
+	}
+	if got := strings.Join(steps, " "); got != "open chmod write sync rename sync" {
+		t.Fatalf("intent is recorded by %q; want the file synced before it is renamed, and the directory after that", got)
+	}
+}
+
+// tidy fails the test when crashes have left a heap of temporary files.
+func tidy(t *testing.T, dir string) {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(dir, ".*.tmp"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("after the boot these are left: %q, %v", left, err)
+	}
+}
+
+// TestCrashAfterEveryStepOfABoot ends the container right after each single call that a boot makes on the volume: on one that
+// is new but for what is wanted, and on one that has seen many boots.
+func TestCrashAfterEveryStepOfABoot(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	wanted := map[string]string{"on": "running", "off": "stopped"}
+	fresh := func() *box {
+		b := newBox(t, setup{faults: true})
+		for name, want := range wanted {
+			b.profile(name, sleeper)
+			file := filepath.Join(b.profileDir(name), "gateway_state.json")
+			b.check(os.WriteFile(file, fmt.Appendf(nil, `{"desired_state":%q}`, want), 0o644), chownTree(b.home, b.uid))
+		}
+		return b
+	}
+	used := fresh()
+	first := used.traced(used.boot)
+	used.kill()
+	for k, call := range first {
+		b := fresh()
+		b.crashBoot(k, call, wanted)
+	}
+	for k, call := range used.traced(used.boot) {
+		used.kill()
+		used.crashBoot(k, call, wanted)
+	}
+}
+
+// crashBoot ends a boot after call k, and boots again.
+func (b *box) crashBoot(k int, call string, wanted map[string]string) {
+	b.t.Helper()
+	b.fail(fmt.Sprintf("* * crash skip=%d", k))
+	b.start()
+	b.wait(patience)
+	b.fail()
+	b.boot()
+	b.check(poll(patience, func() error {
+		for profile, want := range wanted {
+			if err := b.restored(profile, want); err != nil {
+				return fmt.Errorf("after call %d of a boot (%s): %w", k, call, err)
+			}
+		}
+		return nil
+	}))
+	b.kill()
+	sheet.add("crashes", 1)
+}
+
+// TestCrashAfterEveryStepOfAProfileCommand ends hinit profile create, delete and rename right after each single call that they
+// make on the volume, and then the container. After the next boot there is no half profile: each is whole or not there,
+// nothing else is left, what the others are wanted to be has not changed, and the command can be given again.
+func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	whole := []string{".env", "SOUL.md", "cron", "home", "logs", "memories", "plans", "sessions", "skills", "skins", "workspace"}
+	for _, c := range []struct {
+		argv          []string
+		before, after string // the profile that there is
+	}{
+		{[]string{"create", "a"}, "", "a"},
+		{[]string{"delete", "a", "--yes"}, "a", ""},
+		{[]string{"rename", "a", "b"}, "a", "b"},
+	} {
+		t.Run(c.argv[0], func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, setup{faults: true})
+			b.profile("on", sleeper)
+			b.profile("off", sleeper)
+			b.boot()
+			b.check(b.tell("start", "on"), b.tell("stop", "off"))
+			prepare := func() {
+				t.Helper()
+				for _, name := range []string{"a", "b"} {
+					b.check(poll(patience, func() error { return os.RemoveAll(b.profileDir(name)) })) // hinit may be writing there
+				}
+				active := filepath.Join(b.home, "active_profile")
+				b.check(b.booted(), os.WriteFile(active, []byte("a\n"), 0o644), os.Chown(active, b.uid, b.uid))
+				if c.before != "" {
+					_, err := b.manage("", "create", c.before)
+					b.check(err)
+				}
+			}
+			prepare()
+			trace := b.traceFile()
+			_, err := b.manage("* * trace="+trace, c.argv...)
+			b.check(err)
+			text, err := os.ReadFile(trace)
+			b.check(err)
+			calls := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+			for k, call := range calls {
+				prepare()
+				if code, err := b.manage(fmt.Sprintf("* * crash skip=%d", k), c.argv...); code != 137 {
+					t.Fatalf("call %d (%s): code %d, %v", k, call, code, err)
+				}
+				b.kill()
+				b.boot()
+				fail := func(format string, args ...any) {
+					t.Helper()
+					t.Fatalf("after call %d of %d (%s): %s", k, len(calls), call, fmt.Sprintf(format, args...))
+				}
+				for name, want := range map[string]string{"on": "running", "off": "stopped"} {
+					if err := poll(patience, func() error { return b.restored(name, want) }); err != nil {
+						fail("%v", err)
+					}
+				}
+				// What is left is removed in the background.
+				var there []string
+				if err := poll(patience, func() (err error) {
+					there, err = b.entries("profiles")
+					there = slices.DeleteFunc(there, func(name string) bool { return name == "on" || name == "off" })
+					for _, name := range there {
+						if strings.HasPrefix(name, ".") {
+							err = fmt.Errorf("there are %q", there)
+						}
+					}
+					return err
+				}); err != nil {
+					fail("%v", err)
+				}
+				allowed := slices.DeleteFunc([]string{c.before, c.after}, func(name string) bool { return name == "" })
+				if len(there) > 1 || len(there) == 0 && len(allowed) == 2 || len(there) == 1 && !slices.Contains(allowed, there[0]) {
+					fail("there are %q, want one of %q, or none if that was allowed", there, allowed)
+				}
+				for _, name := range there {
+					got, err := b.entries("profiles/" + name)
+					for _, want := range whole {
+						if err != nil || !slices.Contains(got, want) {
+							fail("%s has %q, %v; want all of %q", name, got, err, whole)
+						}
+					}
+				}
+				if !slices.Equal(there, slices.DeleteFunc([]string{c.after}, func(name string) bool { return name == "" })) {
+					if code, err := b.manage("", c.argv...); code != 0 {
+						fail("the same command again has ended with code %d: %v", code, err)
+					}
+				}
+				sheet.add("crashes", 1)
+			}
+			b.kill()
+			b.boot()
+			tidy(t, b.home)
+		})
+	}
+}
+
+// manage runs "hinit profile" in the container, under rules of its own, and returns its exit code.
+func (b *box) manage(rule string, args ...string) (code int, err error) {
+	faults := b.path("faults-of-the-command")
+	if err := os.WriteFile(faults, []byte(rule+"\n"), 0o644); err != nil {
+		return -1, err
+	}
+	program := built.faulty
+	argv := append([]string{
+		"env", "HERMES_HOME=" + b.home, "HINIT_CONFIG=" + b.path("hinit.yaml"), "HINIT_RUNTIME_DIR=" + b.path("run"), "HINIT_FAULTS=" + faults,
+		program, "profile",
+	}, args...)
+	out, err := b.enter(argv...)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return exit.ExitCode(), fmt.Errorf("%w: %s", err, out)
+	}
+	return 0, err
+}
+
+// entries names what is in a directory of the volume.
+func (b *box) entries(dir string) ([]string, error) {
+	list, err := os.ReadDir(filepath.Join(b.home, dir))
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// TestKilledAtAnyInstantAfterTheAnswer kills the container some time after commands were answered, while gateways that write
+// the same file are starting and ending. The next boot restores what was asked for last.
+func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	b := newBox(t, setup{agent: "  ready: state-file"})
+	random := rand.New(rand.NewPCG(*seed, 4))
+	names := []string{"a", "b", "c", "d"}
+	asked := map[string]string{}
+	for _, name := range names {
+		b.profile(name, "")
+		asked[name] = ""
+	}
+	b.boot()
+	for range scale(25, 400) {
+		for _, name := range names {
+			for range random.IntN(3) {
+				verb := []string{"start", "stop", "restart"}[random.IntN(3)]
+				b.check(b.tell(verb, name))
+				asked[name] = map[bool]string{true: "stopped", false: "running"}[verb == "stop"]
+			}
+		}
+		<-time.After(time.Duration(random.IntN(300)) * time.Millisecond)
+		b.kill()
+		b.boot()
+		for _, name := range names {
+			s, err := b.service(name)
+			b.check(err)
+			want := map[bool]string{true: "up", false: "down"}[asked[name] == "running"]
+			if s.Want != want {
+				state, _ := os.ReadFile(filepath.Join(b.profileDir(name), "gateway_state.json"))
+				t.Fatalf("%s was last asked to be %q, and after the boot is wanted %s; seed %d; the file:\n%s", name, asked[name], s.Want, *seed, state)
+			}
+		}
+		sheet.add("kills", 1)
+	}
+}

@@ -1,0 +1,391 @@
+package promises_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// quick makes restarts follow soon, so that a fault is met often.
+const quick = "restart: {initial: 50ms, max: 200ms, crash_loop_count: 1000}\nstop: {grace: 1s}\n"
+
+// counter is a gateway that counts aloud, and goes on where its last life ended.
+const counter = `exec 2>/dev/null # where a shell tells how its children have ended
+n=0
+trap 'exit 0' TERM
+while :; do n=$((n + 1)); echo "line $n"; sleep 0.01; done
+`
+
+// calm fails the test when PID 1 spins, or does not answer, while something is wrong for a second.
+func (b *box) calm() {
+	b.t.Helper()
+	b.idle(func() { b.status() })
+}
+
+// idle fails the test unless there is a second in which PID 1 is not busy, whatever is done meanwhile. What spins has none; but
+// where a processor is taken away from the whole machine, that counts as work of whoever had it.
+func (b *box) idle(meanwhile func()) {
+	b.t.Helper()
+	within(b.t, patience, func() error {
+		before, begin := b.usage(), time.Now()
+		for time.Since(begin) < time.Second {
+			meanwhile()
+			<-time.After(50 * time.Millisecond)
+		}
+		if used, span := b.usage().cpu-before.cpu, time.Since(begin); used > span/2 {
+			return fmt.Errorf("PID 1 was busy for %v of %v while nothing could be done", used, span)
+		}
+		return nil
+	})
+}
+
+// signal sends a signal to every process of a service that is up. Right after an exec a process has no tag yet to be known by.
+func (b *box) signal(service string, s unix.Signal) {
+	b.t.Helper()
+	within(b.t, patience, func() error {
+		all := b.of(service)
+		if len(all) == 0 {
+			return fmt.Errorf("%s has no process", service)
+		}
+		for _, p := range all {
+			_ = unix.Kill(p.pid, s) // it may have ended
+		}
+		return nil
+	})
+}
+
+// TestTheKernelRefuses makes each call that PID 1 lives from fail, with each error that it fails with in bad times. PID 1 goes
+// on, tells the truth, and does what was asked for when the bad time is over.
+func TestTheKernelRefuses(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	t.Run("starts", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, setup{faults: true, config: quick})
+		b.profile("a", sleeper)
+		b.profile("b", sleeper)
+		b.boot()
+		b.up("b")
+		for _, rule := range []string{"fork * EAGAIN", "fork * ENOMEM", "pipe * EMFILE", "pipe * ENFILE"} {
+			b.fail(rule)
+			if err := b.do("start", "a"); err == nil {
+				t.Fatalf("%s: the start is said to have worked", rule)
+			}
+			s, err := b.service("b")
+			b.check(err)
+			b.signal("gateway-b", unix.SIGKILL)
+			b.calm()
+			within(t, patience, b.is("a", client.StateBackoff))
+			within(t, patience, b.is("b", client.StateBackoff))
+			b.fail()
+			within(t, patience, b.is("a", client.StateUp))
+			within(t, patience, func() error {
+				now, err := b.service("b")
+				if err == nil && (now.State != client.StateUp || now.PID == s.PID) {
+					err = fmt.Errorf("b is %s as %d", now.State, now.PID)
+				}
+				return err
+			})
+			b.check(b.tell("stop", "a"))
+			sheet.add("faults", 1)
+		}
+	})
+	t.Run("records of intent", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, setup{faults: true, config: quick})
+		b.profile("a", sleeper)
+		b.boot()
+		b.up("a")
+		for i, call := range []string{"open", "write", "sync", "rename"} {
+			for j, errno := range []string{"ENOSPC", "EIO", "EROFS", "ESTALE"} {
+				if i != j && !*full {
+					continue
+				}
+				b.fail(call + " gateway_state " + errno)
+				err := b.do("stop", "a")
+				if err == nil || !strings.Contains(err.Error(), "cannot be recorded") {
+					t.Fatalf("%s %s: the answer to a stop that can't be recorded is %v", call, errno, err)
+				}
+				within(t, patience, b.is("a", client.StateDown))
+				if got := b.desired("a"); call != "sync" && got != "running" {
+					t.Fatalf("%s %s: the disk says %q", call, errno, got)
+				}
+				b.fail()
+				within(t, patience, func() error { return b.restored("a", "stopped") })
+				b.check(b.tell("start", "a"), poll(patience, func() error { return b.restored("a", "running") }))
+				sheet.add("faults", 1)
+			}
+		}
+		b.fail("write gateway_state short=1")
+		b.check(b.tell("stop", "a"), poll(patience, func() error { return b.restored("a", "stopped") }))
+	})
+	t.Run("logs", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, setup{faults: true, config: quick})
+		b.profile("a", counter)
+		b.boot()
+		b.up("a")
+		for _, rule := range []string{"write /current ENOSPC", "write /current EIO", "write /current EROFS", "write /current ESTALE", "write /current short=9"} {
+			b.fail(rule, "rename /current EIO", "open current EMFILE")
+			b.calm()
+			b.fail()
+			sheet.add("faults", 1)
+		}
+		b.check(b.do("stop", "a"))
+		within(t, patience, func() error { return b.wholeLog("a") })
+	})
+	t.Run("notifications", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, setup{faults: true, config: quick})
+		for _, rule := range []string{"watch * EMFILE", "watch /home ENOSPC", "watch profiles ENOSPC"}[:scale(1, 3)] {
+			b.fail(rule)
+			b.boot()
+			name := fmt.Sprintf("n%d", len(b.status().Services))
+			b.profile(name, sleeper)
+			within(t, patience, func() error { _, err := b.service(name); return err })
+			b.kill()
+			sheet.add("faults", 1)
+		}
+	})
+	t.Run("a slow disk", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, setup{faults: true, config: quick})
+		b.profile("a", sleeper)
+		b.profile("b", sleeper)
+		b.boot()
+		b.up("a", "b")
+		begun := b.traceFile()
+		b.fail("sync gateway_state delay=1h times=1 trace=" + begun)
+		answered := make(chan error, 1)
+		go func() { answered <- b.do("stop", "a") }()
+		within(t, patience, func() error { // else the other command could be the slow one
+			text, err := os.ReadFile(begun)
+			if len(text) == 0 {
+				return fmt.Errorf("the slow command does not wait for the disk yet, %w", err)
+			}
+			return nil
+		})
+		within(t, patience, func() error {
+			if s, err := b.service("b"); err != nil || s.State != client.StateUp {
+				return fmt.Errorf("b is %s, %w", s.State, err)
+			}
+			return b.do("stop", "b")
+		})
+		select {
+		case err := <-answered:
+			t.Errorf("the slow command was answered before the quick one: %v", err)
+		default:
+			b.fail()
+			b.check(<-answered)
+		}
+		sheet.add("faults", 1)
+	})
+}
+
+// wholeLog complains unless a counter's log is whole.
+func (b *box) wholeLog(profile string) error {
+	lines, err := b.logged(profile)
+	if err != nil {
+		return err
+	}
+	return whole(lines)
+}
+
+// whole complains unless the lines are a counter's, from the first one on without a gap. Lines of hinit may stand between.
+func whole(lines []string) error {
+	next := 1
+	for _, line := range lines {
+		if strings.HasPrefix(line, "[hinit] ") {
+			return fmt.Errorf("lines were lost: %s", line)
+		}
+		if line != fmt.Sprintf("line %d", next) {
+			return fmt.Errorf("after line %d comes %q", next-1, line)
+		}
+		next++
+	}
+	if next < 10 {
+		return fmt.Errorf("there are only %d lines", next-1)
+	}
+	sheet.add("lines", next-1)
+	return nil
+}
+
+// TestAFullDiskAndAReadOnlyOne do to the binary that is shipped what the faults do to the other.
+func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	b := newBox(t, setup{config: quick, order: order{}})
+	b.Tmpfs = map[string]string{b.home: "mode=755,size=2m"}
+	b.profile("a", counter)
+	b.profile("b", sleeper)
+	b.boot()
+	b.up("b")
+	const fill = `cat /dev/zero >"$0/filler"; n=0; while echo x >"$0/filler$n"; do n=$((n + 1)); done; true`
+	for _, bad := range []struct {
+		name       string
+		begin, end []string
+	}{
+		// Only without a file that is open for writing, so before anything is logged.
+		{"read-only", []string{"mount", "-o", "remount,ro", b.home}, []string{"mount", "-o", "remount,rw", b.home}},
+		{"full", []string{"sh", "-c", fill, b.home}, []string{"sh", "-c", `rm "$0"/filler*`, b.home}},
+	} {
+		name := bad.name
+		if name == "full" {
+			b.up("a")
+		}
+		within(t, patience, func() error { // it may be busy with what was asked for before
+			out, err := b.enter(bad.begin...)
+			if err != nil {
+				err = fmt.Errorf("%s: %w: %s", name, err, out)
+			}
+			return err
+		})
+		// A last page may be found even on a full disk. Either way the answer is true.
+		switch err := b.do("stop", "b"); {
+		case err == nil && b.desired("b") == "stopped":
+		case err != nil && strings.Contains(err.Error(), "cannot be recorded") && b.desired("b") == "running":
+		default:
+			t.Errorf("%s: the answer to a stop is %v, and the disk says %q", name, err, b.desired("b"))
+		}
+		within(t, patience, b.is("b", client.StateDown))
+		b.calm()
+		if name == "full" {
+			b.check(b.is("a", client.StateUp)())
+		}
+		if out, err := b.enter(bad.end...); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+		within(t, patience, func() error { return b.restored("b", "stopped") })
+		b.up("b")
+		sheet.add("faults", 1)
+	}
+	b.check(b.do("stop", "a"))
+	within(t, patience, func() error { return b.wholeLog("a") })
+}
+
+// TestNoMoreProcesses: the limits of the machine are reached by what the agent's user does, in three ways.
+func TestNoMoreProcesses(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	t.Run("of the user", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, setup{config: quick, uid: 10321, order: order{Limits: map[int]uint64{unix.RLIMIT_NPROC: 4}}})
+		names := b.profiles(8, sleeper)
+		b.boot()
+		for _, name := range names {
+			b.check(b.tell("start", name))
+		}
+		b.calm()
+		up, refused := 0, 0
+		for _, s := range b.status().Services {
+			switch {
+			case s.State == client.StateUp:
+				up++
+			case strings.Contains(s.Reason, "temporarily unavailable"):
+				refused++
+			}
+		}
+		if up == 0 || refused == 0 {
+			t.Fatalf("%d are up and %d were refused by the limit: %+v", up, refused, b.status().Services)
+		}
+		for _, name := range names[:6] {
+			b.check(b.tell("stop", name))
+		}
+		for _, name := range names[6:] {
+			within(t, patience, b.is(name, client.StateUp))
+		}
+		sheet.add("faults", 1)
+	})
+	t.Run("of the container", func(t *testing.T) {
+		t.Parallel()
+		group := pidsGroup(t)
+		b := newBox(t, setup{config: quick, order: order{Cgroup: group}})
+		names := b.profiles(20, sleeper)
+		b.profile("bomb", "while :; do sleep 1000000 & done\n")
+		b.boot()
+		b.up(names...)
+		b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("60"), 0))
+		b.check(b.tell("start", "bomb"))
+		b.calm()
+		for _, name := range names[:10] {
+			b.check(b.tell("restart", name))
+		}
+		b.hammer(100)
+		b.check(b.do("stop", "bomb"))
+		for _, name := range names {
+			within(t, patience, b.is(name, client.StateUp))
+		}
+		within(t, patience, b.buried)
+		sheet.add("faults", 1)
+	})
+	t.Run("open files", func(t *testing.T) {
+		t.Parallel()
+		b := newBox(t, setup{config: quick, order: order{Limits: map[int]uint64{unix.RLIMIT_NOFILE: 160}}})
+		names := b.profiles(5, sleeper)
+		b.boot()
+		b.up(names...)
+		clients := b.connect(200)
+		b.signal("gateway-p000", unix.SIGKILL)
+		b.idle(func() {}) // it could not answer
+		hangUp(clients)
+		for _, name := range names {
+			within(t, patience, b.is(name, client.StateUp))
+		}
+		sheet.add("faults", 1)
+	})
+}
+
+// pidsGroup makes a control group that counts processes, or skips the test.
+func pidsGroup(t *testing.T) string {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
+		dir := filepath.Join(root, fmt.Sprintf("hinit-promises-%d", os.Getpid()))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being buried
+		})
+		if _, err := os.Stat(filepath.Join(dir, "pids.max")); err == nil {
+			return dir
+		}
+	}
+	t.Skip("no control group that counts processes can be made here")
+	return ""
+}
+
+// TestFrozen stops single processes, and the whole container, as a debugger or a suspended machine does.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	b.profile("a", sleeper)
+	b.profile("deaf", "trap '' TERM\nwhile :; do sleep 1000000; done\n")
+	b.boot()
+	b.up("a", "deaf")
+	b.signal("gateway-a", unix.SIGSTOP)
+	b.signal("gateway-deaf", unix.SIGSTOP)
+	b.check(b.do("stop", "a"), b.do("stop", "deaf"))
+	if left := append(b.of("gateway-a"), b.of("gateway-deaf")...); len(left) > 0 {
+		t.Errorf("after their stop these are alive: %+v", left)
+	}
+	b.up("a")
+	was, err := b.service("a")
+	b.check(err, b.cmd.Process.Signal(unix.SIGSTOP))
+	<-time.After(1500 * time.Millisecond)
+	b.check(b.cmd.Process.Signal(unix.SIGCONT))
+	now, err := b.service("a")
+	b.check(err)
+	if now.Run != was.Run || now.State != client.StateUp {
+		t.Errorf("after a pause a is %s in run %d; it was up in run %d", now.State, now.Run, was.Run)
+	}
+	b.check(b.do("stop", "a"))
+	sheet.add("faults", 3)
+}

@@ -1,0 +1,109 @@
+package promises_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// TestHostileClients: a thousand clients that say nothing, others that send garbage, half a request, endless headers and bodies,
+// and some that ask and don't read. Meanwhile others are served, and memory and descriptors of PID 1 stay within bounds; when
+// they are gone, so is what they took.
+func TestHostileClients(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	names := b.profiles(20, sleeper)
+	b.boot()
+	b.up(names...)
+	b.hammer(50) // what serving takes, it has now
+	before := b.usage()
+	garbage := []string{
+		"\x00\xff\x16\x03\x01 nonsense\r\n\r\n", strings.Repeat("A", 1<<20), "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10),
+		"POST /v1/services/p000/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n" + strings.Repeat("{", 200<<10),
+		"POST /v1/services/p000/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{", "GET /v1/events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n",
+		strings.Repeat("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 100), "POST /v1/rescan HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+		"GET /v1/status?name=" + strings.Repeat("%00", 1000) + " HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST /v1/services/..%2f..%2fetc/start HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+	}
+	var most usage
+	for range scale(1, 10) {
+		clients := b.connect(scale(300, 1000))
+		for i := range scale(100, 500) {
+			if c := b.say(garbage[i%len(garbage)]); c != nil {
+				clients = append(clients, c)
+			}
+			sheet.add("bad inputs", 1)
+		}
+		sheet.add("hostile clients", len(clients))
+		now := b.usage()
+		most.rss, most.files, most.threads = max(most.rss, now.rss), max(most.files, now.files), max(most.threads, now.threads)
+		hangUp(clients)
+		// All are root, as these clients are, so they may have to wait for their turn. Then they are served.
+		within(t, patience, func() error { return b.is("p000", client.StateUp)() })
+		b.check(b.tell("restart", "p001"), b.unharmed(names))
+	}
+	const files, memory, threads = 600, 64 << 10, 128
+	if most.files > files || most.rss > memory || most.threads > threads {
+		t.Errorf("at its worst PID 1 had %d descriptors, %d KiB and %d threads", most.files, most.rss, most.threads)
+	}
+	within(t, patience, func() error {
+		if now := b.usage(); now.files > before.files+3 || now.rss > before.rss+16<<10 {
+			return fmt.Errorf("PID 1 had %+v before, and has %+v after", before, now)
+		}
+		return nil
+	})
+	sheet.set("worst memory", fmt.Sprintf("%d MiB", (most.rss+1023)>>10))
+	sheet.set("worst files", fmt.Sprint(most.files))
+	t.Logf("before %+v, at the worst %+v, after %+v", before, most, b.usage())
+}
+
+// unharmed complains unless all are up again.
+func (b *box) unharmed(names []string) error {
+	for _, name := range names {
+		if err := poll(patience, b.is(name, client.StateUp)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestTheAgentsClientsDoNotKeepRootOut: whatever the agent's user opens, root is answered.
+func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	b.profile("a", sleeper)
+	b.boot()
+	self, err := os.Executable()
+	b.check(err)
+	copied := b.path("hog") // where the agent's user can execute it
+	text, err := os.ReadFile(self)
+	b.check(err, os.WriteFile(copied, text, 0o755))
+	hog := exec.Command(copied)
+	hog.Env = []string{roleVar + "=hog", "SOCKET=" + b.client.Socket()}
+	hog.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: agentID, Gid: agentID}, Pdeathsig: syscall.SIGKILL}
+	hog.Stderr = os.Stderr
+	out, err := hog.StdoutPipe()
+	b.check(err, hog.Start())
+	defer func() {
+		_ = hog.Process.Kill()
+		_ = hog.Wait()
+	}()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "full\n" {
+		t.Fatalf("the hog says %q, %v", line, err)
+	}
+	begin := time.Now()
+	b.status()
+	b.check(b.tell("start", "a"), b.tell("stop", "a"))
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("root was answered after %v", took)
+	}
+}

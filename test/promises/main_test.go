@@ -1,0 +1,121 @@
+package promises_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	full  = flag.Bool("full", false, "try everything that the sheet says, which takes about a quarter of an hour")
+	write = flag.Bool("write", false, "write the figures into docs/reference/promises.md")
+	seed  = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what is random follows from it")
+	day   = flag.Int("events", 0, "how many events a day of 200 profiles has; 0 is 1000 of 40, and 100000 of 200 with -full")
+	span  = flag.Duration("span", 0, "how long chaos reigns; 0 is 10s, and a minute with -full")
+)
+
+// built is where TestMain puts what is under test.
+var built struct{ root, shipped, faulty, agent string }
+
+func TestMain(m *testing.M) {
+	if order := os.Getenv(stageVar); order != "" {
+		os.Exit(stage(order))
+	}
+	if role := os.Getenv(roleVar); role != "" {
+		os.Exit(play(role))
+	}
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	syscall.Umask(0o022)
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = flag.Set("test.parallel", "4") // most of the time they wait
+	}
+	root, err := os.MkdirTemp("/var/tmp", "hp-") // short: the path of a socket has 107 bytes at most
+	if err == nil {
+		err = os.Chmod(root, 0o755)
+	}
+	if err == nil {
+		err = build(root)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(root) // a temporary directory
+	code := m.Run()
+	if *full || *write {
+		if err := sheet.show(*write && code == 0); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
+}
+
+// build makes the static binaries: as they are shipped, and with faults.
+func build(root string) error {
+	built.root = root
+	built.shipped, built.faulty, built.agent = filepath.Join(root, "hinit"), filepath.Join(root, "faulty"), filepath.Join(root, "agent")
+	for _, args := range [][]string{
+		{"-o", built.shipped, "hinit/cmd/hinit"},
+		{"-tags=faults", "-o", built.faulty, "hinit/cmd/hinit"},
+		{"-o", built.agent, "hinit/examples/agent"},
+	} {
+		cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags=-s -w"}, args...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
+		}
+	}
+	return nil
+}
+
+// poll tries until the condition holds, or returns its last complaint after the deadline.
+func poll(deadline time.Duration, condition func() error) error {
+	end := time.Now().Add(deadline)
+	for {
+		err := condition()
+		if err == nil || errors.Is(err, errHopeless) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("not within %v: %w", deadline, err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// errHopeless is wrapped by a complaint that waiting does not cure.
+var errHopeless = errors.New("the init has ended")
+
+// within fails the test unless the condition comes to hold.
+func within(t testing.TB, deadline time.Duration, condition func() error) {
+	t.Helper()
+	if err := poll(deadline, condition); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// measuring is t.Parallel for a test that takes times: in the full form, whose times are told, nothing else runs beside it.
+func measuring(t *testing.T) {
+	if !*full {
+		t.Parallel()
+	}
+}
+
+// scale is the short form's number, or the full one's.
+func scale(short, whole int) int {
+	if *full {
+		return whole
+	}
+	return short
+}

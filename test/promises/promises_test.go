@@ -1,0 +1,66 @@
+package promises_test
+
+// promises is the sheet. A test is named by its directory; a test of the documents looks for it there.
+func promises() []promise {
+	return []promise{
+		{
+			number: 1, text: "PID 1 never exits, hangs or spins because of what a service, a client, a file or a refusal of the kernel does.",
+			tests: []string{
+				"test/promises.TestTheKernelRefuses", "test/promises.TestAFullDiskAndAReadOnlyOne", "test/promises.TestNoMoreProcesses", "test/promises.TestFrozen", "test/promises.TestHostileClients", "test/promises.TestChaos", "test/promises.TestChaosInSlots",
+				"supervisor.TestStepsOfTheClockMoveNoDeadline", "internal/control.TestClientsThatMisbehaveAreDropped",
+			},
+			tried: "{faults} faults, {hostile clients} clients that say nothing or do not read, {bad inputs} bad inputs, {chaos rounds} rounds of chaos",
+		},
+		{
+			number: 2, text: "No zombie is left, however many orphans there are; no process is signalled that is not the service's.",
+			tests: []string{"test/promises.TestOrphans", "test/promises.TestNoSignalGoesAstray"},
+			tried: "{orphans} orphans; {signals} stops, kills and restarts beside bystanders that count signals, {recycled} with a process number in new hands",
+		},
+		{
+			number: 3, text: "No accepted log line is lost, doubled or torn, but for those that the console leaves out, which are counted and shown.",
+			tests: []string{"test/promises.TestTheKernelRefuses", "test/promises.TestAFullDiskAndAReadOnlyOne", "test/promises.TestChaos", "test/promises.TestChaosInSlots", "logrotate.FuzzPump", "logrotate.TestEveryLineIsAccountedFor"},
+			tried: "{lines} lines compared, through full disks, faults, rotations and kills",
+		},
+		{
+			number: 4, text: "After SIGKILL of the container at any instant the next boot restores exactly what was last asked for.",
+			tests: []string{
+				"test/promises.TestCrashAfterEveryStepOfACommand", "test/promises.TestCrashAfterEveryStepOfAProfileCommand", "test/promises.TestCrashAfterEveryStepOfABoot", "test/promises.TestKilledAtAnyInstantAfterTheAnswer",
+				"profiles.TestBootPutsBackWhatAGatewayTookBack",
+			},
+			tried: "{crashes} crash points, which are all; {kills} kills",
+		},
+		{
+			number: 5, text: "Stop ends everything that a service started within its grace + 50 ms, the container within its budget + 50 ms; a stubborn one costs the others nothing.",
+			tests: []string{"test/promises.TestStopEndsEverything"},
+			tried: "{stops} stops of services that try to get away; half of them within {most stops} beyond the grace, the worst {worst stop}; the end of the container {most ends} beyond its budget",
+		},
+		{
+			number: 6, text: "`start`, `stop` and `restart` never say yes when it is not so; however many ask, there is one process of each, and the last intent.",
+			tests: []string{"test/promises.TestFiftyClientsAtOnce", "supervisor.FuzzStep"},
+			tried: "{concurrent commands} commands of 50 clients",
+		},
+		{
+			number: 7, text: "Only root and the agent's user change anything; nothing of root's is reached through the volume; what PID 1 takes is bounded.",
+			tests: []string{
+				"test/promises.TestHostileClients", "test/promises.TestTheAgentsClientsDoNotKeepRootOut", "internal/fsutil.TestSwapper", "internal/control.TestWhoMayDoWhat",
+			},
+			tried: "{hostile clients} clients; at the worst {worst memory} and {worst files} descriptors",
+		},
+		{
+			number: 8, text: "200 profiles and a day of events leave memory, goroutines and descriptors as they were.",
+			tests: []string{"test/promises.TestADayOfTwoHundredProfiles"},
+			tried: "{events} events: private memory {soak memory}; goroutines {soak goroutines}; descriptors {soak files}",
+		},
+		{
+			number: 9, text: "A fault of hinit itself is reported and survived in place; `hinit reexec` changes the binary under running services. " +
+				"Neither ends a process, loses a line or forgets a deadline. A second fault within a minute stops the container in order.",
+			tests: []string{
+				"test/promises.TestTermAroundAReexec", "logrotate.TestWhatWaitsForADiskIsHandedOver", "supervisor.FuzzHandover", "supervisor.FuzzUndo",
+				"supervisor.TestEveryFieldIsHandedOver", "test/script.TestPID1", "test/script.TestSubreaper",
+			},
+			tried: "Scenarios `reexec`, `reexec-many`, `reexec-s6`, `reexec-terminal`, `panic-loop`, `panic-goroutine`, `panic-s6` and `panic-s6-scanner`, " +
+				"in each run of the tests: 6 images one after another under 200 services that write 400,000 lines; " +
+				"{terms} TERMs at random instants around a change of the image, {terms in the gap} of them while nobody can listen, half of these times shorter than {most deaf}",
+		},
+	}
+}

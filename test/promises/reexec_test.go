@@ -1,0 +1,99 @@
+package promises_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestTermAroundAReexec sends TERM at random instants around the change of the image. It stops the container in order, unless it
+// comes in the milliseconds in which the Go runtime of the new image starts: then it may be lost, or end the process. Before
+// and after there is no such time, and the next TERM is always acted upon. For how long it was that time, each image tells.
+func TestTermAroundAReexec(t *testing.T) {
+	measuring(t)
+	requireRoot(t)
+	random := rand.New(rand.NewPCG(*seed, 9))
+	b := newBox(t, setup{config: quick})
+	b.profile("a", sleeper)
+	const stopped, ended = 128 + int(unix.SIGTERM), 2 // in order, and by the runtime
+	gap := 0
+	rounds := scale(8, 200)
+	for range rounds {
+		b.boot()
+		b.check(b.tell("start", "a"))
+		type span struct{ begin, end time.Time }
+		changed := make(chan span, 1)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		go func() {
+			s := span{begin: time.Now()}
+			_, _ = b.client.Reexec(ctx, "") // a container that stops meanwhile does not answer
+			s.end = time.Now()
+			changed <- s
+		}()
+		<-time.After(time.Duration(random.IntN(30_000)) * time.Microsecond)
+		before := time.Now()
+		b.check(b.cmd.Process.Signal(unix.SIGTERM))
+		after := time.Now()
+		lost := false
+		var s span
+		select {
+		case <-b.ended:
+			cancel() // nobody answers
+			s = <-changed
+		case s = <-changed:
+			if lost = b.goesOn(); lost {
+				b.check(b.cmd.Process.Signal(unix.SIGTERM))
+			}
+		}
+		code := b.wait(patience)
+		cancel()
+		inside := after.After(s.begin) && before.Before(s.end)
+		if lost || code == ended {
+			gap++
+		}
+		if !inside && (lost || code != stopped) || code != stopped && code != ended {
+			t.Fatalf("the TERM came %v after the request and %v before its answer; lost: %v; exit code %d", before.Sub(s.begin), s.end.Sub(after), lost, code)
+		}
+	}
+	sheet.add("terms", rounds)
+	sheet.add("terms in the gap", gap)
+	out, err := os.ReadFile(b.path("err"))
+	b.check(err)
+	var deaf []time.Duration
+	for line := range strings.Lines(string(out)) {
+		if _, d, told := strings.Cut(strings.TrimSpace(line), "deaf to signals for "); told {
+			took, err := time.ParseDuration(d)
+			b.check(err)
+			deaf = append(deaf, took)
+		}
+	}
+	slices.Sort(deaf)
+	if len(deaf) > 0 {
+		sheet.set("most deaf", deaf[len(deaf)/2].String())
+	}
+	t.Logf("%d of %d came while a runtime started, which took %v", gap, rounds, deaf)
+}
+
+// goesOn tells whether a container has not begun to stop though it was able to: it has answered a hundred times since. How long
+// that takes says nothing; it may not have been allowed to run.
+func (b *box) goesOn() bool {
+	answers := 0
+	for end := time.Now().Add(patience); answers < 100 && b.running() && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		s, err := b.client.Status(ctx)
+		cancel()
+		if err == nil && s.Init.Stopping {
+			return false
+		}
+		if err == nil { // nobody answers in a container that ends
+			answers++
+		}
+	}
+	return b.running()
+}

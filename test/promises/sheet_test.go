@@ -1,0 +1,103 @@
+package promises_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// figures is what the tests have counted, for the sheet.
+type figures struct {
+	mu     sync.Mutex
+	counts map[string]int64
+	worst  map[string]string
+}
+
+var sheet = figures{counts: map[string]int64{}, worst: map[string]string{}}
+
+// add counts.
+func (f *figures) add(what string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counts[what] += int64(n)
+}
+
+// set notes a figure that is not a count.
+func (f *figures) set(what, value string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.worst[what] = value
+}
+
+// promise is a line of the sheet.
+type promise struct {
+	number int
+	text   string
+	tests  []string // names, of any package
+	tried  string   // what was done how often, with {count} in it
+}
+
+// fill puts figures into a text.
+func (f *figures) fill(text string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var pairs []string
+	for name, n := range f.counts {
+		pairs = append(pairs, "{"+name+"}", grouped(n))
+	}
+	for name, value := range f.worst {
+		pairs = append(pairs, "{"+name+"}", value)
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// grouped writes a number with commas.
+func grouped(n int64) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+const (
+	sheetFile  = "../../docs/reference/promises.md"
+	tableBegin = "<!-- The table is written by: make promises-write -->\n"
+	tableEnd   = "<!-- end of the table -->\n"
+)
+
+// show prints the sheet, and writes it where it is read.
+func (f *figures) show(write bool) error {
+	var b strings.Builder
+	b.WriteString("| | Promise | Tried, and nothing lost | By |\n|---|---|---|---|\n")
+	for _, p := range promises() {
+		var by []string
+		for _, name := range p.tests {
+			by = append(by, "`"+name+"`")
+		}
+		slices.Sort(by)
+		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", p.number, p.text, f.fill(p.tried), strings.Join(by, ", "))
+	}
+	table := b.String()
+	fmt.Print(table)
+	if i := strings.IndexByte(table, '{'); i >= 0 {
+		return fmt.Errorf("a figure is missing: ...%.40s", table[i:])
+	}
+	if !write {
+		return nil
+	}
+	file := filepath.FromSlash(sheetFile)
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, rest, ok := strings.Cut(string(page), tableBegin)
+	_, after, closed := strings.Cut(rest, tableEnd)
+	if !ok || !closed {
+		return fmt.Errorf("cannot find the place of the table in %s", file)
+	}
+	return os.WriteFile(file, []byte(before+tableBegin+"\n"+table+"\n"+tableEnd+after), 0o644)
+}

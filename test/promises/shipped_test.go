@@ -1,0 +1,20 @@
+package promises_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+)
+
+// TestNoFaultsInWhatIsShipped: the binary that is shipped does not even know the name of the file with the faults.
+func TestNoFaultsInWhatIsShipped(t *testing.T) {
+	for file, want := range map[string]bool{built.shipped: false, built.faulty: true} {
+		binary, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bytes.Contains(binary, []byte("HINIT_FAULTS")); got != want {
+			t.Errorf("%s knows the variable: %v", file, got)
+		}
+	}
+}

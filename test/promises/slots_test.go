@@ -1,0 +1,143 @@
+package promises_test
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// slots is the scan directory of a container in chaos, and the services from elsewhere that should be in it.
+type slots struct {
+	c    *chaos
+	scan string
+	want map[string]bool // foreign service → up
+	made int
+}
+
+// newSlots makes hinit answer as s6 in a container that has not booted yet.
+func newSlots(c *chaos) *slots {
+	s := &slots{c: c, scan: c.path("service"), want: map[string]bool{}}
+	c.env = []string{"HINIT_S6=1", "S6_PROFILE_GATEWAY_SCANDIR=" + s.scan}
+	c.check(os.Mkdir(c.path("command"), 0o755))
+	for _, tool := range []string{"s6-svc", "s6-svscanctl"} {
+		c.check(os.Symlink(built.shipped, filepath.Join(c.path("command"), tool)))
+	}
+	return s
+}
+
+// tool runs a tool of s6 in the container.
+func (s *slots) tool(name string, args ...string) {
+	s.c.t.Helper()
+	argv := []string{"env", "HINIT_CONFIG=" + s.c.path("hinit.yaml"), "HINIT_RUNTIME_DIR=" + s.c.path("run"), filepath.Join(s.c.path("command"), name)}
+	if out, err := s.c.enter(append(argv, args...)...); err != nil {
+		s.c.t.Fatalf("%s %q: %v: %s; seed %d", name, args, err, out, *seed)
+	}
+	sheet.add("chaos commands", 1)
+}
+
+// act does one thing that a caller of s6 does: to a gateway, or to a service from elsewhere.
+func (s *slots) act(profile string) {
+	s.c.t.Helper()
+	up := s.c.random.IntN(2) == 0
+	word := map[bool]string{true: "-u", false: "-d"}[up]
+	names := slices.Sorted(maps.Keys(s.want))
+	n := s.c.random.IntN(10)
+	if n >= 5 && len(names) == 0 {
+		n = 4
+	}
+	switch {
+	case n < 3:
+		s.c.check(poll(patience, s.c.booted)) // it may be a profile that nobody has seen yet
+		s.tool("s6-svc", word, filepath.Join(s.scan, "gateway-"+profile))
+		s.c.want[profile] = map[bool]string{true: "running", false: "stopped"}[up]
+	case n < 5:
+		s.register(up)
+	case n < 7:
+		name := names[s.c.random.IntN(len(names))]
+		s.tool("s6-svc", word, filepath.Join(s.scan, name))
+		s.want[name] = up
+	case n < 9:
+		name := names[s.c.random.IntN(len(names))]
+		for _, p := range s.c.of(name) {
+			_ = unix.Kill(p.pid, unix.SIGKILL)
+			sheet.add("kills", 1)
+		}
+	default:
+		name := names[s.c.random.IntN(len(names))]
+		s.c.check(poll(patience, func() error { return os.RemoveAll(filepath.Join(s.scan, name)) })) // hinit writes there
+		s.tool("s6-svscanctl", "-an", s.scan)
+		delete(s.want, name)
+	}
+}
+
+// hasten skips the delays: as under s6, a service that could not be started for want of something is tried again much later.
+func (s *slots) hasten() {
+	s.c.t.Helper()
+	for _, v := range s.c.status().Services {
+		if s.want[v.Name] && v.State == client.StateBackoff {
+			s.tool("s6-svc", "-u", filepath.Join(s.scan, v.Name))
+		}
+	}
+}
+
+// register puts a service directory into place whole, as s6 wants it, and has it found.
+func (s *slots) register(up bool) {
+	s.c.t.Helper()
+	name := fmt.Sprintf("f%d", s.made)
+	s.made++
+	temp := filepath.Join(s.scan, "."+name)
+	s.c.check(os.Mkdir(temp, 0o755), os.WriteFile(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper), 0o755))
+	if !up {
+		s.c.check(os.WriteFile(filepath.Join(temp, "down"), nil, 0o644))
+	}
+	s.c.check(chownTree(temp, s.c.uid), os.Rename(temp, filepath.Join(s.scan, name)))
+	s.tool("s6-svscanctl", "-a", s.scan)
+	s.want[name] = up
+}
+
+// compare complains about the first difference between what should be there and what is.
+func (s *slots) compare(services map[string]client.Service) error {
+	for name, up := range s.want {
+		v, known := services[name]
+		delete(services, name)
+		state, want := client.StateDown, client.WantDown
+		if up {
+			state, want = client.StateUp, client.WantUp
+		}
+		switch processes := s.c.of(name); {
+		case !known:
+			return fmt.Errorf("the foreign service %s is not known", name)
+		case v.Want != want || v.State != state:
+			return fmt.Errorf("the foreign service %s is %s, wanted %s (%s), and should be %s", name, v.State, v.Want, v.Reason, state)
+		case (len(processes) > 0) != up:
+			return fmt.Errorf("the foreign service %s is %s and has the processes %+v", name, v.State, processes)
+		}
+	}
+	for name, v := range services {
+		if strings.HasPrefix(name, "f") { // hinit has services of its own
+			return fmt.Errorf("%s is %s, and should be gone", name, v.State)
+		}
+	}
+	// Each gateway has a slot, and nothing else has.
+	entries, err := os.ReadDir(s.scan)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if _, foreign := s.want[e.Name()]; foreign || e.Type() != fs.ModeDir || e.Name()[0] == '.' {
+			continue
+		}
+		if _, err := s.c.service(e.Name()); err != nil && e.Name() != "main-hermes" && e.Name() != "dashboard" {
+			return fmt.Errorf("%s has a slot, but: %w", e.Name(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package promises_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// TestOrphans makes processes whose parent ends before they do, with process numbers that are used again and again. None
+// stays a zombie.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	// A shell that forks a pipeline in the background and ends leaves its twenty processes behind, dead or alive.
+	shells := scale(4_000, 1_000_000)/20 + 1
+	want := uint64(20 * shells)
+	script := `i=0; while [ $i -lt $0 ]; do (: | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : &); i=$((i+1)); done; echo made; exec sleep 1000000`
+	b := newBox(t, setup{config: quick, cmdline: []string{"sh", "-c", script, fmt.Sprint(shells)}})
+	b.profile("a", sleeper)
+	b.start()
+	within(t, patience, b.booted)
+	b.up("a")
+	begin, worst := time.Now(), 0
+	within(t, time.Hour, func() error {
+		worst = max(worst, b.zombies())
+		if out, err := os.ReadFile(b.path("out")); err != nil || !slices.Contains(strings.Split(string(out), "\n"), "made") {
+			return fmt.Errorf("only %d are made, %w", b.status().Init.Orphans, err)
+		}
+		return nil
+	})
+	var status client.Status
+	within(t, patience, func() error { // those that were made last may still have to run
+		if status = b.status(); status.Init.Orphans < want {
+			return fmt.Errorf("only %d orphans were buried, of %d", status.Init.Orphans, want)
+		}
+		return b.buried()
+	})
+	if s, err := b.service("a"); err != nil || s.State != client.StateUp || s.Restarts != 0 {
+		t.Errorf("a is %+v, %v", s, err)
+	}
+	sheet.add("orphans", int(status.Init.Orphans))
+	t.Logf("%d orphans in %v; at most %d zombies were seen at once", status.Init.Orphans, time.Since(begin), worst)
+}
+
+// TestADayOfTwoHundredProfiles: crashes, restarts, stops and starts, profiles that come and go, and rotated logs, as many as a day
+// has for 200 profiles, in minutes. Memory, goroutines, threads and descriptors of PID 1 are in the end what they were at the start.
+// The volume is in memory: what is tried is what hinit keeps, not how long a disk takes for each intent.
+func TestADayOfTwoHundredProfiles(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	b := newBox(t, setup{config: `restart: {initial: 1ms, max: 5ms, crash_loop_count: 1000}
+stop: {grace: 5s}
+logs: {archives: 1}
+`})
+	b.Tmpfs = map[string]string{b.home: "mode=755"}
+	names := b.profiles(scale(40, 200), sleeper)
+	// Some are talkative: a rotation every ten lives.
+	blurb := strings.Repeat(strings.Repeat("x", 99)+"\n", 700)
+	b.check(os.WriteFile(b.path("blurb"), []byte(blurb), 0o644))
+	for _, name := range names[:10] {
+		b.check(os.WriteFile(filepath.Join(b.profileDir(name), "run"), []byte("cat "+b.path("blurb")+"\n"+sleeper), 0o644))
+	}
+	b.boot()
+	b.up(names...)
+	events := scale(1000, 100_000)
+	if *day > 0 {
+		events = *day
+	}
+	d := &daylong{box: b, names: names}
+	d.live(0, events/10) // what it grows to, it has grown to
+	before := d.atRest(func(usage, int) error { return nil })
+	began := time.Now()
+	d.live(1, events-events/10)
+	// What was freed goes back to the system in its own time. The goroutine of a lumberjack writer stays for the next log, so there
+	// are as many as guests were ever there at the same time; there were thousands of guests.
+	// Threads are never given back, and the runtime makes one more when all that it has are in the kernel at the same time. The few
+	// events of the short form are not what fills a heap to where it stays.
+	threads, memory := scale(64, 8), scale(8<<10, 2<<10)
+	after := d.atRest(func(now usage, goroutines int) error {
+		if now.private > before.private+before.private/5+memory || now.files > before.files+8 || now.threads > before.threads+threads || goroutines > before.goroutines+32 {
+			return fmt.Errorf("PID 1 was %+v after a tenth of the events, and is %+v with %d goroutines after all", before, now, goroutines)
+		}
+		return nil
+	})
+	sheet.add("events", int(d.events.Load()))
+	sheet.add("kills", int(d.crashes.Load()))
+	sheet.set("soak memory", fmt.Sprintf("%.1f MiB before, %.1f MiB after", float64(before.private)/1024, float64(after.private)/1024))
+	sheet.set("soak files", fmt.Sprintf("%d before, %d after", before.files, after.files))
+	sheet.set("soak goroutines", fmt.Sprintf("%d before, %d after", before.goroutines, after.goroutines))
+	t.Logf("%d events, %d of them crashes, %d profiles that came and went; nine tenths in %v; before %+v, after %+v",
+		d.events.Load(), d.crashes.Load(), d.guests.Load(), time.Since(began).Round(time.Second), before, after)
+}
+
+// daylong is a day of many profiles.
+type daylong struct {
+	*box
+
+	names                   []string
+	events, crashes, guests atomic.Int64
+	killed                  sync.Map // name → run that was killed last: a process ends once
+}
+
+// rested is what PID 1 has taken when nothing happens.
+type rested struct {
+	usage
+
+	goroutines int
+}
+
+// atRest waits until all services are up, nothing else is there, and a condition holds.
+func (d *daylong) atRest(holds func(usage, int) error) rested {
+	d.t.Helper()
+	d.rest(d.names)
+	var now rested
+	if err := poll(time.Duration(scale(60, 180))*time.Second, func() error {
+		now = rested{d.usage(), d.status().Init.Goroutines}
+		return holds(now.usage, now.goroutines)
+	}); err != nil {
+		d.t.Error(err)
+	}
+	return now
+}
+
+// live makes events happen to the profiles, until there were as many as asked for.
+func (d *daylong) live(part uint64, events int) {
+	d.t.Helper()
+	kill, end := d.killer()
+	defer end()
+	target := d.events.Load() + int64(events)
+	var workers sync.WaitGroup
+	const parallel = 24
+	for worker := range parallel {
+		random := rand.New(rand.NewPCG(*seed, 8+part<<32+uint64(worker)))
+		workers.Go(func() {
+			for d.events.Load() < target && d.running() {
+				switch name, kind := d.names[random.IntN(len(d.names))], random.IntN(100); {
+				case kind < 70:
+					d.crash(name, kill)
+				case kind < 80:
+					d.count(d.tell("restart", name))
+				case kind < 90:
+					d.count(d.tell("stop", name))
+					d.count(d.tell("start", name))
+				default:
+					d.guest()
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// count counts what worked.
+func (d *daylong) count(err error) {
+	if err == nil {
+		d.events.Add(1)
+	}
+}
+
+func (d *daylong) crash(name string, kill func(int)) {
+	s, err := d.service(name)
+	if err != nil || s.PID == 0 {
+		return
+	}
+	if last, _ := d.killed.Swap(name, s.Run); last != s.Run {
+		kill(s.PID)
+		d.crashes.Add(1)
+		d.events.Add(1)
+	}
+}
+
+// guest is a profile that comes, runs and goes, and whose name never comes back.
+func (d *daylong) guest() {
+	name := fmt.Sprintf("guest%d", d.guests.Add(1))
+	if err := d.make(name, sleeper); err != nil {
+		d.t.Error(err)
+		return
+	}
+	d.count(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = d.client.Rescan(ctx) // if it fails, the start does not count
+	d.count(d.tell("start", name))
+	err := poll(patience, func() error { return os.RemoveAll(d.profileDir(name)) }) // hinit may be writing there
+	if err != nil {
+		d.t.Error(err)
+	}
+	d.count(err)
+}
+
+// killer returns a function that kills a process by the number that it has in the box, and one that ends it.
+func (b *box) killer() (kill func(inner int), end func()) {
+	b.t.Helper()
+	cmd := exec.Command("nsenter", "-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--", "sh", "-c", "while read -r p; do kill -KILL $p; done")
+	in, err := cmd.StdinPipe()
+	b.check(err, cmd.Start())
+	var mu sync.Mutex
+	return func(inner int) {
+			mu.Lock()
+			defer mu.Unlock()
+			_, _ = fmt.Fprintln(in, inner) // it is there until end is called
+		}, func() {
+			_ = in.Close()
+			_ = cmd.Wait() // the last process may have been gone already
+		}
+}
+
+// rest waits until all are up again and nothing else is there.
+func (b *box) rest(names []string) {
+	b.t.Helper()
+	b.check(poll(time.Minute, func() error {
+		services := 0
+		for _, s := range b.status().Services {
+			if s.Profile == "" || s.Profile == "default" {
+				continue
+			}
+			services++
+			if s.State != client.StateUp {
+				return fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Reason)
+			}
+		}
+		if services != len(names) {
+			return fmt.Errorf("there are %d services, not %d", services, len(names))
+		}
+		return nil
+	}))
+}

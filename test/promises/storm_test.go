@@ -1,0 +1,163 @@
+package promises_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// given is one command of one of many clients.
+type given struct {
+	verb           string
+	sent, answered time.Time
+	err            error
+}
+
+// TestFiftyClientsAtOnce: many clients start, stop and restart the same few services at the same time. There is never more than
+// one process of each; in the end the disk, the supervisor and the processes agree on one of the commands that could have been
+// the last one, and a yes is never a lie.
+func TestFiftyClientsAtOnce(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	names := b.profiles(4, sleeper)
+	b.boot()
+	commands := map[string][]given{}
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	stop := make(chan struct{})
+	watched := make(chan error, 1)
+	go func() { watched <- b.neverTwice(names, stop) }()
+	for i := range 50 {
+		random := rand.New(rand.NewPCG(*seed, uint64(i)))
+		clients.Go(func() {
+			for range scale(10, 200) {
+				name := names[random.IntN(len(names))]
+				g := given{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
+				g.err = b.tell(g.verb, name)
+				g.answered = time.Now()
+				mu.Lock()
+				commands[name] = append(commands[name], g)
+				mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+	close(stop)
+	b.check(<-watched)
+	for _, name := range names {
+		allowed := lastOf(commands[name])
+		within(t, patience, func() error { return b.restored(name, allowed...) })
+		within(t, patience, func() error { return b.oneProcess(name) })
+		for _, g := range commands[name] {
+			if g.err != nil {
+				t.Errorf("%s %s: %v", g.verb, name, g.err)
+			}
+		}
+		sheet.add("concurrent commands", len(commands[name]))
+	}
+	// Now with a yes that means that it is so.
+	for _, verb := range []string{"start", "restart", "stop", "start", "stop"} {
+		for _, name := range names {
+			clients.Go(func() {
+				if err := b.do(verb, name); err != nil {
+					t.Errorf("%s %s: %v", verb, name, err)
+				} else if err := b.oneProcess(name); err != nil {
+					t.Errorf("after %s: %v", verb, err)
+				}
+			})
+		}
+		clients.Wait()
+	}
+	// A command that can't come about is never answered with yes.
+	b.profile("crasher", "exit 3\n")
+	b.check(b.booted())
+	for _, verb := range []string{"start", "restart"} {
+		if b.do(verb, "crasher") == nil && b.longest("gateway-crasher") < time.Second {
+			t.Errorf("the %s of a service that ends at once is said to have worked", verb)
+		}
+	}
+}
+
+// longest returns how long the longest life of a service was: even the shortest one is as long as its process has to wait for a
+// processor.
+func (b *box) longest(service string) time.Duration {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var up time.Time
+	var longest time.Duration
+	b.check(b.client.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+		switch {
+		case e.Service != service || e.From == e.To:
+		case e.To == client.StateUp:
+			up = e.At
+		case e.From == client.StateUp:
+			longest = max(longest, e.At.Sub(up))
+		}
+		return nil
+	}))
+	return longest
+}
+
+// lastOf returns the intents of the commands that no other command has certainly followed: those answered after the last one
+// was sent.
+func lastOf(commands []given) []string {
+	var last time.Time
+	for _, g := range commands {
+		if g.sent.After(last) {
+			last = g.sent
+		}
+	}
+	var out []string
+	for _, g := range commands {
+		want := map[bool]string{true: "stopped", false: "running"}[g.verb == "stop"]
+		if !g.answered.Before(last) && !slices.Contains(out, want) {
+			out = append(out, want)
+		}
+	}
+	return out
+}
+
+// oneProcess complains unless a service has one process, or none when it is to be down.
+func (b *box) oneProcess(name string) error {
+	s, err := b.service(name)
+	if err != nil {
+		return err
+	}
+	want := map[string]int{client.WantUp: 1, client.WantDown: 0}[s.Want]
+	if p := b.of("gateway-" + name); len(p) != want {
+		return fmt.Errorf("%s, wanted %s, has the processes %+v", name, s.Want, p)
+	}
+	return nil
+}
+
+// neverTwice complains when it sees two processes of one service.
+func (b *box) neverTwice(names []string, stop <-chan struct{}) error {
+	for {
+		select {
+		case <-stop:
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+		for _, name := range names {
+			// Processes are looked at one after the other: one may have ended before the next began. Those that are there the
+			// next time too were there at the same time.
+			first := b.of("gateway-" + name)
+			if len(first) < 2 {
+				continue
+			}
+			if p := slices.DeleteFunc(b.of("gateway-"+name), func(p process) bool {
+				return !slices.ContainsFunc(first, func(f process) bool { return f.pid == p.pid })
+			}); len(p) > 1 {
+				return fmt.Errorf("%s has the processes %+v", name, p)
+			}
+		}
+	}
+}
