@@ -4,11 +4,13 @@ BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags='-s -w'
 OUT     := dist/linux-$(ARCH)
 RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # it needs a C compiler
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+# What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
+LOGBENCH ?= -writer '64 KiB a write' -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build dist test test-quick lint fmt docs clean
+.PHONY: help run up down build dist test test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 run: build ## start the demo: hinit as PID 1 of a PID namespace, three profiles of the example agent
 	exec $(OUT)/hinit demo --agent $(OUT)/example-agent
@@ -29,10 +31,39 @@ $(OUT)/busybox:
 	docker/busybox $(ARCH) $@
 
 test: ## run all tests, in PID namespaces and in Docker too
-	go test $(RACE) -p 1 -timeout 9m ./... # one package at a time: several load both cores by themselves
+	@[ "$(CI)" != true ] || command -v s6-svscan >/dev/null || test/s6/install-s6 # elsewhere the comparison with it is skipped
+	go test $(RACE) -p 1 -timeout 15m $$(go list ./... | grep -v '^hinit/test/') # one package at a time: several load both cores by themselves
+	go test -p 2 -timeout 20m ./test/... # they drive the finished binaries, and mostly wait
+	go test $(RACE) -p 1 -timeout 15m -tags faults -run 'Rules|CallsFail|HalfALine' ./internal/fault ./logrotate # what only that build has
 
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...
+
+chaos: ## do at random what can be done to a container for three minutes, and compare it with a model
+	go test ./test/promises -count=1 -timeout 9m -v -run TestChaos -args -span 3m
+
+promises: ## try everything that docs/reference/promises.md says, for a quarter of an hour, and print that table
+	go test ./test/promises -count=1 -timeout 60m -args -full
+
+promises-write: ## the same, and write the table into the page
+	go test ./test/promises -count=1 -timeout 60m -args -full -write
+
+FUZZTIME ?= 30s
+fuzz: ## run every fuzz target for FUZZTIME
+	tools/fuzz $(FUZZTIME)
+
+bench: build ## compare with other inits and supervisors, as root: 8 minutes; writes docs/reference/benchmarks.*
+	go run ./test/bench/log -hinit $(OUT)/hinit $(LOGBENCH) -json dist/bench-log.json
+	go run ./test/bench/compare -hinit $(OUT)/hinit -shim $(OUT)/hinit-shim -log dist/bench-log.json -json docs/reference/benchmarks.json -write-docs docs/reference $(BENCH)
+
+bench-quick: build ## the same with small numbers, to see that it works: a minute
+	go run ./test/bench/compare -hinit $(OUT)/hinit -shim $(OUT)/hinit-shim -quick -runs 1 $(BENCH)
+
+bench-docs: ## write the page again from the figures of the last bench
+	go run ./test/bench/compare -from docs/reference/benchmarks.json -write-docs docs/reference
+
+bench-peers: ## install what it is compared with, from Debian's packages
+	test/bench/install-peers
 
 lint: ## check format, vet and lint
 	tools/lint
