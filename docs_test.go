@@ -145,6 +145,31 @@ func TestControlAPIIsDocumented(t *testing.T) {
 	}
 }
 
+// TestTestsThatDocumentsNameExist: a page that says which test holds a promise must not outlive the test.
+func TestTestsThatDocumentsNameExist(t *testing.T) {
+	named := regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)`")
+	tests := make(map[string]bool)
+	walk(t, func(file string, f *ast.File) {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasSuffix(file, "_test.go") {
+				tests[path.Dir(file)+"."+fn.Name.Name] = true
+			}
+		}
+	})
+	pages := documents(t)
+	for name, least := range map[string]int{"SECURITY.md": 30, "docs/reference/promises.md": 15} {
+		found := named.FindAllStringSubmatch(pages[name], -1)
+		for _, m := range found {
+			if !tests[m[1]+"."+m[2]] {
+				t.Errorf("%s names the test %s of %s, which does not exist", name, m[2], m[1])
+			}
+		}
+		if len(found) < least {
+			t.Errorf("%s names only %d tests", name, len(found))
+		}
+	}
+}
+
 // documents returns the text of every Markdown file by its path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
