@@ -3,6 +3,7 @@ package script_test
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -142,6 +143,18 @@ func requireNamespaces(t *testing.T) {
 	}
 }
 
+// age makes the files of a volume as old as those that a container finds. What was written a moment before a gateway starts may have
+// been written after (profiles.InputsChangedSince), and a gateway that parks is tried once more then.
+func age(home string) error {
+	old := time.Now().Add(-time.Minute)
+	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Chtimes(path, old, old)
+	})
+}
+
 // setup gives a scenario its volume, its configuration and its environment.
 func setup(e *testscript.Env, mode string) error {
 	home := filepath.Join(e.WorkDir, "home")
@@ -158,6 +171,9 @@ func setup(e *testscript.Env, mode string) error {
 		if err := chownTree(home, agentID); err != nil {
 			return err
 		}
+	}
+	if err := age(home); err != nil {
+		return err
 	}
 	if err := os.Chmod(filepath.Join(e.WorkDir, ".tmp"), 0o777|os.ModeSticky); err != nil {
 		return err
