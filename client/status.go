@@ -40,6 +40,13 @@ const (
 	DownHeader = "Hinit-Down"
 )
 
+// Text as the header Accept of a request asks for words instead of JSON, where there are some: the line that the command line
+// prints after start, stop and restart, and of an error its message, with its kind in the header ErrorHeader.
+const (
+	Text        = "text/plain"
+	ErrorHeader = "Hinit-Error"
+)
+
 // Status is the whole status document. No list in it is ever null.
 type Status struct {
 	Version  int       `json:"version"` // StatusVersion

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 )
 
 func lifecycleVerb(name, summary string) verb {
@@ -78,7 +79,7 @@ func lifecycle(t *terminal, c *call) int {
 			worst = max(worst, t.failed(fmt.Sprintf("%s %q", c.verb.name, names[i]), err))
 			continue
 		}
-		fmt.Fprintln(t.out, outcome(states[i]))
+		fmt.Fprintln(t.out, show.Outcome(states[i]))
 	}
 	return worst
 }
@@ -116,11 +117,4 @@ func (t *terminal) everything(ctx context.Context, cl *client.Client, verb strin
 		}
 	}
 	return names, nil
-}
-
-func outcome(s client.Service) string {
-	if s.PID != 0 {
-		return fmt.Sprintf("%s is %s (pid %d)", s.Name, s.State, s.PID)
-	}
-	return fmt.Sprintf("%s is %s", s.Name, s.State)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
@@ -56,13 +57,22 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 			if err != nil {
 				return reply{}, err
 			}
-			return done(s.view(v, r.who))
+			return s.outcome(r, http.StatusOK, v)
 		}
 		if after == nil {
 			after = removed(before)
 		}
-		return withStatus(http.StatusAccepted, s.view(after, r.who))
+		return s.outcome(r, http.StatusAccepted, after)
 	}
+}
+
+// outcome is the answer to a command: the service, or what the command line says of it.
+func (s *Server) outcome(r *request, status int, v *supervisor.Service) (reply, error) {
+	view := s.view(v, r.who)
+	if wantsText(r.Request) {
+		return text(status, http.Header{}, []byte(show.Outcome(view)+"\n")), nil
+	}
+	return withStatus(status, view)
 }
 
 // bootTime is how long a command that does not wait for its effect waits for the boot, without which it can't be given.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -106,6 +109,45 @@ func TestNamesAreServicesThenProfiles(t *testing.T) {
 	}
 	if _, err := s.client().Status(t.Context(), "coder", "nobody"); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("an unknown name among others: %v", err)
+	}
+}
+
+// TestAnswersInWords is what a program gets that can't take JSON apart: what the command line prints.
+func TestAnswersInWords(t *testing.T) {
+	core := goldenCore()
+	s := serve(t, core, everyone)
+	for _, tt := range []struct {
+		method, path, body string
+		code               int
+		words, kind        string
+	}{
+		{"GET", "/v1/services/x", "", 404, "no such profile or service \"x\"; `hinit status` lists them", "unknown"},
+		{"POST", "/v1/services/x/start", "", 404, "no such profile or service \"x\"; `hinit status` lists them", "unknown"},
+		{"POST", "/v1/services/coder/start", `{"wait":1}`, 400, "the body cannot be understood: ", "bad-request"},
+		{"POST", "/v1/services/coder/start", `{"wait":false}`, 202, "gateway-coder is up (pid 4194304)\n", ""},
+		{"POST", "/v1/services/dashboard/stop", `{"wait":false}`, 202, "dashboard is waiting\n", ""},
+		{"GET", "/v1/status?as=table&name=coder", "", 200, "hinit 1.2.3, pid 1, up ", ""},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), tt.method, "http://hinit"+tt.path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", "text/plain")
+		transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", s.socket)
+		}}
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		if err = errors.Join(err, response.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode != tt.code || !strings.HasPrefix(string(body), tt.words) || response.Header.Get(client.ErrorHeader) != tt.kind ||
+			response.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
+			t.Errorf("%s %s: %d %q, %v", tt.method, tt.path, response.StatusCode, body, response.Header)
+		}
 	}
 }
 

@@ -66,6 +66,7 @@ type reply struct {
 	header http.Header // besides what follows from the body, which is JSON unless this says otherwise
 	body   []byte
 	stream func(w http.ResponseWriter)
+	fault  *client.Error // that body is about
 }
 
 // done is an answer with a value.
@@ -89,7 +90,25 @@ func encoder(w io.Writer) *json.Encoder {
 // failure is an answer with an error.
 func failure(e *client.Error) reply {
 	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // two strings can be encoded
+	out.fault = e
 	return out
+}
+
+// wantsText says whether a program asks that has nothing to take JSON apart with.
+func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
+
+// text is an answer for people.
+func text(status int, header http.Header, body []byte) reply {
+	header.Set("Content-Type", client.Text+"; charset=utf-8")
+	return reply{status: status, header: header, body: body}
+}
+
+// inWords is an answer as text, where that is asked for and it is about an error: the message, and its kind in the header.
+func (out reply) inWords(r *http.Request) reply {
+	if out.fault == nil || !wantsText(r) {
+		return out
+	}
+	return text(out.status, http.Header{client.ErrorHeader: {string(out.fault.Kind)}}, []byte(out.fault.Message))
 }
 
 // send writes an answer that is not a stream.

@@ -164,7 +164,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out := s.guarded(rt, w, r)
 	if out.stream == nil {
-		s.send(w, out)
+		s.send(w, out.inWords(r))
 		return
 	}
 	defer func() {

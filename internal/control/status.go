@@ -41,8 +41,7 @@ func table(st client.Status) reply {
 			down++
 		}
 	}
-	header := http.Header{"Content-Type": {"text/plain; charset=utf-8"}, client.DownHeader: {strconv.Itoa(down)}}
-	return reply{status: http.StatusOK, header: header, body: show.Status(st)}
+	return text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, show.Status(st))
 }
 
 func (s *Server) status(names []string, who peer) (client.Status, error) {

@@ -77,8 +77,10 @@ func TestTargetHermes(t *testing.T) {
 			t.Errorf("%s leads to %s", path, target)
 		}
 	}
-	if path := c.must("which", "hermes"); path != "/opt/hermes/bin/hermes" {
-		t.Errorf("hermes is %s", path)
+	for _, name := range []string{"hermes", "hinit"} {
+		if path := c.must("which", name); path != "/opt/hermes/bin/"+name {
+			t.Errorf("%s is %s", name, path)
+		}
 	}
 	c.must("hermes", "config", "set", "k", "v")
 	if owner := c.must("stat", "-c", "%U", "/opt/data/config.yaml"); owner != "hermes" {
@@ -120,6 +122,16 @@ func TestPaths(t *testing.T) {
 	if entry := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}}", need(t)); entry != `["/init","/opt/hermes/docker/main-wrapper.sh"]` {
 		t.Errorf("entrypoint %s", entry)
 	}
+	// What is typed takes the short way, which leaves to the command line what it does not know.
+	if path := c.must("which", "hinit"); path != "/opt/hermes/bin/hinit" {
+		t.Errorf("hinit is %s", path)
+	}
+	if short, long := c.must("hinit", "version"), c.must("/usr/local/bin/hinit", "version"); short != long || short == "" {
+		t.Errorf("one says it is %q, the other %q", short, long)
+	}
+	c.must("hinit", "start", "default")
+	c.must("/usr/local/bin/hinit", "status", "default")
+	c.must("hinit", "status", "default")
 	if stamp := c.must("cat", "/opt/hermes/.install_method"); stamp != "docker" {
 		t.Errorf("install stamp %q", stamp)
 	}

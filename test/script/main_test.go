@@ -87,7 +87,10 @@ func build(dir string) error {
 			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
 		}
 	}
-	return nil
+	if err := os.Mkdir(dir+"/short", 0o755); err != nil {
+		return err
+	}
+	return os.Symlink("../hinit-shim", dir+"/short/hinit")
 }
 
 // The two ways to run the init.
@@ -185,6 +188,7 @@ func setup(e *testscript.Env, mode string) error {
 	e.Setenv("HINIT_RUNTIME_DIR", runtime)
 	e.Setenv("AGENT", filepath.Join(built.bin, "example-agent"))
 	e.Setenv("HINIT", filepath.Join(built.bin, "hinit"))
+	e.Setenv("SHORT", filepath.Join(built.bin, "short", "hinit")) // what the image has first on PATH
 	e.Setenv("AGENT_USER", user)
 	e.Setenv("OTHER_USER", other)
 	// Everything that ends by itself has time for it, however slow the machine is; and a stop that nothing but the budget's KILL

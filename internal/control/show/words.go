@@ -78,3 +78,11 @@ func LastExit(x *client.Exit) string {
 	}
 	return x.Cause + ", " + ago
 }
+
+// Outcome is what `hinit start`, stop and restart print of a service that has got there.
+func Outcome(s client.Service) string {
+	if s.PID != 0 {
+		return fmt.Sprintf("%s is %s (pid %d)", s.Name, s.State, s.PID)
+	}
+	return fmt.Sprintf("%s is %s", s.Name, s.State)
+}
