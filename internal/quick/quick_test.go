@@ -172,12 +172,15 @@ func TestWhatIsAskedHere(t *testing.T) {
 func TestHinitDoesTheRest(t *testing.T) {
 	w := newWorld(t)
 	requests := w.answers(reply(200, "Hinit-Down: 0\r\n", "wrong\n"))
-	for _, words := range [][]string{
-		{}, {"help"}, {"--version"}, {"version"}, {"init", "true"}, {"restart", "coder"}, {"logs", "coder"}, {"healthcheck"},
-		{"status", "--json"}, {"status", "--watch", "coder"}, {"status", "--no-wait"}, {"status", "--", "coder"}, {"status", ""},
-		{"status", "a b"}, {"status", "ü"}, {"status", "a/b"}, {"status", "a&name=b"}, {"status", "."}, {"status", "%41"},
-		{"start"}, {"start", "--all"}, {"start", "a", "b"}, {"start", "a", "--timeout", "3s"}, {"stop", "a", "--no-wait=false"}, {"stop", ".."},
+	for _, line := range []string{
+		"", "help", "--version", "version", "init true", "restart coder", "logs coder", "healthcheck",
+		"status --json", "status --watch coder", "status --no-wait", "status -- coder", "status ü", "status a/b", "status a&name=b", "status .",
+		"status %41", "start", "start --all", "start a b", "start a --timeout 3s", "stop a --no-wait=false", "stop ..",
 	} {
+		words := strings.Fields(line)
+		w.want(words, 42, asked(words...), "")
+	}
+	for _, words := range [][]string{{"status", ""}, {"status", "a b"}, {"start", "a\r\n"}} {
 		w.want(words, 42, asked(words...), "")
 	}
 	if got := requests(); len(got) > 0 {
@@ -219,7 +222,7 @@ func TestUnclearAnswersGoToHinit(t *testing.T) {
 		"a negative length": strings.Replace(good, "Content-Length: 6", "Content-Length: -1", 1),
 		"no status":         strings.Replace(good, "200", "2oo", 1),
 		"JSON":              strings.Replace(good, "text/plain", "application/json", 1),
-		"an error in JSON": "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+		"an error in JSON":  "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
 		"not found":         reply(404, "", "404 page not found\n"),
 		"a redirection":     reply(301, "", "elsewhere\n"),
 		"no table":          reply(200, "", "table\n"),

@@ -28,10 +28,10 @@ func (b *bench) explain(measure string) string {
 	case "M5":
 		return "explained in [the way of a line](../explanation/log-path.md)."
 	case "M6":
-		return fmt.Sprintf("each command is a program in Go: one that does nothing takes %s ms here where /bin/true takes %s, and hinit, whose libraries "+
-			"touch 200 pages more before main, about a millisecond above that. The question takes half a millisecond; of the table of all, most is "+
-			"three system calls a service for its memory. A start or stop has the command's %s ms in it and the record of the intent, one of whose two syncs comes "+
-			"before it and one beside it.", of("M6", "status", emptyName), of("M6", "status", trueName), of("M6", "status", hinitName))
+		return fmt.Sprintf("each command is a program in Go: one that does nothing takes %s ms here where /bin/true takes %s. The question takes half a "+
+			"millisecond; of the table of all, most is three system calls a service for its memory. A start or stop has the command's %s ms in it and the "+
+			"record of the intent, one of whose two syncs comes before it and one beside it.",
+			of("M6", "status", emptyName), of("M6", "status", trueName), of("M6", "status", hinitName))
 	case "M12":
 		return fmt.Sprintf("the shim, which adds %s ms to what it becomes, then hinit, and its questions; a start is answered when desired_state is synced with its "+
 			"directory, which is as long as the disk takes.", of("M8", "added", hinitName))

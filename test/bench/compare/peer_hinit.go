@@ -13,30 +13,37 @@ import (
 
 // hinit runs each service as the gateway of a profile, as people use it: the first is that of the root profile, started by
 // "gateway run" as the CMD; all others are wanted by their gateway_state.json.
-type hinit struct{ program string }
+type hinit struct {
+	program string // the init and its command line
+	typed   string // what the image has first on PATH under the same name
+}
 
-const hinitName = "hinit"
+const (
+	hinitName = "hinit"
+	// longWayName is hinit's own command line, for status.
+	longWayName = "hinit, the init's own binary"
+)
 
 func (hinit) name() string                   { return hinitName }
 func (hinit) programs() []string             { return nil }
 func (h hinit) version() string              { return firstLine(h.program, "version") }
 func (hinit) stopSignal() syscall.Signal     { return syscall.SIGTERM }
-func (h hinit) statusOfAll(*site) [][]string { return [][]string{{h.program, "status"}} }
+func (h hinit) statusOfAll(*site) [][]string { return [][]string{{h.typed, "status"}} }
 
 func (h hinit) statusOf(s *site, service string) []string {
-	return []string{h.program, "status", h.profile(s, service)}
+	return []string{h.typed, "status", h.profile(s, service)}
 }
 
 func (h hinit) start(s *site, service string) []string {
-	return []string{h.program, "start", h.profile(s, service), "--no-wait"}
+	return []string{h.typed, "start", h.profile(s, service), "--no-wait"}
 }
 
 func (h hinit) stop(s *site, service string) []string {
-	return []string{h.program, "stop", h.profile(s, service), "--no-wait"}
+	return []string{h.typed, "stop", h.profile(s, service), "--no-wait"}
 }
 
 func (hinit) environment(s *site) []string {
-	return []string{"HINIT_CONFIG=" + s.path("hinit.yaml"), "HERMES_HOME=" + s.path("data")}
+	return []string{"HINIT_CONFIG=" + s.path("hinit.yaml"), "HERMES_HOME=" + s.path("data"), "HINIT_RUNTIME_DIR=" + s.dir}
 }
 
 func (h hinit) command(s *site) (argv, env []string) {
@@ -72,7 +79,6 @@ agent:
   gateway_default: %[5]s
   ready: up
   profile_create: []
-control: {socket: %[1]s/control.sock}
 boot: {hooks: []}
 restart: %[6]s
 shutdown: {budget: %[7]s}
