@@ -145,7 +145,7 @@ func TestAnswersInWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		if response.StatusCode != tt.code || !strings.HasPrefix(string(body), tt.words) || response.Header.Get(client.ErrorHeader) != tt.kind ||
-			response.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
+			response.Header.Get("Content-Type") != "text/plain; charset=utf-8" || (tt.method == "GET" && tt.kind == "") != (response.Header.Get(client.DownHeader) == "0") {
 			t.Errorf("%s %s: %d %q, %v", tt.method, tt.path, response.StatusCode, body, response.Header)
 		}
 	}

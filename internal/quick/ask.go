@@ -25,19 +25,16 @@ func (o *options) ask(socket string, q question) (code int, ok bool) {
 	if !connect(fd, socket) {
 		return 0, false
 	}
-	limit := unix.Timeval{Sec: o.answerTime}
-	if q.waits {
-		limit.Sec = o.waitTime
-	}
-	if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit) != nil {
-		return 0, false
-	}
 	request := q.method + " " + q.path + " HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\n" +
 		"Content-Length: " + strconv.Itoa(len(q.body)) + "\r\n\r\n" + q.body
 	if n, err := retried(func() (int, error) { return unix.Write(fd, []byte(request)) }); err != nil || n < len(request) {
 		return 0, false // it is smaller than the buffer of a new socket
 	}
-	text, late := receive(fd)
+	limit := o.answerTime
+	if q.waits {
+		limit = o.waitTime
+	}
+	text, late := receive(fd, now()+limit*1000)
 	if late {
 		return q.failed("hinit does not answer on "+strconv.Quote(socket), exitUnreachable), true
 	}
@@ -57,23 +54,39 @@ func connect(fd int, socket string) bool {
 	return err == nil
 }
 
-// receive reads until the init closes the connection, which it does after its answer. What is too long, or breaks off, is no answer.
-func receive(fd int) (text string, late bool) {
+// now is a clock in milliseconds that nobody sets.
+func now() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can't fail
+	return t.Nano() / 1e6
+}
+
+// receive reads until the init closes the connection, which it does after its answer, but no longer than until the deadline, in the
+// milliseconds of now. What is too long, or breaks off, is no answer.
+func receive(fd int, deadline int64) (text string, late bool) {
 	buf := make([]byte, 0, 8<<10)
 	for len(buf) < maxAnswer {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		n, err := retried(func() (int, error) { return unix.Read(fd, buf[len(buf):cap(buf)]) })
-		switch {
-		case err == unix.EAGAIN: //nolint:errorlint // a bare errno
+		left := deadline - now()
+		if left <= 0 {
 			return "", true
+		}
+		limit := unix.NsecToTimeval(left * 1e6)
+		if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit) != nil {
+			return "", false
+		}
+		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
+		switch {
+		case err == unix.EINTR, err == unix.EAGAIN: // the clock tells
 		case err != nil:
 			return "", false
 		case n == 0:
 			return string(buf), false
+		default:
+			buf = buf[:len(buf)+n]
 		}
-		buf = buf[:len(buf)+n]
 	}
 	return "", false
 }
@@ -133,7 +146,7 @@ func (q question) finish(a answer) (code int, ok bool) {
 	case a.status != 200 && a.status != 202, q.method == "GET" && a.down == "":
 		return 0, false
 	}
-	if _, err := os.Stdout.WriteString(a.body); err != nil {
+	if _, err := os.Stdout.WriteString(a.body); err != nil && q.method == "GET" { // a command has done what it was to do
 		return q.failed(err.Error(), exitFailed), true
 	}
 	if q.named && a.down != "0" {

@@ -2,8 +2,9 @@
 // binary of the exec shim, which starts in half the time that hinit takes, and asks with bare system calls for answers that
 // need no taking apart: what to print and, in a header, how it went (docs/reference/control-api.md, docs/adr/0021).
 //
-// It promises to say exactly what hinit would. Whatever it does not know, from another command or option to an answer that it
-// did not expect, it leaves to hinit, which it becomes. So it carries out only what may be asked twice. It starts no goroutine.
+// It promises to do and to say what hinit would, but for a command that is interrupted, which ends by the signal. Whatever it does not
+// know, from another command or option to an answer that it did not expect, it leaves to hinit, which it becomes. So it carries out
+// only what may be asked twice. It starts no goroutine.
 package quick
 
 import (
@@ -53,7 +54,8 @@ func Is(argv []string) bool {
 }
 
 // Main carries out a command of hinit and returns its exit code, or becomes hinit. argv and env are those of the process,
-// os.Args and os.Environ(). It blocks as long as the command does: 10 seconds at the most, 50 where it waits for an effect.
+// os.Args and os.Environ(). It blocks for 10 seconds at the most, 50 where it waits for an effect, and hinit after it as long as it
+// does.
 func Main(argv, env []string) int { return run(argv, env, image()) }
 
 func run(argv, env []string, o options) int {
@@ -72,7 +74,7 @@ func run(argv, env []string, o options) int {
 func (o *options) become(argv, env []string) int {
 	for _, path := range o.hinit {
 		var st, self unix.Stat_t
-		if unix.Stat(path, &st) != nil || unix.Access(path, unix.X_OK) != nil {
+		if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || unix.Access(path, unix.X_OK) != nil {
 			continue
 		}
 		if unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino {
@@ -162,14 +164,31 @@ func (o *options) socket(env []string) (path string, ok bool) {
 		}
 		dir = o.runtime
 	}
-	if dir[0] != '/' {
+	if !clean(dir) {
 		return "", false
 	}
 	var st unix.Stat_t
 	if unix.Lstat(dir, &st) != nil || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
 		return "", false
 	}
-	return strings.TrimRight(dir, "/") + "/control.sock", true
+	return dir + "/control.sock", true
+}
+
+// clean reports whether a path is absolute and names one thing only: behind a slash at the end lstat(2) would look at what a link of
+// a stranger's leads to, and take it for the link.
+func clean(path string) bool {
+	if path[0] != '/' {
+		return false
+	}
+	for more := true; more; {
+		var name string
+		name, path, more = strings.Cut(path[1:], "/")
+		if name == "" || name == "." || name == ".." {
+			return false
+		}
+		path = "/" + path
+	}
+	return true
 }
 
 // mentionsSocket reports whether the configuration says something of a socket, or can't be told not to. A key can have escapes in

@@ -188,7 +188,6 @@ func setup(e *testscript.Env, mode string) error {
 	e.Setenv("HINIT_RUNTIME_DIR", runtime)
 	e.Setenv("AGENT", filepath.Join(built.bin, "example-agent"))
 	e.Setenv("HINIT", filepath.Join(built.bin, "hinit"))
-	e.Setenv("SHORT", filepath.Join(built.bin, "short", "hinit")) // what the image has first on PATH
 	e.Setenv("AGENT_USER", user)
 	e.Setenv("OTHER_USER", other)
 	// Everything that ends by itself has time for it, however slow the machine is; and a stop that nothing but the budget's KILL
