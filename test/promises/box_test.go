@@ -507,3 +507,11 @@ func (b *box) desired(profile string) string {
 	}
 	return s.Desired
 }
+
+// writeProgram writes a file that is executed soon. Nothing is forked meanwhile: what another test forks would have the file open for
+// writing until it executes its own, and this one could not be executed (execve(2), ETXTBSY).
+func writeProgram(path string, text []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, text, 0o755)
+}

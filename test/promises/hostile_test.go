@@ -86,7 +86,7 @@ func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	b.check(err)
 	copied := b.path("hog") // where the agent's user can execute it
 	text, err := os.ReadFile(self)
-	b.check(err, os.WriteFile(copied, text, 0o755))
+	b.check(err, writeProgram(copied, text))
 	hog := exec.Command(copied)
 	hog.Env = []string{roleVar + "=hog", "SOCKET=" + b.client.Socket()}
 	hog.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: agentID, Gid: agentID}, Pdeathsig: syscall.SIGKILL}

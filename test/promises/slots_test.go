@@ -94,7 +94,7 @@ func (s *slots) register(up bool) {
 	name := fmt.Sprintf("f%d", s.made)
 	s.made++
 	temp := filepath.Join(s.scan, "."+name)
-	s.c.check(os.Mkdir(temp, 0o755), os.WriteFile(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper), 0o755))
+	s.c.check(os.Mkdir(temp, 0o755), writeProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper)))
 	if !up {
 		s.c.check(os.WriteFile(filepath.Join(temp, "down"), nil, 0o644))
 	}
