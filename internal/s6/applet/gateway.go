@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,9 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/client"
+	"hinit/internal/fsutil"
 	"hinit/profiles"
 	"hinit/shim"
 )
@@ -110,7 +109,11 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	}
 	if profile == "" {
 		profile = profiles.Default
-		if sticky := c.sticky(root); sticky != "" {
+		sticky, err := c.sticky(root)
+		if err != nil {
+			return "", "", err
+		}
+		if sticky != "" {
 			profile = profiles.Normalize(sticky)
 		}
 	}
@@ -123,26 +126,27 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	return root, profile, nil
 }
 
-// sticky returns the profile that `hermes profile use` has chosen, "" for none. A supervised gateway has none.
-func (c *Call) sticky(root string) string {
+// sticky returns the profile that `hermes profile use` has chosen, "" for none. A supervised gateway has none. The agent can put
+// anything in the place of the file, and this may be root: what is no regular file, or can't be read, is the agent's to judge.
+func (c *Call) sticky(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if value, _ := lookupEnv(c.Env, name); value != "" {
-			return ""
+			return "", nil
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(root, "active_profile"), os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO doesn't hold us up
+	home, err := fsutil.OpenDir(root, nil)
 	if err != nil {
-		return ""
+		return "", errAgent
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return ""
+	defer home.Close()
+	text, err := home.ReadFile("active_profile", 1024)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", errAgent
 	}
-	text, err := io.ReadAll(io.LimitReader(f, 1024))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
+	return strings.TrimSpace(string(text)), nil
 }
 
 func isDir(path string) bool {

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 )
 
@@ -196,8 +198,19 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 		"other words":         {words: "gateway run"},
 		"start --all":         {words: "gateway start --all"},
 		"the chosen one gone": {words: "gateway stop", spoil: func(t *testing.T, g *gateways) { write(t, g.home+"/active_profile", "gone") }},
-		"not allowed":         {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindNotAllowed} }},
-		"not reachable":       {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindUnreachable} }},
+		"the choice is a link": {words: "gateway stop", spoil: func(t *testing.T, g *gateways) {
+			write(t, g.home+"/elsewhere", "writer")
+			if err := os.Symlink("elsewhere", g.home+"/active_profile"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"the choice is a FIFO": {words: "gateway stop", spoil: func(t *testing.T, g *gateways) {
+			if err := unix.Mkfifo(g.home+"/active_profile", 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"not allowed":   {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindNotAllowed} }},
+		"not reachable": {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindUnreachable} }},
 		"may not control": {words: "-p writer gateway stop", spoil: func(_ *testing.T, g *gateways) {
 			g.results["gateway-writer"] = &client.Error{Kind: client.KindNotAllowed}
 			g.done = make(chan string, 1)
