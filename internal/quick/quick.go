@@ -60,7 +60,7 @@ func Main(argv, env []string) int { return run(argv, env, image()) }
 
 func run(argv, env []string, o options) int {
 	if q, ok := parse(argv[1:]); ok {
-		if socket, ok := o.socket(env); ok {
+		if socket, ok := o.socket(); ok {
 			if code, ok := o.ask(socket, q); ok {
 				return code
 			}
@@ -156,10 +156,10 @@ const maxConfig = 64 << 10
 // socket returns where the control socket has to be if it is in the first place that hinit looks at (boot.SocketCandidates): the
 // directory that HINIT_RUNTIME_DIR names, or /run/hinit, if it belongs to root or the caller. A configuration that may name
 // another place is read by hinit.
-func (o *options) socket(env []string) (path string, ok bool) {
-	dir := lookup(env, "HINIT_RUNTIME_DIR")
+func (o *options) socket() (path string, ok bool) {
+	dir := os.Getenv("HINIT_RUNTIME_DIR")
 	if dir == "" {
-		if lookup(env, "HINIT_CONFIG") != "" || o.mentionsSocket() {
+		if os.Getenv("HINIT_CONFIG") != "" || o.mentionsSocket() {
 			return "", false
 		}
 		dir = o.runtime
@@ -196,7 +196,7 @@ func clean(path string) bool {
 func (o *options) mentionsSocket() bool {
 	fd, err := retried(func() (int, error) { return unix.Open(o.config, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return err != unix.ENOENT //nolint:errorlint // a bare errno, and package errors costs nothing less
+		return err != unix.ENOENT //nolint:errorlint // a bare errno
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, maxConfig)
@@ -213,15 +213,6 @@ func (o *options) mentionsSocket() bool {
 		n += m
 	}
 	return true
-}
-
-func lookup(env []string, key string) string {
-	for _, kv := range env {
-		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
-			return v
-		}
-	}
-	return ""
 }
 
 // retried makes a system call again that a signal has interrupted.
