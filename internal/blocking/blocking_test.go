@@ -1,0 +1,64 @@
+package blocking_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"hinit/internal/blocking"
+)
+
+// Many callers of one share: no more of them than it has turns are inside at the same time, and each gets its turn.
+func TestManyCallersTakeTurns(t *testing.T) {
+	var inside, most, done atomic.Int32
+	var wg sync.WaitGroup
+	for range 200 {
+		wg.Go(func() {
+			_ = blocking.Do(blocking.Logs, func() error {
+				n := inside.Add(1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				time.Sleep(100 * time.Microsecond)
+				inside.Add(-1)
+				done.Add(1)
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	if done.Load() != 200 || most.Load() > int32(blocking.Turns()) || most.Load() > 3 {
+		t.Errorf("%d calls were made, at most %d at once", done.Load(), most.Load())
+	}
+}
+
+// A share whose turns are all taken answers busy in time, and does not make the call later; another share answers.
+func TestAShareThatHangsAnswersBusy(t *testing.T) {
+	free := make(chan struct{})
+	var hung sync.WaitGroup
+	for range blocking.Turns() {
+		hung.Go(func() { _ = blocking.Do(blocking.Volume, func() error { <-free; return nil }) })
+	}
+	defer hung.Wait()
+	defer close(free)
+	slow := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		return blocking.Within(ctx, blocking.Runtime, "a test", func() error { <-free; return nil })
+	}
+	if err := slow(); !errors.Is(err, blocking.ErrSlow) || errors.Is(err, blocking.ErrBusy) {
+		t.Errorf("a call that hangs: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err := blocking.Within(ctx, blocking.Volume, "a test", func() error { t.Error("called after busy"); return nil })
+	if !errors.Is(err, blocking.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a share that is full: %v", err)
+	}
+	want := errors.New("an answer")
+	if err := blocking.Within(t.Context(), blocking.Foreign, "a test", func() error { return want }); !errors.Is(err, want) {
+		t.Errorf("another share: %v", err)
+	}
+}
