@@ -1,0 +1,33 @@
+package early
+
+import (
+	"os/signal"
+	"testing"
+)
+
+// Only the init listens: a command that doesn't can be ended by a signal.
+func TestWhoListens(t *testing.T) {
+	for _, c := range []struct {
+		argv   []string
+		listen bool
+	}{
+		{[]string{"/init"}, true},
+		{[]string{"init", "gateway", "run"}, true},
+		{[]string{"/usr/bin/tini", "--", "sh"}, true},
+		{[]string{"/usr/bin/hinit", "init"}, true},
+		{[]string{"hinit", "status", "init"}, false},
+		{[]string{"s6-svwait", "init"}, false},
+		{[]string{"hinit"}, false},
+		{[]string{"xinit"}, false},
+		{[]string{"it"}, false},
+		{nil, false},
+	} {
+		got := listen(c.argv)
+		if got != nil {
+			signal.Stop(got)
+		}
+		if (got != nil) != c.listen {
+			t.Errorf("%q listens: %v", c.argv, got != nil)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+//go:build linux && (amd64 || arm64)
+
+package entry
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// The exit codes are those of hinit's command line and of the tools of s6 (docs/reference/exit-codes.md).
+const (
+	exitFailed      = 1
+	exitNotUp       = 3
+	exitUnreachable = 4
+	exitNotAllowed  = 5
+	exitUnknown     = 6
+	exitSystem      = 111
+)
+
+// runtimeDir is where the control socket is.
+var runtimeDir = "/run/hinit"
+
+// answerTime is how many seconds an answer may take. A stop is waited for 40 seconds.
+const answerTime = 50
+
+// text is a buffer that takes what fits.
+type text struct {
+	buf [8 << 10]byte
+	n   int
+}
+
+func (t *text) add(s string) *text {
+	t.n += copy(t.buf[t.n:], s)
+	return t
+}
+
+func (t *text) num(n int) *text {
+	if n >= 10 {
+		t.num(n / 10)
+	}
+	t.n += copy(t.buf[t.n:], "0123456789"[n%10:n%10+1])
+	return t
+}
+
+func (t *text) string() string { return unsafe.String(&t.buf[0], t.n) }
+
+// The buffers are static: there is no heap, and the stack is the kernel's.
+var (
+	request, path, line text
+	answer              [256 << 10]byte // the rest of a longer one is left out
+)
+
+// question is what PID 1 is asked.
+type question struct {
+	method, before, name, after string // the request's target is the three together
+	body                        string
+	named, health               bool
+}
+
+// run asks PID 1 for what the words say, and returns the exit code.
+func run(name string, argv, env words) int {
+	failed := exitFailed
+	if name != "hinit" {
+		failed = exitSystem
+	}
+	if dir := env.get("HINIT_RUNTIME_DIR"); dir != "" {
+		runtimeDir = dir
+	}
+	q, ok := parse(name, argv)
+	if !ok {
+		return refuse(name, argv, "", failed)
+	}
+	fd := dial()
+	if fd < 0 {
+		if name == "hinit" {
+			failed = exitUnreachable
+		}
+		return refuse(name, argv, ", and hinit cannot be reached on its socket", failed)
+	}
+	request.add(q.method).add(" ").add(q.before).add(q.name).add(q.after)
+	request.add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").num(len(q.body)).add("\r\n\r\n").add(q.body)
+	if write(fd, request.string()) != request.n {
+		return refuse(name, argv, ", and hinit does not take the request", failed)
+	}
+	n := 0
+	for n < len(answer) {
+		m := syscall3(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&answer[n])), uintptr(len(answer)-n))
+		if m == -int(syscall.EINTR) {
+			continue
+		}
+		if m <= 0 {
+			break
+		}
+		n += m
+	}
+	return finish(q, unsafe.String(&answer[0], n), failed)
+}
+
+// parse knows the commands that help where no process can be started.
+func parse(name string, argv words) (q question, ok bool) {
+	if name == "s6-svc" {
+		// Its letters and an absolute path; nothing that waits.
+		flags, dir := argv.at(1), argv.at(2)
+		if argv.n != 3 || len(flags) < 2 || flags[0] != '-' || !plain(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
+			dir == "" || dir[0] != '/' || !plain(dir, "/") {
+			return question{}, false
+		}
+		body.add(`{"dir":"`).add(dir).add(`","flags":"`).add(flags[1:]).add(`"}`)
+		return question{method: "POST", before: "/v1/slots/control", body: body.string()}, true
+	}
+	if name != "hinit" {
+		return question{}, false
+	}
+	switch verb := argv.at(1); verb {
+	case "stop", "start", "restart":
+		b := `{"wait":true}`
+		if argv.n == 4 && argv.at(3) == "--no-wait" {
+			b = `{"wait":false}`
+		} else if argv.n != 3 {
+			return question{}, false
+		}
+		if !plain(argv.at(2), "") {
+			return question{}, false
+		}
+		body.add("/").add(verb)
+		return question{method: "POST", before: "/v1/services/", name: argv.at(2), after: body.string(), body: b}, true
+	case "status":
+		for i := 2; i < argv.n; i++ {
+			if !plain(argv.at(i), "") {
+				return question{}, false
+			}
+			body.add("&name=").add(argv.at(i))
+		}
+		return question{method: "GET", before: "/v1/status?as=table", after: body.string(), named: argv.n > 2}, true
+	case "healthcheck":
+		return question{method: "GET", before: "/v1/health", health: true}, argv.n == 2
+	}
+	return question{}, false
+}
+
+var body text
+
+// plain says whether a word stands for itself in a request and in JSON, and is no option.
+func plain(word, more string) bool {
+	if word == "" || word[0] == '-' || len(word) > 1<<10 {
+		return false
+	}
+	for i := range len(word) {
+		c := word[i]
+		known := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
+		for j := range len(more) {
+			known = known || c == more[j]
+		}
+		if !known {
+			return false
+		}
+	}
+	return true
+}
+
+// dial connects to the control socket, if root or this user listens on it.
+func dial() int {
+	path.add(runtimeDir).add("/control.sock")
+	var addr syscall.RawSockaddrUnix
+	if runtimeDir[0] != '/' || path.n >= len(addr.Path) {
+		return -1
+	}
+	addr.Family = syscall.AF_UNIX
+	for i := range path.n {
+		addr.Path[i] = int8(path.buf[i]) //nolint:gosec // a byte
+	}
+	fd := syscall3(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if fd < 0 {
+		return fd
+	}
+	limit := syscall.Timeval{Sec: answerTime}
+	for _, option := range [...]uintptr{syscall.SO_RCVTIMEO, syscall.SO_SNDTIMEO} {
+		syscall6(syscall.SYS_SETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, option, uintptr(unsafe.Pointer(&limit)), unsafe.Sizeof(limit))
+	}
+	if syscall3(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&addr)), uintptr(path.n)+3) < 0 {
+		return -1
+	}
+	var peer syscall.Ucred
+	size := uint32(unsafe.Sizeof(peer))
+	if syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED, uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size))) < 0 {
+		return -1
+	}
+	if peer.Uid != 0 && int(peer.Uid) != syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
+		return -1 // somebody else's socket
+	}
+	return fd
+}
+
+// finish prints an answer and returns the exit code.
+func finish(q question, all string, failed int) int {
+	const status = len("HTTP/1.1 ")
+	end := index(all, "\r\n\r\n")
+	if end < 0 || len(all) < status+3 {
+		line.add("cannot get an answer of hinit").hint()
+		return failed
+	}
+	head, said := all[:end+2], all[end+4:]
+	if all[status] != '2' {
+		line.add("cannot do it: ").add(said).add("\n")
+		write(2, line.string())
+		switch {
+		case failed != exitFailed:
+			return failed
+		case index(head, "\r\nHinit-Error: unknown\r\n") >= 0:
+			return exitUnknown
+		case index(head, "\r\nHinit-Error: not-allowed\r\n") >= 0:
+			return exitNotAllowed
+		}
+		return failed
+	}
+	write(1, said)
+	switch {
+	case q.health && index(said, `"ok":true`) < 0:
+		return exitFailed
+	case q.named && index(head, "\r\nHinit-Down: 0\r\n") < 0:
+		return exitNotUp
+	}
+	return 0
+}
+
+// refuse says why a command can't be carried out, and what can be done.
+func refuse(name string, argv words, also string, code int) int {
+	line.add("cannot run ").add(name)
+	if argv.n > 1 && plain(argv.at(1), "") {
+		line.add(" ").add(argv.at(1))
+	}
+	line.add(": no thread can be made here").add(also).hint()
+	return code
+}
+
+// hint ends a line with the next step and prints it.
+func (t *text) hint() {
+	t.add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").add(runtimeDir).add("/orders\n")
+	write(2, t.string())
+}
+
+func write(fd int, s string) int {
+	n := 0
+	for n < len(s) {
+		m := syscall3(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.StringData(s[n:]))), uintptr(len(s)-n))
+		if m == -int(syscall.EINTR) {
+			continue
+		}
+		if m <= 0 {
+			break
+		}
+		n += m
+	}
+	return n
+}
+
+func index(s, part string) int {
+	for i := 0; i+len(part) <= len(s); i++ {
+		if s[i:i+len(part)] == part {
+			return i
+		}
+	}
+	return -1
+}

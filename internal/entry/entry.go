@@ -1,0 +1,117 @@
+//go:build linux && (amd64 || arm64)
+
+package entry
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// threads is how many threads have to be possible at once. A command of hinit begins with 4 to 6, and others take numbers meanwhile.
+const threads = 8
+
+// The thread that runs before the runtime. A g of zeros has the lowest stack there can be, so every check of it passes.
+var (
+	g0     [64]uintptr
+	thread [2]uintptr // where amd64 finds it
+	leave  uint32
+)
+
+// Only the assembly names these.
+var _, _, _ = begin, &g0, &thread
+
+// hold makes a thread that waits until leave isn't 0, and returns its number, or an errno below zero.
+func hold(leave *uint32) int
+
+// begin is called by hinit_entry with the stack of a new process: argc, argv, a null pointer, the environment, a null pointer.
+func begin(stack *uintptr) {
+	argc := int(*stack)
+	argv := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc}
+	if argc == 0 || syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
+		return
+	}
+	name := base(argv.at(0))
+	if !command(name, argv) || roomy() {
+		return
+	}
+	env := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
+	syscall3(syscall.SYS_EXIT_GROUP, uintptr(run(name, argv, env)), 0, 0)
+}
+
+// command says whether the process is one that people and agents call. Others have to be fast, or are PID 1's own.
+func command(name string, argv words) bool {
+	if name == "hinit" {
+		return argv.n > 1 && argv.at(1) != "init" && argv.at(1) != "run" && argv.at(1) != "demo"
+	}
+	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
+}
+
+// roomy says whether the process can have threads.
+func roomy() bool {
+	made, full := 0, false
+	for made < threads && !full {
+		if full = hold(&leave) < 0; !full {
+			made++
+		}
+	}
+	leave = 1
+	const wake = 1 | 128 // FUTEX_WAKE_PRIVATE
+	syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
+	return !full
+}
+
+// words is a list of C strings that ends with a null pointer or after n.
+type words struct {
+	first *uintptr
+	n     int
+}
+
+// at returns a word, "" behind the end. It is bytes of the stack, which nobody changes.
+func (w words) at(i int) string {
+	if i >= w.n {
+		return ""
+	}
+	p := *(**byte)(unsafe.Add(unsafe.Pointer(w.first), uintptr(i)*unsafe.Sizeof(*w.first)))
+	if p == nil {
+		return ""
+	}
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
+		n++
+	}
+	return unsafe.String(p, n)
+}
+
+// get looks up a variable of an environment.
+func (w words) get(name string) string {
+	for i := range w.n {
+		v := w.at(i)
+		if v == "" {
+			break
+		}
+		if len(v) > len(name) && v[len(name)] == '=' && v[:len(name)] == name {
+			return v[len(name)+1:]
+		}
+	}
+	return ""
+}
+
+func base(path string) string {
+	for i := len(path) - 1; i >= 0; i-- {
+		if path[i] == '/' {
+			return path[i+1:]
+		}
+	}
+	return path
+}
+
+// syscall3 returns an errno below zero.
+func syscall3(nr, a, b, c uintptr) int { return syscall6(nr, a, b, c, 0, 0) }
+
+func syscall6(nr, a, b, c, d, e uintptr) int {
+	r, _, errno := syscall.RawSyscall6(nr, a, b, c, d, e, 0)
+	if errno != 0 {
+		return -int(errno)
+	}
+	return int(r)
+}

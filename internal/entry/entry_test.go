@@ -1,0 +1,80 @@
+//go:build linux && (amd64 || arm64)
+
+package entry
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// wordsOf lays words out as the kernel does.
+func wordsOf(text ...string) words {
+	list := make([]uintptr, 0, len(text)+1)
+	for _, t := range text {
+		word := append([]byte(t), 0)
+		keptWords = append(keptWords, word) // a number holds no memory
+		list = append(list, uintptr(unsafe.Pointer(&word[0])))
+	}
+	kept = append(kept, append(list, 0))
+	return words{&kept[len(kept)-1][0], len(text)}
+}
+
+var (
+	kept      [][]uintptr
+	keptWords [][]byte
+)
+
+func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		argv   []string
+		target string // "" for a command that needs threads
+		body   string
+	}{
+		{"hinit", []string{"stop", "bomb"}, "POST /v1/services/bomb/stop", `{"wait":true}`},
+		{"hinit", []string{"start", "a.b-c_D9", "--no-wait"}, "POST /v1/services/a.b-c_D9/start", `{"wait":false}`},
+		{"hinit", []string{"restart", "x"}, "POST /v1/services/x/restart", `{"wait":true}`},
+		{"hinit", []string{"status"}, "GET /v1/status?as=table", ""},
+		{"hinit", []string{"status", "a", "b"}, "GET /v1/status?as=table&name=a&name=b", ""},
+		{"hinit", []string{"healthcheck"}, "GET /v1/health", ""},
+		{"s6-svc", []string{"-d", "/run/service/gateway-x"}, "POST /v1/slots/control", `{"dir":"/run/service/gateway-x","flags":"d"}`},
+		{"hinit", []string{"stop"}, "", ""},
+		{"hinit", []string{"stop", "a", "b"}, "", ""},
+		{"hinit", []string{"stop", "../reexec?"}, "", ""},
+		{"hinit", []string{"stop", "--all"}, "", ""},
+		{"hinit", []string{"status", "--json"}, "", ""},
+		{"hinit", []string{"healthcheck", "x"}, "", ""},
+		{"hinit", []string{"logs", "x"}, "", ""},
+		{"hinit", nil, "", ""},
+		{"s6-svc", []string{"-d", "relative"}, "", ""},
+		{"s6-svc", []string{"-d", `/a"b`}, "", ""},
+		{"s6-svc", []string{"-wd", "/a"}, "", ""},
+		{"s6-svc", []string{"/a"}, "", ""},
+		{"s6-svstat", []string{"/a"}, "", ""},
+	} {
+		body.n = 0
+		q, ok := parse(tt.name, wordsOf(append([]string{tt.name}, tt.argv...)...))
+		target := q.method + " " + q.before + q.name + q.after
+		if !ok && tt.target == "" {
+			continue
+		}
+		if !ok || target != tt.target || q.body != tt.body {
+			t.Errorf("%s %q: %v, %q with %q; want %q with %q", tt.name, tt.argv, ok, target, q.body, tt.target, tt.body)
+		}
+	}
+}
+
+func TestTheEnvironmentIsReadAsTheKernelLaysIt(t *testing.T) {
+	env := wordsOf("A=1", "HINIT_RUNTIME_DIR=/run/x", "EMPTY=", "B")
+	for name, want := range map[string]string{"A": "1", "HINIT_RUNTIME_DIR": "/run/x", "HINIT_RUNTIME": "", "EMPTY": "", "B": "", "C": ""} {
+		if got := env.get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
+	if !roomy() {
+		t.Error("no threads can be made here")
+	}
+}
