@@ -1,0 +1,45 @@
+package redact_test
+
+import (
+	"testing"
+
+	"hinit/internal/redact"
+)
+
+func TestSecretsByTheirNames(t *testing.T) {
+	for _, name := range []string{
+		"OPENAI_API_KEY", "telegram_token", "DB_PASS", "PASS", "PASSPHRASE", "SSH_PASSPHRASE", "DB_PASSWORD", "MYSQL_PWD", "GITHUB_PAT",
+		"AWS_SECRET_ACCESS_KEY", "GOOGLE_CREDENTIALS", "SMTP_PASS_2",
+	} {
+		if !redact.Name(name) {
+			t.Errorf("%s is shown", name)
+		}
+	}
+	for _, name := range []string{
+		"PATH", "PWD", "OLDPWD", "COMPASS", "BYPASS_PROXY", "PATTERN", "MAX_TOKENS", "API_KEY_FILE", "TOKEN_TTL", "DATABASE_URL", "HOME", "",
+	} {
+		if redact.Name(name) {
+			t.Errorf("%s is hidden", name)
+		}
+	}
+}
+
+func TestThePasswordOfAURLIsHidden(t *testing.T) {
+	for _, c := range []struct{ name, value, secret, shown string }{
+		{"DATABASE_URL", "postgres://hermes:s3cr3t-pw@db:5432/x?y=1", "s3cr3t-pw", "postgres://hermes:********@db:5432/x?y=1"},
+		{"REDIS", "redis://:only-password@cache", "only-password", "redis://:********@cache"},
+		{"PROXY", "http://user:p@ss:word@proxy:3128", "p@ss:word", "http://user:********@proxy:3128"},
+		{"API_KEY", "plain", "plain", "********"},
+		{"SITE", "https://example.org/a:b@c", "", "https://example.org/a:b@c"},
+		{"SITE", "https://user@example.org", "", "https://user@example.org"},
+		{"WORDS", "no url: a@b", "", "no url: a@b"},
+		{"EMPTY", "", "", ""},
+	} {
+		if got := redact.Secret(c.name, c.value); got != c.secret {
+			t.Errorf("Secret(%q, %q) = %q, want %q", c.name, c.value, got, c.secret)
+		}
+		if got := redact.Value(c.name, c.value); got != c.shown {
+			t.Errorf("Value(%q, %q) = %q, want %q", c.name, c.value, got, c.shown)
+		}
+	}
+}
