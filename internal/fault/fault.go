@@ -33,4 +33,5 @@ const (
 	Mkdir    Call = "mkdir"    //
 	Truncate Call = "truncate" //
 	Watch    Call = "watch"    // inotify: "" is an instance, else a directory
+	Lock     Call = "lock"     // of a directory
 )

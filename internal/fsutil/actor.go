@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
 )
 
 // Identity is the file-system identity of a user: uid, gid and supplementary groups.
@@ -18,6 +20,8 @@ type Identity struct {
 type Actor struct {
 	id       Identity
 	switches bool
+	bounded  bool // takes a turn of share
+	share    blocking.Share
 }
 
 // Self returns the actor that runs everything as the process itself.
@@ -41,6 +45,14 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
+// In returns an actor that does the same as a and takes a turn of share for it: each Do, and so each operation of a [Dir] that
+// was opened with it, counts as one call that may wait, see [blocking.Do]. Its Do must not be nested.
+func (a *Actor) In(share blocking.Share) *Actor {
+	bounded := *a
+	bounded.bounded, bounded.share = true, share
+	return &bounded
+}
+
 // Identity returns whom the actor was made for, also when it doesn't switch. The caller must not change Groups.
 func (a *Actor) Identity() Identity { return a.id }
 
@@ -48,7 +60,7 @@ func (a *Actor) Identity() Identity { return a.id }
 func (a *Actor) Switches() bool { return a.switches }
 
 // Do runs fn as the actor's identity and returns fn's error. A panic in fn goes on to the caller, after the identity has
-// been put back. Do may be nested, and fn may block.
+// been put back. fn may block. Do may be nested, unless the actor takes turns, see [Actor.In].
 //
 // While fn runs, the goroutine is tied to one thread and only that thread has changed: its file-system uid and gid and its
 // supplementary groups (credentials are per thread in Linux, see setfsuid(2)). The kernel then drops the thread's
@@ -59,7 +71,14 @@ func (a *Actor) Switches() bool { return a.switches }
 // When the kernel refuses to switch, fn isn't run. When it refuses to switch back, which no known kernel does, Do returns
 // an error and never releases the thread: the goroutine keeps the wrong identity until it ends, and the Go runtime then
 // destroys the thread instead of giving it to another goroutine.
-func (a *Actor) Do(fn func() error) (err error) {
+func (a *Actor) Do(fn func() error) error {
+	if a.bounded {
+		return blocking.Do(a.share, func() error { return a.do(fn) })
+	}
+	return a.do(fn)
+}
+
+func (a *Actor) do(fn func() error) (err error) {
 	if !a.switches {
 		return fn()
 	}

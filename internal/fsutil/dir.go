@@ -119,6 +119,46 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return info, err
 }
 
+// Born returns when what is at rel was made, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike its number, that is never
+// somebody else's before. The error wraps errors.ErrUnsupported where the file system does not keep it.
+func (d *Dir) Born(rel string) (born int64, err error) {
+	err = d.do("stat", rel, func(names []string) error {
+		look := func(at int, name string, flags int) error {
+			var st unix.Statx_t
+			if err := unix.Statx(at, name, flags|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st); err != nil {
+				return err
+			}
+			if st.Mask&unix.STATX_BTIME == 0 {
+				return errors.ErrUnsupported
+			}
+			born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+			return nil
+		}
+		if len(names) == 0 {
+			return look(d.fd, "", unix.AT_EMPTY_PATH)
+		}
+		return d.inParent(names, func(parent int, base string) error { return look(parent, base, 0) })
+	})
+	return born, err
+}
+
+// Has returns nil when there is something at rel, and an error that wraps fs.ErrNotExist when there is not. It is [Dir.Lstat] for
+// the many names of which most are missing: those cost one system call.
+func (d *Dir) Has(rel string) error {
+	err := d.do("stat", rel, func(names []string) error {
+		fd, err := d.open(names, unix.O_PATH, 0)
+		if err == nil {
+			closeFD(fd)
+		}
+		return err
+	})
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_, err = d.Lstat(rel) // a link, for one
+	return err
+}
+
 // Mkdir makes the directory rel and the missing ones above it, each with the given permission bits (less the umask). An
 // existing directory is fine and keeps its mode; a link or another file in the way is an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,19 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 		return err
 	})
 	return data, err
+}
+
+// Open opens the regular file rel for reading. What it refuses is as for [Dir.ReadFile]; the file has the path of the Dir in its
+// errors. The caller closes it.
+func (d *Dir) Open(rel string) (f *os.File, err error) {
+	err = d.do("open", rel, func(names []string) error {
+		fd, _, err := d.openRegular(names, unix.O_RDONLY, 0)
+		if err == nil {
+			f = os.NewFile(uintptr(fd), filepath.Join(d.path, rel))
+		}
+		return err
+	})
+	return f, err
 }
 
 // readAll reads to the end of the file, or until there is more than max. The size is a hint: the file may be growing, and

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
-	"math"
 	"path"
 	"slices"
 	"strings"
@@ -12,10 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// MostNames is how many names of one directory are held in memory at a time. Whoever may write there decides how many it has, and
+// ten thousand of the longest take 6 MB.
+const MostNames = 10_000
+
+// ErrCrowded says that a directory has more than [MostNames] names.
+var ErrCrowded = errors.New("too many names in one directory")
+
 // ReadDir lists the directory rel, "" or "." being d itself, sorted by byte. The Info of an entry is [Dir.Lstat] at the
-// time it is asked for.
+// time it is asked for. One with more than [MostNames] names is [ErrCrowded]; [Dir.EachName] takes any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
-	entries, _, err := d.ReadSome(rel, math.MaxInt)
+	entries, more, err := d.ReadSome(rel, MostNames)
+	if err == nil && more {
+		return nil, &fs.PathError{Op: "read directory", Path: d.name(rel), Err: ErrCrowded}
+	}
 	return entries, err
 }
 
@@ -40,6 +49,20 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, more, nil
+}
+
+// EachName calls found for each name in the directory rel, "" or "." being d itself, with the type of what is there, until found
+// returns false. The names come in the order of the file system and are not kept, so a directory may hold any number of them.
+// found may use d where that is the Dir of [Dir.Together].
+func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
+	return d.do("read directory", rel, func(names []string) error {
+		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		return readEntries(fd, found)
+	})
 }
 
 // entry is an fs.DirEntry that resolves beneath its Dir; those of package os go by the path.

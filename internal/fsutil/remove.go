@@ -18,6 +18,8 @@ const (
 	maxRemoveDepth = 32
 	// maxRemovePasses bounds the fight with somebody who keeps making files in the tree while it is removed.
 	maxRemovePasses = 1 << 16
+	// maxRemoveNames is how many directories one pass holds the names of; the next pass takes the rest.
+	maxRemoveNames = 1 << 10
 )
 
 // Remove removes the file, the link itself, or the empty directory at rel. A missing one is fs.ErrNotExist.
@@ -86,7 +88,7 @@ func empty(top, dir, depth int) error {
 		} else if err != nil {
 			note(fmt.Errorf("%q: %w", name, err))
 		}
-		return true
+		return len(subdirs) < maxRemoveNames
 	})
 	note(err)
 	for _, name := range subdirs {
