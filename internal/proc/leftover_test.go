@@ -2,6 +2,7 @@ package proc
 
 import (
 	"io"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,31 @@ func TestADaemonIsLeftBehindAlsoWhereOneProcessEndsAlone(t *testing.T) {
 			})
 		}
 		table.Forget(id)
+	}
+}
+
+// BenchmarkStart is what the start of a process costs, without and with a higher oom_score_adj.
+func BenchmarkStart(b *testing.B) {
+	for _, oom := range []int{0, 800} {
+		b.Run(strconv.Itoa(oom), func(b *testing.B) {
+			table, err := New()
+			if err != nil {
+				b.Fatal(err)
+			}
+			id := uint64(0)
+			for b.Loop() {
+				id++
+				if _, err := table.Spawn(Spec{ID: id, Argv: []string{"/bin/true"}, OOM: oom}); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				for ended := false; !ended; {
+					table.Reap(false, func(Exit) { ended = true })
+				}
+				table.Forget(id)
+				b.StartTimer()
+			}
+		})
 	}
 }
 

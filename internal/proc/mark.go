@@ -56,12 +56,44 @@ func (m *marker) take() uint64 {
 
 // marked finds the run whose mark a process carries, 0 when there is none.
 func (t *Table) marked(pid int) uint64 {
-	limit, ok := parseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
-	if !ok || limit > t.marks.base || t.marks.step == 0 {
+	if limit, ok := t.limit(pid); ok {
+		return t.runOf(limit)
+	}
+	return 0
+}
+
+// runOf returns the run that a limit marks, 0 for none.
+func (t *Table) runOf(limit uint64) uint64 {
+	if limit > t.marks.base || t.marks.step == 0 {
 		return 0
 	}
 	steps := (t.marks.base - limit) / t.marks.step
 	return t.byMark[t.marks.base-steps*t.marks.step]
+}
+
+// limit reads the mark of a process, which may have ended, as long as it is not buried.
+func (t *Table) limit(pid int) (uint64, bool) {
+	var limit unix.Rlimit
+	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // of the same user, or with a capability: one call instead of three
+		return limit.Max, true
+	}
+	return parseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
+}
+
+// endedOf is marked for a process of which nothing but its mark can tell whose it is: 0 when it has none, and unknown when it
+// has one that tells nothing. One that came into the container from outside has none.
+func (t *Table) endedOf(pid int) uint64 {
+	limit, ok := t.limit(pid)
+	switch {
+	case !ok, t.marks.step == 0:
+		return unknown
+	case limit >= t.marks.base:
+		return 0
+	}
+	if id := t.runOf(limit); id != 0 {
+		return id
+	}
+	return unknown
 }
 
 // parseMark finds the hard limit in the line "Max realtime timeout  SOFT  HARD  us".

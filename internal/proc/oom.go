@@ -2,10 +2,67 @@ package proc
 
 import (
 	"bytes"
+	"errors"
+	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
+
+// oomScore is the oom_score_adj of this process (proc_pid_oom_score_adj(5)).
+type oomScore int
+
+// oomMost is the highest there is.
+const oomMost = 1000
+
+func newOOMScore() oomScore {
+	text, _ := os.ReadFile("/proc/self/oom_score_adj")
+	own, _ := strconv.Atoi(string(bytes.TrimSpace(text)))
+	return oomScore(own)
+}
+
+// raise makes the kernel prefer a process that was just started when it has to kill one for memory. What that process has
+// started already is raised too, except a daemon that has left it in this instant; everything later inherits it. It can't be set before
+// the process starts: a child has the value of its parent, and raising that of this process even for a moment could end it, because
+// a fork is what runs short of memory. To raise takes no privilege.
+func (own oomScore) raise(s *scanner, pid, by int) {
+	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
+	pids := []int{pid}
+	for i := 0; i < len(pids) && i < most; i++ {
+		dir := strconv.Itoa(pids[i])
+		if !s.write(dir, "oom_score_adj", score) {
+			continue
+		}
+		if list, ok := s.readAll(dir + "/task/" + dir + "/children"); ok && len(list) > 0 {
+			for word := range bytes.FieldsSeq(list) {
+				if child, err := strconv.Atoi(string(word)); err == nil {
+					pids = append(pids, child)
+				}
+			}
+		}
+	}
+}
+
+// write writes a file of a process, as its owner if this one is root without the privilege to write the files of others.
+func (s *scanner) write(dir, name string, data []byte) bool {
+	if s.dir < 0 {
+		return false
+	}
+	name = dir + "/" + name
+	fd, err := unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.EACCES) {
+		var st unix.Stat_t
+		if unix.Fstatat(s.dir, name, &st, 0) == nil {
+			as(st.Uid, st.Gid, func() { fd, err = unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
+		}
+	}
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, data)
+	return err == nil
+}
 
 // OOMKills returns a function that reads how many processes of this container the kernel has killed for memory, or nil
 // when the kernel does not tell (cgroups(7)). Reading a control file does not block on a disk. The file stays open, because

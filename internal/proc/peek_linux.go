@@ -2,6 +2,8 @@ package proc
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +20,35 @@ type sigchldInfo struct {
 	_   [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
 
+// canWait finds out whether the kernel lets this process learn that a child has ended, without a child. The filter of system
+// calls (seccomp(2)) stays the same for the life of a process.
+func canWait() error {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil && !errors.Is(err, unix.ECHILD) {
+			return refused("waitid", err)
+		}
+		break
+	}
+	for {
+		_, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil) // nobody is a child of its own
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if !errors.Is(err, unix.ECHILD) {
+			return refused("wait4", err)
+		}
+		return nil
+	}
+}
+
+func refused(call string, err error) error {
+	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
+}
+
 // peek returns the process id of a child that has ended and is not buried yet, without burying it; 0 when there is none.
 // childless is true when this process has no child at all. It never blocks.
 func peek() (pid int, childless bool) {
@@ -30,7 +61,7 @@ func peek() (pid int, childless bool) {
 			return int(info.pid), false
 		case errors.Is(err, unix.EINTR):
 			continue
-		default: // ECHILD is the only other answer to these arguments
+		default: // ECHILD is the only other answer to these arguments where canWait found nothing
 			return 0, true
 		}
 	}

@@ -254,7 +254,7 @@ func TestAServiceThatCannotStartSaysWhy(t *testing.T) {
 		{Spec{Argv: []string{"/no/such"}}, 127, `cannot start "/no/such": no such file or directory`},
 		{Spec{Argv: []string{"nosuchcommand"}, Env: []string{"PATH=/bin"}}, 127, `cannot start "nosuchcommand": no such file`},
 		{Spec{Argv: []string{plain}}, 126, `cannot start "` + plain + `": permission denied`},
-		{Spec{Argv: []string{"/bin/true"}, Dir: "/no/dir"}, 127, `cannot start "/no/dir": no such file`},
+		{Spec{Argv: []string{"/bin/true"}, Dir: "/no/dir"}, 127, `cannot enter the working directory (cwd) "/no/dir": no such file`},
 		{Spec{Name: "svc"}, 126, `cannot start "svc": the command is empty`},
 	} {
 		c.spec.ID = 1
@@ -533,5 +533,29 @@ func TestParseStatSurvivesAnyCommandName(t *testing.T) {
 		if _, ok := parseStat([]byte(bad)); ok {
 			t.Errorf("%q was taken", bad)
 		}
+	}
+}
+
+// TestEverythingThatIsStartedGoesBeforeHinit: the process, and what it has started itself before this one had a word with the kernel.
+func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOM: 300})
+	line(t, out)
+	table.Observe(1)
+	table.proc.look()
+	table.sort()
+	want := strconv.Itoa(min(int(table.oom)+300, oomMost))
+	if n := len(table.fam.living[1]); n != 3 {
+		t.Fatalf("%d children", n)
+	}
+	for _, p := range append(table.fam.living[1], stat{pid: table.Main(1)}) {
+		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.pid))
+		if err != nil || strings.TrimSpace(string(got)) != want {
+			t.Errorf("process %d has %q, want %s (%v)", p.pid, got, want, err)
+		}
+	}
+	own, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(int(table.oom)) {
+		t.Errorf("this process has %q, it had %d (%v)", own, table.oom, err)
 	}
 }

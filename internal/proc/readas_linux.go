@@ -8,22 +8,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readAs reads a file with the file-system identity of another user, on a thread that is given back only when it is itself again.
+// readAs reads a file with the file-system identity of another user.
 func readAs(name string, asUID, asGID uint32) ([]byte, error) {
-	runtime.LockOSThread()
-	uid, _ := unix.SetfsuidRetUid(-1)
-	gid, _ := unix.SetfsgidRetGid(-1)
-	_, _ = unix.SetfsgidRetGid(int(asGID))
-	_, _ = unix.SetfsuidRetUid(int(asUID))
-	f, err := os.Open(name)
-	_, _ = unix.SetfsuidRetUid(uid)
-	_, _ = unix.SetfsgidRetGid(gid)
-	if back, _ := unix.SetfsuidRetUid(-1); back == uid {
-		runtime.UnlockOSThread() // otherwise the runtime ends the thread with its goroutine
-	}
+	var f *os.File
+	var err error
+	as(asUID, asGID, func() { f, err = os.Open(name) })
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return io.ReadAll(f)
+}
+
+// as calls a function with the file-system identity of another user, on a thread that is given back only when it is itself again.
+func as(uid, gid uint32, call func()) {
+	runtime.LockOSThread()
+	ownUID, _ := unix.SetfsuidRetUid(-1)
+	ownGID, _ := unix.SetfsgidRetGid(-1)
+	_, _ = unix.SetfsgidRetGid(int(gid))
+	_, _ = unix.SetfsuidRetUid(int(uid))
+	call()
+	_, _ = unix.SetfsuidRetUid(ownUID)
+	_, _ = unix.SetfsgidRetGid(ownGID)
+	if back, _ := unix.SetfsuidRetUid(-1); back == ownUID {
+		runtime.UnlockOSThread() // otherwise the runtime ends the thread with its goroutine
+	}
 }

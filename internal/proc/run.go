@@ -24,6 +24,9 @@ func StartChild(spec Spec) (*Child, error) {
 	return &Child{pid}, nil
 }
 
+// PID returns the process id. Until Wait has returned it can't be another's.
+func (c *Child) PID() int { return c.pid }
+
 // Signal signals the process. It must not be called after Wait.
 func (c *Child) Signal(s syscall.Signal) error {
 	if err := unix.Kill(c.pid, s); err != nil {

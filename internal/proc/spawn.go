@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,6 +37,18 @@ type Spec struct {
 	Isolated bool       // be PID 1 of a PID namespace of its own
 	Bound    bool       // is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
 	Limits   []Limit    // resource limits, in force before the first instruction of the command
+	OOM      int        // how much more the kernel's out-of-memory killer likes it than this process (oom_score_adj); 0 is as much
+}
+
+// Same reports whether two specs start the same command in the same way. What is filled in at each start does not count.
+func (s Spec) Same(o Spec) bool {
+	if (s.Cred == nil) != (o.Cred == nil) {
+		return false
+	}
+	if s.Cred != nil && (s.Cred.UID != o.Cred.UID || s.Cred.GID != o.Cred.GID || !slices.Equal(s.Cred.Groups, o.Cred.Groups)) {
+		return false
+	}
+	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits)
 }
 
 // TagVar is the environment variable that names the run a process belongs to.
@@ -43,12 +56,20 @@ const TagVar = "HINIT_RUN"
 
 // SpawnError says why a process could not be started.
 type SpawnError struct {
-	What string // the command or the directory at fault
+	What string // the command at fault; the directory, if Dir; or the limit, if Limit
 	Err  error
+
+	Dir, Limit bool
 }
 
 // Error implements error.
 func (e *SpawnError) Error() string {
+	switch {
+	case e.Dir:
+		return fmt.Sprintf("cannot enter the working directory (cwd) %q: %v", e.What, e.Err)
+	case e.Limit:
+		return fmt.Sprintf("cannot set the limit %s: %v", e.What, e.Err)
+	}
 	return fmt.Sprintf("cannot start %q: %v%s", e.What, e.Err, e.nextStep())
 }
 
@@ -78,8 +99,16 @@ func (e *SpawnError) ShellCode() int {
 	return 126
 }
 
-// Permanent reports whether trying again without changing the definition is pointless.
-func (e *SpawnError) Permanent() bool { return errors.Is(e.Err, errNoCommand) }
+// Permanent reports whether trying again is pointless until somebody changes something: the command or its directory is not there, it can't
+// be executed, or a limit can't be set.
+func (e *SpawnError) Permanent() bool {
+	for _, reason := range []error{errNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
+		if errors.Is(e.Err, reason) {
+			return true
+		}
+	}
+	return e.Limit
+}
 
 // Passing reports whether the kernel refused for want of memory, process numbers or descriptors, or because the program is
 // just being written, so that trying again later may succeed.
@@ -98,13 +127,13 @@ var errNoCommand = errors.New("the command is empty")
 // under a millisecond, unless the file system that holds the command or the directory hangs. The error is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
-		return 0, &SpawnError{spec.Name, errNoCommand}
+		return 0, &SpawnError{What: spec.Name, Err: errNoCommand}
 	}
 	path := spec.Path
 	if path == "" {
 		var err error
 		if path, err = lookPath(spec.Argv[0], spec.Env); err != nil {
-			return 0, &SpawnError{spec.Argv[0], err}
+			return 0, &SpawnError{What: spec.Argv[0], Err: err}
 		}
 	}
 	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.nonce, spec.ID)
@@ -120,6 +149,9 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	}
 	argv := spec.Argv
 	if len(spec.Limits) > 0 {
+		if err := checkLimited(spec, path); err != nil {
+			return 0, err
+		}
 		argv = limitArgv(spec.Limits, path, argv)
 		path = selfExe
 	}
@@ -127,17 +159,10 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	mark := t.marks.take()
 	pid, err := t.fork(path, argv, &attr)
 	if err != nil {
-		what := path
-		if spec.Path == "" {
-			what = spec.Argv[0]
-		}
-		if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // it was looked for in there
-			what = filepath.Join(nameOf(spec.Dir), what)
-		}
-		if spec.Dir != "" && unix.Access(spec.Dir, unix.X_OK) != nil && unix.Access(path, unix.F_OK) == nil {
-			what = spec.Dir
-		}
-		return 0, &SpawnError{what, err}
+		return 0, spawnError(spec, path, err)
+	}
+	if spec.OOM != 0 {
+		t.oom.raise(t.proc, pid, spec.OOM)
 	}
 	t.owned[pid] = spec.ID
 	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, main: pid, group: pid, session: !spec.TTY}
@@ -145,6 +170,39 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		t.byMark[mark] = spec.ID
 	}
 	return pid, nil
+}
+
+// spawnError names what is at fault when a command could not be executed: the command or its directory.
+func spawnError(spec Spec, path string, err error) *SpawnError {
+	if spec.Dir != "" && !enters(spec.Dir, spec.Cred) && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) {
+		return &SpawnError{What: nameOf(spec.Dir), Err: err, Dir: true}
+	}
+	what := path
+	if spec.Path == "" {
+		what = spec.Argv[0]
+	}
+	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // it was looked for in there
+		what = filepath.Join(nameOf(spec.Dir), what)
+	}
+	return &SpawnError{What: what, Err: err}
+}
+
+// enters reports whether a process with these credentials may have the directory as its own, as far as the directory itself tells.
+func enters(dir string, cred *Cred) bool {
+	var st unix.Stat_t
+	switch {
+	case unix.Stat(dir, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return false
+	case cred == nil:
+		return unix.Access(dir, unix.X_OK) == nil
+	case cred.UID == 0:
+		return true
+	case st.Uid == cred.UID:
+		return st.Mode&0o100 != 0
+	case st.Gid == cred.GID || slices.Contains(cred.Groups, st.Gid):
+		return st.Mode&0o010 != 0
+	}
+	return st.Mode&0o001 != 0
 }
 
 // nameOf is what people call a directory, also one that is given as an open descriptor.
@@ -261,6 +319,78 @@ func limitArgv(limits []Limit, path string, argv []string) []string {
 	return append(append(out, "--", path), argv...)
 }
 
+// limitNames are the resource limits as hinit.yaml names them (getrlimit(2)).
+var limitNames = map[string]int{
+	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
+	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
+	"msgqueue": unix.RLIMIT_MSGQUEUE, "nice": unix.RLIMIT_NICE, "nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC,
+	"rss": unix.RLIMIT_RSS, "rtprio": unix.RLIMIT_RTPRIO,
+	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
+}
+
+// LimitOf returns the resource that a name of hinit.yaml means.
+func LimitOf(name string) (resource int, known bool) {
+	resource, known = limitNames[name]
+	return resource, known
+}
+
+func limitName(resource int) string {
+	for name, r := range limitNames {
+		if r == resource {
+			return name
+		}
+	}
+	return strconv.Itoa(resource)
+}
+
+// checkLimited finds what would fail between the fork and the command where limits are set, and where nobody but the log would be told:
+// a limit that can't be set, and a command that isn't there.
+func checkLimited(spec Spec, path string) error {
+	for _, l := range spec.Limits {
+		var now unix.Rlimit
+		if unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
+			continue
+		}
+		what := limitName(l.Resource) + " to " + limitText(l.Hard)
+		if !raises(spec.Cred) {
+			return &SpawnError{Limit: true, What: what, Err: fmt.Errorf(
+				"it is %s at most here; set less, or start the container with --ulimit %s=%s", limitText(now.Max), limitName(l.Resource), limitText(l.Hard),
+			)}
+		}
+	}
+	full := path
+	if !filepath.IsAbs(full) {
+		full = filepath.Join(spec.Dir, path)
+	}
+	var st unix.Stat_t
+	switch err := unix.Stat(full, &st); {
+	case spec.Dir != "" && !enters(spec.Dir, spec.Cred):
+		return nil // the fork tells
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return spawnError(spec, path, err)
+	case err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o111 == 0):
+		return spawnError(spec, path, unix.EACCES)
+	}
+	return nil
+}
+
+func limitText(n uint64) string {
+	if n == unix.RLIM_INFINITY {
+		return "unlimited"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// raises reports whether a process with these credentials may raise a limit: with CAP_SYS_RESOURCE, which it keeps if it stays root.
+func raises(cred *Cred) bool {
+	if cred != nil && cred.UID != 0 {
+		return false
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
 // LimitsMain is the program behind LimitsName: it sets the limits and executes the command. It returns only when that
 // failed, with the exit code and the reason.
 func LimitsMain(argv []string) (int, error) {
@@ -279,11 +409,11 @@ func LimitsMain(argv []string) (int, error) {
 	for _, l := range limits {
 		// unix.Setrlimit tells the Go runtime too, so that exec does not put its saved RLIMIT_NOFILE back.
 		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil {
-			return 126, fmt.Errorf("cannot set limit %d to %d: %w", l.Resource, l.Soft, err)
+			return 126, fmt.Errorf("cannot set the limit %s to %s: %w", limitName(l.Resource), limitText(l.Hard), err)
 		}
 	}
 	path := argv[i+1]
 	err := syscall.Exec(path, argv[i+2:], os.Environ())
-	e := &SpawnError{path, err}
+	e := &SpawnError{What: path, Err: err}
 	return e.ShellCode(), e
 }

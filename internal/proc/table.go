@@ -22,6 +22,7 @@ type Table struct {
 	masked bool   // hinit was started with signals blocked
 	proc   *scanner
 	marks  marker
+	oom    oomScore
 	byMark map[uint64]uint64 // mark → run
 	fam    families
 }
@@ -38,6 +39,7 @@ type run struct {
 // Exit is a buried child.
 type Exit struct {
 	ID       uint64 // its run; 0 is an orphan
+	Of       uint64 // of an orphan: the run that it belonged to, whose main process is buried; 0 when that is not known
 	PID      int
 	Code     int // -1 when ended by a signal
 	Signal   int // 0 when it exited
@@ -49,7 +51,11 @@ type Exit struct {
 
 // New returns a table. When this process is not PID 1 it becomes a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
 // the orphans of its services come to it all the same.
+// It fails where the kernel does not let this process wait for children: without that nothing of a supervisor is true.
 func New() (*Table, error) {
+	if err := canWait(); err != nil {
+		return nil, err
+	}
 	if os.Getpid() != 1 {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return nil, fmt.Errorf("cannot become a subreaper: %w", err)
@@ -63,7 +69,7 @@ func New() (*Table, error) {
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), null: null, nonce: hex.EncodeToString(nonce),
-		proc: newScanner(), marks: newMarker(), byMark: make(map[uint64]uint64),
+		proc: newScanner(), marks: newMarker(), oom: newOOMScore(), byMark: make(map[uint64]uint64),
 	}
 	var mask, empty unix.Sigset_t
 	if unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) == nil {
@@ -114,6 +120,10 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 				x.Leftover = t.leftBehind(r, ends > 1)
 			}
 			r.main = 0
+		} else if trees && t.lingering() {
+			if of := t.marked(pid); t.runs[of] != nil && t.runs[of].main == 0 {
+				x.Of = of
+			}
 		}
 		delete(t.owned, pid)
 		status, usage := bury(pid)

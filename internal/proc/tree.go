@@ -25,7 +25,14 @@ type families struct {
 	known   map[identity]uint64 // living process, main ones left out → run
 	living  map[uint64][]stat   // run → its living processes, the main one left out
 	origins map[identity]uint64 // orphan → run, 0 for none: asked once per process
+	ended   map[identity]uint64 // dead orphan that is not buried → run, 0 for none, unknown
+	fresh   map[uint64]int      // run → how many of these the look before did not show dead
+	asked   int                 // how many of these were asked for their mark
+	latest  map[uint64]stat     // run → the youngest process of it, dead or alive, the main one left out
 }
+
+// unknown stands for the run of a dead orphan that may be of any.
+const unknown = ^uint64(0)
 
 // sort attributes every process of the current look to its run. A process belongs to a run when it is its main process;
 // when it was known to before; when it is in the group or the session that the main process made, as long as a process
@@ -80,7 +87,16 @@ func (t *Table) sort() {
 			}
 		}
 	}
-	t.fam = families{look: t.proc.looks, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins}
+	before := t.fam
+	t.fam = families{
+		look: t.proc.looks, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins,
+		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
+	}
+	for _, p := range slices.Backward(all) { // the youngest first, as long as the numbers grow
+		if p.dead() && p.ppid == self {
+			t.sortEnded(p, &before, groups, sessions)
+		}
+	}
 	for _, p := range all {
 		if p.dead() || p.pid == self {
 			continue
@@ -89,9 +105,52 @@ func (t *Table) sort() {
 		if _, main := t.owned[p.pid]; id != 0 && !main {
 			t.fam.known[identity{p.pid, p.start}] = id
 			t.fam.living[id] = append(t.fam.living[id], p)
+			t.noteLatest(id, p)
 		}
 	}
 }
+
+// most is how many dead orphans one look asks for their run. The oldest beyond it are unknown.
+const most = 256
+
+// sortEnded attributes a dead orphan. A process of a run that forks and ends at once may be missing in every look alive, but not
+// dead too: it is this process that buries it, which does not happen during a look. So a look that shows nothing of a run,
+// neither alive nor newly dead, proves that nothing is left of it.
+func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uint64) {
+	if _, main := t.owned[p.pid]; main {
+		return
+	}
+	who := identity{p.pid, p.start}
+	id, seen := before.ended[who]
+	if !seen {
+		id = before.known[who]
+		switch {
+		case id != 0:
+		case t.fam.asked == most:
+			id = unknown
+		default:
+			t.fam.asked++
+			id = t.endedOf(p.pid)
+		}
+		if id == unknown && groups[p.group] != 0 {
+			id = groups[p.group]
+		} else if id == unknown && sessions[p.session] != 0 {
+			id = sessions[p.session]
+		}
+		t.fam.fresh[id]++
+	}
+	t.fam.ended[who] = id
+	t.noteLatest(id, p)
+}
+
+func (t *Table) noteLatest(id uint64, p stat) {
+	if last, ok := t.fam.latest[id]; !ok || last.start < p.start || last.start == p.start && last.pid < p.pid {
+		t.fam.latest[id] = p
+	}
+}
+
+// lingering reports whether there are runs whose main process is buried and that are not forgotten.
+func (t *Table) lingering() bool { return len(t.runs) > len(t.owned) }
 
 // ancestry returns the run of the nearest ancestor that has one, the process itself included, and notes it for all on the
 // way. parent may hold a circle: it was not read in one instant.
@@ -124,9 +183,19 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 		}
 		t.proc.look()
 	}
+	for range confirm {
+		t.sort()
+		if len(t.fam.living[r.id]) > 0 || t.fam.fresh[r.id] == 0 {
+			break
+		}
+		t.proc.look() // some have just ended; they may have left others
+	}
 	t.sort()
-	return len(t.fam.living[r.id]) > 0
+	return len(t.fam.living[r.id])+t.fam.fresh[r.id] > 0
 }
+
+// confirm is how many looks more it takes to take deaths of processes of a run for a sign of life.
+const confirm = 2
 
 // sawEnd reports whether the last look is of this turn and already shows the process as ended.
 func (s *scanner) sawEnd(pid int) bool {
@@ -146,7 +215,7 @@ func (t *Table) Observe(id uint64) {
 }
 
 // SignalTree signals every living process of a run, and stays at it for KILL until no new one turns up, so that a process
-// that forks meanwhile does not get away. It returns how many processes it signalled.
+// that forks meanwhile does not get away. It returns how many processes it signalled; 0 means that nothing is left.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
@@ -167,14 +236,75 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 				if t.kill(p, signal) {
 					signalled++
 				}
+				if signal == int(unix.SIGKILL) {
+					t.fam.ended[who] = id // it forks no more, so its death tells nothing
+				}
 			}
 		}
-		if len(seen) == before || signal != int(unix.SIGKILL) {
+		if len(seen) == before && t.fam.fresh[id] == 0 || signal != int(unix.SIGKILL) {
 			break
+		}
+		if t.fam.fresh[id] > 0 && len(t.fam.living[id]) == 0 {
+			signalled += t.chase(id)
 		}
 		t.proc.look()
 	}
+	t.sort()
+	if len(t.fam.living[id])+t.fam.fresh[id] > 0 {
+		return max(signalled, 1) // it forks and ends faster than it can be seen
+	}
 	return signalled
+}
+
+const (
+	// chaseTime is how long one chase lasts at most, and chaseLull how long it waits for a next generation.
+	chaseTime = 4 * time.Millisecond
+	chaseLull = time.Millisecond
+	// chaseAhead is how many process numbers it looks ahead: others are started meanwhile.
+	chaseAhead = 16
+)
+
+// chase follows a process that forks and ends, for ever, faster than the process table can be read: a new process gets the next
+// free number, so the next generation is there. A process is signalled only if it carries the mark of the run. It returns how
+// many were.
+func (t *Table) chase(id uint64) (hits int) {
+	pid := t.fam.latest[id].pid
+	begin := time.Now()
+	for met := begin; ; {
+		for next := pid + 1; next <= pid+chaseAhead; next++ {
+			there, hit := t.strike(next, id)
+			if hit {
+				hits++
+			}
+			if there {
+				pid, met = next, time.Now()
+				break
+			}
+		}
+		if now := time.Now(); now.Sub(begin) > chaseTime || now.Sub(met) > chaseLull {
+			return hits
+		}
+	}
+}
+
+// strike kills the process of a number if it is of a run, through a descriptor that can't be recycled.
+func (t *Table) strike(pid int, id uint64) (there, hit bool) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	switch {
+	case err == nil:
+		defer unix.Close(fd)
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // old kernel, or seccomp
+		if t.endedOf(pid) != id {
+			return unix.Kill(pid, 0) == nil, false
+		}
+		return true, unix.Kill(pid, unix.SIGKILL) == nil
+	default:
+		return !errors.Is(err, unix.ESRCH), false // a thread is there too
+	}
+	if t.endedOf(pid) != id {
+		return true, false
+	}
+	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
 // kill signals a process that is not this one's to bury, through a descriptor that can't be recycled: between the look
@@ -198,13 +328,14 @@ func (t *Table) kill(p stat, signal int) bool {
 	return err == nil
 }
 
-// Gone returns those of the given runs of which no process is alive.
+// Gone returns those of the given runs of which no process is alive. While processes of a run end that nobody has seen, it is
+// not gone; it is to be asked again once these are buried.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
 	t.proc.look()
 	t.sort()
 	for _, id := range ids {
-		if r := t.runs[id]; r == nil || r.main == 0 && len(t.fam.living[id]) == 0 {
+		if r := t.runs[id]; r == nil || r.main == 0 && len(t.fam.living[id])+t.fam.fresh[id]+t.fam.fresh[unknown] == 0 {
 			gone = append(gone, id)
 		}
 	}

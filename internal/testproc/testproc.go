@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -92,6 +93,18 @@ func run(role string, params []string) int {
 		for _, kv := range os.Environ() {
 			fmt.Println(kv)
 		}
+	case "signal": // signal PID TIMES SKIPPED...: sends every other signal so often in each way that there is
+		return shower(number(0, 0), number(1, 1), params[2:])
+	case "comet": // comet: starts a daemon that forks, makes a session and ends, for ever; then sleeps until TERM
+		return comet()
+	case "eat": // eat BYTES: takes memory and sleeps
+		food := make([]byte, number(0, 0))
+		for i := 0; i < len(food); i += 4096 {
+			food[i] = 1
+		}
+		ready()
+		forever()
+		runtime.KeepAlive(food)
 	case "ids": // pid, group, session, directory
 		sid, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
 		wd, _ := os.Getwd()

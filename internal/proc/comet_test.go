@@ -1,0 +1,57 @@
+package proc
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testproc"
+)
+
+// TestACometIsNotGoneUntilItIs: what forks, makes a session and ends, for ever, is not seen alive. It is left behind all the same,
+// and once it is said to be gone nothing of it ends any more. This process is a subreaper here.
+func TestACometIsNotGoneUntilItIs(t *testing.T) {
+	table := newTable(t)
+	for id := uint64(1); id <= 5; id++ {
+		_, out := spawn(t, table, Spec{ID: id, Name: "svc", Argv: testproc.Argv("comet")})
+		line(t, out)
+		orphans := 0
+		count := func(x Exit) {
+			if x.ID == 0 {
+				orphans++
+			}
+		}
+		await(t, "the comet to fly", func() bool { table.Reap(true, count); return orphans > 50 })
+		if err := table.Signal(id, int(unix.SIGTERM)); err != nil {
+			t.Fatal(err)
+		}
+		if x := exitOf(t, table, id); !x.Leftover {
+			t.Error("nothing is left behind, it is said")
+		}
+		of := 0
+		await(t, "the comet to be gone", func() bool {
+			table.Reap(true, func(x Exit) {
+				if x.Of == id {
+					of++
+				}
+			})
+			return table.SignalTree(id, int(unix.SIGKILL)) == 0
+		})
+		if of == 0 {
+			t.Error("no orphan was of the run")
+		}
+		if len(table.Gone([]uint64{id})) == 0 {
+			t.Error("it is not gone when nothing is left to signal")
+		}
+		table.Reap(true, func(Exit) {})
+		orphans = 0
+		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+			table.Reap(true, count)
+		}
+		if orphans > 0 {
+			t.Errorf("%d of it have ended since", orphans)
+		}
+		table.Forget(id)
+	}
+}

@@ -1,0 +1,33 @@
+#include "textflag.h"
+
+// sent is a signal handler: R0 is the signal, R1 its siginfo_t, R2 the context (sigaction(2)). See sent_linux_amd64.s.
+TEXT sent<>(SB), NOSPLIT|NOFRAME, $0
+	MOVW 8(R1), R3 // si_code
+	CMPW $0, R3
+	BGT  runtime
+	MOVW R0, R4
+	LSL  $3, R4
+	MOVD $·sentCount(SB), R5
+	ADD  R4, R5
+count:
+	LDAXR (R5), R6
+	ADD   $1, R6
+	STLXR R6, (R5), R7
+	CBNZ  R7, count
+	MOVD $-1, R6
+	CMPW $0, R3 // SI_USER
+	BEQ  known
+	CMNW $6, R3 // SI_TKILL
+	BNE  store
+known:
+	MOVD 16(R1), R6
+store:
+	MOVD $·sentFrom(SB), R5
+	MOVD R6, (R5)(R4)
+	MOVW ZR, 8(R1) // SI_USER
+runtime:
+	MOVD ·faultHandler(SB), R3
+	JMP  (R3)
+
+DATA ·sentHandler(SB)/8, $sent<>(SB)
+GLOBL ·sentHandler(SB), NOPTR|RODATA, $8

@@ -1,0 +1,76 @@
+package proc
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestASentFaultIsIgnoredAndARealOneIsNot: kill(2) and sigqueue(3) do nothing but count; a nil pointer is a panic as ever.
+func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
+	if sentHandler == 0 {
+		t.Skip("there is no handler for this architecture")
+	}
+	news := IgnoreSentFaults()
+	const each = 10
+	begin := make(map[syscall.Signal]uint64)
+	for _, s := range faultSignals {
+		begin[s] = sent(s)
+	}
+	for _, s := range faultSignals {
+		for i := range each {
+			before := sent(s)
+			if i%2 == 0 {
+				if err := unix.Kill(os.Getpid(), s); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				info := [32]int32{int32(s), 0, -1} // SI_QUEUE
+				if _, _, errno := unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), uintptr(s), uintptr(unsafe.Pointer(&info))); errno != 0 {
+					t.Fatal(errno)
+				}
+			}
+			for end := time.Now().Add(10 * time.Second); sent(s) == before; { // else the next would be one with it
+				if time.Now().After(end) {
+					t.Fatalf("%v was not counted", s)
+				}
+			}
+		}
+	}
+	<-news
+	for _, f := range SentFaults() {
+		if f.Count != begin[f.Signal]+each || f.Signal == unix.SIGSEGV && f.UID != -1 { // the last one was queued: it may lie
+			t.Errorf("%+v", f)
+		}
+	}
+	_ = unix.Kill(os.Getpid(), unix.SIGSEGV)
+	for end := time.Now().Add(10 * time.Second); sent(unix.SIGSEGV) == begin[unix.SIGSEGV]+each && time.Now().Before(end); {
+	}
+	for _, f := range SentFaults() {
+		if f.Signal == unix.SIGSEGV && (f.PID != os.Getpid() || f.UID != os.Getuid()) {
+			t.Errorf("sent by this process: %+v", f)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a nil pointer is no panic")
+		}
+	}()
+	*nowhere = 1
+}
+
+// nowhere is a pointer of which a linter does not know that it is nil.
+var nowhere *int
+
+func sent(s syscall.Signal) uint64 {
+	for _, f := range SentFaults() {
+		if f.Signal == s {
+			return f.Count
+		}
+	}
+	return 0
+}

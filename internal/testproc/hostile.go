@@ -1,0 +1,71 @@
+package testproc
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+// shower sends signals: with kill(2), with tgkill(2) to the first thread, and as sigqueue(3), mq_notify(3) and fcntl(2) F_SETSIG
+// do, which differ in the si_code that comes with them.
+func shower(pid, times int, skipped []string) int {
+	codes := []int32{-1, -3, -5} // SI_QUEUE, SI_MESGQ, SI_SIGIO
+	for range times {
+		for n := syscall.Signal(1); n < 65; n++ {
+			if slices.Contains(skipped, strconv.Itoa(int(n))) {
+				continue
+			}
+			err := syscall.Kill(pid, n)
+			if err == nil {
+				err = syscall.Tgkill(pid, pid, n)
+			}
+			for _, code := range codes {
+				info := [32]int32{int32(n), 0, code} // siginfo_t
+				if _, _, errno := syscall.RawSyscall(syscall.SYS_RT_SIGQUEUEINFO, uintptr(pid), uintptr(n), uintptr(unsafe.Pointer(&info))); errno != 0 && err == nil {
+					err = errno
+				}
+			}
+			if err != nil && err != syscall.EAGAIN { // so many wait already
+				fmt.Fprintf(os.Stderr, "cannot send signal %d: %v\n", n, err)
+				return 1
+			}
+		}
+	}
+	fmt.Println("sent")
+	return 0
+}
+
+// comet starts a daemon by a double fork that lives on as its own child, in a new session each time, and sleeps. Its generations
+// are deaf to TERM, and each is gone long before anybody has read the process table.
+func comet() int {
+	runtime.LockOSThread()
+	if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
+		fly()
+	}
+	obey := make(chan os.Signal, 1)
+	signal.Notify(obey, syscall.SIGTERM)
+	ready()
+	<-obey
+	return 0
+}
+
+// fly runs in a copy of a process that has many threads, of which this is the only one there: nothing of the Go runtime may be
+// used but calls of the kernel.
+//
+//go:nosplit
+//go:norace
+func fly() {
+	blocked := ^uint64(0)
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
+	for {
+		if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
+			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // nobody can fork any more where pid is an error
+		}
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+	}
+}
