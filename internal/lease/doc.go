@@ -1,0 +1,23 @@
+// Package lease decides which of several inits that share a data volume supervises its profiles.
+//
+// The lease is a file that the holder rewrites. No clock of two machines is compared. Who waits looks, by its own clock, whether
+// the file changes; after eight seconds without a change it may take the lease. To take it is to make the file of the next
+// epoch, which the file system lets only one of all succeed in.
+//
+// On NFS, virtiofs, FUSE and 9p the holder rewrites it every two seconds. It gives the lease up by itself when it could not renew it for
+// six seconds, and at once when it finds a higher epoch, so that what it runs has ended before another may begin.
+//
+// On a local file system the holder also has the kernel's lock (flock(2)) of the volume's directory: who gets the lock knows that the
+// holder is dead, and need not wait. The holder looks for a higher epoch every second, rewrites the file only while somebody waits, and
+// does not give up because of the time. Who takes the lease from a silent holder lets it look for three seconds before it serves.
+// Silence counts only while the volume takes writes.
+//
+// A holder that was paused may start nothing until it has looked ([Lease.Check]).
+//
+// The file is below HERMES_HOME, where the agent can write. What the agent does to it can't harm hinit; it can make two inits
+// run for seconds, or one wait, on the agent's own volume.
+//
+// Everything that may wait for the volume takes a turn of [blocking.Volume] in a goroutine of its own, one at a time. Beside
+// that the package owns one goroutine while a lease is held. All methods may be called from several
+// goroutines, but only one may be in [Lease.Acquire].
+package lease
