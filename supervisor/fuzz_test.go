@@ -113,7 +113,12 @@ func (w *world) act(b int) {
 		w.now = w.now.Add(700 * time.Millisecond)
 		w.step(Tick{})
 	case 12:
+		s := w.m.services[name]
+		soon := s != nil && s.state == Parked && s.since.Equal(w.now) && s.last.Uptime < policy.ResetAfter && s.last.Cause != CauseReplaced
 		w.step(Inputs{name})
+		if soon && s.state != Backoff {
+			w.t.Fatalf("%s is %s right after it had been parked: it may change its inputs itself", name, s.state)
+		}
 	case 13:
 		if s := w.m.services[name]; s != nil {
 			w.step(Explained{name, s.run, CauseReplaced})
@@ -139,7 +144,7 @@ func (w *world) act(b int) {
 		w.step(SignalMain{name, []int{0, sigHup, sigKill}[w.pids%3], b/kinds > 5})
 	case 21:
 		if p != nil && p.main {
-			w.step(Ready{name, p.run, true})
+			w.step(Ready{name, p.run, true, ""})
 		}
 	case 22:
 		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.run) {
@@ -249,7 +254,7 @@ func (w *world) check() {
 		if s.paused && !s.runs() {
 			w.t.Fatalf("%s is paused and does not run", s.name)
 		}
-		if v := s.snapshot(&Unit{}); v.PID != 0 && p.finish {
+		if v := s.snapshot(&unit{}); v.PID != 0 && p.finish {
 			w.t.Fatalf("%s shows the process of its finish command", s.name)
 		}
 		switch s.state {

@@ -11,6 +11,7 @@ import (
 
 	"hinit/internal/guard"
 	"hinit/internal/handover"
+	"hinit/internal/proc"
 )
 
 // handed is what a loop tells its successor in another image of this process.
@@ -28,8 +29,9 @@ type handed struct {
 
 type handedUnit struct {
 	Unit  Unit
-	Stdio bool   // it has this process's own
-	Files [3]int // descriptors of Stdin, Stdout and Stderr, -1 for none
+	Ran   *proc.Spec // what its run was started as, where that differs from the unit
+	Stdio bool       // it has this process's own
+	Files [3]int     // descriptors of Stdin, Stdout and Stderr, -1 for none
 }
 
 // codec leaves out what the successor has of its own.
@@ -57,6 +59,9 @@ func (l *Loop) Export(c *handover.Codec) (json.RawMessage, []int, error) {
 		h.Services = append(h.Services, *s)
 		if u := l.units[s.name]; u != nil {
 			out := handedUnit{Unit: u.Unit, Stdio: u.Stdio != nil}
+			if u.drifted {
+				out.Ran = &u.ran
+			}
 			for i, f := range []*os.File{u.Stdin, u.Stdout, u.Stderr} {
 				if out.Files[i] = handover.Descriptor(f); out.Files[i] >= 0 {
 					keep = append(keep, out.Files[i])
@@ -92,20 +97,23 @@ func (l *Loop) Import(c *handover.Codec, data json.RawMessage, main func(run uin
 		s := &h.Services[i]
 		l.machine.services[s.name] = s
 		l.machine.order = append(l.machine.order, s)
-		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: s.policy}, dirty: true}
+		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: s.policy}}
 	}
 	for _, u := range h.Units {
 		if u.Stdio {
 			u.Unit.Stdio = []*os.File{os.Stdin, os.Stdout, os.Stderr}
 		}
 		u.Unit.Stdin, u.Unit.Stdout, u.Unit.Stderr = handover.File(u.Files[0], "stdin"), handover.File(u.Files[1], "stdout"), handover.File(u.Files[2], "stderr")
-		l.units[u.Unit.Name] = &unit{Unit: u.Unit, dirty: true}
+		l.units[u.Unit.Name] = &unit{Unit: u.Unit, ran: u.Unit.Spec}
+		if u.Ran != nil {
+			l.units[u.Unit.Name].ran, l.units[u.Unit.Name].drifted = *u.Ran, true
+		}
 	}
 	maps.Copy(l.runs, h.Runs)
 	for run, fd := range h.Notify {
 		n := &notifier{r: handover.File(fd, "notification")}
 		l.notifiers[run] = n
-		guard.Go("waiting for readiness", func() { n.listen(func() { l.Post(Ready{h.Runs[run], run, true}) }) })
+		guard.Go("waiting for readiness", func() { n.listen(func() { l.Post(Ready{h.Runs[run], run, true, ""}) }) })
 	}
 	l.lingers = h.Lingers
 	l.orphans.Store(h.Orphans)
@@ -114,6 +122,7 @@ func (l *Loop) Import(c *handover.Codec, data json.RawMessage, main func(run uin
 	for _, s := range l.machine.order {
 		l.reconcile(s, main(s.live()))
 	}
+	l.dropped = true // all views are to be made
 	l.publish()
 	return nil
 }

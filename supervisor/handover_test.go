@@ -118,8 +118,8 @@ func everyEvent(m *Machine) []Event {
 	for _, s := range m.order {
 		n := s.name
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
-			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.run}, Explained{n, s.run, CauseReplaced},
-			Tailed{n, s.run, []string{"x"}}, Ready{n, s.run, !s.ready}, Inputs{n}, Forward{n, 1}, Spawned{n, 7},
+			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.run}, Reborn{n, s.run, 3}, Explained{n, s.run, CauseReplaced},
+			Tailed{n, s.run, []string{"x"}}, Ready{n, s.run, !s.ready, ""}, Inputs{n}, Forward{n, 1}, Spawned{n, 7},
 			SpawnFailed{Name: n}, Remark{n, "x"})
 	}
 	return events

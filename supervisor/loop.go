@@ -102,12 +102,13 @@ var (
 type Config struct {
 	Procs    Spawner
 	Logs     LogSink
-	Budget   time.Duration         // of a container shutdown
-	Children <-chan os.Signal      // SIGCHLD, capacity 1
-	Hush     func(bool)            // stops SIGCHLD, and lets it come again; nil when it can't be stopped; called in the loop
-	Signals  <-chan os.Signal      // the signals OnSignal understands
-	OnSignal func(os.Signal) Event // what a signal means, nil for nothing; called in the loop
-	OOMKills func() uint64         // the container's count of out-of-memory kills; nil when unknown
+	Budget   time.Duration                      // of a container shutdown
+	Children <-chan os.Signal                   // SIGCHLD, capacity 1
+	Hush     func(bool)                         // stops SIGCHLD, and lets it come again; nil when it can't be stopped; called in the loop
+	Signals  <-chan os.Signal                   // the signals OnSignal understands
+	OnSignal func(os.Signal) Event              // what a signal means, nil for nothing; called in the loop
+	Admit    func(name string, kind Kind) error // why no process of a kind may be started for now; nil for no such rule; called in the loop
+	OOMKills func() uint64                      // the container's count of out-of-memory kills; nil when unknown
 
 	// OnPanic is called in the loop's goroutine when the loop has panicked; what it returns is what Run returns. The state is
 	// that of before the event that it could not stand, and fit for Export. Nil lets the panic go on.
@@ -123,6 +124,7 @@ type Loop struct {
 	runs      map[uint64]string    // live or lingering runs → service
 	notifiers map[uint64]*notifier // live runs that are not ready yet, or were never done saying so
 	lingers   []uint64             // runs whose main process is gone and whose tree is not
+	reborn    map[uint64]int       // of these: how many orphans of it have been buried
 	requests  chan request
 	ended     chan struct{}
 	code      int
@@ -130,7 +132,8 @@ type Loop struct {
 	orphans   atomic.Uint64
 	flood     flood
 	oomKills  uint64
-	dropped   bool // a service is gone since the last snapshot
+	changed   []*unit // since the last snapshot, each once
+	dropped   bool    // a service is gone since then
 	undo      undo
 	resumed   []Event // what has to be said about the time before this image, once it runs
 
@@ -141,9 +144,12 @@ type Loop struct {
 
 type unit struct {
 	Unit
-	finish uint64 // run of the finish command last started
-	view   *Service
-	dirty  bool
+	ran     proc.Spec // what the last run was started as
+	drifted bool      // Spec says something else by now
+	finish  uint64    // run of the finish command last started
+	view    *Service
+	place   int // of the view in the snapshot
+	dirty   bool
 }
 
 type request struct {
@@ -161,6 +167,7 @@ func NewLoop(cfg Config) *Loop {
 		units:     make(map[string]*unit),
 		runs:      make(map[uint64]string),
 		notifiers: make(map[uint64]*notifier),
+		reborn:    make(map[uint64]int),
 		requests:  make(chan request, 64),
 		ended:     make(chan struct{}),
 	}
@@ -334,10 +341,12 @@ func (l *Loop) take(r request, answers []request) []request {
 	case err == nil:
 		if r.unit != nil {
 			if known := l.units[r.unit.Name]; known != nil {
-				known.Unit, known.dirty = *r.unit, true
+				known.Unit = *r.unit
+				known.drifted = !known.Spec.Same(known.ran)
 			} else {
-				l.units[r.unit.Name] = &unit{Unit: *r.unit, dirty: true}
+				l.units[r.unit.Name] = &unit{Unit: *r.unit}
 			}
+			l.touch(l.units[r.unit.Name])
 		}
 		l.step(r.event)
 		if r.reply != nil {
@@ -405,12 +414,14 @@ func (l *Loop) step(e Event) {
 		case SignalTree:
 			if l.cfg.Procs.SignalTree(a.Run, a.Signal) == 0 {
 				follow = append(follow, Gone{a.Name, a.Run})
+			} else if n := l.reborn[a.Run]; n > 0 && a.Signal == sigKill {
+				follow = append(follow, Reborn{a.Name, a.Run, n})
 			}
 		case SignalRest:
 			l.cfg.Procs.SignalRest(a.Signal)
 		case Changed:
 			if u := l.units[a.Name]; u != nil {
-				u.dirty = true
+				l.touch(u)
 			}
 		case Note:
 			l.history.add(a.Record)
@@ -436,6 +447,11 @@ func (l *Loop) step(e Event) {
 // spawn starts a run.
 func (l *Loop) spawn(a Spawn) Event {
 	u := l.units[a.Name]
+	if l.cfg.Admit != nil {
+		if err := l.cfg.Admit(a.Name, u.Kind); err != nil {
+			return SpawnFailed{Name: a.Name, Error: err.Error(), Passing: true, Code: 126}
+		}
+	}
 	var notify *notifier
 	if u.NotifyFD != 0 {
 		var err error
@@ -444,10 +460,11 @@ func (l *Loop) spawn(a Spawn) Event {
 		}
 		defer notify.started()
 	}
-	answer := l.launch(u, a.Run, u.Spec, notify)
+	u.ran, u.drifted = u.Spec, false
+	answer := l.launch(u, a.Run, u.Spec, oomAdj[u.Kind], notify)
 	if _, up := answer.(Spawned); up && notify != nil {
 		l.notifiers[a.Run] = notify
-		guard.Go("waiting for readiness", func() { notify.listen(func() { l.Post(Ready{a.Name, a.Run, true}) }) })
+		guard.Go("waiting for readiness", func() { notify.listen(func() { l.Post(Ready{a.Name, a.Run, true, ""}) }) })
 	} else {
 		notify.end()
 	}
@@ -461,17 +478,17 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 		return SpawnFailed{Name: a.Name, Error: "none is defined", Code: 127}
 	}
 	u.finish = a.Run
-	return l.launch(u, a.Run, u.Finish(a.Exit), nil)
+	return l.launch(u, a.Run, u.Finish(a.Exit), oomCheap, nil)
 }
 
 // launch starts a process of a service. The error tells the command and, where it may be at fault, the directory.
-func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, notify *notifier) Event {
+func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
 	files, own, err := l.files(u)
 	if err != nil {
 		return SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
 	}
 	defer closeAll(own...)
-	spec.ID, spec.Name, spec.Files = run, u.Name, notify.among(files)
+	spec.ID, spec.Name, spec.Files, spec.OOM = run, u.Name, notify.among(files), oom
 	pid, err := l.cfg.Procs.Spawn(spec)
 	if err != nil {
 		failed := SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
@@ -539,6 +556,9 @@ func (l *Loop) exited(x proc.Exit) {
 	name, owned := l.runs[x.ID]
 	if !owned {
 		l.orphans.Add(1)
+		if x.Of != 0 {
+			l.reborn[x.Of]++
+		}
 		return
 	}
 	u := l.units[name]
@@ -569,6 +589,7 @@ func (l *Loop) exited(x proc.Exit) {
 func (l *Loop) forget(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)
+	delete(l.reborn, id)
 	for i, other := range l.lingers {
 		if other == id {
 			l.lingers = append(l.lingers[:i], l.lingers[i+1:]...)
@@ -586,25 +607,40 @@ func (l *Loop) publish() {
 }
 
 func (l *Loop) publishState() {
-	old := l.snapshot.Load()
-	changed := l.dropped || old.Stopping != l.machine.Stopping()
-	for _, s := range l.machine.order {
-		if u := l.units[s.name]; u.dirty {
-			u.view, u.dirty = s.snapshot(&u.Unit), false
-			changed = true
-		}
-	}
-	if !changed {
+	old, order := l.snapshot.Load(), l.machine.order
+	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() {
 		return
 	}
-	l.dropped = false
-	next := &Snapshot{
-		Services: make([]*Service, len(l.machine.order)),
-		Stopping: l.machine.Stopping(),
+	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping()}
+	kept := copy(next.Services, old.Services)
+	if l.dropped {
+		kept = 0 // others have moved up
 	}
-	for i, s := range l.machine.order {
-		next.Services[i] = l.units[s.name].view
+	for i, s := range order[kept:] {
+		u := l.units[s.name]
+		u.place = kept + i
+		if u.dirty || u.view == nil {
+			u.view, u.dirty = s.snapshot(u), false
+		}
+		next.Services[u.place] = u.view
 	}
+	for _, u := range l.changed {
+		if s := l.machine.services[u.Name]; u.dirty && s != nil && l.units[u.Name] == u {
+			u.view = s.snapshot(u)
+			next.Services[u.place] = u.view
+		}
+		u.dirty = false
+	}
+	clear(l.changed)
+	l.changed, l.dropped = l.changed[:0], false
 	l.snapshot.Store(next)
 	l.news.ring()
+}
+
+// touch says that the view of a unit is out of date.
+func (l *Loop) touch(u *unit) {
+	if !u.dirty {
+		u.dirty = true
+		l.changed = append(l.changed, u)
+	}
 }

@@ -284,7 +284,7 @@ func TestLoopShutdownUsesItsBudgetOnlyForTheStubborn(t *testing.T) {
 func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.procs.failing(&proc.SpawnError{What: "/no/such", Err: syscall.ENOENT})
+		b.procs.failing(&proc.SpawnError{What: "/no/such", Err: syscall.EIO})
 		b.register(t, "s", WantUp)
 		s := b.Snapshot().Find("s")
 		if s.State != Backoff || s.LastExit.Cause != CauseSpawn || !strings.Contains(s.LastExit.Error, "/no/such") {
@@ -293,6 +293,27 @@ func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
 		b.procs.failing(nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
+		if s := b.Snapshot().Find("s"); s.State != Up {
+			t.Errorf("%+v", s)
+		}
+		b.shutdown(t)
+	})
+}
+
+func TestLoopDoesNotRetryWhatIsMissingButAStartDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.procs.failing(&proc.SpawnError{What: "/no/such", Err: syscall.ENOENT})
+		b.register(t, "s", WantUp)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if s := b.Snapshot().Find("s"); s.State != Failed || s.Run != 1 || !strings.Contains(s.Reason, "/no/such") {
+			t.Errorf("%+v", s)
+		}
+		b.procs.failing(nil)
+		if err := b.Do(t.Context(), Start{Name: "s"}); err != nil {
+			t.Error(err)
+		}
 		if s := b.Snapshot().Find("s"); s.State != Up {
 			t.Errorf("%+v", s)
 		}

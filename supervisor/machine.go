@@ -82,6 +82,7 @@ package supervisor
 //	parked     restart     starting   spawn
 //	parked     stop        down
 //	parked     inputs      starting   spawn
+//	parked     inputssoon  backoff
 //	parked     once        starting   spawn
 //	parked     unwant      down
 //	failed     start       starting   spawn
@@ -116,6 +117,7 @@ const (
 const (
 	ReasonShutdown = "the container is stopping"       // of every transition that the end of the container causes
 	ReasonReplaced = "another instance has taken over" // of parking after a takeover
+	ReasonLoop     = "crash loop"                      // how the remark begins that explains one
 
 	reasonAsked = "ended as asked"
 )
@@ -159,12 +161,15 @@ type service struct {
 
 	run        uint64 // number of the current or last run
 	kills      int    // KILLs to this run
+	deaths     int    // processes of this run that have ended since its main process did
+	reborn     bool   // others take their place in spite of the KILLs
 	finish     uint64 // number of the finish command's run, 0 while it has not been started for the last run
 	pid        int    // main process, or in state finishing the finish command; 0 if none
 	leftover   bool   // that process is gone, others of its run are not
 	turned     time.Time
 	upSince    time.Time
 	ready      bool
+	said       string    // by the last Ready of this run
 	readySince time.Time // while nothing of it runs: since then
 	paused     bool
 	started    bool
@@ -179,6 +184,7 @@ type service struct {
 	quick    int         // short lives in a row that asked for a restart
 	recent   []time.Time // fast exits within the window
 	looping  bool
+	loopTold bool // the history says why
 	respawn  bool // the next start follows an exit nobody asked for
 	restarts int
 	last     *Exit
@@ -228,6 +234,10 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		for _, s := range m.order {
 			m.met(now, s, e.Need)
 		}
+	case Evict:
+		for _, name := range e.Names {
+			m.evict(now, m.services[name], e.Reason)
+		}
 	case Shutdown:
 		m.shutdown(now, e)
 	case Remark:
@@ -274,6 +284,8 @@ func target(e Event) string {
 		return e.Name
 	case Gone:
 		return e.Name
+	case Reborn:
+		return e.Name
 	case Explained:
 		return e.Name
 	case Tailed:
@@ -284,7 +296,7 @@ func target(e Event) string {
 		return e.Name
 	case Forward:
 		return e.Name
-	case Add, Met, Remark, Shutdown, Swept, Tick:
+	case Add, Met, Evict, Remark, Shutdown, Swept, Tick:
 	}
 	return ""
 }
@@ -319,6 +331,11 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		m.exited(now, s, e)
 	case Gone:
 		m.gone(now, s, e)
+	case Reborn:
+		if s.live() == e.Run {
+			s.reborn = s.kills >= killSoons && e.Count > s.deaths
+			s.deaths = e.Count
+		}
 	case Explained:
 		m.explained(now, s, e)
 	case Tailed:
@@ -327,24 +344,32 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			last.Tail = e.Lines
 			s.last = &last
 			m.changed(s)
+			if s.looping && !s.loopTold {
+				s.loopTold = true
+				m.do(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Words()}})
+			}
 		}
 	case Ready:
-		if s.state == Up && s.run == e.Run && s.ready != e.Ready {
+		if s.state != Up || s.run != e.Run || s.ready == e.Ready && s.said == e.Said {
+			break
+		}
+		if s.ready != e.Ready {
 			s.ready, s.readySince = e.Ready, time.Time{}
 			if e.Ready {
 				s.readySince = now
 			}
-			m.changed(s)
 		}
+		s.said = e.Said
+		m.changed(s)
 	case Inputs:
 		if s.state == Parked {
-			m.begin(now, s, "inputs changed")
+			m.inputs(now, s)
 		}
 	case Forward:
 		if s.runs() {
 			m.do(Signal{s.name, s.run, e.Signal, slices.Contains(wakes, e.Signal)})
 		}
-	case Add, Met, Remark, Shutdown, Swept, Tick:
+	case Add, Met, Evict, Remark, Shutdown, Swept, Tick:
 	}
 }
 
@@ -386,8 +411,11 @@ func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, r
 	if from != to {
 		s.state, s.since = to, now
 	}
-	if to != Up && s.ready {
-		s.ready, s.readySince = false, time.Time{}
+	if to != Up {
+		if s.ready {
+			s.ready, s.readySince = false, time.Time{}
+		}
+		s.said = ""
 	}
 	m.do(Note{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
 	m.changed(s)
@@ -449,6 +477,7 @@ func (m *Machine) begin(now time.Time, s *service, reason string) {
 	m.runs++
 	s.run = m.runs
 	s.asked, s.sent, s.again, s.leftover, s.kills, s.finish, s.permanent = "", 0, false, false, 0, 0, false
+	s.deaths, s.reborn = 0, false
 	if s.respawn {
 		s.respawn = false
 		s.restarts++
@@ -459,7 +488,7 @@ func (m *Machine) begin(now time.Time, s *service, reason string) {
 
 // forgive forgets what earlier runs did wrong.
 func (s *service) forgive() {
-	s.failures, s.quick, s.looping = 0, 0, false
+	s.failures, s.quick, s.looping, s.loopTold = 0, 0, false, false
 	s.recent = s.recent[:0]
 }
 

@@ -16,6 +16,11 @@ type (
 	Met struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
+	// Evict ends services at once, by KILL, and forgets them, because this init may not run them any more.
+	Evict struct {
+		Names  []string
+		Reason string
+	}
 	// Start wants a service up, now: a pending delay is skipped and failures are forgotten.
 	Start struct{ Name string }
 	// Stop wants a service down.
@@ -73,6 +78,13 @@ type (
 		Name string
 		Run  uint64
 	}
+	// Reborn says how many processes of a run have ended since its main process did. It comes with each KILL to all of the run;
+	// that there are more each time means that others take their place.
+	Reborn struct {
+		Name  string
+		Run   uint64
+		Count int
+	}
 	// Explained gives the exit of a run a better cause than its code told.
 	Explained struct {
 		Name  string
@@ -85,11 +97,12 @@ type (
 		Run   uint64
 		Lines []string
 	}
-	// Ready says whether a running service answers.
+	// Ready says whether a running service answers, and what else it tells of itself.
 	Ready struct {
 		Name  string
 		Run   uint64
 		Ready bool
+		Said  string // why it isn't ready, or what is wrong though it is; "" when there is nothing to say
 	}
 	// Inputs says that the files which a parked service depends on have changed.
 	Inputs struct{ Name string }
@@ -114,6 +127,7 @@ type (
 func (Add) event()         {}
 func (Met) event()         {}
 func (Remove) event()      {}
+func (Evict) event()       {}
 func (Start) event()       {}
 func (Stop) event()        {}
 func (Restart) event()     {}
@@ -126,6 +140,7 @@ func (Spawned) event()     {}
 func (SpawnFailed) event() {}
 func (Exited) event()      {}
 func (Gone) event()        {}
+func (Reborn) event()      {}
 func (Explained) event()   {}
 func (Tailed) event()      {}
 func (Ready) event()       {}

@@ -86,6 +86,9 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		if e.Signal != 0 {
 			code = 128 + e.Signal
 		}
+		if exit.Cause == CauseShutdown && e.Signal == s.policy.StopSignal {
+			code = m.code // it ended just as it was told, so the container does
+		}
 		m.mainEnded(code)
 	}
 	m.clear(now, s, e.Leftover, "main process")
@@ -176,7 +179,8 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 		return settle{state: Down, reason: reason}
 	}
 	s.respawn = true
-	if exit.Uptime >= s.policy.ResetAfter {
+	healthy := exit.Uptime >= s.policy.ResetAfter
+	if healthy {
 		s.forgive()
 	}
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
@@ -195,14 +199,42 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 		}
 		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " too soon, too often"}
 	}
+	// The first crash after a healthy life costs nobody a second. An exit with code 0 waits: another instance may have taken over,
+	// which is known a little later.
+	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
+		return settle{state: Starting, reason: reason + " after a healthy life"}
+	}
 	if exit.Cause == CauseOperator { // an operator ended it with a signal: that is no failure of its own
 		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}
 	return settle{Backoff, m.afterFailure(now, s), now, reason}
 }
 
+// inputs starts a parked service whose inputs have changed: at once if it had been up for long, or has been parked for as long as a
+// crash would have delayed its start. Otherwise the service may have changed them itself, so that counts as a fast exit, and the
+// service waits for the rest of the delay.
+func (m *Machine) inputs(now time.Time, s *service) {
+	const reason = "inputs changed"
+	quiet := now.Sub(s.since)
+	if quiet >= s.policy.ResetAfter {
+		s.forgive()
+	}
+	delay := s.policy.Backoff.Delay(s.failures+1, m.random())
+	if s.last == nil || s.last.Cause == CauseReplaced || s.last.Uptime >= s.policy.ResetAfter || quiet >= delay {
+		m.begin(now, s, reason)
+		return
+	}
+	m.countFailure(now, s)
+	m.set(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describe(s.last))
+}
+
 // afterFailure counts a fast exit and returns the delay it earns.
 func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
+	m.countFailure(now, s)
+	return s.policy.Backoff.Delay(s.failures, m.random())
+}
+
+func (m *Machine) countFailure(now time.Time, s *service) {
 	s.failures++
 	s.respawn = true
 	s.recent = slices.DeleteFunc(s.recent, func(t time.Time) bool { return now.Sub(t) >= s.policy.LoopWindow })
@@ -213,7 +245,6 @@ func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 			s.recent = s.recent[:0]
 		}
 	}
-	return s.policy.Backoff.Delay(s.failures, m.random())
 }
 
 func (m *Machine) random() float64 {

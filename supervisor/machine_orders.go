@@ -1,6 +1,9 @@
 package supervisor
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // What people and the container ask of a service, and the signals that follow.
 
@@ -84,6 +87,19 @@ func (m *Machine) once(now time.Time, s *service) {
 	case Starting, Up, Stopping, Killing, Finishing:
 		m.changed(s)
 	}
+}
+
+// evict kills what runs of a service, without a grace, and forgets the service once nothing does.
+func (m *Machine) evict(now time.Time, s *service, reason string) {
+	if s == nil || s.policy.Once {
+		return
+	}
+	s.removing = true
+	m.unwant(now, s, reason)
+	if m.phase == running && (s.pid != 0 || s.leftover) {
+		m.kill(now, s, reason)
+	}
+	m.dropIfDown(now, s)
 }
 
 // runs reports whether the main process is alive.
@@ -181,6 +197,9 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		if s.pid != 0 {
 			m.ask(s)
 		}
+	}
+	if s.reborn {
+		reason = strconv.Itoa(s.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
 	again := min(killSoon<<min(max(0, s.kills-killSoons+1), 10), killAgain)
 	s.kills++

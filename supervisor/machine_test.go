@@ -3,6 +3,7 @@ package supervisor
 import (
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +195,11 @@ func (r *rig) cause(word string) []string {
 	case "replaced":
 		return r.do(Explained{"s", r.s().run, CauseReplaced})
 	case "inputs":
+		if r.s().state == Parked {
+			r.now = r.now.Add(policy.Backoff.Initial)
+		}
+		return r.do(Inputs{"s"})
+	case "inputssoon":
 		return r.do(Inputs{"s"})
 	}
 	r.t.Fatalf("the table has an unknown event %q", word)
@@ -231,7 +237,7 @@ func TestTransitionTable(t *testing.T) {
 	for _, state := range States() {
 		for _, word := range []string{
 			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup",
-			"met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs",
+			"met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs", "inputssoon",
 		} {
 			if listed[string(state)+" "+word] {
 				continue
@@ -264,8 +270,44 @@ func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 		t.Error("a minute up does not clear the crash loop")
 	}
 	r.exit(1)
-	if got := r.s().deadline.Sub(r.now); got != time.Second {
-		t.Errorf("delay after a long life is %v, want 1s", got)
+	r.want(Starting)
+	r.spawned()
+	for i, want := range []time.Duration{1, 2, 4} {
+		r.exit(1)
+		if got := r.s().deadline.Sub(r.now); got != want*time.Second {
+			t.Fatalf("delay %d after a long life is %v, want %v", i+1, got, want*time.Second)
+		}
+		r.wait(want * time.Second)
+		r.spawned()
+	}
+}
+
+// The first crash after a healthy life costs nobody a second, however it ended; an end with code 0 does, because another instance
+// may have taken over.
+func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		life         time.Duration
+		code, signal int
+		oom          bool
+		want         State
+	}{
+		{"crash", time.Minute, 1, 0, false, Starting},
+		{"kill -9", time.Hour, -1, sigKill, false, Starting},
+		{"oom", time.Minute, -1, sigKill, true, Starting},
+		{"code 0", time.Hour, 0, 0, false, Backoff},
+		{"not a minute", time.Minute - 1, 1, 0, false, Backoff},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			r.up()
+			r.wait(c.life)
+			r.do(Exited{Name: "s", PID: r.s().pid, Code: c.code, Signal: c.signal, OOM: c.oom})
+			r.want(c.want)
+			if c.want == Starting && r.s().failures != 0 {
+				t.Errorf("it counts as failure %d", r.s().failures)
+			}
+		})
 	}
 }
 
@@ -420,6 +462,33 @@ func (r *rig) lastTree() SignalTree {
 	return SignalTree{}
 }
 
+func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
+	for _, more := range []int{0, 1} { // a process that the kernel holds up does not come back
+		r := newRig(t)
+		r.up()
+		r.do(Stop{"s"})
+		r.do(Exited{Name: "s", PID: r.s().pid, Leftover: true})
+		r.wait(leftoverGrace)
+		r.want(Killing)
+		deaths := 5
+		for range killSoons + 2 {
+			if r.s().kills <= killSoons && strings.Contains(r.s().reason, "take their place") {
+				t.Fatalf("after %d KILLs: %s", r.s().kills, r.s().reason)
+			}
+			r.do(Reborn{"s", r.s().run, deaths})
+			deaths += more
+			at, _ := r.m.Deadline()
+			r.wait(at.Sub(r.now))
+		}
+		r.want(Killing)
+		if said := strings.HasPrefix(r.s().reason, strconv.Itoa(deaths-more)+" processes of it have ended and others take their place"); said != (more > 0) {
+			t.Errorf("%d more each time: %s", more, r.s().reason)
+		}
+		r.do(Gone{"s", r.s().run})
+		r.want(Down)
+	}
+}
+
 func TestAGoneOfAnOldRunMeansNothing(t *testing.T) {
 	r := newRig(t)
 	r.up()
@@ -461,6 +530,52 @@ func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 	}
 	r.wait(24 * time.Hour)
 	r.want(Parked)
+	r.do(Inputs{"s"})
+	r.want(Starting)
+}
+
+// A gateway that writes another configuration at each start and exits with 78 was started again without a delay, for ever.
+func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		r.exit(78)
+		r.want(Parked)
+		r.now = r.now.Add(200 * time.Millisecond) // until it is noticed
+		r.do(Inputs{"s"})
+		r.want(Backoff)
+		if got := r.s().deadline.Sub(r.s().last.At); got != want*time.Second || r.s().failures != i+1 {
+			t.Fatalf("delay %d is %v, want %v; failures %d", i+1, got, want*time.Second, r.s().failures)
+		}
+		r.wait(r.s().deadline.Sub(r.now))
+		r.spawned()
+	}
+	if !r.s().looping {
+		t.Error("it is not shown as a crash loop")
+	}
+	// Somebody edits the file after a quiet while.
+	r.exit(78)
+	r.now = r.now.Add(time.Minute)
+	r.do(Inputs{"s"})
+	r.want(Starting)
+	if s := r.s(); s.looping || s.failures != 0 {
+		t.Errorf("crash loop %v, failures %d", s.looping, s.failures)
+	}
+}
+
+// An operator who edits the configuration again and again, a few seconds after each try, never waits.
+func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	for range 20 {
+		r.exit(78)
+		r.now = r.now.Add(2 * time.Second)
+		r.do(Inputs{"s"})
+		r.want(Starting)
+		r.spawned()
+	}
+	r.wait(policy.ResetAfter) // nor does one whose gateway had been up for long
+	r.exit(78)
 	r.do(Inputs{"s"})
 	r.want(Starting)
 }
@@ -549,7 +664,7 @@ func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T)
 		main := r.s().pid
 		r.exit(1)
 		r.want(Finishing)
-		if v := r.s().snapshot(&Unit{}); v.PID != 0 || !v.ReadySince.IsZero() || !v.Turned.Equal(r.now) {
+		if v := r.s().snapshot(&unit{}); v.PID != 0 || !v.ReadySince.IsZero() || !v.Turned.Equal(r.now) {
 			t.Fatalf("while it finishes: %+v", v)
 		}
 		if x := r.s().last; x.PID != main || x.Cause != CauseCrash {
@@ -563,7 +678,7 @@ func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T)
 		if got := r.s().deadline.Sub(r.now); got < time.Second {
 			t.Fatalf("the next start is %v after the finish command", got)
 		}
-		if v := r.s().snapshot(&Unit{}); !v.ReadySince.Equal(r.now) || !v.Turned.Equal(died) {
+		if v := r.s().snapshot(&unit{}); !v.ReadySince.Equal(r.now) || !v.Turned.Equal(died) {
 			t.Fatalf("fully down since %v, down since %v", v.ReadySince, v.Turned)
 		}
 		r.wait(r.s().deadline.Sub(r.now))
@@ -615,12 +730,12 @@ func TestAFinishCommandThatSaysNeverAgainLeavesItDownUntilSomeoneAsks(t *testing
 	r.enter(Finishing)
 	r.exit(125)
 	r.want(Down)
-	if v := r.s().snapshot(&Unit{}); v.Want != WantDown || !v.Permanent || !strings.Contains(v.Reason, "125") {
+	if v := r.s().snapshot(&unit{}); v.Want != WantDown || !v.Permanent || !strings.Contains(v.Reason, "125") {
 		t.Errorf("want %s, permanent %v, reason %q", v.Want, v.Permanent, v.Reason)
 	}
 	r.do(Start{"s"})
 	r.spawned()
-	if v := r.s().snapshot(&Unit{}); v.Permanent {
+	if v := r.s().snapshot(&unit{}); v.Permanent {
 		t.Error("still marked after a start")
 	}
 }
@@ -729,7 +844,7 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 		r.spawned()
 		r.now = r.now.Add(time.Hour)
 		if c.ready >= 0 {
-			r.do(Ready{"s", r.s().run, true})
+			r.do(Ready{"s", r.s().run, true, ""})
 			r.now = r.now.Add(c.ready)
 		}
 		r.exit(1)
@@ -760,7 +875,7 @@ func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
 		for range 3 {
 			r.do(SpawnFailed{Name: "s", Error: "cannot start \"run\": permission denied", Permanent: permanent})
 			r.want(Backoff)
-			v := r.s().snapshot(&Unit{})
+			v := r.s().snapshot(&unit{})
 			if v.NextStart.Sub(r.now) != time.Minute || v.Started || v.Want != WantUp || !strings.Contains(v.Reason, "permission") {
 				t.Fatalf("%+v", v)
 			}
@@ -825,7 +940,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 		r.enter(from)
 		r.do(Once{"s"})
 		r.spawned()
-		if v := r.s().snapshot(&Unit{}); v.Want != WantDown {
+		if v := r.s().snapshot(&unit{}); v.Want != WantDown {
 			t.Errorf("from %s: want %s", from, v.Want)
 		}
 		r.exit(1)
@@ -876,7 +991,7 @@ func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	r.up()
 	paused := func(want bool) {
 		t.Helper()
-		if v := r.s().snapshot(&Unit{}); v.Paused != want || v.State == Up && !v.Ready {
+		if v := r.s().snapshot(&unit{}); v.Paused != want || v.State == Up && !v.Ready {
 			t.Fatalf("paused %v, ready %v in %s", v.Paused, v.Ready, v.State)
 		}
 	}
@@ -997,17 +1112,21 @@ func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	if r.s().ready {
 		t.Error("ready before it said so")
 	}
-	r.do(Ready{"s", r.s().run + 1, true})
+	r.do(Ready{"s", r.s().run + 1, true, ""})
 	if r.s().ready {
 		t.Error("ready because of another run")
 	}
-	r.do(Ready{"s", r.s().run, true})
-	if !r.s().ready {
-		t.Error("not ready though it said so")
+	r.do(Ready{"s", r.s().run, false, "it still loads"})
+	if v := r.s(); v.ready || v.said != "it still loads" {
+		t.Errorf("ready %v, said %q", v.ready, v.said)
+	}
+	r.do(Ready{"s", r.s().run, true, "a port is in use"})
+	if v := r.s(); !v.ready || v.said != "a port is in use" {
+		t.Errorf("ready %v, said %q", v.ready, v.said)
 	}
 	r.exit(1)
-	if r.s().ready {
-		t.Error("ready while not running")
+	if v := r.s(); v.ready || v.said != "" {
+		t.Errorf("not running: ready %v, said %q", v.ready, v.said)
 	}
 }
 
@@ -1109,6 +1228,33 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 		acts := m.Step(now, Swept{})
 		if f, ok := acts[len(acts)-1].(End); !ok || f.Code != c.code {
 			t.Errorf("%+v: actions %v, want exit code %d", c.e, acts, c.code)
+		}
+	}
+}
+
+// A CMD that ends by the signal that it was sent because the container is to stop has not failed.
+func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
+	for _, c := range []struct {
+		ends Exited
+		told int // what the shutdown itself ends with
+		code int
+	}{
+		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: sigTerm}, 0, 0},
+		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: sigTerm}, 1, 1},
+		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: sigKill}, 0, 137},
+		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: sigInt}, 0, 130},
+		{Exited{Name: "cmd", PID: 5, Code: 143}, 0, 143},
+		{Exited{Name: "cmd", PID: 5, Code: 7}, 0, 7},
+	} {
+		m := Machine{Budget: time.Second}
+		now := time.Unix(1000, 0)
+		m.Step(now, Add{Name: "cmd", Policy: Policy{Once: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
+		m.Step(now, Spawned{"cmd", 5})
+		m.Step(now, Shutdown{Code: c.told, Reason: "received SIGTERM"})
+		m.Step(now, c.ends)
+		acts := m.Step(now, Swept{})
+		if f, ok := acts[len(acts)-1].(End); !ok || f.Code != c.code {
+			t.Errorf("%+v, told to end with %d: actions %v, want exit code %d", c.ends, c.told, acts, c.code)
 		}
 	}
 }

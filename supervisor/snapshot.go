@@ -23,8 +23,9 @@ type Service struct {
 	Name    string
 	Profile string // "" when it belongs to no profile
 	Kind    Kind
-	Log     string // path of its current log file, "" when it has none
-	Command []string
+	Log     string   // path of its current log file, "" when it has none
+	Command []string // of the run while there is one, else of the next one
+	Drifted bool     // it runs, and the next run will be started as something else: the configuration is newer
 	State   State
 	Want    Want
 	Reason  string    // why it is in this state
@@ -37,6 +38,7 @@ type Service struct {
 	// is since when that is so.
 	ReadySince time.Time
 	Announces  bool      // it says itself when it is ready
+	Said       string    // what the running main process tells of itself that people should know, see [Ready]; it may be anything
 	Paused     bool      // an operator has stopped its process with SIGSTOP
 	Started    bool      // it has been started at least once
 	Permanent  bool      // it won't start by itself: its finish command said so, or it is parked or failed
@@ -45,19 +47,23 @@ type Service struct {
 	CrashLoop  bool      // too many of them within the window; it goes on at the longest delay
 	NextStart  time.Time // when it starts by itself, zero when it does not
 	Needs      []string  // what it waits for
+	OOMAdj     int       // how much higher the oom_score_adj of its processes is than that of hinit
 	LastExit   *Exit
 }
 
-func (s *service) snapshot(u *Unit) *Service {
+func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
 		Name: s.name, Profile: u.Profile, Kind: u.Kind, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
-		Turned: s.turned, Run: s.run, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces,
+		Turned: s.turned, Run: s.run, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces, Said: s.said, OOMAdj: oomAdj[u.Kind],
 		Paused: s.paused, Started: s.started, Permanent: s.permanent || s.state == Parked || s.state == Failed,
 		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.last,
 	}
 	if s.runs() {
 		v.PID = s.pid
+		if u.drifted {
+			v.Command, v.Drifted = u.ran.Argv, true
+		}
 	}
 	if s.state == Backoff {
 		v.NextStart = s.deadline

@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"hinit/internal/backoff"
@@ -63,7 +65,16 @@ const (
 	KindService Kind = "service" // a service of hinit.yaml, the dashboard among them
 	KindCmd     Kind = "cmd"     // the container's CMD: runs once, its exit ends the container
 	KindHook    Kind = "hook"    // a command of the boot: runs once
+	KindStandIn Kind = "standin" // a process that only has to be there; nobody is told of it
 )
+
+// How much more the kernel's out-of-memory killer likes a process of a kind than hinit, as oom_score_adj: 1000 is all the memory that the
+// container may have. PID 1 ends everything, the CMD the container, a service perhaps what gateways need; a gateway is
+// started again, and most of the memory is theirs; a hook or a finish command is cheapest. Even the CMD is preferred to a PID 1 that
+// has two thirds of the memory. Between them sizes count: a step is a twentieth of the memory.
+var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap}
+
+const oomCheap = 900
 
 // Scope says which processes of a run a signal goes to.
 type Scope int
@@ -114,6 +125,17 @@ type Exit struct {
 	At     time.Time //
 	Uptime time.Duration
 	Tail   []string // last lines it wrote, oldest first
+}
+
+// Words says how the run ended and, where it wrote one, the line that is most likely to say why: its last. The line is whatever
+// the service wrote.
+func (x *Exit) Words() string {
+	for _, last := range slices.Backward(x.Tail) {
+		if line := strings.TrimSpace(last); line != "" {
+			return describe(x) + ": " + line
+		}
+	}
+	return describe(x)
 }
 
 // Record is one entry of the event history.

@@ -1,0 +1,61 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+
+	"hinit/internal/proc"
+)
+
+// BenchmarkBootOfMany registers and starts services one after the other, as the boot does, without processes. It reports the time
+// that each takes.
+func BenchmarkBootOfMany(b *testing.B) {
+	for _, n := range []int{500, 2000, 8000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			for b.Loop() {
+				l := NewLoop(Config{Procs: &instantSpawner{}, Logs: noLogs{}})
+				ended := make(chan int)
+				go func() { ended <- l.Run() }()
+				answers := make([]func() error, 0, n)
+				for i := range n {
+					u := Unit{Name: fmt.Sprintf("gateway-p%05d", i), Kind: KindGateway, Policy: Policy{ResetAfter: 1e11, Grace: 1e9}}
+					answers = append(answers, l.RegisterSoon(context.Background(), u, WantUp))
+				}
+				for _, answer := range answers {
+					if err := answer(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if got := len(l.Snapshot().Services); got != n {
+					b.Fatalf("%d services", got)
+				}
+				b.StopTimer()
+				l.Post(Shutdown{})
+				<-ended
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/service")
+		})
+	}
+}
+
+// instantSpawner starts nothing, and what it signals is gone.
+type instantSpawner struct{ pid int }
+
+func (s *instantSpawner) Spawn(proc.Spec) (int, error)  { s.pid++; return s.pid, nil }
+func (*instantSpawner) Observe(uint64)                  {}
+func (*instantSpawner) Signal(uint64, int) error        { return nil }
+func (*instantSpawner) SignalGroup(uint64, int) error   { return nil }
+func (*instantSpawner) SignalTree(uint64, int) int      { return 0 }
+func (*instantSpawner) SignalRest(int)                  {}
+func (*instantSpawner) Reap(bool, func(proc.Exit)) bool { return true }
+func (*instantSpawner) Gone([]uint64) []uint64          { return nil }
+func (*instantSpawner) Forget(uint64)                   {}
+
+type noLogs struct{}
+
+func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) { return nil, nil, nil }
+func (noLogs) Tail(_ string, done func([]string))                { done(nil) }

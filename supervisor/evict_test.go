@@ -1,0 +1,57 @@
+package supervisor
+
+import (
+	"errors"
+	"testing"
+)
+
+// Whatever state a service is in: evicted, nothing of it starts again, what runs is killed at once, and it is forgotten when that has
+// ended. The CMD stays.
+func TestEvictedFromEveryState(t *testing.T) {
+	for _, state := range States() {
+		r := newRig(t)
+		r.enter(state)
+		alive := r.s().pid != 0 || r.s().leftover
+		got := r.do(Evict{Names: []string{"s", "unknown"}, Reason: "the lease is lost"})
+		if s := r.m.services["s"]; (s != nil) != alive && state != Starting {
+			t.Errorf("%s: known %v, alive %v", state, s != nil, alive)
+			continue
+		}
+		if !alive {
+			continue
+		}
+		if len(got) == 0 || got[len(got)-1] != "signaltree" {
+			t.Errorf("%s: actions %v, want it killed", state, got)
+		}
+		s := r.s()
+		if s.want != WantDown || s.again {
+			t.Errorf("%s: it is still wanted", state)
+		}
+		run := s.live()
+		if s.pid != 0 {
+			r.do(Exited{Name: "s", PID: s.pid, Code: -1, Signal: sigKill, Leftover: true})
+		}
+		r.do(Gone{"s", run})
+		if s := r.m.services["s"]; s != nil && s.state != Finishing {
+			t.Errorf("%s: it is %s after its end", state, s.state)
+		}
+	}
+	r := newRig(t)
+	r.do(Add{Name: "cmd", Policy: Policy{Once: true}, Want: WantUp})
+	r.do(Spawned{"cmd", 7})
+	r.do(Evict{Names: []string{"cmd"}})
+	if s := r.m.services["cmd"]; s == nil || s.state != Up {
+		t.Error("the CMD was evicted")
+	}
+}
+
+// What may not be started by the rule of the container is not, and is tried again.
+func TestWhatIsNotAdmittedIsNotStarted(t *testing.T) {
+	refused := errors.New("the lease is lost")
+	l := NewLoop(Config{Admit: func(string, Kind) error { return refused }})
+	l.units["a"] = &unit{Unit: Unit{Name: "a", Kind: KindGateway}}
+	got, ok := l.spawn(Spawn{Name: "a", Run: 1}).(SpawnFailed)
+	if !ok || got.Error != refused.Error() || got.Permanent {
+		t.Errorf("got %+v", got)
+	}
+}
