@@ -19,6 +19,20 @@ type hints struct {
 	notify  *fsnotify.Watcher
 	add1    func(path string) error // notify.Add; replaced in tests
 	watched map[string]watched
+	remotes map[uint64]bool // by device; nil before the first
+}
+
+// remote is [remote], asked once a file system.
+func (h *hints) remote(path string, dev uint64) bool {
+	is, known := h.remotes[dev]
+	if !known {
+		is = remote(path)
+		if h.remotes == nil || len(h.remotes) > 1000 {
+			h.remotes = make(map[uint64]bool)
+		}
+		h.remotes[dev] = is
+	}
+	return is
 }
 
 // watched is a directory with a watch.
@@ -77,7 +91,7 @@ func (h *hints) add(path string, id stamp) (complete bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot watch %q for changes: %w", path, err)
 	}
-	w := watched{dev: id.dev, ino: id.ino, remote: remote(path)}
+	w := watched{dev: id.dev, ino: id.ino, remote: h.remote(path, id.dev)}
 	h.watched[path] = w
 	return !w.remote, nil
 }
@@ -102,6 +116,17 @@ func (h *hints) watchesAt(path string, id stamp) bool {
 	}
 	w, ok := h.watched[path]
 	return ok && w.dev == id.dev && w.ino == id.ino
+}
+
+// forget removes the watch of a path, if it has one.
+func (h *hints) forget(path string) {
+	if h == nil {
+		return
+	}
+	if _, ok := h.watched[path]; ok {
+		_ = h.notify.Remove(path) // an error says that it is gone already
+		delete(h.watched, path)
+	}
 }
 
 // retain removes the watches of the paths that keep refuses.

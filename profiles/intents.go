@@ -46,6 +46,9 @@ const RestoreDelay = 2 * time.Second
 //
 // All methods may be called from several goroutines.
 type Intents struct {
+	// May says why no intent may be written for now; nil is no such rule. It is set before the first use and must not block.
+	May func() error
+
 	store *Store
 
 	mu    sync.Mutex // guards asked; never held while the disk is used
@@ -77,12 +80,24 @@ func (in *Intents) Set(profile, want string) error {
 
 // Begin is the first half of Set: it writes the intent, so that it survives the end of this process, and the caller may act
 // upon it while sync, the second half, makes it survive that of the machine. It must come before a gateway is started that
-// writes the same file: writers can't lock each other out, and what the gateway says of itself could get lost. sync must be called, once; its error is that of Set, after which the intent holds all the same. The error of
-// Begin says that there is no such profile or intent; then nothing was recorded.
+// writes the same file: writers can't lock each other out, and what the gateway says of itself could get lost. sync must be called,
+// once, unless another Begin for the profile follows, whose sync is for both; its error is that of Set, after which the intent
+// holds all the same. The error of Begin says that there is no such profile or intent; then nothing was recorded.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
-	now := in.store.now()
+	if err := in.may(); err != nil {
+		return nil, err
+	}
 	defer in.store.lock(profile)()
+	now := in.store.now()
 	failed := in.write(profile, want, now, soon)
+	// The time of an intent is that of its record: a gateway that writes its own state right afterwards may have read the file before
+	// that, however long the disk has held up the record. So the time is written again where that took long.
+	if late := in.store.now(); late.Sub(now) > clockSlack {
+		now = late
+		if failed == nil {
+			failed = in.store.recordAsked(profile, want, now)
+		}
+	}
 	if failed != nil && (errors.Is(failed, ErrNotExist) || errors.Is(failed, ErrName) || !isIntent(want)) {
 		return nil, failed
 	}
@@ -111,6 +126,9 @@ func (in *Intents) fail(profile string, at time.Time) {
 
 // write puts an intent on the disk: first where only hinit writes, then where everybody looks.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {
+	if err := in.may(); err != nil {
+		return err
+	}
 	if err := in.store.recordAsked(profile, want, at); err != nil {
 		return err
 	}
@@ -129,6 +147,32 @@ func (in *Intents) Note(profile, want string) {
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
+}
+
+// Pending lists the profiles whose intent could not be written to the disk. It doesn't block.
+func (in *Intents) Pending() (list []string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for profile, i := range in.asked {
+		if i.pending {
+			list = append(list, profile)
+		}
+	}
+	return list
+}
+
+func (in *Intents) may() error {
+	if in.May == nil {
+		return nil
+	}
+	return in.May()
+}
+
+// Clear drops what is known of all profiles, because another init has them now. It doesn't block.
+func (in *Intents) Clear() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	clear(in.asked)
 }
 
 // Forget drops what is known of profile, because it is gone. It doesn't block.

@@ -216,3 +216,43 @@ func TestRestoreProfileGone(t *testing.T) {
 		t.Errorf("Restore = %v, %v", got, err)
 	}
 }
+
+// TestAGatewayTakesBackARecordThatTheDiskHeldUp: the time of the command was that at which it was given, so that ten seconds later, on a
+// disk that had not written it yet, a gateway's rewrite with the old value counted as somebody's intent.
+func TestAGatewayTakesBackARecordThatTheDiskHeldUp(t *testing.T) {
+	s := newVolume(t)
+	given := time.Now().Add(-time.Hour)
+	written := given.Add(time.Minute)
+	asked := 0
+	s.now = func() time.Time {
+		if asked++; asked == 1 {
+			return given
+		}
+		return written
+	}
+	write(t, s, "profiles/p/gateway_state.json", observedState)
+	in := NewIntents(s)
+	if err := in.Set("p", Stopped); err != nil {
+		t.Fatal(err)
+	}
+	rewrite := func() {
+		write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
+		at := written.Add(5 * time.Second)
+		if err := os.Chtimes(filepath.Join(s.root, "profiles/p/gateway_state.json"), at, at); err != nil {
+			t.Fatal(err)
+		}
+		s.now = func() time.Time { return at }
+	}
+	rewrite()
+	if outcome, err := in.Restore("p", State{}); err != nil || outcome != Restored {
+		t.Errorf("it was %s, %v", outcome, err)
+	}
+	// The container was killed before it was seen.
+	rewrite()
+	plan := s.Reconcile(BootOptions{})
+	for _, d := range plan.Profiles {
+		if d.Profile.Name == "p" && d.Start {
+			t.Error("the boot starts it")
+		}
+	}
+}

@@ -10,68 +10,180 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/fsutil"
 )
 
 // lookAtAll looks at the whole volume. The error is about the volume; what was known of its profiles stays known then,
 // because a volume that can't be read says nothing about them.
 func (w *Watcher) lookAtAll(ctx context.Context) error {
+	began := time.Now()
 	w.settled()
+	w.sure = false
 	err := w.lookAtVolume(ctx)
 	w.warnVolume(err)
-	w.nextPoll = time.Now().Add(w.o.IdlePoll)
-	if w.partial || err != nil {
-		w.nextPoll = time.Now().Add(w.o.Poll)
-	}
+	w.looked = began
+	w.rest(began, err)
 	return err
+}
+
+// Looks that take long are far between: a share of time is theirs, however many names there are.
+const (
+	pollShare = 20                    // a poll takes one part in so many
+	lookShare = 10                    // and a look that a notification asks for
+	longLook  = 20 * time.Millisecond // what is shorter need not wait
+)
+
+// rest sets when the next look is due.
+func (w *Watcher) rest(began time.Time, err error) {
+	now := time.Now()
+	took := now.Sub(began)
+	pause := w.o.IdlePoll
+	if w.partial || err != nil {
+		pause = w.o.Poll
+	}
+	w.nextPoll = now.Add(max(pause, pollShare*took))
+	if took > longLook {
+		w.rests = now.Add(lookShare * took)
+	}
 }
 
 func (w *Watcher) lookAtVolume(ctx context.Context) error {
 	w.startHints()
 	defer func() { w.warnHints() }()
+	began := time.Now()
 	d, err := w.store.open()
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	w.hint(d, ".", w.store.root) // before looking, so that what changes later isn't missed
-	w.store.ask(profilesDir)
-	if w.store.isSilent(profilesDir) {
+	if !w.store.answers(profilesDir) {
 		return errSilent
 	}
-	if _, err := d.Lstat(profilesDir); err == nil {
-		w.hint(d, profilesDir, filepath.Join(w.store.root, profilesDir))
-	}
-	var l listing
-	err = d.Together(func(d *fsutil.Dir) (err error) {
-		l, err = w.store.list(d)
-		return err
-	})
+	w.hint(d, profilesDir, filepath.Join(w.store.root, profilesDir))
+	l, err := w.store.list(func(name string, marked bool) bool { return w.known[name] != nil || !marked && w.candidates[name] })
 	if err != nil {
 		return err
 	}
 	w.tellList(l.warnings)
+	if !l.left {
+		delete(w.warned, limitKey)
+	}
 	here := make(map[string]bool, len(l.marked)+len(l.unmarked))
 	for _, name := range slices.Concat(l.marked, l.unmarked) {
 		here[name] = true
 	}
 	w.drop(d, here)
-	for _, name := range slices.Concat(l.marked, l.unmarked) {
-		w.hint(d, filepath.Join(profilesDir, name), w.store.named(name).Home)
-	}
-	clear(w.candidates)
+	w.candidates = make(map[string]bool, len(l.unmarked))
 	for _, name := range l.unmarked {
-		w.candidates[name] = w.known[name] == nil
+		if w.known[name] == nil {
+			w.candidates[name] = true
+		}
 	}
+	w.spare = slices.DeleteFunc(w.spare, func(name string) bool { return !w.candidates[name] })
+	w.hintHomes(d, l)
 
 	w.lookAt(ctx, d, Default, true)
 	for _, name := range l.marked {
 		w.lookAt(ctx, d, name, true)
 	}
-	for _, name := range l.unmarked { // lookAt sees the marker if it came since
-		w.lookAt(ctx, d, name, false)
+	for _, name := range l.unmarked {
+		if w.known[name] != nil { // only its marker is gone
+			w.lookAt(ctx, d, name, false)
+		}
 	}
+	for _, name := range w.haveMarker(d) { // it came since
+		w.lookAt(ctx, d, name, true)
+	}
+	w.dir, w.sure = l.dir, len(l.silent) == 0 && l.dir.before(began)
 	return ctx.Err()
+}
+
+// haveMarker lists the directories that had no marker and have it now.
+func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
+	_ = d.Together(func(d *fsutil.Dir) error {
+		for name := range w.candidates {
+			if d.Has(filepath.Join(profilesDir, name, w.store.marker)) == nil {
+				names = append(names, name)
+			}
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return names
+}
+
+// poll looks whether something has changed that no notification told of. What costs one look at each of the files that matter
+// comes first; where that does not tell all, everything is looked at.
+func (w *Watcher) poll(ctx context.Context) {
+	began := time.Now()
+	remotely := w.remote && began.Sub(w.looked) >= w.o.IdlePoll // where the times of directories may mean nothing
+	changed, all := w.glance()
+	if all || remotely {
+		_ = w.lookAtAll(ctx) // its error has become a warning
+		return
+	}
+	if len(changed) > 0 {
+		d, err := w.store.open()
+		w.warnVolume(err)
+		if err != nil {
+			w.rest(began, err)
+			return
+		}
+		defer d.Close()
+		for _, name := range changed {
+			w.lookAt(ctx, d, name, false)
+		}
+	}
+	w.rest(began, nil)
+}
+
+// glance compares the times of the files that matter with those of the last look. It returns the profiles whose files have
+// changed, and the directories that have the marker now; all means that only a look at everything tells more.
+func (w *Watcher) glance() (changed []string, all bool) {
+	if !w.sure || w.moreHints() || w.store.isSilent(profilesDir) {
+		return nil, true
+	}
+	d, err := w.store.open()
+	if err != nil {
+		return nil, true
+	}
+	defer d.Close()
+	w.mu.Lock()
+	interest := maps.Clone(w.interest)
+	w.mu.Unlock()
+	_ = d.Together(func(d *fsutil.Dir) error {
+		root, err := d.Lstat(".")
+		if all = err != nil || w.hints != nil && !w.hints.watchesAt(w.store.root, stampOf(root)) && !w.short; all {
+			return nil
+		}
+		if all = stampAt(d, profilesDir) != w.dir; all {
+			return nil
+		}
+		for name, k := range w.known {
+			home, err := homeOf(name)
+			if err != nil || w.store.isSilent(home) {
+				continue
+			}
+			same := k.sure && stampAt(d, filepath.Join(home, stateFile)) == k.seen
+			if _, asked := interest[name]; asked && same {
+				same = k.inputsSure && w.store.inputStamps(d, home) == k.inputs
+			}
+			if !same {
+				changed = append(changed, name)
+			}
+		}
+		for name := range w.candidates {
+			if rel := filepath.Join(profilesDir, name); !w.store.isSilent(rel) && d.Has(filepath.Join(rel, w.store.marker)) == nil {
+				changed = append(changed, name)
+			}
+		}
+		return nil
+	})
+	slices.Sort(changed)
+	return changed, all
 }
 
 // drop tells of the profiles that are gone. Watches of what is gone go first: a directory that was only renamed keeps its
@@ -79,12 +191,13 @@ func (w *Watcher) lookAtVolume(ctx context.Context) error {
 func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
-		if name == Default || here[name] {
+		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
 			continue
 		}
 		// The list leaves out more than what is gone, for example a directory that can't be read just now.
 		info, err := d.Lstat(filepath.Join(profilesDir, name))
 		if err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			here[name] = true
 			continue
 		}
 		gone = append(gone, name)
@@ -108,7 +221,9 @@ func (w *Watcher) lookAtDirty(ctx context.Context) {
 	names := make([]string, 0, len(w.dirty))
 	for name := range w.dirty {
 		if w.known[name] != nil || w.candidates[name] {
-			names = append(names, name)
+			if home, err := homeOf(name); err == nil && !w.store.isSilent(home) {
+				names = append(names, name)
+			}
 		}
 	}
 	w.settled()
@@ -120,10 +235,14 @@ func (w *Watcher) lookAtDirty(ctx context.Context) {
 	}
 	defer d.Close()
 	for _, name := range fresh {
-		if !w.lookAtNew(ctx, d, name) {
-			_ = w.lookAtAll(ctx) // which sees the others too; its error has become a warning
-			return
+		if w.lookAtNew(ctx, d, name) {
+			continue
 		}
+		if w.markAll(); !w.isDue(time.Now()) { // the last look at everything took too long for another one now
+			break
+		}
+		_ = w.lookAtAll(ctx) // which sees the others too; its error has become a warning
+		return
 	}
 	slices.Sort(names)
 	for _, name := range names {
@@ -145,10 +264,14 @@ func (w *Watcher) lookFor(ctx context.Context, name string) error {
 		return err
 	}
 	defer d.Close()
-	if w.lookAtNew(ctx, d, name) {
-		return ctx.Err()
+	err = ctx.Err()
+	if !w.lookAtNew(ctx, d, name) {
+		err = w.lookAtAll(ctx)
 	}
-	return w.lookAtAll(ctx)
+	if err == nil && w.known[name] == nil && w.isFull() && d.Has(filepath.Join(profilesDir, name, w.store.marker)) == nil {
+		return limitError(filepath.Join(w.store.root, profilesDir), w.store.max)
+	}
+	return err
 }
 
 // lookAtNew looks at one name in profiles/ that something has happened to, and reports whether that tells all. Where it
@@ -159,39 +282,76 @@ func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) boo
 		return false
 	}
 	rel, path := filepath.Join(profilesDir, name), w.store.named(name).Home
-	w.store.ask(rel)
-	if w.store.isSilent(rel) {
+	if !w.store.answers(rel) {
 		return false
 	}
 	info, err := d.Lstat(rel)
-	if err != nil || !info.IsDir() {
-		w.store.forgetAnswer(rel) // names that come and go must not be kept for ever
-	}
 	switch {
-	case w.known[name] != nil, w.candidates[name]:
+	case w.known[name] != nil:
 		if err != nil || !info.IsDir() || !w.hints.watchesAt(path, stampOf(info)) {
 			return false
 		}
 		w.lookAt(ctx, d, name, false) // it was seen already
 		return true
 	case errors.Is(err, fs.ErrNotExist):
+		w.forgetCandidate(name)
 		return true // it came and went
 	case err != nil, info.Mode()&fs.ModeSymlink != 0:
 		return false
 	case !info.IsDir():
+		w.forgetCandidate(name)
+		return true
+	case w.candidates[name] && w.hints.watchesAt(path, stampOf(info)):
+		w.lookAt(ctx, d, name, false)
 		return true
 	case w.hints.watches(stampOf(info)):
 		return false // a directory that was renamed
 	}
 	complete := !w.partial
-	w.hint(d, rel, path) // before looking, so that what changes later isn't missed
+	w.makeRoom()
+	w.candidates[name] = true
+	w.hintSpare(name, stampOf(info)) // before looking, so that what changes later isn't missed
 	if complete && w.partial {
 		return false
 	}
-	w.candidates[name] = true
 	w.lookAt(ctx, d, name, false)
 	return true
 }
+
+// forgetCandidate drops a directory without the marker that is gone.
+func (w *Watcher) forgetCandidate(name string) {
+	delete(w.candidates, name)
+	w.spare = slices.DeleteFunc(w.spare, func(other string) bool { return other == name })
+	w.hints.forget(w.store.named(name).Home)
+}
+
+// makeRoom lets a new directory without the marker in, in the place of another where there are too many.
+func (w *Watcher) makeRoom() {
+	if len(w.candidates) < w.store.max {
+		return
+	}
+	for name := range w.candidates {
+		if !slices.Contains(w.spare, name) { // what is watched is younger
+			w.forgetCandidate(name)
+			return
+		}
+	}
+	if len(w.spare) > 0 {
+		w.forgetCandidate(w.spare[0])
+	}
+}
+
+// isFull reports whether there may be no more profiles.
+func (w *Watcher) isFull() bool {
+	named := len(w.known)
+	if w.known[Default] != nil {
+		named--
+	}
+	return named >= w.store.max
+}
+
+// limitKey is what the warning about that limit is known by.
+const limitKey = "limit"
 
 // lookAt looks at one home and tells what is new about it. A profile that isn't known appears if it has the marker, which
 // marked says to be certain.
@@ -210,14 +370,26 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 				return
 			}
 		}
+		if name != Default && w.isFull() {
+			path := filepath.Join(w.store.root, profilesDir)
+			w.warnOnce(limitKey, Warning{Path: path}, limitError(path, w.store.max))
+			return
+		}
 		p := Profile{Name: name, Home: filepath.Join(w.store.root, home)}
 		k = &lookedAt{profile: p}
 		w.known[name] = k
 		delete(w.candidates, name)
+		w.spare = slices.DeleteFunc(w.spare, func(other string) bool { return other == name })
+		if name != Default && w.hints != nil && w.hints.watched[p.Home] == (watched{}) {
+			w.hint(d, home, p.Home)
+		}
 		w.o.Notify(Appeared{Profile: p})
 	}
 	var st State
+	began := time.Now()
 	err = d.Together(func(d *fsutil.Dir) (err error) { // not more than this: what is told of it is not the agent's doing
+		k.seen = stampAt(d, filepath.Join(home, stateFile))
+		k.sure = k.seen.before(began)
 		st, err = readState(d, home)
 		return err
 	})
@@ -229,21 +401,20 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 		k.state = st
 		w.o.Notify(StateChanged{Profile: k.profile, State: st})
 	}
-	w.lookAtInput(d, home, k.profile)
+	w.lookAtInput(d, home, k)
 }
 
-// lookAtInputs looks at the inputs of every profile that somebody is interested in.
+// lookAtInputs looks at the inputs of every profile that somebody has become interested in.
 func (w *Watcher) lookAtInputs(ctx context.Context) {
 	w.mu.Lock()
-	names := make([]string, 0, len(w.interest))
-	for name := range w.interest {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(w.interestNew))
+	clear(w.interestNew)
 	w.mu.Unlock()
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		return // the next poll does it
+		w.sure = false // so that the next poll does it
+		return
 	}
 	defer d.Close()
 	slices.Sort(names)
@@ -251,18 +422,26 @@ func (w *Watcher) lookAtInputs(ctx context.Context) {
 		if k := w.known[name]; k != nil && ctx.Err() == nil {
 			home, err := homeOf(name)
 			if err == nil {
-				w.lookAtInput(d, home, k.profile)
+				w.lookAtInput(d, home, k)
 			}
 		}
 	}
 }
 
-func (w *Watcher) lookAtInput(d *fsutil.Dir, home string, p Profile) {
+func (w *Watcher) lookAtInput(d *fsutil.Dir, home string, k *lookedAt) {
+	p := k.profile
 	since, ok := w.interested(p.Name)
 	if !ok || homeExists(d, home) != nil { // one that is going away has no news
 		return
 	}
-	h := w.store.inputsHash(d, home)
+	var h Hash
+	began := time.Now()
+	_ = d.Together(func(d *fsutil.Dir) error {
+		k.inputs = w.store.inputStamps(d, home)
+		k.inputsSure = !slices.ContainsFunc(k.inputs[:], func(s stamp) bool { return !s.before(began) })
+		h = w.store.inputsHash(d, home)
+		return nil
+	})
 	if h == since {
 		return
 	}
@@ -278,42 +457,137 @@ func (w *Watcher) lookAtInput(d *fsutil.Dir, home string, p Profile) {
 	}
 }
 
-// hint asks for notifications about a directory, if it is one.
+// hint asks for notifications about a directory, if it is one: the root, profiles/, or the home of a profile.
 func (w *Watcher) hint(d *fsutil.Dir, rel, path string) {
 	if w.hints == nil {
 		return
 	}
-	info, err := d.Lstat(rel)
-	if err != nil || !info.IsDir() {
+	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
+		w.hintAt(path, stampOf(info), true)
+	}
+}
+
+// hintHomes asks for notifications about the homes of a listing: first about those of the profiles, then about some of the
+// directories without the marker.
+func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
+	if w.hints == nil {
 		return
 	}
-	complete, err := w.hints.add(path, stampOf(info))
+	ids := make(map[string]stamp, len(l.marked)+len(l.unmarked))
+	_ = d.Together(func(d *fsutil.Dir) error {
+		for _, name := range slices.Concat(l.marked, l.unmarked) {
+			if info, err := d.Lstat(filepath.Join(profilesDir, name)); err == nil && info.IsDir() {
+				ids[name] = stampOf(info)
+			}
+		}
+		return nil
+	})
+	var others []string
+	for _, name := range slices.Concat(l.marked, l.unmarked) {
+		id, there := ids[name]
+		switch {
+		case !there:
+		case w.candidates[name]:
+			others = append(others, name)
+		default:
+			w.hintAt(w.store.named(name).Home, id, true)
+		}
+	}
+	for _, name := range others {
+		if slices.Contains(w.spare, name) || len(w.spare) < mostSpare {
+			w.hintSpare(name, ids[name])
+		}
+	}
+}
+
+// mostSpare is how many directories without the marker have a watch. They are looked at by the poll too, where a watch makes
+// the marker be seen at once.
+const mostSpare = 256
+
+// hintSpare asks for notifications about a directory without the marker, in the place of the one that has had them longest where
+// there are too many.
+func (w *Watcher) hintSpare(name string, id stamp) {
+	if w.hints == nil || !w.hintAt(w.store.named(name).Home, id, false) || slices.Contains(w.spare, name) {
+		return
+	}
+	w.spare = append(w.spare, name)
+	if len(w.spare) > mostSpare {
+		w.hints.forget(w.store.named(w.spare[0]).Home)
+		w.spare = w.spare[1:]
+	}
+}
+
+// hintAt asks for notifications about a directory and reports whether they come. The watches of directories without the marker
+// are given up for one that needs it more. What runs out is not asked for again in the same look.
+func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
+	if w.short && !w.hints.watchesAt(path, id) {
+		return false
+	}
+	complete, err := w.hints.add(path, id)
+	if needed && len(w.spare) > 0 && errors.Is(err, unix.ENOSPC) {
+		for _, name := range w.spare {
+			w.hints.forget(w.store.named(name).Home)
+		}
+		w.spare = nil
+		complete, err = w.hints.add(path, id)
+	}
 	if w.hintErr == nil {
 		w.hintErr = err
 	}
+	if errors.Is(err, unix.ENOSPC) {
+		w.short, w.lacking, w.lackingID = true, path, id
+	}
 	if !complete {
 		w.partial = true
+		w.remote = w.remote || err == nil
 	}
+	return err == nil
 }
 
 // startHints makes sure that there is a source of notifications, if there can be one.
 func (w *Watcher) startHints() {
-	w.partial, w.hintErr = false, nil
+	w.partial, w.short, w.remote, w.hintErr = false, false, false, nil
 	if w.hints == nil {
 		w.hints, w.hintErr = w.o.hints()
+		w.spare = nil
 	}
 	if w.hints == nil {
 		w.partial = true
 	}
+}
+
+// moreHints reports whether there can be more notifications than at the last look at everything.
+func (w *Watcher) moreHints() bool {
+	switch {
+	case w.hints == nil:
+		w.hints, _ = w.o.hints()
+		w.spare = nil
+		return w.hints != nil
+	case w.short:
+		_, err := w.hints.add(w.lacking, w.lackingID)
+		return err == nil
+	}
+	return false
 }
 
 // warnHints tells why there are no notifications, or not all.
 func (w *Watcher) warnHints() {
 	err := w.hintErr
 	if err != nil {
-		err = fmt.Errorf("%w; looking every %v instead", err, w.o.Poll)
+		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, hintsStep(err))
 	}
 	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
+}
+
+// hintsStep says what helps where the kernel has no more to give (inotify(7)).
+func hintsStep(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return "; raise the machine's sysctl fs.inotify.max_user_watches"
+	case errors.Is(err, unix.EMFILE):
+		return "; raise the machine's sysctl fs.inotify.max_user_instances"
+	}
+	return ""
 }
 
 // tellList tells the warnings of a full look that the one before didn't have.

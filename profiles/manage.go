@@ -55,7 +55,8 @@ func (s *Store) List() ([]Info, []Warning, error) {
 }
 
 // Active returns the profile that the agent's commands use when none is named: the content of active_profile, "default"
-// when there is none. The profile need not exist (contract, section 4).
+// when there is none. The profile need not exist (contract, section 4). A file that nobody writes who selects a profile, such as a
+// link, selects none, and is an error beside "default" that says so; it is never followed.
 func (s *Store) Active() (string, error) {
 	d, err := s.open()
 	if err != nil {
@@ -70,10 +71,18 @@ func active(d *fsutil.Dir) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return Default, nil
 	}
+	if isOdd(err) {
+		return Default, fmt.Errorf("no profile is selected, for %w; remove %s", err, filepath.Join(d.Path(), activeFile))
+	}
 	if name := Normalize(string(data)); name != "" {
 		return name, err
 	}
 	return Default, err
+}
+
+// isOdd reports whether an error is about what somebody has put where a small file of text belongs.
+func isOdd(err error) bool {
+	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
 // Create makes the profile called name with its directories, an empty .env (mode 0600) and a marker, the way the agent's
@@ -142,7 +151,7 @@ func (s *Store) Delete(name string) error {
 		if err := present(d, home); err != nil {
 			return err
 		}
-		if now, err := active(d); err != nil {
+		if now, err := active(d); err != nil && !isOdd(err) {
 			return err
 		} else if now == name {
 			if err := d.Remove(activeFile); err != nil {
@@ -170,13 +179,16 @@ func (s *Store) Delete(name string) error {
 // Sweep removes what a Create or a Delete that was cut short before a given time has left behind.
 func (s *Store) Sweep(before time.Time) error {
 	err := s.together(func(d *fsutil.Dir) error {
-		entries, _ := d.ReadDir(profilesDir) // who looks for profiles tells why it can't be read
-		var err error
-		for _, e := range entries {
-			if !strings.HasPrefix(e.Name(), newPrefix) && !strings.HasPrefix(e.Name(), oldPrefix) {
-				continue
+		var left []string
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // who looks for profiles tells why it can't be read
+			if strings.HasPrefix(name, newPrefix) || strings.HasPrefix(name, oldPrefix) {
+				left = append(left, name)
 			}
-			path := filepath.Join(profilesDir, e.Name())
+			return len(left) < fsutil.MostNames
+		})
+		var err error
+		for _, name := range left {
+			path := filepath.Join(profilesDir, name)
 			if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before) {
 				err = errors.Join(err, d.RemoveAll(path))
 			}
@@ -209,7 +221,7 @@ func (s *Store) Rename(from, to string) error {
 			return err
 		}
 		now, err := active(d)
-		if err != nil {
+		if err != nil && !isOdd(err) {
 			return err
 		}
 		if now != from {

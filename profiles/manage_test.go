@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -200,6 +201,42 @@ func TestRename(t *testing.T) {
 		if err := s.Rename(tt.from, tt.to); !errors.Is(err, tt.want) {
 			t.Errorf("Rename(%q, %q) = %v, want %v", tt.from, tt.to, err, tt.want)
 		}
+	}
+}
+
+func TestAnActiveProfileThatIsNoFileSelectsNobody(t *testing.T) {
+	for name, put := range map[string]func(path, outside string) error{
+		"a link":           func(path, outside string) error { return os.Symlink(outside, path) },
+		"a dangling link":  func(path, _ string) error { return os.Symlink("gone", path) },
+		"a FIFO":           func(path, _ string) error { return syscall.Mkfifo(path, 0o644) },
+		"a directory":      func(path, _ string) error { return os.Mkdir(path, 0o755) },
+		"far too much":     func(path, _ string) error { return os.WriteFile(path, make([]byte, 1<<20), 0o644) },
+		"a link to itself": func(path, _ string) error { return os.Symlink("active_profile", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newVolume(t)
+			for _, name := range []string{"a", "b"} {
+				if _, err := s.Create(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			outside, path := filepath.Join(t.TempDir(), "outside"), filepath.Join(s.root, "active_profile")
+			if err := errors.Join(os.WriteFile(outside, []byte("a\n"), 0o644), put(path, outside)); err != nil {
+				t.Fatal(err)
+			}
+			if active, err := s.Active(); active != Default || err == nil || !strings.Contains(err.Error(), "remove "+path) {
+				t.Errorf("active %q, %v", active, err)
+			}
+			if err := errors.Join(s.Rename("b", "c"), s.Delete("c"), s.Delete("a")); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Lstat(path); err != nil {
+				t.Error("it was removed, though it was not hinit's")
+			}
+			if text, err := os.ReadFile(outside); string(text) != "a\n" {
+				t.Errorf("the file outside: %q, %v", text, err)
+			}
+		})
 	}
 }
 

@@ -62,6 +62,20 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
+// ForgetPlannedStop removes the marker that this process has left for the gateway pid of profile, which has ended: a gateway
+// that ends before it looks for one leaves it behind. The marker of anybody else, or for another process, stays.
+func (s *Store) ForgetPlannedStop(profile string, pid int) {
+	defer s.lock(profile)()
+	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
+		rel := filepath.Join(home, plannedStopFile)
+		var m plannedStop
+		if !readMarker(d, rel, &m) || m.TargetPID != pid || m.StopperPID != os.Getpid() {
+			return nil
+		}
+		return d.Remove(rel) // it counts for a minute at most in any case
+	})
+}
+
 // takeover is the content of takeoverFile as far as it matters here.
 type takeover struct {
 	TargetPID       int     `json:"target_pid"`

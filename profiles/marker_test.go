@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -90,6 +91,30 @@ func TestPlannedStop(t *testing.T) {
 	if err := s.PlannedStop("coder", 0, 0); err == nil {
 		t.Error("marked no process")
 	}
+}
+
+func TestForgetPlannedStop(t *testing.T) {
+	s := newVolume(t)
+	const marker = "profiles/coder/.gateway-planned-stop.json"
+	write(t, s, "profiles/coder/SOUL.md", "")
+	there := func() bool {
+		_, err := os.Lstat(filepath.Join(s.root, marker))
+		return err == nil
+	}
+	if err := s.PlannedStop("coder", 43, 0); err != nil {
+		t.Fatal(err)
+	}
+	if s.ForgetPlannedStop("coder", 44); !there() {
+		t.Error("removed the marker of another run")
+	}
+	if s.ForgetPlannedStop("coder", 43); there() {
+		t.Error("left the marker of the run that has ended")
+	}
+	write(t, s, marker, `{"target_pid":43,"stopper_pid":1}`)
+	if s.ForgetPlannedStop("coder", 43); !there() && os.Getpid() != 1 {
+		t.Error("removed somebody else's marker")
+	}
+	s.ForgetPlannedStop("nobody", 43)
 }
 
 func TestTakeoverOf(t *testing.T) {

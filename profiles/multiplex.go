@@ -2,8 +2,35 @@ package profiles
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"path/filepath"
 	"strings"
+
+	"hinit/internal/fsutil"
 )
+
+// Multiplexed reports whether the default profile's gateway, if it were started now, would serve all profiles. It reads the disk.
+func (s *Store) Multiplexed(getenv func(string) string) (on bool, err error) {
+	err = s.in(Default, func(d *fsutil.Dir, home string) error {
+		on, err = multiplexes(d, home, getenv)
+		return err
+	})
+	return on, err
+}
+
+// multiplexes reads the flag from the agent's configuration, or from the environment where that can't be read.
+func multiplexes(d *fsutil.Dir, home string, getenv func(string) string) (bool, error) {
+	config, err := d.ReadFile(filepath.Join(home, configFile), maxConfig)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return truthy(getenv(envMultiplex)), err
+	}
+	on, _ := multiplexed(string(config))
+	return on, nil
+}
 
 // multiplexed finds the switch multiplex_profiles of the agent's config.yaml, at top level or beneath "gateway"; at top
 // level it wins. ok is false when the file doesn't have it (contract, section 5.2).

@@ -101,3 +101,16 @@ func nameError(name, reason string) error {
 	}
 	return fmt.Errorf("%w %q: %s", ErrName, name, reason)
 }
+
+// Compare orders the names of profiles as they are shown everywhere: the default one first, the others as they are sorted.
+func Compare(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case a == Default:
+		return -1
+	case b == Default:
+		return 1
+	}
+	return strings.Compare(a, b)
+}

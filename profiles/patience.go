@@ -2,9 +2,8 @@ package profiles
 
 import (
 	"errors"
+	"io/fs"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"hinit/internal/fsutil"
@@ -19,107 +18,154 @@ const patience = time.Second
 // that one of them is over when it goes on, and not all of it.
 const steps = 10
 
+// mostStuck is how many calls may be left behind in directories that don't answer. Each keeps a thread and a turn until its
+// directory answers. With so many, mount points below profiles/ are not asked any more; with one more, nothing is.
+const mostStuck = 3
+
 // errSilent says that a part of the volume does not answer.
 var errSilent = errors.New("it does not answer")
 
-// patiently runs fn with the volume in a goroutine of its own. When that takes too long it returns errSilent and leaves the
-// goroutine behind, which ends when the disk answers.
+// patiently runs fn with the volume in a goroutine of its own. When that takes too long it returns an error that wraps errSilent
+// and leaves the goroutine behind, which ends when the disk answers.
 func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
-	done := make(chan error, 1)
+	_, err := attended(s, func(d *fsutil.Dir, _ beat) (struct{}, error) { return struct{}{}, fn(d) })
+	return err
+}
+
+// beat says that the function which patiently runs gets on, and which directory it asks next, relative to the root; "" is none.
+// It returns false when the function has been given up and must end.
+type beat func(rel string) (goOn bool)
+
+// attended is patiently for a function that asks many directories: each may take as long as the patience is. The one that takes
+// longer counts as silent, until it answers; the error is an fs.PathError that names it. What fn has used by then must not be used
+// by others.
+func attended[T any](s *Store, fn func(d *fsutil.Dir, at beat) (T, error)) (result T, err error) {
+	type answer struct {
+		result T
+		err    error
+	}
+	a := &attempt{store: s}
+	if s.stuckCalls() > mostStuck {
+		return result, a.silent()
+	}
+	done := make(chan answer, 1)
 	go func() {
 		defer guard.Catch("asking the volume")
+		defer close(done)
+		defer a.ended()
 		d, err := s.open()
+		var r T
 		if err == nil {
-			err = fn(d)
+			r, err = fn(d, a.at)
 			d.Close()
 		}
-		done <- err
+		done <- answer{r, err}
 	}()
-	for range steps {
+	tick := time.NewTicker(patience / steps)
+	defer tick.Stop()
+	for beats, quiet := 0, 0; ; {
 		select {
-		case err := <-done:
-			return err
-		case <-time.After(patience / steps):
-		}
-	}
-	return errSilent
-}
-
-// ask finds out which of the given directories, relative to the root, answer. Each is asked once in the life of the store.
-// One that does not answer counts as silent until it does.
-//
-// One goroutine asks them one after the other, which is soon done when all of them answer. What it hasn't come to in time is
-// asked all at once, so that many that don't answer cost no more time than one.
-//
-// The question is for the marker. What was answered just now is returned, so that who wants to know that need not ask again.
-func (s *Store) ask(rels ...string) (answers map[string]error) {
-	rels = slices.DeleteFunc(slices.Clone(rels), func(rel string) bool { return !s.mustAsk(rel) })
-	if len(rels) == 0 {
-		return nil
-	}
-	if answers, inTime := s.askIn(rels); inTime {
-		return answers
-	}
-	var asked sync.WaitGroup
-	for _, rel := range rels {
-		if s.isSilent(rel) {
-			asked.Go(func() { s.askIn([]string{rel}) })
-		}
-	}
-	asked.Wait()
-	return nil
-}
-
-// askIn asks directories one after the other, and reports whether it came to the end in time.
-func (s *Store) askIn(rels []string) (answers map[string]error, inTime bool) {
-	found := make(map[string]error, len(rels)) // belongs to the goroutine until that has come to the end
-	err := s.patiently(func(d *fsutil.Dir) error {
-		return d.Together(func(d *fsutil.Dir) error {
-			for _, rel := range rels {
-				_, found[rel] = d.Lstat(filepath.Join(rel, s.marker))
-				s.answered(rel)
+		case got, ok := <-done:
+			if !ok { // a fault, which is reported
+				return result, a.silent()
 			}
-			return nil
-		})
-	})
-	if errors.Is(err, errSilent) {
-		return nil, false
+			return got.result, got.err
+		case <-tick.C:
+		}
+		now := a.count()
+		if now != beats {
+			beats, quiet = now, 0
+			continue
+		}
+		if quiet++; quiet < steps {
+			continue
+		}
+		if a.giveUp(beats) {
+			return result, a.silent()
+		}
 	}
-	for _, rel := range rels {
-		s.answered(rel) // also when the volume as a whole can't be opened
-	}
-	return found, true
 }
 
-// mustAsk reports whether a directory has never been asked, and counts it as silent from now on.
-func (s *Store) mustAsk(rel string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, known := s.silent[rel]; known {
+// attempt is one call of attended. Its fields are guarded by the mutex of the store.
+type attempt struct {
+	store *Store
+	beats int
+	rel   string // what it asks
+	left  bool   // nobody waits for it any more
+	over  bool
+}
+
+func (a *attempt) at(rel string) bool {
+	a.store.mu.Lock()
+	defer a.store.mu.Unlock()
+	a.beats++
+	if !a.left {
+		a.rel = rel
+	}
+	return !a.left
+}
+
+func (a *attempt) count() int {
+	a.store.mu.Lock()
+	defer a.store.mu.Unlock()
+	return a.beats
+}
+
+// silent is the error that says what did not answer. It wraps errSilent.
+func (a *attempt) silent() error {
+	a.store.mu.Lock()
+	defer a.store.mu.Unlock()
+	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
+}
+
+// giveUp leaves the attempt behind, unless it got on since that beat.
+func (a *attempt) giveUp(beats int) bool {
+	a.store.mu.Lock()
+	defer a.store.mu.Unlock()
+	if a.over || a.beats != beats {
 		return false
 	}
-	s.silent[rel] = true
+	a.left = true
+	a.store.stuck++
+	if a.rel != "" {
+		a.store.silent[a.rel] = true
+	}
 	return true
 }
 
-func (s *Store) answered(rel string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.silent[rel] = false
-}
-
-// forgetAnswer drops what is known of a directory that is not there: should it come, it is asked anew.
-func (s *Store) forgetAnswer(rel string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.silent[rel] {
-		delete(s.silent, rel)
+// ended takes note that the disk has answered.
+func (a *attempt) ended() {
+	a.store.mu.Lock()
+	defer a.store.mu.Unlock()
+	a.over = true
+	if a.left {
+		a.store.stuck--
+		delete(a.store.silent, a.rel)
 	}
 }
 
-// isSilent reports whether a directory has been asked and has not answered.
+func (s *Store) stuckCalls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stuck
+}
+
+// isSilent reports whether a directory was asked and has not answered.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.silent[rel]
+}
+
+// answers asks a directory, relative to the root, unless it is known to be silent, and reports whether it answers.
+func (s *Store) answers(rel string) bool {
+	if s.isSilent(rel) {
+		return false
+	}
+	_, err := attended(s, func(d *fsutil.Dir, at beat) (struct{}, error) {
+		at(rel)
+		_ = d.Has(filepath.Join(rel, s.marker)) // any answer is one
+		return struct{}{}, nil
+	})
+	return !errors.Is(err, errSilent)
 }

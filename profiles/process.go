@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+
+	"hinit/internal/blocking"
 )
 
 // StartTime returns when the process pid started, in clock ticks since the machine's boot: field 22 of /proc/<pid>/stat,
@@ -27,7 +29,11 @@ func alive(pid int) (startTime uint64, ok bool) {
 
 func processStat(pid int) (startTime uint64, state byte, err error) {
 	path := "/proc/" + strconv.Itoa(pid) + "/stat"
-	data, err := os.ReadFile(path)
+	var data []byte
+	err = blocking.Do(blocking.Short, func() (err error) {
+		data, err = os.ReadFile(path)
+		return err
+	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
 	}

@@ -54,10 +54,15 @@ type BootOptions struct {
 	Getenv func(string) string
 	// Now is the time of the boot for the log. nil is time.Now.
 	Now func() time.Time
+	// Found is told how many profiles there are, the default one among them, before the second is decided about. It may be nil.
+	Found func(profiles int)
 	// Decided is called for each decision, in their order, as soon as it stands: usually while other homes are still being
 	// looked at, in a goroutine of its own that is not the agent. All calls have returned before the boot log says what was
 	// decided, so that what has to be true by then can be made so. It may be nil.
 	Decided func(Decision)
+	// Log is given what writes the boot log, and calls it when all that the log says is so. nil has it written at once. It is not
+	// called where no log is to be written.
+	Log func(write func() error)
 }
 
 // Decision is what becomes of one profile at boot.
@@ -75,6 +80,10 @@ type Plan struct {
 	Skipped bool
 	// Multiplex means that the default gateway serves all profiles, so that the others aren't started.
 	Multiplex bool
+	// Silent are the profile directories that did not answer, and Unread means that profiles/ as a whole did not. Nothing was decided
+	// about them: each profile that is there appears when it answers, and what ran before is to be started then.
+	Silent []string
+	Unread bool
 	// Profiles has a decision for each profile, the default one first. It is empty exactly when Skipped.
 	Profiles []Decision
 	// Lines are for the container's standard output, without line ends.
@@ -120,8 +129,12 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 		return p // there is no place for the boot log
 	}
 	at := now()
-	err := s.patiently(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
-	if err != nil {
+	write := func() error {
+		return s.patiently(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
+	}
+	if o.Log != nil {
+		o.Log(write)
+	} else if err := write(); err != nil {
 		p.warn("", filepath.Join(s.root, bootLog), "cannot write the boot log: %v", err)
 	}
 	return p
@@ -145,10 +158,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 		close(decided)
 		<-told
 	}()
-	err := s.together(func(d *fsutil.Dir) error {
-		s.decideAll(d, &p, args, getenv, now, decided)
-		return nil
-	})
+	err := s.decideAll(&p, o, args, getenv, now, decided)
 	if err != nil {
 		p.warn(Default, s.root, "cannot read the profiles: %v", err)
 	}
@@ -172,33 +182,50 @@ func (p *Plan) stand(tell chan<- Decision) {
 	p.tell = tell
 }
 
-// decideAll decides about every profile, the default one first.
-func (s *Store) decideAll(d *fsutil.Dir, p *Plan, args []string, getenv func(string) string, now func() time.Time, tell chan<- Decision) {
+// decideAll decides about every profile, the default one first. The error is about the volume as a whole.
+func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, tell chan<- Decision) error {
 	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
-	migrated := s.migrate(d, p, args, noSupervise, now())
-	p.Multiplex = s.multiplex(d, p, getenv)
-	if !p.Multiplex { // else the default gateway uses homes that are looked at after its own
-		p.stand(tell)
-	}
-
-	l, err := s.list(d)
-	if err != nil {
-		p.warn("", filepath.Join(s.root, profilesDir), "cannot read the profiles: %v", err)
-	}
-	p.Warnings = append(p.Warnings, l.warnings...)
-	for _, name := range append([]string{Default}, l.marked...) {
-		s.reconcileOne(d, p, name, func(dec *Decision) bool {
-			switch {
-			case name != Default:
-				return dec.PriorState == Running && !p.Multiplex
-			case noSupervise && isGatewayRun(args):
+	err := s.together(func(d *fsutil.Dir) error {
+		migrated := s.migrate(d, p, args, noSupervise, now())
+		p.Multiplex = s.multiplex(d, p, getenv)
+		if !p.Multiplex { // else the default gateway uses homes that are looked at after its own
+			p.stand(tell)
+		}
+		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
+			if noSupervise && isGatewayRun(args) {
 				return false
-			case migrated: // also when the file could not be written
+			}
+			if migrated { // also when the file could not be written
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running
 		})
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	l, err := s.list(nil)
+	if err != nil {
+		p.warn("", filepath.Join(s.root, profilesDir), "cannot read the profiles: %v", err)
+	}
+	p.Silent, p.Unread = l.silent, errors.Is(err, errSilent)
+	p.Warnings = append(p.Warnings, l.warnings...)
+	if o.Found != nil {
+		o.Found(1 + len(l.marked))
+	}
+	for names := range slices.Chunk(l.marked, decidedAhead) {
+		err := s.together(func(d *fsutil.Dir) error {
+			for _, name := range names {
+				s.reconcileOne(d, p, name, func(dec *Decision) bool { return dec.PriorState == Running && !p.Multiplex })
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reconcileOne decides about one profile and clears its home.
@@ -222,7 +249,10 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		}
 	}
 	if names.may(askedFile) && s.correct(d, home, &st) {
-		if err := s.SetDesired(name, st.Desired); err != nil {
+		unlock := s.lock(name)
+		err := s.setDesiredIn(d, home, name, st.Desired, synced)
+		unlock()
+		if err != nil {
 			p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", err)
 		}
 	}
@@ -238,22 +268,33 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	p.decide(dec, start(&dec))
 }
 
-// homeNames are the names in a home. Most of what is looked for is in few homes, and to ask for each is a call.
+// homeNames are the names in a home that a boot looks for. Most of them are in few homes, and to ask for each is a call. A home may
+// hold any number of others.
 type homeNames struct {
-	entries []fs.DirEntry // in the order of their names
-	unknown bool          // the home can't be listed
+	found   []string
+	unknown bool // the home can't be listed
 }
 
-func namesIn(d *fsutil.Dir, home string) homeNames {
-	entries, err := d.ReadDir(home)
-	return homeNames{entries, err != nil}
+func namesIn(d *fsutil.Dir, home string) (n homeNames) {
+	err := d.EachName(home, func(name string, _ fs.FileMode) bool {
+		switch name {
+		case stateFile, askedFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
+			n.found = append(n.found, name)
+		default:
+			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the rest is for the next boot
+				n.found = append(n.found, name)
+			}
+		}
+		return true
+	})
+	n.unknown = err != nil
+	return n
 }
 
 // may reports whether there may be something of that name. Whatever is wrong with a home that can't be listed, the look at it
 // will tell.
 func (n homeNames) may(name string) bool {
-	_, found := slices.BinarySearchFunc(n.entries, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
-	return found || n.unknown
+	return n.unknown || slices.Contains(n.found, name)
 }
 
 // leftBehind lists what is stale in a home: the files of a gateway that no longer runs, and the temporary files of this
@@ -261,9 +302,9 @@ func (n homeNames) may(name string) bool {
 // removing nothing fails.
 func (n homeNames) leftBehind() []string {
 	var found []string
-	for _, e := range n.entries {
-		if e.Name() == pidFile || e.Name() == processesFile || halfWritten(e.Name()) {
-			found = append(found, e.Name())
+	for _, name := range n.found {
+		if name == pidFile || name == processesFile || halfWritten(name) {
+			found = append(found, name)
 		}
 	}
 	return found
@@ -310,16 +351,12 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool,
 	return true
 }
 
-// multiplex reads the flag from the agent's configuration, or from the environment where that can't be read.
+// multiplex says whether profiles are multiplexed, as well as can be told.
 func (s *Store) multiplex(d *fsutil.Dir, p *Plan, getenv func(string) string) bool {
-	config, err := d.ReadFile(configFile, maxConfig)
+	on, err := multiplexes(d, ".", getenv)
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
-		}
-		return truthy(getenv(envMultiplex))
+		p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 	}
-	on, _ := multiplexed(string(config))
 	return on
 }
 

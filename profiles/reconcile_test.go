@@ -6,9 +6,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/fsutil"
 )
 
 func bootAt() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.Local) }
@@ -348,5 +351,25 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 		if told != len(p.Profiles) || p.Multiplex != multiplexed {
 			t.Errorf("%d of %d decisions were told; multiplexed %v, want %v", told, len(p.Profiles), p.Multiplex, multiplexed)
 		}
+	}
+}
+
+// TestAHomeFullOfNamesIsBootedAsAnyOther: whoever may write in a home decides how many names it has.
+func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "profiles/p/SOUL.md", "")
+	write(t, s, "profiles/p/gateway.pid", "{}")
+	write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
+	for i := range fsutil.MostNames + 1 {
+		if err := os.Symlink("x", filepath.Join(s.root, "profiles/p", strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := s.Reconcile(BootOptions{Now: bootAt})
+	if len(p.Profiles) != 2 || p.Profiles[1].Profile.Name != "p" || !p.Profiles[1].Start || len(p.Warnings) > 0 {
+		t.Errorf("plan %+v, %+v", p.Profiles, p.Warnings)
+	}
+	if exists(t, s, "profiles/p/gateway.pid") {
+		t.Error("gateway.pid is still there")
 	}
 }

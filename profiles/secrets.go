@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/redact"
 )
 
 // leastSecret is the length from which on a value can be a secret: shorter ones are in ordinary words.
 const leastSecret = 8
 
-// Secrets returns the values in the profile's .env whose names say that they are secret (KEY, TOKEN, SECRET, PASSWORD, … in
-// them), as far as they have at least eight bytes. A value of several lines comes as its lines. Without the file there are none.
+// Secrets returns the values in the profile's .env whose names say that they are secret, and passwords in URLs (package redact), as
+// far as they have at least eight bytes. A value of several lines comes as its lines. Without the file there are none.
 func (s *Store) Secrets(profile string) (values []string, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
@@ -47,10 +48,8 @@ func secretsIn(text string) []string {
 		} else if i := strings.Index(value, " #"); i >= 0 {
 			raw = strings.TrimSpace(value[:i])
 		}
-		if !secretName(strings.TrimSpace(name)) {
-			continue
-		}
-		for _, form := range []string{raw, unescape.Replace(raw)} {
+		name = strings.TrimSpace(name)
+		for _, form := range []string{redact.Secret(name, raw), redact.Secret(name, unescape.Replace(raw))} {
 			for part := range strings.Lines(form) {
 				part = strings.TrimRight(part, "\r\n")
 				if len(part) >= leastSecret && !placeholder(part) && !slices.Contains(secrets, part) {
@@ -78,19 +77,6 @@ func quoted(value, rest string) (inner, after string) {
 		}
 	}
 	return value[1:], rest
-}
-
-// secretName reports whether the name of a variable says that its value is secret.
-func secretName(name string) bool {
-	name = strings.ToUpper(name)
-	for _, harmless := range []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"} {
-		if strings.HasSuffix(name, harmless) {
-			return false
-		}
-	}
-	return slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"}, func(word string) bool {
-		return strings.Contains(name, word)
-	})
 }
 
 // placeholder reports whether a value stands there because there is no secret.

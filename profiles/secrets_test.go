@@ -11,10 +11,10 @@ func TestSecretsOfAProfile(t *testing.T) {
 	got := secretsIn("# A_TOKEN=of-a-comment\nPLAIN=not-a-secret\nAPI_KEY=abcdefgh1\r\nexport BOT_TOKEN = 'quoted # one' # why\n" +
 		"DB_PASSWORD=\"with \\\"quotes\\\"\"\nSHORT_KEY=1234567\nMAX_TOKENS=100000000\nSECRET_FILE=/run/secrets/one\n" +
 		"OTHER_SECRET=plain-value # and a remark\nNO_TOKEN=disabled\nTLS_KEY=\"first line of it\nsecond line of it\n\"\n" +
-		"ONE_KEY=\"open-ended\nLAST_KEY=abcdefgh1\nNOTHING_KEY=\nnonsense\nEND_KEY=last-value")
+		"DB_PASS=by-its-last-word\nDATABASE_URL=postgres://me:in-a-url-1@db/x\nONE_KEY=\"open-ended\nLAST_KEY=abcdefgh1\nNOTHING_KEY=\nnonsense\nEND_KEY=last-value")
 	want := []string{
 		"abcdefgh1", "quoted # one", `with \"quotes\"`, `with "quotes"`, "plain-value", "first line of it", "second line of it",
-		"open-ended", "last-value",
+		"by-its-last-word", "in-a-url-1", "open-ended", "last-value",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

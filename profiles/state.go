@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -21,7 +24,9 @@ const (
 )
 
 const (
-	stateFile   = "gateway_state.json"
+	// StateFile is the name of the file in a profile's home that [State] is read from.
+	StateFile   = "gateway_state.json"
+	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
 	// maxState is what is read of a state file. Real ones have a few hundred bytes.
@@ -46,9 +51,15 @@ type State struct {
 	RestartRequested bool
 	ExitReason       string // "" none
 
+	platforms string // what Trouble returns
+
 	// Written is the modification time of the file. Equal leaves it out.
 	Written time.Time
 }
+
+// Trouble says which platforms the gateway calls retrying or failed, each with its message, in the order of their names, and in
+// one line. It is "" when there is none. The words are the gateway's: escape them before they reach a terminal.
+func (s State) Trouble() string { return s.platforms }
 
 // Equal reports whether o says the same, no matter when it was written.
 func (s State) Equal(o State) bool {
@@ -142,9 +153,65 @@ func parseState(data []byte) (State, error) {
 			st.StartTime, _ = strconv.ParseUint(string(m.value), 10, 64)
 		case "restart_requested":
 			st.RestartRequested = string(m.value) == "true"
+		case "platforms":
+			st.platforms = platformTrouble(m.value)
 		}
 	}
 	return st, nil
+}
+
+// Of a state file's platforms only so much is told: the message is read by people, in a table.
+const (
+	maxPlatforms       = 8
+	maxPlatformMessage = 300
+)
+
+// platformTrouble words what is wrong with the platforms of a state file; see [State.Trouble]. What it doesn't understand is no
+// trouble.
+func platformTrouble(value json.RawMessage) string {
+	var platforms map[string]json.RawMessage
+	if json.Unmarshal(value, &platforms) != nil {
+		return ""
+	}
+	var told []string
+	for _, name := range slices.Sorted(maps.Keys(platforms)) {
+		var p map[string]json.RawMessage
+		if json.Unmarshal(platforms[name], &p) != nil {
+			continue
+		}
+		state, _ := textOf(p["state"])
+		if state != "retrying" && state != "failed" && state != "fatal" {
+			continue
+		}
+		why := ""
+		for _, key := range []string{"error_message", "message", "error", "last_error", "reason", "detail", "error_code"} {
+			if message, ok := textOf(p[key]); ok && strings.TrimSpace(message) != "" {
+				why = ": " + short(strings.Join(strings.Fields(message), " "), maxPlatformMessage)
+				break
+			}
+		}
+		if len(told) == maxPlatforms {
+			told = append(told, "and more")
+			break
+		}
+		told = append(told, "platform "+short(name, 64)+" is "+state+why)
+	}
+	return strings.Join(told, "; ")
+}
+
+func textOf(value json.RawMessage) (string, bool) {
+	if len(value) == 0 {
+		return "", false
+	}
+	return text(value)
+}
+
+// short cuts a text after so many bytes, between two characters.
+func short(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // text returns a string's value, anything else as its JSON text, and false for null.
@@ -277,17 +344,20 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
 	}
-	return s.in(profile, func(d *fsutil.Dir, home string) error {
-		if err := homeExists(d, home); err != nil {
-			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
+	return s.in(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
+}
+
+// setDesiredIn is setDesired for who has the volume open.
+func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how durability) error {
+	if err := homeExists(d, home); err != nil {
+		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
+	}
+	for try := 1; ; try++ {
+		ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries, how)
+		if ok || err != nil {
+			return err
 		}
-		for try := 1; ; try++ {
-			ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries, how)
-			if ok || err != nil {
-				return err
-			}
-		}
-	})
+	}
 }
 
 // trySetDesired does one round of read, merge and write. It reports false when the file changed meanwhile, unless force.

@@ -23,7 +23,7 @@ type WatchOptions struct {
 	// Poll is how often everything is looked at where change notifications don't work or don't work for all of it (network
 	// and virtual file systems, no inotify instances or watches left). Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the same where they do work. Default 60 s.
+	// IdlePoll is the same where they do work. Default 60 s. What has not changed is not read again by either.
 	IdlePoll time.Duration
 	// Settle is how long after a notification the look waits for more of them. Default 100 ms.
 	Settle time.Duration
@@ -51,17 +51,27 @@ type Watcher struct {
 	wake  chan struct{} // capacity 1: interest has changed
 	done  chan struct{}
 
-	mu       sync.Mutex // guards interest; never held while the disk is used
-	interest map[string]Hash
+	mu          sync.Mutex // guards interest and interestNew; never held while the disk is used
+	interest    map[string]Hash
+	interestNew map[string]bool // what the goroutine has not looked at yet
 
 	// All below belongs to the goroutine.
 	hints      *hints
 	known      map[string]*lookedAt
-	candidates map[string]bool   // directories without the marker
+	candidates map[string]bool   // directories without the marker, as many as the limit allows
+	spare      []string          // those of them that have a watch, the oldest first
 	listWarned map[string]bool   // warnings of the last full look, by message
 	warned     map[string]string // other warnings that persist, by what they are about
 	partial    bool              // notifications don't cover everything
 	hintErr    error             // why, the first reason of the last full look
+	remote     bool              // others change the volume, too
+	short      bool              // the kernel has no more watches, so that there is none of lacking
+	lacking    string
+	lackingID  stamp
+	looked     time.Time // when the last look at everything began
+	rests      time.Time // until when there is no other because of a notification
+	dir        stamp     // profiles/ at that look
+	sure       bool      // as long as that stays the same, there are no other names than those that are known
 
 	dirty    map[string]bool // homes to look at
 	fresh    map[string]bool // names in profiles/ that something has happened to
@@ -80,8 +90,12 @@ type request struct {
 
 // lookedAt is what the last look at a profile showed.
 type lookedAt struct {
-	profile Profile
-	state   State
+	profile    Profile
+	state      State
+	seen       stamp // its file
+	sure       bool  // as long as that stays the same, the state does
+	inputs     [3]stamp
+	inputsSure bool
 }
 
 // Watch starts watching. It returns at once; the first look comes right after, and tells of every profile that isn't in
@@ -99,12 +113,12 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		o.Notify = func(Event) {}
 	}
 	w := &Watcher{
-		store:      s,
-		o:          o,
-		asked:      make(chan request, 64), // more than these wait to be among them
-		wake:       make(chan struct{}, 1),
-		done:       make(chan struct{}),
-		interest:   make(map[string]Hash),
+		store:    s,
+		o:        o,
+		asked:    make(chan request, 64), // more than these wait to be among them
+		wake:     make(chan struct{}, 1),
+		done:     make(chan struct{}),
+		interest: make(map[string]Hash), interestNew: make(map[string]bool),
 		known:      make(map[string]*lookedAt),
 		candidates: make(map[string]bool),
 		warned:     make(map[string]string),
@@ -165,7 +179,7 @@ func (w *Watcher) look(ctx context.Context, profile string) error {
 // asking and that look isn't noticed. It doesn't block: the supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
-	w.interest[profile] = since
+	w.interest[profile], w.interestNew[profile] = since, true
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
@@ -178,6 +192,7 @@ func (w *Watcher) Disinterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.interest, profile)
+	delete(w.interestNew, profile)
 }
 
 // interested returns the hash that counts as unchanged.
@@ -218,8 +233,10 @@ func (w *Watcher) run(ctx context.Context) {
 		}
 		switch now := time.Now(); {
 		case ctx.Err() != nil:
-		case !now.Before(w.nextPoll), w.isDue(now) && w.dirtyAll:
+		case w.isDue(now) && w.dirtyAll:
 			_ = w.lookAtAll(ctx)
+		case !now.Before(w.nextPoll) && !w.dirtyAll:
+			w.poll(ctx)
 		case w.isDue(now):
 			w.lookAtDirty(ctx)
 		}
@@ -252,7 +269,7 @@ func (w *Watcher) answer(ctx context.Context, first request) {
 func (w *Watcher) isDue(now time.Time) bool { return !w.first.IsZero() && !now.Before(w.due) }
 
 func (w *Watcher) deadline() time.Time {
-	if !w.first.IsZero() && w.due.Before(w.nextPoll) {
+	if !w.first.IsZero() && (w.dirtyAll || w.due.Before(w.nextPoll)) {
 		return w.due
 	}
 	return w.nextPoll
@@ -267,6 +284,9 @@ func (w *Watcher) settle(after time.Duration) {
 	w.due = now.Add(after)
 	if latest := w.first.Add(w.o.MaxSettle); latest.Before(w.due) {
 		w.due = latest
+	}
+	if w.dirtyAll && w.due.Before(w.rests) {
+		w.due = w.rests
 	}
 }
 
@@ -290,6 +310,10 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 	profilesPath := filepath.Join(w.store.root, profilesDir)
 	name := Default
 	switch {
+	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // nothing but its own name is at stake
+		w.fresh[file] = true
+		w.settleSoon()
+		return
 	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // what is created may have been seen and be watched by now
 		w.markAll()
 		return

@@ -1,0 +1,337 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+)
+
+// emptyDirs makes directories that are no profiles.
+func emptyDirs(t testing.TB, s *Store, prefix string, n int) {
+	t.Helper()
+	for i := range n {
+		if err := os.MkdirAll(filepath.Join(s.root, profilesDir, fmt.Sprintf("%s%06d", prefix, i)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
+	s := newVolume(t).Limit(50)
+	emptyDirs(t, s, "a", 1000)
+	write(t, s, "profiles/zz/SOUL.md", "")
+	write(t, s, "profiles/zz/gateway_state.json", state("running"))
+	most := 0
+	s.now = func() time.Time { most = max(most, runtime.NumGoroutine()); return time.Now() }
+	before := runtime.NumGoroutine()
+	plan := s.Reconcile(BootOptions{Decided: func(Decision) { most = max(most, runtime.NumGoroutine()) }})
+	if len(plan.Profiles) != 2 || plan.Profiles[1].Profile.Name != "zz" || !plan.Profiles[1].Start {
+		t.Errorf("decided %+v", plan.Profiles)
+	}
+	if most > before+5 {
+		t.Errorf("%d goroutines at the boot, %d before", most, before)
+	}
+	if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0].Message, "more than 50 directories without SOUL.md") || !strings.Contains(plan.Warnings[0].Message, "profiles.max") {
+		t.Errorf("warnings %q", plan.Warnings)
+	}
+
+	w, r := watch(t, s, WatchOptions{Known: []Profile{s.root0(), s.named("zz")}})
+	rescan(t, w)
+	rescan(t, w)
+	got := r.take()
+	if len(got) != 2 || !strings.HasPrefix(got[0], "!") || got[1] != "zz=running" {
+		t.Errorf("events %q", got)
+	}
+	write(t, s, "profiles/new/x", "") // is followed, although there are too many
+	write(t, s, "profiles/new/SOUL.md", "")
+	r.awaits(t, "+new")
+	write(t, s, "profiles/a000999/SOUL.md", "") // is not
+	if err := w.Find(t.Context(), "a000999"); err != nil {
+		t.Error(err)
+	}
+	r.awaits(t, "+a000999")
+	write(t, s, "profiles/a000500/SOUL.md", "")
+	rescan(t, w)
+	if got := r.take(); !slices.Contains(got, "+a000500") {
+		t.Errorf("events %q", got)
+	}
+}
+
+func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
+	s := newVolume(t).Limit(3)
+	for _, name := range []string{"a", "b", "c", "d", "ran"} {
+		write(t, s, "profiles/"+name+"/SOUL.md", "")
+	}
+	write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // counts before those that never ran
+	found, warnings, err := s.Discover()
+	names := make([]string, 0, len(found))
+	for _, p := range found {
+		names = append(names, p.Name)
+	}
+	if want := []string{Default, "a", "b", "ran"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("found %q, %v", names, err)
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0].Message, "more than 3 profiles") || !strings.Contains(warnings[0].Message, "profiles.max") {
+		t.Errorf("warnings %q", warnings)
+	}
+
+	w, r := watch(t, s, WatchOptions{Known: []Profile{s.root0(), s.named("b"), s.named("c"), s.named("d")}})
+	rescan(t, w)
+	got := slices.DeleteFunc(r.take(), func(ev string) bool { return strings.HasPrefix(ev, "!") })
+	if len(got) != 0 {
+		t.Errorf("those that are there already stay: %q", got)
+	}
+	write(t, s, "profiles/new/SOUL.md", "")
+	if err := w.Find(t.Context(), "new"); err == nil || !strings.Contains(err.Error(), "profiles.max") {
+		t.Errorf("one that is too many: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(s.root, "profiles/c")); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("events %q", all)
+		}
+	}()
+	eventually(t, "another has its place", func() bool {
+		all = append(all, r.take()...)
+		return slices.Contains(all, "-c") && slices.Contains(all, "+ran")
+	})
+}
+
+func TestHundredsOfBadNamesAreNotAllNamed(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "profiles/ok/SOUL.md", "")
+	for i := range 300 {
+		if err := os.Symlink("ok", filepath.Join(s.root, profilesDir, fmt.Sprintf("l%03d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, warnings, err := s.Discover()
+	if err != nil || len(warnings) != mostWarnings+1 || warnings[0].Profile != "l000" || !strings.Contains(warnings[mostWarnings].Message, "more directories that cannot be used") {
+		t.Errorf("%d warnings, %v", len(warnings), err)
+	}
+}
+
+// TestAQuietVolumeIsNotReadAgain lets a watcher poll that nobody drives.
+func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
+	t.Parallel()
+	s := newVolume(t)
+	write(t, s, "profiles/a/SOUL.md", "")
+	write(t, s, "profiles/a/gateway_state.json", state("running"))
+	write(t, s, "profiles/bare/x", "")
+	w := &Watcher{
+		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*lookedAt),
+		warned: make(map[string]string),
+	}
+	t.Cleanup(func() { w.hints.close() })
+	var changed []string
+	all := true
+	eventually(t, "the times of the files are old enough", func() bool {
+		if !w.sure || len(changed) > 0 {
+			if err := w.lookAtAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		changed, all = w.glance()
+		return !all && len(changed) == 0
+	})
+	for _, tt := range []struct {
+		file string
+		want []string
+		all  bool
+	}{
+		{"profiles/a/config.yaml", []string{"a"}, false},
+		{"profiles/a/notes", nil, false},
+		{"profiles/bare/SOUL.md", []string{"bare"}, false},
+		{"gateway_state.json", []string{Default}, false},
+		{"profiles/a/gateway_state.json", []string{"a"}, false},
+		{"profiles/new/x", nil, true},
+	} {
+		write(t, s, tt.file, state("stopped"))
+		if changed, all = w.glance(); !slices.Equal(changed, tt.want) && !tt.all || all != tt.all {
+			t.Errorf("%s: %q, %t", tt.file, changed, all)
+		}
+		if err := os.Remove(filepath.Join(s.root, tt.file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestWatchesGoToProfilesFirst has a kernel that gives a few watches only.
+func TestWatchesGoToProfilesFirst(t *testing.T) {
+	s := newVolume(t)
+	emptyDirs(t, s, "a", 20)
+	for i := range 10 {
+		write(t, s, fmt.Sprintf("profiles/p%d/SOUL.md", i), "")
+	}
+	var mu sync.Mutex
+	tries := 0
+	given := make(map[string]bool)
+	source := func() (*hints, error) {
+		h, err := newHints()
+		if err != nil {
+			return nil, err
+		}
+		h.add1 = func(path string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			tries++
+			if len(given) >= 14 {
+				return unix.ENOSPC
+			}
+			given[filepath.Base(path)] = true
+			return nil
+		}
+		return h, nil
+	}
+	w, r := watch(t, s, WatchOptions{hints: source})
+	rescan(t, w)
+	warnings := slices.DeleteFunc(r.take(), func(ev string) bool { return !strings.HasPrefix(ev, "!") })
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "fs.inotify.max_user_watches") {
+		t.Errorf("warnings %q", warnings)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for i := range 10 {
+		if !given[fmt.Sprintf("p%d", i)] {
+			t.Errorf("p%d has no watch", i)
+		}
+	}
+	if tries > 2*len(given) {
+		t.Errorf("%d watches were asked for, and %d given", tries, len(given))
+	}
+}
+
+func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
+	s := newVolume(t)
+	emptyDirs(t, s, "a", mostSpare+50)
+	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*lookedAt), warned: make(map[string]string)}
+	t.Cleanup(func() { w.hints.close() })
+	for range 2 {
+		if err := w.lookAtAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(w.hints.watched); n != mostSpare+2 || w.partial {
+		t.Errorf("%d watches, incomplete: %t", n, w.partial)
+	}
+	d, err := s.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for i := range 60 {
+		emptyDirs(t, s, fmt.Sprintf("new%d-", i), 1)
+		if !w.lookAtNew(t.Context(), d, fmt.Sprintf("new%d-000000", i)) {
+			t.Fatalf("a new directory makes everything be looked at")
+		}
+	}
+	if n := len(w.hints.watched); n != mostSpare+2 || len(w.spare) != mostSpare || w.spare[mostSpare-1] != fmt.Sprintf("new%d-000000", 59) {
+		t.Errorf("%d watches", n)
+	}
+}
+
+// TestDirectoriesThatDoNotAnswerHoldFewCalls has a volume where every tenth directory hangs.
+func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
+	t.Parallel()
+	s := newVolume(t)
+	free := make(chan struct{})
+	asked := 0
+	ask := func() (int, error) {
+		return attended(s, func(_ *fsutil.Dir, at beat) (n int, err error) {
+			for i := range 30 {
+				rel := fmt.Sprintf("profiles/p%02d", i)
+				if s.isSilent(rel) {
+					continue
+				}
+				if !at(rel) {
+					return n, errors.New("given up")
+				}
+				if i%10 == 5 {
+					<-free
+				}
+				n++
+			}
+			return n, nil
+		})
+	}
+	for ; asked < 10; asked++ {
+		got, err := ask()
+		if err == nil {
+			if got != 27 {
+				t.Errorf("%d directories answered", got)
+			}
+			break
+		}
+		if !errors.Is(err, errSilent) {
+			t.Fatal(err)
+		}
+	}
+	if asked != 3 || s.stuckCalls() != 3 || !s.isSilent("profiles/p05") {
+		t.Errorf("after %d tries %d calls are stuck", asked, s.stuckCalls())
+	}
+	close(free)
+	eventually(t, "all of them answer", func() bool { return s.stuckCalls() == 0 && !s.isSilent("profiles/p25") })
+	if got, err := ask(); got != 30 || err != nil {
+		t.Errorf("%d, %v", got, err)
+	}
+}
+
+// BenchmarkLooks measures a look at everything and a poll of a quiet volume, for N directories without the marker.
+func BenchmarkLooks(b *testing.B) {
+	for _, n := range []int{2_500, 10_000, 40_000} {
+		s := Open(b.TempDir(), nil, "").Limit(2000)
+		emptyDirs(b, s, "a", n)
+		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*lookedAt), warned: make(map[string]string)}
+		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if err := w.lookAtAll(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/directory")
+		})
+		b.Run(fmt.Sprintf("quiet/%d", n), func(b *testing.B) {
+			for !w.sure {
+				if err := w.lookAtAll(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				if _, all := w.glance(); all {
+					b.Fatal("it is not quiet")
+				}
+			}
+		})
+		w.hints.close()
+	}
+}
+
+// A directory that does not answer at the boot is named, so that what ran there can be started when it does.
+func TestADirectoryThatDoesNotAnswerAtTheBootIsNamed(t *testing.T) {
+	s := newVolume(t)
+	write(t, s, "profiles/slow/SOUL.md", "")
+	write(t, s, "profiles/well/SOUL.md", "")
+	s.silent["profiles/slow"] = true
+	plan := s.Reconcile(BootOptions{})
+	if !slices.Equal(plan.Silent, []string{"slow"}) || plan.Unread || len(plan.Profiles) != 2 || len(plan.Warnings) != 1 {
+		t.Errorf("silent %q, unread %v, profiles %+v, warnings %q", plan.Silent, plan.Unread, plan.Profiles, plan.Warnings)
+	}
+	s.silent[profilesDir] = true
+	if plan := s.Reconcile(BootOptions{}); !plan.Unread {
+		t.Errorf("%+v", plan)
+	}
+}
