@@ -15,7 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fault"
+	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
 
@@ -96,7 +98,7 @@ func (c *compressor) take() []*file {
 
 func (c *compressor) run(busy chan struct{}) {
 	defer close(busy)
-	w := packer{set: c.set, stop: c.stop}
+	w := newPacker(c.set)
 	for w.pause(packAfter) {
 		batch := c.take()
 		if len(batch) == 0 {
@@ -112,11 +114,16 @@ func (c *compressor) run(busy chan struct{}) {
 
 // packer is what a compressor needs while it works.
 type packer struct {
-	set  *Set
-	stop <-chan struct{}
-	gzip *gzip.Writer // made for the first archive
-	buf  []byte
-	most int64 // bytes of an archive that is compressed; 0: any number
+	set   *Set
+	actor *fsutil.Actor // takes turns
+	stop  <-chan struct{}
+	gzip  *gzip.Writer // made for the first archive
+	buf   []byte
+	most  int64 // bytes of an archive that is compressed; 0: any number
+}
+
+func newPacker(s *Set) *packer {
+	return &packer{set: s, actor: s.opts.Actor.In(blocking.Logs), stop: s.compressor.stop}
 }
 
 // pause waits so long, and reports false when everything ends.
@@ -140,7 +147,7 @@ func (w *packer) file(f *file) (again bool) {
 	w.most = max(2*f.limits.Load().MaxSize, defaultMaxArchive)
 	dir, _ := filepath.Split(f.path)
 	var names []string
-	err := w.set.opts.Actor.Do(func() (err error) {
+	err := w.actor.Do(func() (err error) {
 		names, err = archiveFiles(filepath.Clean(dir))
 		return err
 	})
@@ -180,7 +187,7 @@ func (w *packer) archive(dir, name string) error {
 	to := name + packed + partial
 	var at int
 	var in, out *os.File
-	err := w.set.opts.Actor.Do(func() (err error) {
+	err := w.actor.Do(func() (err error) {
 		if at, err = openDir(dir); err != nil {
 			return err
 		}
@@ -209,12 +216,11 @@ func (w *packer) archive(dir, name string) error {
 	}
 	defer unix.Close(at)
 	defer in.Close()
-	err = w.copy(in, out)
-	err = errors.Join(err, out.Close())
-	return errors.Join(err, w.set.opts.Actor.Do(func() error {
-		if err != nil {
+	copied := w.copy(in, out)
+	return errors.Join(copied, w.actor.Do(func() error {
+		if err := out.Close(); copied != nil || err != nil {
 			_ = unix.Unlinkat(at, to, 0) // the next one that is compressed tries it again
-			return nil
+			return err
 		}
 		return replaceArchive(at, name, to)
 	}))
@@ -264,7 +270,11 @@ func replaceArchive(at int, name, to string) error {
 
 // copy writes in, compressed, to out, which is on the disk when it returns.
 func (w *packer) copy(in, out *os.File) error {
-	st, err := identify(in)
+	var st identity
+	err := blocking.Do(blocking.Logs, func() (err error) {
+		st, err = identify(in)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -275,15 +285,9 @@ func (w *packer) copy(in, out *os.File) error {
 	w.gzip.Extra, w.gzip.ModTime = st.extra(), time.Unix(st.written, 0)
 	for {
 		begin := time.Now()
-		n, err := in.Read(w.buf)
+		err := blocking.Do(blocking.Logs, func() error { return w.chunk(in, out) })
 		if errors.Is(err, io.EOF) {
 			break
-		}
-		if err != nil {
-			return err
-		}
-		if err = fault.Before(fault.Write, out.Name()); err == nil {
-			_, err = w.gzip.Write(w.buf[:n])
 		}
 		if err != nil {
 			return err
@@ -291,17 +295,32 @@ func (w *packer) copy(in, out *os.File) error {
 		if !w.pause(packRest * time.Since(begin)) {
 			return errAbandoned
 		}
-		if now, err := identify(in); err != nil || now.links == 0 {
-			return errors.Join(err, errAbandoned)
+	}
+	return blocking.Do(blocking.Logs, func() error {
+		if err := w.gzip.Close(); err != nil {
+			return err
 		}
+		if err := fault.Before(fault.Sync, out.Name()); err != nil {
+			return err
+		}
+		return out.Sync()
+	})
+}
+
+// chunk copies a part of in, unless that is gone.
+func (w *packer) chunk(in, out *os.File) error {
+	if now, err := identify(in); err != nil || now.links == 0 {
+		return errors.Join(err, errAbandoned)
 	}
-	if err := w.gzip.Close(); err != nil {
+	n, err := in.Read(w.buf)
+	if err != nil {
 		return err
 	}
-	if err := fault.Before(fault.Sync, out.Name()); err != nil {
+	if err := fault.Before(fault.Write, out.Name()); err != nil {
 		return err
 	}
-	return out.Sync()
+	_, err = w.gzip.Write(w.buf[:n])
+	return err
 }
 
 // identity says which file an archive was made of, for those who have that one open: a follower that was slow must not take

@@ -200,7 +200,7 @@ func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	dir := t.TempDir()
 	s := New(Options{})
 	defer closeSet(t, s)
-	w := packer{set: s, stop: s.compressor.stop}
+	w := newPacker(s)
 	name := archiveName(time.Now().Add(-time.Hour))
 	path := filepath.Join(dir, name)
 	for i := range 50 {
@@ -283,7 +283,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	}
 	s := New(Options{})
 	defer closeSet(t, s)
-	w := packer{set: s, stop: s.compressor.stop}
+	w := newPacker(s)
 	names, err := archiveFiles(dir)
 	if err != nil {
 		t.Fatal(err)

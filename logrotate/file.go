@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gopkg.in/natefinch/lumberjack.v2"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fault"
 	"hinit/internal/guard"
 )
@@ -92,15 +93,25 @@ func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keep(p)
 		if now.Sub(f.tried) >= retryEvery {
-			f.retry(now)
+			f.turn(func() { f.retry(now) })
 		}
 		return
 	}
-	n, err := f.put(p, now)
+	var n int
+	var err error
+	f.turn(func() { n, err = f.put(p, now) })
 	if err != nil {
 		f.fail(err, now)
 		f.keep(p[n:])
 	}
+}
+
+// turn lets do use the disk. The caller holds mu, so that a file that hangs takes one turn and not one for each of its pumps.
+func (f *file) turn(do func()) {
+	_ = blocking.Do(blocking.Logs, func() error {
+		do()
+		return nil
+	})
 }
 
 // put writes p and returns how many of its bytes, always up to the end of a line, are in the file.
@@ -290,7 +301,7 @@ func (f *file) elapsed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fault != nil {
-		f.retry(time.Now())
+		f.turn(func() { f.retry(time.Now()) })
 	}
 }
 
@@ -328,13 +339,15 @@ func (f *file) retry(now time.Time) {
 func (f *file) finish() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fault != nil {
-		f.retry(time.Now())
-	}
+	f.turn(func() {
+		if f.fault != nil {
+			f.retry(time.Now())
+		}
+		f.shut()
+	})
 	if f.timer != nil {
 		f.timer.Stop()
 	}
-	f.shut()
 	if f.fault == nil {
 		return nil
 	}

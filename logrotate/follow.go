@@ -13,13 +13,15 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"hinit/internal/fsutil"
 )
 
 // ReadOptions say which lines [Read] gives.
 type ReadOptions struct {
-	// Dir is the directory of [Current] and its archives.
+	// Dir is the directory of [Current] and its archives. Neither it nor what is in it may be a link.
 	Dir string
+	// Actor is whose permissions count; nil is the process itself.
+	Actor *fsutil.Actor
 	// N is the number of last lines of the history to give; -1 gives all. Those that are missing in current are taken from
 	// the archives.
 	N int
@@ -55,8 +57,8 @@ const (
 // It needs memory for a line, however large the files are, and reads no more of them than the lines that were asked for can
 // have, but for the compressed archive in which they begin, which is read whole.
 //
-// Read blocks. It opens files as the process itself, for reading, without following a link as the last component. Any number
-// may run at once, in any process.
+// Read blocks. It opens files for reading, beneath the directory that Dir lies in, and follows no link there: the error wraps
+// [fsutil.ErrSymlink]. Any number may run at once, in any process.
 func Read(ctx context.Context, o ReadOptions, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
 		o.MaxLine = defaultMaxLine
@@ -207,7 +209,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 		}
 	}
 	for first = len(archives); need > 0 && first > 0; first-- {
-		f, compressed, err := openArchive(r.o.Dir, archives[first-1])
+		f, compressed, err := r.openArchive(archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
 			break // pruned, and all older ones too
 		}
@@ -299,11 +301,11 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 // find opens the current file as r.file and returns the archives before it. It doesn't close the file that was there. The order matters: an archive that isn't in the list was
 // made after the file was opened, so it is that file or a later one, and following leads there.
 func (r *reader) find() ([]string, error) {
-	f, err := openRegular(filepath.Join(r.o.Dir, Current))
+	f, err := r.open(Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	archives, err := archiveFiles(r.o.Dir)
+	archives, err := r.archives()
 	if err != nil {
 		if f != nil {
 			f.Close()
@@ -358,16 +360,18 @@ func (r *reader) catchUp(ctx context.Context) error {
 
 // moved reports whether another file now has the name of the one that is read.
 func (r *reader) moved() (bool, error) {
-	opened, err := r.file.Stat()
+	opened, err := identify(r.file)
 	if err != nil {
 		return false, err
 	}
-	st, err := os.Lstat(filepath.Join(r.o.Dir, Current))
+	f, err := r.open(Current)
 	if err != nil {
 		// Between two files of a rotation, or removed: somebody may still be writing to the one we have.
 		return false, nil
 	}
-	return st.Mode().IsRegular() && !os.SameFile(st, opened), nil
+	defer f.Close()
+	now, err := identify(f)
+	return err == nil && (now.dev != opened.dev || now.ino != opened.ino), nil
 }
 
 // advance goes on from the file that was read to its end, if there was one, to the next current file, by way of the archives
@@ -422,7 +426,7 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.tellBroken(name)
 	}
-	f, compressed, err := openArchive(r.o.Dir, name)
+	f, compressed, err := r.openArchive(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -537,19 +541,41 @@ func (r *reader) give(line []byte) error {
 	return r.emitErr
 }
 
-// openRegular opens a regular file for reading; it neither follows a link there nor waits for a FIFO.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+// beneath runs fn with the directory that Dir lies in, and the name of Dir there. It is opened anew each time, for it may be replaced
+// while the log is followed.
+func (r *reader) beneath(fn func(d *fsutil.Dir, name string) error) error {
+	dir, name := filepath.Split(filepath.Clean(r.o.Dir))
+	if dir == "" {
+		dir = "."
+	}
+	if name == ".." || name == "." || name == "" {
+		dir, name = r.o.Dir, ""
+	}
+	d, err := fsutil.OpenDir(dir, r.o.Actor)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	defer d.Close()
+	return fn(d, name)
+}
+
+// open opens a regular file of the log; it waits for no FIFO.
+func (r *reader) open(base string) (f *os.File, err error) {
+	err = r.beneath(func(d *fsutil.Dir, name string) error {
+		f, err = d.Open(filepath.Join(name, base))
+		return err
+	})
+	return f, err
+}
+
+// archives returns the base names of the archives, oldest first, each once.
+func (r *reader) archives() (names []string, err error) {
+	err = r.beneath(func(d *fsutil.Dir, name string) error {
+		entries, _, err := d.ReadSome(name, maxNames)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return err
+	})
+	return archivesOf(names), err
 }

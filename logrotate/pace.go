@@ -3,6 +3,7 @@ package logrotate
 import (
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -126,7 +127,7 @@ func (s *stream) leavePoller() {
 		})
 	})
 	if s.direct >= 0 {
-		_ = s.file.Close()
+		_ = short(s.file.Close)
 	}
 }
 
@@ -134,8 +135,13 @@ func (s *stream) joinPoller() {
 	if s.direct < 0 {
 		return
 	}
-	file := os.NewFile(uintptr(s.direct), s.file.Name())
-	raw, err := file.SyscallConn()
+	var file *os.File
+	var raw syscall.RawConn
+	err := short(func() (err error) {
+		file = os.NewFile(uintptr(s.direct), s.file.Name())
+		raw, err = file.SyscallConn()
+		return err
+	})
 	if err != nil { // only of a file that is closed
 		return
 	}
@@ -155,17 +161,20 @@ func (s *stream) fetch() error {
 
 // control calls do with the pipe's descriptor.
 func (s *stream) control(do func(fd int)) {
-	if s.direct >= 0 {
-		do(s.direct)
-		return
-	}
-	_ = s.raw.Control(func(fd uintptr) { do(int(fd)) })
+	_ = short(func() error {
+		if s.direct >= 0 {
+			do(s.direct)
+			return nil
+		}
+		return s.raw.Control(func(fd uintptr) { do(int(fd)) })
+	})
 }
 
 func (s *stream) close() {
-	if s.direct >= 0 {
-		_ = unix.Close(s.direct)
-		return
-	}
-	_ = s.file.Close()
+	_ = short(func() error {
+		if s.direct >= 0 {
+			return unix.Close(s.direct)
+		}
+		return s.file.Close()
+	})
 }

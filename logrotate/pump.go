@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/guard"
 )
 
@@ -197,22 +198,25 @@ func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
 	}
-	for {
-		s.n, s.err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
-		if s.err == nil {
-			return true
+	s.err = short(func() (err error) {
+		for s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:]); errors.Is(err, unix.EINTR); {
+			s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
 		}
-		s.n = 0
-		switch {
-		case errors.Is(s.err, unix.EINTR):
-			continue
-		case errors.Is(s.err, unix.EAGAIN):
-			s.release()
-			return s.stopping.Load() || s.freezing.Load() || s.seen < s.run.asked.Load()
-		}
+		return err
+	})
+	if s.err == nil {
 		return true
 	}
+	s.n = 0
+	if errors.Is(s.err, unix.EAGAIN) {
+		s.release()
+		return s.stopping.Load() || s.freezing.Load() || s.seen < s.run.asked.Load()
+	}
+	return true
 }
+
+// short is for what a pump does with its pipe, which waits for nothing: there are many pumps.
+func short(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) release() {
 	if s.buf != nil {

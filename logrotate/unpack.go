@@ -8,13 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 )
 
 // openArchive opens an archive, in whichever form it is there.
-func openArchive(dir, name string) (f *os.File, compressed bool, err error) {
+func (r *reader) openArchive(name string) (f *os.File, compressed bool, err error) {
 	for i, form := range forms(name) {
-		f, err = openRegular(filepath.Join(dir, form))
+		f, err = r.open(form)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return f, i > 0, err
 		}
@@ -24,7 +23,7 @@ func openArchive(dir, name string) (f *os.File, compressed bool, err error) {
 
 // is reports whether the archive of that name is the file with that identity, or was made of it.
 func (r *reader) is(name string, id identity) bool {
-	f, compressed, err := openArchive(r.o.Dir, name)
+	f, compressed, err := r.openArchive(name)
 	if err != nil {
 		return false
 	}
