@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/trust"
 )
 
 // maxConfig is more than a path and a user name need.
@@ -35,35 +37,23 @@ func (o *options) configure() error {
 	return nil
 }
 
-// readTrusted reads a small regular file that only root can have written. The checks are made on the open file, so that
-// there is nothing to swap between check and use.
+// readTrusted reads a small regular file that only root can have written, at a path that only root can lead elsewhere.
 func readTrusted(path string) (string, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ELOOP) {
-		return "", errors.New("it is a symbolic link")
-	}
+	fd, doubt, err := trust.Open(path, trust.RootOnly)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return "", err
+	if doubt != nil {
+		return "", errors.New(doubt.String())
 	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return "", errors.New("it is not a regular file")
-	case st.Uid != 0:
-		return "", errors.New("it does not belong to root")
-	case st.Mode&0o022 != 0:
-		return "", errors.New("others than root may write it")
-	case st.Size > maxConfig:
-		return "", errors.New("it is too large")
-	}
-	buf := make([]byte, maxConfig)
+	buf := make([]byte, maxConfig+1)
 	n, err := unix.Read(fd, buf)
 	if err != nil {
 		return "", err
+	}
+	if n > maxConfig {
+		return "", errors.New("it is too large")
 	}
 	return string(buf[:n]), nil
 }

@@ -61,13 +61,39 @@ func ParseLifecycle(words []string) (l Lifecycle, ok bool) {
 	return l, true
 }
 
-// goNative replaces the process by hinit where the command is one for it and the container's init is one that answers for
-// s6. It returns when that isn't so, or didn't work: the agent is to do it then.
+// ChangesLifecycle reports whether the words behind the agent's name start, stop or restart gateways, whatever else is among them.
+// Asking for help does not.
+func ChangesLifecycle(words []string) bool {
+	verb := ""
+	named, gateway := false, false
+	for _, word := range words {
+		switch {
+		case word == "-h" || word == "--help":
+			return false
+		case named:
+			named = false
+		case word == "-p" || word == "--profile":
+			named = true
+		case word == "" || word[0] == '-' || verb != "":
+		case gateway:
+			verb = word
+		case word == "gateway":
+			gateway = true
+		default:
+			return false // another command of the agent
+		}
+	}
+	return verb == "start" || verb == "stop" || verb == "restart"
+}
+
+// goNative replaces the process by hinit where the command is one for it. It returns when that isn't so, or didn't work: the agent is
+// to do it then. Where nothing answers for s6 the agent would start nothing and call that a success, or wait for ever, so it is not
+// asked to start or stop anything there.
 func (o *options) goNative(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
 	}
-	if _, ok := ParseLifecycle(argv[1:]); !ok || !isDirectory(o.baseDir) {
+	if _, ok := ParseLifecycle(argv[1:]); !ok && (isDirectory(o.baseDir) || !ChangesLifecycle(argv[1:])) {
 		return
 	}
 	if _, ok := executable(o.native); !ok {

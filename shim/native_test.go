@@ -47,8 +47,6 @@ func TestTheAgentAnswersWhereHinitDoesNot(t *testing.T) {
 	requireRoot(t)
 	const byAgent = "agent 10000 /opt/data gateway status\n"
 	for name, spoil := range map[string]func(*testing.T, *image){
-		"no personality":  func(t *testing.T, i *image) { must(t, os.Remove(i.baseDir)) },
-		"no directory":    func(t *testing.T, i *image) { must(t, os.Remove(i.baseDir)); write(t, i.baseDir, "", 0o644) },
 		"no hinit":        func(t *testing.T, i *image) { must(t, os.Remove(i.native)) },
 		"not executable":  func(t *testing.T, i *image) { must(t, os.Chmod(i.native, 0o644)) },
 		"another machine": func(t *testing.T, i *image) { write(t, i.native, "\x7fELF nonsense", 0o755) },
@@ -69,6 +67,18 @@ func TestTheAgentAnswersWhereHinitDoesNot(t *testing.T) {
 		write(t, i.config, other.target+"\n", 0o644)
 		finish(t, i.command("gateway", "status")).want(t, 0, "other gateway status\n", "")
 	})
+}
+
+func TestWithoutS6TheAgentIsNotAskedToStartOrStopAnything(t *testing.T) {
+	requireRoot(t)
+	i := withNative(t)
+	must(t, os.Remove(i.baseDir))
+	for _, words := range []string{"gateway status", "gateway start", "gateway start --all", "-p coder gateway restart -v", "gateway --all stop", "-p=x gateway start"} {
+		finish(t, i.command(strings.Fields(words)...)).want(t, 0, "native 10000 /opt/data "+i.target+" "+words+"\n", "")
+	}
+	for _, words := range []string{"gateway run", "gateway status --deep", "gateway start --help", "gateway restart -h", "chat -q gateway start", "-p gateway start", "gateway", "gateway list"} {
+		finish(t, i.command(strings.Fields(words)...)).want(t, 0, "agent 10000 /opt/data "+words+"\n", "")
+	}
 }
 
 func FuzzParseLifecycle(f *testing.F) {

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -147,26 +148,38 @@ func TestConfiguration(t *testing.T) {
 		"empty":           {content: "", stdout: dropped, ignored: "the first line is not an absolute path"},
 		"relative":        {content: "bin/sh", stdout: dropped, ignored: "the first line is not an absolute path"},
 		"not root's": {
-			content: elsewhere, stdout: dropped, ignored: "it does not belong to root",
+			content: elsewhere, stdout: dropped, ignored: "CONFIG belongs to uid 10000; chown root CONFIG",
 			spoil: func(t *testing.T, path string) { must(t, os.Chown(path, agentUID, 0)) },
 		},
 		"group may write": {
-			content: elsewhere, stdout: dropped, ignored: "others than root may write it",
+			content: elsewhere, stdout: dropped, ignored: "CONFIG can be written by gid 0; chmod g-w CONFIG",
 			spoil: func(t *testing.T, path string) { must(t, os.Chmod(path, 0o664)) },
 		},
 		"others may write": {
-			content: elsewhere, stdout: dropped, ignored: "others than root may write it",
+			content: elsewhere, stdout: dropped, ignored: "CONFIG can be written by everybody; chmod o-w CONFIG",
 			spoil: func(t *testing.T, path string) { must(t, os.Chmod(path, 0o646)) },
 		},
 		"link": {
-			content: elsewhere, stdout: dropped, ignored: "it is a symbolic link",
+			content: elsewhere, stdout: other + "10000 /opt/data\n",
 			spoil: func(t *testing.T, path string) {
 				must(t, os.Rename(path, path+".real"))
 				must(t, os.Symlink(path+".real", path))
 			},
 		},
+		"link of the agent's": {
+			content: elsewhere, stdout: dropped, ignored: "CONFIG belongs to uid 10000; chown root CONFIG",
+			spoil: func(t *testing.T, path string) {
+				must(t, os.Rename(path, path+".real"))
+				must(t, os.Symlink(path+".real", path))
+				must(t, os.Lchown(path, agentUID, 0))
+			},
+		},
+		"directory of the agent's": {
+			content: elsewhere, stdout: dropped, ignored: "DIR belongs to uid 10000; chown root DIR",
+			spoil: func(t *testing.T, path string) { must(t, os.Chown(filepath.Dir(path), agentUID, 0)) },
+		},
 		"fifo": {
-			stdout: dropped, ignored: "it is not a regular file",
+			stdout: dropped, ignored: "not a regular file",
 			spoil: func(t *testing.T, path string) {
 				must(t, os.Remove(path))
 				must(t, unix.Mkfifo(path, 0o600))
@@ -182,7 +195,7 @@ func TestConfiguration(t *testing.T) {
 			}
 			stderr := ""
 			if c.ignored != "" {
-				stderr = lines("ignoring " + i.config + ": " + c.ignored)
+				stderr = lines("ignoring " + i.config + ": " + strings.NewReplacer("CONFIG", i.config, "DIR", filepath.Dir(i.config)).Replace(c.ignored))
 			}
 			finish(t, i.command()).want(t, 0, c.stdout, stderr)
 		})

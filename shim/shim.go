@@ -66,15 +66,15 @@ func hermesImage() options {
 // The order is the contract's, section 11: a target that can't be executed is 127; a caller who isn't root gets it with
 // the environment untouched; so does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case; for
 // everybody else root is dropped to the agent's user (uid, gid, and the groups that /etc/group gives it) and HOME is set
-// to HERMES_REAL_HOME or /opt/data. Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
+// to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([AgentPath]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
 // descriptors from 3 up don't go from root to the agent. Where dropping isn't possible it is 126.
 //
-// The file /etc/hinit/shim, when it belongs to root and nobody else may write it, names another program in its first line
+// The file /etc/hinit/shim, when nobody but root can change it or a directory above it, names another program in its first line
 // (an absolute path) and another user in its second; HOME is then the home of that user. No environment variable does
 // that, so that nobody's environment can make root run something else.
 //
 // The lifecycle commands of gateways ([ParseLifecycle]) go to hinit, as the user that the agent would have run as, when
-// the image is the agent's own and /run/s6/basedir says that the init answers for s6. HINIT_SHIM_NATIVE=0 turns that off.
+// the image is the agent's own. HINIT_SHIM_NATIVE=0 turns that off.
 func Main(argv, env []string) int {
 	return run(argv, env, hermesImage())
 }
@@ -102,6 +102,9 @@ func run(argv, env []string, o options) int {
 			say("refusing to run " + o.target + " as root: " + err.Error())
 			say("use docker exec --user " + o.user + ", or set " + optOutEnv + "=1 to run it as root on purpose")
 			return exitRefused
+		}
+		if path := lookupEnv(env, "PATH"); path != "" {
+			env = withEnv(env, "PATH", AgentPath(path, home))
 		}
 		if real := lookupEnv(env, homeEnv); strings.HasPrefix(real, "/") {
 			home = real

@@ -11,6 +11,7 @@ package main
 import (
 	"os"
 
+	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/quick"
 	"hinit/shim"
 )
