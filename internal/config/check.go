@@ -108,6 +108,22 @@ func checkOptionalPath(at any) string {
 	return checkDirTemplate(at)
 }
 
+// checkInputs refuses what cannot be a path or a glob of the inputs of a hook.
+func checkInputs(at any) string {
+	for _, p := range *at.(*[]string) {
+		if reason := checkDirTemplate(&p); reason != "" {
+			return reason
+		}
+		if _, err := filepath.Match(p, ""); err != nil {
+			return fmt.Sprintf("%q is no glob: %v", p, err)
+		}
+		if slices.Contains(strings.Split(p, "/"), "..") {
+			return fmt.Sprintf("a path without \"..\" is expected, got %q", p)
+		}
+	}
+	return ""
+}
+
 func checkOptionalVar(at any) string {
 	if s := *at.(*string); s != "" && !varName(s) {
 		return fmt.Sprintf("expected the name of an environment variable, got %q", s)

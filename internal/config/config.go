@@ -41,6 +41,7 @@ type Agent struct {
 	Cwd            string
 	Env            map[string]string // set on top of the container's environment
 	Ready          string            // one of the Ready constants
+	Settle         time.Duration     // how long a run has to be up to count as started when it can't say that it is ready
 	ProfileCreate  []string          // empty: hinit creates a profile by itself
 	ProfileDelete  []string          // empty: hinit deletes a profile by itself
 	ProfileRename  []string          // empty: hinit renames a profile by itself
@@ -55,6 +56,7 @@ const (
 // Profiles says how a profile is recognised on disk.
 type Profiles struct {
 	Marker string // name of the file that makes a directory a profile
+	Max    int    // so many profiles are supervised beside the root one, and so many directories without the marker are followed
 }
 
 // Restart is the policy for a process that ended without having been asked to.
@@ -63,7 +65,7 @@ type Restart struct {
 	Factor          float64       // each further delay is this times the last; at least 1
 	Max             time.Duration // no delay is longer; at least Initial
 	Jitter          float64       // each delay is varied by up to this part of it, 0 to 0.5
-	ResetAfter      time.Duration // time up after which the delay starts over at Initial
+	ResetAfter      time.Duration // time up after which a life was healthy: one restart at once, then from Initial
 	ParkOn          []int         // exit codes that park instead of restarting
 	ImmediateOn     []int         // exit codes that restart at once and count as no failure
 	CrashLoopCount  int           // so many exits within CrashLoopWindow are shown as a crash loop
@@ -157,6 +159,10 @@ type Hook struct {
 	Timeout  time.Duration // after which it is killed and has failed
 	Required bool          // its failure ends the boot, strict or not
 	IfExists string        // it runs only when there is such a file; empty: always
+
+	// Inputs are absolute paths and globs of what its result depends on and what it writes: it runs only when one of them has
+	// changed since its last success. Empty: it runs at every boot.
+	Inputs []string
 }
 
 // Control configures the control socket.

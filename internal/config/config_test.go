@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hinit/internal/redact"
 )
 
 func environ(vars map[string]string) func(string) (string, bool) {
@@ -73,6 +75,7 @@ func TestDefaultsAreTheImage(t *testing.T) {
 		"agent.profile_delete":                 []string{"{agent}", "profile", "delete", "{profile}", "--yes"},
 		"agent.profile_rename":                 []string{"{agent}", "profile", "rename", "{profile}", "{to}"},
 		"profiles.marker":                      "SOUL.md",
+		"profiles.max":                         2000,
 		"restart.initial":                      "1s",
 		"restart.factor":                       2.0,
 		"restart.max":                          "60s",
@@ -179,13 +182,14 @@ agent:
   profile_create: []
   profile_delete: [rm, "{profile}"]
   profile_rename: [mv, "{profile}", "{to}"]
-profiles: {marker: PROFILE}
+  settle: 1500ms
+profiles: {marker: PROFILE, max: 50}
 restart: {initial: 2s, factor: 3, max: 2m, jitter: 0, reset_after: 1h, park_on: [], immediate_on: [1, 2],
   crash_loop_count: 3, crash_loop_window: 10s}
 stop: {signal: sigint, grace: 1500ms}
 shutdown: {budget: 20s}
 logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, max_age: 48h, quota_mb: 40, min_free_mb: 100, rate_limit: 7, compress: gzip, console: json, max_line_kb: 8, mask: true, profiles: {coder: {archives: 2, compress: none}, default: {}}}
-boot: {strict: true, hooks: [{command: [a, "{home}"]}, {command: [b], user: root, timeout: 5s, required: true, if_exists: "{home}/c"}]}
+boot: {strict: true, hooks: [{command: [a, "{home}"], inputs: ["{home}/**/*.md", /etc/x]}, {command: [b], user: root, timeout: 5s, required: true, if_exists: "{home}/c"}]}
 control: {socket: /run/x/s, others: none}
 services:
   web:
@@ -207,13 +211,13 @@ services:
 		Home: "/data",
 		Agent: Agent{
 			User: "1000:100", Binary: "/usr/bin/agent", Gateway: []string{"run", "{profile}", "{profile_home}"},
-			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work", Ready: ReadyState,
+			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work", Ready: ReadyState, Settle: 1500 * time.Millisecond,
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",
 			},
 			ProfileCreate: []string{}, ProfileDelete: []string{"rm", "{profile}"}, ProfileRename: []string{"mv", "{profile}", "{to}"},
 		},
-		Profiles: Profiles{Marker: "PROFILE"},
+		Profiles: Profiles{Marker: "PROFILE", Max: 50},
 		Restart: Restart{
 			Initial: 2 * time.Second, Factor: 3, Max: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
 			ParkOn: []int{}, ImmediateOn: []int{1, 2}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second,
@@ -229,7 +233,7 @@ services:
 			},
 		},
 		Boot: Boot{Strict: true, Hooks: []Hook{
-			{Command: []string{"a", "/data"}, User: "1000:100", Timeout: time.Minute},
+			{Command: []string{"a", "/data"}, User: "1000:100", Timeout: time.Minute, Inputs: []string{"/data/**/*.md", "/etc/x"}},
 			{Command: []string{"b"}, User: "root", Timeout: 5 * time.Second, Required: true, IfExists: "/data/c"},
 		}},
 		Control: Control{Socket: "/run/x/s", Others: "none"},
@@ -258,12 +262,12 @@ services:
 		t.Errorf("got  %+v\nwant %+v", *c, want)
 	}
 	for key, line := range map[string]int{
-		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 9, "restart.initial": 13,
-		"restart.crash_loop_count": 14, "stop.grace": 15, "control.others": 19, "services.web.command": 22,
-		"services.web.restart.immediate_on": 28, "services.web.limits.core": 31, "services.dashboard.env.X": 34,
-		"services.dashboard.restart.max": 13, // inherited from where the restart policy was set
-		"services.dashboard.stop.signal": 15,
-		"logs.profiles.coder.archives":   17, "logs.profiles.default.archives": 17,
+		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 9, "restart.initial": 14,
+		"restart.crash_loop_count": 15, "stop.grace": 16, "control.others": 20, "services.web.command": 23,
+		"services.web.restart.immediate_on": 29, "services.web.limits.core": 32, "services.dashboard.env.X": 35,
+		"services.dashboard.restart.max": 14, // inherited from where the restart policy was set
+		"services.dashboard.stop.signal": 16,
+		"logs.profiles.coder.archives":   18, "logs.profiles.default.archives": 18,
 	} {
 		if got, want := c.Origin(key), fmt.Sprintf("%s:%d", c.Path, line); got != want {
 			t.Errorf("origin of %s is %q, want %q", key, got, want)
@@ -296,7 +300,7 @@ func TestErrors(t *testing.T) {
 			"service typo", "services: {dashboard: {comand: [a]}}", nil,
 			`hinit.yaml:1: unknown key "services.dashboard.comand"; did you mean "services.dashboard.command"?`,
 		},
-		{"nothing near", "profiles: {wibble: 1}", nil, `hinit.yaml:1: unknown key "profiles.wibble"; known here: marker`},
+		{"nothing near", "profiles: {wibble: 1}", nil, `hinit.yaml:1: unknown key "profiles.wibble"; known here: marker, max`},
 		{
 			"limit typo", "services: {w: {command: [a], limits: {nofiles: 1}}}", nil,
 			`hinit.yaml:1: unknown key "services.w.limits.nofiles"; did you mean "services.w.limits.nofile"?`,
@@ -370,6 +374,9 @@ func TestErrors(t *testing.T) {
 		{"hook", "boot: {hooks: [sync]}", nil, `hinit.yaml:1: cannot set boot.hooks.0: expected a hook such as {command: ["sync"]}, got the text "sync"`},
 		{"hook without command", "boot:\n  hooks:\n  - {command: [a]}\n  - {user: root}\n", nil, "hinit.yaml:4: cannot use boot.hooks.1: its command is missing"},
 		{"hook timeout", "boot: {hooks: [{command: [a], timeout: 0s}]}", nil, "hinit.yaml:1: cannot set boot.hooks.0.timeout: expected a duration above zero, got 0s"},
+		{"hook input", "boot: {hooks: [{command: [a], inputs: [b]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: expected an absolute path, got "b"`},
+		{"hook glob", "boot: {hooks: [{command: [a], inputs: [\"/a/[\"]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: "/a/[" is no glob: syntax error in pattern`},
+		{"hook of root with inputs", "boot: {hooks: [{command: [a], user: root, inputs: [/a]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; leave out the inputs, or user "root"`},
 		{"hook file", "boot: {hooks: [{command: [a], if_exists: b}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.if_exists: expected an absolute path, got "b"`},
 		{"hook typo", "boot: {hooks: [{comand: [a]}]}", nil, `hinit.yaml:1: unknown key "boot.hooks.0.comand"; did you mean "boot.hooks.0.command"?`},
 		{"strict variable", "", map[string]string{"HINIT_BOOT_STRICT": "maybe"}, `cannot use HINIT_BOOT_STRICT="maybe": expected 1, true or yes, or 0, false or no`},
@@ -392,7 +399,7 @@ func TestErrors(t *testing.T) {
 		{"duplicate below", "stop:\n  grace: 1s\n  grace: 2s\n", nil, `hinit.yaml:3: duplicate key "stop.grace"; it is already set on line 2`},
 		{"merge key", "stop: &s {grace: 1s}\nservices: {w: {command: [a], stop: {<<: *s}}}\n", nil, "hinit.yaml:2: merge keys (<<) are not supported; write the keys out"},
 		{"two documents", "home: /x\n---\nhome: /y\n", nil, "hinit.yaml:2: cannot read a second document; one file is one configuration"},
-		{"syntax", "home: /x\n  a: b\n", nil, "hinit.yaml:2: cannot parse YAML: mapping values are not allowed in this context"},
+		{"syntax", "home: /x\n  a: b\n", nil, "hinit.yaml:2: cannot parse YAML: mapping values are not allowed in this context; is the line indented as those of the same level?"},
 		{"home variable", "", map[string]string{"HERMES_HOME": "data"}, `cannot use HERMES_HOME="data": expected an absolute path, got "data"`},
 		{"timeout variable", "", map[string]string{"HINIT_STOP_TIMEOUT": "soon"}, `cannot use HINIT_STOP_TIMEOUT="soon": expected a duration such as 8s, or a number of seconds`},
 		{"timeout too small", "", map[string]string{"HINIT_STOP_TIMEOUT": "-1"}, `cannot use HINIT_STOP_TIMEOUT="-1": expected a duration above zero, got -1s`},
@@ -554,17 +561,101 @@ func TestOwnServiceIsEnabledUnlessAVariableDecides(t *testing.T) {
 	}
 }
 
-func TestWarnsOfAFileEverybodyCanWrite(t *testing.T) {
+// whoever is who can change the file in the tests of what is root's.
+const whoever = 10000
+
+func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root is warned")
+		t.Skip("only root has something to lose")
 	}
-	path := writeFile(t, "home: /x")
-	if err := os.Chmod(path, 0o666); err != nil {
+	refused := map[string]string{
+		"services.x.user":            "services: {x: {command: [id], user: root}}",
+		"services.dashboard.user":    `services: {dashboard: {user: "0:0"}}`,
+		"services.x.limits":          "services: {x: {command: [id], limits: {nofile: 1000000}}}",
+		"boot.hooks":                 "boot: {hooks: [{command: [id], user: root}]}",
+		"boot.strict":                "boot: {strict: true}",
+		"home":                       "home: /srv",
+		"agent.user":                 "agent: {user: root}",
+		"agent.binary":               "agent: {binary: /opt/data/hermes}",
+		"logs.dir":                   "logs: {dir: /var/log}",
+		"logs.max_line_kb":           "logs: {max_line_kb: 65536}",
+		"control.socket":             "control: {socket: /opt/data/s}",
+		"control.others":             "control: {others: none}",
+		"services.x.user, an anchor": "services: {y: &y {command: [id], user: nobody}, x: *y}",
+	}
+	for key, text := range refused {
+		path := writeFile(t, text)
+		if _, err := Load(Options{Path: path, Env: environ(nil)}); err != nil {
+			t.Errorf("%s in a file of root's: %v", key, err)
+		}
+		if err := os.Chown(path, whoever, 0); err != nil {
+			t.Fatal(err)
+		}
+		key, _, _ = strings.Cut(key, ",")
+		want := "cannot set " + key + " here: it is root's to decide, and " + path + " belongs to uid 10000; chown root " + path
+		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), path+":1: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s in a file of the agent's: %v", key, err)
+		}
+		if socket := Socket(Options{Path: path, Env: environ(nil)}); socket != "" {
+			t.Errorf("%s: the socket is looked for in %s", key, socket)
+		}
+	}
+}
+
+// TestEveryKeyIsRootsOrHarmless names what an agent that can write the file may set: a new key has to be thought about.
+func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
+	harmless := strings.Fields(`agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
+		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget
+		services.command services.cwd services.enabled services.enabled_by services.env services.immediate_on services.log services.park_on`)
+	for _, limits := range []string{"logs.", "services.logs."} {
+		for name := range strings.FieldsSeq("archives compress max_age max_size_mb min_free_mb quota_mb rate_limit") {
+			harmless = append(harmless, limits+name)
+		}
+	}
+	for _, policy := range []string{"", "services."} {
+		for name := range strings.FieldsSeq(`restart.crash_loop_count restart.crash_loop_window restart.factor restart.immediate_on restart.initial
+			restart.jitter restart.max restart.park_on restart.reset_after stop.grace stop.signal`) {
+			harmless = append(harmless, policy+name)
+		}
+	}
+	check := func(path string, privileged bool) {
+		if privileged == slices.Contains(harmless, path) {
+			t.Errorf("%s: root's is %t; is it safe in the hands of the agent?", path, privileged)
+		}
+	}
+	for _, f := range configFields() {
+		check(f.path, f.privileged)
+	}
+	for _, f := range serviceFields() {
+		check("services."+f.path, f.privileged)
+	}
+}
+
+func TestAFileThatTheAgentCanWriteMaySetTheRest(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has something to lose")
+	}
+	path := writeFile(t, `home: /opt/data
+agent: {user: hermes, gateway: [serve, "{profile}"]}
+services: {x: {command: [id], user: hermes, env: {A: b}}}
+restart: {initial: 2s}`)
+	if err := os.Chown(path, whoever, 0); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Load(Options{Path: path, Env: environ(nil)})
-	if err != nil || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], path) {
-		t.Errorf("warnings %q, error %v", c.Warnings, err)
+	env := environ(map[string]string{"HINIT_BOOT_STRICT": "1", "HERMES_HOME": "/data"})
+	c, err := Load(Options{Path: path, Env: env})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Services["x"].User != "hermes" || c.Home != "/data" || !c.Boot.Strict || c.Restart.Initial != 2*time.Second {
+		t.Errorf("got %+v", c)
+	}
+	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], path+" belongs to uid 10000; chown root") {
+		t.Errorf("warnings %q", c.Warnings)
+	}
+	// Another image of the same process has what was read and judged before.
+	if c, err = Load(Options{Path: path, Text: []byte("home: /srv"), Env: environ(nil)}); err != nil || c.Home != "/srv" {
+		t.Errorf("from the image before: %v", err)
 	}
 }
 
@@ -592,14 +683,14 @@ func TestExpand(t *testing.T) {
 }
 
 func TestSecretsAreMasked(t *testing.T) {
-	text := "agent: {env: {API_KEY: one, plain: two}}\nservices: {w: {command: [a], env: {My_Password: three}}}\n"
+	text := "agent: {env: {API_KEY: one, plain: two}}\nservices: {w: {command: [a], env: {My_Password: three, DB_PASS: five, DATABASE_URL: 'pg://u:six@h/'}}}\n"
 	c := mustLoad(t, text, nil)
 	out, err := json.Marshal(c.Effective())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range []string{"one", "three"} {
-		if strings.Contains(string(out), `"`+secret+`"`) {
+	for _, secret := range []string{`"one"`, `"three"`, `"five"`, "six"} {
+		if strings.Contains(string(out), secret) {
 			t.Errorf("the effective values show %q", secret)
 		}
 	}
@@ -607,7 +698,7 @@ func TestSecretsAreMasked(t *testing.T) {
 		t.Error("a value that is no secret is hidden")
 	}
 	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
-	if want := []Change{{"agent.env.API_KEY", hidden, hidden}}; !reflect.DeepEqual(changes, want) {
+	if want := []Change{{"agent.env.API_KEY", redact.Hidden, redact.Hidden}}; !reflect.DeepEqual(changes, want) {
 		t.Errorf("changes are %v, want %v", changes, want)
 	}
 }
@@ -856,5 +947,49 @@ func TestBootFromEnvironmentAndOrigins(t *testing.T) {
 	}
 	if c, err = Load(Options{Path: writeFile(t, "boot: {hooks: []}"), Env: environ(nil)}); err != nil || len(c.Boot.Hooks) != 0 {
 		t.Errorf("an empty list leaves %v (%v)", c.Boot.Hooks, err)
+	}
+}
+
+func TestAMistakeIsOnTheLineThatHasIt(t *testing.T) {
+	for text, want := range map[string]string{
+		"services:\n  one:\n    command: [a]\n   log: false\n":                "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
+		"home: /x\nagent:\n    user: a\n  binary: b\nstop: {}\n":              "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
+		"services:\n  one:\n    command: [a]\n     user: b\n    log: false\n": "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
+		"home: \"/x\nagent: {user: a}\n":                                      "hinit.yaml:1: cannot parse YAML: found unexpected end of stream",
+		"home: /x\n# c\nagent:\n  user: x\xff\n":                              "hinit.yaml:4: cannot parse YAML: the byte 0xff in column 10 is no UTF-8; save the file as UTF-8",
+		"home: /x\nlogs: {dir: a\x01b}\n":                                     "hinit.yaml:2: cannot parse YAML: the character U+0001 in column 14 is a control character, which YAML doesn't allow",
+	} {
+		_, err := Load(Options{Path: "hinit.yaml", Text: []byte(text), Env: func(string) (string, bool) { return "", false }})
+		if err == nil || err.Error() != want {
+			t.Errorf("%q:\ngot  %v\nwant %s", text, err, want)
+		}
+	}
+}
+
+func TestASizeIsUnderstoodOrExplained(t *testing.T) {
+	none := func(string) (string, bool) { return "", false }
+	load := func(limits string) (*Config, error) {
+		return Load(Options{Path: "hinit.yaml", Text: []byte("services: {one: {command: [a], limits: {" + limits + "}}}"), Env: none})
+	}
+	for text, want := range map[string]uint64{"2G": 2 << 30, "512M": 512 << 20, "4k": 4 << 10, "1TiB": 1 << 40, "3gb": 3 << 30, "17": 17} {
+		c, err := load("as: " + text)
+		if err != nil || c.Services["one"].Limits["as"] != want {
+			t.Errorf("%s: %v, want %d", text, err, want)
+		}
+	}
+	for limits, want := range map[string]string{
+		"nofile: 2K":          "cannot set services.one.limits.nofile: expected a number or unlimited, got the text \"2K\"; it is no size in bytes, write 2048 or 2000",
+		"as: 2X":              "cannot set services.one.limits.as: expected a number, a size such as 512M or 2G, or unlimited, got the text \"2X\"",
+		"as: 99999999999999T": "expected a number, a size",
+		"as: -1G":             "expected a number, a size",
+		"nofile: G":           "expected a number or unlimited",
+	} {
+		if _, err := load(limits); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", limits, err)
+		}
+	}
+	_, err := Load(Options{Path: "hinit.yaml", Text: []byte("logs: {max_size_mb: 2G}"), Env: none})
+	if err == nil || !strings.Contains(err.Error(), "expected a whole number of megabytes, here 2048, got the text \"2G\"") {
+		t.Errorf("%v", err)
 	}
 }

@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,12 +12,15 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/trust"
 )
 
 // decoder walks a YAML document along the schema.
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
+	doubt    *trust.Doubt // who else can change the file; nil: only root can, or there is nobody to protect root from
 }
 
 // origin is where a value came from. The zero origin is a built-in default.
@@ -164,6 +169,7 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) {
 	key := base + f.path
 	at := f.at(root)
+	was := copyOf(at)
 	before := len(d.problems.list)
 	d.value(e.value, key, at, f)
 	if len(d.problems.list) > before {
@@ -179,6 +185,11 @@ func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) 
 		d.problems.at(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}
+	if f.privileged && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
+		d.problems.at(e.line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
+			key, d.doubt)
+		return
+	}
 	if f.alias != "" {
 		key = base + f.alias
 	}
@@ -191,6 +202,17 @@ func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) 
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}
+}
+
+// copyOf returns the value at a schema pointer. A list is replaced as a whole when it is decoded, a mapping is not.
+func copyOf(at any) any {
+	switch at := at.(type) {
+	case *map[string]string:
+		return maps.Clone(*at)
+	case *map[string]uint64:
+		return maps.Clone(*at)
+	}
+	return reflect.ValueOf(at).Elem().Interface()
 }
 
 // describer is what value needs of a field, whatever its root.
@@ -225,7 +247,7 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 		if i, ok := integer(n); ok {
 			*at = i
 		} else {
-			fail(n, "a whole number")
+			fail(n, wholeNumber(key, n))
 		}
 	case *float64:
 		f, err := strconv.ParseFloat(n.Value, 64)
@@ -370,11 +392,84 @@ func (d *decoder) limits(n *yaml.Node, key string, limits map[string]uint64) {
 			}
 			limits[e.key] = u
 		default:
-			d.problems.at(e.value.Line, "cannot set %s.%s: expected a number or unlimited, got %s", key, e.key, describe(e.value))
-			continue
+			size, isSize := parseSize(e.value)
+			switch {
+			case isSize && slices.Contains(byteLimits, e.key):
+				limits[e.key] = size
+			case isSize:
+				d.problems.at(e.value.Line, "cannot set %s.%s: expected a number or unlimited, got %s; it is no size in bytes, write %d or %d",
+					key, e.key, describe(e.value), size, decimal(e.value.Value))
+				continue
+			default:
+				d.problems.at(e.value.Line, "cannot set %s.%s: expected a number%s or unlimited, got %s", key, e.key, sizeToo(e.key), describe(e.value))
+				continue
+			}
 		}
 		d.origins[key+"."+e.key] = origin{file: d.problems.file, line: e.line}
 	}
+}
+
+// byteLimits are the limits that count bytes.
+var byteLimits = []string{"as", "core", "data", "fsize", "memlock", "msgqueue", "rss", "stack"}
+
+func sizeToo(limit string) string {
+	if slices.Contains(byteLimits, limit) {
+		return ", a size such as 512M or 2G,"
+	}
+	return ""
+}
+
+// sizes are the suffixes of a size; each is 1024 times the one before.
+const sizes = "KMGT"
+
+// parseSize reads a size such as 512M, 2G or 2GiB.
+func parseSize(n *yaml.Node) (uint64, bool) {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+		return 0, false
+	}
+	number, power, ok := cutSize(n.Value)
+	if !ok || number > math.MaxInt64>>(10*power) {
+		return 0, false
+	}
+	return number << (10 * power), true
+}
+
+// cutSize takes a size apart: the number, and how often it is multiplied.
+func cutSize(text string) (number uint64, power int, ok bool) {
+	digits := strings.TrimRight(text, "BbiKMGTkmgt")
+	suffix := strings.ToUpper(text[len(digits):])
+	if suffix = strings.TrimSuffix(strings.TrimSuffix(suffix, "B"), "I"); len(suffix) != 1 {
+		return 0, 0, false
+	}
+	number, err := strconv.ParseUint(digits, 10, 64)
+	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
+}
+
+// decimal is a size with suffixes that are 1000 times the one before.
+func decimal(text string) uint64 {
+	number, power, _ := cutSize(text)
+	for range power {
+		number *= 1000
+	}
+	return number
+}
+
+// wholeNumber says what is expected of a number whose key names a unit, where a size was given.
+func wholeNumber(key string, n *yaml.Node) string {
+	size, isSize := parseSize(n)
+	for suffix, unit := range map[string]struct {
+		name  string
+		shift int
+	}{"_mb": {"megabytes", 20}, "_kb": {"kilobytes", 10}} {
+		if !strings.HasSuffix(key, suffix) {
+			continue
+		}
+		if isSize && size>>unit.shift > 0 {
+			return fmt.Sprintf("a whole number of %s, here %d", unit.name, size>>unit.shift)
+		}
+		return "a whole number of " + unit.name
+	}
+	return "a whole number"
 }
 
 func integer(n *yaml.Node) (int, bool) {

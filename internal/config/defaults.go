@@ -17,6 +17,7 @@ func defaults() *Config {
 			GatewayDefault: []string{"{agent}", "gateway", "run", "--replace"},
 			Cwd:            "{home}",
 			Ready:          ReadyState,
+			Settle:         time.Second,
 			Env: map[string]string{
 				"HOME":                       "{home}",
 				"HERMES_S6_SUPERVISED_CHILD": "1",
@@ -26,7 +27,7 @@ func defaults() *Config {
 			ProfileDelete: []string{"{agent}", "profile", "delete", "{profile}", "--yes"},
 			ProfileRename: []string{"{agent}", "profile", "rename", "{profile}", "{to}"},
 		},
-		Profiles: Profiles{Marker: "SOUL.md"},
+		Profiles: Profiles{Marker: "SOUL.md", Max: 2000},
 		Restart: Restart{
 			Initial: time.Second, Factor: 2, Max: time.Minute, Jitter: 0.1, ResetAfter: time.Minute,
 			ParkOn: []int{78}, ImmediateOn: []int{75},
@@ -52,16 +53,23 @@ const hookTimeout = time.Minute
 // newHook returns what a hook is before its own keys are read.
 func newHook() Hook { return Hook{Timeout: hookTimeout} }
 
-// imageHooks are what the Hermes image runs at boot (contract, section 2.1, steps 15 and 18): they belong to the agent.
+// imageHooks are what the Hermes image runs at boot (contract, section 2.1, steps 15 and 18): they belong to the agent. Their
+// inputs are the files that say which version of the agent it is, its code that they use, and what they read and write in the
+// data directory.
 func imageHooks() []Hook {
-	hook := func(script, exists string) Hook {
+	hook := func(script string, inputs ...string) Hook {
 		h := newHook()
-		h.Command, h.IfExists = []string{"/opt/hermes/.venv/bin/python", script}, exists
+		h.Command, h.IfExists = []string{"/opt/hermes/.venv/bin/python", script}, script
+		h.Inputs = append([]string{
+			"/etc/hermes/image-provenance.json", "/opt/hermes/.hermes_build_sha", "/opt/hermes/install-stamp.json",
+			"/opt/hermes/pyproject.toml", "/opt/hermes/uv.lock", "/opt/hermes/.venv/pyvenv.cfg", "/opt/hermes/*.py",
+		}, inputs...)
 		return h
 	}
 	return []Hook{
-		hook("/opt/hermes/scripts/docker_config_migrate.py", "/opt/hermes/scripts/docker_config_migrate.py"),
-		hook("/opt/hermes/tools/skills_sync.py", "/opt/hermes/tools/skills_sync.py"),
+		hook("/opt/hermes/scripts/docker_config_migrate.py", "/opt/hermes/hermes_cli/**/*.py", "{home}/config.yaml", "{home}/.env"),
+		hook("/opt/hermes/tools/skills_sync.py", "/opt/hermes/tools/**/*.py", "/opt/hermes/agent/**/*.py",
+			"/opt/hermes/skills", "/opt/hermes/optional-skills", "{home}/skills", "{home}/.no-bundled-skills"),
 	}
 }
 

@@ -5,7 +5,8 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
+
+	"hinit/internal/redact"
 )
 
 // Entry is one effective value: a key of hinit.yaml, what it is set to, and where that came from.
@@ -22,11 +23,7 @@ type Change struct {
 	New any    `json:"new"`
 }
 
-// hidden stands in for the value of a secret.
-const hidden = "********"
-
-// Effective lists every value in force, sorted by key. Values of environment variables whose name looks like that of a
-// secret (KEY, TOKEN, SECRET or PASSWORD in it) are masked.
+// Effective lists every value in force, sorted by key. Secrets in the values of environment variables are masked, see package redact.
 func (c *Config) Effective() []Entry {
 	leaves := c.leaves()
 	entries := make([]Entry, len(leaves))
@@ -79,13 +76,13 @@ func Diff(from, to *Config) []Change {
 type leaf struct {
 	key      string
 	value    any
-	secret   bool
+	variable string // the name of an environment variable, whose value may be secret
 	inherits string // the key it follows while it is not set itself
 }
 
 func (l leaf) shown() any {
-	if l.secret {
-		return hidden
+	if value, ok := l.value.(string); ok && l.variable != "" {
+		return redact.Value(l.variable, value)
 	}
 	return l.value
 }
@@ -116,7 +113,7 @@ func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T)
 		switch at := f.at(root).(type) {
 		case *map[string]string:
 			for name, value := range *at {
-				leaves = append(leaves, leaf{key: key + "." + name, value: value, secret: looksSecret(name)})
+				leaves = append(leaves, leaf{key: key + "." + name, value: value, variable: name})
 			}
 		case *[]Hook:
 			hooks := hookFields()
@@ -140,12 +137,4 @@ func (c *Config) originOf(l leaf) origin {
 		return o
 	}
 	return c.origins[l.inherits]
-}
-
-// looksSecret reports whether the name of a variable says that its value is not to be shown.
-func looksSecret(name string) bool {
-	name = strings.ToUpper(name)
-	return slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASSWORD"}, func(s string) bool {
-		return strings.Contains(name, s)
-	})
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/trust"
 )
 
 // maxFileSize bounds what is read into PID 1; a configuration is a few kilobytes.
@@ -24,8 +26,12 @@ const maxFileSize = 1 << 20
 type Options struct {
 	// Path is the file to read. Empty: the one HINIT_CONFIG names, or else [DefaultPath], which need not exist.
 	Path string
-	// Text is used instead of what is in the file, unless it is nil: another image of this process has read it.
+	// Text is used instead of what is in the file, unless it is nil: another image of this process has read it, and has judged who
+	// could have written it.
 	Text []byte
+	// Plain: the configuration is that of a plain supervisor. It has no agent, no profiles, no built-in services and no hooks; the
+	// variables of the Hermes image set nothing.
+	Plain bool
 	// Env looks up an environment variable, as [os.LookupEnv] does, which is used when it is nil.
 	Env func(name string) (string, bool)
 }
@@ -33,13 +39,17 @@ type Options struct {
 // Load reads the configuration: built-in defaults, then the file, then the environment.
 //
 // The error joins one [Problem] for each thing that is wrong, one line each in a stable order. A file that was named but
-// cannot be read is an error that wraps the reason. Load reads the file, so it may block on the disk.
+// cannot be read is an error that wraps the reason. Where the process is root, a key that is root's to decide is a problem in a
+// file that others can change. Load reads the file, so it may block on the disk.
 func Load(opt Options) (*Config, error) {
 	env := opt.Env
 	if env == nil {
 		env = os.LookupEnv
 	}
-	l := &loader{cfg: defaults(), env: env}
+	l := &loader{cfg: defaults(), env: env, plain: opt.Plain}
+	if opt.Plain {
+		l.cfg = plainDefaults()
+	}
 	data := opt.Text
 	if data == nil {
 		var err error
@@ -58,6 +68,8 @@ type loader struct {
 	cfg      *Config
 	env      func(string) (string, bool)
 	problems problems
+	doubt    *trust.Doubt // see decoder
+	plain    bool         // see Options
 }
 
 // lookup returns a variable; an empty one counts as unset.
@@ -76,18 +88,19 @@ func (l *loader) read(path string) ([]byte, error) {
 	}
 	optional := path == ""
 	path = cmp.Or(path, DefaultPath)
-	data, err := readFile(path)
+	data, doubt, err := readFile(path)
 	if err != nil {
 		if optional && errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	l.cfg.Path, l.problems.file = path, path
-	if os.Geteuid() == 0 {
-		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 {
-			l.warn("%s can be written by every user, and it says what root runs; chmod o-w it", path)
-		}
+	if doubt != nil && l.plain { // all of it runs as root
+		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
+	}
+	l.cfg.Path, l.problems.file, l.doubt = path, path, doubt
+	if doubt != nil {
+		l.warn("others than root can change %s, so it may not set what is root's to decide: %s", path, doubt)
 	}
 	return data, nil
 }
@@ -105,28 +118,31 @@ func (l *loader) build(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// readFile reads a regular file of bounded size. Opening anything else could block for ever.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+// readFile reads a regular file of bounded size. Opening anything else could block for ever. The doubt is who else than root can
+// change what is in it, now or by the next look.
+func readFile(path string) ([]byte, *trust.Doubt, error) {
+	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil, reason(err)
+		return nil, nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
+	var judge trust.Judge
+	if os.Geteuid() == 0 { // nobody else has something to lose
+		judge = trust.RootOnly
 	}
-	f, err := os.Open(path)
+	fd, doubt, err := trust.Open(path, judge)
 	if err != nil {
-		return nil, reason(err)
+		return nil, nil, err
 	}
+	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
-		return nil, reason(err)
+		return nil, nil, reason(err)
 	}
 	if len(data) > maxFileSize {
-		return nil, fmt.Errorf("larger than %d bytes", maxFileSize)
+		return nil, nil, fmt.Errorf("larger than %d bytes", maxFileSize)
 	}
-	return data, nil
+	return data, doubt, nil
 }
 
 // reason takes the path off an error, for messages that name it already.
@@ -139,18 +155,22 @@ func reason(err error) error {
 
 // parse returns the root of the one document in data.
 func (l *loader) parse(data []byte) *yaml.Node {
+	if line, what := unreadable(data); what != "" {
+		l.problems.at(line, "cannot parse YAML: %s", what)
+		return nil
+	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if !errors.Is(err, io.EOF) {
-			l.syntax(err)
+			l.syntax(data, err)
 		}
 		return nil
 	}
 	if err := dec.Decode(&second); err == nil {
 		l.problems.at(second.Line, "cannot read a second document; one file is one configuration")
 	} else if !errors.Is(err, io.EOF) {
-		l.syntax(err)
+		l.syntax(data, err)
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
 		return nil
@@ -159,7 +179,7 @@ func (l *loader) parse(data []byte) *yaml.Node {
 }
 
 // syntax reports an error of the YAML library, whose text is "yaml: line N: what is wrong" or lacks the line.
-func (l *loader) syntax(err error) {
+func (l *loader) syntax(data []byte, err error) {
 	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 	line := 0
 	if rest, ok := strings.CutPrefix(msg, "line "); ok {
@@ -169,7 +189,21 @@ func (l *loader) syntax(err error) {
 			}
 		}
 	}
-	l.problems.at(line, "cannot parse YAML: %s", msg)
+	line = cmp.Or(brokenLine(data), line)
+	l.problems.at(line, "cannot parse YAML: %s%s", msg, hint(msg))
+}
+
+// hint says what a message of the YAML library usually means.
+func hint(msg string) string {
+	switch {
+	case strings.Contains(msg, "did not find expected key"), strings.Contains(msg, "mapping values are not allowed"):
+		return "; is the line indented as those of the same level?"
+	case strings.Contains(msg, "cannot start any token"):
+		return "; indent with spaces, not with tabs, and quote what begins with @ or `"
+	case strings.Contains(msg, "could not find expected ':'"):
+		return "; a key is followed by a colon and a space"
+	}
+	return ""
 }
 
 func (l *loader) warn(format string, args ...any) {
@@ -179,7 +213,7 @@ func (l *loader) warn(format string, args ...any) {
 // finish turns the defaults into the configuration, with doc, which may be nil, as the file.
 func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
-	d := &decoder{problems: &l.problems, origins: c.origins}
+	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
 	fields := configFields()
 	var services, profileLogs *yaml.Node
 	if doc != nil {
@@ -198,9 +232,19 @@ func (l *loader) finish(doc *yaml.Node) {
 		h := &c.Boot.Hooks[i]
 		h.User = cmp.Or(h.User, c.Agent.User)
 		h.Command, h.IfExists = c.Expand(h.Command, nil), c.ExpandString(h.IfExists, nil)
+		if h.Inputs != nil {
+			h.Inputs = c.Expand(h.Inputs, nil)
+		}
+		if key := fmt.Sprintf("boot.hooks.%d.inputs", i); len(h.Inputs) > 0 && h.User != c.Agent.User {
+			l.problems.from(c.origins[key], "cannot set %s: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; "+
+				"leave out the inputs, or user %q", key, h.User)
+		}
 	}
 	l.profileLogs(d, profileLogs)
 	l.services(d, services)
+	if l.plain {
+		l.refuseAgent()
+	}
 }
 
 // profileLogs builds the limits of profiles that have some of their own. The other limits are final by now.
@@ -224,7 +268,7 @@ func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
 // applyEnv lets the environment win over what the file said.
 func (l *loader) applyEnv(fields []field[Config]) {
 	for _, f := range fields {
-		if f.env == "" {
+		if f.env == "" || l.plain && strings.HasPrefix(f.env, "HERMES_") {
 			continue
 		}
 		value, ok := l.lookup(f.env)

@@ -1,5 +1,8 @@
 package config
 
+// Nearest returns the candidate that word was most likely meant to be, "" when none is near enough.
+func Nearest(word string, candidates []string) string { return nearest(word, candidates) }
+
 // nearest returns the candidate with the smallest edit distance to word, or "" when none is near enough to be a likely
 // slip of the finger. Of equal candidates the first wins.
 func nearest(word string, candidates []string) string {

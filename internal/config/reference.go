@@ -19,11 +19,29 @@ are those of the Hermes image. A key that is not listed here, a key given twice 
 errors. The environment wins over the file; an empty variable counts as unset. ` + "`hinit config`" + ` shows the values in
 force and where each came from.
 
+[hinit run](../how-to/supervise-anything.md) takes the same file without the keys of the agent and with other defaults for what a service
+is run as and where.
+
 Durations are written as Go writes them: ` + "`500ms`, `30s`, `1m30s`" + `. A command is a list of words, not a shell line.
 
 Commands, directories and variables may contain placeholders: ` + "`{agent}`" + ` (agent.binary), ` + "`{home}`" + ` (home),
 ` + "`{profile}`" + ` and ` + "`{profile_home}`" + ` (name and home of the profile), ` + "`{to}`" + ` (the new name, in a rename). The table says
 which of them a key knows. ` + "`{{word}}`" + ` stands for the literal text ` + "`{word}`, and `${word}`" + ` is left alone for a shell.
+
+## Who may write the file
+
+Where hinit is root, the file says what root does. Keys that are marked as root's decide what runs as whom, or where root works. They
+count only in a file that nobody but root can change: the file and every directory above it, links on the way included, belong to
+root and cannot be written by their group or by others. A read-only mount will do, and so will a sticky directory of root's such as
+` + "`/tmp`" + `. In any other file such a key is an error, at the boot and at each reload, which names what to change:
+
+` + "```text" + `
+/opt/data/hinit.yaml:4: cannot set services.sync.user here: it is root's to decide, and /opt/data belongs to uid 10000; chown root
+/opt/data, or keep the file where only root can write, or mount it read-only
+` + "```" + `
+
+All other keys count wherever the file lies, and so does a key of root's that is set to what it is without the file. The environment of
+the container is root's word. An init that isn't root has nothing to protect and asks for none of this.
 
 ## Keys
 
@@ -44,8 +62,9 @@ which of them a key knows. ` + "`{{word}}`" + ` stands for the literal text ` + 
 	b.WriteString(`
 ## Hooks
 
-` + "`boot.hooks`" + ` is a list of commands that run at boot, one after the other, as the agent's user unless they say otherwise, with the
-container's environment. A hook that fails is a warning; ` + "`required`" + `, or ` + "`boot.strict`" + `, makes it stop the container.
+` + "`boot.hooks`" + ` is a list of commands that run at boot, as the agent's user unless they say otherwise, with the container's
+environment. They run one after the other, but for those [below](#steps-that-are-skipped). What they write on their standard output goes to the
+container's standard error. A hook that fails is a warning; ` + "`required`" + `, or ` + "`boot.strict`" + `, makes it stop the container.
 
 ` + "```yaml" + `
 boot:
@@ -55,6 +74,7 @@ boot:
 
 `)
 	hook := newHook()
+	defaultHooks(&b)
 	table(&b, "boot.hooks[].", hookFields(), &hook, func(f *field[Hook]) string {
 		switch {
 		case f.inherits != "":
@@ -67,6 +87,26 @@ boot:
 	})
 
 	b.WriteString(`
+### Steps that are skipped
+
+A hook with ` + "`inputs`" + ` runs when one of these has changed since its last success, and else is ` + "`skipped, unchanged`" + ` in ` + "`hinit status`" + `:
+
+- the files that ` + "`inputs`" + ` name: a path is a file or everything in a directory; ` + "`*`, `?` and `[a-z]`" + ` stand for characters of one
+  name, ` + "`**`" + ` for any number of directories. Names, permissions and content count, times don't. A missing file counts, too;
+- its command, with the program and the script that the command names;
+- its environment, without ` + "`HOSTNAME`, `TERM`, `PWD`, `PUID`, `PGID`, `HERMES_UID` and `HERMES_GID`" + ` and what only hinit reads;
+- the version of hinit.
+
+List all that the result depends on, and what the step writes below the data directory. hinit runs the step when it is not sure: when an
+input is a link on the data volume, a socket or not readable for the agent's user, when there are more than 20,000 files or 256 MiB of
+them, or when they take more than 3 s to read. ` + "`skills_sync.py`" + ` also runs each time when ` + "`config.yaml`" + ` has ` + "`external_dirs`" + `.
+
+Hooks with inputs that follow each other run side by side, unless two of them have an input below the data directory in common.
+
+The record is ` + "`.hinit-boot.json`" + ` in the data directory. It is the agent's: delete it to run all steps at the next start. So only a hook that
+runs as the agent's user can have inputs; hooks of root run at every boot. A step that has succeeded is recorded with its inputs as they
+are after it.
+
 ## Services
 
 ` + "`services`" + ` is a mapping of names to what hinit supervises besides the gateways. A name is made of ` + "`a` to `z`, `0` to `9`, `_` and `-`" + `;
@@ -113,6 +153,18 @@ key by key; a command there replaces the whole command, and the variables for it
 	return b.String()
 }
 
+// defaultHooks writes the hooks of the image the way they would stand in the file.
+func defaultHooks(b *strings.Builder) {
+	b.WriteString("The default, for a file with a list of its own:\n\n```yaml\nboot:\n  hooks:\n")
+	for _, h := range imageHooks() {
+		fmt.Fprintf(b, "    - command: %s\n      if_exists: %s\n      inputs:\n", flow(&h.Command), flowWord(h.IfExists))
+		for _, p := range h.Inputs {
+			fmt.Fprintf(b, "        - %s\n", flowWord(p))
+		}
+	}
+	b.WriteString("```\n\n")
+}
+
 func table[T any](b *strings.Builder, base string, fields []field[T], root *T, def func(*field[T]) string) {
 	b.WriteString("| Key | Type | Default | Environment | Meaning |\n|---|---|---|---|---|\n")
 	for i := range fields {
@@ -128,7 +180,11 @@ func table[T any](b *strings.Builder, base string, fields []field[T], root *T, d
 		if f.env != "" {
 			env = "`" + f.env + "`"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", base+f.path, typ, def(f), env, f.doc)
+		doc := f.doc
+		if f.privileged {
+			doc += " [Root's](#who-may-write-the-file)."
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", base+f.path, typ, def(f), env, doc)
 	}
 }
 
@@ -157,7 +213,7 @@ func flow(at any) string {
 	case *[]Hook:
 		hooks := make([]string, len(*at))
 		for i, h := range *at {
-			hooks[i] = "{command: " + flow(&h.Command) + ", if_exists: " + flowWord(h.IfExists) + "}"
+			hooks[i] = "{command: " + flow(&h.Command) + ", if_exists: " + flowWord(h.IfExists) + ", inputs: …}"
 		}
 		return "[" + strings.Join(hooks, ", ") + "]"
 	}

@@ -18,6 +18,9 @@ type field[T any] struct {
 	holes    []string     // placeholders its text may use; nil: no template
 	check    check        // says what is wrong with a value, "" when nothing
 	at       func(*T) any // pointer to the value
+
+	// privileged: it decides what runs as whom, where root works, or how large PID 1 gets. Only a file that nobody but root can change may change it.
+	privileged bool
 }
 
 type (
@@ -38,17 +41,17 @@ var (
 func configFields() []field[Config] {
 	fields := []field[Config]{
 		{
-			path: "home", env: "HERMES_HOME", typ: "path", check: checkHome,
+			privileged: true, path: "home", env: "HERMES_HOME", typ: "path", check: checkHome,
 			doc: "Data directory: the home of the root profile, with `profiles/` and `logs/` below it.",
 			at:  func(c *Config) any { return &c.Home },
 		},
 		{
-			path: "agent.user", check: checkUser, typ: "user",
+			privileged: true, path: "agent.user", check: checkUser, typ: "user",
 			doc: "User that gateways and the CMD run as: a name, a uid, or `user:group`. No switch when hinit is not root.",
 			at:  func(c *Config) any { return &c.Agent.User },
 		},
 		{
-			path: "agent.binary", check: checkAbs, typ: "path",
+			privileged: true, path: "agent.binary", check: checkAbs, typ: "path",
 			doc: "The agent's program: `{agent}` in commands, and what the exec shim runs.",
 			at:  func(c *Config) any { return &c.Agent.Binary },
 		},
@@ -79,6 +82,11 @@ func configFields() []field[Config] {
 			at: func(c *Config) any { return &c.Agent.Ready },
 		},
 		{
+			path: "agent.settle", check: checkPositive,
+			doc: "How long a run of what can't say that it is ready has to be up until `hinit start` takes it for started.",
+			at:  func(c *Config) any { return &c.Agent.Settle },
+		},
+		{
 			path: "agent.profile_create", holes: profileHoles, check: checkOptionalCommand, typ: "command",
 			doc: "Command that creates a profile; an empty list: hinit creates it by itself.",
 			at:  func(c *Config) any { return &c.Agent.ProfileCreate },
@@ -99,13 +107,19 @@ func configFields() []field[Config] {
 			at:  func(c *Config) any { return &c.Profiles.Marker },
 		},
 		{
+			privileged: true, path: "profiles.max", check: checkRange(1, 100_000),
+			doc: "So many profiles are supervised beside the root one; the others are left out with a warning. So many directories without " +
+				"the marker are followed, too: of the rest, one that gets it is found when it is asked for by name.",
+			at: func(c *Config) any { return &c.Profiles.Max },
+		},
+		{
 			path: "shutdown.budget", env: "HINIT_STOP_TIMEOUT", fromEnv: secondsOrDuration, check: checkPositive,
 			doc: "Time for stopping the whole container, KILL included; keep it below the engine's own limit (Docker: 10s). " +
 				"The variable may also be a number of seconds.",
 			at: func(c *Config) any { return &c.Shutdown.Budget },
 		},
 		{
-			path: "logs.dir", holes: homeHoles, check: checkDirTemplate, typ: "path",
+			privileged: true, path: "logs.dir", holes: homeHoles, check: checkDirTemplate, typ: "path",
 			doc: "Directory of the log files, one directory a profile below it.",
 			at:  func(c *Config) any { return &c.Logs.Dir },
 		},
@@ -118,7 +132,7 @@ func configFields() []field[Config] {
 			at: func(c *Config) any { return &c.Logs.Console },
 		},
 		{
-			path: "logs.max_line_kb", check: checkRange(1, 65536),
+			privileged: true, path: "logs.max_line_kb", check: checkRange(1, 65536),
 			doc: "A line longer than so many KiB is split.",
 			at:  func(c *Config) any { return &c.Logs.MaxLineKB },
 		},
@@ -129,27 +143,28 @@ func configFields() []field[Config] {
 			at: func(c *Config) any { return &c.Logs.Mask },
 		},
 		{
-			path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText,
+			privileged: true, path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText,
 			doc: "A boot step that fails ends the boot instead of being a warning.",
 			at:  func(c *Config) any { return &c.Boot.Strict },
 		},
 		{
-			path: "boot.hooks", typ: "list of hooks",
+			privileged: true, path: "boot.hooks", typ: "list of hooks",
 			doc: "Commands that run once at boot, one after the other, before any service; see [Hooks](#hooks). " +
 				"A list in the file replaces the default.",
 			at: func(c *Config) any { return &c.Boot.Hooks },
 		},
 		{
-			path: "control.socket", env: "HINIT_RUNTIME_DIR", fromEnv: socketInDir, check: checkSocket, typ: "path",
+			privileged: true, path: "control.socket", env: "HINIT_RUNTIME_DIR", fromEnv: socketInDir, check: checkSocket, typ: "path",
 			doc: "The control socket. The variable names the directory that holds `control.sock`.",
 			at:  func(c *Config) any { return &c.Control.Socket },
 		},
 		{
-			path:  "control.others",
-			typ:   oneOf(OthersStatus, OthersNone),
-			check: checkOneOf(OthersStatus, OthersNone),
-			doc:   "What users other than root and the agent's may do on the control socket: read the status, or nothing.",
-			at:    func(c *Config) any { return &c.Control.Others },
+			privileged: true,
+			path:       "control.others",
+			typ:        oneOf(OthersStatus, OthersNone),
+			check:      checkOneOf(OthersStatus, OthersNone),
+			doc:        "What users other than root and the agent's may do on the control socket: read the status, or nothing.",
+			at:         func(c *Config) any { return &c.Control.Others },
 		},
 	}
 	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
@@ -177,7 +192,7 @@ func serviceFields() []field[Service] {
 			at:  func(s *Service) any { return &s.EnabledBy },
 		},
 		{
-			path: "user", inherits: "agent.user", check: checkUser, typ: "user",
+			privileged: true, path: "user", inherits: "agent.user", check: checkUser, typ: "user",
 			doc: "User it runs as: a name, a uid, or `user:group`.",
 			at:  func(s *Service) any { return &s.User },
 		},
@@ -192,10 +207,10 @@ func serviceFields() []field[Service] {
 			at:  func(s *Service) any { return &s.Env },
 		},
 		{
-			path: "limits",
-			typ:  "mapping of limit names to numbers or `unlimited`",
-			doc:  "Resource limits, soft and hard alike: " + "`" + strings.Join(limitNames, "`, `") + "`. Sizes in bytes, times in seconds.",
-			at:   func(s *Service) any { return &s.Limits },
+			privileged: true, path: "limits",
+			typ: "mapping of limit names to numbers or `unlimited`",
+			doc: "Resource limits, soft and hard alike: " + "`" + strings.Join(limitNames, "`, `") + "`. Sizes in bytes or as 512M and 2G, times in seconds.",
+			at:  func(s *Service) any { return &s.Limits },
 		},
 		{
 			path: "log",
@@ -245,6 +260,12 @@ func hookFields() []field[Hook] {
 			path: "if_exists", holes: serviceHoles, check: checkOptionalPath, typ: "path",
 			doc: "It runs only when this file exists. Empty: always.",
 			at:  func(h *Hook) any { return &h.IfExists },
+		},
+		{
+			path: "inputs", holes: serviceHoles, check: checkInputs, typ: "list of paths and globs",
+			doc: "What its result depends on, and what it writes below the data directory. It is skipped when none of that has changed since " +
+				"its last success; see [below](#steps-that-are-skipped). Empty: it runs at every boot.",
+			at: func(h *Hook) any { return &h.Inputs },
 		},
 	}
 }
@@ -321,7 +342,7 @@ func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []fiel
 		},
 		{
 			path: "reset_after", check: checkPositive,
-			doc: "Time up after which the delay starts over.",
+			doc: "Time up after which a life was healthy: the first crash after it is restarted at once, and the delay starts over at `restart.initial`.",
 			at:  func(t *T) any { return &of(t).ResetAfter },
 		},
 		{

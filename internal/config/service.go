@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// dashboardName is the service that exists without being written down.
-const dashboardName = "dashboard"
+// DashboardName is the service that exists without being written down.
+const DashboardName = "dashboard"
 
 // dashboardVars are the variables that make the dashboard's default command, besides HERMES_DASHBOARD, which enables it
 // (contract, section 10).
@@ -32,14 +32,17 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 			nodes[e.key] = e
 		}
 	}
-	if _, ok := nodes[dashboardName]; !ok {
-		nodes[dashboardName] = entry{}
+	if _, ok := nodes[DashboardName]; !ok && !l.plain {
+		nodes[DashboardName] = entry{}
 	}
 	fields := serviceFields()
 	for _, name := range sortedKeys(nodes) {
 		s := newService(c, name)
+		if l.plain {
+			l.plainService(&s)
+		}
 		var commandFrom string
-		if name == dashboardName {
+		if name == DashboardName && !l.plain {
 			commandFrom = l.dashboard(&s)
 		}
 		prefix, e := "services."+name+".", nodes[name]
@@ -120,6 +123,9 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 			s.Enabled = l.switchedOn(s.EnabledBy)
 			c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
 		}
+	}
+	if l.plain {
+		l.refuseAgentHole(s, prefix)
 	}
 	s.Command = c.Expand(s.Command, nil)
 	s.Cwd = filepath.Clean(c.ExpandString(s.Cwd, nil))

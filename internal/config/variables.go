@@ -1,0 +1,37 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// otherVariables are those of hinit that set no key of the configuration, without what all of them begin with
+// (docs/reference/environment.md).
+var otherVariables = []string{"CONFIG", "ALLOW_ANY_UID", "S6", "SHIM_NATIVE", "STANDBY", "RUN", "HANDOVER", "FAULTS"}
+
+// UnknownVariables returns a warning for each variable of an environment (os.Environ) that begins as hinit's own do and that hinit
+// does not know.
+func UnknownVariables(environ []string) (warnings []string) {
+	const prefix = "HINIT_"
+	known := slices.Clone(otherVariables)
+	for _, f := range configFields() {
+		if own, ours := strings.CutPrefix(f.env, prefix); ours {
+			known = append(known, own)
+		}
+	}
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		own, ours := strings.CutPrefix(name, prefix)
+		if !ours || slices.Contains(known, own) {
+			continue
+		}
+		warning := fmt.Sprintf("%s has no effect: hinit knows no such variable", name)
+		if near := nearest(own, known); near != "" {
+			warning += "; did you mean " + prefix + near + "?"
+		}
+		warnings = append(warnings, warning)
+	}
+	slices.Sort(warnings)
+	return warnings
+}
