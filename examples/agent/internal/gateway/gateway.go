@@ -23,7 +23,7 @@ import (
 )
 
 // pollInterval is how often the gateway looks for a planned-stop marker that comes without a signal.
-const pollInterval = 200 * time.Millisecond
+const pollInterval = time.Second
 
 // Config is what one run needs to know.
 type Config struct {
@@ -107,7 +107,11 @@ func (g *gateway) live() cause {
 		return *c
 	}
 	g.health = startHealth(g.Config, g.log)
-	g.updateState(map[string]any{"gateway_state": record.Up})
+	up := map[string]any{"gateway_state": record.Up}
+	if len(g.Knobs.Platforms) > 0 {
+		up["platforms"] = g.Knobs.Platforms
+	}
+	g.updateState(up)
 	g.log.info("gateway of profile %s is running", g.Home.Profile)
 	g.misbehaveOnceUp()
 	return g.serve(misbehave)

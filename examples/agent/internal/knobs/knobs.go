@@ -5,6 +5,7 @@
 package knobs
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +27,8 @@ type Knobs struct {
 	Heartbeat     time.Duration
 	LateHandlers  time.Duration
 	TakeoverGrace time.Duration
+
+	Platforms json.RawMessage // nil: none
 
 	CrashAfter  time.Duration
 	CrashCode   int

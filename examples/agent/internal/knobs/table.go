@@ -1,6 +1,7 @@
 package knobs
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,6 +27,8 @@ func Table() []Knob {
 		{"heartbeat", "30s", "interval of the heartbeat line; 0: none", duration(func(k *Knobs) *time.Duration { return &k.Heartbeat })},
 		{"late_handlers", "0", "do nothing and handle no signal for so long first", duration(func(k *Knobs) *time.Duration { return &k.LateHandlers })},
 		{"takeover_grace", "10s", "what --replace waits between TERM and KILL of the old gateway", duration(func(k *Knobs) *time.Duration { return &k.TakeoverGrace })},
+
+		{"platforms", "", "what the state file says of its platforms when it is up, as a JSON object", object(func(k *Knobs) *json.RawMessage { return &k.Platforms })},
 
 		{"crash_after", "0", "end without any cleaning up after so long; 0: never", duration(func(k *Knobs) *time.Duration { return &k.CrashAfter })},
 		{"crash_code", "1", "exit code of that crash", number(func(k *Knobs) *int { return &k.CrashCode })},
@@ -75,6 +78,17 @@ func number(field func(*Knobs) *int) func(*Knobs, string) error {
 			return fmt.Errorf("%q is not a whole number of 0 or more", value)
 		}
 		*field(k) = int(n)
+		return nil
+	}
+}
+
+func object(field func(*Knobs) *json.RawMessage) func(*Knobs, string) error {
+	return func(k *Knobs, value string) error {
+		var members map[string]json.RawMessage
+		if value != "" && json.Unmarshal([]byte(value), &members) != nil {
+			return fmt.Errorf("%q is not a JSON object", value)
+		}
+		*field(k) = json.RawMessage(value)
 		return nil
 	}
 }
