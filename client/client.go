@@ -46,11 +46,30 @@ func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	return s, c.ask(ctx, q, &s)
 }
 
+// Look is how the table of the status is to look. The zero value is for a file.
+type Look struct {
+	Width   int  // columns of the terminal; 0 for no limit
+	Colour  bool // the states in colours
+	Verbose bool // how long the boot took, with what
+}
+
 // StatusTable returns the same as Status does, as the table that `hinit status` prints, and how many services in it are not
-// up.
-func (c *Client) StatusTable(ctx context.Context, names ...string) (table []byte, down int, err error) {
+// up. A hinit that is older than this client and doesn't know looks gives the plain one.
+func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (table []byte, down int, err error) {
 	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names, "as": {AsTable}}}
+	if look.Width > 0 {
+		q.query.Set("width", strconv.Itoa(look.Width))
+	}
+	if look.Colour {
+		q.query.Set("colour", "1")
+	}
+	if look.Verbose {
+		q.query.Set("verbose", "1")
+	}
 	r, fault := c.send(ctx, q)
+	if fault != nil && fault.Kind == KindBadRequest && look != (Look{}) {
+		return c.StatusTable(ctx, Look{}, names...)
+	}
 	if fault != nil {
 		return nil, 0, explain(ctx, q, fault)
 	}
@@ -153,11 +172,14 @@ func (c *Client) Rescan(ctx context.Context) error {
 	return c.ask(ctx, question{doing: "look for profiles", method: http.MethodPost, path: "/v1/rescan", limit: workTime}, nil)
 }
 
-// Reload makes hinit read its configuration again and returns what changed, for people.
-func (c *Client) Reload(ctx context.Context) ([]string, error) {
+// Reload makes hinit read its configuration again and returns what changed.
+func (c *Client) Reload(ctx context.Context, how Reload) (ReloadReply, error) {
 	var r ReloadReply
-	err := c.ask(ctx, question{doing: "reload", method: http.MethodPost, path: "/v1/reload", limit: workTime}, &r)
-	return r.Changes, err
+	q := question{doing: "reload", method: http.MethodPost, path: "/v1/reload", limit: workTime}
+	if how != (Reload{}) {
+		q.body = how
+	}
+	return r, c.ask(ctx, q, &r)
 }
 
 // reexecPoll is how often Reexec asks whether it has come about.

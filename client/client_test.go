@@ -98,7 +98,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 	}{
 		{"GET /v1/status", func() error { _, err := c.Status(ctx); return err }},
 		{"GET /v1/status?name=a&name=b+c", func() error { _, err := c.Status(ctx, "a", "b c"); return err }},
-		{"GET /v1/status?as=table&name=a", func() error { _, _, err := c.StatusTable(ctx, "a"); return err }},
+		{"GET /v1/status?as=table&name=a", func() error { _, _, err := c.StatusTable(ctx, Look{}, "a"); return err }},
 		{"GET /v1/services/a%2Fb%3F", func() error { _, err := c.Service(ctx, "a/b?"); return err }},
 		{`POST /v1/services/x/start {"wait":false}`, func() error { _, err := c.Start(ctx, "x", Wait{}); return err }},
 		{`POST /v1/services/x/stop {"wait":true}`, func() error { _, err := c.Stop(ctx, "x", Wait{Wait: true}); return err }},
@@ -111,7 +111,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 			func() error { _, err := c.Start(ctx, "x", Wait{true, time.Microsecond}); return err },
 		},
 		{"POST /v1/rescan", func() error { return c.Rescan(ctx) }},
-		{"POST /v1/reload", func() error { _, err := c.Reload(ctx); return err }},
+		{"POST /v1/reload", func() error { _, err := c.Reload(ctx, Reload{}); return err }},
 		{"GET /v1/config", func() error { _, err := c.Config(ctx); return err }},
 		{"GET /v1/health", func() error { _, err := c.Health(ctx); return err }},
 		{"GET /v1/slots", func() error { _, err := c.Slots(ctx); return err }},

@@ -56,22 +56,62 @@ type Status struct {
 
 // Init is hinit itself. Times are UTC in milliseconds.
 type Init struct {
-	PID           int        `json:"pid"`
-	Version       string     `json:"version"`
-	StartedAt     time.Time  `json:"started_at"`
-	Home          string     `json:"home"`      // the agent's home, which holds the profiles
-	Subreaper     bool       `json:"subreaper"` // it is not PID 1 and adopts orphans as a subreaper
-	UptimeSeconds float64    `json:"uptime_seconds"`
-	Stopping      bool       `json:"stopping"`     // the container is shutting down
-	Orphans       uint64     `json:"orphans"`      // processes buried that nobody owned
-	Goroutines    int        `json:"goroutines"`   // of hinit itself; without a reason they do not become more
-	Cmd           *Cmd       `json:"cmd"`          // null when the container has no CMD
-	Warnings      []string   `json:"warnings"`     // what hinit cannot do in this container, for people
-	Boot          []BootStep `json:"boot"`         // in the order they ran
-	Binary        string     `json:"binary"`       // file that the running program was started from
-	Image         int        `json:"image"`        // 1 for the program the container was started with, one more for each re-execution
-	ReexecError   string     `json:"reexec_error"` // why the last re-execution that was asked for did not come about
-	Repair        *Repair    `json:"repair"`       // of file ownership, in the background; null when there is none
+	PID           int           `json:"pid"`
+	Version       string        `json:"version"`
+	StartedAt     time.Time     `json:"started_at"`
+	Home          string        `json:"home"`            // the agent's home, which holds the profiles
+	Plain         string        `json:"plain,omitempty"` // file with the services of a plain supervisor, which has no agent
+	Subreaper     bool          `json:"subreaper"`       // it is not PID 1 and adopts orphans as a subreaper
+	UptimeSeconds float64       `json:"uptime_seconds"`
+	Stopping      bool          `json:"stopping"`                // the container is shutting down
+	Orphans       uint64        `json:"orphans"`                 // processes buried that nobody owned
+	Goroutines    int           `json:"goroutines"`              // of hinit itself; without a reason they do not become more
+	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
+	Warnings      []string      `json:"warnings"`                // what hinit cannot do in this container, for people
+	Booting       bool          `json:"booting,omitempty"`       // not all services are known yet
+	Hook          *BootHook     `json:"hook,omitempty"`          // that the boot runs now; of several the one that began last
+	Boot          []BootStep    `json:"boot"`                    // in the order they ran
+	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing when the profiles are done, or not read yet
+	Binary        string        `json:"binary"`                  // file that the running program was started from
+	BinaryID      string        `json:"binary_id,omitempty"`     // tells that file from another one that was put in its place
+	Image         int           `json:"image"`                   // 1 for the program the container was started with, one more for each re-execution
+	ReexecError   string        `json:"reexec_error"`            // why the last re-execution that was asked for did not come about
+	Lease         *Lease        `json:"lease"`                   // of the data volume; null in a container that is for the dashboard alone
+	Repair        *Repair       `json:"repair"`                  // of file ownership, in the background; null when there is none
+	OOMFirst      string        `json:"oom_first,omitempty"`     // the service whose main process the kernel takes first when memory runs out; "" when that is not known, or names were given
+}
+
+// BootProfiles is how far the boot has come with the profiles.
+type BootProfiles struct {
+	Profiles int `json:"profiles"` // that there are
+	Done     int `json:"done"`     // whose gateways are known, and started if they are wanted
+}
+
+// Lease says which hinit supervises the profiles of the data volume.
+type Lease struct {
+	State     string       `json:"state"`     // one of the Lease values
+	Since     time.Time    `json:"since"`     // of the state
+	Holder    *LeaseHolder `json:"holder"`    // who has it, or had it last; null when that is not known
+	Epoch     uint64       `json:"epoch"`     // counts the holders
+	Heartbeat bool         `json:"heartbeat"` // it is kept by a heartbeat, not by a lock of the kernel
+	Standby   bool         `json:"standby"`   // this hinit takes over when the lease ends
+	Detail    string       `json:"detail"`    // what it waits for, or why, for people
+}
+
+// The states of a lease.
+const (
+	LeaseHeld      = "held"      // by this hinit
+	LeaseElsewhere = "elsewhere" // another hinit has it and lives
+	LeaseWaiting   = "waiting"   // it is not known yet whether the other one lives
+	LeaseNone      = "none"      // the volume can hold none, or was not asked yet
+)
+
+// LeaseHolder is a hinit that has the lease. What it says of itself was read from the volume.
+type LeaseHolder struct {
+	Host  string    `json:"host"`
+	Boot  string    `json:"boot"` // of this life of that hinit
+	PID   int       `json:"pid"`  // in its container
+	Since time.Time `json:"since"`
 }
 
 // Repair is how far the background repair of file ownership has come.
@@ -90,13 +130,25 @@ type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // 0 when it does not run
 	Since time.Time `json:"since"`
+	// Stopped by a signal such as that of Ctrl-Z: it goes on with SIGCONT.
+	Stopped bool `json:"stopped"`
+}
+
+// BootHook is a hook of the boot that runs.
+type BootHook struct {
+	Name    string  `json:"name"`
+	Number  int     `json:"number"` // from 1
+	Of      int     `json:"of"`     // so many there are; some may have nothing to do
+	Seconds float64 `json:"seconds"`
 }
 
 // BootStep is one step of the container's start.
 type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error"` // "" when it went well
+	Error   string  `json:"error"`   // "" when it went well
+	Skipped bool    `json:"skipped"` // it did not run, because nothing that it depends on has changed
+	Beside  bool    `json:"beside"`  // it ran at the same time as the one before it
 }
 
 // Service is the state of one service.
@@ -114,14 +166,18 @@ type Service struct {
 	NextStart           *time.Time `json:"next_start"`           // when it starts by itself, null when it does not
 	CrashLoop           bool       `json:"crash_loop"`           // too many fast exits; it goes on at the longest delay
 	Ready               bool       `json:"ready"`
+	Announces           bool       `json:"announces"`    // it says itself when it is ready; anything else is ready while it is up
 	LastExit            *Exit      `json:"last_exit"`    // null before the first exit
 	Log                 string     `json:"log"`          // path of its current log file, "" when it has none
 	Reason              string     `json:"reason"`       // why it is in this state, for people
+	Problem             string     `json:"problem"`      // what people should know of it besides: why it isn't ready or loops, or what is wrong though it is up; "" when nothing is
 	MemoryBytes         uint64     `json:"memory_bytes"` // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`
-	Needs               []string   `json:"needs"`  // what it waits for
-	Run                 uint64     `json:"run"`    // number of the current or last run, 0 before the first
-	Paused              bool       `json:"paused"` // an operator has stopped its process with SIGSTOP
+	Needs               []string   `json:"needs"`              // what it waits for
+	Run                 uint64     `json:"run"`                // number of the current or last run, 0 before the first
+	Paused              bool       `json:"paused"`             // an operator has stopped its process with SIGSTOP
+	Expected            bool       `json:"expected,omitempty"` // the boot has not come to it yet; commands for it wait for that
+	Drifted             bool       `json:"drifted"`            // it runs as an older configuration says; a restart applies the newer one
 }
 
 // Exit is how a run ended, or why it could not begin.

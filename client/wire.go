@@ -40,19 +40,36 @@ type ConfigReply struct {
 	Entries []ConfigEntry `json:"entries"`
 }
 
-// ReloadReply is the answer to a reload.
+// Reload is the body of a reload. Every key is optional.
+type Reload struct {
+	DryRun bool `json:"dry_run,omitempty"` // tell what it would do, and change nothing
+	Force  bool `json:"force,omitempty"`   // a file that is gone counts as an empty one
+}
+
+// ReloadReply is the answer to a reload. No list in it is ever null.
 type ReloadReply struct {
-	Changes []string `json:"changes"` // what changed, for people
+	Changes  []string     `json:"changes"`  // the keys that changed
+	Plan     []ReloadStep `json:"plan"`     // what that does to services, in the order of their names
+	Settings []string     `json:"settings"` // those of the keys that are of no service alone
+	DryRun   bool         `json:"dry_run"`  // nothing was changed
+}
+
+// ReloadStep is what a reload does to one service.
+type ReloadStep struct {
+	Op      string `json:"op"` // "+" it is new or starts, "~" it is changed, "-" it stops or is gone
+	Service string `json:"service"`
+	What    string `json:"what"` // for people: "changed, restart to apply"
 }
 
 // Health says whether hinit does its work. Services in trouble do not make hinit unhealthy: restarting the container of
 // all profiles would not help the one that is broken.
 type Health struct {
-	OK       bool     `json:"ok"`       // the supervisor answers and the container is not shutting down
-	Reason   string   `json:"reason"`   // why not, "" when OK
-	Wanted   int      `json:"wanted"`   // services that are wanted up
-	Up       int      `json:"up"`       // those of them that are up
-	Troubled []string `json:"troubled"` // those of them that are parked, failed or in a crash loop
+	OK       bool     `json:"ok"`                // the supervisor answers, and the container neither boots nor shuts down
+	Reason   string   `json:"reason"`            // why not, "" when OK
+	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
+	Wanted   int      `json:"wanted"`            // services that are wanted up
+	Up       int      `json:"up"`                // those of them that are up
+	Troubled []string `json:"troubled"`          // those of them that are parked, failed or in a crash loop
 }
 
 // Reexec is the body of a re-execution.

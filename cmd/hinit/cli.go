@@ -18,6 +18,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/control/show"
 	"hinit/profiles"
 )
 
@@ -35,13 +36,37 @@ const (
 // terminal is where a verb reads and writes.
 type terminal struct {
 	in       *os.File
-	out, err io.Writer
-	screen   bool // out is a terminal
+	out, err io.Writer // for people: see escaped
+	screen   bool      // out is a terminal
+	notes    *os.File  // the terminal that err is, for a line that is drawn over; nil when it is none
 	env      func(string) (string, bool)
 }
 
 func newTerminal() *terminal {
-	return &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, screen: isTerminal(os.Stdout), env: os.LookupEnv}
+	t := &terminal{in: os.Stdin, out: escaped{os.Stdout}, err: escaped{os.Stderr}, screen: isTerminal(os.Stdout), env: os.LookupEnv}
+	if isTerminal(os.Stderr) {
+		t.notes = os.Stderr
+	}
+	return t
+}
+
+// escaped writes text that people read, in whole lines or cells, without anything that a terminal would obey but line ends. A name
+// that the agent can choose needs [show.Line] or [show.Name] besides, or it could have a line of its own.
+type escaped struct{ io.Writer }
+
+func (w escaped) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(w.Writer, show.Text(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// raw is where a verb writes bytes as they are.
+func (t *terminal) raw() io.Writer {
+	if w, ok := t.out.(escaped); ok {
+		return w.Writer
+	}
+	return t.out
 }
 
 // fail prints the one line that says what did not work and returns the exit code.
@@ -79,12 +104,12 @@ type verb struct {
 // verbs is the command line, in the order in which help shows it.
 func verbs() []verb {
 	return []verb{
-		initVerb(), statusVerb(),
+		initVerb(), runVerb(), statusVerb(),
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
 		profileVerb(), logsVerb(), eventsVerb(), reloadVerb(), reexecVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
-		demoVerb(),
+		seedVerb(), demoVerb(),
 	}
 }
 
@@ -142,6 +167,8 @@ func (c *call) doing() string {
 		return "re-execute hinit"
 	case "demo":
 		return "run the demo"
+	case "run":
+		return "run the services"
 	}
 	return c.verb.name
 }
@@ -185,6 +212,13 @@ func cli(t *terminal, args []string) int {
 			c.flags.SetOutput(io.Discard)
 			return v.run(t, c)
 		}
+	}
+	var names []string
+	for _, v := range verbs() {
+		names = append(names, v.name)
+	}
+	if near := config.Nearest(args[0], names); near != "" {
+		return t.fail(exitUsage, "cannot run %q: hinit has no such command; did you mean: hinit %s", args[0], near)
 	}
 	return t.fail(exitUsage, "cannot run %q: hinit has no such command; see: hinit help", args[0])
 }
@@ -258,7 +292,7 @@ func isYoung(cmdline []byte, age time.Duration) bool {
 	switch filepath.Base(argv[0]) {
 	case "init", "tini":
 	case "hinit":
-		if len(argv) < 2 || argv[1] != "init" {
+		if len(argv) < 2 || argv[1] != "init" && argv[1] != "run" {
 			return false
 		}
 	default:

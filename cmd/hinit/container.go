@@ -4,20 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control"
 	"hinit/internal/guard"
+	"hinit/internal/lease"
 	"hinit/internal/proc"
 	"hinit/internal/s6/scandir"
 	"hinit/logrotate"
@@ -30,12 +36,13 @@ import (
 type container struct {
 	cfg     atomic.Pointer[config.Config]
 	agent   identity
-	args    []string // the container's CMD as given
-	route   boot.Route
-	env     atomic.Pointer[[]string] // the container's environment; the boot adds to it
-	full    bool                     // the repair of owners has to look everywhere; set like home
-	alone   bool                     // no other init supervises the same profiles; set like home
-	home    string                   // HOME of everything started, "" for the configured one; set by the boot before it starts anything
+	args    []string                   // the container's CMD as given
+	route   atomic.Pointer[boot.Route] // the boot may put another one here
+	env     atomic.Pointer[[]string]   // the container's environment; the boot adds to it
+	full    atomic.Bool                // the repair of owners has to look everywhere; set like home
+	alone   atomic.Bool                // no other init supervises the same profiles
+	venv    atomic.Pointer[venv]       // of the agent's program, as it was found last
+	home    atomic.Pointer[string]     // HOME of everything started, "" for the configured one; set by the boot before it starts anything
 	started time.Time
 
 	procs   *proc.Table
@@ -48,9 +55,11 @@ type container struct {
 
 	signals  signals
 	orders   *interpreter
-	server   *control.Server   // under mu, like listener
-	listener net.Listener      // of the server
-	claimed  *net.UnixListener // the claim on the data directory; nil without one; the boot's
+	server   *control.Server // under mu, like listener
+	listener net.Listener    // of the server
+	taking   atomic.Bool     // orders are taken from the FIFO
+	lease    *lease.Lease
+	prepared atomic.Bool // stage 2 was done
 	images   *images
 	waiting  *control.Socket // of a successor that does not answer yet; nil for none
 
@@ -60,8 +69,12 @@ type container struct {
 	repair   *client.Repair
 	repairs  chan struct{} // asks for another repair of owners, of the homes in repairOf
 	repairOf map[string]bool
+	logged   chan struct{} // closed when the boot log is written, if there is one to be written; set like reading
+	found    atomic.Int64  // profiles that the boot brings up; 0 before it has read them and when it is done
 	reading  chan struct{} // closed when the boot has read the profiles; nil when it does not; the boot's
 	booted   chan struct{} // closed when the boot is over and all services are known
+	expected expected      // what the status shows until then of those that are not
+	met      met           // what the boot has done of what services wait for
 	reloads  sync.Mutex    // held by the boot, then by one reload at a time
 }
 
@@ -77,13 +90,17 @@ func newContainer(cfg *config.Config, agent identity, args []string, route boot.
 // assemble makes the rooms of a container that has its table of processes.
 func assemble(cfg *config.Config, agent identity, args []string, route boot.Route, sig signals, procs *proc.Table) (*container, error) {
 	c := &container{
-		agent: agent, args: args, route: route, started: time.Now(), procs: procs, repairs: make(chan struct{}, 1), repairOf: make(map[string]bool), signals: sig,
+		agent: agent, args: args, started: time.Now(), procs: procs, repairs: make(chan struct{}, 1), repairOf: make(map[string]bool), signals: sig,
 		images: firstImage(), booted: make(chan struct{}),
 	}
 	c.cfg.Store(cfg)
+	c.route.Store(&route)
+	c.home.Store(new(string))
 	env := containerEnv(cfg.Home)
-	if actsAsS6() {
-		env = withEnv(env, map[string]string{"PATH": initPath()})
+	if route.Plain {
+		env = outerEnv()
+	} else if actsAsS6() {
+		env = withEnv(env, map[string]string{"PATH": initPath(cfg.Home)})
 	}
 	c.env.Store(&env)
 	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
@@ -93,14 +110,16 @@ func assemble(cfg *config.Config, agent identity, args []string, route boot.Rout
 	c.logs = newSinks(logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, Mask: cfg.Logs.Mask, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.actor, Warn: c.logFault,
 	}))
-	c.orders = &interpreter{cmd: !route.Supervise, tty: controls(os.Stdin), reload: c.reloadAndSay}
+	c.orders = &interpreter{cmd: route.HasCommand(), tty: controls(os.Stdin), reload: c.reloadAndSay}
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget,
 		Children: sig.children, Hush: proc.Hush(), Signals: sig.orders, OnSignal: c.orders.event, OOMKills: proc.OOMKills(),
-		OnPanic: c.loopPanicked,
+		OnPanic: c.loopPanicked, Admit: c.mayStart,
 	})
-	c.store = profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker)
+	c.lease = lease.New(cfg.Home, agent.actor, func(line string) { c.say("[hinit] %s", line) })
+	c.store = profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.intents = profiles.NewIntents(c.store)
+	c.intents.May = c.lease.Check
 	c.keeper = newKeeper(c)
 	guard.Handle(c.panicked)
 	return c, nil
@@ -114,7 +133,7 @@ func (c *container) bootUp(ctx context.Context, made func()) {
 	c.reloads.Lock()
 	defer c.reloads.Unlock()
 	cfg := c.cfg.Load()
-	for _, w := range cfg.Warnings {
+	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		c.warn("%s", w)
 	}
 	// Nothing on the volume needs the socket; the first process that is started may, and the end of the container removes it.
@@ -126,41 +145,73 @@ func (c *container) bootUp(ctx context.Context, made func()) {
 		defer c.mu.Unlock()
 		c.phases = slices.Insert(c.phases, 0, step) // it was the first to begin
 	})
+	// The same holds for the directories of s6.
+	slots := make(chan struct{})
+	guard.Go("making the directories of s6", func() {
+		defer close(slots)
+		if c.route.Load().Plain || !actsAsS6() {
+			return
+		}
+		step := c.measure("s6", func() error {
+			err := c.openS6(ctx)
+			if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // so the container was started, which is no failure
+				c.warn("%v", err)
+				return nil
+			}
+			return err
+		})
+		<-control
+		step.Beside = true
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.phases = slices.Insert(c.phases, 1, step)
+	})
 	ready := func() {
 		made()
 		<-control
+		<-slots
 	}
-	if actsAsS6() {
-		c.phase("s6", func() error { return c.openS6(ctx) })
-	}
-	if !c.claim(cfg, ready) {
+	if !c.claim(ctx, ready) {
 		return
 	}
-	if c.alone {
-		if err := c.stage2(ctx, cfg, ready); err != nil {
+	serving := c.tenure(ctx)
+	if c.alone.Load() {
+		c.expectServices(cfg)
+		if err := c.stage2(serving, cfg, ready); err != nil && serving.Err() == nil {
 			ready()
 			c.fatal(err.Error())
 			return
 		}
-		if c.claimed == nil && !c.claim(cfg, ready) { // the data directory was not there before
-			return
+		c.prepared.Store(serving.Err() == nil)                             // with the lease lost, what was left out is done when it is back
+		if c.lease.Status().State == lease.None && !c.route.Load().Plain { // the data directory was not there before
+			if !c.claim(ctx, ready) {
+				return
+			}
+			serving = c.tenure(ctx)
 		}
 	}
 	ready()
-	if c.alone && !c.startServices(ctx, cfg) {
+	another := c.lease.Status().State == lease.Elsewhere && serving == ctx // from the beginning
+	if !c.alone.Load() {
+		_ = c.meet(ctx, needBoot) // it fails when the container has ended
+	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
+	c.slotsForCmd(ctx)
 	c.scanS6(ctx)
 	c.startCmd(ctx)
-	if c.alone && !c.route.DashboardOnly {
+	if c.alone.Load() && c.route.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
 			if err := c.store.Sweep(c.started); err != nil {
 				c.warn("%v", err)
 			}
 		})
 	}
-	if !c.alone || c.route.DashboardOnly {
+	if !c.alone.Load() || !c.route.Load().HasProfiles() {
 		c.images.settle() // else the profiles do
+	}
+	if another && standby() {
+		guard.Go("waiting for the lease", func() { c.regain(ctx) })
 	}
 }
 
@@ -175,38 +226,19 @@ func (c *container) bootIsOver(ctx context.Context) {
 	close(c.booted)
 }
 
-// claim settles whether this init supervises the profiles and the services: not when another one does. Then it runs its
-// CMD, if it has one. It returns false when there is nothing to do at all; what is ready by then is undone at the end.
-func (c *container) claim(cfg *config.Config, ready func()) bool {
-	c.alone = true
-	if c.route.DashboardOnly { // made to share a volume with the container that has the gateways
-		return true
-	}
-	claimed, err := claimHome(cfg.Home)
-	if err == nil {
-		c.claimed = claimed
-		return true
-	}
-	c.alone = false
-	if c.route.Supervise {
-		ready()
-		c.fatal(fmt.Sprintf("cannot supervise the gateway: %v; ask that one: hinit start %s", err, c.route.Profile))
-		return false
-	}
-	c.warn("%v, so this one runs its CMD and nothing else", err)
-	return true
-}
-
 // startServices registers the services and the gateways and starts those that are wanted. It returns false when the
 // container is to end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	c.phase("services", func() error { return c.registerServices(ctx, cfg) })
-	c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
+	if !c.route.Load().Plain {
+		c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
+	}
+	c.offerServices(cfg) // after those of the gateways
 	if cfg.Boot.Strict && c.bootFailed() {
 		c.fatal("a boot step has failed, and boot.strict is set")
 		return false
 	}
-	if err := c.loop.Do(ctx, supervisor.Met{Need: needBoot}); err != nil {
+	if err := c.meet(ctx, needBoot); err != nil {
 		return false
 	}
 	c.sayTimeline()
@@ -216,7 +248,9 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 
 // startCmd starts the container's CMD, if it has one.
 func (c *container) startCmd(ctx context.Context) {
-	if !c.route.Supervise {
+	if c.route.Load().Supervise {
+		c.startStandIn(ctx)
+	} else if c.route.Load().HasCommand() {
 		// The CMD writes to the console itself: what hinit has to say before it has to be out first. A console that is
 		// stuck does not hold the CMD back.
 		patience, done := context.WithTimeout(ctx, syncTime)
@@ -230,19 +264,21 @@ func (c *container) startCmd(ctx context.Context) {
 
 // whichProfile settles whose gateway the CMD asked for: the one it named, or the one the agent's commands would use.
 func (c *container) whichProfile() {
-	if !c.route.ProfileNamed {
+	if !c.route.Load().ProfileNamed {
 		active, err := c.store.Active()
 		if err != nil {
 			c.warn("cannot tell which profile is selected, so it is the default one: %v", err)
 		} else if _, err := c.store.Profile(active); err == nil {
-			c.route.Profile = active
+			route := *c.route.Load()
+			route.Profile = active
+			c.route.Store(&route)
 		}
 	}
-	for line := range strings.Lines(boot.Breadcrumb(c.route.Profile)) {
+	for line := range strings.Lines(boot.Breadcrumb(c.route.Load().Profile)) {
 		c.say("%s", strings.TrimSuffix(line, "\n"))
 	}
-	if len(c.route.Ignored) > 0 {
-		c.warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(c.route.Ignored, " "))
+	if len(c.route.Load().Ignored) > 0 {
+		c.warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(c.route.Load().Ignored, " "))
 	}
 }
 
@@ -308,6 +344,7 @@ func (c *container) logFault(service, message string) {
 
 func (c *container) registerServices(ctx context.Context, cfg *config.Config) error {
 	var problems []error
+	var answers []func() error
 	for _, name := range sortedKeys(cfg.Services) {
 		s := cfg.Services[name]
 		u, err := c.serviceUnit(cfg, s)
@@ -315,14 +352,17 @@ func (c *container) registerServices(ctx context.Context, cfg *config.Config) er
 			problems = append(problems, err)
 			continue
 		}
+		c.sayRootsDir(cfg, u)
 		want := supervisor.WantDown
 		if s.Enabled {
 			want = supervisor.WantUp
 		}
-		if err := c.register(ctx, u, want); err != nil {
-			return err
+		answers = append(answers, c.registerSoon(ctx, u, want))
+	}
+	for _, answer := range answers {
+		if err := answer(); err != nil && (len(problems) == 0 || !errors.Is(err, supervisor.ErrStopping)) {
+			problems = append(problems, err)
 		}
-		c.publishService(ctx, cfg, s)
 	}
 	return errors.Join(problems...)
 }
@@ -332,8 +372,10 @@ func (c *container) register(ctx context.Context, u supervisor.Unit, want superv
 	return c.registerSoon(ctx, u, want)()
 }
 
-// registerSoon is register for one of many, see [supervisor.Loop.RegisterSoon]. answer must be called.
+// registerSoon is register for one of many, see [supervisor.Loop.RegisterSoon]. answer must be called. It is the one door through
+// which a service gets to the supervisor, so here it is made to wait for the boot.
 func (c *container) registerSoon(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
+	u.Needs = c.unmet(u)
 	release := c.logs.hold(u.Name)
 	c.openLog(u.Name, u.Profile, u.Log, u.Kind)
 	if u.Kind == supervisor.KindGateway {
@@ -345,6 +387,7 @@ func (c *container) registerSoon(ctx context.Context, u supervisor.Unit, want su
 		if err := registered(); err != nil {
 			return fmt.Errorf("cannot register %s: %w", u.Name, err)
 		}
+		c.meetLate(u)
 		return nil
 	}
 }
@@ -364,6 +407,21 @@ func (c *container) registerGatewaySoon(ctx context.Context, cfg *config.Config,
 		for now := c.exports(p.Name); err == nil && !maps.Equal(now, exports); now = c.exports(p.Name) {
 			exports = now
 			err = c.register(ctx, c.gatewayUnit(cfg, p, exports), supervisor.WantDown)
+		}
+		return err
+	}
+}
+
+// decided registers a gateway that the boot has decided about. Its slot may have been registered before, without what the boot knows;
+// then what the boot wants up is asked for.
+func (c *container) decided(ctx context.Context, cfg *config.Config, p profiles.Profile, want supervisor.Want) (answer func() error) {
+	name := profiles.SlotName(p.Name)
+	known := c.loop.Snapshot().Find(name) != nil
+	registered := c.registerGatewaySoon(ctx, cfg, p, want)
+	return func() error {
+		err := registered()
+		if err == nil && known && want == supervisor.WantUp {
+			err = c.loop.Do(ctx, supervisor.Start{Name: name})
 		}
 		return err
 	}
@@ -398,25 +456,31 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
 	known := false
 	record := func() error { return nil } // that the CMD wants a gateway
 	var answers []func() error
-	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv, Decided: func(d profiles.Decision) {
+	writeLog := func() error { return nil }
+	keepLog := func(write func() error) { writeLog = write }
+	defer c.found.Store(0)
+	found := func(n int) { c.found.Store(int64(n)) }
+	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv, Log: keepLog, Found: found, Decided: func(d profiles.Decision) {
 		want := c.wantAtBoot(d)
-		c.publishGateway(ctx, cfg, d.Profile, want == supervisor.WantDown) // who waits for the boot log looks for the slots next
-		if d.Profile.Name == c.route.Profile {
+		c.offerGateway(cfg, d.Profile, want == supervisor.WantDown)
+		if d.Profile.Name == c.route.Load().Profile {
 			known = true
-			if c.route.Supervise {
+			if c.route.Load().Supervise {
 				record = c.wish(d.Profile.Name)
 			}
 		}
 		c.keeper.known = append(c.keeper.known, d.Profile)
 		c.keeper.note(d.Profile.Name)
-		answers = append(answers, c.registerGatewaySoon(ctx, cfg, d.Profile, want))
+		answers = append(answers, c.decided(ctx, cfg, d.Profile, want))
 	}})
+	c.logSoon(ctx, writeLog)
+	c.keeper.expectLate(plan)
 	for _, w := range plan.Warnings {
 		c.warn("%s", w)
 	}
-	out := c.logs.set.Console(1)
+	out := c.logs.set.Console(2)
 	for _, line := range plan.Lines {
-		fmt.Fprintln(out, line)
+		fmt.Fprintln(out, printable(line))
 	}
 	c.ceilings(len(plan.Profiles) + len(cfg.Services))
 	var failed error
@@ -429,21 +493,41 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
 		return failed
 	}
 	switch {
-	case !c.route.Supervise || plan.Skipped:
+	case !c.route.Load().Supervise || plan.Skipped:
 	case known:
 		if err := record(); err != nil {
-			c.warn("cannot record that the gateway of %q is wanted: %v", c.route.Profile, err)
+			c.warn("cannot record that the gateway of %q is wanted: %v", c.route.Load().Profile, err)
 		}
 	default:
-		return fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Profile, c.route.Profile)
+		return fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Load().Profile, c.route.Load().Profile)
 	}
 	return nil
 }
 
+// broughtUp is how many profiles have a gateway.
+func (c *container) broughtUp() int {
+	n := 0
+	for _, s := range c.loop.Snapshot().Services {
+		if s.Kind == supervisor.KindGateway {
+			n++
+		}
+	}
+	return n
+}
+
+// bootProfiles is how far the boot has come with the profiles, nil when it is done.
+func (c *container) bootProfiles() *client.BootProfiles {
+	found := int(c.found.Load())
+	if found == 0 {
+		return nil
+	}
+	return &client.BootProfiles{Profiles: found, Done: min(c.broughtUp(), found)}
+}
+
 // wantAtBoot is what is wanted of a gateway when the container starts.
 func (c *container) wantAtBoot(d profiles.Decision) supervisor.Want {
-	named := d.Profile.Name == c.route.Profile
-	if c.route.Supervise && named || d.Start && !(c.route.Foreground && named) {
+	named := d.Profile.Name == c.route.Load().Profile
+	if c.route.Load().Supervise && named || d.Start && !(c.route.Load().Foreground && named) {
 		return supervisor.WantUp
 	}
 	return supervisor.WantDown
@@ -456,14 +540,22 @@ func (c *container) openControl() error {
 	if cfg.Origin("control.socket") != "default" {
 		socket = cfg.Control.Socket
 	}
-	place := boot.PrepareRuntime(socket, os.LookupEnv, os.Geteuid())
+	var place boot.Runtime
+	_ = blocking.Do(blocking.Runtime, func() error {
+		place = boot.PrepareRuntime(socket, os.LookupEnv, os.Geteuid())
+		return nil
+	})
 	if place.Warning != "" {
 		c.warn("%s", place.Warning)
 	}
 	if place.Socket == "" {
 		return errors.New("there is no place for the control socket, so hinit status and its sisters won't work")
 	}
-	l, err := control.Listen(place.Socket)
+	var l net.Listener
+	err := blocking.Do(blocking.Runtime, func() (err error) {
+		l, err = control.Listen(place.Socket)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("cannot open the control socket, so hinit status and its sisters won't work: %w", err)
 	}
@@ -479,6 +571,9 @@ func (c *container) serve(l net.Listener) {
 	c.mu.Lock()
 	c.server, c.listener = server, l
 	c.mu.Unlock()
+	if dir := filepath.Dir(l.Addr().String()); filepath.IsAbs(dir) { // not beside an abstract name
+		c.takeOrders(dir)
+	}
 	guard.Go("answering on the control socket", func() {
 		if err := server.Serve(l); err != nil {
 			c.warn("the control socket is gone: %v", err)

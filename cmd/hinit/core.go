@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/config"
+	"hinit/internal/control"
 	"hinit/internal/version"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -20,9 +24,14 @@ import (
 type core struct{ c *container }
 
 func (a core) Snapshot() *supervisor.Snapshot { return a.c.loop.Snapshot() }
-func (a core) News() <-chan struct{}          { return a.c.loop.News() }
-func (a core) History() *supervisor.Ring      { return a.c.loop.History() }
-func (a core) Orphans() uint64                { return a.c.loop.Orphans() }
+func (a core) Settle() time.Duration          { return a.c.cfg.Load().Agent.Settle }
+func (a core) Note(v *supervisor.Service) string {
+	return a.c.keeper.servedBy(v)
+}
+
+func (a core) News() <-chan struct{}     { return a.c.loop.News() }
+func (a core) History() *supervisor.Ring { return a.c.loop.History() }
+func (a core) Orphans() uint64           { return a.c.loop.Orphans() }
 
 // Ping answers when the supervisor's loop does.
 func (a core) Ping(ctx context.Context) error { return a.c.loop.Do(ctx, supervisor.Tick{}) }
@@ -31,12 +40,20 @@ func (a core) Command(ctx context.Context, verb, service string) error {
 	return a.c.keeper.command(ctx, verb, service)
 }
 
+// hasBooted says whether all services are known.
+func (c *container) hasBooted() bool {
+	select {
+	case <-c.booted:
+		return true
+	default:
+		return false
+	}
+}
+
 // AwaitBoot implements control.Booter.
 func (a core) AwaitBoot(ctx context.Context, pid int) error {
-	select {
-	case <-a.c.booted:
+	if a.c.hasBooted() {
 		return nil
-	default:
 	}
 	for _, s := range a.c.loop.Snapshot().Services {
 		if s.Kind == supervisor.KindHook && ofRun(pid, s.PID) {
@@ -52,8 +69,11 @@ func (a core) AwaitBoot(ctx context.Context, pid int) error {
 }
 
 func (a core) Rescan(ctx context.Context) error {
-	if a.c.route.DashboardOnly {
+	if !a.c.route.Load().HasProfiles() {
 		return nil // it has no profiles
+	}
+	if a.c.lease.Check() != nil {
+		return nil // nothing that it would find is supervised here
 	}
 	if a.c.loop.Snapshot().Stopping {
 		return supervisor.ErrStopping
@@ -62,27 +82,32 @@ func (a core) Rescan(ctx context.Context) error {
 	if w == nil {
 		return errors.New("cannot look at the profiles: the boot is not done yet; try again")
 	}
-	if err := w.Rescan(ctx); err != nil {
-		return fmt.Errorf("cannot look at the profiles: %w", err)
+	return silence(ctx, w.Rescan(ctx))
+}
+
+// silence says so when a look at the data volume has not ended in time.
+func silence(ctx context.Context, err error) error {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
 	}
-	return nil
+	return err
 }
 
 // Find looks for a profile that has just been made. A name can be that of its slot, or of a profile that is called like one.
 func (a core) Find(ctx context.Context, name string) error {
+	if err := a.c.lease.Check(); err != nil {
+		return control.Elsewhere(err)
+	}
 	w := a.c.keeper.watch()
-	if w == nil || a.c.route.DashboardOnly {
+	if w == nil || !a.c.route.Load().HasProfiles() {
 		return a.Rescan(ctx)
 	}
 	if profile, ok := profiles.SlotProfile(name); ok {
 		if err := w.Find(ctx, profile); err != nil {
-			return fmt.Errorf("cannot look for the profile: %w", err)
+			return silence(ctx, err)
 		}
 	}
-	if err := w.Find(ctx, name); err != nil {
-		return fmt.Errorf("cannot look for the profile: %w", err)
-	}
-	return nil
+	return silence(ctx, w.Find(ctx, name))
 }
 
 func (a core) Config() []client.ConfigEntry {
@@ -95,59 +120,105 @@ func (a core) Config() []client.ConfigEntry {
 
 func (a core) Init() client.Init {
 	c := a.c
+	crowded := ""
+	_ = blocking.Do(blocking.Short, func() error {
+		crowded = crowd("/sys/fs/cgroup", "/proc", c.loop.Snapshot().Services)
+		return nil
+	})
+	plain := ""
+	if c.route.Load().Plain {
+		plain = c.cfg.Load().Path
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	info := client.Init{
-		PID: os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
-		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(),
-		Binary: c.images.exe, Image: c.images.number, ReexecError: c.images.refusal(),
-		Warnings: slices.Clone(c.warnings), Boot: slices.Clone(c.phases), Repair: c.cloneRepair(),
+		Plain: plain,
+		PID:   os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
+		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.hasBooted(), Hook: c.expected.hook(),
+		Binary: c.images.exe, BinaryID: c.images.id, Image: c.images.number, ReexecError: c.images.refusal(),
+		Warnings: slices.Clone(c.warnings), Boot: slices.Clone(c.phases), BootProfiles: c.bootProfiles(), Repair: c.cloneRepair(),
+	}
+	if crowded != "" {
+		info.Warnings = append(info.Warnings, crowded)
+	}
+	if c.route.Load().HasProfiles() {
+		info.Lease = c.leaseStatus()
 	}
 	return info
 }
 
-func (a core) Reload(ctx context.Context) ([]string, error) { return a.c.reload(ctx) }
+func (a core) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
+	// The configuration may be on a disk that hangs. One reload at a time waits for it, and ends what it has begun.
+	var did client.ReloadReply
+	err = blocking.Wait(ctx, "the reload", func() (err error) {
+		did, err = a.c.reload(context.WithoutCancel(ctx), how)
+		return err
+	})
+	if errors.Is(err, blocking.ErrSlow) {
+		return client.ReloadReply{}, fmt.Errorf("%w; it goes on", err)
+	}
+	return did, err
+}
 
 // reloadAndSay is a reload nobody waits for.
 func (c *container) reloadAndSay() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	changed, err := c.reload(ctx)
+	did, err := c.reload(ctx, client.Reload{})
 	if err != nil {
-		c.say("[hinit] cannot reload: %v", err)
+		for line := range strings.Lines(err.Error()) { // a mistake a line
+			c.say("[hinit] cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
+		}
 		return
 	}
-	c.say("[hinit] reloaded, %d settings changed", len(changed))
+	c.say("[hinit] reloaded, %d settings changed", len(did.Changes))
+	for _, s := range did.Plan {
+		c.say("[hinit] %s %s %s", s.Op, s.Service, s.What)
+	}
 }
 
 // reload reads the configuration anew and applies it to what starts from now on: services that are new are started,
 // services that are gone are stopped, a changed definition takes effect at the next start of its service. A bad file
-// changes nothing. What only a new container can change is said.
-func (c *container) reload(ctx context.Context) ([]string, error) {
+// changes nothing, and a file that is gone is a bad one unless that is meant. What only a new container can change is said.
+func (c *container) reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
+	none := client.ReloadReply{}
 	if !c.reloads.TryLock() {
-		return nil, errors.New("cannot reload: the boot or another reload is under way; try again")
+		return none, errors.New("cannot reload: the boot or another reload is under way; try again")
 	}
 	defer c.reloads.Unlock()
 	old := c.cfg.Load()
-	cfg, err := config.Load(config.Options{Env: os.LookupEnv})
+	options := c.configOptions()
+	cfg, err := loadConfig(options)
+	if old.Path != "" && (err == nil && cfg.Path == "" || errors.Is(err, fs.ErrNotExist)) {
+		if !how.Force {
+			return none, fmt.Errorf("cannot read configuration %q: it is gone, and without it its services would be stopped (nothing was changed); put it back, or: hinit reload --force", old.Path)
+		}
+		options.Text = []byte{}
+		cfg, err = loadConfig(options)
+	}
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	var changed []string
 	for _, d := range config.Diff(old, cfg) {
 		changed = append(changed, d.Key)
 		if slices.Contains(fixedKeys, d.Key) {
-			return nil, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", d.Key)
+			return none, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", d.Key)
 		}
 	}
-	units := make(map[string]supervisor.Unit, len(cfg.Services))
-	for _, name := range sortedKeys(cfg.Services) {
-		u, err := c.serviceUnit(cfg, cfg.Services[name])
-		if err != nil {
-			return nil, fmt.Errorf("%w (nothing was changed)", err)
+	units, err := c.unitsOf(cfg)
+	if err != nil {
+		return none, fmt.Errorf("%w (nothing was changed)", err)
+	}
+	if !c.alone.Load() { // it has no services
+		if !how.DryRun {
+			c.cfg.Store(cfg)
 		}
-		u.Needs = nil // the boot is over
-		units[name] = u
+		return client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}, nil
+	}
+	plan := c.planReload(old, cfg, units)
+	if how.DryRun {
+		return client.ReloadReply{Changes: changed, Plan: plan.steps(c.loop.Snapshot(), false), Settings: others(changed), DryRun: true}, nil
 	}
 	c.cfg.Store(cfg)
 	var problems []error
@@ -169,18 +240,20 @@ func (c *container) reload(ctx context.Context) ([]string, error) {
 		}
 		problems = append(problems, err)
 	}
-	return changed, errors.Join(problems...)
+	out := client.ReloadReply{Changes: changed, Plan: plan.steps(c.loop.Snapshot(), true), Settings: others(changed)}
+	return out, errors.Join(problems...)
 }
 
 // fixedKeys are read once, at the start of the container.
 var fixedKeys = []string{
-	"home", "agent.user", "profiles.marker", "shutdown.budget", "control.socket", "control.others",
+	"home", "agent.user", "profiles.marker", "profiles.max", "shutdown.budget", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.max_line_kb", "logs.mask",
 }
 
 func (c *container) applyService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
 	name := u.Name
 	s := cfg.Services[name]
+	c.sayRootsDir(cfg, u)
 	want := supervisor.WantDown
 	if s.Enabled {
 		want = supervisor.WantUp

@@ -24,7 +24,8 @@ func demoVerb() verb {
 	return verb{
 		name: "demo", args: "--agent PATH [--for D]", summary: "show it: three profiles of an agent under an init in a PID namespace",
 		help: `Makes a data volume with three profiles in a temporary directory, starts this binary as PID 1 of a
-PID namespace on it, lets one gateway crash on purpose, and shows the status. Ctrl-C ends it.`,
+PID namespace on it, lets one gateway crash on purpose, and shows the status. On a terminal it is a
+live view with keys to crash, stop and start a gateway. Ctrl-C ends it.`,
 		run: demo,
 	}
 }
@@ -112,11 +113,26 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 		return nil, err
 	}
 	defer null.Close()
+	stdout, stderr := os.Stdout, os.Stderr
+	if d.watched() { // the screen belongs to the live view
+		console, err := os.OpenFile(d.console(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer console.Close()
+		stdout, stderr = console, console
+	}
 	return proc.StartChild(proc.Spec{
-		ID: 1, Argv: argv, Env: env, Files: []*os.File{null, os.Stdout, os.Stderr}, Isolated: isolated,
+		ID: 1, Argv: argv, Env: env, Files: []*os.File{null, stdout, stderr}, Isolated: isolated,
 		Bound: true,
 	})
 }
+
+// watched reports whether somebody looks at a terminal, and can press keys.
+func (d *demoRun) watched() bool { return d.screen && isTerminal(d.in) }
+
+// console is where the output of the container goes in the live view.
+func (d *demoRun) console() string { return d.dir + "/console" }
 
 func (d *demoRun) run() int {
 	runtime.LockOSThread() // the init is bound to it: it does not outlive this process, however that ends
@@ -149,10 +165,19 @@ func (d *demoRun) run() int {
 			cancel()
 		}
 	}()
-	go d.narrate(ctx)
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		if d.watched() {
+			d.live(ctx, func() { stop <- syscall.SIGTERM }, child)
+		} else {
+			d.narrate(ctx)
+		}
+	}()
 	x, err := child.Wait()
 	close(ended)
 	cancel()
+	<-shown // it gives the terminal back
 	if err != nil {
 		return d.fail(exitFailed, "cannot run the demo: %v", err)
 	}
@@ -183,7 +208,7 @@ func (d *demoRun) narrate(ctx context.Context) {
 		if cl != nil {
 			if st, err := cl.Status(ctx); err == nil && steps[0].when(st) {
 				fmt.Fprintln(d.out, "\n"+steps[0].text)
-				_, _ = d.out.Write(show.Status(st))
+				_, _ = d.out.Write(show.Status(st, show.Look{}))
 				fmt.Fprintln(d.out)
 				steps = steps[1:]
 				continue

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/version"
@@ -59,10 +61,17 @@ func doctor(t *terminal, c *call) int {
 		return code
 	}
 	x := &examination{terminal: t}
-	x.init()
-	if cfg, err := t.config(); err != nil {
+	plain := x.init()
+	options := config.Options{Env: t.env}
+	if plain != "" {
+		options.Path, options.Plain = plain, true
+	}
+	switch cfg, err := config.Load(options); {
+	case err != nil:
 		x.failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
-	} else {
+	case plain != "":
+		x.warnings(cfg) // there is no agent
+	default:
 		x.configuration(cfg)
 	}
 	x.kernel()
@@ -73,7 +82,7 @@ func doctor(t *terminal, c *call) int {
 	} else {
 		tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 		for _, f := range x.findings {
-			fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, f.Check, f.Detail)
+			fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
 		}
 		if err := tw.Flush(); err != nil {
 			return t.failed("examine this container", err)
@@ -87,24 +96,22 @@ func doctor(t *terminal, c *call) int {
 	return exitDone
 }
 
-// init checks the running init and what it says of itself.
-func (x *examination) init() {
+// init checks the running init and what it says of itself. It returns the file of a plain supervisor, "" for any other init.
+func (x *examination) init() (plain string) {
 	cl, err := x.dial()
 	if err != nil {
 		x.failed("init", "%v", err)
-		return
+		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
 	defer cancel()
 	st, err := cl.Status(ctx)
 	if err != nil {
 		x.failed("init", "%v", err)
-		return
+		return ""
 	}
 	x.ok("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
-	if own := version.Get().String(); own != st.Init.Version {
-		x.warning("version", "this binary is %s, the running init is %s; restart the container to use the new one", own, st.Init.Version)
-	}
+	x.binary(st.Init)
 	for _, w := range st.Init.Warnings {
 		x.warning("boot", "%s", w)
 	}
@@ -112,18 +119,42 @@ func (x *examination) init() {
 		x.service(s)
 	}
 	if visible(st.Init) {
+		x.memory(st)
 		if n := unburied(st.Init.PID, burialTime); n > 0 {
 			x.failed("zombies", "%d ended processes are not buried", n)
 		}
+	}
+	return st.Init.Plain
+}
+
+// binary checks whether the init runs what lies in its place, and what this command is.
+func (x *examination) binary(in client.Init) {
+	if visible(in) && in.BinaryID != "" && !runs(in, in.Binary) {
+		x.warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
+		return
+	}
+	if own := version.Get().String(); own != in.Version {
+		x.warning("binary", "this command is %s and the init is %s, from %s; put one binary in both places, then: hinit reexec", own, in.Version, in.Binary)
 	}
 }
 
 func (x *examination) service(s client.Service) {
 	switch {
 	case s.CrashLoop:
-		x.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, show.LastExit(s.LastExit), s.Name)
+		last := show.LastExit(s.LastExit)
+		if s.Problem != "" {
+			last += "; " + s.Problem
+		}
+		x.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
 	case s.State == "parked", s.State == "failed":
 		x.failed(s.Name, "%s: %s; see: hinit logs %s", s.State, s.Reason, s.Name)
+	case s.Problem == "":
+	case s.State == client.StateUp && s.Ready:
+		x.failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
+	case s.State == client.StateUp:
+		x.warning(s.Name, "not ready: %s", s.Problem)
+	default:
+		x.warning(s.Name, "%s: %s", s.State, s.Problem)
 	}
 }
 
@@ -175,16 +206,21 @@ func zombies(parent int) map[string]bool {
 	return found
 }
 
-// configuration checks what the configuration points at.
-func (x *examination) configuration(cfg *config.Config) {
+// warnings checks the configuration itself.
+func (x *examination) warnings(cfg *config.Config) {
 	from := "defaults and environment"
 	if cfg.Path != "" {
 		from = cfg.Path
 	}
 	x.ok("configuration", "%s", from)
-	for _, w := range cfg.Warnings {
+	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		x.warning("configuration", "%s", w)
 	}
+}
+
+// configuration checks what the configuration points at.
+func (x *examination) configuration(cfg *config.Config) {
+	x.warnings(cfg)
 	agent, err := lookupAgent(cfg)
 	if err != nil {
 		x.failed("user", "%v", err)
@@ -196,8 +232,27 @@ func (x *examination) configuration(cfg *config.Config) {
 	} else {
 		x.ok("agent", "%s", cfg.Agent.Binary)
 	}
+	volume := &examination{terminal: x.terminal} // its own: where the disk hangs, it goes on without us
+	ctx, cancel := context.WithTimeout(context.Background(), volumePatience)
+	defer cancel()
+	if err := blocking.Wait(ctx, "the look at the data volume", func() error { volume.volume(cfg, agent); return nil }); err != nil {
+		x.failed("home", "%q or %q does not answer within %s", cfg.Home, cfg.Logs.Dir, volumePatience)
+		return
+	}
+	x.findings = append(x.findings, volume.findings...)
+}
+
+// volumePatience is how long the data volume may take to be looked at.
+const volumePatience = 10 * time.Second
+
+// volume checks the data volume. It blocks on the disk.
+func (x *examination) volume(cfg *config.Config, agent identity) {
 	for _, place := range [][2]string{{"home", cfg.Home}, {"logs", cfg.Logs.Dir}} {
 		check, dir := place[0], place[1]
+		if euid := os.Geteuid(); euid != 0 && uint32(euid) != agent.user.UID {
+			x.warning(check, "only root or the agent's user can tell whether the agent can write in %q", dir)
+			continue
+		}
 		if err := agent.actor.Do(func() error { return writable(dir) }); err != nil {
 			x.failed(check, "the agent's user cannot write in %q: %v", dir, err)
 		} else {
@@ -213,7 +268,7 @@ func (x *examination) configuration(cfg *config.Config) {
 			x.ok("space", "%.0f MB are free in %q", float64(free)/1e6, cfg.Home)
 		}
 	}
-	_, warnings, err := profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker).Discover()
+	_, warnings, err := profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max).Discover()
 	if err != nil {
 		x.failed("profiles", "%v", err)
 	}
@@ -231,6 +286,30 @@ func writable(dir string) error {
 }
 
 // kernel checks the limits that many profiles run into.
+// memory says what the kernel does when memory runs out.
+func (x *examination) memory(st client.Status) {
+	own := oomScoreAdj(st.Init.PID)
+	for _, s := range st.Services {
+		if s.PID != 0 && oomScoreAdj(s.PID) <= own {
+			x.warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; start it with a lower --oom-score-adj", s.Name, oomScoreAdj(s.PID), own)
+			return
+		}
+	}
+	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
+		x.warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
+		return
+	}
+	if st.Init.OOMFirst != "" {
+		x.ok("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
+	}
+}
+
+func oomScoreAdj(pid int) int {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/oom_score_adj")
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
+
 func (x *examination) kernel() {
 	for _, l := range []struct {
 		file string

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"hinit/internal/account"
+	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
@@ -74,7 +75,11 @@ func (id identity) credFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if who == "" || who == cfg.Agent.User {
 		return id.cred, nil // also when /etc could not be changed to say so
 	}
-	user, err := account.Lookup("", who)
+	var user account.User
+	err := blocking.Do(blocking.Foreign, func() (err error) {
+		user, err = account.Lookup("", who)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot run a service as %q: %w", who, err)
 	}

@@ -18,9 +18,11 @@ import (
 
 	"hinit/client"
 	"hinit/internal/account"
+	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control"
+	"hinit/internal/early"
 	"hinit/internal/guard"
 	"hinit/internal/handover"
 	"hinit/internal/proc"
@@ -46,6 +48,7 @@ const (
 type images struct {
 	number int
 	exe    string      // file that the container's program is
+	id     string      // that file as it was when this image began, see fileID
 	faults []time.Time // that made it re-execute itself, of the last minute
 
 	settled atomic.Bool // the boot is over: there is something to hand over
@@ -62,7 +65,7 @@ type images struct {
 
 func firstImage() *images {
 	exe, _ := os.Readlink(selfImage) // without /proc there is no successor either
-	return &images{number: 1, exe: strings.TrimSuffix(exe, " (deleted)")}
+	return &images{number: 1, exe: strings.TrimSuffix(exe, " (deleted)"), id: fileID(selfImage)}
 }
 
 // settle says that the boot is over.
@@ -98,15 +101,17 @@ type legacy struct {
 	Home       string
 	Full       bool
 	Alone      bool
+	Prepared   bool // stage 2 was done; an image that does not say so had done it
 	Warnings   []string
 	Phases     []client.BootStep
 	Repair     *client.Repair
 	Inputs     map[string]profiles.Hash
 	Present    map[string]bool
 	Marked     map[string]bool
+	Orders     []unfinished
 	Interrupt  time.Time
 	Reported   uint64
-	Claim      int // descriptor, -1 for none
+	Lease      json.RawMessage // nil of an image that had none
 	Control    *control.Socket
 
 	Procs, Loop, Logs, Intents json.RawMessage
@@ -114,7 +119,7 @@ type legacy struct {
 }
 
 // Reexec implements control.Replacer.
-func (a core) Reexec(_ context.Context, binary string) (int, error) {
+func (a core) Reexec(ctx context.Context, binary string) (int, error) {
 	c := a.c
 	if binary == "" {
 		binary = c.images.exe
@@ -125,7 +130,7 @@ func (a core) Reexec(_ context.Context, binary string) (int, error) {
 	case !c.images.settled.Load():
 		return 0, errors.New("the boot is not done yet; try again")
 	}
-	if err := checkImage(binary); err != nil {
+	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error { return checkImage(binary) }); err != nil {
 		return 0, err
 	}
 	if !c.images.busy.CompareAndSwap(false, true) {
@@ -150,7 +155,11 @@ func (a core) Reexec(_ context.Context, binary string) (int, error) {
 // replace becomes another image. It returns only with an error, and everything is as it was then.
 func (c *container) replace(path, cause string) error {
 	socket := c.leaveControl()
-	release, err := c.holdS6()
+	release := func() {}
+	err := c.restDisks()
+	if err == nil {
+		release, err = c.holdS6()
+	}
 	if err == nil {
 		if asked := c.loop.Yield(context.Background(), func() { err = c.become(path, cause, socket, false) }); asked != nil {
 			err = asked
@@ -159,6 +168,18 @@ func (c *container) replace(path, cause string) error {
 	}
 	c.rejoinControl(socket)
 	return err
+}
+
+// restDisks waits until nothing is being written to the volume; the logs have their own Freeze. execve(2) waits for the end of every other thread, and one that waits in the
+// kernel for a frozen file system can't be ended: PID 1 would be deaf until that is thawed.
+func (c *container) restDisks() error {
+	for end := time.Now().Add(freezeTime); !c.keeper.orders.idle() || c.store.Writing(); {
+		if time.Now().After(end) {
+			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
+		}
+		<-time.After(freezeTime / 100)
+	}
+	return nil
 }
 
 // leaveControl takes the control socket out of the server and ends what the server is at. It returns nil when there is none.
@@ -193,7 +214,11 @@ func (c *container) rejoinControl(socket *control.Socket) {
 	if socket == nil {
 		return
 	}
-	l, err := control.Attach(*socket)
+	var l net.Listener
+	err := blocking.Do(blocking.Runtime, func() (err error) {
+		l, err = control.Attach(*socket)
+		return err
+	})
 	if err != nil {
 		c.warn("the control socket is gone: %v", err)
 		return
@@ -224,7 +249,7 @@ func (c *container) become(path, cause string, socket *control.Socket, fault boo
 			return late
 		},
 	}
-	for _, s := range append(meaningful(), unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN) {
+	for _, s := range append(early.Meaningful(), unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN) {
 		im.Signals = append(im.Signals, s.(syscall.Signal)) //nolint:forcetypeassert // that is what they are
 	}
 	err = im.Replace()
@@ -235,7 +260,7 @@ func (c *container) become(path, cause string, socket *control.Socket, fault boo
 // late takes the signals that have come and were not acted upon.
 func (s signals) late() []syscall.Signal {
 	idle := make(chan os.Signal, 1)
-	signal.Notify(idle, meaningful()...)
+	signal.Notify(idle, early.Meaningful()...)
 	signal.Stop(idle) // returns when no signal is on its way to a channel any more
 	var late []syscall.Signal
 	for {
@@ -267,16 +292,17 @@ func (c *container) export(cause string, socket *control.Socket) (json.RawMessag
 	old := legacy{
 		Format: handoverFormat, Number: c.images.number, Exe: c.images.exe, Comm: comm(), Cause: cause, Faults: c.images.faults,
 		Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.user, Known: c.agent.known,
-		Route: c.route, Env: *c.env.Load(), Home: c.home, Full: c.full, Alone: c.alone,
-		Interrupt: c.orders.interrupt, Reported: c.images.reported, Claim: -1, Control: socket,
+		Route: *c.route.Load(), Env: *c.env.Load(), Home: *c.home.Load(), Full: c.full.Load(), Alone: c.alone.Load(), Prepared: c.prepared.Load(),
+		Interrupt: c.orders.interrupt, Reported: c.images.reported, Control: socket,
 	}
 	c.mu.Lock()
 	old.Warnings, old.Phases, old.Repair = c.warnings, c.phases, c.cloneRepair()
 	c.mu.Unlock()
+	old.Orders = c.keeper.orders.unfinished()
 	c.keeper.mu.Lock()
 	defer c.keeper.mu.Unlock()
 	old.Inputs, old.Present, old.Marked = c.keeper.inputs, c.keeper.present, c.keeper.marked
-	var errs [5]error
+	var errs [6]error
 	var keep, more []int
 	old.Procs, errs[0] = c.procs.Export(codec)
 	old.Loop, more, errs[1] = c.loop.Export(codec)
@@ -287,17 +313,13 @@ func (c *container) export(cause string, socket *control.Socket) (json.RawMessag
 		old.S6, more, errs[4] = scanner.Export(codec)
 		keep = append(keep, more...)
 	}
+	old.Lease, more, errs[5] = c.lease.Export()
+	keep = append(keep, more...)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, nil, fmt.Errorf("cannot hand over: %w", err)
 	}
 	if socket != nil {
 		keep = append(keep, socket.FD)
-	}
-	if c.claimed != nil {
-		if raw, err := c.claimed.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { old.Claim = int(fd) })
-			keep = append(keep, old.Claim)
-		}
 	}
 	state, err := codec.Encode(&old)
 	return state, keep, err
@@ -324,7 +346,7 @@ func successorMain(args []string, sig signals, taken *handover.Taken, err error)
 // succeed makes the container anew that another image had.
 func succeed(args []string, sig signals, taken *handover.Taken) (*container, error) {
 	codec := handover.NewCodec()
-	var old legacy
+	old := legacy{Prepared: true}
 	if err := codec.Decode(taken.State, &old); err != nil {
 		return nil, err
 	}
@@ -335,7 +357,7 @@ func succeed(args []string, sig signals, taken *handover.Taken) (*container, err
 	if old.Config == nil {
 		old.Config = []byte{}
 	}
-	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, Env: os.LookupEnv})
+	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, Plain: old.Route.Plain, Env: os.LookupEnv})
 	if err != nil {
 		return nil, err
 	}
@@ -343,14 +365,24 @@ func succeed(args []string, sig signals, taken *handover.Taken) (*container, err
 	if err != nil {
 		return nil, err
 	}
-	c, err := assemble(cfg, newIdentity(old.User, old.Known), args, old.Route, sig, procs)
+	agent := newIdentity(old.User, old.Known)
+	if old.Route.Plain {
+		agent = callerIdentity()
+	}
+	c, err := assemble(cfg, agent, args, old.Route, sig, procs)
 	if err != nil {
 		return nil, err
 	}
 	c.images.number, c.images.exe, c.images.faults, c.images.reported = old.Number+1, old.Exe, old.Faults, old.Reported
 	c.images.settle()
 	close(c.booted)
-	c.started, c.home, c.full, c.alone = old.Started, old.Home, old.Full, old.Alone
+	c.started = old.Started
+	c.home.Store(&old.Home)
+	c.full.Store(old.Full)
+	c.alone.Store(old.Alone)
+	c.prepared.Store(old.Prepared)
+	c.met.boot.Store(true)
+	c.met.profiles.Store(true)
 	c.warnings, c.phases, c.repair = old.Warnings, old.Phases, old.Repair
 	c.env.Store(&old.Env)
 	c.orders.interrupt = old.Interrupt
@@ -370,7 +402,11 @@ func succeed(args []string, sig signals, taken *handover.Taken) (*container, err
 			}
 		}
 	}
-	c.reclaim(old.Claim)
+	if old.Lease != nil {
+		if err := c.lease.Resume(old.Lease); err != nil {
+			return nil, err
+		}
+	}
 	c.signals.again(taken.Signals)
 	c.resumeS6(codec, old.S6)
 	c.waiting = old.Control
@@ -379,30 +415,19 @@ func succeed(args []string, sig signals, taken *handover.Taken) (*container, err
 	return c, nil
 }
 
-// reclaim takes the claim on the data directory over.
-func (c *container) reclaim(fd int) {
-	if fd < 0 {
-		return
-	}
-	f := os.NewFile(uintptr(fd), "claim")
-	if f == nil {
-		return
-	}
-	defer f.Close() // FileListener has a copy
-	if l, err := net.FileListener(f); err == nil {
-		c.claimed, _ = l.(*net.UnixListener)
-	}
-}
-
 // goOn is what a successor does instead of a boot.
 func (c *container) goOn(ctx context.Context) {
 	c.startS6(ctx)
 	c.rejoinControl(c.waiting)
-	if !c.alone || c.route.DashboardOnly {
+	ctx = c.resumeLease(ctx)
+	if !c.alone.Load() || !c.route.Load().HasProfiles() {
 		return
 	}
 	c.keeper.start(ctx)
 	c.keeper.resume()
+	for _, o := range c.keeper.inherited {
+		c.keeper.orders.submit(o.Verb, o.Service, o.Profile, 0)
+	}
 	done := c.repair != nil && c.repair.Done
 	guard.Go("repairing owners", func() { c.repairOwners(ctx, c.cfg.Load(), !done) })
 }

@@ -14,6 +14,8 @@ import (
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/control/show"
+	"hinit/internal/early"
 	"hinit/internal/guard"
 	"hinit/internal/handover"
 	"hinit/internal/proc"
@@ -29,18 +31,22 @@ const flushTime = 700 * time.Millisecond
 // initMain is the init: it supervises until the container ends and returns the container's exit code. argv0 is the name
 // it was called by, args what follows it.
 func initMain(argv0 string, args []string) int {
-	// Before anything else: the Go runtime would end the process on a signal that nobody asked for.
+	// Before anything else: the Go runtime would end the process on a signal that nobody asked for. What tells it to end is
+	// listened to already, see package early.
 	sig := listen()
 	taken, err := handover.Take()
 	keepDescriptors()
-	made := makeThreads()
+	made, few := makeThreads()
+	if few != nil {
+		return refuse(1, few)
+	}
 	if !errors.Is(err, handover.ErrNone) {
 		made()
 		return successorMain(args, sig, taken, err)
 	}
 
 	collect := collectLater()
-	cfg, err := config.Load(config.Options{Env: os.LookupEnv})
+	cfg, err := loadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
 		return refuse(2, err)
 	}
@@ -57,7 +63,7 @@ func initMain(argv0 string, args []string) int {
 		wd = "/"
 	}
 	route := boot.RouteCommand(boot.CommandLine{
-		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Env: os.LookupEnv, Look: boot.Lookup(initPath(), wd),
+		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Env: os.LookupEnv, Look: boot.Lookup(initPath(cfg.Home), wd),
 	})
 	c, err := newContainer(cfg, agent, args, route, sig)
 	if err != nil {
@@ -72,7 +78,7 @@ func initMain(argv0 string, args []string) int {
 // life is that of the container, from the beginning of this image to the end.
 func (c *container) life(begin func(context.Context)) int {
 	code := c.run(begin)
-	if !c.route.Supervise && isTerminal(os.Stdin) && os.Getpid() != 1 {
+	if c.route.Load().HasCommand() && isTerminal(os.Stdin) && os.Getpid() != 1 {
 		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit wants it back
 	}
 	return code
@@ -80,7 +86,7 @@ func (c *container) life(begin func(context.Context)) int {
 
 func refuse(code int, err error) int {
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(os.Stderr, "hinit:", strings.TrimSuffix(line, "\n"))
+		fmt.Fprintln(os.Stderr, "hinit:", show.Line(strings.TrimSuffix(line, "\n")))
 	}
 	return code
 }
@@ -89,29 +95,18 @@ func refuse(code int, err error) int {
 type signals struct {
 	children chan os.Signal
 	orders   chan os.Signal
-}
-
-// meaningful are the signals that mean something to the init.
-func meaningful() []os.Signal {
-	return []os.Signal{
-		unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGPWR,
-		shutdownSignal,
-	}
+	faults   <-chan os.Signal // after a signal that was sent as if for a fault
 }
 
 // listen handles every signal that means something, and those that would end this process or stay ignored in its
 // children: a handled signal is back to its default after exec, an ignored one is not.
 func listen() signals {
-	s := signals{children: make(chan os.Signal, 1), orders: make(chan os.Signal, 16)}
+	s := signals{children: make(chan os.Signal, 1), orders: early.Orders(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.children, unix.SIGCHLD)
-	signal.Notify(s.orders, meaningful()...)
 	proc.Unignore()
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN)
 	return s
 }
-
-// shutdownSignal is SIGRTMIN+3, by which container managers made for systemd ask for a shutdown.
-const shutdownSignal = syscall.Signal(37)
 
 // secondInterrupt is how soon after a first Ctrl-C another one no longer goes to the CMD but stops the container.
 const secondInterrupt = 3 * time.Second
@@ -129,7 +124,7 @@ func (i *interpreter) event(s os.Signal) supervisor.Event {
 	sig, _ := s.(syscall.Signal)
 	stop := supervisor.Shutdown{Reason: "received " + unix.SignalName(sig)}
 	switch sig { //nolint:exhaustive // every other signal is passed on
-	case unix.SIGTERM, unix.SIGPWR, shutdownSignal:
+	case unix.SIGTERM, unix.SIGPWR, early.Shutdown:
 		return stop
 	case unix.SIGINT:
 		if !i.cmd || time.Since(i.interrupt) < secondInterrupt {
@@ -164,6 +159,7 @@ func (c *container) run(begin func(context.Context)) int {
 		c.report(ctx)
 	})
 	guard.Go("booting", func() { begin(ctx) })
+	guard.Go("telling of sent signals", func() { c.tellOfSentFaults(ctx) })
 	c.faults()
 	code := c.loop.Run()
 	<-reported // it ends by itself when the loop has
@@ -173,8 +169,9 @@ func (c *container) run(begin func(context.Context)) int {
 	defer done()
 	c.closeControl(flush)
 	if err := c.logs.Close(flush); err != nil {
-		fmt.Fprintln(os.Stderr, "hinit:", err)
+		fmt.Fprintln(os.Stderr, "hinit:", show.Text(err.Error()))
 	}
+	c.releaseLease()
 	if c.images.failed.Load() {
 		return exitFault
 	}

@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,41 +28,37 @@ type keeper struct {
 	watcher *profiles.Watcher
 	unwatch context.CancelFunc // ends the watcher; under mu, like stopping
 
-	jobs chan func() // one after the other, off the reporting goroutine
+	renames renames
+	late    late // what the boot could not decide about
+
+	jobs   chan func() // one after the other, off the reporting goroutine
+	orders orders
+
+	multiplexes atomic.Bool // the default profile's gateway serves the others, as it was started
+
+	inherited []unfinished // orders that the image before this one has not finished
 
 	mu         sync.Mutex
 	inputs     map[string]profiles.Hash // by profile, as its gateway was started
 	doubted    map[string]profiles.Hash // by profile: inputs that its gateway may not have been started with
 	begun      map[string]time.Time     // by profile: when the last start began
 	unrecorded map[string]bool          // by profile: an intent waits for the disk
-	lanes      map[string]lane          // by profile
 	present    map[string]bool          // profiles that are on the volume, as far as anybody has looked
+	troubled   map[string]string        // by profile: what was last said of its platforms
 	marked     map[string]bool          // by profile: what the down file of its slot was last made to say
 	stopping   bool                     // the container is
 }
 
-// lane puts the commands for one profile into one order, on the disk and in the supervisor alike. Who holds it has put a
-// token in.
-type lane chan struct{}
-
-// enter waits for its turn. A command that waits behind one that a hung disk holds gives up with ctx.
-func (l lane) enter(ctx context.Context) error {
-	select {
-	case l <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("an earlier command for this profile still waits for the data volume: %w", context.Cause(ctx))
-	}
-}
-
-func (l lane) leave() { <-l }
-
 func newKeeper(c *container) *keeper {
-	return &keeper{
+	k := &keeper{
 		c: c, jobs: make(chan func(), jobsKept),
 		inputs: make(map[string]profiles.Hash), doubted: make(map[string]profiles.Hash), begun: make(map[string]time.Time),
-		unrecorded: make(map[string]bool), lanes: make(map[string]lane), present: make(map[string]bool), marked: make(map[string]bool),
+		unrecorded: make(map[string]bool), present: make(map[string]bool), marked: make(map[string]bool),
+		troubled: make(map[string]string),
 	}
+	k.orders.record, k.orders.act = k.recordOrder, k.act
+	k.orders.retry = func(o *order) { k.recordLater(o.service, o.profile) }
+	return k
 }
 
 // start begins to watch. Records that came in before are worked off then.
@@ -95,6 +95,23 @@ func (k *keeper) stop() {
 	}
 }
 
+// reset forgets everything, because another init has the profiles now. What comes from the watcher ends with its context.
+func (k *keeper) reset() {
+	k.c.intents.Clear()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for len(k.jobs) > 0 {
+		<-k.jobs
+	}
+	k.known = nil
+	clear(k.inputs)
+	clear(k.doubted)
+	clear(k.begun)
+	clear(k.unrecorded)
+	clear(k.present)
+	clear(k.marked)
+}
+
 func (k *keeper) isStopping() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,26 +124,16 @@ func (k *keeper) watch() *profiles.Watcher {
 	return k.watcher
 }
 
-// lane returns that of a profile.
-func (k *keeper) lane(profile string) lane {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.lanes[profile] == nil {
-		k.lanes[profile] = make(lane, 1)
-	}
-	return k.lanes[profile]
-}
-
-// forget drops what is kept of a profile that is gone. A command that is in its lane meanwhile finds no such profile.
+// forget drops what is kept of a profile that is gone. An order in its queue finds no such profile.
 func (k *keeper) forget(profile string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.inputs, profile)
 	delete(k.doubted, profile)
 	delete(k.begun, profile)
-	delete(k.lanes, profile)
 	delete(k.present, profile)
 	delete(k.marked, profile)
+	delete(k.troubled, profile)
 }
 
 // mark takes note of what the down file of a profile's slot says, and reports whether that is new.
@@ -151,6 +158,7 @@ func (k *keeper) takeOver(old *legacy) {
 	maps.Copy(k.inputs, old.Inputs)
 	maps.Copy(k.present, old.Present)
 	maps.Copy(k.marked, old.Marked)
+	k.inherited = old.Orders
 }
 
 // note says that a profile is on the volume.
@@ -176,19 +184,32 @@ func (k *keeper) profileEvent(ctx context.Context, e profiles.Event) {
 		c.say("[hinit] profile %s appeared", e.Profile.Name)
 		c.adopt(ctx, e.Profile.Name)
 		k.note(e.Profile.Name)
-		if err := c.registerGateway(ctx, c.cfg.Load(), e.Profile); err != nil && !errors.Is(err, supervisor.ErrStopping) {
+		state, _ := c.store.ReadState(e.Profile.Name) // without one it does not start by itself
+		want := supervisor.WantDown
+		if k.late.start(e.Profile.Name, state, c.started) {
+			want = c.wantAtBoot(profiles.Decision{Profile: e.Profile, Start: true})
+		}
+		if err := c.registerGatewaySoon(ctx, c.cfg.Load(), e.Profile, want)(); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 			c.warn("%v", err)
 		}
-		state, _ := c.store.ReadState(e.Profile.Name) // without one it does not start by itself
 		c.publishGateway(ctx, c.cfg.Load(), e.Profile, state.Prior() != profiles.Running)
+		k.noteHome(e.Profile.Name)
+		if old := k.renames.to(e.Profile.Name); old != "" {
+			k.runOn(ctx, old, e.Profile.Name)
+		}
 	case profiles.Disappeared:
 		c.say("[hinit] profile %s disappeared", e.Profile.Name)
+		slot := profiles.SlotName(e.Profile.Name)
+		s := c.loop.Snapshot().Find(slot)
+		renamed := k.renames.from(e.Profile.Name, s != nil && s.Want == supervisor.WantUp)
 		c.intents.Forget(e.Profile.Name)
 		k.forget(e.Profile.Name)
-		slot := profiles.SlotName(e.Profile.Name)
 		_ = c.loop.Do(ctx, supervisor.Remove{Name: slot}) // it may be gone already
 		if err := c.withdraw(ctx, slot); err != nil {
 			c.say("[hinit] %v", err)
+		}
+		if renamed != "" {
+			k.runOn(ctx, e.Profile.Name, renamed)
 		}
 	case profiles.StateChanged:
 		slot := profiles.SlotName(e.Profile.Name)
@@ -204,11 +225,12 @@ func (k *keeper) profileEvent(ctx context.Context, e profiles.Event) {
 // followState reads readiness and intent off a state file. It is a job, and reads the file itself, so that no older look is
 // acted upon after a younger one.
 func (k *keeper) followState(profile string) {
+	k.noteHome(profile)
 	state, _ := k.c.store.ReadState(profile) // the watcher warns of a file that tells nothing
 	name := profiles.SlotName(profile)
 	if s := k.c.loop.Snapshot().Find(name); s != nil && s.State == supervisor.Up && k.c.cfg.Load().Agent.Ready == config.ReadyState {
-		ready := (state.Gateway == "running" || state.Gateway == "degraded") && ofRun(state.PID, s.PID)
-		k.c.loop.Post(supervisor.Ready{Name: name, Run: s.Run, Ready: ready}) // which the snapshot may not know of yet
+		ready, said := k.announced(profile, state, s.PID)
+		k.c.loop.Post(supervisor.Ready{Name: name, Run: s.Run, Ready: ready, Said: said}) // which the snapshot may not know of yet
 	}
 	outcome, err := k.c.intents.Restore(profile, state)
 	if want, asked := k.c.intents.Want(profile); asked {
@@ -224,6 +246,45 @@ func (k *keeper) followState(profile string) {
 	case outcome == profiles.Restored:
 		k.c.say("[hinit] %s: desired_state was lost in a rewrite of gateway_state.json and is back", name)
 	}
+}
+
+// needsUp is for an agent that was never made for hinit.
+const needsUp = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
+
+// announced reads what a state file tells of the run whose main process is main: whether it is ready, why it isn't, and what is wrong
+// though it is.
+func (k *keeper) announced(profile string, state profiles.State, main int) (ready bool, said string) {
+	ready = (state.Gateway == "running" || state.Gateway == "degraded") && ofRun(state.PID, main)
+	hint := ""
+	switch {
+	case !state.Exists:
+		return false, "there is no " + profiles.StateFile + " yet" + needsUp
+	case !ofRun(state.PID, main):
+		if !state.HasGateway {
+			hint = needsUp // only hinit has written it
+		}
+		return false, profiles.StateFile + " says nothing of this run yet" + hint
+	case !ready && !state.HasGateway:
+		said = profiles.StateFile + " does not say in what state it is"
+	case !ready:
+		said = profiles.StateFile + " says " + state.Gateway
+		if state.ExitReason != "" {
+			said += ": " + state.ExitReason
+		}
+	}
+	return ready, strings.Join(slices.DeleteFunc([]string{said, k.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
+}
+
+// trouble says what is wrong with the platforms of a running gateway, once in the container log when it changes.
+func (k *keeper) trouble(profile string, state profiles.State) string {
+	text := state.Trouble()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if was := k.troubled[profile]; text != "" && text != was {
+		k.c.say("[hinit] %s: %s", profiles.SlotName(profile), text)
+	}
+	k.troubled[profile] = text
+	return text
 }
 
 // lookLater looks again at a state file that is not there, a little after it may be made again. A profile that is gone by
@@ -270,6 +331,8 @@ func (k *keeper) observe(r supervisor.Record) {
 				k.forget(profile)
 			}
 		}
+	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
+		job = func() { k.c.store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left it
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { k.explain(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && r.From != r.To && r.Reason == supervisor.ReasonReplaced:
@@ -284,6 +347,9 @@ func (k *keeper) observe(r supervisor.Record) {
 		job = func() {
 			if r.To == supervisor.Up {
 				k.noteInputs(r.Service, profile)
+				if profile == profiles.Default {
+					k.noteMultiplex()
+				}
 			}
 			// The state file may have been rewritten before the supervisor knew of the start, or after the last look.
 			k.followState(profile)
@@ -414,6 +480,29 @@ func (k *keeper) noteInputs(name, profile string) {
 	k.inputs[profile] = hash
 }
 
+// noteMultiplex finds out whether the gateway of the default profile, which has just been started, serves the other profiles too, and
+// says so once in the container log when it becomes so.
+func (k *keeper) noteMultiplex() {
+	on, err := k.c.store.Multiplexed(os.Getenv)
+	if err != nil {
+		k.c.say("[hinit] cannot tell whether the default profile serves the others: %v", err)
+	}
+	if was := k.multiplexes.Swap(on); on && !was {
+		k.c.say("[hinit] gateways that are down are served by the multiplexer of profile %s", profiles.Default)
+	}
+}
+
+// servedBy says of a gateway that is down that another one serves its profile, if so.
+func (k *keeper) servedBy(s *supervisor.Service) string {
+	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default || !k.multiplexes.Load() {
+		return ""
+	}
+	if d := k.c.loop.Snapshot().Find(profiles.SlotName(profiles.Default)); d == nil || d.Want != supervisor.WantUp {
+		return ""
+	}
+	return "served by the multiplexer of profile " + profiles.Default
+}
+
 func (k *keeper) inputsOf(profile string) profiles.Hash {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -427,85 +516,84 @@ func (k *keeper) resume() {
 		x := s.LastExit
 		switch {
 		case !ok:
+		case s.State == supervisor.Up && profile == profiles.Default:
+			k.enqueue(s.Name, func() { k.noteMultiplex(); k.followState(profile) })
 		case s.State == supervisor.Parked && s.Reason == supervisor.ReasonReplaced:
 			k.enqueue(s.Name, func() { k.watchReplacer(s.Name, profile) })
 		case s.State == supervisor.Parked:
 			k.enqueue(s.Name, func() { k.watch().Interest(profile, k.inputsOf(profile)) })
+		case s.State == supervisor.Up: // what was known of its readiness may be that of the image before
+			k.enqueue(s.Name, func() { k.followState(profile) })
 		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
 			k.enqueue(s.Name, func() { k.explain(s.Name, profile, x, 0) })
 		}
 	}
+	for _, profile := range k.c.intents.Pending() {
+		k.recordLater(profiles.SlotName(profile), profile)
+	}
 }
 
-// command records what the operator asked for and does it. The order of the two, and of commands for one profile, is
-// that of the lane: the last command counts on the disk and in the supervisor alike.
+// command records what the operator asked for and does it, see [orders]. When ctx ends first, the order stays in force.
 func (k *keeper) command(ctx context.Context, verb, name string) error {
-	event := verbEvent(verb, name)
 	s := k.c.loop.Snapshot().Find(name)
 	if s != nil && verb != "stop" {
 		k.c.republish(ctx, name)
 	}
 	if s == nil || s.Kind != supervisor.KindGateway {
-		return k.c.loop.Do(ctx, event) // only gateways have an intent on the volume
+		return k.c.loop.Do(ctx, verbEvent(verb, name)) // only gateways have an intent on the volume
 	}
-	lane := k.lane(s.Profile)
-	if err := lane.enter(ctx); err != nil {
-		return fmt.Errorf("cannot %s %s: %w", verb, name, err)
-	}
-	defer lane.leave()
-	if verb != "stop" && k.exists(s.Profile) {
-		k.c.adopt(ctx, s.Profile) // files may have been put there since
-	}
-	want := profiles.Running
-	if verb == "stop" {
-		want = profiles.Stopped
-	}
-	record, intent := k.c.intents.Begin(s.Profile, want)
-	switch {
-	case intent == nil:
-		k.mark(s.Profile, want != profiles.Running)
-		k.c.setDown(s.Profile, want != profiles.Running)
-	case !errors.Is(intent, profiles.ErrNotExist):
-	case k.c.hasSlot(name) && !k.exists(s.Profile): // registered without a home, which is nobody's intent
-		intent = nil
-	default:
-		return fmt.Errorf("%w: %w", supervisor.ErrUnknown, intent) // its directory is gone, and it is about to be
-	}
-	if verb == "stop" {
-		k.plannedStop(name, s.Profile)
-	}
-	written := make(chan error, 1)
-	if record != nil { // the disk syncs while the command is carried out; the answer waits for both
-		guard.Go("recording an intent", func() { written <- record() })
-	} else {
-		written <- intent
-	}
-	err := k.c.loop.Do(ctx, event)
-	intent = <-written
-	if err != nil {
-		return err
-	}
-	if intent != nil {
-		k.recordLater(name, s.Profile)
-		return fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", verb, intent)
-	}
-	return nil
+	return k.order(ctx, verb, name, s.Profile)
 }
 
-// intend records what is wanted of a gateway without doing it.
-func (k *keeper) intend(ctx context.Context, profile, want string) error {
-	lane := k.lane(profile)
-	if err := lane.enter(ctx); err != nil {
-		return fmt.Errorf("cannot record what is wanted of %s: %w", profile, err)
+// order gives an order about a gateway and waits for its result.
+func (k *keeper) order(ctx context.Context, verb, name, profile string) error {
+	var patience time.Duration
+	if end, limited := ctx.Deadline(); limited {
+		patience = max(time.Until(end), 1)
 	}
-	defer lane.leave()
-	if err := k.c.intents.Set(profile, want); err != nil && !errors.Is(err, profiles.ErrNotExist) {
-		k.recordLater(profiles.SlotName(profile), profile)
-		return err
+	return k.orders.wait(ctx, k.orders.submit(verb, name, profile, patience))
+}
+
+// recordOrder writes the intent of an order to the volume, and what goes with it.
+func (k *keeper) recordOrder(o *order) (sync func() error, err error) {
+	if err := k.c.lease.Check(); err != nil {
+		return nil, err
 	}
-	k.mark(profile, want != profiles.Running)
-	k.c.setDown(profile, want != profiles.Running)
-	return nil
+	down := o.want() != profiles.Running
+	if !down && k.exists(o.profile) {
+		k.c.adopt(context.Background(), o.profile) // files may have been put there since
+	}
+	sync, err = k.c.intents.Begin(o.profile, o.want())
+	switch {
+	case err == nil:
+		k.mark(o.profile, down)
+		k.c.setDown(o.profile, down)
+	case !errors.Is(err, profiles.ErrNotExist):
+		sync = func() error { return err }
+	case k.c.hasSlot(o.service) && !k.exists(o.profile): // registered without a home, which is nobody's intent
+	default:
+		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be
+	}
+	if o.verb == "stop" {
+		k.plannedStop(o.service, o.profile)
+	}
+	return sync, nil
+}
+
+// act hands an order to the supervisor.
+func (k *keeper) act(o *order) (effect string, err error) {
+	if err := k.c.lease.Check(); err != nil {
+		return "", err
+	}
+	s := k.c.loop.Snapshot().Find(o.service)
+	if err := k.c.loop.Do(context.Background(), o.event()); err != nil { // it ends with the loop
+		return "", err
+	}
+	if s != nil && s.PID != 0 && o.verb == "stop" {
+		signal := strings.TrimPrefix(unix.SignalName(k.c.cfg.Load().Stop.Signal), "SIG")
+		return fmt.Sprintf("%s got %s", o.service, signal), nil
+	}
+	return "", nil
 }
 
 // verbEvent is what a verb means to the supervisor.

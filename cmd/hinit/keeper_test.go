@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,31 +11,10 @@ import (
 	"hinit/supervisor"
 )
 
-// TestCommandBehindAHungDiskGivesUp: the volume holds one command for a profile; the next one must not hang with it.
-func TestCommandBehindAHungDiskGivesUp(t *testing.T) {
-	k := newKeeper(nil)
-	first := k.lane("coder")
-	if err := first.enter(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	impatient, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("the client has waited long enough")
-	cancel(cause)
-	if err := k.lane("coder").enter(impatient); !errors.Is(err, cause) {
-		t.Fatalf("the second command got %v, not %v", err, cause)
-	}
-	k.lane("writer")
-	first.leave()
-	if err := k.lane("coder").enter(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestNothingIsKeptOfAProfileThatIsGone: the hash of what its gateway was started with was kept for ever.
 func TestNothingIsKeptOfAProfileThatIsGone(t *testing.T) {
 	k := newKeeper(&container{loop: supervisor.NewLoop(supervisor.Config{})})
 	keep := func() {
-		k.lane("coder")
 		k.note("coder")
 		k.mark("coder", true)
 		k.inputs["coder"] = "hash"
@@ -44,7 +22,7 @@ func TestNothingIsKeptOfAProfileThatIsGone(t *testing.T) {
 		k.begin("coder", time.Now())
 	}
 	kept := func() int {
-		return len(k.lanes) + len(k.present) + len(k.marked) + len(k.inputs) + len(k.doubted) + len(k.begun)
+		return len(k.present) + len(k.marked) + len(k.inputs) + len(k.doubted) + len(k.begun)
 	}
 	keep()
 	k.forget("coder")
@@ -62,8 +40,8 @@ func TestNothingIsKeptOfAProfileThatIsGone(t *testing.T) {
 	keep()
 	k.observe(supervisor.Record{Service: profiles.SlotName("coder"), Dropped: true})
 	(<-k.jobs)()
-	if n := kept(); n != 6 {
-		t.Errorf("%d things are kept of a profile that has come back, not 6", n)
+	if n := kept(); n != 5 {
+		t.Errorf("%d things are kept of a profile that has come back, not 5", n)
 	}
 }
 

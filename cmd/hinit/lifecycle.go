@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,15 +14,28 @@ import (
 
 func lifecycleVerb(name, summary string) verb {
 	return verb{
-		name: name, args: "NAME... | --all [--no-wait] [--timeout 30s]", summary: summary,
-		help: "Exit code 0 means that it is so: up for a second, or nothing of it alive (with --no-wait: that it was asked for).\n" +
-			"While the container boots the command waits, within its timeout, until the boot knows what there is.",
+		name: name, args: lifecycleArgs(name), summary: summary,
+		help: "Exit code 0 means that it is so: it has said that it is ready, or nothing of it is alive (with --no-wait: that it was asked for).\n" +
+			"What can't say that it is ready has to be up for a second (agent.settle in hinit.yaml). While the container boots the command waits, within its timeout, until the boot knows what there is.",
 		run: lifecycle,
 	}
 }
 
+func lifecycleArgs(name string) string {
+	choice := "NAME... | --all"
+	if name == "restart" {
+		choice += " | --changed"
+	}
+	return choice + " [--no-wait] [--timeout 30s] [--json]"
+}
+
 func lifecycle(t *terminal, c *call) int {
+	changed := new(bool)
+	if c.verb.name == "restart" {
+		changed = c.flags.Bool("changed", false, "everything that runs as an older configuration says")
+	}
 	all := c.flags.Bool("all", false, allMeans(c.verb.name))
+	asJSON := c.flags.Bool("json", false, "print JSON, a service a line as status has it")
 	noWait := c.flags.Bool("no-wait", false, "do not wait for the result")
 	timeout := c.flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart, where a KILL may come first)")
 	names, code, ok := c.parse(t, 0, -1)
@@ -29,9 +43,9 @@ func lifecycle(t *terminal, c *call) int {
 		return code
 	}
 	switch {
-	case *all && len(names) > 0:
-		return t.fail(exitUsage, "cannot %s: give names or --all, not both", c.doing())
-	case !*all && len(names) == 0:
+	case *all && *changed, (*all || *changed) && len(names) > 0:
+		return t.fail(exitUsage, "cannot %s: expected one of: %s", c.doing(), c.verb.args)
+	case !*all && !*changed && len(names) == 0:
 		return t.fail(exitUsage, "cannot %s: expected: hinit %s %s", c.doing(), c.verb.name, c.verb.args)
 	case *timeout < 0, flagGiven(c, "timeout") && *timeout == 0:
 		return t.fail(exitUsage, "cannot %s: --timeout must be positive", c.doing())
@@ -47,10 +61,17 @@ func lifecycle(t *terminal, c *call) int {
 	if err != nil {
 		return t.failed(c.doing(), err)
 	}
-	if *all {
-		if names, err = t.everything(ctx, cl, c.verb.name, patience-time.Since(begin)); err != nil {
-			return t.failed(c.doing(), err)
-		}
+	switch {
+	case *all:
+		names, err = t.everything(ctx, cl, c.verb.name, patience-time.Since(begin))
+	case *changed:
+		names, err = drifted(ctx, cl)
+	}
+	if err != nil {
+		return t.failed(c.doing(), err)
+	}
+	if len(names) == 0 && *changed && !*asJSON {
+		fmt.Fprintln(t.out, "nothing to restart: everything runs as the configuration says")
 	}
 	wait := client.Wait{Wait: !*noWait}
 	if *timeout > 0 {
@@ -72,49 +93,109 @@ func lifecycle(t *terminal, c *call) int {
 			states[i], results[i] = ask(name)
 		})
 	}
+	stopped := t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting"}[c.verb.name], begin)
 	wg.Wait()
+	stopped()
 	worst := exitDone
 	for i, err := range results {
 		if err != nil {
 			worst = max(worst, t.failed(fmt.Sprintf("%s %q", c.verb.name, names[i]), err))
 			continue
 		}
-		fmt.Fprintln(t.out, show.Outcome(states[i]))
+		switch {
+		case *asJSON:
+			if err := jsonLineTo(t.out, states[i]); err != nil {
+				return t.failed(c.doing(), err)
+			}
+		case *noWait:
+			fmt.Fprintln(t.out, show.Accepted(states[i]))
+		default:
+			fmt.Fprintln(t.out, show.Outcome(states[i]))
+		}
 	}
 	return worst
+}
+
+// drifted are the services that run as an older configuration says.
+func drifted(ctx context.Context, cl *client.Client) (names []string, err error) {
+	st, err := cl.Status(ctx)
+	for _, s := range st.Services {
+		if s.Drifted {
+			names = append(names, s.Name)
+		}
+	}
+	return names, err
 }
 
 func allMeans(verb string) string {
 	switch verb {
 	case "restart":
 		return "everything that is wanted up"
-	case "stop":
-		return "every gateway, and every service that is wanted up"
 	}
-	return "every gateway"
+	return "every gateway, and every service that hinit.yaml enables or that is wanted up"
 }
 
 // bootPatience is how long a command waits for a hinit that is still booting when it is not told.
 const bootPatience = 30 * time.Second
 
-// everything is what --all means for a verb, once hinit knows all there is.
+// everything is what --all means for a verb, once hinit knows all there is. Where the data volume does not answer, that is what hinit
+// knows already, and half of the patience is left for it.
 func (t *terminal) everything(ctx context.Context, cl *client.Client, verb string, patience time.Duration) (names []string, err error) {
-	boot, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := cl.Rescan(boot); err != nil { // which waits for the boot
+	end := time.Now().Add(patience)
+	st, err := cl.Status(ctx)
+	for err == nil {
+		look, cancel := context.WithTimeout(ctx, time.Until(end)/2)
+		unknown := cl.Rescan(look) // which waits for the boot
 		said := (*client.Error)(nil)
-		if boot.Err() != nil || errors.As(err, &said) && said.Kind == client.KindTimeout {
-			return nil, fmt.Errorf("cannot tell what %s --all means: hinit is still booting: %w", verb, err)
+		late := look.Err() != nil || errors.As(unknown, &said) && said.Kind == client.KindTimeout
+		cancel()
+		wasBooting := st.Init.Booting
+		if st, err = cl.Status(ctx); err != nil || !late {
+			break
+		}
+		if !wasBooting {
+			fmt.Fprintln(t.err, "warning: the data volume does not answer; profiles that nobody has looked for since they were made are left out")
+			break
+		}
+		if time.Until(end) < dialPause {
+			return nil, fmt.Errorf("cannot tell what %s --all means: hinit is still booting: %w", verb, unknown)
 		}
 	}
-	st, err := cl.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if l := st.Init.Lease; l != nil && (l.State == client.LeaseElsewhere || l.State == client.LeaseWaiting) {
+		return nil, errors.New(l.Detail)
+	}
+	enabled, err := enabledServices(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range st.Services {
+		if s.Expected {
+			continue
+		}
+		if verb != "restart" && s.Kind == client.KindService && enabled[s.Name] {
+			names = append(names, s.Name)
+			continue
+		}
 		if s.Kind == "gateway" && verb != "restart" || s.Want == "up" {
 			names = append(names, s.Name)
 		}
 	}
 	return names, nil
+}
+
+// enabledServices are those that hinit.yaml wants up, so that start --all brings back what stop --all has stopped.
+func enabledServices(ctx context.Context, cl *client.Client) (map[string]bool, error) {
+	entries, err := cl.Config(ctx)
+	enabled := make(map[string]bool)
+	for _, e := range entries {
+		rest, isService := strings.CutPrefix(e.Key, "services.")
+		name, key, _ := strings.Cut(rest, ".")
+		if on, _ := e.Value.(bool); isService && key == "enabled" && on {
+			enabled[name] = true
+		}
+	}
+	return enabled, err
 }

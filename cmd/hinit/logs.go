@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,21 +11,25 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"hinit/client"
+	"hinit/internal/control/show"
+	"hinit/internal/fsutil"
 	"hinit/logrotate"
 	"hinit/profiles"
 )
 
 func logsVerb() verb {
 	return verb{
-		name: "logs", args: "NAME... [-f] [-n N] [--since D] [--previous] [--json]",
+		name: "logs", args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--previous] [--json]",
 		summary: "print what a gateway or service wrote",
 		help: `The lines come from the files on the volume, so this works while hinit does not run.
-Several names are shown together, each line after its name. With --json each line is an object with time (RFC 3339, when
-hinit read it), name and message; one that has no time in the file has none here.`,
+Several names are shown together in the order of time, each line after its name; with -f what is written from then on comes
+as it is written. --since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339. With --json each line is an object with time (RFC 3339, when
+hinit read it), name and message; one that has no time in the file has none here. On a terminal a line keeps its colours,
+and everything else that a terminal would obey is shown as \x1b and the like; into a pipe the bytes go as they are.`,
 		run: logs,
 	}
 }
@@ -35,20 +40,27 @@ const defaultLines = 100
 func logs(t *terminal, c *call) int {
 	follow := c.flags.Bool("f", false, "follow: go on printing, across rotations")
 	n := c.flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
-	since := c.flags.Duration("since", 0, "only what was written in the last `D`, such as 10m")
+	since := sinceFlag(c)
+	all := c.flags.Bool("all", false, "of everything that has a log file")
 	previous := c.flags.Bool("previous", false, "the archives too")
 	asJSON := c.flags.Bool("json", false, "print JSON, one object a line")
-	names, code, ok := c.parse(t, 1, -1)
+	names, code, ok := c.parse(t, 0, -1)
 	if !ok {
 		return code
 	}
+	if *all != (len(names) == 0) {
+		return t.fail(exitUsage, "cannot show the logs: expected: hinit logs %s", c.verb.args)
+	}
+	if *all {
+		var err error
+		if names, err = t.allLogs(); err != nil {
+			return t.failed("show the logs", err)
+		}
+	}
 	opt := logrotate.ReadOptions{N: *n, Follow: *follow, Previous: *previous}
 	opt.MaxLine, opt.MaxArchive = t.largest()
-	if *since < 0 {
-		return t.fail(exitUsage, "cannot show logs: --since must be positive, such as 10m")
-	}
-	if *since > 0 {
-		opt.Since = time.Now().Add(-*since)
+	if !since.IsZero() {
+		opt.Since = since.Time
 		if !flagGiven(c, "n") {
 			opt.N = -1
 		}
@@ -58,49 +70,162 @@ func logs(t *terminal, c *call) int {
 		opt.N = -1
 	}
 	dirs := make([]string, len(names))
+	plain := false
 	for i, name := range names {
-		dir, err := t.logDir(name)
-		if err != nil {
+		var err error
+		if dirs[i], plain, err = t.logDir(name); err != nil {
 			return t.failed(fmt.Sprintf("show logs of %q", name), err)
 		}
-		dirs[i] = dir
 	}
-	if err := t.becomeAgent(); err != nil {
+	actor, err := t.logReader(plain)
+	if err != nil {
 		return t.failed("show logs", err)
 	}
+	opt.Actor = actor
 	ctx, cancel := interruptible()
 	defer cancel()
+	width := 0
+	for _, name := range names {
+		width = max(width, utf8.RuneCountInString(show.Name(name)))
+	}
 	var mu sync.Mutex // one line at a time
-	var wg sync.WaitGroup
 	results := make([]error, len(names))
+	readers := make([]logReading, len(names))
 	for i := range names {
 		opt := opt
 		opt.Dir = dirs[i]
-		show := plainLine(names[i], len(names) > 1)
+		format := plainLine(names[i], width, len(names) > 1, t.screen)
 		if *asJSON {
-			show = jsonLine(names[i])
+			format = jsonLine(names[i])
 		}
-		wg.Go(func() {
-			results[i] = logrotate.Read(ctx, opt, func(line []byte) error {
+		readers[i] = logReading{
+			read: func(ctx context.Context, fn func([]byte) error) { results[i] = logrotate.Read(ctx, opt, fn) },
+			show: func(line []byte) error {
 				mu.Lock()
 				defer mu.Unlock()
-				text, err := show(line)
+				text, err := format(line)
 				if err != nil {
 					return err
 				}
-				_, err = t.out.Write(append(text, '\n'))
+				_, err = t.raw().Write(append(text, '\n'))
 				return err
-			})
-		})
+			},
+		}
 	}
-	wg.Wait()
+	var failed error
+	if *follow || len(names) == 1 {
+		var wg sync.WaitGroup
+		for _, r := range readers {
+			wg.Go(func() { r.read(ctx, r.show) })
+		}
+		wg.Wait()
+	} else {
+		failed = inOrder(ctx, readers)
+	}
+	if failed != nil {
+		return t.failed("show the logs", failed)
+	}
 	worst := exitDone
 	for i, err := range results {
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, fsutil.ErrSymlink):
+			worst = t.fail(exitFailed, "cannot show logs of %q: there is a link in %s, which hinit doesn't follow (%s); remove it, and hinit makes a new log there",
+				names[i], dirs[i], strings.ReplaceAll(err.Error(), "\n", "; "))
+		default:
 			worst = t.fail(exitFailed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 	return worst
+}
+
+// logReading is a log that is read and shown.
+type logReading struct {
+	read func(ctx context.Context, fn func([]byte) error)
+	show func(line []byte) error
+}
+
+// inOrder shows the lines of several logs in the order of their times. A line without a time stays behind the one before it.
+func inOrder(ctx context.Context, readers []logReading) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type head struct {
+		at   time.Time
+		line []byte
+	}
+	lines := make([]chan head, len(readers))
+	for i, r := range readers {
+		lines[i] = make(chan head)
+		go func() {
+			defer close(lines[i])
+			var at time.Time
+			r.read(ctx, func(line []byte) error {
+				if written, _, ok := logrotate.Split(line); ok {
+					at = written
+				}
+				select {
+				case lines[i] <- head{at, bytes.Clone(line)}:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		}()
+	}
+	heads := make([]head, len(lines))
+	open := make([]bool, len(lines))
+	for i := range lines {
+		heads[i], open[i] = <-lines[i]
+	}
+	for {
+		first := -1
+		for i := range heads {
+			if open[i] && (first < 0 || heads[i].at.Before(heads[first].at)) {
+				first = i
+			}
+		}
+		if first < 0 {
+			return nil
+		}
+		if err := readers[first].show(heads[first].line); err != nil {
+			cancel()
+			for i := range lines {
+				for range lines[i] { // until it has ended
+				}
+			}
+			return err
+		}
+		heads[first], open[first] = <-lines[first]
+	}
+}
+
+// allLogs are the names of everything that has a log file: of the running init, or else the directories of the logs.
+func (t *terminal) allLogs() (names []string, err error) {
+	cl, err := t.dial()
+	if err == nil {
+		var st client.Status
+		ctx, cancel := context.WithTimeout(context.Background(), shortWait)
+		defer cancel()
+		if st, err = cl.Status(ctx); err == nil {
+			for _, s := range st.Services {
+				if _, there := os.Lstat(filepath.Dir(s.Log)); s.Log != "" && there == nil {
+					names = append(names, s.Name)
+				}
+			}
+			return names, nil
+		}
+	}
+	cfg, broken := t.config()
+	if broken != nil || !errors.Is(err, client.ErrUnreachable) {
+		return nil, err
+	}
+	entries, err := os.ReadDir(cfg.Logs.Dir)
+	for _, e := range entries {
+		if e.IsDir() && profiles.ValidServiceName(e.Name()) == nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
 }
 
 // largest returns how long a line, and how large an archive, can be that the configured hinit writes; at least what Read takes
@@ -120,24 +245,32 @@ func (t *terminal) largest() (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine shows a line as it is in the file, after its name if there are several.
-func plainLine(name string, tagged bool) func(line []byte) ([]byte, error) {
+// plainLine shows a line as it is in the file, after its name if there are several. On a terminal it does nothing but take up a
+// line and set colours: what writes the log may have been talked into anything.
+func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
 	if tagged {
-		tag = name + " | "
+		short := show.Name(name)
+		tag = short + strings.Repeat(" ", max(width-utf8.RuneCountInString(short), 0)) + " | "
 	}
-	return func(line []byte) ([]byte, error) { return append([]byte(tag), line...), nil }
+	return func(line []byte) ([]byte, error) {
+		if screen {
+			return []byte(tag + show.Output(string(line))), nil
+		}
+		return append([]byte(tag), line...), nil
+	}
 }
 
 // jsonLine shows a line as an object. Bytes that are not UTF-8 become U+FFFD.
 func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
 		written, message, _ := logrotate.Split(line)
-		return json.Marshal(struct {
+		text, err := json.Marshal(struct {
 			Time    time.Time `json:"time,omitzero"`
 			Name    string    `json:"name"`
 			Message string    `json:"message"`
 		}{written, name, string(message)})
+		return show.JSON(text), err
 	}
 }
 
@@ -147,38 +280,23 @@ func flagGiven(c *call, name string) bool {
 	return given
 }
 
-// becomeAgent gives up root for the rest of the process: the agent can put links into its log directory, and must not be
-// able to show root's files through root's own eyes.
-func (t *terminal) becomeAgent() error {
-	if os.Geteuid() != 0 {
-		return nil
+// logReader is as whom log files are opened: the agent can put what it likes into its log directory, and must not be able to show
+// root's files through root's own eyes. The logs of a plain supervisor belong to who started it.
+func (t *terminal) logReader(plain bool) (*fsutil.Actor, error) {
+	if os.Geteuid() != 0 || plain {
+		return fsutil.Self(), nil
 	}
 	cfg, err := t.config()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	agent, err := lookupAgent(cfg)
-	if err != nil || agent.user.UID == 0 || !agent.actor.Switches() {
-		return err
-	}
-	groups := make([]int, len(agent.user.Groups))
-	for i, g := range agent.user.Groups {
-		groups[i] = int(g)
-	}
-	if err := syscall.Setgroups(groups); err != nil {
-		return fmt.Errorf("cannot become %s: %w", cfg.Agent.User, err)
-	}
-	if err := syscall.Setgid(int(agent.user.GID)); err != nil {
-		return fmt.Errorf("cannot become %s: %w", cfg.Agent.User, err)
-	}
-	if err := syscall.Setuid(int(agent.user.UID)); err != nil {
-		return fmt.Errorf("cannot become %s: %w", cfg.Agent.User, err)
-	}
-	return nil
+	return agent.actor, err
 }
 
-// logDir finds the directory of a log: the running init knows best, the configuration knows when it does not run.
-func (t *terminal) logDir(name string) (string, error) {
+// logDir finds the directory of a log: the running init knows best, the configuration knows when it does not run. plain says that
+// the running init is a plain supervisor.
+func (t *terminal) logDir(name string) (dir string, plain bool, err error) {
 	cl, err := t.dial()
 	if err == nil {
 		var st client.Status
@@ -187,21 +305,31 @@ func (t *terminal) logDir(name string) (string, error) {
 		st, err = cl.Status(ctx, name)
 		if err == nil && len(st.Services) > 0 {
 			if st.Services[0].Log == "" {
-				return "", fmt.Errorf("cannot show logs of %q: it has no file of its own; its output is in the container's log", name)
+				return "", false, t.noLogFile(name, st.Services[0].Name)
 			}
-			return filepath.Dir(st.Services[0].Log), nil
+			return filepath.Dir(st.Services[0].Log), st.Init.Plain != "", nil
 		}
 		if errors.Is(err, client.ErrUnknown) {
 			if dir, ok := t.offlineLogDir(name); ok {
-				return dir, nil // a profile that was deleted leaves its log
+				return dir, false, nil // a profile that was deleted leaves its log
 			}
-			return "", err
+			return "", false, err
 		}
 	}
 	if dir, ok := t.offlineLogDir(name); ok {
-		return dir, nil
+		return dir, false, nil
 	}
-	return "", err
+	return "", false, err
+}
+
+// noLogFile says why a service has no log file, and how to give it one where hinit.yaml can.
+func (t *terminal) noLogFile(name, service string) error {
+	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
+	cfg, err := t.config()
+	if err != nil || cfg.Services[service].Name == "" {
+		return fmt.Errorf(why, name)
+	}
+	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
 }
 
 func (t *terminal) offlineLogDir(name string) (string, bool) {
@@ -216,6 +344,6 @@ func (t *terminal) offlineLogDir(name string) (string, bool) {
 		return "", false
 	}
 	dir := filepath.Join(cfg.Logs.Dir, name)
-	st, err := os.Stat(dir)
-	return dir, err == nil && st.IsDir()
+	_, err = os.Lstat(dir) // whatever it is: who reads it tells
+	return dir, err == nil
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
 )
@@ -21,6 +22,8 @@ func run(argv []string) int {
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "hinit:", err)
 		return code
+	case standInName:
+		return standIn()
 	case "init", "tini":
 		return initMain(argv[0], argv[1:])
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/version"
@@ -95,7 +96,7 @@ func (c *container) tell(doing string, value any, stack []byte) {
 	newest := c.loop.History().Last()
 	records, _ := c.loop.History().Since(newest - min(newest, lastEvents))
 	for _, r := range records {
-		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), r.Service)
+		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), printable(r.Service))
 		if r.From != r.To {
 			fmt.Fprintf(&b, "%s → %s: ", r.From, r.To)
 		}
@@ -128,7 +129,7 @@ func (c *container) tell(doing string, value any, stack []byte) {
 }
 
 func (c *container) keepReport(dir, name string, report []byte) error {
-	d, _, err := fsutil.MakeReal(dir, 0o755, c.agent.actor)
+	d, _, err := fsutil.MakeReal(dir, 0o755, c.agent.actor.In(blocking.Volume))
 	if err != nil {
 		return err
 	}

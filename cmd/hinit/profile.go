@@ -170,6 +170,7 @@ func (m *manager) delete(name string, yes bool) int {
 	if _, code := m.stop(name); code != exitDone {
 		return code
 	}
+	m.warnOfSelection()
 	done, err := m.byAgent(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name})
 	if err == nil && !done {
 		err = m.store.Delete(name)
@@ -201,6 +202,7 @@ func (m *manager) rename(from, to string) int {
 	if code != exitDone {
 		return code
 	}
+	m.warnOfSelection()
 	done, err := m.byAgent(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to})
 	if err == nil && !done {
 		err = m.store.Rename(from, to)
@@ -241,6 +243,13 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 		return false, m.failed("stop "+slot, err)
 	}
 	return s.Want == "up", exitDone
+}
+
+// warnOfSelection tells when the file that selects a profile can't be one: who changes profiles would change it with them.
+func (m *manager) warnOfSelection() {
+	if _, err := m.store.Active(); err != nil {
+		fmt.Fprintln(m.err, "warning:", show.Line(err.Error()))
+	}
 }
 
 // rescan lets the init look at the volume now, so that it knows what was just done.
@@ -344,7 +353,7 @@ func (m *manager) list(only string, asJSON bool) int {
 			continue
 		}
 		row := profileRow{
-			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: printable(info.State.Prior()),
+			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior(),
 			Log: m.cfg.Logs.Dir + "/" + info.Profile.Name + "/current",
 		}
 		for _, s := range st.Services {
@@ -376,7 +385,7 @@ func (m *manager) list(only string, asJSON bool) int {
 	}
 	for _, w := range warnings {
 		if only == "" {
-			fmt.Fprintln(m.err, "warning:", w)
+			fmt.Fprintln(m.err, "warning:", show.Line(w.String()))
 		}
 	}
 	return exitDone
@@ -387,19 +396,19 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 	if one {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, r.Home, r.Active, r.Prior, orDash(r.Gateway), orDash(r.Want), show.Number(r.PID), r.Log)
+			r.Name, show.Line(r.Home), r.Active, show.Line(r.Prior), orDash(r.Gateway), orDash(r.Want), show.Number(r.PID), show.Line(r.Log))
 		if r.Problem != "" {
-			fmt.Fprintf(tw, "problem\t%s\n", r.Problem)
+			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
 		}
 		return tw.Flush()
 	}
 	fmt.Fprintln(tw, "NAME\tGATEWAY\tPID\tRECORDED\tHOME")
 	for _, r := range rows {
-		name := r.Name
+		name := show.Name(r.Name)
 		if r.Active {
 			name += " *"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), r.Prior, r.Home)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), show.Name(r.Prior), show.Line(r.Home))
 	}
 	return tw.Flush()
 }

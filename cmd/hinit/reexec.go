@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
 	"hinit/internal/proc"
 )
 
@@ -47,12 +50,33 @@ func reexec(t *terminal, c *call) int {
 	if err := tryImage(path); err != nil {
 		return t.failed("re-execute hinit", err)
 	}
+	same := runs(before.Init, path) // afterwards every hinit runs it
 	after, err := cl.Reexec(ctx, *file)
 	if err != nil {
 		return t.failed("re-execute hinit", err)
 	}
-	fmt.Fprintf(t.out, "hinit %s is image %d now (it was %s)\n", after.Version, after.Image, before.Init.Version)
+	fmt.Fprintf(t.out, "hinit %s is image %d now", after.Version, after.Image)
+	if same {
+		fmt.Fprintf(t.out, ": same binary as before, %s; nothing changed\n", path)
+	} else {
+		fmt.Fprintf(t.out, " (it was %s)\n", before.Init.Version)
+	}
 	return exitDone
+}
+
+// runs reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
+// container, file numbers mean something else.
+func runs(in client.Init, path string) bool {
+	return in.BinaryID != "" && in.BinaryID == fileID(path) && visible(in)
+}
+
+// fileID names the file behind a path, "" when there is none. A file that is put in its place has another one.
+func fileID(path string) string {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d:%d:%d", st.Dev, st.Ino, st.Size, st.Mtim.Nano())
 }
 
 // tryTime is how long a binary may take to say that it can take over.

@@ -84,6 +84,8 @@ func reportLine(r supervisor.Record) string {
 		return ""
 	case r.Exit != nil:
 		return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
+	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonLoop):
+		return fmt.Sprintf("%s: %s; see: hinit status %s", r.Service, r.Reason, r.Service)
 	case r.From == r.To:
 		return ""
 	}

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"hinit/internal/config"
@@ -18,6 +20,7 @@ import (
 	"hinit/internal/proc"
 	"hinit/internal/s6/scandir"
 	"hinit/profiles"
+	"hinit/shim"
 	"hinit/supervisor"
 )
 
@@ -39,8 +42,12 @@ func actsAsS6() bool {
 	if v, set := os.LookupEnv(s6Variable); set && v != "" {
 		return config.Truthy3(v)
 	}
-	info, err := os.Stat(commandDir)
-	return err == nil && info.IsDir() && os.Getpid() == 1
+	var made bool
+	look(func() {
+		info, err := os.Stat(commandDir)
+		made = err == nil && info.IsDir()
+	})
+	return made && os.Getpid() == 1
 }
 
 // s6Path is a PATH with what s6 puts before it where it is missing.
@@ -54,9 +61,9 @@ func s6Path(path string) string {
 	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
-// initPath is the PATH of everything that the init starts.
-func initPath() string {
-	path := os.Getenv("PATH")
+// initPath is the PATH of everything that the init starts as the agent.
+func initPath(home string) string {
+	path := shim.AgentPath(os.Getenv("PATH"), home)
 	if actsAsS6() {
 		path = s6Path(path)
 	}
@@ -147,16 +154,81 @@ func (c *container) publishGateway(ctx context.Context, cfg *config.Config, p pr
 	if scanner == nil {
 		return
 	}
-	u := c.gatewayUnit(cfg, p, nil)
 	c.keeper.mark(p.Name, down)
-	files := scandir.Files{
-		Run:    script(c.agent, c.gatewayEnv(cfg, p), u.Spec.Dir, u.Spec.Argv, "hinit starts this gateway by itself and does not run this file. To run it does the same."),
+	if err := scanner.Publish(ctx, profiles.SlotName(p.Name), c.gatewayFiles(cfg, p), down); err != nil && !errors.Is(err, context.Canceled) {
+		c.warn("%v", err)
+	}
+}
+
+// offerGateway has the slot of a profile's gateway made when there is time, or when somebody looks for it.
+func (c *container) offerGateway(cfg *config.Config, p profiles.Profile, down bool) {
+	if scanner := c.s6.Load(); scanner != nil {
+		c.keeper.mark(p.Name, down)
+		scanner.Offer(profiles.SlotName(p.Name), c.gatewayFiles(cfg, p), down)
+	}
+}
+
+// gatewayFiles are the files of a gateway's slot.
+func (c *container) gatewayFiles(cfg *config.Config, p profiles.Profile) scandir.Files {
+	u := c.gatewayUnit(cfg, p, nil)
+	return scandir.Files{
+		Run:    script(c.agent, over(c.venvVars(cfg, u.Spec.Dir), c.gatewayEnv(cfg, p)), u.Spec.Dir, u.Spec.Argv, "hinit starts this gateway by itself and does not run this file. To run it does the same."),
 		Finish: finishScript(cfg.Restart.ParkOn),
 		Log:    c.logScript(cfg, filepath.Dir(u.Log)),
 	}
-	if err := scanner.Publish(ctx, u.Name, files, down); err != nil && !errors.Is(err, context.Canceled) {
-		c.warn("%v", err)
+}
+
+const (
+	// slotTime is how long the boot log, which says that the slots are there, waits for them on a slow file system.
+	slotTime = 20 * time.Second
+	// cmdSlotTime is how long the CMD waits for all slots.
+	cmdSlotTime = time.Second
+)
+
+// logSoon writes the boot log when the slots that were offered so far are there: who waits for that log looks for the slots next.
+func (c *container) logSoon(ctx context.Context, write func() error) {
+	logged := make(chan struct{})
+	c.logged = logged
+	var made <-chan struct{}
+	if scanner := c.s6.Load(); scanner != nil {
+		made = scanner.Offered()
 	}
+	guard.Go("writing the boot log", func() {
+		defer close(logged)
+		if made != nil && !within(ctx, slotTime, made) && ctx.Err() == nil {
+			c.warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+		}
+		if err := write(); err != nil {
+			c.warn("cannot write the boot log: %v", err)
+		}
+	})
+}
+
+// slotsForCmd lets a CMD that looks for slots find them, unless there are very many.
+func (c *container) slotsForCmd(ctx context.Context) {
+	scanner := c.s6.Load()
+	if scanner == nil || c.reading == nil || c.route.Load().Supervise || c.route.Load().Foreground {
+		return
+	}
+	select {
+	case <-c.reading:
+	default:
+		return // the volume hangs
+	}
+	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
+	defer done()
+	_ = within(ctx, cmdSlotTime, scanner.Offered()) && within(ctx, cmdSlotTime, c.logged) // it starts in any case
+}
+
+// within waits for a channel to be closed, and says whether it was.
+func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
+	select {
+	case <-closed:
+		return true
+	case <-time.After(limit):
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // publishService makes the slot of a service of hinit.yaml.
@@ -165,23 +237,47 @@ func (c *container) publishService(ctx context.Context, cfg *config.Config, s co
 	if scanner == nil {
 		return
 	}
-	agent := c.agent
-	if cred, err := c.agent.credFor(cfg, s.User); err == nil && cred == nil {
-		agent.cred = nil
-	}
-	files := scandir.Files{
-		Run: script(agent, c.withHome(s.Env), s.Cwd, s.Command, "hinit starts this service by itself and does not run this file. To run it does the same."),
-	}
-	if s.Log {
-		files.Log = c.logScript(cfg, cfg.Logs.Dir+"/"+s.Name)
-	}
-	err := scanner.Publish(ctx, s.Name, files, !s.Enabled)
+	err := scanner.Publish(ctx, s.Name, c.serviceFiles(cfg, s), !s.Enabled)
 	if err == nil {
 		err = scanner.SetDown(s.Name, !s.Enabled)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		c.warn("%v", err)
 	}
+}
+
+// offerServices has the slots of the services of hinit.yaml made when there is time, or when somebody looks for one.
+func (c *container) offerServices(cfg *config.Config) {
+	scanner := c.s6.Load()
+	if scanner == nil {
+		return
+	}
+	for _, name := range sortedKeys(cfg.Services) {
+		s := cfg.Services[name]
+		scanner.Offer(name, c.serviceFiles(cfg, s), !s.Enabled)
+	}
+}
+
+// serviceFiles are the files of the slot of a service of hinit.yaml.
+func (c *container) serviceFiles(cfg *config.Config, s config.Service) scandir.Files {
+	agent, env, dir := c.agent, c.withHome(s.Env), s.Cwd
+	if s.Name == config.DashboardName {
+		env = over(c.venvVars(cfg, s.Cwd), env)
+	}
+	if cred, err := c.agent.credFor(cfg, s.User); err == nil && cred == nil {
+		agent.cred = nil
+		if c.isRoots(nil) {
+			env, dir = maps.Clone(s.Env), c.rootDir(dir)
+			env["HOME"] = lookupIn(c.rootEnv(s.Env), "HOME")
+		}
+	}
+	files := scandir.Files{
+		Run: script(agent, env, dir, s.Command, "hinit starts this service by itself and does not run this file. To run it does the same."),
+	}
+	if s.Log {
+		files.Log = c.logScript(cfg, cfg.Logs.Dir+"/"+s.Name)
+	}
+	return files
 }
 
 // republish brings the slot of a service back that somebody has removed.
@@ -230,7 +326,7 @@ func (c *container) setDown(profile string, down bool) {
 	if scanner == nil {
 		return
 	}
-	if c.route.Foreground && profile == c.route.Profile {
+	if c.route.Load().Foreground && profile == c.route.Load().Profile {
 		down = true // the CMD is its gateway
 	}
 	if err := scanner.SetDown(profiles.SlotName(profile), down); err != nil {
@@ -251,8 +347,11 @@ type s6Host struct{ c *container }
 // Gateway implements scandir.Host.
 func (h *s6Host) Gateway(ctx context.Context, profile string, start bool, exports map[string]string) error {
 	c := h.c
-	if c.route.DashboardOnly || !c.alone {
+	if !c.route.Load().HasProfiles() {
 		return errors.New("this container has no gateways")
+	}
+	if err := c.lease.Check(); err != nil {
+		return err
 	}
 	p, err := c.store.Profile(profile)
 	if err != nil {
@@ -338,11 +437,10 @@ func (h *s6Host) Snapshot() *supervisor.Snapshot { return h.c.loop.Snapshot() }
 // Identity implements scandir.Host.
 func (h *s6Host) Identity(root bool) (*proc.Cred, []string) {
 	c := h.c
-	env := *c.env.Load()
-	if root {
-		return nil, c.trustedPath(env)
+	if root && c.isRoots(nil) {
+		return nil, c.rootEnv(nil)
 	}
-	return c.agent.cred, withEnv(env, c.agentHome(c.cfg.Load()))
+	return c.agent.cred, withEnv(*c.env.Load(), c.agentHome(c.cfg.Load()))
 }
 
 // Say implements scandir.Host.
@@ -395,12 +493,14 @@ func (c *container) logScript(cfg *config.Config, dir string) string {
 }
 
 // interpreter6 is the first line of a script in a slot.
-func interpreter6() string {
-	if _, err := os.Stat(commandDir + "/with-contenv"); err == nil {
+var interpreter6 = sync.OnceValue(func() string {
+	var err error
+	look(func() { _, err = os.Stat(commandDir + "/with-contenv") })
+	if err == nil {
 		return "#!" + commandDir + "/with-contenv sh\n"
 	}
 	return "#!/bin/sh\n"
-}
+})
 
 // quote makes one word of a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

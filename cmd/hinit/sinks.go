@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,7 +101,12 @@ func (s *sinks) Pipes(name string) (stdout, stderr *os.File, err error) {
 	if err := spareDescriptors(); err != nil {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
 	}
-	return l.Pipes()
+	stdout, stderr, err = l.Pipes()
+	if err == nil && strings.HasPrefix(name, hookPrefix) { // the container's standard output is not for the boot
+		_ = stdout.Close() // nothing was written through it
+		stdout = stderr
+	}
+	return stdout, stderr, err
 }
 
 // Tail implements supervisor.LogSink.

@@ -10,22 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/internal/guard"
+	"hinit/internal/blocking"
 	"hinit/internal/s6"
 	"hinit/internal/s6/scandir"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
 
-// intentTime is how long a command to a slot waits for the data volume before it goes on without: who asks as s6 does has
-// no patience (contract of s6, section 1).
+// intentTime is how long a command to a slot waits for the data volume. After that it is answered as taken in, which is all that s6
+// promises (contract of s6, section 1).
 const intentTime = 2 * time.Second
 
 // Acts implements control.Slots.
 func (a core) Acts() bool { return a.c.s6.Load() != nil }
 
-// Slots implements control.Slots.
-func (a core) Slots(context.Context) []client.Slot {
+// Slots implements control.Slots. It returns none when the scan directory does not answer in time.
+func (a core) Slots(ctx context.Context) []client.Slot {
+	var all []client.Slot
+	if blocking.Wait(ctx, "looking at the scan directory", func() error { all = a.allSlots(); return nil }) != nil {
+		return nil
+	}
+	return all
+}
+
+func (a core) allSlots() []client.Slot {
 	scanner := a.c.s6.Load()
 	if scanner == nil {
 		return nil
@@ -47,8 +55,20 @@ func (a core) Slots(context.Context) []client.Slot {
 }
 
 // Slot implements control.Slots.
-func (a core) Slot(_ context.Context, dir string) (client.Slot, error) {
-	slot, err := a.c.findSlot(dir)
+func (a core) Slot(ctx context.Context, dir string) (client.Slot, error) {
+	var found client.Slot
+	err := blocking.Wait(ctx, "looking for a service directory", func() (err error) {
+		found, err = a.slot(ctx, dir)
+		return err
+	})
+	if err != nil {
+		return client.Slot{}, err
+	}
+	return found, nil
+}
+
+func (a core) slot(ctx context.Context, dir string) (client.Slot, error) {
+	slot, err := a.c.findSlot(ctx, dir)
 	if err != nil {
 		return client.Slot{}, err
 	}
@@ -62,10 +82,14 @@ func (a core) Slot(_ context.Context, dir string) (client.Slot, error) {
 	return scandir.View(v, slot.Dir, slot.NormallyUp()), nil
 }
 
-func (c *container) findSlot(dir string) (*scandir.Slot, error) {
+// findSlot returns the slot of a directory, and makes it first if it is still to be made.
+func (c *container) findSlot(ctx context.Context, dir string) (*scandir.Slot, error) {
 	scanner := c.s6.Load()
 	if scanner == nil {
 		return nil, supervisor.ErrUnknown
+	}
+	if err := scanner.Need(ctx, dir); err != nil {
+		return nil, err
 	}
 	slot, err := scanner.Find(dir)
 	if errors.Is(err, scandir.ErrUnknown) {
@@ -82,9 +106,15 @@ func (c *container) fixedSlot(slot *scandir.Slot) client.Slot {
 	}
 }
 
-// SlotControl implements control.Slots.
+// SlotControl implements control.Slots. What has not come about when ctx ends goes on: the letters have been taken in.
 func (a core) SlotControl(ctx context.Context, dir, letters string) error {
-	slot, err := a.c.findSlot(dir)
+	return blocking.Wait(ctx, "what the service was asked for", func() error {
+		return a.control(context.WithoutCancel(ctx), dir, letters)
+	})
+}
+
+func (a core) control(ctx context.Context, dir, letters string) error {
+	slot, err := a.c.findSlot(ctx, dir)
 	if err != nil || slot.Fixed() {
 		return err
 	}
@@ -104,7 +134,7 @@ func (c *container) letter(ctx context.Context, slot *scandir.Slot, letter byte)
 	switch letter {
 	case 'u', 'U':
 		if slot.Native() {
-			return c.impatient(ctx, "start", name)
+			return c.command(ctx, "start", name)
 		}
 		if letter == 'U' {
 			if err := slot.SetDown(false); err != nil {
@@ -117,7 +147,7 @@ func (c *container) letter(ctx context.Context, slot *scandir.Slot, letter byte)
 		return do(supervisor.Start{Name: name})
 	case 'd', 'D':
 		if slot.Native() {
-			return c.impatient(ctx, "stop", name)
+			return c.command(ctx, "stop", name)
 		}
 		err := do(supervisor.Stop{Name: name})
 		if letter == 'D' {
@@ -131,7 +161,9 @@ func (c *container) letter(ctx context.Context, slot *scandir.Slot, letter byte)
 	case 'Q':
 		err := do(supervisor.Unwant{Name: name})
 		if profile, gateway := profiles.SlotProfile(name); gateway && slot.Native() {
-			return errors.Join(err, c.keeper.intend(ctx, profile, profiles.Stopped))
+			return errors.Join(err, c.impatient(ctx, name, func(ctx context.Context) error {
+				return c.keeper.order(ctx, verbUnwant, name, profile)
+			}))
 		}
 		return errors.Join(err, slot.SetDown(true))
 	case 'p', 'P':
@@ -161,20 +193,21 @@ func (c *container) letter(ctx context.Context, slot *scandir.Slot, letter byte)
 	return do(supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// impatient is a command whose intent is recorded, unless the volume takes too long: then the command is carried out at
-// once and the intent recorded whenever it can be.
-func (c *container) impatient(ctx context.Context, verb, name string) error {
-	done := make(chan error, 1)
-	guard.Go("carrying out a command", func() { done <- c.keeper.command(context.WithoutCancel(ctx), verb, name) })
-	select {
-	case err := <-done:
+// command gives a command of hinit's own to a slot.
+func (c *container) command(ctx context.Context, verb, name string) error {
+	return c.impatient(ctx, name, func(ctx context.Context) error { return c.keeper.command(ctx, verb, name) })
+}
+
+// impatient gives an order and waits for its result, but not for a volume that takes too long: the order stays in force.
+func (c *container) impatient(ctx context.Context, name string, order func(context.Context) error) error {
+	patience, cancel := context.WithTimeout(ctx, intentTime)
+	defer cancel()
+	err := order(patience)
+	if patience.Err() == nil || ctx.Err() != nil {
 		return err
-	case <-time.After(intentTime):
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
-	c.say("[hinit] %s: the data volume does not answer, so the %s cannot be recorded yet", name, verb)
-	return c.loop.Do(ctx, verbEvent(verb, name))
+	c.say("[hinit] %s: %v", name, err)
+	return nil
 }
 
 // SlotScan implements control.Slots.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,7 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
+	"hinit/internal/version"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -33,58 +35,88 @@ const (
 // settled before; here are the data volume, the hooks of the agent, and the scripts of the user. ready returns when processes
 // may be started. The error is a reason to stop the container.
 func (c *container) stage2(ctx context.Context, cfg *config.Config, ready func()) error {
+	if c.route.Load().Plain {
+		ready()
+		return c.runHooks(ctx, cfg, boot.ConfiguredHooks(cfg), nil)
+	}
 	for _, l := range c.agent.lines {
 		c.line(l)
 	}
-	for _, mode := range boot.Modes(boot.ModesOptions{
-		UID: os.Geteuid(), Agent: c.agent.actor, AgentUID: c.agent.user.UID, Known: c.agent.known, Name: cfg.Agent.User,
-	}) {
+	var modes []string
+	look(func() {
+		modes = boot.Modes(boot.ModesOptions{
+			UID: os.Geteuid(), Agent: c.agent.actor, AgentUID: c.agent.user.UID, Known: c.agent.known, Name: cfg.Agent.User,
+		})
+	})
+	for _, mode := range modes {
 		c.warn("%s", mode)
 	}
+	hooks := boot.ConfiguredHooks(cfg)
+	memory := boot.NewMemory(c.bootOptions(cfg), version.Get().String(), hooks)
 	report := boot.Prepare(ctx, c.bootOptions(cfg))
 	c.steps(report.Phases)
-	c.home = report.Home
+	c.home.Store(&report.Home)
 	if len(report.Env) > 0 {
 		env := withEnv(*c.env.Load(), report.Env)
 		c.env.Store(&env)
 	}
-	c.full = report.Full
+	c.full.Store(report.Full)
 	if failed, ok := report.Failed(); ok && cfg.Boot.Strict {
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
 	}
-	hooks := boot.ConfiguredHooks(cfg)
-	if !report.Unusable { // it looks at the volume
-		if h, wanted := boot.RebootstrapHook(c.bootOptions(cfg)); wanted {
-			hooks = append(hooks, h)
-		}
+	if report.Unusable {
+		memory = nil
+	} else {
+		memory.Recall(ctx, withEnv(*c.env.Load(), c.agentHome(cfg)), report.Planted)
 	}
-	scripts, lines := boot.ContInitHooks(boot.ContInitDir, c.agent.actor)
+	var scripts []boot.Hook
+	var lines []boot.Line
+	look(func() {
+		if !report.Unusable { // it looks at the volume
+			if h, wanted := boot.RebootstrapHook(c.bootOptions(cfg)); wanted {
+				hooks = append(hooks, h)
+			}
+		}
+		scripts, lines = boot.ContInitHooks(boot.ContInitDir, c.agent.actor)
+	})
 	for _, l := range lines {
 		c.line(l)
 	}
 	ready()
-	phases, err := boot.RunHooks(ctx, append(hooks, scripts...), &hookRunner{c: c, cfg: cfg}, cfg.Boot.Strict, c.line)
-	c.steps(phases)
-	if err != nil {
+	look(func() { boot.Publish(c.bootOptions(cfg), report.Env) })
+	hooks = append(hooks, scripts...)
+	if len(hooks) > 0 && !report.Unusable && !c.route.Load().DashboardOnly {
+		c.expectProfiles(cfg)
+	}
+	if err := c.runHooks(ctx, cfg, hooks, memory); err != nil {
 		return err
+	}
+	if memory != nil {
+		if err := memory.Settle(ctx); err != nil {
+			c.say("[hinit] %v", err)
+		}
 	}
 	c.line(boot.Line{Text: boot.SetupComplete})
 	return nil
 }
 
+func (c *container) runHooks(ctx context.Context, cfg *config.Config, hooks []boot.Hook, memory *boot.Memory) error {
+	c.expected.hooks = hooks
+	phases, err := boot.RunHooks(ctx, hooks, &hookRunner{c: c, cfg: cfg}, memory, cfg.Boot.Strict, c.line)
+	c.expected.hooksEnd()
+	c.steps(phases)
+	return err
+}
+
 func (c *container) bootOptions(cfg *config.Config) boot.Options {
 	return boot.Options{
-		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.actor, Env: os.LookupEnv, Say: c.line, Full: c.full,
+		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.actor, Env: os.LookupEnv, Say: c.line, Full: c.full.Load(),
 	}
 }
 
 // line passes on a line of the boot, and remembers it when it is a warning.
 func (c *container) line(l boot.Line) {
-	stream := 1
-	if l.Stderr {
-		stream = 2
-	}
-	fmt.Fprintln(c.logs.set.Console(stream), printable(l.Text))
+	fmt.Fprintln(c.logs.set.Console(2), printable(l.Text))
 	if l.Warning {
 		c.remember(l.Text)
 	}
@@ -94,7 +126,7 @@ func (c *container) steps(phases []boot.Phase) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range phases {
-		c.phases = append(c.phases, client.BootStep{Name: p.Name, Seconds: p.Seconds, Error: p.Error})
+		c.phases = append(c.phases, client.BootStep{Name: p.Name, Seconds: p.Seconds, Error: p.Error, Skipped: p.Skipped, Beside: p.Beside})
 	}
 }
 
@@ -113,32 +145,46 @@ func (c *container) sayTimeline() {
 	c.say("[hinit] boot: %s", show.Timeline(phases))
 }
 
-// profiles registers the gateways and begins to watch. When the volume does not answer in time, the boot goes on without,
-// and they come up when it does.
+// profiles registers the gateways and begins to watch. When the volume does not answer in time, or there are so many that they take
+// longer, the boot goes on without the rest, which comes up when it can.
 func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
 	c.reading = read
 	guard.Go("bringing up the profiles", func() {
 		defer close(read)
-		if c.route.Supervise {
+		ctx, err := c.ensureLease(ctx)
+		if err != nil {
+			c.images.settle()
+			done <- err
+			return
+		}
+		if c.route.Load().Supervise {
 			c.whichProfile()
 		}
-		err := c.reconcile(ctx, cfg)
-		if !c.route.DashboardOnly { // such a container shares its volume with one that has the gateways
+		err = c.reconcile(ctx, cfg)
+		_ = c.meet(ctx, needProfiles)      // it fails when the container has ended
+		if !c.route.Load().DashboardOnly { // such a container shares its volume with one that has the gateways
 			c.keeper.start(ctx)
 		}
-		c.images.settle()
+		guard.Go("waiting for the boot log", func() { // another image would not write it
+			<-c.logged
+			c.images.settle()
+		})
 		done <- err
 	})
 	select {
 	case err := <-done:
 		return err
 	case <-time.After(profilesBudget):
-		return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", cfg.Home, profilesBudget)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if b := c.bootProfiles(); b != nil && b.Done > 0 {
+		c.say("[hinit] boot: profiles %s of %s after %s; the boot goes on while the others come up", show.Thousands(b.Done), show.Thousands(b.Profiles), profilesBudget)
+		return nil
+	}
+	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", cfg.Home, profilesBudget)
 }
 
 // repairOwners gives the agent what is left of its files, in the background: all of them at boot, unless that was done, and
@@ -215,29 +261,29 @@ func (c *container) adopt(ctx context.Context, profile string) {
 type hookRunner struct {
 	c   *container
 	cfg *config.Config
-	n   int
+	n   atomic.Int32
 }
 
 // RunHook implements boot.Runner.
 func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
-	r.n++
-	name := fmt.Sprintf("%s%d", hookPrefix, r.n)
+	r.c.expected.hookBegins(h)
+	name := fmt.Sprintf("%s%d", hookPrefix, r.n.Add(1))
 	cred, err := r.c.agent.credFor(r.cfg, h.User)
 	if err != nil {
 		return 0, err
 	}
-	env := *r.c.env.Load()
-	if h.User != "root" {
+	env, dir := *r.c.env.Load(), ""
+	if !r.c.route.Load().Plain {
 		env = withEnv(env, r.c.agentHome(r.cfg))
 	}
-	if cred == nil {
-		env = r.c.trustedPath(env)
+	if r.c.isRoots(cred) {
+		env, dir = r.c.rootEnv(nil), "/"
 	}
 	u := supervisor.Unit{
 		Name: name, Kind: supervisor.KindHook,
 		// A script of the user may start something that is to go on.
 		Policy: supervisor.Policy{Task: true, Spare: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
-		Spec:   proc.Spec{Argv: h.Command, Env: env, Cred: cred},
+		Spec:   proc.Spec{Argv: h.Command, Env: env, Dir: dir, Cred: cred},
 	}
 	if err := r.c.register(ctx, u, supervisor.WantUp); err != nil {
 		return 0, err

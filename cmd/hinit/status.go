@@ -1,27 +1,34 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
+	"hinit/internal/control/show"
 )
 
 func statusVerb() verb {
 	return verb{
-		name: "status", args: "[NAME...] [--json] [--watch]",
+		name: "status", args: "[NAME...] [--json] [--watch] [-v]",
 		summary: "tell what runs, since when, and why something does not",
-		help:    "With names, the exit code is 3 when one of them is not up.",
-		run:     status,
+		help: "With names, the exit code is 3 when one of them is not up. On a terminal the table is as wide as that, and states have\n" +
+			"colours unless NO_COLOR is set.",
+		run: status,
 	}
 }
 
 func status(t *terminal, c *call) int {
 	asJSON := c.flags.Bool("json", false, "print JSON")
 	watch := c.flags.Bool("watch", false, "print again whenever something changes, until Ctrl-C")
+	verbose := c.flags.Bool("v", false, "how long the boot took too")
 	names, code, ok := c.parse(t, 0, -1)
 	if !ok {
 		return code
@@ -35,12 +42,12 @@ func status(t *terminal, c *call) int {
 		ctx, cancel = interruptible()
 	}
 	defer cancel()
-	down, err := t.showStatus(ctx, cl, names, *asJSON, *watch)
+	down, err := t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose)
 	for *watch && err == nil {
 		if waitForChange(ctx, cl) != nil {
 			break
 		}
-		down, err = t.showStatus(ctx, cl, names, *asJSON, *watch)
+		down, err = t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -54,17 +61,16 @@ func status(t *terminal, c *call) int {
 }
 
 // showStatus prints the status once and returns how many services in it are not up.
-func (t *terminal) showStatus(ctx context.Context, cl *client.Client, names []string, asJSON, watch bool) (down int, err error) {
+func (t *terminal) showStatus(ctx context.Context, cl *client.Client, names []string, asJSON, watch, verbose bool) (down int, err error) {
 	if !asJSON {
-		table, down, err := cl.StatusTable(ctx, names...)
+		table, down, err := cl.StatusTable(ctx, t.look(verbose), names...)
 		if err != nil {
 			return 0, err
 		}
 		if watch && t.screen {
-			fmt.Fprint(t.out, "\x1b[H\x1b[2J")
+			fmt.Fprint(t.raw(), "\x1b[H\x1b[2J")
 		}
-		_, err = t.out.Write(table)
-		return down, err
+		return down, t.writeTable(table)
 	}
 	st, err := cl.Status(ctx, names...)
 	if err != nil {
@@ -76,9 +82,34 @@ func (t *terminal) showStatus(ctx context.Context, cl *client.Client, names []st
 		}
 	}
 	if watch { // a stream has one document a line
-		return down, json.NewEncoder(t.out).Encode(st)
+		return down, jsonLineTo(t.out, st)
 	}
 	return down, writeJSON(t.out, st)
+}
+
+// look is how a table has to look here.
+func (t *terminal) look(verbose bool) client.Look {
+	look := client.Look{Verbose: verbose}
+	if !t.screen {
+		return look
+	}
+	if size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
+		look.Width = int(size.Col)
+	}
+	none, _ := t.env("NO_COLOR")
+	kind, _ := t.env("TERM")
+	look.Colour = none == "" && kind != "dumb"
+	return look
+}
+
+// writeTable prints a table with its colours, and nothing else that a terminal would obey.
+func (t *terminal) writeTable(table []byte) error {
+	var b bytes.Buffer
+	for line := range bytes.Lines(table) {
+		b.WriteString(show.Output(string(bytes.TrimSuffix(line, []byte("\n")))) + "\n")
+	}
+	_, err := t.raw().Write(b.Bytes())
+	return err
 }
 
 // waitForChange returns after the next event, at the latest after a second, so that ages stay true.
@@ -90,9 +121,20 @@ func waitForChange(ctx context.Context, cl *client.Client) error {
 	return ctx.Err()
 }
 
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
+// writeJSON writes a document for programs, which is safe to look at on a terminal.
+func writeJSON(w io.Writer, v any) error { return encodeJSON(w, v, "  ") }
+
+// jsonLineTo writes one document of a stream, a line.
+func jsonLineTo(w io.Writer, v any) error { return encodeJSON(w, v, "") }
+
+func encodeJSON(w io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", indent)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(show.JSON(b.Bytes()))
+	return err
 }

@@ -1,35 +1,106 @@
 package main
 
 import (
+	"cmp"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-	"unicode"
+
+	"hinit/internal/account"
+	"hinit/internal/blocking"
+	"hinit/internal/control/show"
+	"hinit/internal/proc"
+	"hinit/internal/trust"
+	"hinit/shim"
 )
 
-// trustedPath takes out of PATH what the agent could put programs into, for what runs as root: a script of the user that
-// calls "apt-get" must not get the agent's. Where everything runs as the agent anyway nothing is taken out.
-func (c *container) trustedPath(env []string) []string {
-	id := c.agent.user
-	if os.Geteuid() != 0 || id.UID == 0 {
-		return env
-	}
-	home := c.cfg.Load().Home
-	kept := slices.DeleteFunc(filepath.SplitList(lookupIn(env, "PATH")), func(dir string) bool {
-		if !filepath.IsAbs(dir) || dir == home || strings.HasPrefix(dir, home+"/") {
-			return true
-		}
-		info, err := os.Stat(dir)
-		if err != nil {
-			return false // there is nothing in it
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		mode := info.Mode().Perm()
-		return !ok || st.Uid == id.UID || mode&0o002 != 0 || mode&0o020 != 0 && slices.Contains(id.Groups, st.Gid)
+// isRoots reports whether what runs with these credentials is root, and the agent is not. Where hinit isn't root, or the agent is,
+// everything runs as the agent.
+func (c *container) isRoots(cred *proc.Cred) bool {
+	return cred == nil && os.Geteuid() == 0 && c.agent.user.UID != 0
+}
+
+// rootEnv is the environment of what runs as root: that of the container without what could have root use what the agent has put
+// somewhere, and own, which hinit.yaml sets, on top. HOME is root's unless hinit.yaml names another place outside the volume.
+func (c *container) rootEnv(own map[string]string) []string {
+	env := slices.DeleteFunc(slices.Clone(*c.env.Load()), func(kv string) bool {
+		name, value, _ := strings.Cut(kv, "=")
+		return name != "PATH" && c.pointsToAgent(value)
 	})
-	return withEnv(env, map[string]string{"PATH": strings.Join(kept, ":")})
+	own = maps.Clone(own)
+	if own == nil {
+		own = make(map[string]string, 2)
+	}
+	if home := own["HOME"]; home == "" || c.pointsToAgent(home) {
+		own["HOME"] = c.rootHome()
+	}
+	env = withEnv(env, own)
+	return withEnv(env, map[string]string{"PATH": c.trustedPath(lookupIn(env, "PATH"))})
+}
+
+// pointsToAgent reports whether a value leads to a directory of the agent's, in whatever way it is put: alone, in a list, or in an option.
+func (c *container) pointsToAgent(value string) bool {
+	return slices.ContainsFunc(c.agentPlaces(), func(place string) bool { return trust.Leads(value, place) })
+}
+
+// agentPlaces are the directories that are the agent's whoever owns them: the data volume and its homes.
+func (c *container) agentPlaces() []string {
+	places := []string{c.cfg.Load().Home}
+	for _, home := range []string{*c.home.Load(), c.agent.user.Home} {
+		if filepath.IsAbs(home) && filepath.Clean(home) != "/" {
+			places = append(places, filepath.Clean(home))
+		}
+	}
+	return places
+}
+
+// rootHome is the home of root.
+func (c *container) rootHome() string {
+	var root account.User
+	err := blocking.Do(blocking.Foreign, func() (err error) {
+		root, err = account.Lookup("", "0")
+		return err
+	})
+	if err != nil || root.Name == "" || !filepath.IsAbs(root.Home) || c.pointsToAgent(root.Home) {
+		return "/root"
+	}
+	return root.Home
+}
+
+// rootDir is the working directory of what runs as root: the configured one, or the root directory where the agent could put a file
+// into it, which many programs would find there.
+func (c *container) rootDir(dir string) string {
+	if c.agentCanWrite(dir) {
+		return "/"
+	}
+	return dir
+}
+
+// trustedPath takes out of a PATH what the agent could put programs into, for what runs as root: a script of the user that
+// calls "apt-get" must not get the agent's.
+func (c *container) trustedPath(path string) string {
+	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would be the working directory
+	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), c.agentCanWrite), ":"), system)
+}
+
+// agentCanWrite reports whether the agent could put something into a directory, or another in its place. It blocks on the directory,
+// but not for one on the volume, which is the agent's by definition.
+func (c *container) agentCanWrite(dir string) bool {
+	if !filepath.IsAbs(dir) {
+		return true
+	}
+	dir = filepath.Clean(dir)
+	if slices.ContainsFunc(c.agentPlaces(), func(place string) bool { return dir == place || strings.HasPrefix(dir, place+"/") }) {
+		return true
+	}
+	var doubt *trust.Doubt
+	err := blocking.Do(blocking.Foreign, func() error {
+		doubt, _ = trust.Look(dir, trust.NotBy(c.agent.user.UID, append([]uint32{c.agent.user.GID}, c.agent.user.Groups...)))
+		return nil // there is nothing in what doesn't exist
+	})
+	return err != nil || doubt != nil
 }
 
 func lookupIn(env []string, name string) string {
@@ -41,13 +112,14 @@ func lookupIn(env []string, name string) string {
 	return ""
 }
 
-// printable makes a text that may hold names chosen by the agent fit to be one line of a log or a terminal: control
-// characters, line ends among them, become U+FFFD.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\t' {
-			return '\uFFFD'
-		}
-		return r
-	}, text)
+// withAgentPath returns env with the PATH that the agent's own programs have.
+func withAgentPath(env []string, home string) []string {
+	path := lookupIn(env, "PATH")
+	if path == "" {
+		return env
+	}
+	return withEnv(env, map[string]string{"PATH": shim.AgentPath(path, home)})
 }
+
+// printable makes a text that may hold names chosen by the agent fit to be one line of a log or a terminal.
+func printable(text string) string { return show.Line(text) }

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,19 +23,64 @@ import (
 // cmdName is the service that the container's CMD is. Profiles and configured services can't have the name.
 const cmdName = "cmd"
 
-// needBoot holds services back until the profiles are reconciled (contract, section 2).
-const needBoot = "boot"
+// What services wait for (contract, section 2).
+const (
+	needBoot     = "boot"     // the hooks have run, and the profiles have been read or do not answer
+	needProfiles = "profiles" // the profiles have been read, and what their last gateways have left is removed
+)
+
+// met is what has come about of it. It is set before the supervisor is told.
+type met struct{ boot, profiles atomic.Bool }
+
+func (m *met) of(need string) *atomic.Bool {
+	if need == needBoot {
+		return &m.boot
+	}
+	return &m.profiles
+}
+
+// meet lets everything start that waits for a need.
+func (c *container) meet(ctx context.Context, need string) error {
+	c.met.of(need).Store(true)
+	return c.loop.Do(ctx, supervisor.Met{Need: need})
+}
+
+// unmet returns what a service has to wait for: a gateway for the boot's decision about its profile, any other service for the
+// boot. Its hooks wait for nothing.
+func (c *container) unmet(u supervisor.Unit) []string {
+	switch {
+	case u.Kind == supervisor.KindService && !c.met.boot.Load():
+		return []string{needBoot}
+	case u.Kind == supervisor.KindGateway && !c.met.profiles.Load() && !c.keeper.exists(u.Profile):
+		return []string{needProfiles}
+	}
+	return nil
+}
+
+// meetLate tells the supervisor again of needs that were met while a service was registered.
+func (c *container) meetLate(u supervisor.Unit) {
+	for _, need := range u.Needs {
+		if c.met.of(need).Load() {
+			c.loop.Post(supervisor.Met{Need: need})
+		}
+	}
+}
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // containerEnv is the environment the container was started with, without what an outer hinit may have put there.
-// HERMES_HOME is always in it, for the agent must look where hinit does.
+// HERMES_HOME is always in it, for the agent must look where hinit does, and PATH is the agent's.
 func containerEnv(home string) []string {
-	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, proc.TagVar+"=") })
+	env := outerEnv()
 	if os.Getenv("HERMES_HOME") == "" {
 		env = withEnv(env, map[string]string{"HERMES_HOME": home})
 	}
-	return env
+	return withAgentPath(env, home)
+}
+
+// outerEnv is the environment of this process without what an outer hinit may have put there.
+func outerEnv() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, proc.TagVar+"=") })
 }
 
 // withEnv returns env with the given variables set, those in the order of their names.
@@ -75,11 +123,12 @@ func (c *container) gatewayUnit(cfg *config.Config, p profiles.Profile, exports 
 	}
 	policy := policyOf(cfg.Restart, cfg.Stop)
 	policy.Announces = cfg.Agent.Ready == config.ReadyState
+	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
 		Spec: proc.Spec{
-			Argv: cfg.Expand(command, vars), Env: withEnv(withEnv(*c.env.Load(), exports), c.gatewayEnv(cfg, p)),
-			Dir: cfg.ExpandString(cfg.Agent.Cwd, vars), Cred: c.agent.cred,
+			Argv: cfg.Expand(command, vars), Env: withEnv(withEnv(c.activated(cfg, dir), exports), c.gatewayEnv(cfg, p)),
+			Dir: dir, Cred: c.agent.cred,
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
@@ -110,16 +159,24 @@ func (c *container) serviceUnit(cfg *config.Config, s config.Service) (superviso
 	if err != nil {
 		return supervisor.Unit{}, fmt.Errorf("cannot define service %q: %w", s.Name, err)
 	}
-	env := withEnv(*c.env.Load(), c.withHome(s.Env))
-	if cred == nil {
-		env = c.trustedPath(env)
+	env, dir := *c.env.Load(), s.Cwd
+	if s.Name == config.DashboardName && !c.route.Load().Plain {
+		env = c.activated(cfg, s.Cwd)
+	}
+	env = withEnv(env, c.withHome(s.Env))
+	if c.route.Load().Plain {
+		if env, err = c.plainEnv(s); err != nil {
+			return supervisor.Unit{}, err
+		}
+	}
+	if c.isRoots(cred) {
+		env, dir = c.rootEnv(s.Env), c.rootDir(s.Cwd)
 	}
 	u := supervisor.Unit{
 		Name: s.Name, Kind: supervisor.KindService, Policy: policyOf(s.Restart, s.Stop),
 		Spec: proc.Spec{
-			Argv: s.Command, Env: env, Dir: s.Cwd, Cred: cred, Limits: limits,
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limits,
 		},
-		Needs: []string{needBoot},
 	}
 	if s.Log {
 		u.Log = cfg.Logs.Dir + "/" + s.Name + "/current"
@@ -127,19 +184,18 @@ func (c *container) serviceUnit(cfg *config.Config, s config.Service) (superviso
 	return u, nil
 }
 
-// limitNames are the resource limits of hinit.yaml (getrlimit(2)).
-var limitNames = map[string]int{
-	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
-	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
-	"msgqueue": unix.RLIMIT_MSGQUEUE, "nice": unix.RLIMIT_NICE, "nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC,
-	"rss": unix.RLIMIT_RSS, "rtprio": unix.RLIMIT_RTPRIO,
-	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
+// sayRootsDir warns of a configured directory that a service isn't started in.
+func (c *container) sayRootsDir(cfg *config.Config, u supervisor.Unit) {
+	s := cfg.Services[u.Name]
+	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
+		c.warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
+	}
 }
 
 func limitsOf(limits map[string]uint64) ([]proc.Limit, error) {
 	var out []proc.Limit
 	for _, name := range sortedKeys(limits) {
-		resource, known := limitNames[name]
+		resource, known := proc.LimitOf(name)
 		if !known {
 			return nil, fmt.Errorf("cannot limit %q: no such resource", name)
 		}
@@ -158,11 +214,17 @@ func (c *container) cmdUnit() supervisor.Unit {
 	if v, ok := os.LookupEnv("HERMES_ORIG_CWD"); ok {
 		dir = v
 	}
+	pwd := dir
+	look(func() {
+		if wd, err := os.Getwd(); err == nil && !filepath.IsAbs(dir) {
+			pwd = filepath.Join(wd, dir)
+		}
+	})
 	return supervisor.Unit{
 		Name: cmdName, Kind: supervisor.KindCmd,
 		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
-			Path: c.route.Path, Argv: c.route.Argv, Env: withEnv(*c.env.Load(), c.agentHome(cfg)),
+			Path: c.route.Load().Path, Argv: c.route.Load().Argv, Env: withEnv(c.activated(cfg, pwd), c.agentHome(cfg)),
 			Dir: dir, Cred: c.agent.cred, TTY: controls(os.Stdin),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
@@ -171,11 +233,12 @@ func (c *container) cmdUnit() supervisor.Unit {
 
 // withHome puts the home that the boot found in the place of the configured one, if it found one.
 func (c *container) withHome(env map[string]string) map[string]string {
-	if _, set := env["HOME"]; c.home == "" || !set {
+	home := *c.home.Load()
+	if _, set := env["HOME"]; home == "" || !set {
 		return env
 	}
 	env = maps.Clone(env)
-	env["HOME"] = c.home
+	env["HOME"] = home
 	return env
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 )
 
@@ -17,7 +18,11 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
 	}
-	root, err := fsutil.OpenReal(o.Home, fsutil.Self())
+	return blocking.Do(blocking.Volume, func() error { return adopt(ctx, o, profile) })
+}
+
+func adopt(ctx context.Context, o Options, profile string) error {
+	root, err := fsutil.OpenReal(o.Home, nil)
 	if err != nil {
 		return err
 	}

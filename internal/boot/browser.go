@@ -45,7 +45,6 @@ func (p *preparer) browser(ctx context.Context, s *step) error {
 	}
 	s.info("Found agent-browser Chromium binary: %s", path)
 	s.env[browserVariable] = path
-	p.publish(browserVariable, path)
 	return nil
 }
 
@@ -84,15 +83,19 @@ func findBrowser(ctx context.Context, dir string) (found string, err error) {
 	return found, err
 }
 
-// publish puts a variable where the tools of s6 look for it. Only they miss it where that can't be written.
-func (p *preparer) publish(name, value string) {
-	if os.Geteuid() != 0 {
+// Publish puts the variables of a [Report] where the tools of s6 look for them, once that directory has been made. Only they miss
+// them where it can't be written.
+func Publish(o Options, vars map[string]string) {
+	o = o.withDefaults()
+	if os.Geteuid() != 0 || len(vars) == 0 {
 		return
 	}
-	d, _, err := fsutil.MakeReal(p.Environment, 0o755, nil)
+	d, _, err := fsutil.MakeReal(o.Environment, 0o755, nil)
 	if err != nil {
 		return
 	}
 	defer d.Close()
-	_ = d.Replace(name, []byte(value), fsutil.ReplaceOptions{Mode: 0o644})
+	for name, value := range vars {
+		_ = d.Replace(name, []byte(value), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+	}
 }

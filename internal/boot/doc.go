@@ -21,5 +21,6 @@
 //
 // Goroutines: [Prepare] and [Repair] run their work in one goroutine each, which ends before they return unless it hangs in
 // a system call; then it is abandoned and ends when the disk answers, without doing anything more. Prepare also starts one
-// for each mount point among the agent's directories, under the same rule.
+// for each mount point among the agent's directories, under the same rule. [NewMemory] starts one for each boot step
+// that may be skipped.
 package boot

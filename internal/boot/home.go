@@ -134,6 +134,10 @@ func (p *preparer) realHome(s *step) error {
 	if dir == "" || dir == p.Home {
 		return nil
 	}
+	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // there is nothing to make, and it never becomes the agent's
+		s.home = "/"
+		return nil
+	}
 	if !plainPath(dir) {
 		return fmt.Errorf("cannot use HERMES_REAL_HOME=%q: expected an absolute path", dir)
 	}

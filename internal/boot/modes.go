@@ -25,7 +25,7 @@ type ModesOptions struct {
 // file system.
 func Modes(o ModesOptions) []string {
 	status, _ := os.ReadFile("/proc/self/status")
-	return modes(o, procStatus(string(status)), readOnly("/"), unix.Faccessat(unix.AT_FDCWD, "/run", unix.W_OK, unix.AT_EACCESS) != nil)
+	return modes(o, procStatus(string(status)), readOnly("/"), !runUsable())
 }
 
 // modes is Modes with what it would look up.
@@ -59,12 +59,22 @@ func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string
 		lines = append(lines, "the root file system is read-only: /etc/passwd keeps the ids of the image")
 	}
 	if noRun {
-		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories")
+		mount := "--tmpfs /run"
+		if o.UID != 0 {
+			mount += fmt.Sprintf(":uid=%d,mode=755", o.UID)
+		}
+		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, start with "+mount)
 	}
 	if v, ok := status.hex("NoNewPrivs"); ok && v == 1 {
 		lines = append(lines, "no_new_privs is set: sudo and other set-user-ID programs do not work inside")
 	}
 	return lines
+}
+
+// runUsable reports whether this process can write /run, or the directories there that the build of the image has made for it.
+func runUsable() bool {
+	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
+	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")
 }
 
 func readOnly(path string) bool {

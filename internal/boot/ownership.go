@@ -9,14 +9,16 @@ import (
 	"syscall"
 	"time"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/lease"
 )
 
 // What belongs to the agent beneath the data directory (contract, section 2.1, steps 5 to 8).
 var (
 	// alwaysDirs are looked through at every boot: nothing but the agent's own state is in them.
-	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing"}
+	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing", lease.DirName}
 	// targetedDirs are looked through when the whole data directory was somebody else's. At other times they may hold
 	// files that others put there on purpose.
 	targetedDirs = []string{
@@ -27,7 +29,7 @@ var (
 	agentFiles = []string{
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
-		"active_profile",
+		"active_profile", recordFile,
 	}
 )
 
@@ -62,6 +64,9 @@ func (p *preparer) ownership(ctx context.Context, s *step) error {
 		return nil
 	}
 	o := &owning{preparer: p, step: s, to: p.owner()}
+	if end, ok := ctx.Deadline(); ok {
+		o.enough = time.Now().Add(time.Until(end) / 2)
+	}
 	if err := o.homeItself(); err != nil {
 		return err
 	}
@@ -97,7 +102,8 @@ type owning struct {
 	*preparer
 	step   *step
 	to     fsutil.Owner
-	queued []string // directories, relative, that are mount points
+	queued []string  // directories, relative, that are mount points
+	enough time.Time // when the homes that are left are for the repair in the background; zero for never
 }
 
 // homeItself gives away the data directory, and finds out whether everything in it has to be looked at.
@@ -171,19 +177,26 @@ func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// profiles repairs every profile's home.
+// profiles repairs the profiles' homes, as many as there is time for.
 func (o *owning) profiles(d *fsutil.Dir) {
-	entries, err := d.ReadDir("")
+	var found []string // those beyond the ceiling are for the repair in the background
+	err := d.EachName("", func(name string, kind fs.FileMode) bool {
+		if kind.IsDir() {
+			found = append(found, name)
+		}
+		return len(found) < fsutil.MostNames
+	})
 	if err != nil {
 		return
 	}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
+	slices.Sort(found)
+	for _, name := range found {
+		if !o.enough.IsZero() && time.Now().After(o.enough) {
+			return // the boot goes on, however many there are
 		}
-		home, err := d.SubSame(e.Name())
+		home, err := d.SubSame(name)
 		if errors.Is(err, fsutil.ErrMount) {
-			o.queued = append(o.queued, profilesName+"/"+e.Name())
+			o.queued = append(o.queued, profilesName+"/"+name)
 			continue
 		}
 		if err != nil {
@@ -256,7 +269,7 @@ func (o *owning) logs(ctx context.Context) {
 		return
 	}
 	defer d.Close()
-	entries, err := d.ReadDir("")
+	entries, _, err := d.ReadSome("", fsutil.MostNames)
 	if err != nil {
 		return
 	}
@@ -285,7 +298,7 @@ func (o *owning) config() {
 		o.step.refuse("chown/chmod", o.path(configFile))
 	case info.Mode().IsRegular():
 		o.top(configFile, "chown/chmod")
-		o.private(configFile, 0o640)
+		o.private(configFile, configMode)
 	}
 }
 
@@ -312,7 +325,10 @@ func (o *owning) mounts(ctx context.Context) {
 			go func() {
 				defer guard.Catch("giving a mount to the agent")
 				mine := &owning{preparer: o.preparer, step: o.step, to: o.to}
-				mine.mount(ctx, rel)
+				_ = blocking.Do(blocking.Foreign, func() error { // not the volume's, which needs its turns when this hangs
+					mine.mount(ctx, rel)
+					return nil
+				})
 				done <- outcome{rel, mine.queued}
 			}()
 		}

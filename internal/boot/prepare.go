@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
@@ -26,6 +29,7 @@ type Options struct {
 	Install      string // the agent's installation; "": /opt/hermes
 	BakedBrowser string // file that names the browser of the image; "": /etc/hermes/agent-browser-executable-path
 	Environment  string // directory for the variables found; "": /run/s6/container_environment
+	Seed         string // what the image keeps for an empty data directory; "": /usr/share/hinit/home
 
 	PhaseBudget time.Duration // what one phase may take; 0: 10 s
 	Budget      time.Duration // what all may take together; 0: 30 s
@@ -48,6 +52,9 @@ type Report struct {
 	// Full tells [Repair] that the data directory was somebody else's, or that an earlier Repair was interrupted: then it
 	// looks through all directories of the agent and not only those it looks through at every boot.
 	Full bool
+
+	// Planted: the data directory was empty, and is now a copy of what the image keeps for that. See [Memory.Recall].
+	Planted bool
 
 	// Unusable: the data volume did not answer, or there is none. Services that don't need it can start.
 	Unusable bool
@@ -73,14 +80,22 @@ func (r Report) Failed() (Phase, bool) {
 func Prepare(ctx context.Context, o Options) Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
-	r := runPhases(ctx, o, []phase{
+	phases := []phase{
 		{"home", true, p.home},
 		{"ownership", true, p.ownership},
+		{"plant", true, p.plant},
 		{"directories", true, p.directories},
 		{"seeds", true, p.seeds},
 		{"bootstrap", true, p.bootstrap},
 		{"browser", false, p.browser},
-	})
+	}
+	if blocking.Do(blocking.Foreign, func() error {
+		_, err := os.Stat(o.Seed)
+		return err
+	}) != nil { // most images have none
+		phases = slices.DeleteFunc(phases, func(ph phase) bool { return ph.name == "plant" })
+	}
+	r := runPhases(ctx, o, phases)
 	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // or else something that hangs may be using it
 		p.root.Close()
 	}
@@ -96,6 +111,7 @@ func (o Options) withDefaults() Options {
 	def(&o.Install, "/opt/hermes")
 	def(&o.BakedBrowser, "/etc/hermes/agent-browser-executable-path")
 	def(&o.Environment, "/run/s6/container_environment")
+	def(&o.Seed, SeedDir)
 	if o.PhaseBudget <= 0 {
 		o.PhaseBudget = 10 * time.Second
 	}
@@ -140,6 +156,7 @@ type step struct {
 	env      map[string]string
 	home     string
 	full     bool
+	planted  bool
 
 	chownFailed bool
 }
@@ -199,6 +216,7 @@ func runPhases(ctx context.Context, o Options, phases []phase) Report {
 			r.Home = s.home
 		}
 		r.Full = r.Full || s.full
+		r.Planted = r.Planted || s.planted
 		tell := func(format string, args ...any) {
 			l := warning(fmt.Sprintf(format, args...))
 			r.Warnings = append(r.Warnings, l.Text)
@@ -226,7 +244,9 @@ func runPhase(ctx context.Context, o Options, ph phase, budget time.Duration) (s
 	defer cancel()
 	s := &step{say: o.Say, env: map[string]string{}}
 	done := make(chan error, 1)
-	guard.Go("a step of the boot", func() { done <- ph.run(ctx, s) })
+	guard.Go("a step of the boot", func() {
+		done <- blocking.Do(blocking.Volume, func() error { return ph.run(ctx, s) })
+	})
 	select {
 	case err = <-done:
 	case <-ctx.Done():

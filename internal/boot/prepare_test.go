@@ -368,6 +368,7 @@ func TestBrowser(t *testing.T) {
 	if r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != path || !strings.Contains(said.text(), "[stage2] Found agent-browser Chromium binary: "+path) {
 		t.Errorf("found %v, said %q", r.Env, said.text())
 	}
+	Publish(o, r.Env)
 	if got := read(t, o.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
 		t.Errorf("the file says %q", got)
 	}
@@ -397,6 +398,24 @@ func TestRealHome(t *testing.T) {
 	o, _ = options(t, home, map[string]string{"HERMES_REAL_HOME": filepath.Dir(real)})
 	prepareOK(t, o)
 	wantOwner(t, filepath.Dir(real), "0:0 0755")
+}
+
+// TestRealHomeMayBeTheRootDirectory: it is an absolute path, and stays root's.
+func TestRealHomeMayBeTheRootDirectory(t *testing.T) {
+	asRoot(t)
+	var before, after unix.Stat_t
+	if err := unix.Stat("/", &before); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{"/", "//", "/."} {
+		o, said := options(t, volume(t), map[string]string{"HERMES_REAL_HOME": root})
+		if r := prepareOK(t, o); r.Home != "/" || strings.Contains(said.text(), "REAL_HOME") {
+			t.Errorf("HOME is %q for %q, said %q", r.Home, root, said.text())
+		}
+	}
+	if err := unix.Stat("/", &after); err != nil || after.Uid != before.Uid || after.Gid != before.Gid || after.Mode != before.Mode {
+		t.Errorf("/ was %d:%d %o and is %d:%d %o: %v", before.Uid, before.Gid, before.Mode, after.Uid, after.Gid, after.Mode, err)
+	}
 }
 
 func TestLogsElsewhere(t *testing.T) {

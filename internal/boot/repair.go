@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
@@ -112,7 +113,10 @@ func Repair(ctx context.Context, o Options, progress func(Progress)) Result {
 	go func() {
 		defer close(done)
 		defer guard.Catch("repairing owners")
-		idly(func() { r.run(ctx) })
+		_ = blocking.Do(blocking.Volume, func() error {
+			idly(func() { r.run(ctx) })
+			return nil
+		})
 	}()
 	select {
 	case <-done:

@@ -224,3 +224,20 @@ func TestAgentCannotAskForAFullRepair(t *testing.T) {
 		t.Error("a mark of the agent's own making counts")
 	}
 }
+
+// TestHomesBeyondTheTimeOfTheBootAreForTheRepair: the agent can make any number of homes, and the boot goes on to start gateways.
+func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
+	asRoot(t)
+	home := tempDir(t)
+	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
+	o, _ := options(t, home, nil)
+	d, err := fsutil.OpenReal(home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	work := &owning{preparer: &preparer{Options: o, root: d}, step: &step{say: o.Say}, to: o.owner(), enough: time.Now().Add(-time.Second)}
+	work.profiles(d)
+	wantOwner(t, home+"/profiles/a", "0:0 0755")
+	work.enough = time.Now().Add(time.Hour)
+	work.profiles(d)
+	wantOwner(t, home+"/profiles/a", fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
+}

@@ -46,10 +46,20 @@ type Route struct {
 	// containers that share a home would fight over its logs (contract, section 3.2).
 	DashboardOnly bool
 
+	// Plain: hinit supervises the services of its configuration and nothing else. There is no command to run, no agent, no
+	// profile and no data volume. RouteCommand never returns it.
+	Plain bool
+
 	// LegacyGatewayRun: a home without gateway_state.json is to be treated as if the default gateway had been running
 	// (contract, section 5, legacy migration).
 	LegacyGatewayRun bool
 }
+
+// HasCommand reports whether there is a command to run.
+func (r Route) HasCommand() bool { return !r.Supervise && !r.Plain }
+
+// HasProfiles reports whether this container has gateways.
+func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
 // defaultProfile is the name of the root profile.
 const defaultProfile = "default"

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/config"
+	"hinit/internal/fsutil"
 )
 
 // systemRuntimeDir is where the runtime directory is when nothing else is said and /run can be written.
@@ -37,8 +38,36 @@ type Runtime struct {
 // to root or to uid and nobody else can write them.
 //
 // It makes at most the directory and its missing parents, and may block on the disk.
+//
+// Root takes /run/hinit over where the build of the image has made it for the agent's user.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
+	if uid == 0 {
+		reclaim(systemRuntimeDir, os.Getpid() == 1)
+	}
 	return prepare(places(socket, env, uid), abstractSocket(), uid)
+}
+
+// reclaim removes a directory that another user has below one of root's, so that root can make its own. It has to be empty,
+// unless this is process 1: what is in there was left by a container that was started as another user.
+func reclaim(dir string, first bool) {
+	parent, err := fsutil.OpenReal(filepath.Dir(dir), nil)
+	if err != nil {
+		return
+	}
+	defer parent.Close()
+	above, err := parent.Lstat("")
+	if err != nil || tamperProof(above, 0) != nil {
+		return
+	}
+	name := filepath.Base(dir)
+	info, err := parent.Lstat(name)
+	if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid == 0 {
+		return
+	}
+	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
+		return // somebody may be using it
+	}
+	_ = parent.RemoveAll(name) // else it is refused, and another place found
 }
 
 // SocketCandidates returns where a client is to look for the control socket, in the order in which [PrepareRuntime] tries

@@ -97,6 +97,37 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 	}
 }
 
+// The build of the image makes the directory for the agent's user; root takes it over, with nothing in it.
+func TestRootTakesTheDirectoryOver(t *testing.T) {
+	asRoot(t)
+	dir := put(t, t.TempDir()+"/run", 0o755)
+	theirs := put(t, dir+"/hinit", 0o755)
+	write(t, theirs+"/control.sock", "theirs")
+	must(t, os.Lchown(theirs, 4711, 4711))
+	if reclaim(theirs, false); func() bool { _, err := os.Lstat(theirs + "/control.sock"); return err != nil }() {
+		t.Error("took over what somebody may be using")
+	}
+	reclaim(theirs, true)
+	socket := theirs + "/control.sock"
+	if got := prepare([]place{{socket, 0o755}}, testAbstract, 0); got.Socket != socket || got.Warning != "" {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := os.Lstat(socket); err == nil {
+		t.Error("what was in it is still there")
+	}
+	write(t, socket, "ours")
+	if reclaim(theirs, true); func() bool { _, err := os.Lstat(socket); return err != nil }() {
+		t.Error("took over root's own")
+	}
+	// Where others could have put it there, it is left alone.
+	open := put(t, t.TempDir()+"/run", 0o777)
+	must(t, os.Mkdir(open+"/hinit", 0o755))
+	must(t, os.Lchown(open+"/hinit", 4711, 4711))
+	if reclaim(open+"/hinit", true); func() bool { _, err := os.Lstat(open + "/hinit"); return err != nil }() {
+		t.Error("removed a directory below one that everybody can write")
+	}
+}
+
 func TestPrepareRefuses(t *testing.T) {
 	uid, dir := os.Geteuid(), t.TempDir()
 	good := place{filepath.Join(dir, "good", "control.sock"), 0o700}

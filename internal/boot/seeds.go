@@ -20,6 +20,10 @@ const (
 	stampFile   = ".install_method"
 	apiKey      = "API_SERVER_KEY"
 	maxSeedSize = 1 << 20 // of a template or an .env; they are a few kilobytes
+
+	// What these files have after every boot (steps 8 and 14).
+	envMode    = 0o600
+	configMode = 0o640
 )
 
 // seeds makes the files that the agent expects (steps 11 to 14). All of it is done as the agent's user.
@@ -35,11 +39,11 @@ func (p *preparer) seeds(ctx context.Context, s *step) error {
 	var problems []error
 	for _, seed := range []struct {
 		name, source string
-		mode         fs.FileMode // what the source's mode is limited to
+		mode         fs.FileMode // 0: that of the source, with nothing for others to write
 	}{
-		{envFile, ".env.example", 0o600},
-		{configFile, "cli-config.yaml.example", 0o640}, // the mode that the next boot would give it
-		{"SOUL.md", "docker/SOUL.md", 0o755},
+		{envFile, ".env.example", envMode},
+		{configFile, "cli-config.yaml.example", configMode},
+		{"SOUL.md", "docker/SOUL.md", 0},
 	} {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -87,7 +91,7 @@ func (p *preparer) missing(s *step, d *fsutil.Dir, rel string) bool {
 }
 
 // seedFrom copies a template to a file that isn't there (step 12).
-func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, limit fs.FileMode) error {
+func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
 	if !p.missing(s, d, rel) {
 		return nil
 	}
@@ -102,7 +106,10 @@ func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, limit fs
 	if err != nil {
 		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.path(rel), bare(err))
 	}
-	return p.create(s, d, rel, data, info.Mode().Perm()&limit&^0o022)
+	if mode == 0 {
+		mode = info.Mode().Perm() & 0o755
+	}
+	return p.create(s, d, rel, data, mode)
 }
 
 // create makes a file of the agent's, never in place of another.
@@ -193,10 +200,10 @@ func (p *preparer) closeEnv(s *step, d *fsutil.Dir) {
 	info, err := d.Lstat(envFile)
 	switch {
 	case err != nil:
-	case info.Mode()&fs.ModeSymlink != 0, p.linked && info.Mode().Perm() != 0o600:
+	case info.Mode()&fs.ModeSymlink != 0, p.linked && info.Mode().Perm() != envMode:
 		s.refuse("chown/chmod", p.path(envFile))
 	default:
-		if _, err := d.Chmod(envFile, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
+		if _, err := d.Chmod(envFile, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
 			s.warn("%v — continuing", err)
 		}
 	}

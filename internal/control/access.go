@@ -51,6 +51,7 @@ const (
 	mayRead    access = iota // looks
 	mayControl               // changes something, or shows what is not status
 	mayReplace               // decides what program PID 1 is
+	mayEnd                   // ends the container
 )
 
 // class is a sort of caller.
@@ -85,8 +86,12 @@ func (p policy) classOf(who peer) class {
 
 // check returns why who may not have access, or nil.
 func (p policy) check(who peer, need access) *client.Error {
-	if need == mayReplace && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
-		return refuse(client.KindNotAllowed, "uid %d may not replace hinit; root may", who.uid)
+	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
+		what := "replace hinit"
+		if need == mayEnd {
+			what = "end the container"
+		}
+		return refuse(client.KindNotAllowed, "uid %d may not %s; root may", who.uid, what)
 	}
 	if p.classOf(who) != otherClass || need == mayRead && p.others {
 		return nil

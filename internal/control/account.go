@@ -46,10 +46,17 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 
 // overdue tells how far a command has come when its time is over.
 func overdue(g goal, v *supervisor.Service, timeout time.Duration) string {
-	if v.State == supervisor.Up && g.want == supervisor.WantUp {
-		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, hold, timeout)
+	switch {
+	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
+		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, rounded(timeout))
+		if v.Said != "" {
+			text += ": " + printable(v.Said)
+		}
+		return text
+	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:
+		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settle, rounded(timeout))
 	}
-	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, timeout, stateText(v), printable(v.Reason))
+	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, rounded(timeout), stateText(v), printable(v.Reason))
 }
 
 func stateText(v *supervisor.Service) string {

@@ -54,3 +54,32 @@ func TestAHookOfTheBootIsNotKeptWaitingForTheBoot(t *testing.T) {
 		t.Errorf("a look at the profiles: %v", err)
 	}
 }
+
+func TestWhatTheBootHasNotComeToIsWaitingAndNotUnknown(t *testing.T) {
+	registered := gateway("coder", supervisor.Up)
+	core := newFakeCore(registered)
+	waits := func(name string) *supervisor.Service {
+		return gateway(name, supervisor.Waiting, func(v *supervisor.Service) { v.Needs, v.PID = []string{"profiles"}, 0 })
+	}
+	core.booting, core.hook = true, &client.BootHook{Name: "update.sh", Number: 1, Of: 2, Seconds: 3}
+	core.expected = []*supervisor.Service{waits("coder"), waits("writer")}
+	s := serve(t, core, everyone)
+	st, err := s.client().Status(t.Context())
+	if err != nil || len(st.Services) != 2 || st.Services[0].State != client.StateUp || st.Services[0].Expected ||
+		st.Services[1].Name != "gateway-writer" || st.Services[1].State != client.StateWaiting || !st.Services[1].Expected {
+		t.Errorf("%+v, %v", st.Services, err)
+	}
+	if v, err := s.client().Service(t.Context(), "writer"); err != nil || !v.Expected {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if _, err := s.client().Status(t.Context(), "nobody"); !errors.Is(err, client.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	h, err := s.client().Health(t.Context())
+	if err != nil || h.OK || !h.Booting || h.Reason != "the container is booting: hook 1 of 2 (update.sh), 3s" {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if h.Wanted != 2 || h.Up != 1 {
+		t.Errorf("%+v", h)
+	}
+}

@@ -44,16 +44,19 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 			return reply{}, err
 		}
 		begin := time.Now()
-		before, err := s.lookup(r, patience(wait, timeout))
+		limit := patience(wait, timeout)
+		ctx, cancel := context.WithTimeoutCause(r.Context(), limit, late(limit))
+		defer cancel()
+		before, err := s.lookup(ctx, r, limit)
 		if err != nil {
 			return reply{}, err
 		}
-		if err := s.core.Command(r.Context(), do.name, before.Name); err != nil {
-			return reply{}, err
+		if err := s.core.Command(ctx, do.name, before.Name); err != nil {
+			return reply{}, s.soFar(ctx, before.Name, err)
 		}
 		after := s.core.Snapshot().Find(before.Name)
 		if wait {
-			v, err := s.await(r.Context(), goalOf(do, before, after), timeout-time.Since(begin))
+			v, err := s.await(r.Context(), s.goalOf(do, before, after), timeout-time.Since(begin))
 			if err != nil {
 				return reply{}, err
 			}
@@ -66,16 +69,31 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 	}
 }
 
+// soFar adds to why a command was not done in time how its service is.
+func (s *Server) soFar(ctx context.Context, name string, err error) error {
+	out := explain(ctx, err)
+	v := s.core.Snapshot().Find(name)
+	if out.Kind != client.KindTimeout || v == nil {
+		return err
+	}
+	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
+}
+
 // outcome is the answer to a command: the service, or what the command line says of it.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service) (reply, error) {
 	view := s.view(v, r.who)
 	if wantsText(r.Request) {
-		return text(status, http.Header{}, []byte(show.Outcome(view)+"\n")), nil
+		line := show.Outcome(view)
+		if status == http.StatusAccepted {
+			line = show.Accepted(view)
+		}
+		return text(status, http.Header{}, []byte(line+"\n")), nil
 	}
 	return withStatus(status, view)
 }
 
-// bootTime is how long a command that does not wait for its effect waits for the boot, without which it can't be given.
+// bootTime is how long a command that does not wait for its effect waits for what it can't be given without: the boot, and the record
+// of what it wants.
 const bootTime = 5 * time.Second
 
 func patience(wait bool, timeout time.Duration) time.Duration {
@@ -86,12 +104,12 @@ func patience(wait bool, timeout time.Duration) time.Duration {
 }
 
 // lookup resolves a name. One that is not known during the boot may be so after it. After that it may be a profile that was
-// made a moment ago, so the disk is asked before the answer is no.
-func (s *Server) lookup(r *request, patience time.Duration) (*supervisor.Service, error) {
+// made a moment ago, so the disk is asked before the answer is no. ctx ends with patience.
+func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := resolve(s.core.Snapshot(), name)
-	if unknown == nil {
-		return v, nil
+	if unknown == nil || r.route.boot != forNames {
+		return v, unknown
 	}
 	switch over, err := s.awaitBoot(r, patience); {
 	case err != nil:
@@ -102,7 +120,13 @@ func (s *Server) lookup(r *request, patience time.Duration) (*supervisor.Service
 	if v, unknown = resolve(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
 	}
-	if err := s.core.Find(r.Context(), name); err != nil {
+	switch err := s.core.Find(ctx, name); {
+	case err == nil:
+	case errors.Is(err, errElsewhere):
+		return nil, refuse(client.KindFailed, "%v", err)
+	case ctx.Err() != nil && r.Context().Err() == nil:
+		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
+	default:
 		return nil, unknown // what the disk would have said cannot be known; the name is unknown all the same
 	}
 	return resolve(s.core.Snapshot(), name)

@@ -162,7 +162,7 @@ func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
 		{"-X POST /v1/services/x/start", 404, `{"error":{"kind":"unknown",`},
 		{"/v1/services/a%2Fb", 404, `{"error":{"kind":"unknown","message":"no such profile or service \"a/b\"`},
 		{"/v1/status?name=", 404, `{"error":{"kind":"unknown",`},
-		{"/v1/status?nmae=x", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"nmae\"; /v1/status takes name, as"}}`},
+		{"/v1/status?nmae=x", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"nmae\"; /v1/status takes name, as, width, colour, verbose"}}`},
 		{"/v1/status?as=yaml", 400, `{"error":{"kind":"bad-request","message":"cannot answer as [\"yaml\"]; as takes table"}}`},
 		{"/v1/status?name=%zz", 400, `{"error":{"kind":"bad-request",`},
 		{"/v1/health?x=1", 400, `{"error":{"kind":"bad-request","message":"unknown parameter \"x\"; /v1/health takes none"}}`},
@@ -252,7 +252,7 @@ func TestManagement(t *testing.T) {
 	if code, body := s.curl(t, -1, "-X", "POST", "/v1/rescan"); code != 204 || body != "" {
 		t.Errorf("rescan: %d %q", code, body)
 	}
-	if code, body := s.curl(t, -1, "-X", "POST", "/v1/reload"); code != 200 || body != `{"changes":[]}`+"\n" {
+	if code, body := s.curl(t, -1, "-X", "POST", "/v1/reload"); code != 200 || body != `{"changes":[],"plan":[],"settings":[],"dry_run":false}`+"\n" {
 		t.Errorf("reload: %d %s", code, body)
 	}
 	core.change(func() {

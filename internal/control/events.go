@@ -47,7 +47,16 @@ func getEvents(s *Server, r *request) (reply, error) {
 	default:
 		return reply{}, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", follow)
 	}
-	return reply{stream: func(w http.ResponseWriter) { s.events(w, r, cursor, follow == "1") }}, nil
+	release := func() {}
+	if follow == "1" {
+		if release, err = s.wait(r.who); err != nil {
+			return reply{}, err
+		}
+	}
+	return reply{stream: func(w http.ResponseWriter) {
+		defer release()
+		s.events(w, r, cursor, follow == "1")
+	}}, nil
 }
 
 func number(text, name string) (uint64, error) {

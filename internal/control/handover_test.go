@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -120,5 +121,18 @@ func TestReexecIsForRootAndTellsWhatCameOfIt(t *testing.T) {
 	}
 	if err := (policy{self: 1000, agent: 1000}).check(peer{uid: 1000}, mayReplace); err != nil {
 		t.Errorf("the user hinit runs as may not replace it: %v", err)
+	}
+}
+
+func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
+	p := policy{self: 0, agent: 1000, others: true}
+	for uid, may := range map[uint32]bool{0: true, 1000: false, 2000: false} {
+		err := p.check(peer{uid: uid}, mayEnd)
+		if (err == nil) != may || err != nil && err.Message != fmt.Sprintf("uid %d may not end the container; root may", uid) {
+			t.Errorf("uid %d may end the container: %v", uid, err)
+		}
+	}
+	if err := (policy{self: 1000, agent: 1000}).check(peer{uid: 1000}, mayEnd); err != nil {
+		t.Errorf("the user that PID 1 is may not end it: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
@@ -30,8 +31,14 @@ func getHealth(s *Server, r *request) (reply, error) {
 	if snap.Stopping {
 		h.OK, h.Reason = false, "the container is stopping"
 	}
+	if core, ok := s.core.(Booter); ok && h.OK {
+		if booting, hook := core.Booting(); booting {
+			h.OK, h.Booting, h.Reason = false, true, "the container is booting"+show.Hook(hook)
+		}
+	}
+	snap, _ = s.known(r.Context(), nil)
 	for _, v := range snap.Services {
-		if v.Want != supervisor.WantUp {
+		if v.Want != supervisor.WantUp || v.Kind == supervisor.KindStandIn {
 			continue
 		}
 		h.Wanted++

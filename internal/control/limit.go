@@ -1,19 +1,30 @@
 package control
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
+	"hinit/internal/blocking"
 )
 
 // maxConns is how many connections a class of callers may have open. Each class has its own share, so that neither the
 // agent nor a stranger can lock root out.
 const maxConns = 128
+
+// maxWaits is how many of them may do nothing but wait for something to happen, for as long as they like. The others are left for
+// questions and commands, which come to an end.
+const maxWaits = 96
 
 // Connections that are turned away stay half open for leaveTime, but only so many of them.
 const (
@@ -31,14 +42,78 @@ type gate struct {
 // places counts connections, for all listeners of a server.
 type places struct {
 	taken   [classes]atomic.Int32
-	leaving atomic.Int32 // turned away and not closed yet
+	waits   [classes]atomic.Int32 // requests, of those
+	leaving atomic.Int32          // turned away and not closed yet
+	closing sync.Mutex            // held while one is closed
 }
 
-// conn is a connection that knows its peer and gives its place back when it is closed.
+// close closes a connection. One at a time is closed, so that many need no more threads. It takes no turn: package net waits until
+// nobody reads from the connection any more, who may himself be waiting for a turn.
+func (p *places) close(c net.Conn) error {
+	p.closing.Lock()
+	defer p.closing.Unlock()
+	return c.Close()
+}
+
+// conn is a connection that knows its peer and gives its place back when it is closed. What it reads and writes takes turns, so that
+// however many clients there are, they need no more threads.
 type conn struct {
 	net.Conn
+	raw     syscall.RawConn
 	peer    peer
+	places  *places
 	release func()
+}
+
+// Read reads like a net.Conn.
+func (c *conn) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	failed := c.raw.Read(func(fd uintptr) (done bool) {
+		n, err = short(unix.Read, fd, p)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	switch {
+	case failed != nil:
+		return 0, failed
+	case err != nil:
+		return 0, &net.OpError{Op: "read", Net: "unix", Err: os.NewSyscallError("read", err)}
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Write writes like a net.Conn.
+func (c *conn) Write(p []byte) (sent int, err error) {
+	failed := c.raw.Write(func(fd uintptr) (done bool) {
+		for sent < len(p) {
+			n := 0
+			if n, err = short(unix.Write, fd, p[sent:]); err != nil {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+			sent += n
+		}
+		return true
+	})
+	switch {
+	case failed != nil:
+		return sent, failed
+	case err != nil:
+		return sent, &net.OpError{Op: "write", Net: "unix", Err: os.NewSyscallError("write", err)}
+	}
+	return sent, nil
+}
+
+// short makes a call that does not wait.
+func short(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+	err = blocking.Do(blocking.Short, func() (err error) {
+		for n, err = do(int(fd), p); errors.Is(err, unix.EINTR); n, err = do(int(fd), p) {
+		}
+		return err
+	})
+	return max(n, 0), err
 }
 
 // Accept returns the next connection there is room for. The others are answered without reading, and closed.
@@ -49,6 +124,10 @@ func (g *gate) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		who, err := peerOf(c)
+		var raw syscall.RawConn
+		if err == nil {
+			raw, err = c.(syscall.Conn).SyscallConn() // every socket has one
+		}
 		if err != nil {
 			_ = c.Close() // nobody we could name
 			continue
@@ -56,31 +135,42 @@ func (g *gate) Accept() (net.Conn, error) {
 		n := &g.places.taken[g.policy.classOf(who)]
 		if n.Add(1) > maxConns {
 			n.Add(-1)
-			g.turnAway(c)
+			g.turnAway(c, who)
 			continue
 		}
-		return &conn{Conn: c, peer: who, release: sync.OnceFunc(func() { n.Add(-1) })}, nil
+		return &conn{Conn: c, raw: raw, peer: who, places: g.places, release: sync.OnceFunc(func() { n.Add(-1) })}, nil
 	}
+}
+
+// wait takes one of the places for requests that wait without an end. release gives it back.
+func (s *Server) wait(who peer) (release func(), err error) {
+	n := &s.places.waits[s.policy.classOf(who)]
+	if n.Add(1) > maxWaits {
+		n.Add(-1)
+		return nil, refuse(client.KindBusy,
+			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", who.uid, maxWaits)
+	}
+	return func() { n.Add(-1) }, nil
 }
 
 // Close closes the connection and gives its place back.
 func (c *conn) Close() error {
 	defer c.release()
-	return c.Conn.Close()
+	return c.places.close(c.Conn)
 }
 
 // turnAway answers a connection that is one too many. The answer fits into the empty buffer of a new socket, so writing
 // it does not wait; the deadline is for the case that it does. The connection stays half open for a moment, because some
 // clients (curl) take one that is closed before they have sent anything for one that was never made.
-func (g *gate) turnAway(c net.Conn) {
-	out := failure(refuse(client.KindBusy, "%d connections to hinit are open, which is the limit; try again", maxConns))
+func (g *gate) turnAway(c net.Conn, who peer) {
+	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, maxConns))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	// Whoever does not read the answer loses only the answer.
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {
 		g.places.leaving.Add(-1)
-		_ = c.Close() // nothing more is to be said
+		_ = g.places.close(c) // nothing more is to be said
 	}
 	half, ok := c.(interface{ CloseWrite() error })
 	if g.places.leaving.Add(1) > maxLeaving || !ok || half.CloseWrite() != nil {

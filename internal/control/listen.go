@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
 )
 
 // maxPath is the longest path a Unix socket can have: sun_path holds 108 bytes with its final zero (unix(7)).
@@ -176,12 +178,14 @@ func (l *listener) Addr() net.Addr { return unixAddr(l.path) }
 // Close removes the socket file, if it is still this one, and stops listening.
 func (l *listener) Close() error {
 	l.once.Do(func() {
-		fd := int(l.dir.Fd())
-		var st unix.Stat_t
-		if unix.Fstatat(fd, l.base, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Dev == l.stat.Dev && st.Ino == l.stat.Ino {
-			l.err = unix.Unlinkat(fd, l.base, 0)
-		}
-		l.err = errors.Join(l.err, l.UnixListener.Close(), l.dir.Close())
+		l.err = blocking.Do(blocking.Runtime, func() (err error) {
+			fd := int(l.dir.Fd())
+			var st unix.Stat_t
+			if unix.Fstatat(fd, l.base, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Dev == l.stat.Dev && st.Ino == l.stat.Ino {
+				err = unix.Unlinkat(fd, l.base, 0)
+			}
+			return errors.Join(err, l.UnixListener.Close(), l.dir.Close())
+		})
 	})
 	return l.err
 }

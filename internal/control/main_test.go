@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 		hog(socket)
 		os.Exit(0)
 	}
+	blocking.Few() // what waits with a turn for somebody who needs one hangs then
 	goleak.VerifyTestMain(m)
 }
 
@@ -55,8 +57,11 @@ type fakeCore struct {
 	ring     supervisor.Ring
 	commands []string
 	deeds
-	info   client.Init
-	config []client.ConfigEntry
+	info     client.Init
+	booting  bool
+	hook     *client.BootHook
+	expected []*supervisor.Service
+	config   []client.ConfigEntry
 
 	slots   map[string]client.Slot // by directory; nil for one that does not answer as s6
 	watched bool                   // a look at a slot counts as a command
@@ -120,6 +125,21 @@ func (f *fakeCore) Command(_ context.Context, verb, service string) error {
 	return f.does().effect(verb, service)
 }
 
+func (f *fakeCore) Booting() (bool, *client.BootHook) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.booting, f.hook
+}
+
+func (f *fakeCore) Expected(ctx context.Context, all bool) []*supervisor.Service {
+	if all {
+		<-ctx.Done()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.expected
+}
+
 func (f *fakeCore) AwaitBoot(ctx context.Context, pid int) error { return f.does().boot(ctx, pid) }
 
 // change changes what the core does while it serves.
@@ -139,10 +159,13 @@ func (f *fakeCore) History() *supervisor.Ring                 { return &f.ring }
 func (f *fakeCore) Orphans() uint64                           { return 7 }
 func (f *fakeCore) Rescan(context.Context) error              { return f.does().rescan(f) }
 func (f *fakeCore) Find(_ context.Context, name string) error { return f.does().find(f, name) }
-func (f *fakeCore) Reload(context.Context) ([]string, error)  { return f.does().reload() }
-func (f *fakeCore) Config() []client.ConfigEntry              { return f.config }
-func (f *fakeCore) Init() client.Init                         { return f.info }
-func (f *fakeCore) Ping(ctx context.Context) error            { return f.does().ping(ctx) }
+func (f *fakeCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
+	out, err := f.does().reload()
+	return client.ReloadReply{Changes: out}, err
+}
+func (f *fakeCore) Config() []client.ConfigEntry   { return f.config }
+func (f *fakeCore) Init() client.Init              { return f.info }
+func (f *fakeCore) Ping(ctx context.Context) error { return f.does().ping(ctx) }
 
 // gateway is a service in a state.
 func gateway(profile string, state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
@@ -177,11 +200,13 @@ func (c *loopCore) Command(ctx context.Context, verb, service string) error {
 	return fmt.Errorf("no verb %q", verb)
 }
 
-func (c *loopCore) Rescan(context.Context) error             { return nil }
-func (c *loopCore) Find(context.Context, string) error       { return nil }
-func (c *loopCore) Reload(context.Context) ([]string, error) { return nil, nil }
-func (c *loopCore) Config() []client.ConfigEntry             { return nil }
-func (c *loopCore) Init() client.Init                        { return client.Init{} }
+func (c *loopCore) Rescan(context.Context) error       { return nil }
+func (c *loopCore) Find(context.Context, string) error { return nil }
+func (c *loopCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
+	return client.ReloadReply{}, nil
+}
+func (c *loopCore) Config() []client.ConfigEntry { return nil }
+func (c *loopCore) Init() client.Init            { return client.Init{} }
 
 // newLoopCore runs a supervisor until the end of the test.
 func newLoopCore(t *testing.T) *loopCore {

@@ -2,21 +2,14 @@ package control
 
 import (
 	"net/http"
-	"time"
 
 	"hinit/client"
 )
 
 // What is asked of hinit as a whole.
 
-// rescanTime is how long a look at the profiles waits for the boot, which looks at them anyway.
-const rescanTime = 30 * time.Second
-
 func postRescan(s *Server, r *request) (reply, error) {
 	if err := bare(r); err != nil {
-		return reply{}, err
-	}
-	if _, err := s.awaitBoot(r, rescanTime); err != nil {
 		return reply{}, err
 	}
 	if err := s.core.Rescan(r.Context()); err != nil {
@@ -26,14 +19,19 @@ func postRescan(s *Server, r *request) (reply, error) {
 }
 
 func postReload(s *Server, r *request) (reply, error) {
-	if err := bare(r); err != nil {
+	if _, err := queryOf(r); err != nil {
 		return reply{}, err
 	}
-	changes, err := s.core.Reload(r.Context())
+	var how client.Reload
+	if err := decode(r.body, &how); err != nil {
+		return reply{}, err
+	}
+	out, err := s.core.Reload(r.Context(), how)
 	if err != nil {
 		return reply{}, err
 	}
-	return done(client.ReloadReply{Changes: list(changes)})
+	out.Changes, out.Plan, out.Settings = list(out.Changes), list(out.Plan), list(out.Settings)
+	return done(out)
 }
 
 func getConfig(s *Server, r *request) (reply, error) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
@@ -97,10 +98,10 @@ func failure(e *client.Error) reply {
 // wantsText says whether a program asks that has nothing to take JSON apart with.
 func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
 
-// text is an answer for people.
+// text is an answer for people, some of whom read it on a terminal.
 func text(status int, header http.Header, body []byte) reply {
 	header.Set("Content-Type", client.Text+"; charset=utf-8")
-	return reply{status: status, header: header, body: body}
+	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
 
 // inWords is an answer as text, where that is asked for and it is about an error: the message, and its kind in the header.

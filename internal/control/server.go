@@ -47,6 +47,7 @@ type Server struct {
 	now      func() time.Time
 	bodyTime time.Duration // from the end of a header to the end of the body
 	sendTime time.Duration // for a client to take in one piece of an answer
+	limit    func(route) time.Duration
 	http     *http.Server
 	mux      *http.ServeMux
 	places   places
@@ -62,6 +63,7 @@ func New(core Core, o Options) *Server {
 	s := &Server{
 		core: core, policy: newPolicy(o), log: o.Log, now: time.Now, mux: http.NewServeMux(),
 		bodyTime: 5 * time.Second, sendTime: 10 * time.Second,
+		limit: func(rt route) time.Duration { return rt.limit },
 	}
 	if s.log == nil {
 		s.log = func(string) {}
@@ -195,11 +197,29 @@ func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out 
 	if bad != nil {
 		return failure(bad)
 	}
-	out, err := rt.handle(s, &request{r, who, body})
+	out, err := s.answer(rt, &request{r, rt, who, body})
 	if err != nil {
 		return failure(explain(r.Context(), err))
 	}
 	return out
+}
+
+// answer runs the handler of a route once what that needs is there, within the limit of the route.
+func (s *Server) answer(rt route, r *request) (reply, error) {
+	limit := s.limit(rt)
+	if limit == 0 {
+		return rt.handle(s, r)
+	}
+	begin := time.Now()
+	if rt.boot == afterAll {
+		if _, err := s.awaitBoot(r, limit); err != nil {
+			return reply{}, err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(r.Context(), limit-time.Since(begin), late(limit))
+	defer cancel()
+	r.Request = r.WithContext(ctx)
+	return rt.handle(s, r)
 }
 
 func (s *Server) report(r *http.Request, p any) {

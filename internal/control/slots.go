@@ -31,6 +31,7 @@ type Slots interface {
 const (
 	svcLetters  = s6.Letters
 	scanLetters = "zabhitqnN"
+	endLetters  = "tqbi" // those of them that end the container
 )
 
 // slots returns the core's slots, or an error that says that there are none.
@@ -110,6 +111,11 @@ func postSlotScan(s *Server, r *request) (reply, error) {
 	if err := lettersOf(c.Flags, scanLetters); err != nil {
 		return reply{}, err
 	}
+	if strings.ContainsAny(c.Flags, endLetters) {
+		if refused := s.policy.check(r.who, mayEnd); refused != nil {
+			return reply{}, refused
+		}
+	}
 	core, err := s.slots()
 	if err == nil {
 		err = core.SlotScan(r.Context(), c.Flags)
@@ -147,6 +153,11 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	release, err := s.wait(r.who)
+	if err != nil {
+		return reply{}, err
+	}
+	defer release()
 	slot, err := s.awaitSlot(r.Context(), core, query.Get("dir"), goal)
 	if err != nil {
 		return reply{}, err

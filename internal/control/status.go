@@ -1,6 +1,8 @@
 package control
 
 import (
+	"cmp"
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -10,17 +12,18 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/profiles"
 	"hinit/supervisor"
 )
 
 // getStatus answers with hinit and all services but the CMD, or with those that are named, each once, in that order; as JSON
 // or as a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "name", "as")
+	query, err := queryOf(r, "name", "as", "width", "colour", "verbose")
 	if err != nil {
 		return reply{}, err
 	}
-	st, err := s.status(query["name"], r.who)
+	st, err := s.status(r.Context(), query["name"], r.who)
 	if err != nil {
 		return reply{}, err
 	}
@@ -28,62 +31,141 @@ func getStatus(s *Server, r *request) (reply, error) {
 	case len(as) == 0:
 		return done(st)
 	case len(as) == 1 && as[0] == client.AsTable:
-		return table(st), nil
+		look := show.Look{Named: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
+		if width := query.Get("width"); width != "" {
+			n, err := number(width, "width")
+			if err != nil {
+				return reply{}, err
+			}
+			look.Width = int(min(n, 1<<15))
+		}
+		return table(st, look), nil
 	}
 	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
 }
 
 // table is the status for people.
-func table(st client.Status) reply {
+func table(st client.Status, look show.Look) reply {
 	down := 0
 	for i := range st.Services {
 		if st.Services[i].State != string(supervisor.Up) {
 			down++
 		}
 	}
-	return text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, show.Status(st))
+	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
+	out.body = show.Status(st, look) // escaped, but for its colours
+	return out
 }
 
-func (s *Server) status(names []string, who peer) (client.Status, error) {
-	snap := s.core.Snapshot()
+// expectTime is how long a question about a name waits for the boot's first look at the profiles.
+const expectTime = 2 * time.Second
+
+// known is a snapshot with those names in it, if there are such services, even if the boot has not come to them yet, and those that it
+// adds itself.
+func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
+	snap = s.core.Snapshot()
+	core, boots := s.core.(Booter)
+	missing := func() bool {
+		return slices.ContainsFunc(names, func(name string) bool { _, err := resolve(snap, name); return err != nil })
+	}
+	if !boots || len(names) > 0 && !missing() {
+		return snap, nil
+	}
+	with := func(list []*supervisor.Service) {
+		now := s.core.Snapshot() // younger than the list: what the boot has come to is in one of them
+		registered := make(map[string]bool, len(now.Services))
+		for _, v := range now.Services {
+			registered[v.Name] = true
+		}
+		snap, added = &supervisor.Snapshot{Services: slices.Clone(now.Services), Stopping: now.Stopping}, make(map[*supervisor.Service]bool)
+		for _, v := range list {
+			if !registered[v.Name] {
+				snap.Services, added[v] = append(snap.Services, v), true
+			}
+		}
+	}
+	if with(core.Expected(ctx, false)); len(names) > 0 && missing() {
+		look, cancel := context.WithTimeout(ctx, expectTime)
+		defer cancel()
+		with(core.Expected(look, true))
+	}
+	return snap, added
+}
+
+func (s *Server) status(ctx context.Context, names []string, who peer) (client.Status, error) {
+	snap, added := s.known(ctx, names)
+	view := func(v *supervisor.Service) client.Service {
+		out := s.view(v, who)
+		out.Expected = added[v]
+		return out
+	}
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
 	if len(names) == 0 {
 		out.Services = make([]client.Service, 0, len(snap.Services))
-		for _, v := range snap.Services {
-			if v.Kind != supervisor.KindCmd {
-				out.Services = append(out.Services, s.view(v, who))
+		for _, v := range ordered(snap.Services) {
+			if v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn {
+				out.Services = append(out.Services, view(v))
 			}
 		}
+		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
 		return out, nil
 	}
 	var seen []*supervisor.Service
 	for _, name := range names {
 		v, err := resolve(snap, name)
+		if l := out.Init.Lease; err != nil && l != nil && (l.State == client.LeaseElsewhere || l.State == client.LeaseWaiting) {
+			err = refuse(client.KindUnknown, "nothing called %q is supervised here: %s", name, l.Detail)
+		}
 		if err != nil {
 			return client.Status{}, err
 		}
 		if !slices.Contains(seen, v) {
 			seen = append(seen, v)
-			out.Services = append(out.Services, s.view(v, who))
+			out.Services = append(out.Services, view(v))
 		}
 	}
 	return out, nil
+}
+
+// ordered puts the gateways in the order of their profiles, whenever they became known, among themselves; everything else stays where
+// it is.
+func ordered(services []*supervisor.Service) []*supervisor.Service {
+	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
+	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
+	byProfile := func(a, b *supervisor.Service) int {
+		return cmp.Or(profiles.Compare(a.Profile, b.Profile), strings.Compare(a.Name, b.Name))
+	}
+	if slices.IsSortedFunc(gateways, byProfile) {
+		return services
+	}
+	slices.SortFunc(gateways, byProfile)
+	out := slices.Clone(services)
+	for i, v := range out {
+		if isGateway(v) {
+			out[i], gateways = gateways[0], gateways[1:]
+		}
+	}
+	return out
 }
 
 func getService(s *Server, r *request) (reply, error) {
 	if _, err := queryOf(r); err != nil {
 		return reply{}, err
 	}
-	v, err := resolve(s.core.Snapshot(), r.PathValue("name"))
+	name := r.PathValue("name")
+	snap, added := s.known(r.Context(), []string{name})
+	v, err := resolve(snap, name)
 	if err != nil {
 		return reply{}, err
 	}
-	return done(s.view(v, r.who))
+	out := s.view(v, r.who)
+	out.Expected = added[v]
+	return done(out)
 }
 
 // resolve finds the service that a name means: the service of that name, else the gateway of the profile of that name.
 func resolve(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
-	if v := snap.Find(name); v != nil {
+	if v := snap.Find(name); v != nil && v.Kind != supervisor.KindStandIn {
 		return v, nil
 	}
 	for _, v := range snap.Services {
@@ -119,10 +201,13 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
 	i.UptimeSeconds = seconds(s.now().Sub(i.StartedAt))
 	i.StartedAt = wireTime(i.StartedAt)
+	if i.Lease != nil {
+		i.Lease.Since = wireTime(i.Lease.Since)
+	}
 	i.Warnings, i.Boot, i.Cmd = list(i.Warnings), list(i.Boot), nil
 	for _, v := range snap.Services {
 		if v.Kind == supervisor.KindCmd {
-			i.Cmd = &client.Cmd{Argv: list(v.Command), PID: v.PID, Since: wireTime(v.Since)}
+			i.Cmd = &client.Cmd{Argv: list(v.Command), PID: v.PID, Since: wireTime(v.Since), Stopped: isStopped(v.PID)}
 		}
 	}
 	return i
@@ -133,8 +218,8 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
-		Ready: v.Ready, Log: v.Log, Reason: v.Reason, MemoryBytes: residentMemory(v.PID), Command: list(v.Command),
-		Needs: list(v.Needs), Run: v.Run, Paused: v.Paused,
+		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: residentMemory(v.PID), Command: list(v.Command),
+		Needs: list(v.Needs), Run: v.Run, Paused: v.Paused, Drifted: v.Drifted,
 	}
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
@@ -149,7 +234,22 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 			out.LastExit.Tail = []string{}
 		}
 	}
+	out.Problem = s.problem(v, who)
 	return out
+}
+
+// problem is what people should know of a service besides its state. What it says of itself is for those who may read its log.
+func (s *Server) problem(v *supervisor.Service, who peer) string {
+	core, notes := s.core.(Noter)
+	switch trusted := s.policy.classOf(who) != otherClass; {
+	case v.State == supervisor.Up && v.Said != "" && trusted:
+		return v.Said
+	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
+		return supervisor.ReasonLoop + ": " + v.LastExit.Words()
+	case v.State == supervisor.Down && notes:
+		return core.Note(v)
+	}
+	return ""
 }
 
 func exitView(x *supervisor.Exit) *client.Exit {

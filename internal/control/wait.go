@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// hold is how long a run has to be up to count as started.
+	// hold is how long a run has to be up to count as started when nobody says otherwise.
 	hold = time.Second
 	// tailTime is how long an account of a failure waits for the last log lines, which are read after the exit.
 	tailTime = 500 * time.Millisecond
@@ -18,21 +18,26 @@ const (
 
 // goal is what a command waits for.
 //
-// A start has come about when one run of the service has been up for a second, whenever it began; a restart when that
-// run is a new one. A task, which runs once and then stays down, may also have done its work by then. A stop has come about as soon as the service is down: nothing of it is alive then and nothing but
-// another command starts it, so there is nothing to wait for.
+// A start has come about when one run of the service is ready, whenever it began; a restart when that run is a new one. What
+// can't say that it is ready has to hold for settle. A task, which runs once and then stays down, may also have done its work by
+// then. A stop has come about as soon as the service is down: nothing of it is alive then and nothing but another command starts
+// it, so there is nothing to wait for.
 type goal struct {
 	verb
 	service *supervisor.Service // as it was before the command
 	after   uint64              // only a later run counts
+	settle  time.Duration
 }
 
 // ending are the states in which a run comes to its end.
 var ending = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
 // goalOf chooses the goal of a command, from the service before and right after the supervisor took it in.
-func goalOf(do verb, before, after *supervisor.Service) goal {
-	g := goal{verb: do, service: before}
+func (s *Server) goalOf(do verb, before, after *supervisor.Service) goal {
+	g := goal{verb: do, service: before, settle: hold}
+	if core, ok := s.core.(Settler); ok {
+		g.settle = core.Settle()
+	}
 	if !do.fresh {
 		return g
 	}
@@ -75,11 +80,17 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		well := v.LastExit.Cause == supervisor.CauseClean
 		return verdict{reached: well && v.State == supervisor.Down, died: !well && v.State == supervisor.Down}
 	}
+	if g.crashed(v) {
+		return verdict{died: true} // whatever state it is in by now
+	}
 	switch v.State {
 	case supervisor.Up:
-		held := v.Since.Add(hold)
-		if v.Run <= g.after {
+		held := v.Since.Add(g.settle)
+		switch {
+		case v.Run <= g.after:
 			return verdict{}
+		case v.Announces:
+			return verdict{reached: v.Ready}
 		}
 		return verdict{reached: !now.Before(held), again: held}
 	case supervisor.Backoff, supervisor.Parked, supervisor.Failed:
@@ -88,6 +99,21 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		supervisor.Finishing:
 	}
 	return verdict{}
+}
+
+// crashed says whether a run that counts has ended since the command in a way that makes the start a failure: not because it was
+// told to, and not to be started again at once or to make room for another instance.
+func (g goal) crashed(v *supervisor.Service) bool {
+	x, old := v.LastExit, g.service.LastExit
+	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {
+		return false
+	}
+	switch x.Cause {
+	case supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth:
+		return true
+	case supervisor.CauseClean, supervisor.CauseOperator, supervisor.CauseShutdown, supervisor.CauseSpawn, supervisor.CauseReplaced:
+	}
+	return false
 }
 
 // endedByItself says whether the last run has ended since the command without being asked to. Of a service that is wanted
@@ -118,7 +144,9 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 		case is.failed != nil:
 			return nil, is.failed
 		case is.died:
-			return nil, refuse(client.KindFailed, "%s", s.account(ctx, v))
+			reading, cancel := context.WithDeadline(ctx, end)
+			defer cancel()
+			return nil, refuse(client.KindFailed, "%s", s.account(reading, v))
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", overdue(g, v, timeout))
 		}

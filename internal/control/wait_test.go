@@ -13,6 +13,16 @@ import (
 	"hinit/supervisor"
 )
 
+// announces makes a service one that says itself when it is ready.
+func announces(ready bool) func(*supervisor.Service) {
+	return func(s *supervisor.Service) { s.Announces, s.Ready = true, ready }
+}
+
+// crashed gives a service a last run, its first, that ended.
+func crashed(cause supervisor.Cause) func(*supervisor.Service) {
+	return func(s *supervisor.Service) { s.LastExit = &supervisor.Exit{Run: 1, PID: 7, Code: 1, Cause: cause} }
+}
+
 func TestJudge(t *testing.T) {
 	now := time.Now()
 	v := func(state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
@@ -36,6 +46,12 @@ func TestJudge(t *testing.T) {
 	}{
 		{"up long enough", start(), 0, v(supervisor.Up), false, "reached"},
 		{"not up long enough", start(), 0, v(supervisor.Up, since(hold-1)), false, "again"},
+		{"up for ever and not ready", start(), 0, v(supervisor.Up, since(time.Hour), announces(false)), false, "wait"},
+		{"ready at once", start(), 0, v(supervisor.Up, since(0), announces(true)), false, "reached"},
+		{"the old run was ready", restart(), 1, v(supervisor.Up, announces(true)), false, "wait"},
+		{"up again after a crash", start(), 0, v(supervisor.Up, since(time.Hour), crashed(supervisor.CauseCrash)), false, "died"},
+		{"up again as it asked", start(), 0, v(supervisor.Up, since(time.Hour), crashed(supervisor.CauseClean)), false, "reached"},
+		{"the old run, before", restart(), 2, v(supervisor.Up, since(time.Hour), run(3), crashed(supervisor.CauseCrash)), false, "reached"},
 		{"the old run", restart(), 1, v(supervisor.Up), false, "wait"},
 		{"the new run", restart(), 1, v(supervisor.Up, run(2)), false, "reached"},
 		{"new run, not long enough", restart(), 1, v(supervisor.Up, run(2), since(0)), false, "again"},
@@ -56,7 +72,7 @@ func TestJudge(t *testing.T) {
 		{"killing", stop(), 0, v(supervisor.Killing, unwanted), false, "wait"},
 		{"somebody wants it up", stop(), 0, v(supervisor.Stopping), false, "failed: superseded: gateway-x was asked to start meanwhile"},
 	} {
-		g := goal{tt.do, gateway("x", supervisor.Down), tt.run}
+		g := goal{tt.do, gateway("x", supervisor.Down), tt.run, hold}
 		is := g.judge(now, &supervisor.Snapshot{Stopping: tt.stop}, tt.v)
 		got := "wait"
 		switch {
@@ -92,7 +108,7 @@ func (w *waiter) do(ctx context.Context, do verb, timeout time.Duration) (*super
 	if err := w.Command(ctx, do.name, before.Name); err != nil {
 		return nil, err
 	}
-	return w.server.await(ctx, goalOf(do, before, w.Snapshot().Find(before.Name)), timeout)
+	return w.server.await(ctx, w.server.goalOf(do, before, w.Snapshot().Find(before.Name)), timeout)
 }
 
 // after runs f at a later time, beside the test.
@@ -190,6 +206,19 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 				fails(errors.New("no such file"))(t, w)
 			}, 0, "gateway-x is down: no such file (spawn)", client.KindFailed,
 		},
+		{"a start returns when it says that it is ready", supervisor.WantDown, start(), says(2*time.Second, true, ""), 2 * time.Second, "", ""},
+		{"a start of what is ready needs no waiting", supervisor.WantUp, start(), ready, 0, "", ""},
+		{"a restart of what is ready waits for the new run", supervisor.WantUp, restart(), says(2*time.Second, true, ""), 2 * time.Second, "", ""},
+		{
+			"a late refusal", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+				says(time.Hour, true, "")(t, w)
+				dies(2400*time.Millisecond, 1, 0)(t, w)
+			}, 2410 * time.Millisecond, `gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms; last lines: "two"`, client.KindFailed,
+		},
+		{
+			"a gateway that never says so", supervisor.WantDown, start(), says(time.Second, false, "gateway_state.json says starting"), timeout,
+			"gateway-x is up (pid 4194305) and has not said within 30s that it is ready: gateway_state.json says starting", client.KindTimeout,
+		},
 		{
 			"a need that is never met", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
 				if err := w.Do(t.Context(), supervisor.Remove{Name: "gateway-x"}); err != nil {
@@ -237,7 +266,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 					if v.State == supervisor.Down && v.LastExit.Cause == supervisor.CauseClean {
 						return // a task
 					}
-					if v.State != supervisor.Up || time.Since(v.Since) < hold {
+					if v.State != supervisor.Up || !v.Announces && time.Since(v.Since) < hold || !v.Ready {
 						t.Errorf("got %+v", v)
 					}
 				}
@@ -259,6 +288,24 @@ func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		run := w.Snapshot().Find("gateway-x").Run + 1
 		after(d, func() { w.procs.end(run, code, signal) })
+	}
+}
+
+// says makes the service one that tells of itself, some time after its next start.
+func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
+	return func(t *testing.T, w *waiter) {
+		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.Announces = true })
+		run := w.Snapshot().Find("gateway-x").Run + 1
+		after(d, func() { w.Post(supervisor.Ready{Name: "gateway-x", Run: run, Ready: ready, Said: said}) })
+	}
+}
+
+// ready makes the service one that has said so before the command.
+func ready(t *testing.T, w *waiter) {
+	w.add(t, "x", supervisor.WantUp, func(u *supervisor.Unit) { u.Policy.Announces = true })
+	v := w.Snapshot().Find("gateway-x")
+	if err := w.Do(t.Context(), supervisor.Ready{Name: v.Name, Run: v.Run, Ready: true}); err != nil {
+		t.Fatal(err)
 	}
 }
 

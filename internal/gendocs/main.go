@@ -47,7 +47,16 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	rows, err := transitions(filepath.Join(root, "supervisor", "machine.go"))
+	if err != nil {
+		return nil, err
+	}
+	picture, err := diagram(rows)
+	if err != nil {
+		return nil, err
+	}
 	return map[string]string{
+		"docs/img/states.svg":          picture,
 		"docs/reference/cli.md":        cli,
 		"docs/reference/hinit-yaml.md": config.Reference(),
 		"docs/reference/states.md":     states,

@@ -37,7 +37,8 @@ var words = []struct{ name, meaning string }{
 	{"park", "it ended with an exit code that parks (`restart.park_on`)"},
 	{"again", "it ended with an exit code that asks for a start at once (`restart.immediate_on`)"},
 	{"replaced", "its exit is explained by another instance that took over"},
-	{"inputs", "`config.yaml`, `.env` or the marker file in its home changed"},
+	{"inputs", "`config.yaml`, `.env` or the marker file in its home changed, and its last run had been long or its delay is over"},
+	{"inputssoon", "they changed before that: the service may have changed them itself, so that is delayed like a crash"},
 	{"deadline", "the time of this state is over: the delay of a restart, the grace of a stop, the time for the finish command"},
 }
 
@@ -85,6 +86,8 @@ func states(root string) (string, error) {
 The service goes on being started at the longest delay; hinit never gives up silently.
 
 ## Transitions
+
+![The states and the main transitions between them](../img/states.svg)
 
 | State | What happens | Next state | What hinit does |
 |---|---|---|---|

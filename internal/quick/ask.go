@@ -139,7 +139,7 @@ func parseAnswer(text string) (a answer, ok bool) {
 // again, and what is no answer to this question.
 func (q question) finish(a answer) (code int, ok bool) {
 	switch {
-	case a.kind == "busy", a.kind == "replaced":
+	case a.kind == "busy", a.kind == "replaced", a.kind == "bad-request" && q.looks: // which an older init says to a look
 		return 0, false
 	case a.kind != "":
 		return q.failed(a.body, exitCode(a.kind)), true

@@ -96,6 +96,7 @@ type question struct {
 	body   string
 	named  bool // exit code 3 tells of a named service that is not up
 	waits  bool
+	looks  bool // it says how the answer is to look
 }
 
 // parse reads the words behind "hinit". It knows status with any names, and start and stop with one name and --no-wait. A name
@@ -122,9 +123,11 @@ func parse(words []string) (q question, ok bool) {
 		for _, name := range names {
 			q.path += "&name=" + name
 		}
+		how := look()
+		q.path, q.looks = q.path+how, how != ""
 		return q, true
 	case "start", "stop":
-		if len(names) != 1 {
+		if len(names) != 1 || !noWait && isTerminal(2) { // hinit shows there how long it takes
 			return question{}, false
 		}
 		return question{
@@ -133,6 +136,25 @@ func parse(words []string) (q question, ok bool) {
 		}, true
 	}
 	return question{}, false
+}
+
+func isTerminal(fd int) bool {
+	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	return err == nil
+}
+
+// look is how a table has to look here, as parameters: on a terminal as wide as that, in colours unless they are not wanted.
+func look() (parameters string) {
+	if !isTerminal(1) {
+		return ""
+	}
+	if size, err := unix.IoctlGetWinsize(1, unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+		parameters = "&width=" + strconv.Itoa(int(size.Col))
+	}
+	if os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+		parameters += "&colour=1"
+	}
+	return parameters
 }
 
 // plain reports whether a word is a name that stands for itself in a path and in a query.

@@ -3,6 +3,7 @@ package show
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,62 +12,242 @@ import (
 	"hinit/client"
 )
 
-// Status is what `hinit status` prints.
-func Status(st client.Status) []byte {
-	var w bytes.Buffer
-	head(&w, st.Init)
+// Look is how a status is to look.
+type Look struct {
+	Named   bool // somebody has named the services, which are shown with their whole names and errors
+	Width   int  // columns of the terminal, at least 40 are used; 0 for no limit
+	Colour  bool
+	Verbose bool // how long the boot took, with what
+}
+
+// minWidth is the narrowest terminal that a table is fitted into.
+const minWidth = 40
+
+// Status is what `hinit status` prints. What an agent has chosen in it is escaped.
+func Status(st client.Status, look Look) []byte {
+	if look.Width > 0 {
+		look.Width = max(look.Width, minWidth)
+	}
+	w := &page{look: look}
+	w.head(st.Init)
 	if len(st.Services) == 0 {
-		w.WriteString("no services\n")
+		w.line("no services")
 		return w.Bytes()
 	}
 	rows := make([]row, 0, len(st.Services)+1)
 	rows = append(rows, row{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "LAST EXIT", "NOTE"})
 	for i := range st.Services {
 		s := &st.Services[i]
+		name, last, about := Line(s.Name), Line(LastExit(s.LastExit)), Line(note(s))
+		if !look.Named {
+			name, last, about = cut(name, nameWidth), cut(last, phraseWidth), cut(about, phraseWidth)
+		}
 		rows = append(rows, row{
-			s.Name, stateWord(s), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
-			LastExit(s.LastExit), note(s),
+			name, stateWord(s), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
+			last, about,
 		})
 	}
-	layOut(&w, rows)
+	below := w.fit(rows)
+	w.layOut(rows, below)
 	return w.Bytes()
 }
 
+// page is the text that is made.
+type page struct {
+	bytes.Buffer
+	look Look
+}
+
+// line writes a line, on as many of the terminal as it takes.
+func (w *page) line(text string) { w.wrapped("", text) }
+
+// wrapped writes a line of words after an indent; the rest of it, on the lines that follow, is indented by two more.
+func (w *page) wrapped(indent, text string) {
+	room := w.look.Width - len(indent)
+	if w.look.Width == 0 || columns(text) <= room {
+		w.WriteString(indent + text + "\n")
+		return
+	}
+	for first := true; text != ""; first = false {
+		if !first {
+			w.WriteString("  ")
+		}
+		n, used := 0, 0
+		space := 0 // the last place to break at
+		for i, r := range text {
+			if used += columnsOf(r); used > room {
+				break
+			}
+			if r == ' ' {
+				space = i
+			}
+			n = i + utf8.RuneLen(r)
+		}
+		if n < len(text) && space > 0 {
+			n = space
+		}
+		w.WriteString(indent + text[:n] + "\n")
+		text = strings.TrimPrefix(text[n:], " ")
+		if first {
+			room -= 2
+		}
+	}
+}
+
 // head is what there is to say of hinit itself.
-func head(w *bytes.Buffer, in client.Init) {
-	fmt.Fprintf(w, "hinit %s, pid %d, up %s, home %s", in.Version, in.PID, Seconds(in.UptimeSeconds), in.Home)
+func (w *page) head(in client.Init) {
+	where := "home " + Line(in.Home)
+	if in.Plain != "" {
+		where = "services of " + Line(in.Plain)
+	}
+	text := fmt.Sprintf("hinit %s, pid %d, up %s, %s", in.Version, in.PID, Seconds(in.UptimeSeconds), where)
 	if in.Subreaper {
-		w.WriteString(", as a subreaper")
+		text += ", as a subreaper"
 	}
 	if in.Stopping {
-		w.WriteString(", STOPPING")
+		text += ", STOPPING"
 	}
-	w.WriteByte('\n')
+	w.line(text)
+	if in.Booting && in.BootProfiles == nil {
+		w.line("booting" + Hook(in.Hook))
+	}
 	if in.Cmd != nil {
-		fmt.Fprintf(w, "CMD: %s (pid %d)\n", strings.Join(in.Cmd.Argv, " "), in.Cmd.PID)
+		text := fmt.Sprintf("CMD: %s (pid %d)", Line(strings.Join(in.Cmd.Argv, " ")), in.Cmd.PID)
+		if in.Cmd.Stopped {
+			text += fmt.Sprintf(", stopped by a signal such as Ctrl-Z; it goes on with: kill -CONT %d", in.Cmd.PID)
+		}
+		w.line(text)
 	}
-	if len(in.Boot) > 0 {
-		fmt.Fprintf(w, "boot: %s\n", Timeline(in.Boot))
+	if len(in.Boot) > 0 && w.look.Verbose {
+		w.line("boot: " + Line(Timeline(in.Boot)))
+	}
+	if b := in.BootProfiles; b != nil {
+		w.line(fmt.Sprintf("booting: profiles %s of %s", Thousands(b.Done), Thousands(b.Profiles)))
+	}
+	if l := in.Lease; l != nil && (l.State == client.LeaseElsewhere || l.State == client.LeaseWaiting) {
+		text := Line(l.Detail)
+		if l.State == client.LeaseElsewhere && l.Holder != nil {
+			text = fmt.Sprintf("served by %s/%s since %s", Name(l.Holder.Host), Name(l.Holder.Boot), l.Holder.Since.UTC().Format(time.RFC3339))
+		}
+		if l.Standby {
+			w.line(text + "; this one takes over when that ends")
+		} else {
+			w.line(text + "; this one supervises nothing")
+		}
 	}
 	if r := in.Repair; r != nil && !r.Done {
-		fmt.Fprintf(w, "repairing file ownership: %d files looked at, %d changed, now in %s\n", r.Seen, r.Changed, r.Directory)
+		w.line(fmt.Sprintf("repairing file ownership: %d files looked at, %d changed, now in %s", r.Seen, r.Changed, Line(r.Directory)))
+	}
+	if in.OOMFirst != "" {
+		w.line("when memory runs out the kernel takes first: " + Name(in.OOMFirst))
 	}
 	for _, warning := range in.Warnings {
-		fmt.Fprintf(w, "warning: %s\n", warning)
+		w.line("warning: " + Line(warning))
 	}
 }
 
 // row is a line of the table.
 type row [8]string
 
-// layOut writes rows with columns two spaces apart. The last column, and an empty end of a line, take no padding.
-func layOut(w *bytes.Buffer, rows []row) {
-	var width [len(row{})]int
+// The columns that give way on a narrow terminal.
+const (
+	colName = iota
+	colState
+	colSince
+	colPID
+	colRestarts
+	colMemory
+	colLast
+	colNote
+)
+
+// gap is between two columns.
+const gap = 2
+
+// fit makes the rows as narrow as the terminal: columns that tell little are left out, long cells are cut. Of services that somebody
+// has named nothing is cut: below is what goes under each row instead.
+func (w *page) fit(rows []row) (below [][]string) {
+	if w.look.Width == 0 {
+		return nil
+	}
+	if w.look.Named && total(rows) > w.look.Width {
+		below = make([][]string, len(rows))
+		for i := range rows {
+			if i > 0 && rows[i][colLast] != "-" {
+				below[i] = append(below[i], "last exit: "+rows[i][colLast])
+			}
+			if i > 0 && rows[i][colNote] != "" {
+				below[i] = append(below[i], rows[i][colNote])
+			}
+		}
+		drop(rows, colLast)
+		drop(rows, colNote)
+	}
+	shrink(rows, w.look.Width, colNote, 24)
+	shrink(rows, w.look.Width, colLast, 16)
+	for _, column := range []int{colRestarts, colMemory, colPID, colLast, colSince} {
+		if total(rows) <= w.look.Width {
+			break
+		}
+		drop(rows, column)
+	}
+	shrink(rows, w.look.Width, colNote, 10)
+	shrink(rows, w.look.Width, colName, 16)
+	if total(rows) > w.look.Width {
+		drop(rows, colNote)
+	}
+	shrink(rows, w.look.Width, colName, 12)
+	return below
+}
+
+// shrink cuts the cells of a column until the rows fit, but not to less than so many columns.
+func shrink(rows []row, width, column, least int) {
+	over := total(rows) - width
+	if over <= 0 {
+		return
+	}
+	most := max(widths(rows)[column]-gap-over, least)
+	for i := range rows {
+		rows[i][column] = cut(rows[i][column], most)
+	}
+}
+
+func drop(rows []row, column int) {
+	for i := range rows {
+		rows[i][column] = ""
+	}
+}
+
+func widths(rows []row) (width [len(row{})]int) {
 	for i := range rows {
 		for j, cell := range rows[i] {
-			width[j] = max(width[j], utf8.RuneCountInString(cell)+2)
+			if cell != "" {
+				width[j] = max(width[j], columns(cell)+gap)
+			}
 		}
 	}
+	return width
+}
+
+// total is how wide the widest row is.
+func total(rows []row) int {
+	width, most := widths(rows), 0
+	for i := range rows {
+		n, last := 0, 0
+		for j, cell := range rows[i] {
+			if cell != "" {
+				last = n + columns(cell)
+			}
+			n += width[j]
+		}
+		most = max(most, last)
+	}
+	return most
+}
+
+// layOut writes rows with columns two spaces apart. The last column, and an empty end of a line, take no padding.
+func (w *page) layOut(rows []row, below [][]string) {
+	width := widths(rows)
 	for i := range rows {
 		pad := 0
 		for j, cell := range rows[i] {
@@ -77,11 +258,33 @@ func layOut(w *bytes.Buffer, rows []row) {
 			for range pad {
 				w.WriteByte(' ')
 			}
+			pad = width[j] - columns(cell)
+			if colour := stateColour(cell); w.look.Colour && j == colState && i > 0 && colour != "" {
+				cell = colour + cell + "\x1b[0m"
+			}
 			w.WriteString(cell)
-			pad = width[j] - utf8.RuneCountInString(cell)
 		}
 		w.WriteByte('\n')
+		if below != nil {
+			for _, text := range below[i] {
+				w.wrapped("    ", text)
+			}
+		}
 	}
+}
+
+// stateColour is what a terminal shows a state in: green works, yellow is on its way, red needs somebody.
+func stateColour(word string) string {
+	state, more, _ := strings.Cut(word, " ")
+	switch {
+	case state == client.StateBackoff, state == client.StateParked, state == client.StateFailed, state == client.StateKilling:
+		return "\x1b[31m"
+	case state == client.StateDown:
+		return ""
+	case state == client.StateUp && more == "":
+		return "\x1b[32m"
+	}
+	return "\x1b[33m"
 }
 
 // stateWord is the state with what changes its meaning.
@@ -99,6 +302,15 @@ func stateWord(s *client.Service) string {
 
 // note says what happens next, or why nothing does.
 func note(s *client.Service) string {
+	parts := slices.DeleteFunc([]string{transition(s), s.Problem}, func(part string) bool { return part == "" })
+	return strings.Join(parts, "; ")
+}
+
+// transition says what is to come of a service, or why it is where it is.
+func transition(s *client.Service) string {
+	if s.Drifted {
+		return "drifted: restart to apply"
+	}
 	switch s.State {
 	case "backoff":
 		if s.NextStart != nil {

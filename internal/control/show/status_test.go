@@ -33,7 +33,7 @@ func TestStatusLinesUpItsColumnsAndEndsNoLineInBlanks(t *testing.T) {
 			{Name: "gateway-coder", State: "up", Ready: true, Since: time.Now().Add(-90 * time.Second), PID: 12, MemoryBytes: 2_500_000},
 			{Name: "gateway-ü", State: "down", Want: "up", Since: time.Now(), Reason: "why", LastExit: &client.Exit{Code: &code, Cause: "crash", At: time.Now()}},
 		},
-	}))
+	}, Look{}))
 	want := `hinit 1, pid 1, up 3s, home /data
 NAME           STATE  SINCE  PID  RESTARTS  MEMORY  LAST EXIT               NOTE
 gateway-coder  up     1m30s  12   0         2.5 MB  -
@@ -45,7 +45,81 @@ gateway-ü      down   0s     -    0         -       code 1 (crash), 0s ago  why
 }
 
 func TestStatusOfNothingSaysSo(t *testing.T) {
-	if got := string(Status(client.Status{})); !strings.HasSuffix(got, "\nno services\n") {
+	if got := string(Status(client.Status{}, Look{})); !strings.HasSuffix(got, "\nno services\n") {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestTimeline(t *testing.T) {
+	got := Timeline([]client.BootStep{
+		{Name: "home", Seconds: 0.1},
+		{Name: "a", Seconds: 0.8},
+		{Name: "b", Seconds: 0.5, Beside: true, Error: "no"},
+		{Name: "c", Seconds: 0.9, Beside: true},
+		{Name: "d", Seconds: 0.004, Skipped: true},
+	})
+	if want := "1.004s (home 100ms, a 800ms, b 500ms FAILED, c 900ms, d skipped, unchanged)"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func crowded() client.Status {
+	code := 1
+	long := strings.Repeat("a reason that is long ", 6)
+	st := client.Status{Init: client.Init{
+		Version: "v1.2.3 (0123456789ab) go1.26.8", PID: 1, UptimeSeconds: 3, Home: "/opt/data", Warnings: []string{long},
+		Boot: []client.BootStep{{Name: "home", Seconds: 0.1}},
+	}}
+	for _, name := range []string{"dashboard", "gateway-default", "gateway-" + strings.Repeat("long", 12), "gateway-名前"} {
+		for _, state := range []string{"up", "failed", "backoff"} {
+			st.Services = append(st.Services, client.Service{
+				Name: name, State: state, Ready: true, PID: 12345, Since: time.Now(), Restarts: 12, MemoryBytes: 1e8, Reason: long,
+				CrashLoop: state == "backoff", LastExit: &client.Exit{Code: &code, Cause: "crash", At: time.Now()},
+			})
+		}
+	}
+	return st
+}
+
+func TestStatusFitsTheTerminal(t *testing.T) {
+	for width := 40; width < 300; width++ {
+		for _, named := range []bool{false, true} {
+			got := string(Status(crowded(), Look{Width: width, Named: named}))
+			for line := range strings.Lines(got) {
+				if n := columns(strings.TrimSuffix(line, "\n")); n > width {
+					t.Fatalf("%d columns, named %v: this one has %d: %q", width, named, n, line)
+				}
+			}
+			for _, word := range []string{"NAME", "STATE", "gateway-def", "failed", "backoff (crash-loop)"} {
+				if !strings.Contains(got, word) {
+					t.Fatalf("%d columns, named %v: no %q in\n%s", width, named, word, got)
+				}
+			}
+			plain := strings.Join(strings.Fields(got), " ")
+			if why := strings.TrimSpace(strings.Repeat("a reason that is long ", 6)); named && strings.Count(plain, why) < 5 { // the warning and four that failed
+				t.Fatalf("%d columns: the reasons are not whole in\n%s", width, got)
+			}
+		}
+	}
+}
+
+func TestStatusHasColoursWhereTheyAreWanted(t *testing.T) {
+	st := crowded()
+	got := string(Status(st, Look{Colour: true}))
+	if !strings.Contains(got, "\x1b[32mup\x1b[0m ") || !strings.Contains(got, "\x1b[31mfailed\x1b[0m ") || strings.Contains(got, "\x1b[33mSTATE") {
+		t.Errorf("%q", got)
+	}
+	plain := strings.NewReplacer("\x1b[31m", "", "\x1b[32m", "", "\x1b[33m", "", "\x1b[0m", "").Replace(got)
+	if want := string(Status(st, Look{})); plain != want {
+		t.Errorf("without its colours it is\n%s\nnot\n%s", plain, want)
+	}
+}
+
+func TestTheStepsOfTheBootAreToldOnlyWhenAsked(t *testing.T) {
+	if got := string(Status(crowded(), Look{})); strings.Contains(got, "boot:") {
+		t.Error(got)
+	}
+	if got := string(Status(crowded(), Look{Verbose: true})); !strings.Contains(got, "\nboot: 0.100s (home 100ms)\n") {
+		t.Error(got)
 	}
 }

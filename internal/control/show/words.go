@@ -47,18 +47,42 @@ func Number(n int) string {
 	return fmt.Sprint(n)
 }
 
+// Thousands writes a number with commas: "12,000".
+func Thousands(n int) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
 // Timeline is the boot in one line: "0.153s (control 1ms, home 0ms, ...)".
 func Timeline(steps []client.BootStep) string {
-	total := 0.0
+	total, longest := 0.0, 0.0 // of those that ran at the same time, the longest counts
 	parts := make([]string, len(steps))
 	for i, s := range steps {
-		total += s.Seconds
+		if !s.Beside {
+			longest = 0
+		}
+		total += max(0, s.Seconds-longest)
+		longest = max(longest, s.Seconds)
 		parts[i] = fmt.Sprintf("%s %dms", s.Name, int(s.Seconds*1000))
+		if s.Skipped {
+			parts[i] = s.Name + " skipped, unchanged"
+		}
 		if s.Error != "" {
 			parts[i] += " FAILED"
 		}
 	}
 	return fmt.Sprintf("%.3fs (%s)", total, strings.Join(parts, ", "))
+}
+
+// Hook says, after "booting", how far the boot has come: ": hook 1 of 2 (update.sh), 3s"; nothing where no hook runs.
+func Hook(h *client.BootHook) string {
+	if h == nil {
+		return ""
+	}
+	return fmt.Sprintf(": hook %d of %d (%s), %s", h.Number, h.Of, Line(h.Name), Seconds(h.Seconds))
 }
 
 // LastExit says how a service ended last and when: "code 1 (crash), 3.2s ago".
@@ -79,10 +103,18 @@ func LastExit(x *client.Exit) string {
 	return x.Cause + ", " + ago
 }
 
+// Accepted is what they print with --no-wait, of a service that may not have got there yet.
+func Accepted(s client.Service) string {
+	if fresh := !s.Announces && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
+		s.State = client.StateStarting
+	}
+	return Outcome(s)
+}
+
 // Outcome is what `hinit start`, stop and restart print of a service that has got there.
 func Outcome(s client.Service) string {
 	if s.PID != 0 {
-		return fmt.Sprintf("%s is %s (pid %d)", s.Name, s.State, s.PID)
+		return fmt.Sprintf("%s is %s (pid %d)", Line(s.Name), s.State, s.PID)
 	}
-	return fmt.Sprintf("%s is %s", s.Name, s.State)
+	return fmt.Sprintf("%s is %s", Line(s.Name), s.State)
 }

@@ -2,17 +2,20 @@ package applet
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/s6"
+	"hinit/internal/trust"
 )
 
 // containerEnvironment is where the init keeps the container's environment, one file a variable.
@@ -21,7 +24,9 @@ const containerEnvironment = "/run/s6/container_environment"
 const usageEnvdir = "[ -I | -i ] [ -n ] [ -f ] [ -L ] [ -c nullchar ] dir prog..."
 
 // withContenv runs a program in the container's environment. Nothing of the caller's own is kept but PATH, where the
-// container has none; with S6_KEEP_ENV set to a number that isn't 0 all of it is kept and nothing is read.
+// container has none; with S6_KEEP_ENV set to a number that isn't 0 all of it is kept and nothing is read. Root gets no PATH with a
+// directory that somebody else can put programs into, and no variable that leads into the data volume but the agent's own, which
+// begin with HERMES_: scripts of an image need to know where the volume is.
 func withContenv(c *Call) int {
 	if len(c.Args) == 0 {
 		return c.usage("prog...")
@@ -37,7 +42,34 @@ func withContenv(c *Call) int {
 	if err != nil {
 		return c.fatal(exitSystem, "unable to envdir "+containerEnvironment+": "+strerror(err))
 	}
+	if unix.Geteuid() == 0 {
+		env = rootEnv(env)
+	}
 	return c.become(c.Name, c.Args, env)
+}
+
+// rootEnv returns what root may have of env.
+func rootEnv(env []string) []string {
+	volume, ok := lookupEnv(env, "HERMES_HOME")
+	if !ok || !filepath.IsAbs(volume) {
+		volume = "/opt/data"
+	}
+	volume = filepath.Clean(volume)
+	out := make([]string, 0, len(env))
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		switch {
+		case name == "PATH":
+			dirs := slices.DeleteFunc(filepath.SplitList(value), func(dir string) bool {
+				doubt, _ := trust.Look(dir, trust.RootOnly)
+				return doubt != nil || !filepath.IsAbs(dir)
+			})
+			out = append(out, "PATH="+cmp.Or(strings.Join(dirs, ":"), defaultPath))
+		case strings.HasPrefix(name, "HERMES_") || !trust.Leads(value, volume):
+			out = append(out, kv)
+		}
+	}
+	return out
 }
 
 // envdir runs a program with the variables of a directory added to the environment.
@@ -127,7 +159,7 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 			continue
 		}
 		if e.IsDir() {
-			continue
+			return env, unix.EISDIR
 		}
 		text, err := readEnvFile(d, name, flags, rules.whole)
 		if err != nil {

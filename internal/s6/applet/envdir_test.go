@@ -1,6 +1,7 @@
 package applet
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,5 +99,32 @@ func TestMoreVariablesThanAProgramCanGetAreRefused(t *testing.T) {
 	}
 	if _, err := envOf(t, dir, envDirRules{whole: true}); err == nil {
 		t.Error("they were read")
+	}
+}
+
+func TestRootGetsNothingOfTheAgentsFromTheContainersEnvironment(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	own, loose, his := dir+"/own", dir+"/loose", dir+"/his"
+	for _, d := range []string{own, loose, his} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(loose, 0o777), os.Chown(his, 10000, 10000)); err != nil {
+		t.Fatal(err)
+	}
+	got := rootEnv([]string{
+		"HERMES_HOME=/data", "PATH=" + his + "/bin:" + own + ":" + loose + ":relative::/data/.local/bin:" + dir + "/none", "LD_PRELOAD=/data/x.so",
+		"NODE_OPTIONS=--require=/data/x.js", "PLAIN=/database",
+	})
+	want := []string{"HERMES_HOME=/data", "PATH=" + own + ":/data/.local/bin:" + dir + "/none", "PLAIN=/database"}
+	if _, err := os.Stat("/data"); err == nil {
+		t.Skip("there is a /data here")
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -26,8 +26,13 @@ type Lifecycle interface {
 	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
 }
 
-// errAgent means that the agent's own program is to answer.
-var errAgent = errors.New("the agent answers this")
+// An agentError means that the agent's own program is to answer, if it can; it says why hinit does not.
+type agentError string
+
+func (e agentError) Error() string { return string(e) }
+
+// agents words an agentError.
+func agents(format string, args ...any) error { return agentError(fmt.Sprintf(format, args...)) }
 
 // gateway answers a lifecycle command of a gateway in the place of the agent, with its texts and exit codes, after having
 // waited for the effect. Whatever it isn't sure of goes to the agent, as long as nothing has been done.
@@ -36,11 +41,18 @@ func gateway(c *Call) int {
 		return c.usage("agent [ -p profile ] gateway start|stop|restart|status [ --all ]")
 	}
 	code, err := c.gateway(c.Args[1:])
-	if err != nil {
+	switch {
+	case err == nil:
+		return code
+	case isDir(c.Root+baseDir) || !shim.ChangesLifecycle(c.Args[1:]):
 		return c.agent()
 	}
-	return code
+	// Nothing answers for s6 here. The agent would start or stop nothing and say that all is well, or wait for ever.
+	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err).Error()))
 }
+
+// baseDir is there when the init answers for s6.
+const baseDir = "/run/s6/basedir"
 
 // agent gives the command to the agent, as if nobody had looked at it.
 func (c *Call) agent() int {
@@ -57,7 +69,7 @@ func (c *Call) agent() int {
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := shim.ParseLifecycle(words)
 	if !ok {
-		return 0, errAgent
+		return 0, agents("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
 	}
 	if inside, _ := lookupEnv(c.Env, "_HERMES_GATEWAY"); inside == "1" && (cmd.Verb == "stop" || cmd.Verb == "restart") {
 		return c.say("✗ refusing to %s the gateway from inside a gateway: it would end the command too. Ask from another shell.", cmd.Verb), nil
@@ -76,8 +88,13 @@ func (c *Call) gateway(words []string) (int, error) {
 	}
 	ctx := context.Background()
 	st, err := init.Status(ctx)
-	if err != nil || st.Init.Home != root || st.Init.Stopping {
-		return 0, errAgent
+	switch {
+	case err != nil:
+		return 0, err
+	case st.Init.Home != root:
+		return 0, agents("hinit runs the gateways of %s, and HERMES_HOME means %s", st.Init.Home, root)
+	case st.Init.Stopping:
+		return 0, agents("the container is stopping")
 	}
 	if cmd.All {
 		c.everyGateway(ctx, init, st, cmd.Verb)
@@ -91,7 +108,7 @@ func (c *Call) gateway(words []string) (int, error) {
 func (c *Call) whose(named string) (root, profile string, err error) {
 	home, _ := lookupEnv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
-		return "", "", errAgent
+		return "", "", agents("HERMES_HOME is %q, which is no absolute path", home)
 	}
 	root = filepath.Clean(home)
 	if parent := filepath.Dir(root); filepath.Base(parent) == "profiles" {
@@ -99,8 +116,11 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	}
 	if named != "" {
 		profile = profiles.Normalize(named)
-		if profile == profiles.Default || profiles.ValidName(profile) != nil {
-			return "", "", errAgent
+		if profile == profiles.Default {
+			return root, profile, nil
+		}
+		if err := profiles.ValidName(profile); err != nil {
+			return "", "", agents("%q is no profile: %v", named, err)
 		}
 		if !isDir(filepath.Join(root, "profiles", profile)) {
 			return root, "", nil
@@ -121,7 +141,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 		return root, profile, nil
 	}
 	if profiles.ValidName(profile) != nil || !isDir(filepath.Join(root, "profiles", profile)) {
-		return "", "", errAgent
+		return "", "", agents("there is no profile %q, which HERMES_HOME or `%s profile use` has chosen", profile, filepath.Base(c.Args[0]))
 	}
 	return root, profile, nil
 }
@@ -136,7 +156,7 @@ func (c *Call) sticky(root string) (string, error) {
 	}
 	home, err := fsutil.OpenDir(root, nil)
 	if err != nil {
-		return "", errAgent
+		return "", agents("cannot open %q: %v", root, err)
 	}
 	defer home.Close()
 	text, err := home.ReadFile("active_profile", 1024)
@@ -144,7 +164,7 @@ func (c *Call) sticky(root string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", errAgent
+		return "", agents("cannot tell which profile is chosen: %v", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
@@ -166,7 +186,7 @@ func (c *Call) oneGateway(ctx context.Context, init Lifecycle, st client.Status,
 	if verb == "status" {
 		s, ok := find(st, slot)
 		if !ok || s.PID == 0 && c.runsByHand(st.Init.Home, profile) {
-			return 0, errAgent
+			return 0, agents("hinit does not run it")
 		}
 		c.showGateway(st, s)
 		return exitDone, nil
@@ -289,6 +309,7 @@ func (c *Call) showGateway(st client.Status, s client.Service) {
 	if len(others) == 0 {
 		return
 	}
+	slices.SortStableFunc(others, func(a, b client.Service) int { return profiles.Compare(a.Profile, b.Profile) })
 	fmt.Fprintln(c.Out, "\nOther profiles:")
 	for _, o := range others {
 		if o.PID != 0 {

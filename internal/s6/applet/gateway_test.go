@@ -19,6 +19,7 @@ import (
 // gateways is a PID 1 with gateways.
 type gateways struct {
 	*fakeInit
+	root     string // of an image
 	home     string
 	services []client.Service
 	results  map[string]error // of a command on a slot
@@ -68,8 +69,13 @@ func volume(t *testing.T) *gateways {
 			t.Fatal(err)
 		}
 	}
+	root := t.TempDir()
+	if err := os.MkdirAll(root+baseDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	since := time.Now().Add(-90 * time.Second)
 	return &gateways{
+		root:     root,
 		fakeInit: &fakeInit{}, home: home, done: make(chan string, 100), results: make(map[string]error),
 		services: []client.Service{
 			{Name: "dashboard", Kind: client.KindService, State: client.StateUp, Want: client.WantUp, PID: 9, Since: since},
@@ -86,7 +92,7 @@ const agentSays = exitNotFound
 func (g *gateways) enter(words string, env ...string) (said, []string) {
 	var out, errs strings.Builder
 	c := &Call{
-		Name: "hinit-gateway", Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), In: os.Stdin, Out: &out, Err: &errs,
+		Name: "hinit-gateway", Root: g.root, Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), In: os.Stdin, Out: &out, Err: &errs,
 		Env: append(env, "HERMES_HOME="+g.home), Dial: func() (Supervisor, error) { return g, nil },
 	}
 	_, run, _ := Find("hinit-gateway")
@@ -116,7 +122,7 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 		"gateway restart --all":           {said{0, "✓ Restarted 2 profile gateway(s) under s6\n", ""}, "restart gateway-coder, restart gateway-writer"},
 		"-p coder gateway status":         {said{0, "✓ Gateway is running (PID: 4711)\n  Manager: s6 (container supervisor)\n  State: up for 1m30s\n\nOther profiles:\n  ✗ default\n  ✗ writer\n", ""}, ""},
 		"gateway status":                  {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
-		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ default\n", ""}, ""},
+		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) { // no time passes while it counts the seconds
 			got, done := volume(t).enter(words)
@@ -167,6 +173,7 @@ func TestTheProfileIsTheOneTheAgentWouldTake(t *testing.T) {
 		"-p wins over HERMES_HOME":    {words: "-p writer gateway start", env: []string{named}, done: "start gateway-writer"},
 		"the chosen profile":          {words: "gateway start", sticky: "writer\n", done: "start gateway-writer"},
 		"-p wins over the chosen one": {words: "-p coder gateway start", sticky: "writer\n", done: "start gateway-coder"},
+		"-p default":                  {words: "-p default gateway start", sticky: "writer\n", env: []string{named}, done: "start gateway-default"},
 		"HERMES_HOME wins, too":       {words: "gateway start", sticky: "writer\n", env: []string{named}, done: "start gateway-coder"},
 		"default was chosen":          {words: "gateway start", sticky: "default\n", done: "start gateway-default"},
 		"a supervised child has none": {words: "gateway start", sticky: "writer\n", env: []string{"HERMES_SUPERVISED_CHILD=1"}, done: "start gateway-default"},
@@ -192,7 +199,6 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 	}{
 		"another home":        {words: "gateway stop", env: []string{"HERMES_HOME=/elsewhere"}},
 		"no home":             {words: "gateway stop", env: []string{"HERMES_HOME="}},
-		"-p default":          {words: "-p default gateway stop"},
 		"a name that is none": {words: "-p ../x gateway stop"},
 		"a reserved name":     {words: "-p root gateway stop"},
 		"other words":         {words: "gateway run"},
@@ -228,6 +234,44 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 				t.Errorf("%+v, done %q", got, done)
 			}
 		})
+	}
+}
+
+// TestWithoutS6NothingIsCalledDoneThatIsNot: without anybody that answers for s6 the agent says that its commands do not apply here,
+// with exit code 0 and nothing started, or waits for ever. So it is asked for what changes nothing only.
+func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
+	bare := func(t *testing.T) *gateways {
+		g := volume(t)
+		if err := os.RemoveAll(g.root + "/run"); err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	for name, c := range map[string]struct {
+		words string
+		env   []string
+		spoil error
+		says  string
+	}{
+		"not reachable": {words: "gateway start", spoil: &client.Error{Kind: client.KindUnreachable, Message: "cannot reach hinit"}, says: "✗ cannot do `agent gateway start`: cannot reach hinit\n"},
+		"not allowed":   {words: "gateway restart", spoil: &client.Error{Kind: client.KindNotAllowed, Message: "uid 7 may not"}, says: "✗ cannot do `agent gateway restart`: uid 7 may not\n"},
+		"another home":  {words: "gateway stop", env: []string{"HERMES_HOME=/"}, says: "✗ cannot do `agent gateway stop`: hinit runs the gateways of "},
+		"start --all":   {words: "gateway start --all", says: "✗ cannot do `agent gateway start --all`: hinit takes start, "},
+	} {
+		g := bare(t)
+		g.refuse = c.spoil
+		got, done := g.enter(c.words, c.env...)
+		if got.code != exitNo || !strings.HasPrefix(got.out, c.says) || len(done) > 0 {
+			t.Errorf("%s: %+v, done %q", name, got, done)
+		}
+	}
+	g := bare(t)
+	if got, done := g.enter("-p coder gateway restart"); got.code != 0 || strings.Join(done, ",") != "restart gateway-coder" {
+		t.Errorf("%+v, done %q", got, done)
+	}
+	g.refuse = &client.Error{Kind: client.KindUnreachable}
+	if got, _ := g.enter("gateway status"); got.code != agentSays {
+		t.Errorf("%+v", got)
 	}
 }
 

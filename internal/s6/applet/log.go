@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,6 +47,9 @@ func logMain(c *Call) int {
 	if !ok {
 		return c.usage(usageLog)
 	}
+	if notify >= 0 && !inherited(notify) {
+		return c.fatal(exitUsage, "invalid notification fd: "+strerror(unix.EBADF))
+	}
 	steps, wrong := parseScript(script)
 	if wrong != "" {
 		return c.fatal(exitUsage, wrong)
@@ -62,7 +66,7 @@ func logMain(c *Call) int {
 		if s.do != '/' {
 			continue
 		}
-		dir, what, err := openLogDir(s.dir, time.Now(), l.warn)
+		dir, what, err := openLogDir(s.dir, time.Now(), l.warn, l.dirs)
 		if err != nil {
 			return c.fatal(exitSystem, what+": "+strerror(err))
 		}
@@ -100,7 +104,7 @@ func (l *logger) options() (notify int, script []string, ok bool) {
 			l.protect = true
 		case 'd':
 			n, err := strconv.ParseUint(value, 10, 16)
-			if err != nil || n < 3 || unix.SetNonblock(int(n), false) != nil {
+			if err != nil || n < 3 {
 				return 0, nil, false
 			}
 			notify = int(n)
@@ -115,6 +119,13 @@ func (l *logger) options() (notify int, script []string, ok bool) {
 			}
 		}
 	}
+}
+
+// inherited reports whether a descriptor came from whoever started this process. Those that the Go runtime has opened since are
+// closed on exec.
+func inherited(fd int) bool {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && flags&unix.FD_CLOEXEC == 0 && unix.SetNonblock(fd, false) == nil
 }
 
 // signalPipe returns the end of a pipe that delivers one byte for each signal that s6-log takes: its number.
@@ -280,6 +291,9 @@ func (l *logger) line(line []byte, now time.Time) {
 		default:
 			acted = true
 			stamp := l.stamp(s.stamp, now)
+			if s.label != "" {
+				stamp = append(slices.Clip(stamp), s.label...)
+			}
 			switch s.do {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')

@@ -33,9 +33,10 @@ type logDir struct {
 	retryAt time.Time // when it is worth to try again; zero: now
 }
 
-// openLogDir opens a directory, which it makes when only the last component is missing, and takes its lock. what says
-// what failed, in the words of s6.
-func openLogDir(rules dirRules, now time.Time, warn func(string)) (l *logDir, what string, err error) {
+// openLogDir opens a directory, which it makes when only the last component is missing, and takes its lock. others are those that
+// this process has open already: one of them can be the same, as with s6, whose locks are those of a process. what says what
+// failed, in the words of s6.
+func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := unix.Mkdir(rules.path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, "unable to mkdir " + rules.path, err
@@ -48,7 +49,7 @@ func openLogDir(rules dirRules, now time.Time, warn func(string)) (l *logDir, wh
 	if err != nil {
 		return nil, "unable to open " + rules.path + "/lock", err
 	}
-	if err := lockFile(l.lock); err != nil {
+	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.same)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
 	// The state of processors, which this s6-log has none of. Its file belongs to a new directory all the same.
@@ -65,6 +66,12 @@ func openLogDir(rules dirRules, now time.Time, warn func(string)) (l *logDir, wh
 		l.size = uint64(st.Size)
 	}
 	return l, "", nil
+}
+
+// same reports whether another directory is this one.
+func (l *logDir) same(other *logDir) bool {
+	var a, b unix.Stat_t
+	return other != nil && unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // lockFile locks as s6 does, with a lock of the process, and so that two openings in one process exclude each other too.

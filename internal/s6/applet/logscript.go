@@ -20,6 +20,7 @@ type scriptStep struct {
 	do    byte // '+' '-' 'f': select; '1' '2': print; '/': to a directory
 	match *regexp.Regexp
 	stamp stampKind
+	label string // stands before the line, behind the time stamp
 	dir   dirRules
 }
 
@@ -40,7 +41,7 @@ type dirRules struct {
 func parseScript(words []string) (steps []scriptStep, wrong string) {
 	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
 	var stamp stampKind
-	acts := false
+	label, acts := "", false
 	for _, word := range words {
 		if word == "" {
 			return nil, "unrecognized directive: "
@@ -65,8 +66,12 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 			case 'T':
 				stamp.local = true
 			default:
-				steps = append(steps, scriptStep{do: kind, stamp: stamp})
+				steps = append(steps, scriptStep{do: kind, stamp: stamp, label: label})
 				stamp, acts = stampKind{}, true
+			}
+		case 'p': // for all actions that follow
+			if label = value; label != "" {
+				label += " "
 			}
 		case 'n', 's', 'S', 'l', 'r':
 			if wrong := rules.set(kind, value, word); wrong != "" {
@@ -74,7 +79,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 			}
 		case '/', '.':
 			rules.path = word
-			steps = append(steps, scriptStep{do: '/', stamp: stamp, dir: rules})
+			steps = append(steps, scriptStep{do: '/', stamp: stamp, label: label, dir: rules})
 			stamp, acts = stampKind{}, true
 		case '!', '=':
 			return nil, "this s6-log has no processors and no status files: " + word

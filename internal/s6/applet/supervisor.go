@@ -57,6 +57,8 @@ func missing(dir string, err error) error {
 		return nil
 	case errors.Is(err, client.ErrNotAllowed):
 		return os.ErrPermission
+	case isBusy(err):
+		return reasonOf(err)
 	case errors.Is(err, client.ErrUnknown), errors.Is(err, client.ErrUnreachable):
 		if _, err := os.Stat(dir); err != nil {
 			return err
@@ -72,6 +74,12 @@ func reasonOf(err error) error {
 		return errors.New(said.Message)
 	}
 	return err
+}
+
+// isBusy reports whether PID 1 is there and has no place for another call.
+func isBusy(err error) bool {
+	said := (*client.Error)(nil)
+	return errors.As(err, &said) && said.Kind == client.KindBusy
 }
 
 // isPermanent reports whether PID 1 said that a state will not be reached.

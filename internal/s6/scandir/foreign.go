@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/backoff"
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/s6"
@@ -137,9 +138,9 @@ func (s *Scanner) openPlace(path string, link bool) (*place, error) {
 	}
 	if p.dir == nil {
 		if link {
-			p.dir, err = fsutil.OpenDir(path, s.ground.Agent)
+			p.dir, err = fsutil.OpenDir(path, s.ground.foreign)
 		} else {
-			p.dir, err = fsutil.OpenReal(path, s.ground.Agent)
+			p.dir, err = fsutil.OpenReal(path, s.ground.foreign)
 		}
 		if err != nil {
 			return nil, err
@@ -170,7 +171,7 @@ func (p *place) holds(logs *place) error {
 // rootOwned opens a service directory as root when nobody but root can have written it: it is run from the open directory,
 // so that nobody can put another into its place. Otherwise it returns none.
 func (s *Scanner) rootOwned(path string) (*fsutil.Dir, *os.File, error) {
-	d, err := fsutil.OpenReal(path, nil)
+	d, err := fsutil.OpenReal(path, fsutil.Self().In(blocking.Foreign))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,7 +181,11 @@ func (s *Scanner) rootOwned(path string) (*fsutil.Dir, *os.File, error) {
 		}
 		return nil, nil, d.Close()
 	}
-	pin, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	var pin *os.File
+	err = blocking.Do(blocking.Foreign, func() (err error) {
+		pin, err = os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
 		return nil, nil, errors.Join(err, d.Close())
 	}
@@ -354,7 +359,7 @@ func (s *Scanner) unit(name string, p *place, def s6.Definition) supervisor.Unit
 // watch asks for notifications about a directory. Without, the poll finds what changes.
 func (s *Scanner) watch(path string) {
 	if s.hints != nil {
-		_ = s.hints.Add(path)
+		_ = blocking.Do(blocking.Foreign, func() error { return s.hints.Add(path) })
 	}
 }
 

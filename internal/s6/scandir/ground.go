@@ -1,18 +1,24 @@
 package scandir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 )
 
 // Where s6 is looked for.
@@ -22,6 +28,9 @@ const (
 	// ScanVariable names the scan directory, for the agent's commands and for hinit alike.
 	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
+
+// clearPatience is how long the boot waits until what the agent has left in a directory of s6 is removed.
+const clearPatience = 3 * time.Second
 
 const (
 	scannerDir = ".s6-svscan"
@@ -37,6 +46,17 @@ type Ground struct {
 	Env   []string      // the container's environment, for with-contenv
 
 	most int // services that it may hold, 0 for maxServices
+
+	patience time.Duration // with what is to be removed, 0 for clearPatience
+
+	self    *fsutil.Actor // the process itself
+	foreign *fsutil.Actor // the agent's user where somebody else says what is read
+}
+
+// inTurn makes all that is done on the ground take turns.
+func (g Ground) inTurn() Ground {
+	g.self, g.foreign, g.Agent = fsutil.Self().In(blocking.Runtime), g.Agent.In(blocking.Foreign), g.Agent.In(blocking.Runtime)
+	return g
 }
 
 // prepare wipes and makes both directories and returns the scan directory, opened as the agent's user, and its lock. It
@@ -45,7 +65,7 @@ func (g Ground) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := g.free(); err != nil {
 		return nil, nil, err
 	}
-	base, err := fresh(g.Base)
+	base, err := g.fresh(g.Base)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -62,18 +82,7 @@ func (g Ground) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := dumpEnv(base, "container_environment", g.Env); err != nil {
 		return nil, nil, err
 	}
-	scan, err := fresh(g.Scan)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer scan.Close()
-	if g.Agent.Switches() {
-		id := g.Agent.Identity()
-		if _, _, err := scan.Chown("", fsutil.Owner{UID: id.UID, GID: id.GID}); err != nil {
-			return nil, nil, err
-		}
-	}
-	if dir, err = fsutil.OpenReal(g.Scan, g.Agent); err != nil {
+	if dir, err = g.scanDir(); err != nil {
 		return nil, nil, err
 	}
 	err = dir.MakeTree(scannerDir, 0o755, []fsutil.Node{
@@ -88,6 +97,35 @@ func (g Ground) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 		return nil, nil, err
 	}
 	return dir, lock, nil
+}
+
+// scanDir makes the scan directory empty and the agent's. One that is the agent's already, such as that of the image, stays.
+func (g Ground) scanDir() (*fsutil.Dir, error) {
+	if dir, err := fsutil.OpenReal(g.Scan, g.Agent); err == nil {
+		info, err := dir.Lstat("")
+		if err == nil && info.Sys().(*syscall.Stat_t).Uid == g.Agent.Identity().UID && few(dir, "") {
+			err = clearOut(dir, "")
+			if err == nil {
+				_, err = dir.Chmod("", 0o755)
+			}
+			if err == nil {
+				return dir, nil
+			}
+		}
+		_ = dir.Close() // nothing was written through it
+	}
+	scan, err := g.fresh(g.Scan)
+	if err != nil {
+		return nil, err
+	}
+	defer scan.Close()
+	if g.Agent.Switches() {
+		id := g.Agent.Identity()
+		if _, _, err := scan.Chown("", fsutil.Owner{UID: id.UID, GID: id.GID}); err != nil {
+			return nil, err
+		}
+	}
+	return fsutil.OpenReal(g.Scan, g.Agent)
 }
 
 // errTaken says that somebody else scans the directory.
@@ -109,6 +147,11 @@ func (g Ground) free() error {
 	if g.Scan == DefaultScan {
 		return nil
 	}
+	return blocking.Do(blocking.Runtime, g.ours)
+}
+
+// ours refuses a scan directory that has never been one.
+func (g Ground) ours() error {
 	entries, err := os.ReadDir(g.Scan)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && len(entries) == 0:
@@ -132,7 +175,7 @@ func (g Ground) takeLock() (lock *os.File, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock the scan directory: %w", err)
 	}
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = blocking.Do(blocking.Runtime, func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = errTaken
 	}
@@ -143,21 +186,45 @@ func (g Ground) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// fresh makes an empty directory at path, mode 0755, and returns it. What was there is moved aside and removed in the
-// background, however much it is; a mount point is emptied instead.
-func fresh(path string) (*fsutil.Dir, error) {
-	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, nil)
+// fresh makes an empty directory at path, mode 0755, and returns it. What was there is removed; where that is much, it is moved
+// aside and removed in the background. What can't be removed itself is emptied: a mount point, or a directory that the
+// build of the image has made for a user who may not write above it.
+func (g Ground) fresh(path string) (*fsutil.Dir, error) {
+	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, g.self)
 	if err != nil {
 		return nil, err
 	}
 	name := filepath.Base(path)
 	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
-	err = parent.Rename(name, aside)
-	switch {
-	case errors.Is(err, unix.EBUSY):
-		err = clearOut(parent, name)
-	case errors.Is(err, fs.ErrNotExist):
-		err = nil
+	cleared := make(chan error, 1)
+	clearing := func() error {
+		var err error
+		if few(parent, name) {
+			err = parent.RemoveAll(name)
+		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // of a lower layer of the image
+			err = parent.RemoveAll(name)
+		}
+		switch {
+		case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
+			err = clearOut(parent, name)
+		case errors.Is(err, fs.ErrNotExist):
+			err = nil
+		}
+		return err
+	}
+	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
+	limit := cmp.Or(g.patience, clearPatience)
+	patience := time.NewTimer(limit)
+	defer patience.Stop()
+	select {
+	case err = <-cleared:
+	case <-patience.C: // it goes on, so that another boot finds less
+		guard.Go("removing what an s6 directory had", func() {
+			if err := <-cleared; err == nil { // else it is for another boot
+				removeOld(parent, name)
+			}
+		})
+		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, limit)
 	}
 	if err == nil {
 		err = parent.Mkdir(name, 0o755)
@@ -173,13 +240,39 @@ func fresh(path string) (*fsutil.Dir, error) {
 	return d, err
 }
 
+// fewFiles is how many names a directory may have in it, at any depth, to be removed while the boot waits.
+const fewFiles = 2000
+
+// few reports whether it takes hardly any time to remove a directory.
+func few(in *fsutil.Dir, name string) bool {
+	left := fewFiles
+	return fewer(in, name, &left)
+}
+
+func fewer(in *fsutil.Dir, name string, left *int) bool {
+	entries, more, err := in.ReadSome(name, *left)
+	if *left -= len(entries); err != nil || more {
+		return false
+	}
+	for _, e := range entries {
+		if e.IsDir() && !fewer(in, path.Join(name, e.Name()), left) {
+			return false
+		}
+	}
+	return true
+}
+
 // clearOut empties a directory that cannot be moved.
 func clearOut(parent *fsutil.Dir, name string) error {
-	entries, err := parent.ReadDir(name)
-	for _, e := range entries {
-		err = errors.Join(err, parent.RemoveAll(name+"/"+e.Name()))
+	for {
+		entries, more, err := parent.ReadSome(name, fsutil.MostNames)
+		for _, e := range entries {
+			err = errors.Join(err, parent.RemoveAll(path.Join(name, e.Name())))
+		}
+		if err != nil || !more {
+			return err
+		}
 	}
-	return err
 }
 
 // removeOld removes what was moved aside, by this process or by one that did not come to it. What can't be removed stays.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,6 +56,22 @@ func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
 	}
 }
 
+// What the build of the image has made for the agent's user stays the same directory, so that a user who may not write above it
+// can answer as s6, too.
+func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
+	g := room(t)
+	must(t, os.MkdirAll(g.Scan, 0o755))
+	must(t, os.Chmod(g.Scan, 0o700))
+	must(t, os.Lchown(g.Scan, int(g.Agent.Identity().UID), int(g.Agent.Identity().GID)))
+	before, err := os.Stat(g.Scan)
+	must(t, err)
+	open(t, newHost(), g)
+	after, err := os.Stat(g.Scan)
+	if err != nil || !os.SameFile(before, after) || after.Mode().Perm() != 0o755 {
+		t.Errorf("it is another one, or has mode %v: %v", after.Mode(), err)
+	}
+}
+
 func TestADirectoryThatIsNoScanDirectoryIsNotWiped(t *testing.T) {
 	for name, lay := range map[string]func(g *Ground) error{
 		"it holds other things":                   func(g *Ground) error { return layAt(g.Scan, map[string]string{"precious": "x"}) },
@@ -83,4 +100,26 @@ func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 	if _, err := os.Stat(g.Scan + "/gateway-a/run"); err != nil {
 		t.Errorf("the first one's slot: %v", err)
 	}
+}
+
+// TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting: one of the image can't be moved aside, and takes long to
+// empty.
+func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(t *testing.T) {
+	g := room(t)
+	for i := range fewFiles + 1 {
+		must(t, os.MkdirAll(filepath.Join(g.Scan, "x", strconv.Itoa(i)), 0o755))
+	}
+	g.Scan = filepath.Join(g.Scan, "x")
+	must(t, os.Mkdir(filepath.Join(g.Scan, ".s6-svscan"), 0o755))
+	g.patience = 1
+	_, err := g.inTurn().fresh(g.Scan)
+	if err == nil || !strings.Contains(err.Error(), "cannot empty") {
+		t.Errorf("it was waited for: %v", err)
+	}
+	until(t, "it is removed in the background", func() bool {
+		entries, err := os.ReadDir(filepath.Dir(g.Scan))
+		return err == nil && len(entries) == 0
+	})
+	g.patience = 0
+	open(t, newHost(), g)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/handover"
@@ -127,6 +128,10 @@ func (s *Scanner) Hold(ctx context.Context) (release func(), err error) {
 func (s *Scanner) Export(c *handover.Codec) (json.RawMessage, []int, error) {
 	t := s.table.Load()
 	h := handed{Ending: t.kept.ending, Later: t.kept.later, Refused: t.kept.refused, Lock: handover.Descriptor(s.lock)}
+	if offered := s.offers.all(); len(offered) > 0 {
+		h.Later = maps.Clone(h.Later)
+		maps.Copy(h.Later, offered)
+	}
 	for _, slot := range t.sorted {
 		if !strings.Contains(slot.Name, "/") { // loggers are with their pairs
 			h.Slots = append(h.Slots, handedSlot{slot.Name, slot.kind, slot.id, slot.link, slot.exports})
@@ -158,6 +163,7 @@ func Resume(host Host, ground Ground, c *handover.Codec, data json.RawMessage, f
 	if err := c.Decode(data, &h); err != nil {
 		return nil, fmt.Errorf("cannot take over the scan directory: %w", err)
 	}
+	ground = ground.inTurn()
 	dir, err := fsutil.OpenReal(ground.Scan, ground.Agent)
 	if err != nil {
 		return nil, fmt.Errorf("cannot take over the scan directory: %w", err)
@@ -172,7 +178,9 @@ func Resume(host Host, ground Ground, c *handover.Codec, data json.RawMessage, f
 	s := newScanner(host, ground, dir, lock)
 	s.resumed = make(chan struct{})
 	maps.Copy(s.ending, h.Ending)
-	maps.Copy(s.later, h.Later)
+	for _, name := range slices.Sorted(maps.Keys(h.Later)) {
+		s.offers.add(name, h.Later[name])
+	}
 	maps.Copy(s.refused, h.Refused)
 	file := func(fd int, name string) *os.File {
 		if f := files[fd]; f != nil {
@@ -237,7 +245,7 @@ func (s *Scanner) reopen() {
 		if p.logger == nil {
 			continue
 		}
-		p.logs.reopen(false, s.ground.Agent)
+		p.logs.reopen(false, s.ground.foreign)
 		logger := *p.logger
 		logger.dir = p.logs.dir
 		if p.logger = &logger; s.host.Snapshot().Find(logger.Name) == nil {
@@ -268,7 +276,7 @@ func (s *Scanner) reopenSlot(slot *Slot) *Slot {
 	if p.leaving {
 		return nil
 	}
-	p.service.reopen(slot.link != fileID{}, s.ground.Agent)
+	p.service.reopen(slot.link != fileID{}, s.ground.foreign)
 	s.watch(p.service.path)
 	next.id, next.dir = p.service.id, p.service.dir
 	if next.dir != nil {
@@ -280,7 +288,7 @@ func (s *Scanner) reopenSlot(slot *Slot) *Slot {
 // reopen opens the directory that the place is, if its name still means that. Through a link it is whatever that leads to.
 func (p *place) reopen(link bool, agent *fsutil.Actor) {
 	if p.root {
-		agent = nil
+		agent = fsutil.Self().In(blocking.Foreign)
 	}
 	open := fsutil.OpenReal
 	if link {

@@ -28,7 +28,10 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 
 func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, down bool) error {
 	var err error
-	if lost := s.do(ctx, func() { err = s.make(name, k, files, down) }); lost != nil {
+	if lost := s.do(ctx, func() {
+		err = s.make(name, k, files, down)
+		s.publish()
+	}); lost != nil {
 		return lost
 	}
 	if err != nil {
@@ -37,6 +40,7 @@ func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, dow
 	return nil
 }
 
+// make makes a slot. Readers see it after the next publishing.
 func (s *Scanner) make(name string, k kind, files Files, down bool) error {
 	if old := s.slots[name]; old != nil {
 		if old.kind == foreign {
@@ -59,11 +63,7 @@ func (s *Scanner) make(name string, k kind, files Files, down bool) error {
 			s.slots[name] = slot
 		}
 	}
-	if err != nil {
-		return err
-	}
-	s.publish()
-	return nil
+	return err
 }
 
 // errLater says that a slot is not made yet, because somebody else is about to make it.
@@ -78,13 +78,16 @@ func (s *Scanner) build(name string, k kind, files Files, down bool) error {
 		return errLater
 	}
 	hidden := "." + name + ".hinit"
-	if err := s.dir.RemoveAll(hidden); err != nil {
+	err := s.dir.MakeTree(hidden, 0o755, files.nodes(down))
+	if errors.Is(err, fs.ErrExist) { // somebody else's, or left behind
+		if err = s.dir.RemoveAll(hidden); err == nil {
+			err = s.dir.MakeTree(hidden, 0o755, files.nodes(down))
+		}
+	}
+	if err != nil {
 		return err
 	}
-	if err := s.dir.MakeTree(hidden, 0o755, files.nodes(down)); err != nil {
-		return err
-	}
-	_, err := s.dir.Lstat(name)
+	_, err = s.dir.Lstat(name)
 	switch {
 	case err == nil:
 		err = fs.ErrExist
@@ -134,6 +137,9 @@ func (s *Scanner) postpone(name string, k kind, files Files, down bool) {
 
 // catchUp makes what was postponed.
 func (s *Scanner) catchUp() {
+	if len(s.later) == 0 {
+		return
+	}
 	later := maps.Clone(s.later)
 	clear(s.later)
 	for name, p := range later {
@@ -141,6 +147,7 @@ func (s *Scanner) catchUp() {
 			s.host.Say("cannot make the slot of %s: %v", name, err)
 		}
 	}
+	s.publish()
 }
 
 // open opens a directory of the scan directory that is no link.
@@ -162,6 +169,7 @@ func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
 		delete(s.later, name)
+		s.offers.drop(name)
 		slot := s.slots[name]
 		if slot == nil || slot.kind == foreign {
 			return
@@ -187,6 +195,9 @@ func (s *Scanner) forget(slot *Slot) {
 
 // SetDown says by the down file of a slot whether its service starts by itself. Without a slot it does nothing.
 func (s *Scanner) SetDown(name string, down bool) error {
+	if s.offers.setDown(name, down) {
+		return nil
+	}
 	slot := s.table.Load().byName[name]
 	if slot == nil {
 		return nil

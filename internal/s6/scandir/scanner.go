@@ -11,6 +11,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
@@ -74,6 +75,7 @@ type Scanner struct {
 	resumed  chan struct{} // of a successor
 	table    atomic.Pointer[table]
 	pending  atomic.Bool // a look at what is gone is due
+	offers   *offers
 
 	// All below belongs to the goroutine.
 	ctx     context.Context //nolint:containedctx // the life of the goroutine
@@ -81,6 +83,7 @@ type Scanner struct {
 	pairs   map[string]*pair     // of foreign slots, those that are leaving too
 	ending  map[string]time.Time // loggers whose service is gone, and when their time is over
 	later   map[string]postponed // slots that are to be made when nobody else is about to
+	unseen  []made               // slots that were offered and are made, but not published
 	refused map[string]fileID    // directories that were complained about, by name; a tenth of the services at most
 	making  map[string]time.Time // slots that somebody else is making, and since when
 	crowd   string               // what was last complained about on the whole
@@ -93,6 +96,7 @@ type Scanner struct {
 
 // Open wipes and makes the directories and begins to work. It ends with ctx.
 func Open(ctx context.Context, host Host, ground Ground) (*Scanner, error) {
+	ground = ground.inTurn()
 	dir, lock, err := ground.prepare()
 	if err != nil {
 		return nil, err
@@ -113,7 +117,7 @@ func newScanner(host Host, ground Ground, dir *fsutil.Dir, lock *os.File) *Scann
 	}
 	return &Scanner{
 		host: host, ground: ground, dir: dir, lock: lock, requests: make(chan func()), scans: make(chan chan struct{}, maxScans),
-		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}),
+		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), offers: newOffers(),
 		slots: make(map[string]*Slot), pairs: make(map[string]*pair), refused: make(map[string]fileID),
 		ending: make(map[string]time.Time), later: make(map[string]postponed), making: make(map[string]time.Time),
 		due: time.NewTimer(time.Hour), poll: busyPoll,
@@ -127,7 +131,7 @@ func (s *Scanner) observeFiles() {
 		return
 	}
 	s.hints = hints
-	if hints.Add(s.ground.Scan) == nil {
+	if blocking.Do(blocking.Runtime, func() error { return hints.Add(s.ground.Scan) }) == nil {
 		s.poll = idlePoll
 	}
 }
@@ -154,6 +158,8 @@ func (s *Scanner) work() {
 			return
 		case f := <-s.requests:
 			f()
+		case <-s.offers.wake:
+			s.serveOffers()
 		case done := <-s.scans:
 			s.scan(done)
 		case r := <-s.records:
@@ -190,7 +196,8 @@ func (s *Scanner) soon() {
 func (s *Scanner) matters(ev fsnotify.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.ground.Scan {
-		return s.slots[name] != nil // somebody's new directory waits for a scan
+		slot := s.slots[name]                                            // somebody's new directory waits for a scan
+		return slot != nil && !(ev.Has(fsnotify.Create) && s.same(slot)) // or it is the one that was just made
 	}
 	return s6.Defines(name)
 }

@@ -40,6 +40,7 @@ func (s *Scanner) publish() {
 		t.sorted = append(t.sorted, t.byName[name])
 	}
 	s.table.Store(t)
+	s.shown()
 }
 
 func (t *table) add(slot *Slot) {
@@ -50,8 +51,10 @@ func (t *table) add(slot *Slot) {
 // Slots returns all slots in the order of their names. It does not block.
 func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 
-// Has says whether there is a slot of that name. It does not block.
-func (s *Scanner) Has(name string) bool { return s.table.Load().byName[name] != nil }
+// Has says whether there is a slot of that name, or one is offered. It does not block.
+func (s *Scanner) Has(name string) bool {
+	return s.offers.has(name) || s.table.Load().byName[name] != nil
+}
 
 // Exports returns what the run of a gateway exports that somebody has registered, nil for any other service. It does not
 // block. The map must not be changed.
@@ -79,7 +82,7 @@ func (s *Scanner) Find(path string) (*Slot, error) {
 	if parent := t.byName[filepath.Dir(name)]; lexical && parent != nil && filepath.Base(name) == s6.LogDir && parent.kind == native {
 		return loggerOf(parent), s.present(parent)
 	}
-	d, err := fsutil.OpenDir(path, s.ground.Agent)
+	d, err := fsutil.OpenDir(path, s.ground.foreign)
 	if err != nil {
 		return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
 	}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+
+	"hinit/internal/boot"
+)
+
+func seedVerb() verb {
+	return verb{
+		name: "seed", args: "[--to DIR]", summary: "for the build of an image: keep what the first boot has made of the empty data directory",
+		help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
+empty gets a copy, and the boot steps that made it need not run. docker/first-boot does both.`,
+		run: func(t *terminal, c *call) int {
+			to := c.flags.String("to", boot.SeedDir, "directory to keep it in; hinit looks in the default")
+			if _, code, ok := c.parse(t, 0, 0); !ok {
+				return code
+			}
+			cfg, err := t.config()
+			if err != nil {
+				return t.failed("keep the data directory", err)
+			}
+			steps, err := boot.KeepHome(cfg.Home, *to)
+			if err != nil {
+				return t.failed("keep the data directory", err)
+			}
+			if len(steps) == 0 {
+				fmt.Fprintln(t.out, "nothing is kept: no boot step with inputs has run")
+			}
+			for _, step := range steps {
+				fmt.Fprintln(t.out, "kept:", step)
+			}
+			return exitDone
+		},
+	}
+}

@@ -1,0 +1,304 @@
+package boot
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+)
+
+const (
+	// recordFile is where the boot keeps with which inputs its steps succeeded last. It belongs to the agent, who may delete it:
+	// then they run again.
+	recordFile = ".hinit-boot.json"
+	// recordFormat is part of every comparison, so that a hinit that compares otherwise runs all steps.
+	recordFormat = 1
+	maxRecord    = 1 << 20
+)
+
+// Memory knows with which inputs boot steps succeeded last, so that a step whose inputs are the same need not run again. Only
+// steps that have inputs and run as the agent's user are remembered: the record is the agent's, and a forged one can keep
+// nothing but the agent's own steps from running.
+//
+// Its methods may be called from several goroutines. They wait for the data volume, but not long; what cannot be read in time
+// counts as changed.
+type Memory struct {
+	o       Options
+	version string
+	known   map[string]*memorable // by the key of the step
+
+	mu      sync.Mutex
+	env     []string // of the steps, as far as it counts
+	steps   map[string]stepRecord
+	changed bool // against the record
+}
+
+// stepRecord is what a step was like when it succeeded last: hashes.
+type stepRecord struct {
+	Program string `json:"program"` // its command and its inputs outside the data directory
+	Env     string `json:"env"`
+	Volume  string `json:"volume"` // its inputs beneath the data directory, as they were after it
+}
+
+// record is the content of recordFile.
+type record struct {
+	Format int                   `json:"format"`
+	Steps  map[string]stepRecord `json:"steps"`
+}
+
+// memorable is a step that can be remembered.
+type memorable struct {
+	hook          Hook
+	volume, image []string      // its inputs
+	read          chan struct{} // closed when program is known
+	program       string        // "" when it can't be told
+}
+
+// NewMemory begins to read what the hooks depend on outside the data directory, in one goroutine for each that ends when that is
+// read. version is hinit's own: with another one all steps run.
+func NewMemory(o Options, version string, hooks []Hook) *Memory {
+	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]stepRecord)}
+	for _, h := range hooks {
+		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[h.key()] != nil {
+			continue
+		}
+		s := &memorable{hook: h, read: make(chan struct{})}
+		s.volume, s.image = divide(m.o.Home, h.Inputs)
+		m.known[h.key()] = s
+		guard.Go("reading what a boot step depends on", func() { m.readProgram(s) })
+	}
+	return m
+}
+
+// key tells a hook from all others.
+func (h Hook) key() string {
+	return h.Name + " " + hashOf(slices.Concat(h.Command, []string{"inputs"}, h.Inputs)...)[:16]
+}
+
+// hashOf is a hash over words that no other list of words has.
+func hashOf(words ...string) string {
+	r := &reader{sum: sha256.New()}
+	r.note(words...)
+	return hex.EncodeToString(r.sum.Sum(nil))
+}
+
+// readProgram hashes what nothing in this container changes.
+func (m *Memory) readProgram(s *memorable) {
+	defer close(s.read)
+	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
+	defer cancel()
+	hash := ""
+	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
+		image := slices.Concat(s.image, s.hook.programs(m.o.Env))
+		slices.Sort(image)
+		return m.o.Agent.Do(func() (err error) {
+			hash, err = digest(ctx, newImageSource(), slices.Compact(image), "/")
+			return err
+		})
+	})
+	if err != nil {
+		return // the step runs
+	}
+	s.program = hashOf(slices.Concat([]string{"hinit", m.version, m.o.Home, hash}, s.hook.Command)...)
+}
+
+// programs are the files that a hook's command names: the program, and the script that it is given.
+func (h Hook) programs(env func(string) (string, bool)) []string {
+	var files []string
+	for i, word := range h.Command {
+		switch {
+		case filepath.IsAbs(word):
+			if info, err := os.Stat(word); err == nil && info.Mode().IsRegular() {
+				files = append(files, word)
+			}
+		case i == 0:
+			if found, ok := Lookup(value(env, "PATH"), "/")(word); ok {
+				files = append(files, found)
+			}
+		}
+	}
+	return files
+}
+
+// passing are variables that differ from container to container, or that only hinit reads. No result of a step depends on them.
+var passing = []string{
+	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
+	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
+}
+
+// Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled
+// the data directory with what the image keeps for an empty one, see [Report]: then the image's record counts. Without a
+// record that can be read, every step runs.
+func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
+	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(passing, name) || strings.HasPrefix(name, "HINIT_")
+	})
+	slices.Sort(m.env)
+	if len(m.known) == 0 {
+		return
+	}
+	if planted {
+		var k kept
+		if blocking.Do(blocking.Foreign, func() (err error) {
+			k, err = readKept(m.o.Seed)
+			return err
+		}) != nil {
+			return
+		}
+		// The steps that made what was planted left it so.
+		for key, step := range k.Steps {
+			if s := m.known[key]; s != nil {
+				if now, ok := m.now(ctx, s); ok && now.Program == step.Program && now.Env == step.Env {
+					m.note(key, now)
+				}
+			}
+		}
+		return
+	}
+	var r record
+	var data []byte
+	if m.within(ctx, func(d *fsutil.Dir) (err error) {
+		data, err = d.ReadFile(recordFile, maxRecord)
+		return err
+	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != recordFormat {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.steps = r.Steps
+}
+
+// within does something in the data directory as the agent, and does not wait long for it.
+func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error {
+	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
+	defer cancel()
+	return blocking.Within(ctx, blocking.Volume, "reading what a boot step depends on", func() error {
+		d, err := fsutil.OpenDir(m.o.Home, m.o.Agent)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return d.Together(do)
+	})
+}
+
+// now is what a step would be recorded with at this moment, if that can be told.
+func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
+	select {
+	case <-s.read:
+	case <-ctx.Done():
+		return stepRecord{}, false
+	}
+	if s.program == "" {
+		return stepRecord{}, false
+	}
+	volume := ""
+	err := m.within(ctx, func(d *fsutil.Dir) (err error) {
+		limited, cancel := context.WithTimeout(ctx, inputTime)
+		defer cancel()
+		if s.hook.Unsure != nil && s.hook.Unsure(m.env, d) {
+			return errUnsure
+		}
+		volume, err = digest(limited, volumeSource{d}, s.volume, m.o.Home)
+		return err
+	})
+	if err != nil {
+		return stepRecord{}, false
+	}
+	return stepRecord{Program: s.program, Env: hashOf(m.env...), Volume: volume}, true
+}
+
+// unchanged reports whether a hook has nothing to do: it succeeded with just these inputs.
+func (m *Memory) unchanged(ctx context.Context, h Hook) bool {
+	s := m.find(h)
+	if s == nil {
+		return false
+	}
+	m.mu.Lock()
+	last, recorded := m.steps[h.key()]
+	m.mu.Unlock()
+	if !recorded {
+		return false
+	}
+	now, ok := m.now(ctx, s)
+	return ok && now == last
+}
+
+// ran takes note of how a hook has ended.
+func (m *Memory) ran(ctx context.Context, h Hook, well bool) {
+	s := m.find(h)
+	if s == nil {
+		return
+	}
+	if now, ok := m.now(ctx, s); ok && well {
+		m.note(h.key(), now)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, recorded := m.steps[h.key()]; recorded {
+		delete(m.steps, h.key())
+		m.changed = true
+	}
+}
+
+func (m *Memory) note(key string, s stepRecord) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.steps[key] == s {
+		return
+	}
+	if m.steps == nil {
+		m.steps = make(map[string]stepRecord)
+	}
+	m.steps[key], m.changed = s, true
+}
+
+func (m *Memory) find(h Hook) *memorable {
+	if m == nil || len(h.Inputs) == 0 {
+		return nil
+	}
+	return m.known[h.key()]
+}
+
+// Settle is for the time after [RunHooks]: it gives config.yaml, which the agent may have written anew, its mode, and writes the
+// record, if anything in that has changed. Steps that are no longer configured are dropped from it. The record is not synced:
+// without it the steps run once more.
+func (m *Memory) Settle(ctx context.Context) error {
+	_ = m.within(ctx, func(d *fsutil.Dir) error { // failures are ignored, as before the hooks
+		_, err := d.Chmod(configFile, configMode)
+		return err
+	})
+	m.mu.Lock()
+	r := record{Format: recordFormat, Steps: maps.Clone(m.steps)}
+	changed := m.changed
+	m.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	maps.DeleteFunc(r.Steps, func(key string, _ stepRecord) bool { return m.known[key] == nil })
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("cannot record the boot steps: %w", err)
+	}
+	err = m.within(ctx, func(d *fsutil.Dir) error {
+		return d.Replace(recordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
+	})
+	if err != nil {
+		return fmt.Errorf("cannot record the boot steps, so all of them run at the next start: %w", err)
+	}
+	return nil
+}

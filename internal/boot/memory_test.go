@@ -1,0 +1,263 @@
+package boot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+)
+
+// steps is a runner whose hooks write the file that their last word names.
+type steps struct{ ran []string }
+
+func (s *steps) RunHook(_ context.Context, h Hook) (int, error) {
+	s.ran = append(s.ran, h.Name)
+	return 0, nil
+}
+
+// boots is one boot after the other on the same volume.
+type boots struct {
+	t     *testing.T
+	o     Options
+	hooks []Hook
+	env   []string
+}
+
+// boot returns the hooks that ran.
+func (b *boots) boot() string {
+	b.t.Helper()
+	ctx, r := context.Background(), &steps{}
+	m := NewMemory(b.o, "1", b.hooks)
+	report := Prepare(ctx, b.o)
+	m.Recall(ctx, b.env, report.Planted)
+	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(Line) {}); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := m.Settle(ctx); err != nil && !errors.Is(err, fsutil.ErrSymlink) {
+		b.t.Fatal(err)
+	}
+	return strings.Join(r.ran, " ")
+}
+
+func newBoots(t *testing.T) *boots {
+	t.Helper()
+	home := volume(t)
+	o, _ := options(t, home, nil)
+	hook := func(name string, inputs ...string) Hook {
+		return Hook{Name: name, Command: []string{"/bin/" + name}, Inputs: inputs}
+	}
+	return &boots{t: t, o: o, env: []string{"A=1"}, hooks: []Hook{
+		hook("a", home+"/config.yaml", home+"/deep/**/*.md"), hook("b", home+"/config.yaml"), {Name: "c", Command: []string{"/bin/c"}},
+	}}
+}
+
+func TestBootStepsAreRemembered(t *testing.T) {
+	b := newBoots(t)
+	expect := func(what, want string) {
+		t.Helper()
+		if got := b.boot(); got != want {
+			t.Errorf("%s: %q ran, want %q", what, got, want)
+		}
+	}
+	home := b.o.Home
+	expect("first", "a b c")
+	expect("unchanged", "c")
+	must(t, os.MkdirAll(home+"/deep/er", 0o755))
+	write(t, home+"/deep/er/x.md", "1")
+	expect("a file that a glob finds", "a c")
+	write(t, home+"/deep/er/x.txt", "1")
+	expect("a file that it does not find", "c")
+	write(t, home+"/config.yaml", "k: v")
+	expect("an input of both", "a b c")
+	must(t, os.Remove(home+"/config.yaml"))
+	expect("a missing one", "a b c")
+	expect("still missing", "c")
+	b.env = []string{"A=2"}
+	expect("the environment", "a b c")
+	b.env = append(b.env, "HOSTNAME=x", "PUID=99", "HINIT_X=1")
+	expect("what no result depends on", "c")
+	b.hooks[0].Command = append(b.hooks[0].Command, "-v")
+	expect("the command", "a c")
+	must(t, syscall.Mkfifo(home+"/deep/pipe.md", 0o644))
+	expect("what has no content", "a c")
+	expect("what has no content, again", "a c")
+	must(t, os.Remove(home+"/deep/pipe.md"))
+	write(t, home+"/"+recordFile, "{")
+	expect("no record", "a b c")
+	must(t, os.Remove(home+"/"+recordFile))
+	must(t, os.Symlink("/etc/passwd", home+"/"+recordFile))
+	expect("a link in the record's place", "a b c")
+}
+
+// A forged record says what it likes; a hook that is not the agent's runs all the same.
+func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
+	cfg := config.Default()
+	cfg.Boot.Hooks = []config.Hook{{Command: []string{"/bin/x"}, User: "root", Inputs: []string{"/etc/passwd"}}}
+	b := newBoots(t)
+	b.hooks = ConfiguredHooks(cfg)
+	b.boot()
+	r := record{Format: recordFormat, Steps: map[string]stepRecord{}}
+	withInputs := Hook{Name: "x", Command: []string{"/bin/x"}, Inputs: []string{"/etc/passwd"}}
+	for _, h := range []Hook{b.hooks[0], withInputs} {
+		r.Steps[h.key()] = stepRecord{}
+	}
+	data, err := json.Marshal(r)
+	must(t, err)
+	write(t, b.o.Home+"/"+recordFile, string(data))
+	if got := b.boot(); got != "x" {
+		t.Errorf("%q ran", got)
+	}
+}
+
+func TestStepsThatShareNothingRunTogether(t *testing.T) {
+	b := newBoots(t)
+	m := NewMemory(b.o, "1", b.hooks)
+	if n := m.together(b.hooks); n != 1 {
+		t.Errorf("two that share a file: %d at a time", n)
+	}
+	if n := m.together(b.hooks[1:]); n != 1 {
+		t.Errorf("one without inputs beside one with: %d at a time", n)
+	}
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{"config.yaml", "skills", false},
+		{"skills", "skills/a", true},
+		{"skills/*", "skills/a/b", true},
+		{"a/b", "a/c", false},
+		{"**/x", "y", true},
+		{"", "y", true},
+	} {
+		if overlap(tt.a, tt.b) != tt.want || overlap(tt.b, tt.a) != tt.want {
+			t.Errorf("%q and %q overlap: want %v", tt.a, tt.b, tt.want)
+		}
+	}
+	hooks := ConfiguredHooks(config.Default())
+	for i := range hooks {
+		hooks[i].IfExists = ""
+	}
+	o := b.o
+	o.Home = "/opt/data"
+	if n := NewMemory(o, "1", hooks).together(hooks); n != 2 {
+		t.Errorf("the steps of the image: %d at a time", n)
+	}
+}
+
+func TestSkillsFromElsewhere(t *testing.T) {
+	home := tempDir(t)
+	d, err := fsutil.OpenDir(home, nil)
+	must(t, err)
+	defer d.Close()
+	for _, tt := range []struct {
+		config, env string
+		want        bool
+	}{
+		{"", "", false},
+		{"skills:\n  # external_dirs: [/x]\n  external_dirs: []\n", "", false},
+		{"skills:\n  external_dirs:\n    - /x\n", "", true},
+		{"skills: {external_dirs: [/x]}\n", "", true},
+		{"", "HERMES_BUNDLED_SKILLS=/x", true},
+		{"", "HERMES_BUNDLED_SKILLS=", false},
+	} {
+		write(t, home+"/config.yaml", tt.config)
+		if got := skillsElsewhere([]string{"A=1", tt.env}, d); got != tt.want {
+			t.Errorf("%q, %q: %v", tt.config, tt.env, got)
+		}
+	}
+}
+
+// TestEmptyVolumeGetsACopy keeps what one volume has become, and gives it to another container with another agent's user.
+func TestEmptyVolumeGetsACopy(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	b := newBoots(t)
+	home := b.o.Home
+	b.o.Seed = filepath.Join(tempDir(t), "share", "home")
+	b.boot()
+	write(t, home+"/.env", "# mine\nAPI_SERVER_KEY=of-the-build\n")
+	must(t, os.Chmod(home+"/.env", 0o600))
+	write(t, home+"/config.yaml", "k: v\n")
+	must(t, os.Chmod(home+"/config.yaml", 0o640))
+	must(t, os.MkdirAll(home+"/skills/x", 0o755))
+	write(t, home+"/skills/x/run", "#!/bin/sh\n")
+	must(t, os.Chmod(home+"/skills/x/run", 0o755))
+	write(t, home+"/gateway_state.json", "{}")
+	write(t, home+"/logs/gateways/old", "")
+	write(t, home+"/.hinit/lease.7", "")
+	b.boot()
+	kept, err := KeepHome(home, b.o.Seed)
+	if err != nil || len(kept) != 2 {
+		t.Fatalf("kept %q: %v", kept, err)
+	}
+
+	next := func(name string) *boots {
+		n := *b
+		n.t = t
+		n.o, _ = options(t, filepath.Join(filepath.Dir(home), name), nil)
+		n.o.Agent = fsutil.NewActor(fsutil.Identity{UID: 4000, GID: 4001})
+		n.o.Seed = b.o.Seed
+		must(t, os.Mkdir(n.o.Home, 0o755))
+		return &n
+	}
+	// The same path, as in a container.
+	must(t, os.Rename(home, home+".first"))
+	n := next("data")
+	must(t, os.Mkdir(home+"/lost+found", 0o700)) // of an ext4
+	write(t, home+"/.hinit/lease", "")           // taken before the boot begins
+	if got := n.boot(); got != "c" {
+		t.Errorf("%q ran on an empty volume", got)
+	}
+	if got := n.boot(); got != "c" {
+		t.Errorf("%q ran afterwards", got)
+	}
+	for rel, mode := range map[string]fs.FileMode{
+		".env": 0o600, "config.yaml": 0o640, "skills/x/run": 0o755, "skills": 0o755 | fs.ModeDir, recordFile: 0o600,
+	} {
+		info, err := os.Lstat(home + "/" + rel)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if st := info.Sys().(*syscall.Stat_t); info.Mode() != mode || st.Uid != 4000 || st.Gid != 4001 {
+			t.Errorf("%s has %v and belongs to %d:%d", rel, info.Mode(), st.Uid, st.Gid)
+		}
+	}
+	for _, rel := range []string{"gateway_state.json", "logs/gateways/old", ".hinit/lease.7"} {
+		if _, err := os.Lstat(home + "/" + rel); err == nil {
+			t.Errorf("%s is another container's", rel)
+		}
+	}
+	env, err := os.ReadFile(home + "/.env")
+	if text := string(env); err != nil || strings.Contains(text, "of-the-build") || !strings.HasPrefix(text, "# mine\nAPI_SERVER_KEY=") {
+		t.Errorf("the .env is %q: %v", text, err)
+	}
+
+	// A volume with anything on it gets nothing.
+	must(t, os.Rename(home, home+".second"))
+	n = next("data")
+	write(t, home+"/mine", "")
+	if got := n.boot(); got != "a b c" {
+		t.Errorf("%q ran on a volume with a file", got)
+	}
+	if _, err := os.Lstat(home + "/skills/x/run"); err == nil {
+		t.Error("a volume with a file was filled")
+	}
+
+	// Another environment: the copy is there, and the steps run.
+	must(t, os.Rename(home, home+".third"))
+	n = next("data")
+	n.env = []string{"A=other"}
+	if got := n.boot(); got != "a b c" {
+		t.Errorf("%q ran with another environment", got)
+	}
+}

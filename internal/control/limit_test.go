@@ -1,0 +1,82 @@
+package control
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// ask makes a request on a connection that stays open until the end of the test.
+func (s *served) ask(t *testing.T, target string) *bufio.Reader {
+	t.Helper()
+	c, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\n\r\n", target); err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewReader(c)
+}
+
+// What a user saw: 128 waiting s6-svwait of the agent, and the agent's own status is told that nobody is there.
+func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
+	core := slotCore(client.Slot{Up: true, Run: 3})
+	s := serve(t, core, everyone)
+	class := s.policy.classOf(peer{uid: s.policy.self})
+	const wait = "/v1/slots/wait?dir=" + slotDir + "&until=d"
+	for range maxWaits - 1 {
+		s.ask(t, wait)
+	}
+	s.ask(t, "/v1/events?follow=1")
+	until(t, "all wait", func() bool { return s.places.waits[class].Load() == maxWaits })
+	for _, target := range []string{wait, "/v1/events?follow=1"} {
+		answer, err := http.ReadResponse(s.ask(t, target), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said strings.Builder
+		if _, err := bufio.NewReader(answer.Body).WriteTo(&said); err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if kind := answer.Header.Get(client.ErrorHeader); kind != string(client.KindBusy) || !strings.Contains(said.String(), "s6-svwait") {
+			t.Errorf("%s, one too many: %s %q", target, kind, said.String())
+		}
+	}
+	for range maxConns {
+		if _, err := s.client().Health(t.Context()); err != nil {
+			t.Fatalf("a short question beside them: %v", err)
+		}
+	}
+	core.put(slotDir, func(slot *client.Slot) { slot.Up = false })
+	until(t, "those that waited for the slot give their places back", func() bool { return s.places.waits[class].Load() == 1 })
+}
+
+func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
+	core := newFakeCore(gateway("coder", supervisor.Up))
+	s := New(core, Options{})
+	for order, want := range map[string]string{
+		"status":          "coder",
+		"stop nobody":     "nobody",
+		"stop":            "it is none of",
+		"stop a b":        "it is none of",
+		"reexec":          "it is none of",
+		"stop ../../x":    "x",
+		"start coder now": "it is none of",
+	} {
+		if said := s.Order(t.Context(), order); !strings.Contains(said, want) {
+			t.Errorf("%q: %q", order, said)
+		}
+	}
+	if s.Order(t.Context(), "start coder"); !strings.Contains(core.asked(), "start gateway-coder") {
+		t.Errorf("asked %q", core.asked())
+	}
+}

@@ -1,0 +1,135 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// hungCore is a hinit whose data volume and scan directory do not answer: what waits for them returns when its context ends.
+type hungCore struct{ *fakeCore }
+
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return fmt.Errorf("the disk does not answer: %w", context.Cause(ctx))
+}
+
+func (c hungCore) Command(ctx context.Context, _, _ string) error { return hang(ctx) }
+
+func (c hungCore) Rescan(ctx context.Context) error { return hang(ctx) }
+
+func (c hungCore) Find(ctx context.Context, _ string) error { return hang(ctx) }
+
+func (c hungCore) Reload(ctx context.Context, _ client.Reload) (client.ReloadReply, error) {
+	return client.ReloadReply{}, hang(ctx)
+}
+
+func (c hungCore) Ping(ctx context.Context) error { return hang(ctx) }
+
+func (c hungCore) Reexec(ctx context.Context, _ string) (int, error) { return 0, hang(ctx) }
+func (c hungCore) Acts() bool                                        { return true }
+func (c hungCore) Slots(ctx context.Context) []client.Slot           { _ = hang(ctx); return nil }
+
+func (c hungCore) Slot(ctx context.Context, _ string) (client.Slot, error) {
+	return client.Slot{}, hang(ctx)
+}
+
+func (c hungCore) SlotControl(ctx context.Context, _, _ string) error { return hang(ctx) }
+
+func (c hungCore) SlotScan(ctx context.Context, _ string) error { return hang(ctx) }
+
+func (c hungCore) AwaitBoot(ctx context.Context, _ int) error { return c.does().boot(ctx, 0) }
+
+// TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs: a stop got no answer in 40 s on a frozen volume, though it had asked for one within 8.
+// Each route of the table has a row here, once after the boot and once before its end.
+func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
+	const dir = "?dir=/run/service/gateway-coder"
+	rows := map[string]struct {
+		path   string // what is asked for
+		body   string
+		answer string // a part of it
+		boot   string // the same while the boot hangs; "" for no difference
+	}{
+		"GET /v1/status":                   {"/v1/status", "", `"name":"gateway-coder"`, ""},
+		"GET /v1/services/{name}":          {"/v1/services/coder", "", `"name":"gateway-coder"`, ""},
+		"POST /v1/services/{name}/start":   {"/v1/services/coder/start", `{"timeout_ms":50}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
+		"POST /v1/services/{name}/stop":    {"/v1/services/coder/stop", `{"timeout_ms":50,"wait":false}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
+		"POST /v1/services/{name}/restart": {"/v1/services/other/restart", `{"timeout_ms":50}`, "the data volume has not answered within 50ms whether there is one", "still booting after 50ms"},
+		"GET /v1/events":                   {"/v1/events", "", "", ""},
+		"POST /v1/rescan":                  {"/v1/rescan", "", "the disk does not answer: no answer within", "still booting after"},
+		"POST /v1/reload":                  {"/v1/reload", "", "the disk does not answer: no answer within", "still booting after"},
+		"POST /v1/reexec":                  {"/v1/reexec", "", "the disk does not answer: no answer within", ""},
+		"GET /v1/config":                   {"/v1/config", "", `"entries"`, ""},
+		"GET /v1/health":                   {"/v1/health", "", "the supervisor does not answer: the disk does not answer", ""},
+		"GET /v1/slots":                    {"/v1/slots" + dir, "", "the disk does not answer: no answer within", ""},
+		"GET /v1/slots/wait":               {"/v1/slots/wait" + dir + "&until=u", "", "", ""}, // as long as the client does
+		"POST /v1/slots/control":           {"/v1/slots/control", `{"dir":"/run/service/gateway-coder","flags":"d"}`, "the disk does not answer: no answer within", ""},
+		"POST /v1/slots/scan":              {"/v1/slots/scan", `{"flags":"a"}`, "the disk does not answer: no answer within", ""},
+	}
+	for _, booting := range []bool{false, true} {
+		core := hungCore{newFakeCore(gateway("coder", supervisor.Up))}
+		if booting {
+			core.boot = func(ctx context.Context, _ int) error { return hang(ctx) }
+		}
+		s := serve(t, core, everyone, func(s *Server) {
+			s.limit = func(rt route) time.Duration { return min(rt.limit, 40*time.Millisecond) }
+		})
+		for _, rt := range routes() {
+			row, known := rows[rt.pattern]
+			if !known {
+				t.Errorf("%s has no row here", rt.pattern)
+				continue
+			}
+			if rt.pattern == "GET /v1/slots/wait" {
+				continue
+			}
+			want := row.answer
+			if booting && row.boot != "" {
+				want = row.boot
+			}
+			method, _, _ := strings.Cut(rt.pattern, " ")
+			body, err := s.send(t, method, row.path, row.body)
+			if err != nil || !strings.Contains(body, want) {
+				t.Errorf("%s, booting %v: %v\n%s\nwithout %q", rt.pattern, booting, err, body, want)
+			}
+		}
+	}
+	for _, rt := range routes() {
+		_, endless := map[string]bool{"GET /v1/events": true, "GET /v1/slots/wait": true}[rt.pattern]
+		if rt.limit == 0 && !endless && rt.boot != forNames { // the commands take theirs from the body
+			t.Errorf("%s has no limit", rt.pattern)
+		}
+	}
+}
+
+// ask makes a request and returns the body of the answer, for which it waits as long as a test may.
+func (s *served) send(t *testing.T, method, path, body string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "http://hinit"+path, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	transport := &http.Transport{DialContext: s.dial, DisableKeepAlives: true}
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(answer.Body)
+	return string(text), errors.Join(err, answer.Body.Close())
+}
+
+func (s *served) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", s.socket)
+}

@@ -1,0 +1,194 @@
+package show
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// nameWidth is how many columns a name may take in a table.
+	nameWidth = 40
+	// phraseWidth is how many a cell of words may take that isn't the last of its line.
+	phraseWidth = 120
+	// mostMarks is how many combining marks a letter may have; languages need two.
+	mostMarks = 2
+)
+
+// Line makes a text that may hold what the agent has chosen, such as a name on the volume, fit to be one line on a terminal or in a
+// log. What would not be seen, would move the cursor, turn the direction of writing or pile up is written as Go escapes it:
+// \n, \x1b, \u202e, and \xff for what is no UTF-8. So no two lines come of one, and no text can pass for what hinit says.
+func Line(text string) string {
+	if plainText(text) {
+		return text
+	}
+	var b strings.Builder
+	escape(&b, text, false)
+	return b.String()
+}
+
+// Text is [Line] for each line of a text.
+func Text(text string) string {
+	if plainText(strings.ReplaceAll(text, "\n", "")) {
+		return text
+	}
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = Line(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Name is a name as a table shows it: as [Line] writes it, and not wider than 40 columns.
+func Name(name string) string { return cut(Line(name), nameWidth) }
+
+// Output is a line of a program's output as a terminal gets it: as [Line] writes it, but for tabs and colours, which end with the
+// line. Nothing else that a terminal would obey is left.
+func Output(line string) string {
+	if plainText(line) {
+		return line
+	}
+	var b strings.Builder
+	if escape(&b, line, true) {
+		b.WriteString("\x1b[0m")
+	}
+	return b.String()
+}
+
+// plainText reports whether there is nothing to escape in a text, for most have only ASCII.
+func plainText(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// escape writes a line, with its colours if they are wanted, and reports whether it has any.
+func escape(b *strings.Builder, text string, colours bool) (coloured bool) {
+	b.Grow(len(text) + 16)
+	marks := mostMarks // one at the very beginning would go with what stands before
+	for len(text) > 0 {
+		if colours {
+			if text[0] == '\t' {
+				b.WriteByte('\t')
+				text, marks = text[1:], mostMarks
+				continue
+			}
+			if n := colour(text); n > 0 {
+				b.WriteString(text[:n])
+				text, coloured = text[n:], true
+				continue
+			}
+		}
+		r, n := utf8.DecodeRuneInString(text)
+		mark := unicode.Is(unicode.M, r)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(b, `\x%02x`, text[0])
+			marks = mostMarks
+		case mark && marks >= mostMarks, !strconv.IsPrint(r), blank(r):
+			q := strconv.QuoteRuneToASCII(r)
+			b.WriteString(q[1 : len(q)-1])
+			marks = mostMarks
+		case mark:
+			b.WriteString(text[:n])
+			marks++
+		default:
+			b.WriteString(text[:n])
+			marks = 0
+		}
+		text = text[n:]
+	}
+	return coloured
+}
+
+// blank are letters and symbols that nobody sees.
+func blank(r rune) bool {
+	switch r {
+	case 0x115f, 0x1160, 0x2800, 0x3164, 0xffa0:
+		return true
+	}
+	return false
+}
+
+// colour returns how long the sequence is that sets colours and begins the text, 0 for none: ESC [ numbers m.
+func colour(text string) int {
+	if !strings.HasPrefix(text, "\x1b[") {
+		return 0
+	}
+	for i := 2; i < len(text) && i < 64; i++ {
+		switch c := text[i]; {
+		case c == 'm':
+			return i + 1
+		case c != ';' && c != ':' && (c < '0' || c > '9'):
+			return 0
+		}
+	}
+	return 0
+}
+
+// columns is how wide a terminal shows an escaped text.
+func columns(text string) int {
+	n := 0
+	for _, r := range text {
+		n += columnsOf(r)
+	}
+	return n
+}
+
+func columnsOf(r rune) int {
+	switch {
+	case r < 0x300:
+		return 1
+	case unicode.In(r, unicode.Mn, unicode.Me):
+		return 0
+	case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0x303e, r >= 0x3041 && r <= 0xa4cf, r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff,
+		r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6, r >= 0x1f300 && r <= 0x1faff, r >= 0x20000 && r <= 0x3fffd:
+		return 2
+	}
+	return 1
+}
+
+// cut ends an escaped text with an ellipsis where it is wider than so many columns.
+func cut(text string, most int) string {
+	if len(text) <= most || columns(text) <= most {
+		return text
+	}
+	n := 0
+	for i, r := range text {
+		if n += columnsOf(r); n > most-1 {
+			return text[:i] + "…"
+		}
+	}
+	return text
+}
+
+// JSON makes a JSON document fit for a terminal, and leaves what it says as it is: what [Line] would escape is written as \u.
+func JSON(doc []byte) []byte {
+	clean := true
+	for i := range doc {
+		clean = clean && doc[i] < 0x7f
+	}
+	if clean {
+		return doc
+	}
+	out := make([]byte, 0, len(doc)+64)
+	for len(doc) > 0 {
+		r, n := utf8.DecodeRune(doc)
+		switch {
+		case r < 0x7f || strconv.IsPrint(r) && !unicode.Is(unicode.M, r) && !blank(r) && (r != utf8.RuneError || n > 1):
+			out = append(out, doc[:n]...)
+		case r > 0xffff:
+			r -= 0x10000
+			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		doc = doc[n:]
+	}
+	return out
+}

@@ -1,0 +1,150 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"hinit/client"
+)
+
+func TestNothingInANameMovesATerminal(t *testing.T) {
+	for text, want := range map[string]string{
+		"gateway-coder":                    "gateway-coder",
+		"gateway-ü":                        "gateway-ü",
+		"名前":                               "名前",
+		"a\nb\rc\td":                       `a\nb\rc\td`,
+		"\x1b]0;owned\a":                   `\x1b]0;owned\a`,
+		"\x1b[31mred":                      `\x1b[31mred`,
+		"\u009b2J":                         `\u009b2J`,
+		"\x9b2J\xff":                       `\x9b2J\xff`,
+		"a\u202eb\u2066\u200b\ufeff\u00ad": `a\u202eb\u2066\u200b\ufeff\u00ad`,
+		"\u2028\u2029\u00a0\U000e0041":     `\u2028\u2029\u00a0\U000e0041`,
+		"\u0301a":                          `\u0301a`,
+		"e\u0301":                          "e\u0301",
+		"e\u0301\u0301\u0301":              "e\u0301\u0301" + `\u0301`,
+		"\u3164\u2800":                     `\u3164\u2800`,
+		"\x7f":                             `\x7f`,
+	} {
+		if got := Line(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestANameIsNotWiderThanItsColumn(t *testing.T) {
+	for _, name := range []string{strings.Repeat("x", 251), strings.Repeat("名", 80), strings.Repeat("\x1b", 200), strings.Repeat("e\u0301", 100)} {
+		if got := Name(name); columns(got) > nameWidth || columns(got) < nameWidth-2 || !strings.HasSuffix(got, "…") {
+			t.Errorf("%q is %d columns wide", got, columns(got))
+		}
+	}
+	if got := Name(strings.Repeat("x", 40)); got != strings.Repeat("x", 40) {
+		t.Errorf("%q was cut", got)
+	}
+}
+
+func TestALogKeepsItsColoursOnATerminalAndNothingElse(t *testing.T) {
+	for line, want := range map[string]string{
+		"plain\ttext":                           "plain\ttext",
+		"\x1b[1;31mred\x1b[0m done":             "\x1b[1;31mred\x1b[0m done\x1b[0m",
+		"\x1b[38:5:200mx":                       "\x1b[38:5:200mx\x1b[0m",
+		"\x1b[2J\x1b[H":                         `\x1b[2J\x1b[H`,
+		"\x1b]52;c;bHM=\a":                      `\x1b]52;c;bHM=\a`,
+		"50%\r100%":                             `50%\r100%`,
+		"\x1b[" + strings.Repeat("1", 99) + "m": `\x1b[` + strings.Repeat("1", 99) + "m",
+	} {
+		if got := Output(line); got != want {
+			t.Errorf("%q: got %q, want %q", line, got, want)
+		}
+	}
+}
+
+// hostile reports what a terminal would obey in a text of lines.
+func hostile(text string) (what string) {
+	marks := 0
+	for i, r := range text {
+		switch {
+		case r == '\n':
+			marks = 0
+			continue
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd"):
+			return "no UTF-8"
+		case unicode.In(r, unicode.C, unicode.Zl, unicode.Zp):
+			return string(r)
+		case unicode.Is(unicode.M, r):
+			if marks++; marks > mostMarks {
+				return "a heap of marks"
+			}
+		default:
+			marks = 0
+		}
+	}
+	return ""
+}
+
+// FuzzNames has names and words of the agent's choice in everything that is shown.
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{"coder", "a\nb", "\x1b[2J", "\u202e", "\xff\xc2", "\u0301\u0301\u0301", "\u009b", strings.Repeat("\u0483x", 70)} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		code := 1
+		s := client.Service{
+			Name: name, Profile: name, State: "down", Want: "up", Reason: name, Since: time.Now(), Needs: []string{name},
+			LastExit: &client.Exit{Cause: "spawn", Error: name, At: time.Now()},
+		}
+		waiting, exited := s, s
+		waiting.State, exited.LastExit = "waiting", &client.Exit{Code: &code, Cause: name}
+		st := client.Status{
+			Init: client.Init{
+				Version: "1", Home: name, Warnings: []string{name}, Boot: []client.BootStep{{Name: name}}, Cmd: &client.Cmd{Argv: []string{name, name}},
+				Repair: &client.Repair{Directory: name},
+			},
+			Services: []client.Service{s, waiting, exited},
+		}
+		for _, named := range []bool{false, true} {
+			got := string(Status(st, Look{Named: named, Verbose: true}))
+			if what := hostile(got); what != "" {
+				t.Errorf("status has %q in it: %q", what, got)
+			}
+			if lines := strings.Count(got, "\n"); lines != 9 {
+				t.Errorf("status has %d lines: %q", lines, got)
+			}
+			if Text(got) != got {
+				t.Errorf("escaped twice, it is another text: %q", got)
+			}
+		}
+		for _, got := range []string{Line(name), Name(name), Outcome(s)} {
+			if what := hostile(got); what != "" || strings.Contains(got, "\n") {
+				t.Errorf("%q has %q in it", got, what)
+			}
+		}
+		if got := Name(name); columns(got) > nameWidth {
+			t.Errorf("%q is %d columns wide", got, columns(got))
+		}
+		if got := Output(name); strings.ContainsAny(got, "\a\b\n\v\f\r\x0e\x0f\x7f\u009b") {
+			t.Errorf("output %q", got)
+		}
+		var before, after bytes.Buffer
+		e := json.NewEncoder(&before)
+		e.SetEscapeHTML(false)
+		_ = e.Encode(st)
+		after.Write(JSON(before.Bytes()))
+		if what := hostile(after.String()); what != "" {
+			t.Errorf("JSON has %q in it: %q", what, after.String())
+		}
+		var was, is any
+		if json.Unmarshal(before.Bytes(), &was) != nil || json.Unmarshal(after.Bytes(), &is) != nil {
+			t.Fatalf("no JSON: %q", after.String())
+		}
+		if a, b := must(json.Marshal(was)), must(json.Marshal(is)); a != b {
+			t.Errorf("JSON says something else: %q, %q", a, b)
+		}
+	})
+}
+
+func must(text []byte, _ error) string { return string(text) }

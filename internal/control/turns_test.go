@@ -1,0 +1,67 @@
+package control
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"hinit/internal/blocking"
+)
+
+// A connection is closed while somebody reads from it who waits for a turn, as happens to many at the end. Package net waits for the
+// reader then, so who closes must not keep a turn from it.
+func TestClosingWaitsForNoTurn(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	peer, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	g := &gate{Listener: l, policy: newPolicy(Options{}), places: new(places)}
+	c, err := g.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, read, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	first := make(chan struct{}, 2)
+	go func() {
+		defer close(read)
+		for {
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				return
+			}
+			first <- struct{}{}
+		}
+	}()
+	if _, err := peer.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	<-first
+	moment := func() <-chan time.Time { return time.After(100 * time.Millisecond) } // nothing is wrong when it is too short
+	<-moment()                                                                      // for the reader to wait for more
+	begun := make(chan struct{}, 1)
+	go func() { _ = blocking.Do(blocking.Short, func() error { begun <- struct{}{}; <-free; return nil }) }()
+	<-begun
+	go func() {
+		defer close(closed)
+		_ = c.Close()
+	}()
+	select {
+	case <-closed:
+	case <-moment(): // it waits for a turn, and the reader is to wait behind it
+	}
+	_, _ = peer.Write([]byte("x")) // it may be closed
+	close(free)
+	for _, end := range []chan struct{}{closed, read} {
+		select {
+		case <-end:
+		case <-time.After(10 * time.Second):
+			t.Fatal("who closes and who reads wait for each other")
+		}
+	}
+}

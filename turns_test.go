@@ -1,0 +1,204 @@
+package hinit_test
+
+import (
+	"go/ast"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// outOfTurn says which functions of PID 1 call the file system without taking a turn of internal/blocking themselves, and why
+// that is right: "directory/file.go function", or the file alone for all in it. Whoever adds a row answers for it that no client, no
+// file and no number of profiles makes more of these calls wait at the same time than the reserve in cmd/hinit/threads.go has
+// threads for.
+var outOfTurn = map[string]string{
+	"cmd/hinit/cli.go":       commands,
+	"cmd/hinit/demo.go":      commands,
+	"cmd/hinit/demo_live.go": commands,
+	"cmd/hinit/doctor.go":    commands,
+	"cmd/hinit/faults_on.go": "not in what is shipped",
+	"cmd/hinit/logs.go":      commands,
+	"cmd/hinit/profile.go":   commands,
+
+	"cmd/hinit/ceilings.go":              "the boot, of /sys",
+	"cmd/hinit/crowd.go":                 "Init takes the turn, of /proc and /sys",
+	"cmd/hinit/order_fifo.go openOrders": "takeOrders takes the turn",
+	"cmd/hinit/descriptors.go":           "before the first goroutine, of /proc",
+	"cmd/hinit/images.go comm":           "the supervisor's loop, of /proc",
+	"cmd/hinit/images.go firstImage":     "before the first goroutine, of /proc",
+	"cmd/hinit/images.go succeed":        "before the first goroutine, of /proc",
+	"cmd/hinit/init.go initMain":         "before the first goroutine",
+	"cmd/hinit/reexec.go checkImage":     "Reexec takes the turn",
+	"cmd/hinit/reexec.go fileID":         "the command line, and before the first goroutine, of /proc",
+	"cmd/hinit/reexec.go onlyOurs":       "Reexec takes the turn",
+	"cmd/hinit/rest.go":                  "the goroutine that reports, of /proc",
+	"cmd/hinit/s6.go openS6":             "the boot, of /proc",
+	"internal/account/account.go":        "identity.credFor takes the turn; before, the boot has no goroutine",
+	"internal/account/db/db.go":          "the boot, before its first goroutine",
+	"internal/boot/adopt.go":             "Adopt takes the turn for adopt",
+	"internal/boot/bootstrap.go":         phases,
+	"internal/boot/browser.go":           phases,
+	"internal/boot/continit.go":          "stage2 takes the turn",
+	"internal/boot/groups.go":            "the boot, before its first goroutine",
+	"internal/boot/home.go":              phases,
+	"internal/boot/inputs.go":            "readProgram takes the turn",
+	"internal/boot/memory.go":            "readProgram takes the turn for programs",
+	"internal/boot/plant.go":             "plant and Recall take the turns; the rest is the command line, in the build of an image",
+	"internal/boot/modes.go":             "stage2 takes the turn",
+	"internal/boot/repair.go run":        "Repair takes the turn",
+	"internal/boot/route.go":             "the boot, before its first goroutine",
+	"internal/boot/runtime.go":           "openControl takes the turn",
+	"internal/boot/seeds.go":             phases,
+	"internal/config/plain.go":           "loadConfig takes the turn",
+	"internal/control/listen.go":         "openControl takes the turn, and rejoinControl",
+	"internal/control/memory.go":         "residentMemory takes the turn",
+	"internal/handover/exec.go":          "before the first goroutine, of /proc and of memory",
+	"internal/s6/scandir/ground.go":      "free and takeLock take the turn for them",
+	"internal/lease/record.go":           "the boot, before its first goroutine, and run takes the turn; of /proc",
+	"internal/lease/volume.go":           "run takes the turn for every call",
+	"internal/trust/trust.go":            "loadConfig takes the turn, stage2 and container.agentCanWrite",
+	"logrotate/archive.go":               logFiles,
+	"logrotate/compress.go":              "the actor of the packer takes turns, and copy for chunk",
+	"logrotate/console.go":               "one goroutine for each of two consoles: threads of the reserve",
+	"logrotate/file.go":                  logFiles,
+	"logrotate/limits.go":                logFiles,
+	"logrotate/log.go":                   "the supervisor's loop, of a pipe",
+	"logrotate/open.go":                  logFiles,
+	"logrotate/pace.go":                  "control takes the turn, of a pipe",
+	"logrotate/watch.go":                 commands,
+	"profiles/asked.go":                  "once, of /proc",
+	"profiles/hints.go":                  "the watcher's goroutine, one at a time: a thread of the reserve",
+	"profiles/store.go together":         "the store's actor takes the turn around it",
+}
+
+const (
+	commands = "the command line"
+	phases   = "runPhase takes the turn for every step of the boot"
+	logFiles = "file.turn takes the turn, for one pump of a file at a time"
+)
+
+// notPID1 are trees whose code PID 1 does not run, or that are beneath those who take turns.
+var notPID1 = map[string]string{
+	"client":                "a client: the command line",
+	"shim":                  "a program of its own",
+	"cmd/hinit-shim":        "a program of its own",
+	"examples":              "programs of their own",
+	"test":                  "tests and benchmarks",
+	"internal/gendocs":      "a tool for developers",
+	"internal/testproc":     "tests",
+	"internal/quick":        "the command line",
+	"internal/s6/applet":    "the command line",
+	"internal/control/show": "the command line",
+	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",
+	"internal/fault":        "calls instead of others, in their turn",
+	"internal/proc":         "the supervisor's loop, and one of its calls at a time: a thread of the reserve",
+}
+
+// fileCalls are functions that may wait for a disk, or need a path to.
+var fileCalls = map[string][]string{
+	"os": {
+		"Chmod", "Chown", "CopyFS", "Create", "CreateTemp", "Getwd", "Lchown", "Link", "Lstat", "Mkdir", "MkdirAll", "MkdirTemp", "Open", "OpenFile",
+		"OpenRoot", "ReadDir", "ReadFile", "Readlink", "Remove", "RemoveAll", "Rename", "Stat", "Symlink", "Truncate", "WriteFile",
+	},
+	"path/filepath": {"EvalSymlinks", "Glob", "Walk", "WalkDir"},
+	"syscall":       {"Chdir", "Fsync", "Lstat", "Mkdir", "Open", "Read", "Rename", "Stat", "Statfs", "Unlink", "Write"},
+	"golang.org/x/sys/unix": {
+		"Access", "Chdir", "Faccessat", "Fallocate", "Fchmod", "Fchmodat", "Fchown", "Fchownat", "Fdatasync", "Flock", "Fstat", "Fstatat", "Fstatfs", "Fsync",
+		"Ftruncate", "Getxattr", "InotifyAddWatch", "Linkat", "Lstat", "Mkdir", "Mkdirat", "Mkfifo", "Mknodat", "Open", "Openat", "Openat2", "Pread", "Pwrite",
+		"Read", "ReadDirent", "Readlinkat", "Rename", "Renameat", "Renameat2", "Stat", "Statfs", "Symlinkat", "Sync", "Syncfs", "Unlink", "Unlinkat", "Write",
+	},
+}
+
+// openers open a directory, all operations of which wait in the turns of the actor that they are given.
+var openers = []string{"fsutil.OpenDir", "fsutil.OpenReal", "fsutil.MakeReal"}
+
+// bounded reports whether an actor can take turns: not the process itself, nor the one that all who take turns are made of.
+func bounded(actor ast.Expr) bool {
+	if call, is := actor.(*ast.CallExpr); is {
+		return nameOf(call.Fun) != "fsutil.Self"
+	}
+	name := nameOf(actor)
+	return name != "nil" && name != "agent.actor" && name != "p.Agent"
+}
+
+// takers are what takes a turn for the function that it is given.
+var takers = []string{"blocking.Do", "blocking.Within", "look", "short", "f.turn"}
+
+// TestWhoWaitsForADiskTakesATurn: PID 1 has as many threads as calls may wait at the same time, see internal/blocking. A call
+// that waits without a turn could need one more, and the Go runtime ends the process where it can't have one.
+func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
+	used := make(map[string]bool)
+	walk(t, func(path string, f *ast.File) {
+		if _, is := under(path, notPID1); is || strings.HasSuffix(path, "_test.go") || !strings.Contains(path, "/") {
+			return
+		}
+		for _, decl := range f.Decls {
+			name := "var"
+			if fn, is := decl.(*ast.FuncDecl); is {
+				name = fn.Name.Name
+			}
+			for _, call := range withoutTurn(f, decl) {
+				row := path + " " + name
+				if outOfTurn[row] == "" {
+					row = path
+				}
+				if used[row] = true; outOfTurn[row] == "" {
+					t.Errorf("%s: %s calls %s outside a turn: let it be called by blocking.Do, or through a directory whose fsutil.Actor takes turns", path, name, call)
+				}
+			}
+		}
+	})
+	for _, row := range slices.Sorted(maps.Keys(outOfTurn)) {
+		if !used[row] {
+			t.Errorf("the exception for %q is not needed any more", row)
+		}
+	}
+}
+
+// withoutTurn lists the calls of fileCalls in a declaration that are not within a function literal that a taker is given.
+func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
+	names := make(map[string]string)
+	for _, spec := range f.Imports {
+		pkg := importPath(spec)
+		name := pkg[strings.LastIndex(pkg, "/")+1:]
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		names[name] = pkg
+	}
+	ast.Inspect(decl, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			name := nameOf(n.Fun)
+			if slices.Contains(takers, name) {
+				return false
+			}
+			if slices.Contains(openers, name) && !bounded(n.Args[len(n.Args)-1]) {
+				calls = append(calls, name)
+			}
+		case *ast.SelectorExpr: // also where it is not called at once
+			if pkg, is := n.X.(*ast.Ident); is && slices.Contains(fileCalls[names[pkg.Name]], n.Sel.Name) {
+				calls = append(calls, nameOf(n))
+			}
+		}
+		return true
+	})
+	return calls
+}
+
+// nameOf is how something is called in the source, its last two words at most: "f" or "x.f".
+func nameOf(fun ast.Expr) string {
+	switch fun := fun.(type) {
+	case *ast.Ident:
+		return fun.Name
+	case *ast.SelectorExpr:
+		switch x := fun.X.(type) {
+		case *ast.Ident:
+			return x.Name + "." + fun.Sel.Name
+		case *ast.SelectorExpr:
+			return x.Sel.Name + "." + fun.Sel.Name
+		}
+	}
+	return ""
+}
