@@ -76,12 +76,13 @@ func faulty() string { return filepath.Join(built.bin, "faulty", "hinit") }
 
 // build makes the static binaries, as they are shipped.
 func build(dir string) error {
+	const entry = "-ldflags=-s -w -E hinit_entry"
 	for _, args := range [][]string{
-		{"-o", dir + "/", "hinit/cmd/hinit", "hinit/cmd/hinit-shim"},
-		{"-o", dir + "/example-agent", "hinit/examples/agent"},
-		{"-tags=faults", "-o", dir + "/faulty/hinit", "hinit/cmd/hinit"},
+		{entry, "-o", dir + "/", "hinit/cmd/hinit", "hinit/cmd/hinit-shim"},
+		{"-ldflags=-s -w", "-o", dir + "/example-agent", "hinit/examples/agent"},
+		{entry, "-tags=faults", "-o", dir + "/faulty/hinit", "hinit/cmd/hinit"},
 	} {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags=-s -w"}, args...)...)
+		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)

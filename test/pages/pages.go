@@ -1,0 +1,152 @@
+// Package pages reads the documentation as somebody does who types what it says: it finds the blocks of a page, the commands in
+// them and what they are said to print, and compares that with what they print. It is for tests. It starts no goroutine.
+package pages
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Unchecked is a line of its own before a block whose commands are run and whose output is an example only, because what it shows
+// lasts for a moment or depends on the machine.
+const Unchecked = "<!-- what it prints depends on the moment -->"
+
+// A Block is a fenced block of a page.
+type Block struct {
+	Line    int    // of its first line in the page
+	Lang    string // after the fence
+	Text    string
+	Checked bool // see [Unchecked]
+}
+
+// Read returns the blocks of a page.
+func Read(path string) ([]Block, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var blocks []Block
+	var open *Block
+	before := ""
+	for i, line := range strings.Split(string(text), "\n") {
+		switch lang, fence := strings.CutPrefix(line, "```"); {
+		case fence && open == nil:
+			open = &Block{Line: i + 2, Lang: lang, Checked: before != Unchecked}
+		case fence:
+			blocks, open = append(blocks, *open), nil
+		case open != nil:
+			open.Text += line + "\n"
+		}
+		if strings.TrimSpace(line) != "" {
+			before = line
+		}
+	}
+	if open != nil {
+		return nil, fmt.Errorf("%s:%d: the block does not end", path, open.Line)
+	}
+	return blocks, nil
+}
+
+// First returns the text of the first block in a language that has a text in it.
+func First(blocks []Block, lang, has string) (string, error) {
+	for _, b := range blocks {
+		if b.Lang == lang && strings.Contains(b.Text, has) {
+			return b.Text, nil
+		}
+	}
+	return "", fmt.Errorf("the page has no %q block with %q", lang, has)
+}
+
+// A Step is one command and what the page says that it prints.
+type Step struct {
+	Line    int
+	Command string
+	Want    string
+	Checked bool
+}
+
+// Steps returns the commands of all sessions of a page: blocks whose first line begins with "$ ".
+func Steps(blocks []Block) []Step {
+	var steps []Step
+	for _, b := range blocks {
+		if !strings.HasPrefix(b.Text, "$ ") {
+			continue
+		}
+		for i, line := range strings.Split(strings.TrimSuffix(b.Text, "\n"), "\n") {
+			if command, is := strings.CutPrefix(line, "$ "); is {
+				steps = append(steps, Step{Line: b.Line + i, Command: command, Checked: b.Checked})
+				continue
+			}
+			steps[len(steps)-1].Want += line + "\n"
+		}
+	}
+	return steps
+}
+
+// Same compares what a page says with what was printed. Numbers, times and versions may differ, and so may the widths of columns. The
+// order of lines does not count, for two streams have none, and the line about memory may be missing. A line "..." stands for any lines, "..." in a line for any text.
+func Same(want, got string) error {
+	left := lines(got)
+	open := false
+	for _, line := range lines(want) {
+		if line == "..." || line == "…" {
+			open = true
+			continue
+		}
+		pattern := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(line), `\.\.\.`, ".*") + "$")
+		i := slices.IndexFunc(left, pattern.MatchString)
+		if i < 0 {
+			return fmt.Errorf("nothing like this was printed: %s", line)
+		}
+		left = slices.Delete(left, i, i+1)
+	}
+	if len(left) > 0 && !open {
+		return fmt.Errorf("the page does not have: %s", left[0])
+	}
+	return nil
+}
+
+// sometimes is what a status begins a line with that it has only when memory is limited and services run.
+const sometimes = "when memory runs out the kernel takes first:"
+
+var varying = []struct {
+	what *regexp.Regexp
+	to   string
+}{
+	{regexp.MustCompile(`devel( \([^)]*\))? go1[.0-9a-z]*`), "VERSION"},
+	{regexp.MustCompile(`v?[0-9]+\.[0-9]+\.[0-9]+[-+.0-9a-z]* go1[.0-9a-z]*`), "VERSION"},
+	{regexp.MustCompile(`\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b`), "MONTH"},
+	{regexp.MustCompile(`[0-9]+(\.[0-9]+)?`), "#"},
+	{regexp.MustCompile(`\b?(#(ms|µs|s|m|h)\b)+`), "#s"},
+	{regexp.MustCompile(`(#s)+`), "#s"},
+	{regexp.MustCompile(`─+`), "─"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+}
+
+// lines returns the lines of a text without what may vary.
+func lines(text string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \r\n")
+		for _, v := range varying {
+			line = v.what.ReplaceAllString(line, v.to)
+		}
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, sometimes) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+var pid = regexp.MustCompile(`\bpid ([0-9]+)`)
+
+// PIDs learns which process ids of a page stand for which real ones.
+func PIDs(want, got string, known map[string]string) {
+	w, g := pid.FindAllStringSubmatch(want, -1), pid.FindAllStringSubmatch(got, -1)
+	for i := range min(len(w), len(g)) {
+		known[w[i][1]] = g[i][1]
+	}
+}
