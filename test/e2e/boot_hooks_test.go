@@ -37,17 +37,15 @@ func TestImageHooks(t *testing.T) {
 		script("/opt/hermes/.venv/bin/python", `echo "$1 as $(id -un) at home in $HOME" && [ "${1%migrate.py}" = "$1" ]`),
 	)
 	r := c.attach()
-	if err := inOrder(r.out,
+	if err := inOrder(r.err, // the two run side by side
 		"docker_config_migrate.py as hermes at home in /opt/data\n",
 		"[stage2] Warning: docker_config_migrate.py failed; continuing\n",
-		"skills_sync.py as hermes at home in /opt/data\n",
 		"[stage2] Setup complete; starting user services\n",
-		"the CMD\n",
-	); err != nil || r.code != 0 {
+	); err != nil || r.code != 0 || r.out != "the CMD\n" || !strings.Contains(r.err, "skills_sync.py as hermes at home in /opt/data\n") {
 		t.Errorf("%v: %v", err, r)
 	}
-	if strings.Contains(r.out, "skills_sync.py failed") {
-		t.Errorf("what went well is called a failure: %s", r.out)
+	if strings.Contains(r.err, "skills_sync.py failed") {
+		t.Errorf("what went well is called a failure: %s", r.err)
 	}
 }
 
@@ -68,11 +66,11 @@ func TestHooks(t *testing.T) {
 	}, "sleep", "1000")
 	c.awaitUp("gateway-default")
 	out := ""
-	c.awaitOutput(func(stdout, _ string) error { out = stdout; return has(out, "Hermes Gateway Starting") })
+	c.awaitOutput(func(stdout, stderr string) error { out = stderr; return has(stdout, "Hermes Gateway Starting") })
 	if err := inOrder(out,
 		"first as hermes:10000 at /opt/data, seen yes\n", "second as root\n", "[stage2] Warning: sh failed; continuing\n",
 		"[stage2] Warning: sleep failed; continuing\n", "[stage2] Warning: found failed; continuing\n", "0\nlast\n",
-		"[stage2] Setup complete; starting user services\n", "Hermes Gateway Starting",
+		"[stage2] Setup complete; starting user services\n",
 	); err != nil {
 		t.Error(err)
 	}
@@ -147,7 +145,7 @@ func TestContInit(t *testing.T) {
 		out, stderr = o, e
 		return errors.Join(has(out, "the CMD\n"), has(stderr, "[hinit] boot: ")) // each is the last of its stream
 	})
-	if err := inOrder(out, "TEN\n", "ten as 0:0 with 0 arguments, seen a b; hermes\n", "nine\n", "[stage2] Setup complete; starting user services\n", "the CMD\n"); err != nil {
+	if err := inOrder(stderr, "TEN\n", "ten as 0:0 with 0 arguments, seen a b; hermes\n", "nine\n", "[stage2] Setup complete; starting user services\n"); err != nil {
 		t.Error(err)
 	}
 	if err := inOrder(stderr,
@@ -214,7 +212,8 @@ func TestBrowser(t *testing.T) {
 	lay(c)
 	c.start()
 	c.awaitUp("gateway-default")
-	c.awaitLines("[stage2] Found agent-browser Chromium binary: "+browser+"\n", "\n"+browser+"\n")
+	c.awaitLines("[stage2] Found agent-browser Chromium binary: " + browser + "\n")
+	c.awaitOutput(func(out, _ string) error { return has(out, browser+"\n") })
 	gateway, _ := c.status().find("gateway-default")
 	if env := c.environ(gateway.PID); !strings.Contains(env, "\nAGENT_BROWSER_EXECUTABLE_PATH="+browser+"\n") {
 		t.Errorf("the gateway has %s", env)

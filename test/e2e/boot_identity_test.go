@@ -44,14 +44,14 @@ stat -c %u:%g /opt/data/written /opt/data/cron /opt/data/logs/gateways | sort -u
 			}
 			c := create(t, setup{options: options}, "sh", "-c", script)
 			ids := tt.uid + ":" + tt.gid
-			want := fmt.Sprintf("\n%[1]s %[1]s\n%s\n%[1]s\n", ids, cmp.Or(tt.home, ids))
+			want := fmt.Sprintf("%[1]s %[1]s\n%s\n%[1]s\n", ids, cmp.Or(tt.home, ids))
 			first := c.attach()
-			if first.code != 0 || !strings.HasSuffix(first.out, want) || !strings.Contains(first.out, tt.said) ||
-				tt.not != "" && strings.Contains(first.out, tt.not) {
+			if first.code != 0 || first.out != want || !strings.Contains(first.err, tt.said) ||
+				tt.not != "" && strings.Contains(first.err, tt.not) {
 				t.Errorf("want %q with %q and without %q: %v", want, tt.said, tt.not, first)
 			}
 			second := c.attach()
-			if second.code != 0 || !strings.HasSuffix(second.out, want) || strings.Contains(second.out, "Changing") || strings.Contains(second.out, "Fixing") {
+			if second.code != 0 || second.out != want || strings.Contains(second.err, "Changing") || strings.Contains(second.err, "Fixing") {
 				t.Errorf("the second boot: %v", second)
 			}
 		})
@@ -113,7 +113,7 @@ func TestUserFlag(t *testing.T) {
 	}
 	for _, user := range []string{"10000:10000", "hermes"} {
 		r := runOnce(t, []string{"--user", user, "-e", "HERMES_UID=1000"}, "sh", "-c", "echo $HOME; touch /opt/data/x && id -u")
-		if r.code != 0 || !strings.HasSuffix(r.out, "\n/opt/data\n10000\n") {
+		if r.code != 0 || r.out != "/opt/data\n10000\n" {
 			t.Errorf("want to be let in as who it is: %v", r)
 		}
 		for _, text := range []string{"started as uid 10000: ", "HERMES_UID has no effect"} {
@@ -178,13 +178,13 @@ func TestDockerSocket(t *testing.T) {
 		fmt.Sprintf("[stage2] Created group hostdocker (GID %d) for Docker socket\n", gid),
 		fmt.Sprintf("[stage2] Added hermes to group hostdocker (GID %d) for /var/run/docker.sock\n", gid),
 	} {
-		if !strings.Contains(r.out, line) {
+		if !strings.Contains(r.err, line) {
 			t.Errorf("not said: %s", line)
 		}
 	}
 	again := c.attach()
-	if !strings.Contains(again.out, fmt.Sprintf("[stage2] hermes already in group %d for /var/run/docker.sock\n", gid)) ||
-		strings.Contains(again.out, "Added") || !strings.Contains(again.out, want) {
+	if !strings.Contains(again.err, fmt.Sprintf("[stage2] hermes already in group %d for /var/run/docker.sock\n", gid)) ||
+		strings.Contains(again.err, "Added") || !strings.Contains(again.out, want) {
 		t.Errorf("the second boot: %v", again)
 	}
 
@@ -212,7 +212,7 @@ mknod card1 c 226 1`)
 		"(GID 4322) for /dev/dri/renderD128\n",
 		"nogroup:x:65534:hermes\n", ":4322:hermes\n",
 	} {
-		if !strings.Contains(r.out, text) {
+		if !strings.Contains(r.err+r.out, text) {
 			t.Errorf("no %q: %v", text, r)
 		}
 	}
@@ -226,7 +226,7 @@ mknod card1 c 226 1`)
 		strings.Count(r.out, ":4322:") != 1 {
 		t.Errorf("the groups are %q: %v", groups, r)
 	}
-	if again := c.attach(); again.code != 0 || strings.Contains(again.out, "group ") || !strings.Contains(again.out, ":4322:hermes\n") {
+	if again := c.attach(); again.code != 0 || strings.Contains(again.err, "group ") || !strings.Contains(again.out, ":4322:hermes\n") {
 		t.Errorf("the second boot: %v", again)
 	}
 }
@@ -237,7 +237,7 @@ func TestReadOnlyPasswd(t *testing.T) {
 	volume := newVolume(t, "")
 	r := runOnce(t, []string{"--read-only", "--tmpfs", "/run", "-e", "HERMES_UID=1234", "-e", "HERMES_GID=1235", "-v", volume + ":/opt/data"},
 		"sh", "-c", "touch /opt/data/x; stat -c %u:%g /opt/data/x /opt/data/logs; id -u hermes")
-	if r.code != 0 || !strings.HasSuffix(r.out, "\n1234:1235\n1234:1235\n10000\n") {
+	if r.code != 0 || r.out != "1234:1235\n1234:1235\n10000\n" {
 		t.Errorf("want files of 1234:1235: %v", r)
 	}
 	for _, text := range []string{

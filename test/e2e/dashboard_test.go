@@ -73,7 +73,7 @@ func TestDashboardOn(t *testing.T) {
 			t.Errorf("no %q in the environment, directory and user: %s", line, env)
 		}
 	}
-	c.awaitOutput(func(out, _ string) error { return has(out, "\nDashboard on http://") }) // raw
+	c.awaitOutput(func(out, _ string) error { return has("\n"+out, "\nDashboard on http://") }) // raw
 	c.must("kill", "-9", fmt.Sprint(first.PID))
 	c.await("dashboard", "up again", func(s service) bool { return s.State == "up" && s.PID != first.PID && s.Restarts == 1 })
 }
@@ -124,8 +124,8 @@ func TestDashboardContainer(t *testing.T) {
 		}
 		return err
 	})
-	c.awaitOutput(func(out, _ string) error {
-		return has(out, "reconcile: skipping (dashboard container — does not need per-profile gateways)")
+	c.awaitOutput(func(_, stderr string) error {
+		return has(stderr, "reconcile: skipping (dashboard container — does not need per-profile gateways)")
 	})
 	if r := c.exec("test", "-e", "/opt/data/logs/container-boot.log"); r.code == 0 {
 		t.Error("there is a boot log")

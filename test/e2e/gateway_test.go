@@ -28,9 +28,10 @@ func TestGatewayRun(t *testing.T) {
 			c.awaitUp("gateway-" + tt.profile)
 			c.awaitStderr("s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1")
 			eventually(t, settle, func() error { // Docker's health check may be another one, for a moment
-				if all := c.matching("."); len(all) != 2 ||
+				all := c.matching(".")
+				if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // the one that upstream's tests look for
 					len(c.matching("^/opt/hermes/.venv/bin/hermes .*gateway run --replace$")) != 1 {
-					return fmt.Errorf("processes %+v, want the init and one gateway", all)
+					return fmt.Errorf("processes %+v, want the init, one gateway, and sleep infinity", all)
 				}
 				return nil
 			})

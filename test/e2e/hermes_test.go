@@ -28,15 +28,7 @@ func TestTargetHinit(t *testing.T) {
 
 // TestTargetHermes takes s6-overlay out of an image of the agent and puts hinit in.
 func TestTargetHermes(t *testing.T) {
-	parallel(t)
-	agent := imageTag("fake-hermes")
-	if err := build("testdata/fake-hermes", agent, "--build-arg", "BASE="+need(t)); err != nil {
-		t.Fatal(err)
-	}
-	image, err := buildTarget("hermes", "--build-arg", "AGENT_IMAGE="+agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	image := needHermes(t)
 	config := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}} {{.Config.User}} {{.Config.WorkingDir}} {{json .Config.Volumes}}", image)
 	if want := `["/init","/opt/hermes/docker/main-wrapper.sh"] `; !strings.HasPrefix(config, want) ||
 		!strings.HasSuffix(config, ` root /opt/hermes {"/opt/data":{}}`) || strings.Contains(config, "something") {
@@ -45,9 +37,12 @@ func TestTargetHermes(t *testing.T) {
 
 	c := start(t, setup{image: image}, "gateway", "run")
 	c.awaitUp("gateway-default")
+	if path := c.must("sh", "-c", "echo $PATH"); path != rootPath {
+		t.Errorf("PATH of root's commands: %s", path)
+	}
 	for _, path := range []string{
 		"/package", "/command/s6-svscan", "/etc/s6-overlay", "/etc/services.d", "/run/s6/basedir/bin", "/etc/cont-init.d/01-hermes-setup",
-		"/etc/cont-init.d/015-supervise-perms", "/etc/cont-init.d/02-reconcile-profiles", "/tmp/remove-s6",
+		"/etc/cont-init.d/015-supervise-perms", "/etc/cont-init.d/02-reconcile-profiles", "/tmp/remove-s6", "/tmp/first-boot",
 	} {
 		if r := c.exec("test", "-e", path); r.code == 0 {
 			t.Errorf("%s is still there", path)

@@ -95,7 +95,7 @@ var makeContext = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	steps := [][]string{
-		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/", "./cmd/..."},
+		{"go", "build", "-trimpath", "-ldflags=-s -w -E hinit_entry", "-o", dist + "/", "./cmd/..."},
 		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/example-agent", "./examples/agent"},
 	}
 	for _, step := range steps {

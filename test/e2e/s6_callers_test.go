@@ -235,7 +235,11 @@ func TestSlotsOfEightCallersAtOnce(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: map[string]string{"/opt/register": registerScript}}, "sleep", "1000")
 	c.awaitStates(map[string]string{"gateway-default": "down"})
-	before := c.must("ls", "-A", "/run/service")
+	before := ""
+	eventually(t, settle, func() error { // they are made in the background
+		before = c.must("ls", "-A", "/run/service")
+		return has(before, "dashboard", "gateway-default", "main-hermes")
+	})
 	r := dockerWithin(6*time.Minute, slices.Concat([]string{"exec"}, asHermes, []string{c.id, "sh", "-c", `. /opt/register
 caller() {
 	n=0

@@ -54,7 +54,7 @@ func provide(dir string) error {
 			return err
 		}
 	} else {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", hinit, "hinit/cmd/hinit")
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w -E hinit_entry", "-o", hinit, "hinit/cmd/hinit")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("cannot build hinit: %w\n%s", err, out)

@@ -1,0 +1,304 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"hinit/test/pages"
+)
+
+// A reader types what a page says, in the order of the page.
+type reader struct {
+	t     *testing.T
+	page  string
+	dir   string            // working directory
+	names map[string]string // of containers on the page, and what they are called here
+	pids  map[string]string // of the page, and what they are here
+}
+
+// newReader reads a page below docs. Its image is the demo's, and its containers have names of this run.
+func newReader(t *testing.T, page string, containers ...string) *reader {
+	t.Helper()
+	r := &reader{t: t, page: page, dir: t.TempDir(), names: make(map[string]string), pids: make(map[string]string)}
+	for _, name := range containers {
+		ours := "hinit-e2e-" + runID + "-" + strings.TrimSuffix(filepath.Base(page), ".md") + "-" + name
+		r.names[name] = ours
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(docker("logs", "--tail", "40", ours))
+			}
+			docker("rm", "-fv", ours)
+		})
+	}
+	return r
+}
+
+func (r *reader) blocks() []pages.Block {
+	r.t.Helper()
+	blocks, err := pages.Read(filepath.Join("../../docs", r.page))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return blocks
+}
+
+// here makes a command of the page one that can be typed here.
+func (r *reader) here(command string) string {
+	command = regexp.MustCompile(`\bhinit-demo\b`).ReplaceAllString(command, need(r.t))
+	command = strings.ReplaceAll(command, "docker run ", "docker run --label "+runLabel+" ")
+	for name, ours := range r.names {
+		named := regexp.MustCompile(`(docker (?:exec|restart|kill|start|stop|logs)(?: -[-a-z]+(?: [0-9]+)?)*|--name) ` + name + `\b`)
+		command = named.ReplaceAllString(command, "$1 "+ours)
+	}
+	for theirs, ours := range r.pids {
+		command = regexp.MustCompile(`\bkill (-[0-9A-Z]+ )?`+theirs+`\b`).ReplaceAllString(command, "kill ${1}"+ours)
+	}
+	return command
+}
+
+// run types a command and returns what it prints, in the words of the page.
+func (r *reader) run(command string) string {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", r.here(command))
+	cmd.Dir = r.dir
+	said, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		r.t.Fatal(err)
+	}
+	text := string(said)
+	for name, ours := range r.names {
+		text = strings.ReplaceAll(text, ours, name)
+	}
+	return text
+}
+
+// asks are commands that may be asked again until the answer is that of the page.
+var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck)|ls|cat) `)
+
+// types runs all sessions of the page and compares what they print. Between the steps do is called with the line of the next one.
+func (r *reader) types(do func(command string)) {
+	r.t.Helper()
+	for _, s := range pages.Steps(r.blocks()) {
+		if do != nil {
+			do(s.Command)
+		}
+		var said string
+		look := func() error {
+			said = r.run(s.Command)
+			if !s.Checked {
+				return nil
+			}
+			return pages.Same(s.Want, said)
+		}
+		err := look()
+		if err != nil && asks.MatchString(s.Command+" ") {
+			err = poll(settle/6, look)
+		}
+		if err != nil {
+			r.t.Errorf("docs/%s:%d: %s\n%v; it printed:\n%s", r.page, s.Line, s.Command, err, said)
+		}
+		pages.PIDs(s.Want, said, r.pids)
+	}
+}
+
+// dashboard is what docker/compose.yaml sets: without a login the dashboard refuses to listen on all addresses.
+var dashboard = []string{
+	"-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_BASIC_AUTH_USERNAME=admin", "-e", "HERMES_DASHBOARD_BASIC_AUTH_PASSWORD=secret",
+}
+
+func TestTheTutorialPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	r := newReader(t, "tutorial/first-container.md", "hinit")
+	c := start(t, setup{options: append([]string{"--name", r.names["hinit"]}, dashboard...)}, "gateway", "run") // as docker/compose.yaml does
+	c.awaitUp("gateway-default", "dashboard")
+	r.types(nil)
+}
+
+func TestThePageAboutServicesPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	r := newReader(t, "how-to/add-a-service.md", "my")
+	yaml, err := pages.First(r.blocks(), "yaml", "heartbeat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(r.dir, "etc", "hinit.yaml")
+	write := func(text string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(yaml)
+	r.run("docker run -d --name my -v $PWD/etc:/etc/hinit:ro hinit-demo gateway run")
+	c := &container{t: t, id: r.names["my"]}
+	c.awaitUp("gateway-default", "heartbeat")
+	changed := strings.Replace(yaml, "sleep 5", "sleep 1", 1) + "  sidecar: {command: [sleep, \"1000\"], log: false}\n"
+	reloads := 0
+	r.types(func(command string) {
+		if !strings.HasSuffix(command, "hinit reload") {
+			return
+		}
+		switch reloads++; reloads {
+		case 1:
+			write(changed)
+		case 2:
+			write(strings.Replace(changed, "command", "comand", 1))
+		case 3:
+			write(changed + "logs: {console: json}\n")
+		}
+	})
+	if reloads != 3 {
+		t.Errorf("the page has %d reloads", reloads)
+	}
+}
+
+func TestThePageAboutNonRootPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	newReader(t, "how-to/run-as-non-root-or-read-only.md").types(nil)
+}
+
+// TestFewCapabilitiesAreThoseOfThePage: with the capabilities of the page hinit does all its work and has only the last two rows to say.
+func TestFewCapabilitiesAreThoseOfThePage(t *testing.T) {
+	parallel(t)
+	page, err := os.ReadFile("../../docs/how-to/run-as-non-root-or-read-only.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`docker run (--cap-drop ALL (?:--cap-add [A-Z_]+ )+)hinit-demo`).FindSubmatch(page)
+	if line == nil {
+		t.Fatal("the page has no command")
+	}
+	c := start(t, setup{options: strings.Fields(string(line[1]))}, "gateway", "run")
+	c.awaitUp("gateway-default")
+	c.must("hermes", "profile", "create", "coder")
+	c.must("hinit", "start", "coder")
+	c.must("/command/s6-svok", "/run/service/gateway-coder")
+	c.must("hinit", "stop", "coder")
+	if w := strings.Join(c.status().Init.Warnings, "\n"); strings.Count(w, "\n") != 1 || !strings.Contains(w, "no CAP_DAC_OVERRIDE") || !strings.Contains(w, "no CAP_CHOWN") {
+		t.Errorf("warnings: %q", w)
+	}
+	if r := runOnce(t, append(strings.Fields(string(line[1])), "--tmpfs", "/run"), "true"); !strings.Contains(r.err, "hinit does not answer as s6") {
+		t.Errorf("a tmpfs on /run does without CAP_CHOWN: %v", r)
+	}
+	// Each row is true: without that one capability the warning is another one.
+	for name, says := range map[string]string{
+		"KILL": "no CAP_KILL", "SETUID": "root may not become uid", "SETGID": "root may not become uid",
+	} {
+		options := strings.Fields(strings.Replace(string(line[1]), "--cap-add "+name+" ", "", 1))
+		if r := runOnce(t, options, "true"); !strings.Contains(r.err, says) {
+			t.Errorf("without %s nothing says %q: %v", name, says, r)
+		}
+	}
+}
+
+func TestThePageAboutGatewaysThatAreDownPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	r := newReader(t, "how-to/find-out-why-a-gateway-is-down.md", "hinit")
+	profile := func(name, conf string) map[string]string {
+		dir := "/opt/data/profiles/" + name
+		return map[string]string{dir + "/SOUL.md": "", dir + "/gateway_state.json": `{"desired_state":"running"}`, dir + "/agent.conf": conf}
+	}
+	files := profile("misconf", "exit_now=78\n")
+	maps.Copy(files, profile("looper", "exit_now=3\n"))
+	maps.Copy(files, profile("coder", ""))
+	c := start(t, setup{options: []string{"--name", r.names["hinit"]}, files: files}, "gateway", "run")
+	c.awaitUp("gateway-default", "gateway-coder")
+	r.types(nil)
+}
+
+func TestThePageAboutReplacingS6PrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	r := newReader(t, "how-to/replace-s6-overlay.md")
+	// The two commands are one session: the second asks for the code of the first.
+	steps := pages.Steps(r.blocks())
+	if len(steps) != 2 || steps[1].Command != "echo $?" {
+		t.Fatalf("the page has %+v", steps)
+	}
+	said := r.run(steps[0].Command + "; echo $?")
+	if err := pages.Same(steps[0].Want+steps[1].Want, said); err != nil {
+		t.Errorf("%v; it printed:\n%s", err, said)
+	}
+}
+
+func TestThePageAboutOtherAgentsWorks(t *testing.T) {
+	parallel(t)
+	binaries, err := hinitImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newReader(t, "how-to/host-another-agent.md", "my")
+	blocks := r.blocks()
+	for file, of := range map[string][2]string{"my-agent": {"sh", "my-agent PROFILE"}, "hinit.yaml": {"yaml", "agent:"}, "Dockerfile": {"dockerfile", "ARG BASE"}} {
+		text, err := pages.First(blocks, of[0], of[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = strings.ReplaceAll(text, "--from=hinit ", "--from="+binaries+" ")
+		if err := os.WriteFile(filepath.Join(r.dir, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	image := imageTag("my-agent")
+	if err := build(r.dir, image, "--build-arg", "BASE="+need(t)); err != nil {
+		t.Fatal(err)
+	}
+	mustDocker(t, "run", "-d", "--label", runLabel, "--name", r.names["my"], image)
+	(&container{t: t, id: r.names["my"]}).awaitUp("gateway-default")
+	r.types(nil)
+}
+
+func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("there is no curl")
+	}
+	r := newReader(t, "how-to/control-api-with-curl.md", "my")
+	if err := os.Mkdir(filepath.Join(r.dir, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.run("docker run -d --name my " + strings.Join(dashboard, " ") + " -v $PWD/run:/run/hinit hinit-demo gateway run")
+	(&container{t: t, id: r.names["my"]}).awaitUp("gateway-default", "dashboard")
+	for _, s := range pages.Steps(r.blocks()) {
+		said := r.run("timeout 3 " + s.Command) // one of them follows what happens
+		if err := pages.Same(s.Want, said); s.Checked && err != nil {
+			t.Errorf("docs/%s:%d: %s\n%v; it printed:\n%s", r.page, s.Line, s.Command, err, said)
+		}
+	}
+}
+
+// TestNoPageHasAnImageThatIsNone: what is typed must work as it stands.
+func TestNoPageHasAnImageThatIsNone(t *testing.T) {
+	found, err := filepath.Glob("../../docs/*/*.md")
+	if err != nil || len(found) < 20 {
+		t.Fatal(err, len(found))
+	}
+	none := regexp.MustCompile(`docker run[^` + "`" + `\n]* IMAGE\b`)
+	for _, name := range found {
+		if strings.Contains(name, "/adr/") || strings.Contains(name, "benchmarks") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := none.Find(text); m != nil {
+			t.Errorf("%s has: %s", name, m)
+		}
+	}
+}
+
+func TestREADMEPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	r := newReader(t, "../README.md", "hinit")
+	c := start(t, setup{options: []string{"--name", r.names["hinit"]}}, "gateway", "run")
+	c.awaitUp("gateway-default")
+	r.types(nil)
+}

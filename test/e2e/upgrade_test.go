@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestTheUpgradePageUpgrades types what docs/how-to/upgrade-in-place.md says.
+func TestTheUpgradePageUpgrades(t *testing.T) {
+	parallel(t)
+	c := start(t, setup{}, "gateway", "run")
+	c.awaitUp("gateway-default")
+	before, _ := c.status().find("gateway-default")
+
+	page, err := os.ReadFile("../../docs/how-to/upgrade-in-place.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```sh\n")
+	script, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("the page has no commands")
+	}
+	dir := t.TempDir()
+	mustDocker(t, "cp", c.id+":/init", filepath.Join(dir, "hinit-new"))
+	program, err := os.OpenFile(filepath.Join(dir, "hinit-new"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := program.WriteString("another binary"); err != nil { // behind the end of the ELF file, where nobody looks
+		t.Fatal(err)
+	}
+	if err := program.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-e", "-c", strings.ReplaceAll(script, "CONTAINER", c.id))
+	cmd.Dir = dir
+	if r := command(cmd); r.code != 0 || !strings.Contains(r.out, "is image 2 now (it was") {
+		t.Fatal(r)
+	}
+	if r := c.exec("hinit", "reexec"); r.code != 0 || !strings.Contains(r.out, "image 3 now: same binary as before, /init; nothing changed") {
+		t.Error(r)
+	}
+	after, _ := c.status().find("gateway-default")
+	if after.PID != before.PID || after.State != "up" {
+		t.Errorf("the gateway was %+v and is %+v", before, after)
+	}
+	if r := c.exec("hinit", "doctor"); strings.Contains(r.out, "binary") {
+		t.Errorf("the doctor is not content: %v", r)
+	}
+}
