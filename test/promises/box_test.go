@@ -46,7 +46,8 @@ type setup struct {
 	agent   string // instead of the keys about the gateways
 	faults  bool   // the binary with faults
 	env     []string
-	order   // Program and Argv are filled in
+	shares  *box // whose volume is this one's too
+	order        // Program and Argv are filled in
 	cmdline []string
 }
 
@@ -83,8 +84,14 @@ func newBox(t testing.TB, s setup) *box {
 	if b.cmdline == nil {
 		b.cmdline = []string{"sleep", "1000000"}
 	}
+	if s.shares != nil {
+		b.home = s.shares.home
+	}
 	b.check(os.Chmod(dir, 0o755), os.MkdirAll(filepath.Join(b.home, "profiles"), 0o755), os.Mkdir(b.path("run"), 0o755), chownTree(b.home, b.uid),
 		os.WriteFile(b.path("hinit.yaml"), fmt.Appendf(nil, baseConfig+s.config, b.uid, built.agent, b.agent), 0o644))
+	if b.User != 0 {
+		b.check(os.Chown(b.path("run"), b.User, b.User))
+	}
 	b.client = client.New(b.path("run/control.sock"))
 	t.Cleanup(func() {
 		b.kill()
@@ -177,6 +184,10 @@ func (b *box) booted() error {
 func (b *box) start() {
 	b.t.Helper()
 	o := b.order
+	if o.Host != "" {
+		o.Named = b.path("hostname")
+		b.check(os.WriteFile(o.Named, []byte(o.Host+"\n"), 0o644))
+	}
 	o.Owner, o.Program, o.Argv = b.uid, built.shipped, append([]string{"hinit", "init", "--"}, b.cmdline...)
 	if b.faults {
 		o.Program = built.faulty
@@ -192,6 +203,9 @@ func (b *box) start() {
 	}}
 	cmd.Env = append(cmd.Env, b.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	if b.Host != "" {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUTS | unix.CLONE_NEWNET
+	}
 	var streams sync.WaitGroup
 	var ours []*os.File
 	for name, stream := range map[string]*io.Writer{"out": &cmd.Stdout, "err": &cmd.Stderr} {

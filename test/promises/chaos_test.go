@@ -180,7 +180,7 @@ func (c *chaos) act() {
 		c.again()
 		sheet.add("kills", 1)
 	case n < 95 && !c.faulty && !c.doubt:
-		if code, _ := c.stop(); code != 143 {
+		if code, _ := c.stop(); code != 0 {
 			c.t.Fatalf("the container ended with code %d; seed %d", code, *seed)
 		}
 		c.again()

@@ -80,11 +80,17 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 			prepare()
 			calls := b.traced(func() { b.check(b.tell(c.verb, "a")) })
 			durable(t, calls)
+			// The end of the gateway removes its marker, before the answer or after it.
+			loose := slices.ContainsFunc(calls, func(call string) bool { return strings.HasPrefix(call, "remove .gateway-planned-stop.json") })
 			intent := c.from
 			for k, call := range calls {
 				prepare()
 				b.fail(fmt.Sprintf("* * crash skip=%d", k))
 				if b.tell(c.verb, "a") == nil {
+					if loose && k == len(calls)-1 {
+						b.fail()
+						continue
+					}
 					t.Fatalf("answered before call %d (%s), the last but %d", k, call, len(calls)-k-1)
 				}
 				b.wait(patience)

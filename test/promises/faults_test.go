@@ -346,8 +346,8 @@ func TestNoMoreProcesses(t *testing.T) {
 func pidsGroup(t *testing.T) string {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
-		dir := filepath.Join(root, fmt.Sprintf("hinit-promises-%d", os.Getpid()))
-		if os.Mkdir(dir, 0o755) != nil {
+		dir, err := os.MkdirTemp(root, "hinit-promises-") //nolint:usetesting // it is no ordinary directory
+		if err != nil {
 			continue
 		}
 		t.Cleanup(func() {

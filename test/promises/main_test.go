@@ -10,20 +10,24 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hinit/internal/testproc"
 )
 
 var (
-	full  = flag.Bool("full", false, "try everything that the sheet says, which takes about a quarter of an hour")
-	write = flag.Bool("write", false, "write the figures into docs/reference/promises.md")
-	seed  = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what is random follows from it")
-	day   = flag.Int("events", 0, "how many events a day of 200 profiles has; 0 is 1000 of 40, and 100000 of 200 with -full")
-	span  = flag.Duration("span", 0, "how long chaos reigns; 0 is 10s, and a minute with -full")
+	full      = flag.Bool("full", false, "try everything that the sheet says, which takes about a quarter of an hour")
+	write     = flag.Bool("write", false, "write the figures into docs/reference/promises.md")
+	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what is random follows from it")
+	day       = flag.Int("events", 0, "how many events a day of 200 profiles has; 0 is 1000 of 40, and 100000 of 200 with -full")
+	span      = flag.Duration("span", 0, "how long chaos reigns; 0 is 10s, and a minute with -full")
+	leaseSpan = flag.Duration("lease", 100*time.Second, "how long each fleet of containers on one volume is disturbed, with -full")
 )
 
 // built is where TestMain puts what is under test.
 var built struct{ root, shipped, faulty, agent string }
 
 func TestMain(m *testing.M) {
+	testproc.Main()
 	if order := os.Getenv(stageVar); order != "" {
 		os.Exit(stage(order))
 	}
@@ -65,12 +69,13 @@ func run(m *testing.M) int {
 func build(root string) error {
 	built.root = root
 	built.shipped, built.faulty, built.agent = filepath.Join(root, "hinit"), filepath.Join(root, "faulty"), filepath.Join(root, "agent")
+	const entry = "-ldflags=-s -w -E hinit_entry"
 	for _, args := range [][]string{
-		{"-o", built.shipped, "hinit/cmd/hinit"},
-		{"-tags=faults", "-o", built.faulty, "hinit/cmd/hinit"},
-		{"-o", built.agent, "hinit/examples/agent"},
+		{entry, "-o", built.shipped, "hinit/cmd/hinit"},
+		{entry, "-tags=faults", "-o", built.faulty, "hinit/cmd/hinit"},
+		{"-ldflags=-s -w", "-o", built.agent, "hinit/examples/agent"},
 	} {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags=-s -w"}, args...)...)
+		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)

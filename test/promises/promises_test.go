@@ -6,10 +6,12 @@ func promises() []promise {
 		{
 			number: 1, text: "PID 1 never exits, hangs or spins because of what a service, a client, a file or a refusal of the kernel does.",
 			tests: []string{
-				"test/promises.TestTheKernelRefuses", "test/promises.TestAFullDiskAndAReadOnlyOne", "test/promises.TestNoMoreProcesses", "test/promises.TestFrozen", "test/promises.TestHostileClients", "test/promises.TestChaos", "test/promises.TestChaosInSlots",
+				"test/promises.TestTheKernelRefuses", "test/promises.TestAFullDiskAndAReadOnlyOne", "test/promises.TestNoMoreProcesses", "test/promises.TestThreadsOfPID1AreAConstant", "test/promises.TestTermWhileHinitBegins", "test/promises.TestRootActsAtALimitThatIsReached", "test/promises.TestFrozen", "test/promises.TestHostileClients", "test/promises.TestChaos", "test/promises.TestChaosInSlots",
+				"test/promises.TestNoSignalKillsPID1", "test/promises.TestNoMoreMemory", "test/promises.TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot", "test/promises.TestASeccompProfileThatForbidsToWait",
+				"test/promises.TestTenThousandEmptyDirectories",
 				"supervisor.TestStepsOfTheClockMoveNoDeadline", "internal/control.TestClientsThatMisbehaveAreDropped",
 			},
-			tried: "{faults} faults, {hostile clients} clients that say nothing or do not read, {bad inputs} bad inputs, {chaos rounds} rounds of chaos",
+			tried: "{faults} faults, {hostile clients} clients that say nothing or do not read, {bad inputs} bad inputs, {chaos rounds} rounds of chaos; {calls at the limit} calls at the limit of processes, on a volume that hangs again and again, with {threads} threads from first to last; {terms at the beginning} TERMs while it begins; {hostile signals} signals of all kinds sent to PID 1; {memory kills} processes taken for want of memory; {names on a volume} files with the longest names on a volume, booted with 64 MB; {empty directories} directories without a profile below profiles/ (they take {their memory}, and {their time} when nothing happens)",
 		},
 		{
 			number: 2, text: "No zombie is left, however many orphans there are; no process is signalled that is not the service's.",
@@ -24,27 +26,34 @@ func promises() []promise {
 		{
 			number: 4, text: "After SIGKILL of the container at any instant the next boot restores exactly what was last asked for.",
 			tests: []string{
-				"test/promises.TestCrashAfterEveryStepOfACommand", "test/promises.TestCrashAfterEveryStepOfAProfileCommand", "test/promises.TestCrashAfterEveryStepOfABoot", "test/promises.TestKilledAtAnyInstantAfterTheAnswer",
+				"test/promises.TestCrashAfterEveryStepOfACommand", "test/promises.TestCrashAfterEveryStepOfAProfileCommand", "test/promises.TestCrashAfterEveryStepOfABoot", "test/promises.TestCrashAfterEveryStepOfABootWithAHeartbeat", "test/promises.TestKilledAtAnyInstantAfterTheAnswer",
 				"profiles.TestBootPutsBackWhatAGatewayTookBack",
 			},
 			tried: "{crashes} crash points, which are all; {kills} kills",
 		},
 		{
 			number: 5, text: "Stop ends everything that a service started within its grace + 50 ms, the container within its budget + 50 ms; a stubborn one costs the others nothing.",
-			tests: []string{"test/promises.TestStopEndsEverything"},
-			tried: "{stops} stops of services that try to get away; half of them within {most stops} beyond the grace, the worst {worst stop}; the end of the container {most ends} beyond its budget",
+			tests: []string{"test/promises.TestStopEndsEverything", "test/promises.TestStopEndsAComet", "internal/proc.TestACometIsNotGoneUntilItIs"},
+			tried: "{stops} stops of services that try to get away; half of them within {most stops} beyond the grace, the worst {worst stop}; {comets} of a daemon that forks and ends for ever, the worst {worst comet} beyond the grace; the end of the container {most ends} beyond its budget",
 		},
 		{
 			number: 6, text: "`start`, `stop` and `restart` never say yes when it is not so; however many ask, there is one process of each, and the last intent.",
-			tests: []string{"test/promises.TestFiftyClientsAtOnce", "supervisor.FuzzStep"},
-			tried: "{concurrent commands} commands of 50 clients",
+			tests: []string{
+				"test/promises.TestFiftyClientsAtOnce", "supervisor.FuzzStep",
+				"test/promises.TestOrdersAroundAFrozenVolume", "test/promises.TestEveryRouteAnswersOnAFrozenVolume",
+				"cmd/hinit.TestDiskAndGatewayAgreeWhateverHappens", "internal/control.TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs",
+			},
+			tried: "{concurrent commands} commands of 50 clients; {orders in a freeze} orders while the volume was frozen, {freezes} times: disk and gateway agreed " +
+				"{worst agreement} after it answered again at the latest; {frozen answers} answers of the API meanwhile, the latest {worst answer} after its time",
 		},
 		{
 			number: 7, text: "Only root and the agent's user change anything; nothing of root's is reached through the volume; what PID 1 takes is bounded.",
 			tests: []string{
 				"test/promises.TestHostileClients", "test/promises.TestTheAgentsClientsDoNotKeepRootOut", "internal/fsutil.TestSwapper", "internal/control.TestWhoMayDoWhat",
+				"test/promises.TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps", "test/e2e.TestAConfigurationOnTheVolumeMakesNobodyRoot",
+				"test/e2e.TestRootRunsNothingOfTheAgents", "internal/control/show.FuzzNames", "internal/control.TestTheAgentMayNotEndTheContainerOfRoot",
 			},
-			tried: "{hostile clients} clients; at the worst {worst memory} and {worst files} descriptors",
+			tried: "{hostile clients} clients; at the worst {worst memory} and {worst files} descriptors; {config reloads} reloads while the agent exchanged hinit.yaml {config swaps} times",
 		},
 		{
 			number: 8, text: "200 profiles and a day of events leave memory, goroutines and descriptors as they were.",
@@ -61,6 +70,23 @@ func promises() []promise {
 			tried: "Scenarios `reexec`, `reexec-many`, `reexec-s6`, `reexec-terminal`, `panic-loop`, `panic-goroutine`, `panic-s6` and `panic-s6-scanner`, " +
 				"in each run of the tests: 6 images one after another under 200 services that write 400,000 lines; " +
 				"{terms} TERMs at random instants around a change of the image, {terms in the gap} of them while nobody can listen, half of these times shorter than {most deaf}",
+		},
+		{
+			number: 10, text: "2,000 profiles boot, and each of them costs nearly what it costs where there are few.",
+			tests: []string{"test/promises.TestTwoThousandProfiles", "profiles.TestMoreProfilesThanTheLimitAreLeftOutAloud"},
+			tried: "{profiles booted} profiles with shells that sleep: of 500 each takes {cost of each of few}; of 2,000 {cost of each of many}, and {memory of each} of PID 1's memory",
+		},
+		{
+			number: 11, text: "However many containers share a volume, no profile runs twice at the same time, and each runs while somebody can serve: " +
+				"whoever is paused, killed, cut off or restarted, on a local disk and on one without locks. After a pause PID 1 has to look first. " +
+				"A local volume that is frozen stops no gateway, and nobody takes over.",
+			tests: []string{
+				"test/promises.TestContainersOnOneVolumeAtRandom", "test/promises.TestTwoContainersOnOneVolume", "test/promises.TestAPausedContainerComesBackToALostLease", "test/promises.TestALeaseComesBackAtOnce",
+				"test/promises.TestALeaseIsHandedOver", "test/promises.TestTheAgentSpoilsTheLease", "internal/lease.TestOneServesAndSomebodyDoes",
+				"internal/lease.TestOneServesALocalVolume", "test/promises.TestAFrozenVolumeKeepsItsHolder",
+			},
+			tried: "{lease deeds} pauses, kills and restarts of 2, 3 and 10 containers, with a lock and with a heartbeat; nobody served for at most {lease still}, " +
+				"and a gateway that came back from a pause ran for at most {lease back}; thousands of schedules of both in virtual time",
 		},
 	}
 }

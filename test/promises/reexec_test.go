@@ -2,6 +2,8 @@ package promises_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/client"
 )
 
 // TestTermAroundAReexec sends TERM at random instants around the change of the image. It stops the container in order, unless it
@@ -21,7 +25,7 @@ func TestTermAroundAReexec(t *testing.T) {
 	random := rand.New(rand.NewPCG(*seed, 9))
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)
-	const stopped, ended = 128 + int(unix.SIGTERM), 2 // in order, and by the runtime
+	const stopped, ended = 0, 2 // in order, and by the runtime
 	gap := 0
 	rounds := scale(8, 200)
 	for range rounds {
@@ -96,4 +100,80 @@ func (b *box) goesOn() bool {
 		}
 	}
 	return b.running()
+}
+
+// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage: the stop was answered as not recorded, the disk was well again, and a restart of
+// the container brought the gateway back, because the image that was to try again had left.
+func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
+	measuring(t)
+	requireRoot(t)
+	b := newBox(t, setup{faults: true, config: quick})
+	b.profile("a", sleeper)
+	b.boot()
+	b.up("a")
+	b.fail("write gateway_state ENOSPC")
+	if err := b.do("stop", "a"); err == nil || !strings.Contains(err.Error(), "cannot be recorded") {
+		t.Fatalf("the answer to a stop that can't be recorded is %v", err)
+	}
+	within(t, patience, b.is("a", client.StateDown))
+	if _, err := b.client.Reexec(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	within(t, patience, func() error { // the first look of the new image, which the disk refuses as well
+		if n := b.status().Init.Image; n != 2 {
+			return fmt.Errorf("it is image %d", n)
+		}
+		return nil
+	})
+	within(t, patience, func() error { // it looks at the volume, and that look is refused
+		if !b.said("err", "cannot put desired_state back") {
+			return errors.New("the new image has not looked yet")
+		}
+		return nil
+	})
+	if got := b.desired("a"); got != "running" {
+		t.Fatalf("the disk says %q while it refuses every write", got)
+	}
+	b.fail()
+	within(t, patience, func() error { return b.restored("a", "stopped") })
+}
+
+// TestAStandbyRunsItsHooksAfterAReexec: a container that became another image while it waited for the lease took over without its boot
+// steps, as if it had done them.
+func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
+	measuring(t)
+	requireRoot(t)
+	first := newBox(t, setup{order: order{Host: "c0"}, config: quick})
+	first.profile("a", sleeper)
+	first.boot()
+	first.up("a")
+	hooked := first.path("hooked")
+	second := newBox(t, setup{
+		order: order{Host: "c1"}, shares: first, env: []string{"HINIT_STANDBY=1"},
+		config: quick + "boot: {hooks: [{command: [/bin/sh, -c, 'echo hooked >>" + hooked + "'], user: root}]}\n",
+	})
+	second.start()
+	elsewhere := func(image int) func() error {
+		return func() error {
+			st, err := second.client.Status(t.Context())
+			if err != nil {
+				return err
+			}
+			if i := st.Init; i.Image != image || i.Booting || i.Lease == nil || i.Lease.State != "elsewhere" {
+				return fmt.Errorf("the second is %+v", i)
+			}
+			return nil
+		}
+	}
+	within(t, patience, elsewhere(1))
+	if _, err := second.client.Reexec(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	within(t, patience, elsewhere(2))
+	first.stop()
+	within(t, patience, second.is("a", client.StateUp))
+	text, err := os.ReadFile(hooked)
+	if err != nil || string(text) != "hooked\n" {
+		t.Errorf("the boot steps of the second have written %q: %v", text, err)
+	}
 }

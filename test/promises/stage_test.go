@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +25,12 @@ type order struct {
 	Run     bool              // with a /run of its own, which is empty
 	Limits  map[int]uint64    // resource limits of the init
 	Cgroup  string            // directory of the control group that it joins
+	Memory  string            // directory of another one, which is all that the init sees of the memory controller
 	Owner   int               // whom the volume belongs to
+	User    int               // whom the init runs as, instead of root
+	Refused []uint            // system calls that seccomp refuses with EPERM
+	Host    string            // name of the host; with it the box has a network of its own and a file on /etc/hostname, as containers do
+	Named   string            // that file
 }
 
 func stage(text string) int {
@@ -68,8 +75,21 @@ func (o order) become() error {
 			return fmt.Errorf("cannot mount a tmpfs on /run: %w", err)
 		}
 	}
+	if o.Host != "" {
+		if err := errors.Join(unix.Sethostname([]byte(o.Host)), unix.Mount(o.Named, "/etc/hostname", "", unix.MS_BIND, "")); err != nil {
+			return fmt.Errorf("cannot be called %s: %w", o.Host, err)
+		}
+	}
 	if o.Cgroup != "" {
 		if err := os.WriteFile(filepath.Join(o.Cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return err
+		}
+	}
+	if o.Memory != "" {
+		if err := os.WriteFile(filepath.Join(o.Memory, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return err
+		}
+		if err := unix.Mount(o.Memory, filepath.Dir(o.Memory), "", unix.MS_BIND, ""); err != nil {
 			return err
 		}
 	}
@@ -78,7 +98,36 @@ func (o order) become() error {
 			return fmt.Errorf("cannot set limit %d: %w", resource, err)
 		}
 	}
+	if o.User != 0 {
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(o.User), syscall.Setuid(o.User)); err != nil {
+			return err
+		}
+	}
+	if err := refuse(o.Refused); err != nil {
+		return fmt.Errorf("cannot refuse system calls: %w", err)
+	}
 	return syscall.Exec(o.Program, o.Argv, os.Environ())
+}
+
+// refuse makes the kernel refuse system calls, as the seccomp profile of a container does.
+func refuse(calls []uint) error {
+	if len(calls) == 0 {
+		return nil
+	}
+	// The filter is the thread's, and exec keeps that of the thread that calls it.
+	runtime.LockOSThread()
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the number of the call
+	for _, call := range calls {
+		filter = append(filter,
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: uint32(call)},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+	}
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 }
 
 // agentID is the uid and gid of the agent's user.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		within(t, patience, func() error { return b.restored(name, allowed...) })
 		within(t, patience, func() error { return b.oneProcess(name) })
 		for _, g := range commands[name] {
-			if g.err != nil {
+			if g.err != nil && !strings.Contains(g.err.Error(), "superseded: ") { // a newer one took its place on a disk that was slow for a second
 				t.Errorf("%s %s: %v", g.verb, name, g.err)
 			}
 		}

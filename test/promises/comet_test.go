@@ -1,0 +1,54 @@
+package promises_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// TestStopEndsAComet: a gateway leaves a daemon that forks, makes a session of its own and ends, for ever; each generation is gone
+// before anybody can look. When stop says that it is down, nothing more of it ends, because nothing of it is left.
+func TestStopEndsAComet(t *testing.T) {
+	measuring(t)
+	requireRoot(t)
+	const grace = 500 * time.Millisecond
+	b := newBox(t, setup{config: fmt.Sprintf("stop: {grace: %v}\n", grace)})
+	script := "exec " + b.program() + " testproc:comet\n"
+	b.profile("comet", script)
+	b.profile("calm", sleeper)
+	b.boot()
+	b.up("calm")
+	var over []time.Duration
+	for range scale(2, 50) {
+		b.up("comet")
+		before := b.status().Init.Orphans
+		within(t, patience, func() error { // it flies
+			if n := b.status().Init.Orphans - before; n < 100 {
+				return fmt.Errorf("only %d orphans", n)
+			}
+			return nil
+		})
+		b.check(b.do("stop", "comet"))
+		over = append(over, b.stopped("gateway-comet")-grace)
+		down := b.status().Init.Orphans
+		if left := b.alive(); len(left) != 2 { // the CMD and the other gateway
+			t.Errorf("after the stop these are alive: %+v", left)
+		}
+		// Something that takes a while, in which a comet would have many more generations.
+		b.check(b.do("restart", "calm"))
+		if n := b.status().Init.Orphans - down; n > 20 { // those that were dead already
+			t.Errorf("after the stop %d more of it have ended", n)
+		}
+		sheet.add("comets", 1)
+	}
+	slices.Sort(over)
+	sheet.set("worst comet", over[len(over)-1].Round(time.Millisecond).String())
+	t.Logf("beyond the grace: %v", over)
+	b.check(b.is("calm", client.StateUp)())
+	if code, _ := b.stop(); code != 0 {
+		t.Errorf("the container ended with code %d", code)
+	}
+}

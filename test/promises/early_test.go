@@ -1,0 +1,42 @@
+package promises_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestTermWhileHinitBegins: a container that is told to end while it begins ends in order, from before the first instruction of main
+// on. What the Go runtime would do is to end at once, with code 2 and without a word.
+func TestTermWhileHinitBegins(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	random := rand.New(rand.NewPCG(*seed, 0))
+	for range scale(10, 400) {
+		// The runtime writes a line when a package has been initialized; this one comes before main.
+		b := newBox(t, setup{env: []string{"GODEBUG=inittrace=1"}})
+		b.start()
+		for begin := time.Now(); !b.said("err", "init hinit/internal/early @"); { // without a pause: main begins a millisecond later
+			if time.Since(begin) > patience {
+				t.Fatal("it does not listen")
+			}
+		}
+		<-time.After(time.Duration(random.Float64() * random.Float64() * random.Float64() * float64(40*time.Millisecond)))
+		switch code, _ := b.stop(); code {
+		case 0, 128 + int(unix.SIGTERM): // the second when the CMD had been started
+			sheet.add("terms at the beginning", 1)
+		default:
+			t.Fatalf("the container has ended with code %d", code)
+		}
+	}
+}
+
+// said reports whether a stream of the container has a text in it.
+func (b *box) said(stream, text string) bool {
+	got, err := os.ReadFile(b.path(stream))
+	return err == nil && bytes.Contains(got, []byte(text))
+}

@@ -1,0 +1,146 @@
+package promises_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"hinit/client"
+)
+
+// TestNoMoreMemory fills the container's memory with many processes that are each smaller than PID 1, and then with one that is
+// large. The kernel takes them and leaves PID 1, which says why the large one ended and starts it again.
+func TestNoMoreMemory(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	group := memoryGroup(t, 64<<20)
+	b := newBox(t, setup{config: quick, order: order{Memory: group}})
+	small := `x=$(head -c 900000 /dev/zero | tr "\\0" x); echo full; sleep 1000000`
+	b.profile("small", "while :; do sh -c '"+small+"' & sleep 0.02; done\n")
+	b.profile("large", "exec "+b.program()+" testproc:eat 100000000\n")
+	b.profile("calm", sleeper)
+	b.boot()
+	b.up("calm")
+	before, err := b.service("calm")
+	b.check(err, b.inherited("calm"), b.tell("start", "small"))
+	kills := 0
+	within(t, patience, func() error {
+		if !b.running() {
+			return errHopeless
+		}
+		if kills = oomKills(group); kills < scale(20, 200) {
+			return fmt.Errorf("the kernel has killed %d", kills)
+		}
+		return nil
+	})
+	b.check(b.do("stop", "small"), b.tell("start", "large"))
+	within(t, patience, func() error {
+		s, err := b.service("large")
+		if err == nil && (s.LastExit == nil || s.LastExit.Cause != "oom" || s.Restarts == 0) {
+			err = fmt.Errorf("large ended by %+v", s.LastExit)
+		}
+		return err
+	})
+	b.check(b.do("stop", "large"))
+	now, err := b.service("calm")
+	b.check(err)
+	if now.Run != before.Run || now.State != client.StateUp {
+		t.Errorf("a gateway that takes nothing was in run %d and is in run %d, %s", before.Run, now.Run, now.State)
+	}
+	if code, _ := b.stop(); code != 0 {
+		t.Errorf("the container ended with code %d", code)
+	}
+	sheet.add("memory kills", oomKills(group))
+}
+
+// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with very many of the longest names in the data directory, and with little memory;
+// in the long form also in a profile's home, below profiles/ and where the logs are.
+func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	group := memoryGroup(t, scale(32, 64)<<20)
+	b := newBox(t, setup{config: quick, order: order{Memory: group}})
+	b.profile("calm", sleeper)
+	b.boot()
+	b.up("calm")
+	b.stop()
+	n := scale(40_000, 400_000)
+	long := strings.Repeat("n", 240)
+	full := []string{b.volume()}
+	if scale(0, 1) == 1 {
+		full = append(full, b.profileDir("calm"), b.profileDir(""), filepath.Join(b.volume(), "logs/gateways"))
+	}
+	for i := range n {
+		b.check(os.Symlink("x", fmt.Sprintf("%s/%s%07d", full[i%len(full)], long, i)))
+	}
+	kills := oomKills(group)
+	for range scale(1, 3) {
+		b.boot()
+		within(t, patience, b.is("calm", client.StateUp))
+		b.kill()
+	}
+	if now := oomKills(group); now != kills {
+		t.Errorf("the kernel has killed %d processes for memory", now-kills)
+	}
+	sheet.add("names on a volume", n)
+}
+
+// inherited complains unless everything of a service, and the CMD, goes before PID 1.
+func (b *box) inherited(profile string) error {
+	own := oomScoreAdj(b.cmd.Process.Pid)
+	var errs []error
+	for _, p := range b.processes() {
+		if adj := oomScoreAdj(p.pid); adj < own+700 {
+			errs = append(errs, fmt.Errorf("%s has the oom_score_adj %d, PID 1 %d", p.name, adj, own))
+		}
+	}
+	for _, p := range b.of("gateway-" + profile) {
+		if adj := oomScoreAdj(p.pid); adj != own+800 {
+			errs = append(errs, fmt.Errorf("%s of the gateway has the oom_score_adj %d, PID 1 %d", p.name, adj, own))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func oomScoreAdj(pid int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
+
+// memoryGroup makes a control group with a memory limit, or skips the test.
+func memoryGroup(t *testing.T, limit int) string {
+	t.Helper()
+	for root, file := range map[string]string{"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"} {
+		dir := filepath.Join(root, fmt.Sprintf("hinit-memory-%d-%s", os.Getpid(), t.Name()))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being buried
+		})
+		if os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(limit)), 0) == nil {
+			return dir
+		}
+	}
+	t.Skip("no control group with a memory limit can be made here")
+	return ""
+}
+
+// oomKills is how many processes of a control group the kernel has killed for memory.
+func oomKills(group string) int {
+	for _, file := range []string{"memory.oom_control", "memory.events"} {
+		text, _ := os.ReadFile(filepath.Join(group, file))
+		for line := range strings.Lines(string(text)) {
+			if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+				kills, _ := strconv.Atoi(n)
+				return kills
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,230 @@
+package promises_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// Of linux/fs.h.
+const (
+	fiFreeze = 0xc0045877
+	fiThaw   = 0xc0045878
+)
+
+// freezable gives a box a volume of its own that can be frozen, as fsfreeze(8) and the snapshots of a cloud do: until it is thawed, who
+// writes there waits in the kernel.
+func (b *box) freezable() (freeze, thaw func()) {
+	b.t.Helper()
+	image := b.path("image")
+	b.check(os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20))
+	for _, argv := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, b.home}} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			b.t.Skipf("this machine has no file system that can be frozen: %s: %v, %s", argv[0], err, out)
+		}
+	}
+	dir, err := os.Open(b.home)
+	b.check(err)
+	frozen := false
+	call := func(request uintptr) {
+		b.t.Helper()
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), request, 0); errno != 0 {
+			b.t.Errorf("ioctl %#x: %v", request, errno)
+		}
+	}
+	freeze = func() { call(fiFreeze); frozen = true }
+	thaw = func() {
+		if frozen {
+			call(fiThaw)
+			frozen = false
+		}
+	}
+	b.t.Cleanup(func() {
+		thaw()
+		b.kill()
+		_ = dir.Close() // a directory
+		_ = unix.Unmount(b.home, unix.MNT_DETACH)
+	})
+	b.check(os.Mkdir(filepath.Join(b.home, "profiles"), 0o755), chownTree(b.home, b.uid))
+	return freeze, thaw
+}
+
+// agree complains unless the disk and the supervisor want the same of a profile, and that has come about; want is "" where nobody knows
+// which order came last.
+func (b *box) agree(profile, want string) error {
+	s, err := b.service(profile)
+	if err != nil {
+		return err
+	}
+	disk := b.desired(profile)
+	switch {
+	case want != "" && disk != want:
+		return fmt.Errorf("the disk says %q, and the last order wanted %s", disk, want)
+	case disk == "running" && s.Want == "up" && s.State == client.StateUp, disk == "stopped" && s.Want == "down" && s.State == client.StateDown:
+		return nil
+	}
+	return fmt.Errorf("the disk says %q, and the gateway is %s and wanted %s", disk, s.State, s.Want)
+}
+
+// TestOrdersAroundAFrozenVolume: a client that gave up while the volume was frozen left desired_state recorded and the gateway as it
+// was. Whoever gave up when, and whatever was asked for in between, disk and gateway agree when the volume answers again.
+func TestOrdersAroundAFrozenVolume(t *testing.T) {
+	measuring(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	freeze, thaw := b.freezable()
+	b.profile("a", sleeper)
+	b.boot()
+	b.up("a")
+	t.Logf("seed %d", *seed)
+	r := rand.New(rand.NewPCG(*seed, 12))
+	var worst time.Duration
+	for range scale(2, 60) {
+		freeze()
+		want := b.desired("a")
+		for range 1 + r.IntN(3) {
+			verb := []string{"start", "stop", "restart"}[r.IntN(3)]
+			// It was taken in when hinit says that it could not do it in time.
+			err := b.command(verb, "a", client.Wait{Wait: r.IntN(2) == 0, Timeout: time.Duration(30+r.IntN(300)) * time.Millisecond})
+			if said := (*client.Error)(nil); !errors.As(err, &said) || said.Kind != client.KindTimeout {
+				t.Errorf("the answer to a %s on a frozen volume is %v", verb, err)
+			}
+			want = "running"
+			if verb == "stop" {
+				want = "stopped"
+			}
+			sheet.add("orders in a freeze", 1)
+		}
+		if r.IntN(2) == 0 { // another one hangs up, and nobody knows whether it was heard
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(20))*time.Millisecond)
+			_, _ = b.client.Stop(ctx, "a", client.Wait{Wait: true})
+			cancel()
+			want = ""
+			sheet.add("orders in a freeze", 1)
+		}
+		thaw()
+		begin := time.Now()
+		within(t, patience, func() error { return b.agree("a", want) })
+		worst = max(worst, time.Since(begin))
+		sheet.add("freezes", 1)
+		b.check(b.do("start", "a"))
+	}
+	// No other image takes over meanwhile: execve(2) would wait for the thread that waits for the volume, and PID 1 be deaf until then.
+	b.check(b.do("stop", "a"))
+	freeze()
+	if err := b.command("start", "a", client.Wait{Wait: true, Timeout: 100 * time.Millisecond}); err == nil {
+		t.Error("a start on a frozen volume is said to be done")
+	}
+	if _, err := b.client.Reexec(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "a disk does not answer") {
+		t.Errorf("a change of the image on a frozen volume: %v", err)
+	}
+	b.status()
+	thaw()
+	within(t, patience, func() error { return b.agree("a", "running") })
+	sheet.set("worst agreement", worst.Round(time.Millisecond).String())
+	t.Logf("disk and gateway agreed %v after the thaw at the latest", worst)
+}
+
+// TestEveryRouteAnswersOnAFrozenVolume: with a timeout of 8 s there was no answer in 40, and the gateway that was to stop got no signal.
+func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
+	measuring(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	freeze, thaw := b.freezable()
+	names := []string{"a", "b", "c", "d", "e"}
+	for _, name := range names {
+		b.profile(name, sleeper)
+	}
+	b.boot()
+	b.up(names[:3]...)
+	freeze()
+	begin := time.Now()
+	var worst time.Duration
+	long := time.Duration(scale(600, 2000)) * time.Millisecond
+	for _, tt := range []struct {
+		method, path, body string
+		limit              time.Duration // 0 where nothing is to be waited for
+		answer             string
+		down               string // this gateway has no process afterwards
+	}{
+		{"POST", "/v1/services/a/stop", fmt.Sprintf(`{"timeout_ms": %d}`, long.Milliseconds()), long, "the stop is under way: gateway-a got TERM; it is not recorded yet, because the data volume does not answer", "a"},
+		{"POST", "/v1/services/b/stop", `{"timeout_ms": 300, "wait": false}`, 300 * time.Millisecond, "the stop is under way: gateway-b got TERM; it is not recorded yet", "b"},
+		{"POST", "/v1/services/c/restart", `{"timeout_ms": 300}`, 300 * time.Millisecond, "the restart waits, because the data volume does not answer; hinit records it and carries it out when the volume does", ""},
+		{"POST", "/v1/services/d/start", `{"timeout_ms": 300}`, 300 * time.Millisecond, "the start waits, because the data volume does not answer", ""},
+		{"POST", "/v1/services/nosuch/start", `{"timeout_ms": 300}`, 300 * time.Millisecond, "nosuch", ""},
+		{"GET", "/v1/status", "", 0, `"gateway-a"`, ""},
+		{"GET", "/v1/services/a", "", 0, `"state":"down"`, ""},
+		{"GET", "/v1/events?last=3", "", 0, `"seq"`, ""},
+		{"GET", "/v1/config", "", 0, `"entries"`, ""},
+		{"GET", "/v1/health", "", 0, `"ok":true`, ""},
+		{"POST", "/v1/rescan", "", 30 * time.Second, "", ""},
+		{"POST", "/v1/reload", "", 30 * time.Second, "", ""},
+		{"GET", "/v1/slots", "", 0, `"slots"`, ""},
+	} {
+		asked := time.Now()
+		body, err := b.ask(tt.method, tt.path, tt.body)
+		took := time.Since(asked)
+		if err != nil || !strings.Contains(body, tt.answer) {
+			t.Errorf("%s %s: %v, %s; without %q", tt.method, tt.path, err, body, tt.answer)
+		}
+		if tt.down != "" {
+			within(t, patience, func() error {
+				if left := b.of("gateway-" + tt.down); len(left) > 0 {
+					return fmt.Errorf("of %s these are alive: %+v", tt.down, left)
+				}
+				return nil
+			})
+		}
+		worst = max(worst, took-tt.limit)
+		sheet.add("frozen answers", 1)
+	}
+	if *full && worst > 100*time.Millisecond { // nothing runs beside it then
+		t.Errorf("an answer came %v after its time", worst)
+	}
+	// The command line tells the same, and ends.
+	out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), built.shipped, "stop", "--timeout", long.String(), "c")
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "gateway-c got TERM; it is not recorded yet") {
+		t.Errorf("hinit stop --timeout %v: %v\n%s", long, err, out)
+	}
+	thaw()
+	for _, name := range names[:3] {
+		within(t, patience, func() error { return b.agree(name, "stopped") })
+	}
+	within(t, patience, func() error { return b.agree("d", "running") })
+	sheet.set("worst answer", worst.Round(time.Millisecond).String())
+	t.Logf("frozen for %v; the latest answer came %v after its time", time.Since(begin), worst)
+}
+
+// ask makes a request of the control API and returns the body of the answer.
+func (b *box) ask(method, path, body string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "http://hinit"+path, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", b.client.Socket())
+	}}
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(answer.Body)
+	return string(text), errors.Join(err, answer.Body.Close())
+}

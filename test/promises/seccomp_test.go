@@ -1,0 +1,34 @@
+package promises_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestASeccompProfileThatForbidsToWait: where a supervisor can't learn that a process has ended, it does not pretend to be one. It
+// says which call is refused and what to change, starts nothing and ends with code 1.
+func TestASeccompProfileThatForbidsToWait(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	for name, call := range map[string]uint{"waitid": unix.SYS_WAITID, "wait4": unix.SYS_WAIT4} {
+		b := newBox(t, setup{order: order{Refused: []uint{call}}})
+		b.cmdline = []string{"sh", "-c", "echo never"}
+		b.start()
+		if code := b.wait(patience); code != 1 {
+			t.Errorf("without %s it ended with code %d", name, code)
+		}
+		said, err := os.ReadFile(b.path("err"))
+		want := fmt.Sprintf("hinit: cannot wait for processes: %s: operation not permitted; allow waitid and wait4 in the seccomp profile", name)
+		if err != nil || !strings.HasPrefix(string(said), want) || strings.Count(string(said), "\n") != 1 {
+			t.Errorf("without %s it says %q, %v", name, said, err)
+		}
+		if out, err := os.ReadFile(b.path("out")); err != nil || len(out) > 0 {
+			t.Errorf("without %s it starts the CMD: %q, %v", name, out, err)
+		}
+		sheet.add("faults", 1)
+	}
+}

@@ -1,0 +1,104 @@
+package promises_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// program is a copy of this test binary that the agent's user can execute. With the arguments of a testproc it is that.
+func (b *box) program() string {
+	b.t.Helper()
+	name := b.path("program")
+	if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
+		text, err := os.ReadFile("/proc/self/exe")
+		b.check(err, writeProgram(name, text))
+	}
+	return name
+}
+
+// TestNoSignalKillsPID1 sends PID 1 every signal, in every way that a process can send it, from a gateway of the same user and
+// from root. All it does of it is what the signals mean: after them it supervises as before, has told of them in its events, and
+// TERM ends the container in order.
+func TestNoSignalKillsPID1(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	times := scale(20, 100)
+	// These mean the end of the container, INT when it comes twice.
+	ends := []string{fmt.Sprint(int(unix.SIGTERM)), fmt.Sprint(int(unix.SIGINT)), fmt.Sprint(int(unix.SIGPWR)), "37"}
+	for _, user := range []int{agentID, 0} {
+		t.Run(fmt.Sprintf("as %d", user), func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, setup{config: quick, order: order{User: user}})
+			b.cmdline = []string{"sh", "-c", "trap '' HUP QUIT USR1 USR2 WINCH; echo armed; while :; do sleep 1000000; done"}
+			args := append([]string{b.program(), "testproc:signal", "1", fmt.Sprint(times)}, ends...)
+			b.profile("a", sleeper)
+			b.profile("hostile", strings.Join(args, " ")+" && exec sleep 1000000\n")
+			b.boot()
+			b.up("a")
+			within(t, patience, func() error { // else what is passed on to the CMD ends it
+				if out, _ := os.ReadFile(b.path("out")); !strings.Contains(string(out), "armed\n") {
+					return errors.New("the CMD is not armed")
+				}
+				return nil
+			})
+			before, err := b.service("a")
+			b.check(err)
+			if user == 0 {
+				if out, err := b.enter(args...); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			} else {
+				b.up("hostile")
+				within(t, patience, func() error {
+					lines, err := b.logged("hostile")
+					if len(lines) == 0 || lines[len(lines)-1] != "sent" {
+						err = errors.Join(err, fmt.Errorf("the hostile one says %q", lines))
+					}
+					return err
+				})
+			}
+			for _, s := range []string{"SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSTKFLT", "SIGSYS"} {
+				within(t, patience, func() error { return b.ignored(s) })
+			}
+			now, err := b.service("a")
+			b.check(err)
+			if now.Run != before.Run || now.State != client.StateUp {
+				t.Errorf("the gateway was in run %d and is in run %d, %s", before.Run, now.Run, now.State)
+			}
+			b.check(b.do("restart", "a"))
+			if code, _ := b.stop(); code != 0 {
+				t.Errorf("TERM ended the container with code %d", code)
+			}
+			sheet.add("hostile signals", 5*times*(64-len(ends)))
+		})
+	}
+}
+
+// ignored complains unless the events tell that a signal was ignored, and who sent it.
+func (b *box) ignored(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	count := 0
+	told := regexp.MustCompile(`ignored signals .*\b(\d+) ` + name + `\b`)
+	err := b.client.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+		if m := told.FindStringSubmatch(e.Reason); m != nil {
+			n, _ := strconv.Atoi(m[1])
+			count += n
+		}
+		return nil
+	})
+	if err == nil && count == 0 {
+		err = fmt.Errorf("no event tells of %s", name)
+	}
+	return err
+}

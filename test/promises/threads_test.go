@@ -1,0 +1,178 @@
+package promises_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// forkBomb takes every process number that there is, at once when one is free. A shell ends when it cannot fork, but for what
+// "command eval" does.
+const forkBomb = "while :; do command eval 'sleep 3 &'; done 2>/dev/null\n"
+
+// TestThreadsOfPID1AreAConstant: whatever clients ask for, services write, and disks do, PID 1 has the threads that it had after the
+// boot. So it lives where the container may have no process more than it has already, which a fork bomb of the agent sees to. The
+// Go runtime would end it for want of a thread ("fatal error: newosproc", code 2).
+func TestThreadsOfPID1AreAConstant(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	group := pidsGroup(t)
+	b := newBox(t, setup{config: quick, order: order{Cgroup: group}})
+	freeze := b.frozenVolume()
+	names := b.profiles(scale(60, 500), sleeper)
+	b.profile("counter", counter)
+	b.profile("bomb", forkBomb)
+	b.boot()
+	after := b.usage().threads
+	b.all("start", append(names, "counter"))
+	if *full {
+		b.throttle()
+	}
+	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.Itoa(b.pids(group))), 0))
+
+	var asked atomic.Int64
+	for round, begin := 0, time.Now(); round < 1 || time.Since(begin) < time.Duration(scale(0, 600))*time.Second; round++ {
+		_ = b.tell("start", "bomb")
+		asked.Add(b.crowd(100, scale(1, 100), names[:20]))
+		thaw := freeze()
+		asked.Add(b.crowd(60, 1, names)) // each waits for the volume
+		asked.Add(b.crowd(100, scale(1, 20), nil))
+		thaw()
+		_ = b.tell("stop", "bomb") // at the latest it ends with the container
+		if now := b.usage().threads; now != after {
+			t.Fatalf("PID 1 has %d threads after %d calls; after the boot it had %d", now, asked.Load(), after)
+		}
+	}
+	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("max"), 0))
+	b.check(b.do("stop", "bomb"))
+	b.all("start", names)
+	within(t, patience, b.buried)
+	sheet.add("calls at the limit", int(asked.Load()))
+	sheet.set("threads", strconv.Itoa(after))
+}
+
+// throttle gives PID 1 a quarter of a processor, where that is possible: then the kernel stops it in the middle of calls that wait for
+// nothing, and the Go runtime takes those for calls that wait.
+func (b *box) throttle() {
+	b.t.Helper()
+	for root, files := range map[string]map[string]string{
+		"/sys/fs/cgroup/cpu": {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "5000"},
+		"/sys/fs/cgroup":     {"cpu.max": "5000 20000"},
+	} {
+		dir := filepath.Join(root, fmt.Sprintf("hinit-promises-cpu-%d", os.Getpid()))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		b.t.Cleanup(func() {
+			b.kill()
+			_ = poll(patience, func() error { return os.Remove(dir) })
+		})
+		var failed error
+		for file, text := range files {
+			failed = errors.Join(failed, os.WriteFile(filepath.Join(dir, file), []byte(text), 0))
+		}
+		if failed == nil && os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(b.cmd.Process.Pid)), 0) == nil {
+			return
+		}
+	}
+}
+
+// pids is how many processes and threads a control group has.
+func (b *box) pids(group string) int {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(group, "pids.current"))
+	b.check(err)
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	b.check(err)
+	return n
+}
+
+// all gives a command to many, until all have carried it out.
+func (b *box) all(verb string, names []string) {
+	b.t.Helper()
+	state := map[string]string{"start": client.StateUp, "stop": client.StateDown}[verb]
+	for _, name := range names {
+		b.check(b.tell(verb, name))
+	}
+	for _, name := range names {
+		within(b.t, patience, b.is(name, state))
+	}
+}
+
+// crowd lets many clients ask at the same time, each several times, and returns how often they did: for a start or a stop of one of
+// the profiles, or for the status. What they are told does not matter.
+func (b *box) crowd(clients, times int, names []string) int64 {
+	b.t.Helper()
+	var asked atomic.Int64
+	var all sync.WaitGroup
+	for i := range clients {
+		random := rand.New(rand.NewPCG(*seed, uint64(i)))
+		all.Go(func() {
+			for range times {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(scale(300, 1000))*time.Millisecond)
+				var err error
+				switch ask := random.IntN(4); {
+				case names == nil, ask == 0:
+					_, err = b.client.Status(ctx)
+				case ask == 1:
+					_, err = b.client.Stop(ctx, names[random.IntN(len(names))], client.Wait{})
+				default:
+					_, err = b.client.Start(ctx, names[random.IntN(len(names))], client.Wait{})
+				}
+				_ = err // whether PID 1 is alive is asked afterwards
+				cancel()
+				asked.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if !b.running() {
+		b.t.Fatalf("PID 1 has ended, code %d", b.wait(patience))
+	}
+	return asked.Load()
+}
+
+// frozenVolume puts the volume on a file system of its own, which freeze stops as a hung disk does: who writes waits.
+func (b *box) frozenVolume() (freeze func() (thaw func())) {
+	b.t.Helper()
+	image := b.path("volume")
+	b.check(os.WriteFile(image, nil, 0o600), os.Truncate(image, 256<<20))
+	if out, err := exec.Command("mkfs.ext4", "-q", "-N", "20000", image).CombinedOutput(); err != nil {
+		b.t.Skipf("no file system can be made here: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", "loop", image, b.home).CombinedOutput(); err != nil {
+		b.t.Skipf("no file system can be mounted here: %v: %s", err, out)
+	}
+	dir, err := os.Open(b.home)
+	b.check(err)
+	const fifreeze, fithaw = 0xc0045877, 0xc0045878 // ioctl_fs(2): FIFREEZE, FITHAW
+	thaw := func() { _ = unix.IoctlSetInt(int(dir.Fd()), fithaw, 0) }
+	b.t.Cleanup(func() {
+		thaw()
+		b.kill()
+		_ = dir.Close()
+		if err := poll(patience, func() error { return unix.Unmount(b.home, 0) }); err != nil {
+			b.t.Error(err)
+		}
+	})
+	b.check(os.MkdirAll(filepath.Join(b.home, "profiles"), 0o755), chownTree(b.home, b.uid))
+	return func() func() {
+		b.t.Helper()
+		b.check(unix.IoctlSetInt(int(dir.Fd()), fifreeze, 0))
+		return thaw
+	}
+}
