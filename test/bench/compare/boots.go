@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -17,40 +19,28 @@ func (b *bench) sizes(p peer) []int {
 	return []int{1, 10, 100, 500}
 }
 
-// boots takes M1, M2 and M10: from the start until all run, the memory then, and from the TERM until process 1 is gone. Those
-// that are compared with the floor in every round take part in all of them, the others in a few.
+// boots takes M1, M2 and M10: from the start until all run, the memory then, and from the TERM until process 1 is gone. Every
+// candidate takes part in as many rounds as every other, in an order that chance decides in each.
 func (b *bench) boots() error {
-	slow := map[string]bool{}
 	start := time.Now()
 	for round := range b.runs {
 		if b.enough(round, start, 0.5, "M1, M2, M10") {
 			break
 		}
 		for _, n := range b.sizes(hinit{}) {
-			for _, p := range which[supervisor](b) {
+			for _, p := range shuffled(which[supervisor](b)) {
 				own := b.sizes(p)
+				if n > own[len(own)-1] || n > mostShared && round >= fewRounds {
+					continue
+				}
 				at := fmt.Sprintf("%s with %d services", p.name(), n)
-				rounds := b.runs
-				switch {
-				case n > own[len(own)-1]:
-					continue
-				case slow[at] || n > 500:
-					rounds = fewRounds
-				case p.name() != hinitName && p.name() != loopName:
-					rounds = settledRounds
-				}
-				if round >= rounds {
-					continue
-				}
 				begin := time.Now()
 				if err := b.boot(p, n, round); err != nil {
 					if err = b.drop(p, fmt.Sprintf("M1, M2 and M10 with %d services", n), err); err != nil {
 						return err
 					}
 				}
-				took := time.Since(begin)
-				slow[at] = took > slowBoot
-				b.progress("%s: %s", at, took.Round(time.Millisecond))
+				b.progress("%s: %s", at, time.Since(begin).Round(time.Millisecond))
 			}
 		}
 	}
@@ -60,11 +50,18 @@ func (b *bench) boots() error {
 const (
 	// settledRounds is in how many rounds candidates are waited for to come to rest, which takes a second each.
 	settledRounds = 3
-	// fewRounds is for those that take longer than slowBoot from start to end. They are so far from the others that two samples
-	// tell enough.
-	fewRounds = 2
-	slowBoot  = 4 * time.Second
+	// mostShared is the largest number of services that all candidates are measured with. Only hinit and the floor go further, in
+	// fewRounds, to see how costs grow.
+	mostShared = 500
+	fewRounds  = 2
 )
+
+// shuffled is a copy in an order of chance, so that nobody always follows the same neighbour.
+func shuffled[T any](all []T) []T {
+	all = slices.Clone(all)
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
 
 func (b *bench) boot(p supervisor, n, round int) error {
 	s, err := b.newSite(n)
@@ -104,6 +101,9 @@ func (b *bench) boot(p supervisor, n, round int) error {
 			return i.failure(err)
 		}
 		b.figures.add("M6 all", at, p.name(), ms(took))
+		if err := b.used(i, o, at); err != nil {
+			return err
+		}
 	}
 	if b.wants("M10") {
 		took, err := i.terminate(p.stopSignal())
@@ -112,6 +112,27 @@ func (b *bench) boot(p supervisor, n, round int) error {
 		}
 		b.figures.add("M10", at, p.name(), ms(took))
 	}
+	return nil
+}
+
+// statusesBefore is how often all are asked for before the memory after use is taken.
+const statusesBefore = 5
+
+// used takes the memory after use: what statuses leave behind once the candidate has come to rest again.
+func (b *bench) used(i *instance, o operated, at string) error {
+	for range statusesBefore - 1 { // the first one was timed
+		if _, err := i.status(o.statusOfAll(i.site)); err != nil {
+			return i.failure(err)
+		}
+	}
+	if err := i.settle(); err != nil {
+		return err
+	}
+	m, err := i.memory()
+	if err != nil {
+		return err
+	}
+	b.figures.add("M1 used", at, o.name(), mb(m.pss))
 	return nil
 }
 

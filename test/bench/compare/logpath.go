@@ -10,8 +10,10 @@ import (
 const (
 	logHinit = "hinit, file + console"
 	logS6    = "s6-log, file + console"
-	logKind  = "64 KiB a write"
 )
+
+// logKinds are the writers of test/bench/log and the measure of each.
+var logKinds = map[string]string{"64 KiB a write": "M5", "a line a write": "M5 lines"} //nolint:gochecknoglobals // constant
 
 // logPath takes M5 over from what test/bench/log wrote.
 func (b *bench) logPath() error {
@@ -28,21 +30,26 @@ func (b *bench) logPath() error {
 			Logger, Writer string
 			MBs            float64 `json:"mb_per_second"`
 			CPUGB          float64 `json:"cpu_seconds_per_gb"`
+			Shown          float64 // share of the lines that the console's reader got; negative without a console
 		}
 	}
 	if err := json.Unmarshal(text, &report); err != nil {
 		return fmt.Errorf("%s: %w", b.logJSON, err)
 	}
 	for _, r := range report.Rows {
-		if r.Writer != logKind {
+		measure, known := logKinds[r.Writer]
+		if !known {
 			continue
 		}
 		name := r.Logger
 		if name == logHinit {
 			name = hinitName
 		}
-		b.figures.add("M5", "MB/s", name, r.MBs)
-		b.figures.add("M5", "CPU s/GB", name, r.CPUGB)
+		b.figures.add(measure, "MB/s", name, r.MBs)
+		b.figures.add(measure, "CPU s/GB", name, r.CPUGB)
+		if r.Shown >= 0 {
+			b.figures.add(measure, consoleGot, name, r.Shown*100)
+		}
 	}
 	return nil
 }

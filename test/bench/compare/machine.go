@@ -19,6 +19,7 @@ type machine struct {
 	System     string `json:"system"`
 	Go         string `json:"go"`
 	Arch       string `json:"arch"`
+	Commit     string `json:"commit"` // of the sources that were measured, with "modified" behind it where they differ from it
 }
 
 func thisMachine() machine {
@@ -28,11 +29,25 @@ func thisMachine() machine {
 		System:   strings.Trim(valueOf("/etc/os-release", "PRETTY_NAME", "="), `"`),
 		Go:       runtime.Version(), Arch: runtime.GOARCH,
 	}
+	m.Commit = firstLine("git", "rev-parse", "--short=12", "HEAD")
+	if m.Commit != "" && firstLine("git", "status", "--porcelain", "--untracked-files=no") != "" {
+		m.Commit += ", modified"
+	}
 	var name unix.Utsname
 	if err := unix.Uname(&name); err == nil {
 		m.Kernel = unix.ByteSliceToString(name.Release[:])
 	}
 	return m
+}
+
+// load is the load average of the last minute (proc_loadavg(5)), which measuring itself raises.
+func load() float64 {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	return asNumber(first)
 }
 
 // valueOf finds the first line "name separator value" of a file.

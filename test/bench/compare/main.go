@@ -85,6 +85,7 @@ type bench struct {
 	sites             int
 	peers             []peer
 	left              []string // notes on who is left out
+	loads             []loadAt
 	figures           figures
 	running           running
 }
@@ -181,6 +182,7 @@ func (b *bench) run() error {
 			continue
 		}
 		begin := time.Now()
+		b.loads = append(b.loads, loadAt{strings.Join(s.measures, ", "), load()})
 		if err := s.do(); err != nil {
 			return err
 		}

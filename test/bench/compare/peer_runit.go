@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 )
 
 // runit is runsvdir with a runsv for each service and svlogd as the logger.
@@ -43,6 +44,10 @@ func (p runit) prepare(s *site) error {
 		if err == nil {
 			err = p.define(s, service, "scan/")
 		}
+	}
+	if err == nil { // runsvdir waits until a directory that has just changed is a second old
+		past := time.Now().Add(-time.Hour)
+		err = os.Chtimes(s.path("scan"), past, past)
 	}
 	return err
 }

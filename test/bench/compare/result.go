@@ -16,7 +16,14 @@ type result struct {
 	Machine  machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Notes    []string          `json:"notes"`
+	Loads    []loadAt          `json:"loads"`
 	Figures  []figure          `json:"figures"`
+}
+
+// loadAt is the load of the machine when some measures began.
+type loadAt struct {
+	Measures string  `json:"measures"`
+	Load     float64 `json:"load"`
 }
 
 type figure struct {
@@ -29,7 +36,7 @@ type figure struct {
 
 // gatherResult is what this run came to.
 func (b *bench) gatherResult() result {
-	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.left}
+	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.left, Loads: b.loads}
 	for k, samples := range b.figures {
 		f := figure{Measure: k.measure, At: k.at, Of: k.peer, Median: digits(median(samples))}
 		for _, v := range samples {

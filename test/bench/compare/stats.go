@@ -1,9 +1,6 @@
 package main
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // key names a figure: the measure, what it was taken at (such as a number of services), and of whom.
 type key struct{ measure, at, peer string }
@@ -43,8 +40,12 @@ func (f figures) ratio(measure, at, peer, other string) (float64, bool) {
 	return median(all), true
 }
 
-// median is the middle sample; of an even number, the upper of the two in the middle.
-func median[T cmp.Ordered](samples []T) T {
+// median is the middle sample; of an even number, the mean of the two in the middle.
+func median(samples []float64) float64 {
 	sorted := slices.Sorted(slices.Values(samples))
-	return sorted[len(sorted)/2]
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 0 {
+		return (sorted[middle-1] + sorted[middle]) / 2
+	}
+	return sorted[middle]
 }

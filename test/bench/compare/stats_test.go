@@ -19,7 +19,8 @@ func TestMedian(t *testing.T) {
 	}{
 		{[]float64{7}, 7},
 		{[]float64{9, 1, 5}, 5},
-		{[]float64{4, 1, 3, 2}, 3},
+		{[]float64{4, 1, 3, 2}, 2.5},
+		{[]float64{1, 9}, 5},
 		{[]float64{1, 1, 1000}, 1},
 	} {
 		if got := median(c.samples); got != c.want {

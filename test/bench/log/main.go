@@ -157,7 +157,11 @@ func median(samples []sample, of func(sample) float64) float64 {
 		values[i] = of(s)
 	}
 	slices.Sort(values)
-	return values[len(values)/2]
+	middle := len(values) / 2
+	if len(values)%2 == 0 {
+		return (values[middle-1] + values[middle]) / 2
+	}
+	return values[middle]
 }
 
 // reference is the logger that ratios are to.
