@@ -1,13 +1,15 @@
-# Every target is one command that can be pasted into a shell. GO builds everything; Docker is needed for "up" only.
+# Every target is one command that can be pasted into a shell. Go builds everything; Docker is needed for "up" only.
 ARCH    ?= $(shell go env GOARCH)
-BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags='-s -w'
+BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath
+SMALL   := -ldflags='-s -w'
+ENTRY   := -ldflags='-s -w -E hinit_entry' # they begin in internal/entry
 OUT     := dist/linux-$(ARCH)
 RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # it needs a C compiler
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
-LOGBENCH ?= -writer '64 KiB a write' -lines 1000000 -rounds 3 -services 0
+LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build dist test test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs clean
+.PHONY: help run up down build need-go need-docker dist test test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,14 +17,22 @@ help: ## list the targets
 run: build ## start the demo: hinit as PID 1 of a PID namespace, three profiles of the example agent
 	exec $(OUT)/hinit demo --agent $(OUT)/example-agent
 
-up: build $(OUT)/busybox ## the same in Docker, from docker/compose.yaml
+up: need-docker build $(OUT)/busybox ## the same in Docker, from docker/compose.yaml
 	ARCH=$(ARCH) $(COMPOSE) -p hinit -f docker/compose.yaml up -d --build
 
 down: ## stop what "up" started and remove its volume
 	ARCH=$(ARCH) $(COMPOSE) -p hinit -f docker/compose.yaml down -v
 
-build: ## build the static binaries into dist/
-	GOARCH=$(ARCH) $(BUILD) -o $(OUT)/ ./cmd/... && GOARCH=$(ARCH) $(BUILD) -o $(OUT)/example-agent ./examples/agent
+build: need-go ## build the static binaries into dist/
+	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/... && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/example-agent ./examples/agent
+
+need-go:
+	@command -v go >/dev/null || { echo "make: hinit is built with Go, and there is none here: install Go 1.26 or newer (https://go.dev/dl)" >&2; exit 1; }
+
+need-docker: need-go
+	@command -v docker >/dev/null || { echo "make: there is no docker command here: install Docker (https://docs.docker.com/engine/install), or run: make run" >&2; exit 1; }
+	@docker version >/dev/null 2>&1 || { echo "make: no Docker engine answers: start it, or ask with: docker version" >&2; exit 1; }
+	@$(COMPOSE) version >/dev/null 2>&1 || { echo "make: there is neither docker compose nor docker-compose: install one of them" >&2; exit 1; }
 
 dist: ## build for amd64 and arm64
 	$(MAKE) build ARCH=amd64 && $(MAKE) build ARCH=arm64
@@ -52,7 +62,7 @@ FUZZTIME ?= 30s
 fuzz: ## run every fuzz target for FUZZTIME
 	tools/fuzz $(FUZZTIME)
 
-bench: build ## compare with other inits and supervisors, as root: 8 minutes; writes docs/reference/benchmarks.*
+bench: build ## compare with other inits and supervisors, as root: 12 minutes; writes docs/reference/benchmarks.*
 	go run ./test/bench/log -hinit $(OUT)/hinit $(LOGBENCH) -json dist/bench-log.json
 	go run ./test/bench/compare -hinit $(OUT)/hinit -shim $(OUT)/hinit-shim -log dist/bench-log.json -json docs/reference/benchmarks.json -write-docs docs/reference $(BENCH)
 

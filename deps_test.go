@@ -30,21 +30,28 @@ var floors = map[string]int{
 
 	"hinit/supervisor": 2,
 
+	"hinit/internal/lease": 1,
 	"hinit/internal/proc":  1,
 	"hinit/internal/probe": 1,
 	"hinit/logrotate":      1,
 	"hinit/shim":           1,
 
 	"hinit/internal/fault": -1, // the boundary to the kernel, even below those who do nothing but call it
+	"hinit/internal/early": -2, // before everything else
+	"hinit/internal/guard": -2, // every goroutine begins with it
+
+	"hinit/internal/blocking": -1, // whoever does what may wait for a disk takes a turn there, fsutil for most of them
+	"hinit/internal/trust":    -1, // whoever reads or runs something as root asks it, the shim too
 
 	"hinit/internal/account":  0,
 	"hinit/internal/backoff":  0,
 	"hinit/internal/config":   0,
+	"hinit/internal/entry":    0, // it runs before the runtime does
 	"hinit/internal/quick":    0, // it has nothing in common with client but the wire
 	"hinit/internal/fsutil":   0,
 	"hinit/internal/s6":       0, // formats; what is below it is listed above
-	"hinit/internal/guard":    0,
 	"hinit/internal/handover": 0,
+	"hinit/internal/redact":   -1, // config follows its list too
 	"hinit/internal/testproc": 0,
 	"hinit/internal/version":  0,
 }

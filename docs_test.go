@@ -260,3 +260,25 @@ func constants(f *ast.File, each func(name, value string)) {
 		return true
 	})
 }
+
+// TestTheDockerfileOfREADMEIsThatOfTheTarget: what people copy from README makes the image that the target "hermes" makes.
+func TestTheDockerfileOfREADMEIsThatOfTheTarget(t *testing.T) {
+	_, rest, _ := strings.Cut(documents(t)["README.md"], "```dockerfile\n")
+	ours, _, found := strings.Cut(rest, "```")
+	text, err := os.ReadFile("docker/Dockerfile")
+	if err != nil || !found {
+		t.Fatal("README.md has no Dockerfile", err)
+	}
+	_, target, _ := strings.Cut(string(text), "AS hermes\n")
+	steps := func(text string) (out []string) {
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "FROM ") {
+				out = append(out, line)
+			}
+		}
+		return out
+	}
+	if got, want := steps(ours), steps(target); !slices.Equal(got, want) {
+		t.Errorf("README.md has\n%s\nand docker/Dockerfile\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
