@@ -26,7 +26,7 @@ func (c *container) dashboardAt(address string) (authRequired bool, err error) {
 func TestDashboardOff(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=on", "-e", "HERMES_DASHBOARD_INSECURE=1"}}, "sleep", "1000")
-	s := c.await("dashboard", "known", func(service) bool { return true })
+	s := c.await("dashboard", "out of the boot", func(s service) bool { return s.State != "waiting" })
 	if s.State != "down" || s.Want != "down" || s.Restarts != 0 {
 		t.Errorf("%+v", s)
 	}
