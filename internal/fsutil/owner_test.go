@@ -167,6 +167,28 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 	if _, err := OpenReal(mnt+"/agent/link/data", nil); !errors.Is(err, ErrSymlink) {
 		t.Errorf("the agent's link: %v", err)
 	}
+	// What root's link leads through can be the agent's, and a link there the agent's too.
+	must(t, os.Symlink(mnt+"/agent/link", mnt+"/far"))
+	must(t, os.Symlink("agent/../agent/real", mnt+"/near"))
+	must(t, os.Symlink("loop", mnt+"/loop"))
+	for path, want := range map[string]error{"/far/data": ErrSymlink, "/near/data": nil, "/near": ErrSymlink, "/loop/data": unix.ELOOP} {
+		d, err := OpenReal(mnt+path, nil)
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+		if err == nil {
+			d.Close()
+		}
+	}
+	for path, want := range map[string]error{"/far": ErrSymlink, "/near": nil, "/near/data/": nil, "/agent/link": ErrSymlink, "/none": fs.ErrNotExist} {
+		fd, err := OpenForRoot(mnt + path)
+		if !errors.Is(err, want) {
+			t.Errorf("for root, %s: %v, want %v", path, err, want)
+		}
+		if err == nil {
+			closeFD(fd)
+		}
+	}
 	must(t, os.Chmod(mnt, 0o777))
 	if _, err := OpenReal(mnt+"/link/data", nil); !errors.Is(err, ErrSymlink) {
 		t.Errorf("anybody's link: %v", err)

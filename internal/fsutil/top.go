@@ -12,7 +12,8 @@ import (
 
 // OpenReal opens the directory at path, which must be absolute, for somebody who is about to change what it belongs to. It
 // differs from [OpenDir] in what links it follows: none in the last place, and none in a directory that somebody else than
-// root can write. What is left are the links of the image, which nobody but root could have made. A nil actor is [Self].
+// root can write, on the way that a link says too. What is left are the links of the image, which nobody but root could have made.
+// A nil actor is [Self].
 func OpenReal(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
@@ -42,44 +43,127 @@ func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool,
 	return d, made, nil
 }
 
+// rules say what links a walk follows and what it makes.
+type rules struct {
+	mode     fs.FileMode // of directories that are missing; without makeMissing they are an error
+	lastLink bool        // a link in the last place counts like any other
+}
+
+// OpenForRoot opens the directory at path for a program that root runs, on a path that somebody has typed, and returns an O_PATH
+// descriptor, which the caller closes. It follows the links that only root can have made, in the last place too. With another one
+// in the way the error wraps [ErrSymlink]. A relative path begins at the working directory. For any other user it follows every
+// link, as open(2) does.
+func OpenForRoot(path string) (fd int, err error) {
+	if unix.Geteuid() != 0 {
+		return openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	}
+	fd, _, err = walkFrom(path, rules{lastLink: true})
+	return fd, err
+}
+
 func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
 	if !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0 {
 		return -1, false, fmt.Errorf("not an absolute path: %w", fs.ErrInvalid)
 	}
-	names, err := components(strings.TrimLeft(filepath.Clean(path), "/"))
-	if err != nil {
+	path = filepath.Clean(path)
+	if _, err := components(strings.TrimLeft(path, "/")); err != nil {
 		return -1, false, err
 	}
-	fd, err = openat(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
-	for i := 0; i < len(names) && err == nil; i++ {
-		var next int
-		next, made, err = stepReal(fd, names[i], i == len(names)-1, mode)
-		closeFD(fd)
-		fd = next
-	}
-	return fd, made, err
+	return walkFrom(path, rules{mode: mode})
 }
 
-// stepReal opens one directory in another.
-func stepReal(parent int, name string, last bool, mode fs.FileMode) (fd int, made bool, err error) {
-	st, err := fstat(parent)
-	if err != nil {
+// maxLinks is how many links a path may lead through, as in path_resolution(7).
+const maxLinks = 40
+
+// walkFrom opens one directory after the other. A link that may be followed is read, and what it says is walked by the same rules:
+// a link of root's may lead through a directory of somebody else's.
+func walkFrom(path string, r rules) (fd int, made bool, err error) {
+	begin := func(path string) (int, error) {
+		if filepath.IsAbs(path) {
+			return openat(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
+		}
+		return openat(unix.AT_FDCWD, ".", unix.O_PATH|unix.O_DIRECTORY, 0)
+	}
+	if path == "" {
+		return -1, false, unix.ENOENT
+	}
+	if fd, err = begin(path); err != nil {
 		return -1, false, err
 	}
-	open := openat
-	// Whoever can write a directory can put a link there. In a sticky one such as /tmp too: nobody can replace what is
-	// there, but anybody can be first.
-	if last || st.Uid != 0 || st.Mode&0o022 != 0 {
-		open = openComponent
+	names := words(path)
+	for links := 0; len(names) > 0; {
+		var next int
+		var target string
+		next, target, made, err = r.step(fd, names[0], len(names) == 1)
+		switch {
+		case err != nil:
+		case target == "":
+			names = names[1:]
+		case links >= maxLinks:
+			err = unix.ELOOP
+		case filepath.IsAbs(target):
+			links++
+			names = append(words(target), names[1:]...)
+			next, err = begin(target)
+		default:
+			links++
+			names = append(words(target), names[1:]...)
+			continue // in the directory that the link is in
+		}
+		closeFD(fd)
+		if err != nil {
+			return -1, false, err
+		}
+		fd = next
 	}
-	fd, err = open(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if errors.Is(err, unix.ENOENT) && mode != 0 {
-		err = retryEINTR(func() error { return unix.Mkdirat(parent, name, uint32(mode.Perm())) })
+	return fd, made, nil
+}
+
+// words are the names in a path.
+func words(path string) []string {
+	return strings.FieldsFunc(path, func(c rune) bool { return c == '/' })
+}
+
+// step opens one directory in another, or returns what a link there says that may be followed.
+func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
+	if name == ".." { // the directory above, whatever names led here
+		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+		return fd, "", false, err
+	}
+	fd, err = openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	switch {
+	case errors.Is(err, ErrSymlink) && (!last || r.lastLink):
+		// Whoever can write a directory can put a link there. In a sticky one such as /tmp too: nobody can replace what is
+		// there, but anybody can be first.
+		if st, statErr := fstat(parent); statErr != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
+			return -1, "", false, errors.Join(err, statErr)
+		}
+		target, err = readlinkat(parent, name)
+		return -1, target, false, err
+	case errors.Is(err, unix.ENOENT) && r.mode != 0:
+		err = retryEINTR(func() error { return unix.Mkdirat(parent, name, uint32(r.mode.Perm())) })
 		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return -1, false, fmt.Errorf("%q: %w", name, err)
+			return -1, "", false, fmt.Errorf("%q: %w", name, err)
 		}
 		made = err == nil
 		fd, err = openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	}
-	return fd, made, err
+	return fd, "", made, err
+}
+
+// readlinkat returns what a link says.
+func readlinkat(parent int, name string) (target string, err error) {
+	buf := make([]byte, unix.PathMax)
+	n := 0
+	err = retryEINTR(func() (err error) {
+		n, err = unix.Readlinkat(parent, name, buf)
+		return err
+	})
+	if err == nil && n == 0 {
+		err = unix.ENOENT
+	}
+	if err != nil {
+		return "", fmt.Errorf("%q: %w", name, err)
+	}
+	return string(buf[:n]), nil
 }

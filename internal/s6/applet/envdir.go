@@ -131,12 +131,13 @@ const (
 // begin with a dot or hold a "=" are no variables. On error it returns env as it was.
 //
 // Files are regular, or the null device, and none is waited for. For root, links count only in a directory that nobody else
-// can write: whoever could make one could have root read any file, and hand it on.
+// can write, on the way to the directory too: whoever could make one could have root read any file, and hand it on.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
-	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	at, err := openForRoot(dir)
 	if err != nil {
 		return env, err
 	}
+	d := os.NewFile(uintptr(at), dir)
 	defer d.Close()
 	flags, err := envFlags(d)
 	if err != nil {
@@ -188,14 +189,11 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 // envFlags are those with which the files in a directory are opened by this process.
 func envFlags(d *os.File) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-	var st unix.Stat_t
-	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
-		return 0, err
+	strange, err := others(int(d.Fd()))
+	if strange {
+		return flags | unix.O_NOFOLLOW, err
 	}
-	if unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0) {
-		return flags | unix.O_NOFOLLOW, nil
-	}
-	return flags, nil
+	return flags, err
 }
 
 // readEnvFile reads a file of a directory, or as much of it as its first line can need.
@@ -213,6 +211,9 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 	null := st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 	if st.Mode&unix.S_IFMT != unix.S_IFREG && !null {
 		return nil, errors.New("not a regular file")
+	}
+	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link does what a link would
+		return nil, errOtherNames
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvValue+1))
 	if err == nil && len(text) > maxEnvValue && (whole || bytes.IndexByte(text, '\n') < 0) {

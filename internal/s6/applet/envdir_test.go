@@ -62,12 +62,7 @@ func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
 }
 
 func TestRootReadsNoVariableThroughALinkThatAnotherCouldHaveMade(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	needRoot(t)
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	put(t, secret, "for root only\n")
 	if err := os.Symlink(secret, filepath.Join(dir, "A")); err != nil {
@@ -126,5 +121,47 @@ func TestRootGetsNothingOfTheAgentsFromTheContainersEnvironment(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}
+
+func TestTheAgentGetsNoSecretOfRootsByALinkInPlaceOfTheDirectoryOfVariables(t *testing.T) {
+	needRoot(t)
+	agents, roots := t.TempDir(), t.TempDir()
+	put(t, filepath.Join(roots, "SECRET"), "for root only\n")
+	if err := os.Mkdir(agents+"/env", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put(t, agents+"/env/A", "a\n")
+	if err := errors.Join(os.Symlink(roots, agents+"/link"), os.Link(roots+"/SECRET", agents+"/env/B"), os.Chown(agents, 10000, 10000), os.Chown(agents+"/env", 10000, 10000)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"link", "link/", "env"} { // the last one has a second name of root's file
+		if env, err := envOf(t, agents+"/"+dir, envDirRules{}); err == nil {
+			t.Errorf("%s: %q", dir, env)
+		}
+	}
+	// root's own link, by way of the agent's directory
+	if err := os.Symlink(agents+"/link", roots+"/far"); err != nil {
+		t.Fatal(err)
+	}
+	if env, err := envOf(t, roots+"/far", envDirRules{}); err == nil {
+		t.Errorf("a link to a link: %q", env)
+	}
+	if err := errors.Join(os.Remove(agents+"/env/B"), os.Symlink(agents+"/env", roots+"/near")); err != nil {
+		t.Fatal(err)
+	}
+	if env, err := envOf(t, roots+"/near", envDirRules{}); err != nil || !slices.Contains(env, "A=a") {
+		t.Errorf("a link of root's: %q, %v", env, err)
 	}
 }

@@ -2,6 +2,7 @@ package applet
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -210,5 +211,48 @@ func TestALineThatIsMuchTooLongIsSplitWithoutLosingAByte(t *testing.T) {
 	last := len(lines) - 1
 	if code != 0 || strings.Join(lines[:last], "") != long || lines[last] != "next" || last != (len(long)+lineLimit-1)/lineLimit {
 		t.Errorf("exit code %d, %d lines, %d bytes", code, len(lines), len(out))
+	}
+}
+
+func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
+	needRoot(t)
+	agents, roots := t.TempDir(), t.TempDir()
+	put(t, filepath.Join(roots, "current"), "precious\n")
+	if err := errors.Join(os.Symlink(roots, agents+"/logs"), os.Lchown(agents+"/logs", 10000, 10000), os.Chown(agents, 10000, 10000)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{agents + "/logs", agents + "/logs/new"} {
+		if _, code := logTo(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystem {
+			t.Errorf("%s: exit code %d", dir, code)
+		}
+	}
+	entries, err := os.ReadDir(roots)
+	if text, readErr := os.ReadFile(filepath.Join(roots, "current")); err != nil || readErr != nil || len(entries) != 1 || string(text) != "precious\n" {
+		t.Errorf("root's directory holds %v, and its current %q: %v, %v", entries, text, err, readErr)
+	}
+
+	// a link that only root can have made, to what is the agent's
+	if err := os.Symlink(agents, filepath.Join(roots, "to")); err != nil {
+		t.Fatal(err)
+	}
+	if _, code := logTo(t, filepath.Join(roots, "to"), func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitDone {
+		t.Errorf("through root's own link: exit code %d", code)
+	}
+}
+
+func TestRootWritesNoLogIntoAFileThatItHasElsewhere(t *testing.T) {
+	needRoot(t)
+	base := t.TempDir()
+	dir, victim := filepath.Join(base, "dir"), filepath.Join(base, "victim")
+	put(t, victim, "precious\n")
+	if err := errors.Join(os.Chmod(victim, 0o700), os.Mkdir(dir, 0o755), os.Link(victim, dir+"/current"), os.Chown(dir, 10000, 10000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, code := logTo(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystem {
+		t.Errorf("exit code %d", code)
+	}
+	info, err := os.Stat(victim)
+	if text, readErr := os.ReadFile(victim); err != nil || readErr != nil || string(text) != "precious\n" || info.Mode().Perm() != 0o700 {
+		t.Errorf("root's file holds %q with mode %v: %v, %v", text, info.Mode(), err, readErr)
 	}
 }

@@ -3,12 +3,14 @@ package applet
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/s6"
 )
 
@@ -33,15 +35,16 @@ type logDir struct {
 	retryAt time.Time // when it is worth to try again; zero: now
 }
 
-// openLogDir opens a directory, which it makes when only the last component is missing, and takes its lock. others are those that
+// openLogDir opens a directory, which it makes when only the last component is missing, and takes its lock. Root gets there through
+// no link that another could have made. others are those that
 // this process has open already: one of them can be the same, as with s6, whose locks are those of a process. what says what
 // failed, in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
-	if err := unix.Mkdir(rules.path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := makeLogDir(rules.path); err != nil {
 		return nil, "unable to mkdir " + rules.path, err
 	}
-	l.dir, err = unix.Open(rules.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	l.dir, err = openForRoot(rules.path)
 	if err != nil {
 		return nil, "unable to open " + rules.path + "/lock", err
 	}
@@ -67,6 +70,46 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	}
 	return l, "", nil
 }
+
+// makeLogDir makes the directory at path when only the last component is missing. For root, see [fsutil.OpenForRoot].
+func makeLogDir(path string) error {
+	path = filepath.Clean(path)
+	name := filepath.Base(path)
+	if name == "." || name == ".." || name == "/" {
+		return nil // it is there
+	}
+	parent, err := fsutil.OpenForRoot(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	if err := unix.Mkdirat(parent, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}
+
+// openForRoot opens a directory for reading by the rules of [fsutil.OpenForRoot].
+func openForRoot(path string) (int, error) {
+	place, err := fsutil.OpenForRoot(path)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(place)
+	return unix.Openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+}
+
+// others reports whether this is root in a directory where others can make names.
+func others(dir int) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return false, err
+	}
+	return unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0), nil
+}
+
+// errOtherNames says that a file is in other directories too, maybe in one of root's.
+var errOtherNames = errors.New("it has other names (hard links)")
 
 // same reports whether another directory is this one.
 func (l *logDir) same(other *logDir) bool {
@@ -103,11 +146,30 @@ func (l *logDir) begin(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, liveMode); err != nil {
+	if err = l.ours(fd); err == nil {
+		err = unix.Fchmod(fd, liveMode)
+	}
+	if err != nil {
 		_ = unix.Close(fd) // it could not be made ours
 		return err
 	}
 	l.current = fd
+	return nil
+}
+
+// ours refuses, as root in another's directory, a file that others can have put there: one that root has elsewhere.
+func (l *logDir) ours(fd int) error {
+	strange, err := others(l.dir)
+	if err != nil || !strange {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink > 1 {
+		return errOtherNames
+	}
 	return nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/account"
 	"hinit/shim"
 )
@@ -36,7 +38,14 @@ func setuidgid(c *Call) int {
 	}
 	// execve(2) ends all other threads, and the program gets the identity of the thread that calls it; see package shim.
 	runtime.LockOSThread()
-	if err := shim.Become(u); err != nil {
+	err = nil
+	if unix.Geteuid() == 0 && u.UID != 0 {
+		err = shim.LeaveTerminal()
+	}
+	if err == nil {
+		err = shim.Become(u)
+	}
+	if err != nil {
 		c.Name = "s6-applyuidgid"
 		return c.fatal(exitSystem, couldNot(err)+": "+strerror(err))
 	}
