@@ -19,6 +19,9 @@ import (
 const imageEnv = "SHIM_TEST_IMAGE"
 
 func TestMain(m *testing.M) {
+	if text, ok := os.LookupEnv(typeEnv); ok {
+		os.Exit(typeInto(text))
+	}
 	image, ok := os.LookupEnv(imageEnv)
 	if !ok {
 		os.Exit(m.Run())

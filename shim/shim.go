@@ -67,7 +67,7 @@ func hermesImage() options {
 // the environment untouched; so does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case; for
 // everybody else root is dropped to the agent's user (uid, gid, and the groups that /etc/group gives it) and HOME is set
 // to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([AgentPath]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
-// descriptors from 3 up don't go from root to the agent. Where dropping isn't possible it is 126.
+// descriptors from 3 up don't go from root to the agent, and neither does /dev/tty where a shell of root's has it ([LeaveTerminal]). Where dropping isn't possible it is 126.
 //
 // The file /etc/hinit/shim, when nobody but root can change it or a directory above it, names another program in its first line
 // (an absolute path) and another user in its second; HOME is then the home of that user. No environment variable does
@@ -127,6 +127,9 @@ func (o *options) drop() (home string, err error) {
 	}
 	if u.UID == 0 {
 		return "", errors.New("user " + strconv.Quote(u.Name) + " is root itself")
+	}
+	if err := LeaveTerminal(); err != nil {
+		return "", err
 	}
 	if err := Become(u); err != nil {
 		return "", err

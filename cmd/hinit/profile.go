@@ -284,7 +284,8 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	defer r.Close()
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
 	child, err := proc.StartChild(proc.Spec{
-		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.cred, Attached: true,
+		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.cred,
+		// It has a session of its own: the agent could type into the terminal of the shell that root has called hinit from.
 		Files: []*os.File{null, w, w},
 	})
 	_ = w.Close()

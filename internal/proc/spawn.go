@@ -145,7 +145,9 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 				env = append(env, kv)
 			}
 		}
-		env = append(env, tag)
+		if t.nonce != "" { // a child of a command has no run to be told by
+			env = append(env, tag)
+		}
 	}
 	argv := spec.Argv
 	if len(spec.Limits) > 0 {

@@ -1,0 +1,60 @@
+package shim
+
+import (
+	"bytes"
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// legacyFile says whether a process may put characters into the input of its controlling terminal. The kernel has it from 6.2 on.
+const legacyFile = "/proc/sys/dev/tty/legacy_tiocsti"
+
+// LeaveTerminal gives up the controlling terminal where a shell of root's may be reading it too, and the kernel lets a process type
+// into the terminal that controls it (TIOCSTI, ioctl_tty(2)): that shell would carry out as root what the agent types. The process
+// keeps its descriptors of the terminal, its size and Ctrl-C; only /dev/tty is gone. The leader of a session has nobody behind it, so
+// it keeps its terminal. To be called as root, before [Become].
+func LeaveTerminal() error {
+	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {
+		return nil
+	}
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENXIO) { // no terminal controls it
+		return nil
+	}
+	if !types() {
+		if err == nil {
+			unix.Close(fd)
+		}
+		return nil
+	}
+	if err == nil {
+		defer unix.Close(fd)
+		return leave(fd)
+	}
+	for fd := range 3 { // there is no /dev/tty here
+		if err := leave(fd); err != nil && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EBADF) {
+			return err
+		}
+	}
+	return nil
+}
+
+func leave(fd int) error {
+	if err := unix.IoctlSetInt(fd, unix.TIOCNOTTY, 0); err != nil {
+		return &RefusedError{"to leave the terminal of root's shell", err}
+	}
+	return nil
+}
+
+// types reports whether the kernel lets processes type.
+func types() bool {
+	fd, err := unix.Open(legacyFile, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 16)
+	n, err := unix.Read(fd, buf)
+	return err != nil || !bytes.Equal(bytes.TrimSpace(buf[:n]), []byte("0"))
+}

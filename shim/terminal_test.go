@@ -1,0 +1,114 @@
+package shim
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// typeEnv makes the test binary a hostile agent that types its value into every terminal it can reach.
+const typeEnv = "SHIM_TEST_TYPE"
+
+// typeInto says on stdout where it could do that.
+func typeInto(text string) int {
+	terminals := []int{0, 1, 2}
+	if fd, err := unix.Open("/dev/tty", unix.O_RDWR, 0); err == nil {
+		terminals = append(terminals, fd)
+	}
+	typed := 0
+	for _, fd := range terminals {
+		for i := range len(text) {
+			key := text[i]
+			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCSTI, uintptr(unsafe.Pointer(&key))); errno != 0 {
+				break
+			}
+			typed++
+		}
+	}
+	_, still := unix.IoctlGetTermios(0, unix.TCGETS)
+	fmt.Printf("agent %d, typed %d, a terminal %v\n", os.Getuid(), typed, still == nil)
+	return 0
+}
+
+// typist is an image whose program is the hostile agent.
+func typist(t *testing.T) *image {
+	t.Helper()
+	i := newImage(t, "")
+	self, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	write(t, i.dir+"/bin/typist", string(self), 0o755)
+	write(t, i.target, "#!/bin/sh\n"+typeEnv+"='echo evil as $(id -u)\n' exec "+i.dir+"/bin/typist\n", 0o755)
+	return i
+}
+
+// onTerminal runs a shell of root's on a terminal of its own, and the shim from it. It returns what the terminal shows until the shell
+// has read the line that is typed after the agent's end.
+func onTerminal(t *testing.T, i *image) string {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	defer master.Close()
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	shell := i.command()
+	shell.Path, shell.Args = "/bin/sh", []string{"sh", "-c", `"$0"; echo ask; read -r line; echo "root's shell read: $line"`, "/proc/self/exe"}
+	exe, err := os.Readlink("/proc/self/exe")
+	must(t, err)
+	shell.Args[3] = exe
+	shell.Stdin, shell.Stdout, shell.Stderr = slave, slave, slave
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	must(t, shell.Start())
+	must(t, slave.Close())
+	var shown strings.Builder
+	buf := make([]byte, 4096)
+	answered := false
+	for {
+		n, err := master.Read(buf)
+		shown.Write(buf[:n])
+		if !answered && strings.Contains(shown.String(), "ask\r\n") {
+			answered = true
+			_, err = io.WriteString(master, "root's own line\n")
+		}
+		if err != nil { // the last who had it open has ended
+			break
+		}
+	}
+	must(t, shell.Wait())
+	return shown.String()
+}
+
+func TestTheAgentCannotTypeIntoTheShellThatRootHasCalledItFrom(t *testing.T) {
+	requireRoot(t)
+	shown := onTerminal(t, typist(t))
+	for _, want := range []string{"agent 10000, typed 0, a terminal true", "root's shell read: root's own line"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("the terminal shows no %q, but:\n%s", want, shown)
+		}
+	}
+}
+
+func TestWhoIsAloneOnATerminalKeepsIt(t *testing.T) {
+	requireRoot(t)
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	defer master.Close()
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	defer slave.Close()
+	cmd := newImage(t, `: </dev/tty && echo mine`).command() // docker exec -it CONTAINER hermes
+	cmd.Stdin = slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	finish(t, cmd).want(t, 0, "mine\n", "")
+}
