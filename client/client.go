@@ -30,6 +30,7 @@ type Client struct {
 	socket  string
 	opened  atomic.Pointer[opened] // by Dial, for the first question
 	cutTime time.Duration
+	found   bool // by Dial among candidates, so that who listens has to be trusted
 }
 
 // New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.

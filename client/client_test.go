@@ -262,6 +262,33 @@ func TestDialTellsAForbiddenSocket(t *testing.T) {
 	}
 }
 
+// TestAStrangerThatExchangesTheSocketIsNotTrusted: the directory is checked by whoever lists the candidates, and may be another since.
+func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	path := t.TempDir() + "/control.sock"
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	listening := make(chan error, 1)
+	go func() { listening <- listenAs(fd, 65534) }() // on a thread that ends with it
+	if err := <-listening; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Dial([]string{path}); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
+		t.Errorf("a stranger's: %v", err)
+	}
+}
+
 func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 	name := "@hinit-client-test-" + strconv.Itoa(os.Getpid())
 	l, err := net.Listen("unix", name)

@@ -24,12 +24,14 @@ type opened struct {
 	at time.Time
 }
 
-// Dial returns a client of the first candidate that accepts a connection; a question that is asked within a second uses it.
+// Dial returns a client of the first candidate that accepts a connection and on which root, this user or the owner of process 1
+// listens; a question that is asked within a second uses it.
 // It blocks at most 2 seconds per candidate. The error is ErrNotAllowed when none does and one of them may not be opened by this user, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	var failed *Error
 	for _, socket := range candidates {
 		c := New(socket)
+		c.found = true
 		conn, err := c.connect(context.Background())
 		if err == nil {
 			c.opened.Store(&opened{conn, time.Now()})
@@ -72,7 +74,7 @@ func (c *Client) connection(ctx context.Context) (net.Conn, *Error) {
 func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(ctx, "unix", c.socket)
-	if err == nil && strings.HasPrefix(c.socket, "@") {
+	if err == nil && (c.found || strings.HasPrefix(c.socket, "@")) {
 		if err = trusted(conn); err != nil {
 			_ = conn.Close() // nothing was sent
 		}
@@ -88,8 +90,8 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 	return nil, &Error{Kind: KindUnreachable, Message: message, cause: err}
 }
 
-// trusted checks who listens on an abstract socket. Anybody in the network namespace can take such a name, so it has to
-// be root, this user, or the owner of process 1.
+// trusted checks who listens. Anybody in the network namespace can take an abstract name, and whoever can write a directory on the way
+// to a socket can exchange it after it was looked at: so it has to be root, this user, or the owner of process 1.
 func trusted(conn net.Conn) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {

@@ -22,7 +22,7 @@ func (o *options) ask(socket string, q question) (code int, ok bool) {
 		return 0, false
 	}
 	defer unix.Close(fd)
-	if !connect(fd, socket) {
+	if !connect(fd, socket) || !trusted(fd) {
 		return 0, false
 	}
 	request := q.method + " " + q.path + " HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\n" +
@@ -52,6 +52,13 @@ func connect(fd int, socket string) bool {
 	}
 	_, err := retried(func() (int, error) { return 0, unix.Connect(fd, &unix.SockaddrUnix{Name: socket}) })
 	return err == nil
+}
+
+// trusted reports whether root or the caller listens. The directory was looked at by its name, and whoever can write one on the way to
+// it can exchange it since.
+func trusted(fd int) bool {
+	who, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return err == nil && (who.Uid == 0 || int(who.Uid) == unix.Geteuid())
 }
 
 // now is a clock in milliseconds that nobody sets.

@@ -10,11 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 )
@@ -404,4 +407,48 @@ func FuzzParseAnswer(f *testing.F) {
 			t.Errorf("%q: %+v, and net/http reads %d %q, %v", text, a, r.StatusCode, body, err)
 		}
 	})
+}
+
+// TestAnAnswerOfAStrangersIsNotTaken: the directory of the socket was root's when it was looked at, and another user listens there now.
+func TestAnAnswerOfAStrangersIsNotTaken(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	w := newWorld(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: w.runtime + "/control.sock"}))
+	listening := make(chan error)
+	go func() { // listen(2) takes the effective user for SO_PEERCRED
+		runtime.LockOSThread() // never undone: the thread ends with the goroutine
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0))
+		if errno != 0 {
+			listening <- errno
+			return
+		}
+		listening <- unix.Listen(fd, 10)
+	}()
+	must(t, <-listening)
+	f := os.NewFile(uintptr(fd), "socket")
+	l, err := net.FileListener(f)
+	must(t, errors.Join(err, f.Close()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = http.ReadRequest(bufio.NewReader(conn)) // a caller that does not trust asks nothing
+			_, _ = io.WriteString(conn, reply(200, "Hinit-Down: 0\r\n", "all is well, says the agent\n"))
+			_ = conn.Close()
+		}
+	}()
+	w.want([]string{"status"}, 42, asked("status"), "")
+	must(t, l.Close())
+	<-done
 }
