@@ -36,8 +36,8 @@ func startZombie(t *testing.T) int {
 	}
 	t.Cleanup(func() { _ = cmd.Wait() })
 	eventually(t, "the child is a zombie", func() bool {
-		_, state, err := processStat(cmd.Process.Pid)
-		return err == nil && state == 'Z'
+		_, running, err := processStat(cmd.Process.Pid)
+		return err == nil && !running
 	})
 	return cmd.Process.Pid
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -44,8 +45,8 @@ func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
 		answer <- string(text[:n])
 	}()
 	eventually(t, "it is stopped", func() bool {
-		_, state, err := processStat(cmd.Process.Pid)
-		return err == nil && state == 'T'
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		return err == nil && strings.Contains(string(text), ") T ")
 	})
 	<-time.After(patience + patience/2)
 	got := ""

@@ -18,16 +18,17 @@ func StartTime(pid int) (uint64, error) {
 	return ticks, err
 }
 
-// alive reports whether pid is a process that still runs, a zombie not being one, and when it started.
+// alive reports whether pid is a process that still runs, a zombie not being one, and when it started. A process whose first thread
+// alone has ended is shown as a zombie, and runs.
 func alive(pid int) (startTime uint64, ok bool) {
 	if pid <= 0 {
 		return 0, false
 	}
-	ticks, state, err := processStat(pid)
-	return ticks, err == nil && state != 'Z' && state != 'X'
+	ticks, running, err := processStat(pid)
+	return ticks, err == nil && running
 }
 
-func processStat(pid int) (startTime uint64, state byte, err error) {
+func processStat(pid int) (startTime uint64, running bool, err error) {
 	path := "/proc/" + strconv.Itoa(pid) + "/stat"
 	var data []byte
 	err = blocking.Do(blocking.Short, func() (err error) {
@@ -35,18 +36,20 @@ func processStat(pid int) (startTime uint64, state byte, err error) {
 		return err
 	})
 	if err != nil {
-		return 0, 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
+		return 0, false, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
 	}
 	// The second field is the command in parentheses and may hold anything; fields are counted from behind it.
-	const stateField, startField = 3, 22
+	const stateField, threadsField, startField = 3, 20, 22
 	end := bytes.LastIndexByte(data, ')')
 	fields := bytes.Fields(data[end+1:])
 	if end < 0 || len(fields) <= startField-stateField {
-		return 0, 0, fmt.Errorf("cannot read the start time of process %d: unexpected content of %q", pid, path)
+		return 0, false, fmt.Errorf("cannot read the start time of process %d: unexpected content of %q", pid, path)
 	}
 	startTime, err = strconv.ParseUint(string(fields[startField-stateField]), 10, 64)
 	if err != nil {
-		return 0, 0, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
+		return 0, false, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
 	}
-	return startTime, fields[0][0], nil
+	ended := fields[0][0] == 'Z' || fields[0][0] == 'X'
+	last := string(fields[threadsField-stateField]) // the first thread counts until it is reaped
+	return startTime, !ended || last != "0" && last != "1", nil
 }

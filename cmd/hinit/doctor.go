@@ -198,8 +198,9 @@ func zombies(parent int) map[string]bool {
 			continue
 		}
 		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		const started = 19 // field 22 of proc_pid_stat(5), the first one here being the third
-		if len(f) > started && f[0] == "Z" && f[1] == strconv.Itoa(parent) {
+		const threads, started = 17, 19 // fields 20 and 22 of proc_pid_stat(5), the first one here being the third
+		// With more threads it is only the first of them that has ended.
+		if len(f) > started && f[0] == "Z" && f[threads] == "1" && f[1] == strconv.Itoa(parent) {
 			found[name+" "+f[started]] = true
 		}
 	}

@@ -414,6 +414,34 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 	}
 }
 
+// TestAProcessWhoseFirstThreadHasEndedIsAlive: the kernel shows it as a zombie, and it was taken for one.
+func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", "clean", "headless")})
+	daemon, err := strconv.Atoi(line(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "its first thread to end", func() bool {
+		p, ok := table.proc.stat(daemon)
+		return ok && p.state == 'Z'
+	})
+	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 2 {
+		t.Errorf("signalled %d processes, want 2", n)
+	}
+	if x := exitOf(t, table, 1); !x.Leftover {
+		t.Error("nothing is said to be left behind")
+	}
+	if len(table.Gone([]uint64{1})) != 0 {
+		t.Error("the run is said to be gone")
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	await(t, "the daemon to be gone", func() bool {
+		table.Reap(true, func(Exit) {})
+		return unix.Kill(daemon, 0) != nil && len(table.Gone([]uint64{1})) == 1
+	})
+}
+
 func TestAnotherServicesDaemonIsLeftAlone(t *testing.T) {
 	table := newTable(t)
 	daemons := make([]int, 2)
@@ -525,7 +553,7 @@ func TestParseStatSurvivesAnyCommandName(t *testing.T) {
 	tail := " S 1 2 3 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0"
 	for _, name := range []string{"sh", "a b", "x) S 9 9", "((", ")"} {
 		st, ok := parseStat([]byte("12 (" + name + ")" + tail))
-		if !ok || st != (stat{12, 1, 2, 3, 'S', 777}) {
+		if !ok || st != (stat{12, 1, 2, 3, 'S', 1, 777}) {
 			t.Errorf("%q: %+v %v", name, st, ok)
 		}
 	}

@@ -13,11 +13,15 @@ import (
 // stat is one process as /proc/PID/stat tells it (proc_pid_stat(5)).
 type stat struct {
 	pid, ppid, group, session int
-	state                     byte
+	state                     byte   // of its first thread
+	threads                   int    // until it is reaped, the first one counts although it has ended
 	start                     uint64 // clock ticks since boot
 }
 
-func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' || s.state == 'x' }
+// dead reports whether all threads have ended. When only the first one has, the process is shown as a zombie and lives on.
+func (s stat) dead() bool {
+	return (s.state == 'Z' || s.state == 'X' || s.state == 'x') && s.threads <= 1
+}
 
 // readSize holds any file below /proc that the scanner reads.
 const readSize = 4096
@@ -196,7 +200,7 @@ func parseStat(b []byte) (stat, bool) {
 	}
 	num := func(i int) int { n, _ := strconv.Atoi(string(f[i])); return n }
 	start, _ := strconv.ParseUint(string(f[19]), 10, 64)
-	return stat{pid: pid, state: f[0][0], ppid: num(1), group: num(2), session: num(3), start: start}, true
+	return stat{pid: pid, state: f[0][0], ppid: num(1), group: num(2), session: num(3), threads: num(17), start: start}, true
 }
 
 // origin finds the run that an orphan came from, 0 when it came from none: by its mark, or else by its tag.

@@ -63,7 +63,7 @@ func run(role string, params []string) int {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 		ready()
 		forever()
-	case "escape": // escape clean|tagged [deaf]: starts a daemon by double fork and setsid, then sleeps
+	case "escape": // escape clean|tagged [deaf|headless]: starts a daemon by double fork and setsid, then sleeps
 		return escape(params)
 	case "middle": // the process in the middle of a double fork
 		pid, err := start(params[0] == "clean", true, "leaf", params[1:]...)
@@ -72,9 +72,12 @@ func run(role string, params []string) int {
 			return 1
 		}
 		fmt.Println(pid)
-	case "leaf": // leaf [deaf]
-		if param(0, "") == "deaf" {
+	case "leaf": // leaf [deaf|headless]
+		if how := param(0, ""); how == "deaf" || how == "headless" {
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
+			if how == "headless" {
+				behead()
+			}
 		}
 		forever()
 	case "children": // children N: starts N sleeping children in its own group, then sleeps

@@ -374,10 +374,13 @@ func (b *box) lastWords() string {
 // process is one line of the process table, as this process sees it.
 type process struct {
 	pid, ppid, inner int
-	uid              int
+	uid, threads     int
 	state            byte
 	name             string
 }
+
+// dead reports whether all threads have ended. When the first one alone has, the kernel shows the process as a zombie, too.
+func (p process) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
 // processes lists everything in the namespace but the init, dead or alive.
 func (b *box) processes() []process {
@@ -420,6 +423,8 @@ func look(pid int) (process, bool) {
 			p.name = f[0]
 		case "State":
 			p.state = f[0][0]
+		case "Threads":
+			p.threads, _ = strconv.Atoi(f[0])
 		case "PPid":
 			p.ppid, _ = strconv.Atoi(f[0])
 		case "Uid":
@@ -433,7 +438,7 @@ func look(pid int) (process, bool) {
 
 // alive lists the living processes of the namespace but the init and its CMD, by what environ says of the run.
 func (b *box) alive() []process {
-	return slices.DeleteFunc(b.processes(), func(p process) bool { return p.state == 'Z' || p.state == 'X' })
+	return slices.DeleteFunc(b.processes(), process.dead)
 }
 
 // of lists the living processes that a service has started, by the tag that they inherit.
@@ -448,7 +453,7 @@ func (b *box) of(service string) []process {
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
-		if p.state == 'Z' && p.ppid == b.cmd.Process.Pid { // else it is a process of the box that has not buried it yet
+		if p.dead() && p.ppid == b.cmd.Process.Pid { // else it is a process of the box that has not buried it yet
 			n++
 		}
 	}

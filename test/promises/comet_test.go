@@ -52,3 +52,28 @@ func TestStopEndsAComet(t *testing.T) {
 		t.Errorf("the container ended with code %d", code)
 	}
 }
+
+// TestStopEndsAProcessWhoseFirstThreadHasEnded: a gateway leaves a daemon that ends its first thread and works on in another one. The
+// kernel shows it as a zombie, so stop said that the gateway was down while the daemon lived on.
+func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
+	requireRoot(t)
+	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
+	b.profile("headless", "exec "+b.program()+" testproc:escape clean headless\n")
+	b.boot()
+	for range scale(1, 50) {
+		b.up("headless")
+		within(t, patience, func() error {
+			for _, p := range b.alive() {
+				if p.state == 'Z' {
+					return nil
+				}
+			}
+			return fmt.Errorf("no process without its first thread: %+v", b.alive())
+		})
+		b.check(b.do("stop", "headless"))
+		if left := b.alive(); len(left) != 1 { // the CMD
+			t.Errorf("after the stop these are alive: %+v", left)
+		}
+		sheet.add("stops", 1)
+	}
+}
