@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -562,7 +564,7 @@ func (l *Loop) exited(x proc.Exit) {
 		return
 	}
 	u := l.units[name]
-	e := Exited{Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover}
+	e := Exited{Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: listed(x.Strays)}
 	if l.cfg.OOMKills != nil { // at every exit, so that a kill that was another's is not taken for a later one's
 		kills := l.cfg.OOMKills()
 		e.OOM = x.Signal == 9 && kills > l.oomKills
@@ -583,6 +585,22 @@ func (l *Loop) exited(x proc.Exit) {
 		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(Tailed{name, id, lines}) })
 	}
 	l.step(e)
+}
+
+// listed writes process numbers for people, the first few where there are many.
+func listed(pids []int) string {
+	const most = 8
+	var b strings.Builder
+	for i, pid := range pids[:min(len(pids), most)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Itoa(pid))
+	}
+	if n := len(pids) - most; n > 0 {
+		b.WriteString(" and " + strconv.Itoa(n) + " more")
+	}
+	return b.String()
 }
 
 // forget ends a lingering run: nothing of it is alive any more.

@@ -68,10 +68,11 @@ type (
 	Exited struct {
 		Name     string
 		PID      int
-		Code     int  // -1 when ended by a signal
-		Signal   int  // 0 when it exited
-		OOM      bool // the kernel's out-of-memory killer did it
-		Leftover bool // processes it started are still alive
+		Code     int    // -1 when ended by a signal
+		Signal   int    // 0 when it exited
+		OOM      bool   // the kernel's out-of-memory killer did it
+		Leftover bool   // processes it started are still alive
+		Strays   string // numbers of living processes that may be of the run and hide it; empty for none
 	}
 	// Gone says that no process of the service's last run is alive any more.
 	Gone struct {

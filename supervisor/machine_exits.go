@@ -81,6 +81,11 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	s.next = m.afterExit(now, s, exit)
 	s.pid, s.paused, s.turned, s.ready, s.readySince = 0, false, now, false, time.Time{}
 	m.recordExit(now, s, exit)
+	if e.Strays != "" && !s.policy.Spare {
+		hides := "process " + e.Strays + " hides which service it is of, so hinit does not end it; it may be of this one"
+		s.next.reason += "; " + hides
+		m.do(Note{Record{At: now, Service: s.name, Reason: hides}})
+	}
 	if s.policy.Once {
 		code := e.Code
 		if e.Signal != 0 {

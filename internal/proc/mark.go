@@ -80,6 +80,13 @@ func (t *Table) limit(pid int) (uint64, bool) {
 	return parseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
 }
 
+// strayed reports whether a process has lowered its mark below all that were given away: it comes from a run, and nothing tells
+// from which.
+func (t *Table) strayed(pid int) bool {
+	limit, ok := t.limit(pid)
+	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
+}
+
 // endedOf is marked for a process of which nothing but its mark can tell whose it is: 0 when it has none, and unknown when it
 // has one that tells nothing. One that came into the container from outside has none.
 func (t *Table) endedOf(pid int) uint64 {

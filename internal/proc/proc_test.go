@@ -414,6 +414,42 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 	}
 }
 
+// TestAProcessThatHidesItsRunIsNamed: it has left its parents, session and environment and lowered its mark, so that nothing tells
+// whose it is. Who ends before it was started is not suspected.
+func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("hide")})
+	daemon, err := strconv.Atoi(line(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(daemon, unix.SIGKILL) })
+	if table.marks.next == 0 {
+		t.Skip("there are no marks here")
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	if x := exitOf(t, table, 1); x.Leftover || !slices.Equal(x.Strays, []int{daemon}) {
+		t.Errorf("leftover is %v, and these hide: %v, not %d", x.Leftover, x.Strays, daemon)
+	}
+	if !alive(daemon) {
+		t.Error("it was killed on a guess")
+	}
+	p, _ := table.proc.stat(daemon)
+	await(t, "a tick of the kernel's clock", func() bool { // else both may have begun in the same one
+		pid, _ := spawn(t, table, Spec{ID: 2, Name: "later", Argv: testproc.Argv("exit")})
+		later, ok := table.proc.stat(pid)
+		x := exitOf(t, table, 2)
+		table.Forget(2)
+		if !ok || later.start <= p.start {
+			return false
+		}
+		if len(x.Strays) != 0 {
+			t.Errorf("of a run that began later these are said to hide: %v", x.Strays)
+		}
+		return true
+	})
+}
+
 // TestAProcessWhoseFirstThreadHasEndedIsAlive: the kernel shows it as a zombie, and it was taken for one.
 func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
 	table := newTable(t)

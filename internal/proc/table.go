@@ -44,7 +44,8 @@ type Exit struct {
 	Code     int // -1 when ended by a signal
 	Signal   int // 0 when it exited
 	Core     bool
-	Leftover bool // processes of the run are still alive
+	Leftover bool  // processes of the run are still alive
+	Strays   []int // living processes that may be of the run, and have hidden of which they are
 	CPU      time.Duration
 	MaxRSS   int64 // bytes
 }
@@ -118,6 +119,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if trees {
 				ends++
 				x.Leftover = t.leftBehind(r, ends > 1)
+				x.Strays = t.straysSince(pid)
 			}
 			r.main = 0
 		} else if trees && t.lingering() {

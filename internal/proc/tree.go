@@ -24,14 +24,15 @@ type families struct {
 	look    int                 // number of the look it was made from
 	known   map[identity]uint64 // living process, main ones left out → run
 	living  map[uint64][]stat   // run → its living processes, the main one left out
-	origins map[identity]uint64 // orphan → run, 0 for none: asked once per process
+	origins map[identity]uint64 // orphan → run, 0 for none, unknown: asked once per process
 	ended   map[identity]uint64 // dead orphan that is not buried → run, 0 for none, unknown
 	fresh   map[uint64]int      // run → how many of these the look before did not show dead
 	asked   int                 // how many of these were asked for their mark
+	strays  []stat              // living orphan that hides its run
 	latest  map[uint64]stat     // run → the youngest process of it, dead or alive, the main one left out
 }
 
-// unknown stands for the run of a dead orphan that may be of any.
+// unknown stands for the run of an orphan that may be of any: it is dead and its mark can't be read, or it hides its run.
 const unknown = ^uint64(0)
 
 // sort attributes every process of the current look to its run. A process belongs to a run when it is its main process;
@@ -67,6 +68,7 @@ func (t *Table) sort() {
 		}
 	}
 	origins := make(map[identity]uint64)
+	var strays []stat
 	for _, p := range all {
 		if _, known := owner[p.pid]; known || p.pid == self || p.dead() {
 			continue
@@ -80,16 +82,21 @@ func (t *Table) sort() {
 			id, asked := t.fam.origins[who]
 			if !asked {
 				id = t.origin(p.pid)
+				if id == 0 && t.strayed(p.pid) {
+					id = unknown
+				}
 			}
 			origins[who] = id
 			if t.runs[id] != nil {
 				owner[p.pid] = id
+			} else if id == unknown {
+				strays = append(strays, p)
 			}
 		}
 	}
 	before := t.fam
 	t.fam = families{
-		look: t.proc.looks, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins,
+		look: t.proc.looks, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, strays: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, as long as the numbers grow
@@ -192,6 +199,22 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 	}
 	t.sort()
 	return len(t.fam.living[r.id])+t.fam.fresh[r.id] > 0
+}
+
+// straysSince lists the orphans that hide their run and are younger than the main process of a run, which is not buried yet. They
+// may be of that run. It goes by the last look, which shows them if there are any: as long as an orphan lives, the end of each main
+// process takes a look.
+func (t *Table) straysSince(main int) (pids []int) {
+	at := slices.IndexFunc(t.proc.stats, func(p stat) bool { return p.pid == main })
+	if at < 0 || t.fam.look != t.proc.looks {
+		return nil
+	}
+	for _, p := range t.fam.strays {
+		if p.start >= t.proc.stats[at].start {
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids
 }
 
 // confirm is how many looks more it takes to take deaths of processes of a run for a sign of life.

@@ -1,8 +1,10 @@
 package promises_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,4 +78,50 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 		}
 		sheet.add("stops", 1)
 	}
+}
+
+// TestStopNamesAProcessThatHidesWhoseItIs: a gateway leaves a daemon that has given up everything by which hinit knows whose it is. Stop
+// said that the gateway was down, and not a word of the daemon.
+func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
+	requireRoot(t)
+	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
+	b.profile("sly", "exec "+b.program()+" testproc:hide\n")
+	b.profile("calm", sleeper)
+	b.boot()
+	b.up("sly", "calm")
+	within(t, patience, func() error {
+		if list := b.alive(); len(list) != 4 { // the CMD, two gateways, and the daemon
+			return fmt.Errorf("alive are %+v", list)
+		}
+		return nil
+	})
+	main, err := b.service("sly")
+	b.check(err)
+	calm, err := b.service("calm")
+	b.check(err)
+	b.check(b.do("stop", "sly"))
+	hidden := ""
+	for _, p := range b.alive() {
+		if p.ppid == b.cmd.Process.Pid && p.uid == b.uid && p.inner != calm.PID && p.inner != main.PID {
+			hidden = fmt.Sprintf("process %d hides which service it is of", p.inner)
+		}
+	}
+	s, err := b.service("sly")
+	b.check(err)
+	if hidden == "" || s.State != client.StateDown || !strings.Contains(s.Reason, hidden) {
+		t.Errorf("the service is %s (%s), without %q", s.State, s.Reason, hidden)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	told := 0
+	b.check(b.client.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+		if e.From == e.To && e.Service == "gateway-sly" && strings.Contains(e.Reason, hidden) {
+			told++
+		}
+		return nil
+	}))
+	if told != 1 {
+		t.Errorf("the events tell of it %d times", told)
+	}
+	b.check(b.is("calm", client.StateUp)())
 }
