@@ -414,6 +414,33 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 	}
 }
 
+// TestASiblingOfTheMainProcessIsLeftBehind: a process can make a child of its own parent. That is a child of the thread that started the
+// main process, which need not be the one that takes in orphans.
+func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
+	for range 4 { // on any thread
+		table := newTable(t)
+		_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("sibling")})
+		pid, err := strconv.Atoi(line(t, out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := table.Signal(1, int(unix.SIGTERM)); err != nil {
+			t.Fatal(err)
+		}
+		if x := exitOf(t, table, 1); !x.Leftover {
+			t.Errorf("process %d is not said to be left behind", pid)
+		}
+		if n := table.SignalTree(1, int(unix.SIGKILL)); n != 1 {
+			t.Errorf("signalled %d processes, want 1", n)
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		await(t, "the sibling to be gone", func() bool {
+			table.Reap(true, func(Exit) {})
+			return !alive(pid)
+		})
+	}
+}
+
 // TestAProcessThatHidesItsRunIsNamed: it has left its parents, session and environment and lowered its mark, so that nothing tells
 // whose it is. Who ends before it was started is not suspected.
 func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {

@@ -123,24 +123,28 @@ func (s *scanner) hasChild(pid int) bool {
 // hasChildBesides reports whether this process has a child that is not among those it started, or may have one: the kernel
 // does not tell everywhere (proc_pid_task(5), children). What a process that has ended leaves behind becomes a child of this
 // one at that moment, at least its topmost part, so that where there are no others nothing was left. That costs one file
-// instead of one for every process of the container: the oldest thread takes in all orphans, and in Go it never ends. The list
-// is exact, because nobody else buries these children.
+// for each thread of this process instead of one for every process of the container. The oldest thread takes in all orphans. Each of
+// the others may have started a process, and what that one makes its sibling (clone(2), CLONE_PARENT) is a child of the same thread. The
+// lists are exact, because nobody else buries these children.
 func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	if s.dir < 0 {
 		return true
 	}
-	list, ok := s.readAll("self/task/" + strconv.Itoa(os.Getpid()) + "/children")
-	if !ok {
-		return true
-	}
-	s.whole = list[:0]
-	for word := range bytes.FieldsSeq(list) {
-		pid, err := strconv.Atoi(string(word))
-		if _, own := owned[pid]; err != nil || !own {
+	threads := s.threads("self/task")
+	for _, thread := range threads {
+		list, ok := s.readAll("self/task/" + thread + "/children")
+		if !ok {
 			return true
 		}
+		s.whole = list[:0]
+		for word := range bytes.FieldsSeq(list) {
+			pid, err := strconv.Atoi(string(word))
+			if _, own := owned[pid]; err != nil || !own {
+				return true
+			}
+		}
 	}
-	return false
+	return len(threads) == 0
 }
 
 // threads names the threads in a directory of /proc, none when it can't be read.

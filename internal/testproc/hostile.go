@@ -70,6 +70,40 @@ func fly() {
 	}
 }
 
+// sibling makes a process that is a child of its parent from the start, and sleeps until TERM.
+func sibling() int {
+	obey := make(chan os.Signal, 1)
+	signal.Notify(obey, syscall.SIGTERM)
+	runtime.LockOSThread()
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.CLONE_PARENT)|uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if pid == 0 {
+		settle()
+	}
+	if errno != 0 {
+		fmt.Fprintln(os.Stderr, errno)
+		return 1
+	}
+	fmt.Println(pid)
+	<-obey
+	return 0
+}
+
+// settle is as fly, but stays.
+//
+//go:nosplit
+//go:norace
+func settle() {
+	blocked := ^uint64(0)
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+	for fd := uintptr(0); fd < 3; fd++ {
+		_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+	}
+	for {
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+	}
+}
+
 // init keeps what is to end its first thread on that thread.
 func init() { //nolint:gochecknoinits // only before main is the first thread known to be the one that runs
 	if slices.Equal(os.Args[1:], Argv("leaf", "headless")[1:]) {

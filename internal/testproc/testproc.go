@@ -71,6 +71,8 @@ func run(role string, params []string) int {
 			return 1
 		}
 		return escape([]string{"clean", "deaf"})
+	case "sibling": // sibling: makes a deaf child of its own parent, in a session of its own, then sleeps until TERM
+		return sibling()
 	case "middle": // the process in the middle of a double fork
 		pid, err := start(params[0] == "clean", true, "leaf", params[1:]...)
 		if err != nil {

@@ -125,3 +125,25 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	}
 	b.check(b.is("calm", client.StateUp)())
 }
+
+// TestStopEndsASiblingOfTheGateway: a gateway makes a child of its own parent, hinit. Stop said that the gateway was down while that lived.
+func TestStopEndsASiblingOfTheGateway(t *testing.T) {
+	requireRoot(t)
+	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
+	b.profile("sibling", "exec "+b.program()+" testproc:sibling\n")
+	b.boot()
+	for range scale(3, 50) {
+		b.up("sibling")
+		within(t, patience, func() error {
+			if list := b.alive(); len(list) != 3 { // the CMD, the gateway, and its sibling
+				return fmt.Errorf("alive are %+v", list)
+			}
+			return nil
+		})
+		b.check(b.do("stop", "sibling"))
+		if left := b.alive(); len(left) != 1 {
+			t.Errorf("after the stop these are alive: %+v", left)
+		}
+		sheet.add("stops", 1)
+	}
+}

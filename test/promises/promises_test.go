@@ -33,7 +33,7 @@ func promises() []promise {
 		},
 		{
 			number: 5, text: "Stop ends everything that a service started within its grace + 50 ms, the container within its budget + 50 ms; a stubborn one costs the others nothing.",
-			tests: []string{"test/promises.TestStopEndsEverything", "test/promises.TestStopEndsAComet", "test/promises.TestStopEndsAProcessWhoseFirstThreadHasEnded", "test/promises.TestStopNamesAProcessThatHidesWhoseItIs", "internal/proc.TestACometIsNotGoneUntilItIs"},
+			tests: []string{"test/promises.TestStopEndsEverything", "test/promises.TestStopEndsAComet", "test/promises.TestStopEndsAProcessWhoseFirstThreadHasEnded", "test/promises.TestStopNamesAProcessThatHidesWhoseItIs", "test/promises.TestStopEndsASiblingOfTheGateway", "internal/proc.TestACometIsNotGoneUntilItIs"},
 			tried: "{stops} stops of services that try to get away; half of them within {most stops} beyond the grace, the worst {worst stop}; {comets} of a daemon that forks and ends for ever, the worst {worst comet} beyond the grace; the end of the container {most ends} beyond its budget",
 		},
 		{
