@@ -26,8 +26,8 @@ var (
 )
 
 // IgnoreSentFaults makes this process ignore SIGSEGV and its like when a process sends them. Raised by the kernel they do what
-// they did before. The Go runtime can tell the two apart for kill(2) only, and takes the signals of sigqueue(3), of
-// mq_notify(3) and of fcntl(2) F_SETSIG for faults of its own. News comes after one was ignored; [SentFaults] tells which.
+// they did before. The kernel never raises SIGABRT and SIGSTKFLT, so these are always sent. The Go runtime can tell the two apart
+// for kill(2) only, and takes the signals of sigqueue(3), of mq_notify(3) and of fcntl(2) F_SETSIG for faults of its own. News comes after one was ignored; [SentFaults] tells which.
 // It is to be called once. Children start with the default action, because the signals are handled and not ignored.
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)

@@ -4,9 +4,14 @@
 // the siginfo_t. It runs on the signal stack of the thread, without a frame, and changes registers only that a C function may
 // change. It ends in the handler of the Go runtime, which returns to the kernel.
 TEXT sent<>(SB), NOSPLIT|NOFRAME, $0
-	MOVL 8(SI), AX // si_code: above 0 the kernel raised it (sigaction(2)); no process can send such a one
-	CMPL AX, $0
+	MOVL 8(SI), AX // si_code
+	CMPL DI, $6 // SIGABRT and SIGSTKFLT: the kernel raises neither for what a program does. fcntl(2) F_SETSIG sends them with a
+	JEQ  sender // si_code above 0
+	CMPL DI, $16
+	JEQ  sender
+	CMPL AX, $0 // above 0 the kernel raised it (sigaction(2)); no process can send such a one of the other signals
 	JGT  runtime
+sender:
 	MOVLQSX DI, CX
 	LEAQ ·sentCount(SB), R8
 	LOCK

@@ -3,8 +3,13 @@
 // sent is a signal handler: R0 is the signal, R1 its siginfo_t, R2 the context (sigaction(2)). See sent_linux_amd64.s.
 TEXT sent<>(SB), NOSPLIT|NOFRAME, $0
 	MOVW 8(R1), R3 // si_code
+	CMPW $6, R0 // SIGABRT
+	BEQ  sender
+	CMPW $16, R0 // SIGSTKFLT
+	BEQ  sender
 	CMPW $0, R3
 	BGT  runtime
+sender:
 	MOVW R0, R4
 	LSL  $3, R4
 	MOVD $·sentCount(SB), R5

@@ -8,15 +8,18 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testproc"
 )
 
-// TestASentFaultIsIgnoredAndARealOneIsNot: kill(2) and sigqueue(3) do nothing but count; a nil pointer is a panic as ever.
+// TestASentFaultIsIgnoredAndARealOneIsNot: kill(2), sigqueue(3) and fcntl(2) F_SETSIG do nothing but count; a nil pointer is a panic as
+// ever.
 func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	if sentHandler == 0 {
 		t.Skip("there is no handler for this architecture")
 	}
 	news := IgnoreSentFaults()
-	const each = 10
+	const each = 12
 	begin := make(map[syscall.Signal]uint64)
 	for _, s := range faultSignals {
 		begin[s] = sent(s)
@@ -24,11 +27,16 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	for _, s := range faultSignals {
 		for i := range each {
 			before := sent(s)
-			if i%2 == 0 {
+			switch i % 3 {
+			case 0:
 				if err := unix.Kill(os.Getpid(), s); err != nil {
 					t.Fatal(err)
 				}
-			} else {
+			case 1:
+				if err := testproc.SignalByDescriptor(os.Getpid(), s); err != nil {
+					t.Fatal(err)
+				}
+			default:
 				info := [32]int32{int32(s), 0, -1} // SI_QUEUE
 				if _, _, errno := unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), uintptr(s), uintptr(unsafe.Pointer(&info))); errno != 0 {
 					t.Fatal(errno)

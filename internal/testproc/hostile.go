@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
-// shower sends signals: with kill(2), with tgkill(2) to the first thread, and as sigqueue(3), mq_notify(3) and fcntl(2) F_SETSIG
-// do, which differ in the si_code that comes with them.
+// shower sends signals: with kill(2), with tgkill(2) to the first thread, with fcntl(2) F_SETSIG, and as sigqueue(3), mq_notify(3) and
+// SIGIO do. They differ in the si_code that comes with them.
 func shower(pid, times int, skipped []string) int {
 	codes := []int32{-1, -3, -5} // SI_QUEUE, SI_MESGQ, SI_SIGIO
 	for range times {
@@ -30,6 +32,9 @@ func shower(pid, times int, skipped []string) int {
 					err = errno
 				}
 			}
+			if err == nil {
+				err = SignalByDescriptor(pid, n)
+			}
 			if err != nil && err != syscall.EAGAIN { // so many wait already
 				fmt.Fprintf(os.Stderr, "cannot send signal %d: %v\n", n, err)
 				return 1
@@ -38,6 +43,24 @@ func shower(pid, times int, skipped []string) int {
 	}
 	fmt.Println("sent")
 	return 0
+}
+
+// SignalByDescriptor lets the kernel send a signal, as it does when a descriptor is readable. The si_code is above 0 for signals that have
+// none of their own.
+func SignalByDescriptor(pid int, n syscall.Signal) error {
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(ends[1])
+	defer syscall.Close(ends[0]) // first: what happens to the other end would send one more
+	for _, set := range [][2]uintptr{{unix.F_SETSIG, uintptr(n)}, {syscall.F_SETOWN, uintptr(pid)}, {syscall.F_SETFL, syscall.O_ASYNC}} {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(ends[0]), set[0], set[1]); errno != 0 {
+			return errno
+		}
+	}
+	_, err = syscall.Write(ends[1], []byte{0})
+	return err
 }
 
 // comet starts a daemon by a double fork that lives on as its own child, in a new session each time, and sleeps. Its generations

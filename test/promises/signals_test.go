@@ -79,7 +79,7 @@ func TestNoSignalKillsPID1(t *testing.T) {
 			if code, _ := b.stop(); code != 0 {
 				t.Errorf("TERM ended the container with code %d", code)
 			}
-			sheet.add("hostile signals", 5*times*(64-len(ends)))
+			sheet.add("hostile signals", 6*times*(64-len(ends)))
 		})
 	}
 }
