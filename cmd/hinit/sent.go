@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -45,7 +46,7 @@ func sentText(faults []proc.SentFault, told map[syscall.Signal]uint64) string {
 			continue
 		}
 		told[f.Signal] = f.Count
-		word := fmt.Sprintf("%d %s", n, unix.SignalName(f.Signal))
+		word := fmt.Sprintf("%d %s", n, cmp.Or(unix.SignalName(f.Signal), f.Signal.String()))
 		if f.UID >= 0 {
 			word += fmt.Sprintf(" (last from pid %d, uid %d)", f.PID, f.UID)
 		}

@@ -18,6 +18,11 @@ var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which has none
 }, func(s syscall.Signal) bool { return s == 0 })
 
+// bareSignals are those that the Go runtime leaves at their default action, which is to end the process. The kernel drops them for
+// process 1, but not when its first thread blocks the signal at that moment, as in a signal handler or a fork, and another thread
+// doesn't (signal(7); complete_signal and sig_ignored in kernel/signal.c).
+var bareSignals = []syscall.Signal{32, 34}
+
 // The handler in sent_linux_*.s writes these. Index is the number of a signal.
 var (
 	sentCount    [65]uint64
@@ -25,8 +30,8 @@ var (
 	faultHandler uintptr    // of the Go runtime
 )
 
-// IgnoreSentFaults makes this process ignore SIGSEGV and its like when a process sends them. Raised by the kernel they do what
-// they did before. The kernel never raises SIGABRT and SIGSTKFLT, so these are always sent. The Go runtime can tell the two apart
+// IgnoreSentFaults makes this process ignore SIGSEGV and its like when a process sends them, and the two signals that the Go runtime does
+// not handle. Raised by the kernel they do what they did before. The kernel never raises SIGABRT and SIGSTKFLT, so these are always sent. The Go runtime can tell the two apart
 // for kill(2) only, and takes the signals of sigqueue(3), of mq_notify(3) and of fcntl(2) F_SETSIG for faults of its own. News comes after one was ignored; [SentFaults] tells which.
 // It is to be called once. Children start with the default action, because the signals are handled and not ignored.
 func IgnoreSentFaults() (news <-chan os.Signal) {
@@ -37,6 +42,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	if sentHandler == 0 {
 		return c
 	}
+	var ours sigaction
 	for _, s := range faultSignals {
 		var action sigaction
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
@@ -46,6 +52,12 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		}
 		faultHandler, *handler = *handler, sentHandler
 		exchange(s, action)
+		ours = action
+	}
+	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // by whose news theirs comes
+		for _, s := range bareSignals {
+			exchange(s, ours)
+		}
 	}
 	return c
 }
@@ -62,7 +74,7 @@ type SentFault struct {
 // many at a time some are not counted.
 func SentFaults() []SentFault {
 	var all []SentFault
-	for _, s := range faultSignals {
+	for _, s := range slices.Concat(faultSignals, bareSignals) {
 		n := atomic.LoadUint64(&sentCount[s])
 		if n == 0 {
 			continue

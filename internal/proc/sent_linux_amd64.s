@@ -9,6 +9,8 @@ TEXT sent<>(SB), NOSPLIT|NOFRAME, $0
 	JEQ  sender // si_code above 0
 	CMPL DI, $16
 	JEQ  sender
+	CMPL DI, $32 // signals of no fault at all, see bareSignals
+	JGE  sender
 	CMPL AX, $0 // above 0 the kernel raised it (sigaction(2)); no process can send such a one of the other signals
 	JGT  runtime
 sender:
@@ -27,6 +29,9 @@ store:
 	LEAQ ·sentFrom(SB), R8
 	MOVQ R9, (R8)(CX*8)
 	MOVL $0, 8(SI) // SI_USER: the runtime takes only this one and SI_TKILL for sent
+	CMPL DI, $32
+	JLT  runtime
+	MOVL $16, DI // the runtime ends the process for a signal that it has not asked for; SIGSTKFLT is the news of this one too
 runtime:
 	MOVQ ·faultHandler(SB), AX
 	JMP  AX

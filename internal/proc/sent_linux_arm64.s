@@ -7,6 +7,8 @@ TEXT sent<>(SB), NOSPLIT|NOFRAME, $0
 	BEQ  sender
 	CMPW $16, R0 // SIGSTKFLT
 	BEQ  sender
+	CMPW $32, R0
+	BGE  sender
 	CMPW $0, R3
 	BGT  runtime
 sender:
@@ -30,6 +32,9 @@ store:
 	MOVD $·sentFrom(SB), R5
 	MOVD R6, (R5)(R4)
 	MOVW ZR, 8(R1) // SI_USER
+	CMPW $32, R0
+	BLT  runtime
+	MOVD $16, R0
 runtime:
 	MOVD ·faultHandler(SB), R3
 	JMP  (R3)

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -21,10 +22,11 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	news := IgnoreSentFaults()
 	const each = 12
 	begin := make(map[syscall.Signal]uint64)
-	for _, s := range faultSignals {
+	all := slices.Concat(faultSignals, bareSignals)
+	for _, s := range all {
 		begin[s] = sent(s)
 	}
-	for _, s := range faultSignals {
+	for _, s := range all {
 		for i := range each {
 			before := sent(s)
 			switch i % 3 {

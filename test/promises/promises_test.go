@@ -7,7 +7,7 @@ func promises() []promise {
 			number: 1, text: "PID 1 never exits, hangs or spins because of what a service, a client, a file or a refusal of the kernel does.",
 			tests: []string{
 				"test/promises.TestTheKernelRefuses", "test/promises.TestAFullDiskAndAReadOnlyOne", "test/promises.TestNoMoreProcesses", "test/promises.TestThreadsOfPID1AreAConstant", "test/promises.TestTermWhileHinitBegins", "test/promises.TestRootActsAtALimitThatIsReached", "test/promises.TestFrozen", "test/promises.TestHostileClients", "test/promises.TestChaos", "test/promises.TestChaosInSlots",
-				"test/promises.TestNoSignalKillsPID1", "test/promises.TestNoMoreMemory", "test/promises.TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot", "test/promises.TestASeccompProfileThatForbidsToWait",
+				"test/promises.TestNoSignalKillsPID1", "test/promises.TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1", "test/promises.TestNoMoreMemory", "test/promises.TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot", "test/promises.TestASeccompProfileThatForbidsToWait",
 				"test/promises.TestTenThousandEmptyDirectories",
 				"supervisor.TestStepsOfTheClockMoveNoDeadline", "internal/control.TestClientsThatMisbehaveAreDropped",
 			},

@@ -84,6 +84,45 @@ func TestNoSignalKillsPID1(t *testing.T) {
 	}
 }
 
+// TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 and 34, which a Go program does not handle, together with 33, which
+// it does. What a user saw: a container that ended with code 162, without a word. The kernel drops a signal that process 1 does not
+// handle, but not when one thread is in the handler of another signal.
+func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	times := scale(1000, 20000)
+	b := newBox(t, setup{config: quick, order: order{User: agentID}})
+	args := []string{b.program(), "testproc:signal", "1", strconv.Itoa(times)}
+	for n := 1; n < 65; n++ {
+		if n < 32 || n > 34 {
+			args = append(args, strconv.Itoa(n))
+		}
+	}
+	hostile := []string{"hostile1", "hostile2"} // side by side
+	for _, name := range hostile {
+		b.profile(name, strings.Join(args, " ")+" && exec sleep 1000000\n")
+	}
+	b.boot()
+	b.up(hostile...)
+	for _, name := range hostile {
+		within(t, patience, func() error {
+			if !b.running() {
+				t.Fatalf("PID 1 has ended, code %d", b.wait(patience))
+			}
+			lines, err := b.logged(name)
+			if len(lines) == 0 || lines[len(lines)-1] != "sent" {
+				err = errors.Join(err, fmt.Errorf("the hostile one says %q", lines))
+			}
+			return err
+		})
+	}
+	within(t, patience, func() error { return b.ignored("signal 34") })
+	if code, _ := b.stop(); code != 0 {
+		t.Errorf("TERM ended the container with code %d", code)
+	}
+	sheet.add("hostile signals", 3*5*2*times)
+}
+
 // ignored complains unless the events tell that a signal was ignored, and who sent it.
 func (b *box) ignored(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
