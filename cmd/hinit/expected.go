@@ -20,7 +20,7 @@ type expected struct {
 	mu       sync.Mutex
 	services []*supervisor.Service
 	looked   chan struct{} // closed when the profiles are among them; nil while nobody looks for them
-	hooks    []boot.Hook
+	hooks    int           // how many the boot has
 	running  *client.BootHook
 	since    time.Time // of the hook that runs
 }
@@ -82,12 +82,18 @@ func (c *container) expectProfiles(cfg *config.Config) {
 	})
 }
 
+// hooksBegin takes note of how many hooks will run.
+func (e *expected) hooksBegin(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hooks = n
+}
+
 // hookBegins takes note of the hook that runs now.
 func (e *expected) hookBegins(h boot.Hook) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := slices.IndexFunc(e.hooks, func(o boot.Hook) bool { return &o.Command[0] == &h.Command[0] })
-	e.running, e.since = &client.BootHook{Name: h.Name, Number: n + 1, Of: len(e.hooks)}, time.Now()
+	e.running, e.since = &client.BootHook{Name: h.Name, Number: h.Number, Of: e.hooks}, time.Now()
 }
 
 // hook is the hook that runs, nil when none does.

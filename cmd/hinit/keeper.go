@@ -100,8 +100,12 @@ func (k *keeper) reset() {
 	k.c.intents.Clear()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for len(k.jobs) > 0 {
-		<-k.jobs
+	for drained := false; !drained; {
+		select {
+		case <-k.jobs:
+		default:
+			drained = true // the goroutine that works the jobs off may have taken the last one
+		}
 	}
 	k.known = nil
 	clear(k.inputs)
@@ -109,7 +113,11 @@ func (k *keeper) reset() {
 	clear(k.begun)
 	clear(k.unrecorded)
 	clear(k.present)
+	clear(k.troubled)
 	clear(k.marked)
+	k.multiplexes.Store(false)
+	k.renames.reset()
+	k.late.expect(false)
 }
 
 func (k *keeper) isStopping() bool {

@@ -45,6 +45,42 @@ func TestNothingIsKeptOfAProfileThatIsGone(t *testing.T) {
 	}
 }
 
+// TestAStandbyThatTakesOverAgainKnowsNothingOfTheFirstTime: it started what another container had stopped meanwhile, took a profile for
+// one that had been renamed, and left out of the log what was wrong with a platform, because it had said so before.
+func TestAStandbyThatTakesOverAgainKnowsNothingOfTheFirstTime(t *testing.T) {
+	store := profiles.Open(t.TempDir(), nil, "")
+	c := &container{store: store, intents: profiles.NewIntents(store), loop: supervisor.NewLoop(supervisor.Config{})}
+	k := newKeeper(c)
+	began := time.Now()
+	ran := profiles.State{Exists: true, HasDesired: true, Desired: profiles.Running, Written: began.Add(-time.Hour)}
+	home := profiles.HomeID{}
+	know := func() {
+		k.late.expect(true, "coder")
+		k.renames.note("old", home)
+		k.renames.note("coder", home)
+		k.troubled["coder"] = "telegram retries"
+		k.multiplexes.Store(true)
+		for range 3 {
+			k.enqueue("gateway-coder", func() {})
+		}
+	}
+	know()
+	if !k.late.start("coder", ran, began) || k.renames.from("old", true) != "coder" || len(k.troubled) != 1 || len(k.jobs) != 3 {
+		t.Fatal("it knows nothing before")
+	}
+	know()
+	k.reset()
+	if k.late.start("coder", ran, began) {
+		t.Error("what ran at the first boot is started")
+	}
+	if to := k.renames.from("old", true); to != "" {
+		t.Errorf("old goes on as %s", to)
+	}
+	if len(k.troubled) != 0 || k.multiplexes.Load() || len(k.jobs) != 0 {
+		t.Errorf("it knows of %v, multiplexed %v, with %d jobs", k.troubled, k.multiplexes.Load(), len(k.jobs))
+	}
+}
+
 // TestAConfigurationMendedDuringTheStartIsNoticed: hinit looked at it only after the user had mended it, took it for the one
 // that the gateway had refused, and left the gateway parked.
 func TestAConfigurationMendedDuringTheStartIsNoticed(t *testing.T) {

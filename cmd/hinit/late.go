@@ -20,16 +20,22 @@ func (k *keeper) expectLate(plan profiles.Plan) {
 	if on, err := k.c.store.Multiplexed(os.Getenv); err == nil && on { // the default gateway serves them
 		return
 	}
-	k.late.mu.Lock()
-	defer k.late.mu.Unlock()
-	k.late.all, k.late.names = plan.Unread, make(map[string]bool)
-	for _, name := range plan.Silent {
-		k.late.names[name] = true
+	k.late.expect(plan.Unread, plan.Silent...)
+}
+
+// expect replaces what was expected before: all profiles, or those that are named.
+func (l *late) expect(all bool, names ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all, l.names = all, make(map[string]bool, len(names))
+	for _, name := range names {
+		l.names[name] = true
 	}
 }
 
-// start reports whether the gateway of a profile that has appeared ran before the container, which was started then, and is still to be
-// started. It does so once a profile.
+// start reports whether the gateway of a profile that has appeared ran before the container, which was started at started, and is
+// still to be started. A profile that was expected by its name counts once. While all are expected, a profile counts each time it
+// appears, as long as its state file is older than the container.
 func (l *late) start(profile string, state profiles.State, started time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

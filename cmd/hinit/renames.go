@@ -36,6 +36,14 @@ func (r *renames) note(profile string, home profiles.HomeID) {
 	r.homes[profile] = home
 }
 
+// reset forgets all profiles.
+func (r *renames) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.homes)
+	clear(r.left)
+}
+
 // from says that a profile is gone, and whether its gateway was wanted up. It returns the name that it goes on by, if one is known.
 func (r *renames) from(profile string, up bool) (to string) {
 	r.mu.Lock()

@@ -101,7 +101,10 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, ready func()
 }
 
 func (c *container) runHooks(ctx context.Context, cfg *config.Config, hooks []boot.Hook, memory *boot.Memory) error {
-	c.expected.hooks = hooks
+	for i := range hooks {
+		hooks[i].Number = i + 1
+	}
+	c.expected.hooksBegin(len(hooks))
 	phases, err := boot.RunHooks(ctx, hooks, &hookRunner{c: c, cfg: cfg}, memory, cfg.Boot.Strict, c.line)
 	c.expected.hooksEnd()
 	c.steps(phases)

@@ -21,6 +21,7 @@ import (
 // Hook is a command that runs once at boot.
 type Hook struct {
 	Name     string // what to call it in messages and in the timeline
+	Number   int    // its place among the hooks of this boot, from 1; for the [Runner]
 	Command  []string
 	User     string // "": the agent's user
 	Timeout  time.Duration
