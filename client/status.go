@@ -102,7 +102,7 @@ type Lease struct {
 const (
 	LeaseHeld      = "held"      // by this hinit
 	LeaseElsewhere = "elsewhere" // another hinit has it and lives
-	LeaseWaiting   = "waiting"   // it is not known yet whether the other one lives
+	LeaseWaiting   = "waiting"   // it is not known yet whether the other one lives, or the volume does not answer
 	LeaseNone      = "none"      // the volume can hold none, or was not asked yet
 )
 

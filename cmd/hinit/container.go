@@ -171,12 +171,26 @@ func (c *container) bootUp(ctx context.Context, made func()) {
 		<-control
 		<-slots
 	}
-	if !c.claim(ctx, ready) {
+	c.expectServices(cfg)
+	cmdStarted := false
+	startCmd := func() {
+		if !cmdStarted {
+			cmdStarted = true
+			c.slotsForCmd(ctx)
+			c.scanS6(ctx)
+			c.startCmd(ctx)
+		}
+	}
+	early := func() {
+		ready()
+		_ = c.meet(ctx, needBoot) // it fails when the container has ended
+		startCmd()
+	}
+	if !c.claim(ctx, ready, early, false) {
 		return
 	}
 	serving := c.tenure(ctx)
 	if c.alone.Load() {
-		c.expectServices(cfg)
 		if err := c.stage2(serving, cfg, ready); err != nil && serving.Err() == nil {
 			ready()
 			c.fatal(err.Error())
@@ -184,7 +198,7 @@ func (c *container) bootUp(ctx context.Context, made func()) {
 		}
 		c.prepared.Store(serving.Err() == nil)                             // with the lease lost, what was left out is done when it is back
 		if c.lease.Status().State == lease.None && !c.route.Load().Plain { // the data directory was not there before
-			if !c.claim(ctx, ready) {
+			if !c.claim(ctx, ready, early, true) {
 				return
 			}
 			serving = c.tenure(ctx)
@@ -197,9 +211,7 @@ func (c *container) bootUp(ctx context.Context, made func()) {
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
-	c.slotsForCmd(ctx)
-	c.scanS6(ctx)
-	c.startCmd(ctx)
+	startCmd()
 	if c.alone.Load() && c.route.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
 			if err := c.store.Sweep(c.started); err != nil {

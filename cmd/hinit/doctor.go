@@ -234,17 +234,17 @@ func (x *examination) configuration(cfg *config.Config) {
 		x.ok("agent", "%s", cfg.Agent.Binary)
 	}
 	volume := &examination{terminal: x.terminal} // its own: where the disk hangs, it goes on without us
-	ctx, cancel := context.WithTimeout(context.Background(), volumePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
 	defer cancel()
 	if err := blocking.Wait(ctx, "the look at the data volume", func() error { volume.volume(cfg, agent); return nil }); err != nil {
-		x.failed("home", "%q or %q does not answer within %s", cfg.Home, cfg.Logs.Dir, volumePatience)
+		x.failed("home", "%q or %q does not answer within %s", cfg.Home, cfg.Logs.Dir, lookPatience)
 		return
 	}
 	x.findings = append(x.findings, volume.findings...)
 }
 
-// volumePatience is how long the data volume may take to be looked at.
-const volumePatience = 10 * time.Second
+// lookPatience is how long the data volume may take to be looked at.
+const lookPatience = 10 * time.Second
 
 // volume checks the data volume. It blocks on the disk.
 func (x *examination) volume(cfg *config.Config, agent identity) {

@@ -10,6 +10,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/lease"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -123,7 +124,7 @@ func (a core) Booting() (booting bool, hook *client.BootHook) {
 // Expected implements control.Booter.
 func (a core) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	c, e := a.c, &a.c.expected
-	if c.hasBooted() {
+	if c.hasBooted() || c.lease.Status().State == lease.Elsewhere {
 		return nil
 	}
 	e.mu.Lock()

@@ -23,24 +23,50 @@ const (
 	releaseTime = 500 * time.Millisecond
 	// leaseAgain is how often a volume that does not answer is asked again.
 	leaseAgain = time.Second
+	// volumePatience is how long the boot waits for such a volume before it starts the CMD.
+	volumePatience = 15 * time.Second
 )
 
 func standby() bool { return config.Truthy3(os.Getenv(standbyVariable)) }
 
 // claim settles whether this init supervises the profiles and the services: not when another one has the lease of the volume. Then
-// it runs its CMD, if it has one. Where there is no volume yet, or it does not answer, the lease is asked for again before the first
-// profile is read. It returns false when there is nothing to do at all; what is ready by then is undone at the end.
-func (c *container) claim(ctx context.Context, ready func()) bool {
+// it runs its CMD, if it has one. While the volume does not answer, nobody knows whether another one has it: claim waits. After
+// volumePatience it calls early, which starts the CMD, and waits on. It returns false when there is nothing to do at all; what is ready
+// by then is undone at the end. again says that the boot has made the volume ready: what can't be had now can't be had at all.
+func (c *container) claim(ctx context.Context, ready, early func(), again bool) bool {
 	c.alone.Store(true)
 	if !c.route.Load().HasProfiles() { // it has no volume, or was made to share a volume with the container that has the gateways
 		return true
 	}
 	begin := time.Now()
 	err := c.lease.Acquire(ctx, lease.UntilKnown)
+	for said := false; errors.Is(err, lease.ErrSlow); err = c.lease.Acquire(ctx, lease.UntilKnown) {
+		if took := time.Since(begin); took > volumePatience && !said {
+			said = true
+			if c.cfg.Load().Boot.Strict {
+				ready()
+				c.fatal(fmt.Sprintf("%v, and boot.strict is set", err))
+				return false
+			}
+			c.say("[hinit] %v within %s; the boot goes on when it does, and nothing but the CMD runs until then", err, volumePatience)
+			early()
+		}
+		select {
+		case <-time.After(leaseAgain):
+		case <-ctx.Done():
+			return false
+		}
+	}
 	if took := time.Since(begin); took > leaseAgain {
 		c.steps([]boot.Phase{{Name: "lease", Seconds: took.Seconds()}})
 	}
-	if !errors.Is(err, lease.ErrElsewhere) {
+	switch {
+	case err == nil:
+		return true
+	case !errors.Is(err, lease.ErrElsewhere):
+		if again && !errors.Is(err, fs.ErrNotExist) {
+			c.warn("nothing keeps another container from serving the same profiles: %v", err)
+		}
 		return true
 	}
 	c.alone.Store(false)
@@ -81,35 +107,6 @@ func (c *container) tenure(ctx context.Context) context.Context {
 		}
 	})
 	return serving
-}
-
-// ensureLease is called before the first profile is read. It waits for a volume that does not answer, and returns the context of
-// the tenure, or an error when there is nothing to supervise here, or no longer.
-func (c *container) ensureLease(ctx context.Context) (context.Context, error) {
-	for c.lease.Status().State == lease.None && c.route.Load().HasProfiles() {
-		err := c.lease.Acquire(ctx, lease.UntilKnown)
-		switch {
-		case err == nil:
-			return c.tenure(ctx), nil
-		case errors.Is(err, lease.ErrElsewhere):
-			c.alone.Store(false)
-			if standby() {
-				guard.Go("waiting for the lease", func() { c.regain(ctx) })
-			}
-			return ctx, err
-		case !errors.Is(err, lease.ErrSlow):
-			if !errors.Is(err, fs.ErrNotExist) {
-				c.warn("nothing keeps another container from serving the same profiles: %v", err)
-			}
-			return ctx, nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx, context.Cause(ctx)
-		case <-time.After(leaseAgain):
-		}
-	}
-	return ctx, c.lease.Check()
 }
 
 // fence ends everything that the lease was for, before another init may begin with it, and then tries to get the lease back.
@@ -230,8 +227,14 @@ func (c *container) resumeLease(ctx context.Context) context.Context {
 		return c.tenure(ctx)
 	case lease.None:
 		if c.alone.Load() && c.route.Load().HasProfiles() {
-			if err := c.lease.Acquire(ctx, lease.UntilKnown); errors.Is(err, lease.ErrElsewhere) {
+			err := c.lease.Acquire(ctx, lease.UntilKnown)
+			switch {
+			case errors.Is(err, lease.ErrElsewhere):
 				c.warn("%v, and so are they by this one, which is new to leases: restart one of the two", err)
+			case errors.Is(err, lease.ErrSlow):
+				c.alone.Store(false)
+				guard.Go("waiting for the lease", func() { c.regain(ctx) })
+				return ctx
 			}
 			return c.tenure(ctx)
 		}

@@ -156,8 +156,7 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	c.reading = read
 	guard.Go("bringing up the profiles", func() {
 		defer close(read)
-		ctx, err := c.ensureLease(ctx)
-		if err != nil {
+		if err := c.lease.Check(); err != nil {
 			c.images.settle()
 			done <- err
 			return
@@ -165,7 +164,7 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 		if c.route.Load().Supervise {
 			c.whichProfile()
 		}
-		err = c.reconcile(ctx, cfg)
+		err := c.reconcile(ctx, cfg)
 		_ = c.meet(ctx, needProfiles)      // it fails when the container has ended
 		if !c.route.Load().DashboardOnly { // such a container shares its volume with one that has the gateways
 			c.keeper.start(ctx)

@@ -43,7 +43,7 @@ const (
 )
 
 // ErrElsewhere is wrapped by every error that says that this init does not have the lease.
-var ErrElsewhere = errors.New("another hinit has the lease")
+var ErrElsewhere = errors.New("this hinit does not have the lease")
 
 // HeldError says that another init has the lease, and lives.
 type HeldError struct {
@@ -71,7 +71,7 @@ type State string
 // The states.
 const (
 	None      State = "none"      // nobody has asked for it, or it can't be had here; Detail says why
-	Waiting   State = "waiting"   // it is not known yet whether another holder lives
+	Waiting   State = "waiting"   // it is not known yet whether another holder lives, or the volume does not answer; Detail says which
 	Held      State = "held"      //
 	Elsewhere State = "elsewhere" // Holder has it
 )
@@ -162,7 +162,8 @@ func (l *Lease) Lost() <-chan struct{} {
 }
 
 // Check says why nothing may be started or wished for because of the lease, nil when it may be. It doesn't block. A lease
-// that nobody could ask for, because the volume can't hold one, forbids nothing.
+// that can't be had, because the volume can't hold one, forbids nothing. One that nobody knows about, because the volume does not
+// answer, forbids everything.
 func (l *Lease) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +215,7 @@ func (l *Lease) Acquire(ctx context.Context, patience Patience) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		default:
-			err = fmt.Errorf("cannot ask for the lease of %q: %w", l.home, ErrSlow)
+			err = fmt.Errorf("cannot tell whether another hinit serves %q: %w", l.home, ErrSlow)
 		}
 		var held *HeldError
 		switch {
@@ -227,7 +228,11 @@ func (l *Lease) Acquire(ctx context.Context, patience Patience) error {
 				return err
 			}
 		case err != nil && patience == UntilKnown:
-			l.enter(Status{State: None, Detail: err.Error()})
+			state := None
+			if errors.Is(err, ErrSlow) { // another may have it
+				state = Waiting
+			}
+			l.enter(Status{State: state, Detail: err.Error()})
 			return err
 		case err != nil:
 			l.complainOf(err)

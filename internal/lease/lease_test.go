@@ -103,6 +103,10 @@ func TestAVolumeThatHangs(t *testing.T) {
 	if err := l.Acquire(t.Context(), UntilKnown); !errors.Is(err, ErrSlow) {
 		t.Errorf("got %v", err)
 	}
+	// Another container may have it: nothing may be started.
+	if err := l.Check(); !errors.Is(err, ErrElsewhere) || l.Status().State != Waiting || !strings.Contains(l.Status().Detail, "does not answer") {
+		t.Errorf("while nobody knows whose it is: %v, %+v", err, l.Status())
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Acquire(ctx, UntilTaken); !errors.Is(err, context.Canceled) {

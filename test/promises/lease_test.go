@@ -396,6 +396,66 @@ func TestAFrozenVolumeKeepsItsHolder(t *testing.T) {
 	two.kill()
 }
 
+// TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a volume that does not take writes, so that neither can tell
+// whether the other serves it. Both run their CMD and nothing else. After the thaw one of them boots. It was so that both ran the
+// hooks and the services of hinit.yaml.
+func TestOnAVolumeFrozenAtTheBootNothingStartsTwice(t *testing.T) {
+	t.Parallel()
+	requireRoot(t)
+	one := newBox(t, setup{order: order{Host: "c0"}})
+	ran := one.path("ran")
+	one.check(os.WriteFile(ran, nil, 0o666), os.Chmod(ran, 0o666))
+	one.config = quick + fmt.Sprintf(`boot: {hooks: [{command: [sh, -c, "echo hook on $(uname -n) >>%[1]s"]}]}
+services:
+  beside: {command: [sh, -c, "echo service on $(uname -n) >>%[1]s; exec sleep 1000"], cwd: "{home}"}
+`, ran)
+	two := newBox(t, setup{order: order{Host: "c1"}, config: one.config})
+	one.check(os.WriteFile(one.path("hinit.yaml"), fmt.Appendf(nil, baseConfig+one.config, one.uid, built.agent, one.agent), 0o644))
+	freeze, thaw := one.freezable()
+	two.home = one.home
+	freeze()
+	for _, b := range []*box{one, two} {
+		b.start()
+	}
+	for _, b := range []*box{one, two} {
+		within(t, patience, func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			s, err := b.client.Status(ctx)
+			switch {
+			case err != nil:
+				return err
+			case s.Init.Cmd == nil || s.Init.Cmd.PID == 0:
+				return errors.New("the CMD does not run")
+			case s.Init.Lease.State != client.LeaseWaiting || !s.Init.Booting:
+				return fmt.Errorf("booting %v, lease %+v", s.Init.Booting, s.Init.Lease)
+			}
+			return nil
+		})
+	}
+	if text, err := os.ReadFile(ran); err != nil || len(text) > 0 {
+		t.Errorf("while nobody knew whose the volume is: %v\n%s", err, text)
+	}
+	thaw()
+	within(t, patience, func() error {
+		for _, pair := range [][2]*box{{one, two}, {two, one}} {
+			s, err := pair[0].service("beside")
+			if err == nil && s.State == client.StateUp && waiting(pair[1], pair[0])() == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("c0 has %+v, and c1 %+v", one.status().Init.Lease, two.status().Init.Lease)
+	})
+	within(t, patience, func() error {
+		text, err := os.ReadFile(ran)
+		if err == nil && (strings.Count(string(text), "\n") != 2 || strings.Contains(string(text), "c0") == strings.Contains(string(text), "c1")) {
+			err = fmt.Errorf("after the thaw:\n%s", text)
+		}
+		return err
+	})
+	two.kill()
+}
+
 // TestALeaseComesBackAtOnce kills a container that has the lease by a heartbeat, and starts it again. It need not wait for itself.
 func TestALeaseComesBackAtOnce(t *testing.T) {
 	t.Parallel()

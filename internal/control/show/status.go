@@ -129,9 +129,12 @@ func (w *page) head(in client.Init) {
 		if l.State == client.LeaseElsewhere && l.Holder != nil {
 			text = fmt.Sprintf("served by %s/%s since %s", Name(l.Holder.Host), Name(l.Holder.Boot), l.Holder.Since.UTC().Format(time.RFC3339))
 		}
-		if l.Standby {
+		switch {
+		case l.State == client.LeaseWaiting:
+			w.line(text + "; until that is known this one supervises nothing")
+		case l.Standby:
 			w.line(text + "; this one takes over when that ends")
-		} else {
+		default:
 			w.line(text + "; this one supervises nothing")
 		}
 	}
