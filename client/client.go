@@ -25,7 +25,7 @@ const (
 )
 
 // Client asks one hinit. Its methods block until hinit has answered, ctx ends, or hinit has taken so long that it counts
-// as unreachable: 10 seconds, a minute for Rescan and Reload, 10 seconds more than the timeout for commands that wait.
+// as unreachable: 10 seconds, a minute for Rescan, Reload and Examine, 10 seconds more than the timeout for commands that wait.
 type Client struct {
 	socket  string
 	opened  atomic.Pointer[opened] // by Dial, for the first question
@@ -212,6 +212,12 @@ func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
 		case <-time.After(reexecPoll):
 		}
 	}
+}
+
+// Examine makes hinit look at the data volume, and returns what it has found within 8 seconds. A volume that does not answer is a finding.
+func (c *Client) Examine(ctx context.Context) ([]Finding, error) {
+	var r ExamineReply
+	return r.Findings, c.ask(ctx, question{doing: "examine the data volume", method: http.MethodPost, path: "/v1/examine", limit: workTime}, &r)
 }
 
 // Config returns the effective configuration.

@@ -54,6 +54,25 @@ type ReloadReply struct {
 	DryRun   bool         `json:"dry_run"`  // nothing was changed
 }
 
+// ExamineReply is what an examination of the data volume has found. The list is never null.
+type ExamineReply struct {
+	Findings []Finding `json:"findings"`
+}
+
+// Finding is the result of one check, as `hinit doctor` prints it.
+type Finding struct {
+	Check  string `json:"check"`
+	Result string `json:"result"` // one of the Result values
+	Detail string `json:"detail"` // for people
+}
+
+// The results of a check.
+const (
+	ResultOK      = "ok"
+	ResultWarning = "warning"
+	ResultFailed  = "failed"
+)
+
 // ReloadStep is what a reload does to one service.
 type ReloadStep struct {
 	Op      string `json:"op"` // "+" it is new or starts, "~" it is changed, "-" it stops or is gone

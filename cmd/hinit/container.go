@@ -61,6 +61,7 @@ type container struct {
 	lease    *lease.Lease
 	prepared atomic.Bool // stage 2 was done
 	images   *images
+	examiner examiner
 	waiting  *control.Socket // of a successor that does not answer yet; nil for none
 
 	mu       sync.Mutex // guards what boot and reload tell the status

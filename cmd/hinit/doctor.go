@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/version"
@@ -26,33 +25,15 @@ import (
 func doctorVerb() verb {
 	return verb{
 		name: "doctor", args: "[--json]", summary: "check what commonly goes wrong, and say what to do about it",
-		help: "The exit code is 1 when a check fails; a warning alone is 0.",
-		run:  doctor,
+		help: `hinit looks at the data volume for it, so that it ends within about ten seconds also where the volume hangs. The check
+"lease" says which container serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
+		run: doctor,
 	}
-}
-
-// finding is the result of one check.
-type finding struct {
-	Check  string `json:"check"`
-	Result string `json:"result"` // ok, warning, failed
-	Detail string `json:"detail"`
 }
 
 type examination struct {
 	*terminal
-	findings []finding
-}
-
-func (x *examination) ok(check, format string, args ...any) {
-	x.findings = append(x.findings, finding{check, "ok", fmt.Sprintf(format, args...)})
-}
-
-func (x *examination) warning(check, format string, args ...any) {
-	x.findings = append(x.findings, finding{check, "warning", fmt.Sprintf(format, args...)})
-}
-
-func (x *examination) failed(check, format string, args ...any) {
-	x.findings = append(x.findings, finding{check, "failed", fmt.Sprintf(format, args...)})
+	found findings
 }
 
 func doctor(t *terminal, c *call) int {
@@ -61,80 +42,111 @@ func doctor(t *terminal, c *call) int {
 		return code
 	}
 	x := &examination{terminal: t}
-	plain := x.init()
+	cl, plain := x.init()
 	options := config.Options{Env: t.env}
 	if plain != "" {
 		options.Path, options.Plain = plain, true
 	}
 	switch cfg, err := config.Load(options); {
 	case err != nil:
-		x.failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		x.found.failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case plain != "":
 		x.warnings(cfg) // there is no agent
 	default:
 		x.configuration(cfg)
+		x.volume(cl)
 	}
 	x.kernel()
 	if *asJSON {
-		if err := writeJSON(t.out, x.findings); err != nil {
+		if err := writeJSON(t.out, x.found); err != nil {
 			return t.failed("examine this container", err)
 		}
 	} else {
 		tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-		for _, f := range x.findings {
+		for _, f := range x.found {
 			fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
 		}
 		if err := tw.Flush(); err != nil {
 			return t.failed("examine this container", err)
 		}
 	}
-	for _, f := range x.findings {
-		if f.Result == "failed" {
+	for _, f := range x.found {
+		if f.Result == client.ResultFailed {
 			return exitFailed
 		}
 	}
 	return exitDone
 }
 
-// init checks the running init and what it says of itself. It returns the file of a plain supervisor, "" for any other init.
-func (x *examination) init() (plain string) {
+// init checks the running init and what it says of itself. It returns a client of it, nil when it does not answer, and the file of a
+// plain supervisor, "" for any other init.
+func (x *examination) init() (cl *client.Client, plain string) {
 	cl, err := x.dial()
 	if err != nil {
-		x.failed("init", "%v", err)
-		return ""
+		x.found.failed("init", "%v", err)
+		return nil, ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
 	defer cancel()
 	st, err := cl.Status(ctx)
 	if err != nil {
-		x.failed("init", "%v", err)
-		return ""
+		x.found.failed("init", "%v", err)
+		return nil, ""
 	}
-	x.ok("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
+	x.found.ok("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
 	x.binary(st.Init)
 	for _, w := range st.Init.Warnings {
-		x.warning("boot", "%s", w)
+		x.found.warning("boot", "%s", w)
 	}
+	x.lease(st.Init)
 	for _, s := range st.Services {
 		x.service(s)
 	}
 	if visible(st.Init) {
 		x.memory(st)
 		if n := unburied(st.Init.PID, burialTime); n > 0 {
-			x.failed("zombies", "%d ended processes are not buried", n)
+			x.found.failed("zombies", "%d ended processes are not buried", n)
 		}
 	}
-	return st.Init.Plain
+	return cl, st.Init.Plain
+}
+
+// lease says who serves the profiles of the data volume.
+func (x *examination) lease(in client.Init) {
+	l := in.Lease
+	if l == nil {
+		return // it has no profiles
+	}
+	switch l.State {
+	case client.LeaseHeld:
+		x.found.ok("lease", "this container serves the profiles in %q since %s", in.Home, l.Since.UTC().Format(time.RFC3339))
+	case client.LeaseElsewhere:
+		who := "another container"
+		if h := l.Holder; h != nil {
+			who = fmt.Sprintf("the container %s (life %s) since %s", h.Host, h.Boot, h.Since.UTC().Format(time.RFC3339))
+		}
+		if l.Standby {
+			x.found.ok("lease", "the profiles in %q are served by %s; this one takes over when that one ends", in.Home, who)
+			return
+		}
+		x.found.warning("lease", "the profiles in %q are served by %s; give your commands there; to serve them here, stop that container and restart this one", in.Home, who)
+	case client.LeaseWaiting:
+		x.found.failed("lease", "%s; nothing but the CMD starts until that is known; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail)
+	case client.LeaseNone:
+		if !in.Booting { // else it comes to that yet
+			x.found.warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
+		}
+	}
 }
 
 // binary checks whether the init runs what lies in its place, and what this command is.
 func (x *examination) binary(in client.Init) {
 	if visible(in) && in.BinaryID != "" && !runs(in, in.Binary) {
-		x.warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
+		x.found.warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}
 	if own := version.Get().String(); own != in.Version {
-		x.warning("binary", "this command is %s and the init is %s, from %s; put one binary in both places, then: hinit reexec", own, in.Version, in.Binary)
+		x.found.warning("binary", "this command is %s and the init is %s, from %s; put one binary in both places, then: hinit reexec", own, in.Version, in.Binary)
 	}
 }
 
@@ -145,16 +157,16 @@ func (x *examination) service(s client.Service) {
 		if s.Problem != "" {
 			last += "; " + s.Problem
 		}
-		x.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
+		x.found.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
 	case s.State == "parked", s.State == "failed":
-		x.failed(s.Name, "%s: %s; see: hinit logs %s", s.State, s.Reason, s.Name)
+		x.found.failed(s.Name, "%s: %s; see: hinit logs %s", s.State, s.Reason, s.Name)
 	case s.Problem == "":
 	case s.State == client.StateUp && s.Ready:
-		x.failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
+		x.found.failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
 	case s.State == client.StateUp:
-		x.warning(s.Name, "not ready: %s", s.Problem)
+		x.found.warning(s.Name, "not ready: %s", s.Problem)
 	default:
-		x.warning(s.Name, "%s: %s", s.State, s.Problem)
+		x.found.warning(s.Name, "%s: %s", s.State, s.Problem)
 	}
 }
 
@@ -213,9 +225,9 @@ func (x *examination) warnings(cfg *config.Config) {
 	if cfg.Path != "" {
 		from = cfg.Path
 	}
-	x.ok("configuration", "%s", from)
+	x.found.ok("configuration", "%s", from)
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
-		x.warning("configuration", "%s", w)
+		x.found.warning("configuration", "%s", w)
 	}
 }
 
@@ -224,84 +236,52 @@ func (x *examination) configuration(cfg *config.Config) {
 	x.warnings(cfg)
 	agent, err := lookupAgent(cfg)
 	if err != nil {
-		x.failed("user", "%v", err)
+		x.found.failed("user", "%v", err)
 		return
 	}
-	x.ok("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.user.UID, agent.user.GID)
+	x.found.ok("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.user.UID, agent.user.GID)
 	if err := unix.Access(cfg.Agent.Binary, unix.X_OK); err != nil {
-		x.failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
+		x.found.failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
 	} else {
-		x.ok("agent", "%s", cfg.Agent.Binary)
+		x.found.ok("agent", "%s", cfg.Agent.Binary)
 	}
-	volume := &examination{terminal: x.terminal} // its own: where the disk hangs, it goes on without us
-	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
-	defer cancel()
-	if err := blocking.Wait(ctx, "the look at the data volume", func() error { volume.volume(cfg, agent); return nil }); err != nil {
-		x.failed("home", "%q or %q does not answer within %s", cfg.Home, cfg.Logs.Dir, lookPatience)
+}
+
+// volume has hinit look at the data volume. This command does not touch it: a process one of whose threads waits for a disk does not
+// end before that disk answers, not even by SIGKILL.
+func (x *examination) volume(cl *client.Client) {
+	if cl == nil {
+		x.found.warning("home", "not looked at, because hinit would do it")
 		return
 	}
-	x.findings = append(x.findings, volume.findings...)
-}
-
-// lookPatience is how long the data volume may take to be looked at.
-const lookPatience = 10 * time.Second
-
-// volume checks the data volume. It blocks on the disk.
-func (x *examination) volume(cfg *config.Config, agent identity) {
-	for _, place := range [][2]string{{"home", cfg.Home}, {"logs", cfg.Logs.Dir}} {
-		check, dir := place[0], place[1]
-		if euid := os.Geteuid(); euid != 0 && uint32(euid) != agent.user.UID {
-			x.warning(check, "only root or the agent's user can tell whether the agent can write in %q", dir)
-			continue
-		}
-		if err := agent.actor.Do(func() error { return writable(dir) }); err != nil {
-			x.failed(check, "the agent's user cannot write in %q: %v", dir, err)
-		} else {
-			x.ok(check, "%s is writable for the agent's user", dir)
-		}
-	}
-	var fs unix.Statfs_t
-	if unix.Statfs(cfg.Home, &fs) == nil {
-		free := fs.Bavail * uint64(fs.Bsize)
-		if free < 100<<20 {
-			x.warning("space", "%.0f MB are free in %q", float64(free)/1e6, cfg.Home)
-		} else {
-			x.ok("space", "%.0f MB are free in %q", float64(free)/1e6, cfg.Home)
-		}
-	}
-	_, warnings, err := profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max).Discover()
-	if err != nil {
-		x.failed("profiles", "%v", err)
-	}
-	for _, w := range warnings {
-		x.warning("profiles", "%s", w)
+	found, err := cl.Examine(context.Background())
+	switch {
+	case err == nil:
+		x.found = append(x.found, found...)
+	case errors.Is(err, client.ErrNotAllowed):
+		x.found.warning("home", "only root or the agent's user can have hinit look at the data volume")
+	case errors.Is(err, client.ErrBadRequest):
+		x.found.warning("home", "not looked at, because the hinit that runs is older than this command; to change that: hinit reexec")
+	default:
+		x.found.failed("home", "%v", err)
 	}
 }
 
-func writable(dir string) error {
-	f, err := os.CreateTemp(dir, ".hinit-doctor-")
-	if err != nil {
-		return errors.Unwrap(err)
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-// kernel checks the limits that many profiles run into.
 // memory says what the kernel does when memory runs out.
 func (x *examination) memory(st client.Status) {
 	own := oomScoreAdj(st.Init.PID)
 	for _, s := range st.Services {
 		if s.PID != 0 && oomScoreAdj(s.PID) <= own {
-			x.warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; start it with a lower --oom-score-adj", s.Name, oomScoreAdj(s.PID), own)
+			x.found.warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; start it with a lower --oom-score-adj", s.Name, oomScoreAdj(s.PID), own)
 			return
 		}
 	}
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
-		x.warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
+		x.found.warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
 		return
 	}
 	if st.Init.OOMFirst != "" {
-		x.ok("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
+		x.found.ok("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
 	}
 }
 
@@ -311,6 +291,7 @@ func oomScoreAdj(pid int) int {
 	return n
 }
 
+// kernel checks the limits that many profiles run into.
 func (x *examination) kernel() {
 	for _, l := range []struct {
 		file string
@@ -326,9 +307,9 @@ func (x *examination) kernel() {
 		switch {
 		case err != nil || bad != nil:
 		case n < l.min:
-			x.warning(l.file, "is %d; %s (sysctl on the host)", n, l.what)
+			x.found.warning(l.file, "is %d; %s (sysctl on the host)", n, l.what)
 		default:
-			x.ok(l.file, "%d", n)
+			x.found.ok(l.file, "%d", n)
 		}
 	}
 }

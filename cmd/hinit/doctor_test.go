@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
+
+	"hinit/client"
 )
 
 // ended is a child that has ended and nobody has waited for.
@@ -38,5 +42,81 @@ func TestAProcessThatIsJustBeingBuriedIsNoTrouble(t *testing.T) {
 	})
 	if n != 1 {
 		t.Errorf("%d are unburied, not the one that stays", n)
+	}
+}
+
+// TestTheDoctorSaysWhoServesTheVolume: it said nothing when no gateway ran because another container had them, or nobody knew.
+func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
+	since := time.Date(2026, 11, 22, 7, 58, 1, 0, time.UTC)
+	other := &client.LeaseHolder{Host: "4f1c", Boot: "565e", Since: since}
+	for _, tt := range []struct {
+		lease  *client.Lease
+		result string
+		says   []string
+	}{
+		{nil, "", nil},
+		{&client.Lease{State: client.LeaseHeld, Since: since}, "ok", []string{`this container serves the profiles in "/opt/data" since 2026-11-22T07:58:01Z`}},
+		{&client.Lease{State: client.LeaseElsewhere, Holder: other}, "warning", []string{"served by the container 4f1c (life 565e) since 2026-11-22T07:58:01Z", "restart this one"}},
+		{&client.Lease{State: client.LeaseElsewhere}, "warning", []string{"served by another container"}},
+		{&client.Lease{State: client.LeaseElsewhere, Holder: other, Standby: true}, "ok", []string{"this one takes over when that one ends"}},
+		{&client.Lease{State: client.LeaseWaiting, Detail: "it does not answer"}, "failed", []string{"it does not answer; nothing but the CMD starts", "fsfreeze --unfreeze"}},
+		{&client.Lease{State: client.LeaseNone, Detail: "read-only file system"}, "warning", []string{"nothing keeps another container", "read-only file system"}},
+	} {
+		x := &examination{}
+		x.lease(client.Init{Home: "/opt/data", Lease: tt.lease})
+		if tt.result == "" {
+			if len(x.found) > 0 {
+				t.Errorf("a container without profiles: %+v", x.found)
+			}
+			continue
+		}
+		if len(x.found) != 1 || x.found[0].Check != "lease" || x.found[0].Result != tt.result {
+			t.Errorf("%+v: %+v", tt.lease, x.found)
+			continue
+		}
+		for _, text := range tt.says {
+			if !strings.Contains(x.found[0].Detail, text) {
+				t.Errorf("%q is not in %q", text, x.found[0].Detail)
+			}
+		}
+	}
+	x := &examination{}
+	if x.lease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.found) > 0 {
+		t.Errorf("before the boot has asked: %+v", x.found)
+	}
+}
+
+// TestAVolumeThatHangsIsExaminedOnce: each doctor would have held up one more call of the few that PID 1 makes at the same time.
+func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
+	free := make(chan struct{})
+	begun := make(chan struct{}, 10)
+	checks := []volumeCheck{
+		{"space", "hangs", func(f *findings) { f.ok("space", "there is some") }},
+		{"home", "a write hangs", func(f *findings) {
+			begun <- struct{}{}
+			<-free
+			f.ok("home", "writable")
+		}},
+	}
+	var e examiner
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		joined := make(chan findings, 1)
+		go func() { joined <- e.examine(ctx, checks) }()
+		if len(begun) == 0 {
+			begun <- <-begun // until the first one hangs
+		}
+		cancel()
+		found := <-joined
+		if n := len(found); n == 0 || found[n-1] != (client.Finding{Check: "home", Result: "failed", Detail: "a write hangs"}) {
+			t.Errorf("while it hangs: %+v", found)
+		}
+	}
+	if len(begun) != 1 {
+		t.Errorf("%d examinations hang", len(begun))
+	}
+	close(free)
+	if found := e.examine(t.Context(), checks); len(found) != 2 || found[1].Result != "ok" {
+		t.Errorf("afterwards: %+v", found)
 	}
 }

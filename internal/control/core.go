@@ -28,6 +28,8 @@ type Core interface {
 	Find(ctx context.Context, name string) error
 	// Reload reads the configuration again, applies it, and says what that has changed.
 	Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error)
+	// Examine looks at the data volume. When ctx ends before, it returns what it has found until then, and that.
+	Examine(ctx context.Context) []client.Finding
 	// Config returns the effective configuration.
 	Config() []client.ConfigEntry
 	// Init describes hinit itself. The server fills in Stopping, Orphans, UptimeSeconds and Cmd.

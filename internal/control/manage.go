@@ -34,6 +34,13 @@ func postReload(s *Server, r *request) (reply, error) {
 	return done(out)
 }
 
+func postExamine(s *Server, r *request) (reply, error) {
+	if err := bare(r); err != nil {
+		return reply{}, err
+	}
+	return done(client.ExamineReply{Findings: list(s.core.Examine(r.Context()))})
+}
+
 func getConfig(s *Server, r *request) (reply, error) {
 	if _, err := queryOf(r); err != nil {
 		return reply{}, err

@@ -34,7 +34,7 @@ type route struct {
 
 const (
 	lookLimit = 5 * time.Second  // what is at hand
-	slotLimit = 9 * time.Second  // what concerns the scan directory; clients wait for 10 s
+	slotLimit = 9 * time.Second  // what concerns the scan directory, for which clients wait for 10 s; examining the volume, which ends before
 	workLimit = 30 * time.Second // what reads many files
 )
 
@@ -50,6 +50,7 @@ func routes() []route {
 		{"GET /v1/events", mayRead, anytime, 0, getEvents},
 		{"POST /v1/rescan", mayControl, afterAll, workLimit, postRescan},
 		{"POST /v1/reload", mayControl, afterAll, workLimit, postReload},
+		{"POST /v1/examine", mayControl, anytime, slotLimit, postExamine},
 		{"POST /v1/reexec", mayReplace, anytime, lookLimit, postReexec},
 		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // not status: it tells where things are and what they are set to
 		{"GET /v1/health", mayRead, anytime, lookLimit, getHealth},

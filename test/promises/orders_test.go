@@ -172,6 +172,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		{"GET", "/v1/config", "", 0, `"entries"`, ""},
 		{"GET", "/v1/health", "", 0, `"ok":true`, ""},
 		{"POST", "/v1/rescan", "", 30 * time.Second, "", ""},
+		{"POST", "/v1/examine", "", 9 * time.Second, "can be read, but a write has taken longer than 8s", ""},
 		{"POST", "/v1/reload", "", 30 * time.Second, "", ""},
 		{"GET", "/v1/slots", "", 0, `"slots"`, ""},
 	} {
@@ -199,6 +200,20 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), built.shipped, "stop", "--timeout", long.String(), "c")
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "gateway-c got TERM; it is not recorded yet") {
 		t.Errorf("hinit stop --timeout %v: %v\n%s", long, err, out)
+	}
+	// So does the doctor: it hung until the thaw, because it had written to the volume itself.
+	told := make(chan string, 1)
+	go func() {
+		out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), "HINIT_CONFIG="+b.path("hinit.yaml"), "HERMES_HOME="+b.home, built.shipped, "doctor")
+		told <- fmt.Sprintf("%s%v", out, err)
+	}()
+	select {
+	case text := <-told:
+		if !strings.Contains(text, "can be read, but a write has taken longer than 8s") || !strings.HasSuffix(text, "exit status 1") {
+			t.Errorf("hinit doctor says\n%s", text)
+		}
+	case <-time.After(patience):
+		t.Error("hinit doctor does not end on a frozen volume")
 	}
 	thaw()
 	for _, name := range names[:3] {
