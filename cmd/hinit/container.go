@@ -190,8 +190,9 @@ func (c *container) bootUp(ctx context.Context, made func()) {
 	if !c.claim(ctx, ready, early, false) {
 		return
 	}
-	serving := c.tenure(ctx)
+	serving := ctx
 	if c.alone.Load() {
+		serving = c.tenure(ctx)
 		if err := c.stage2(serving, cfg, ready); err != nil && serving.Err() == nil {
 			ready()
 			c.fatal(err.Error())
@@ -202,7 +203,9 @@ func (c *container) bootUp(ctx context.Context, made func()) {
 			if !c.claim(ctx, ready, early, true) {
 				return
 			}
-			serving = c.tenure(ctx)
+			if c.alone.Load() {
+				serving = c.tenure(ctx)
+			}
 		}
 	}
 	ready()
@@ -464,8 +467,8 @@ func (c *container) wish(profile string) (record func() error) {
 	return record
 }
 
-// reconcile decides which gateways start, and registers all of them, each as soon as that is decided.
-func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
+// reconcile decides which gateways start, and registers all of them, each as soon as that is decided. It returns their profiles.
+func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []profiles.Profile, err error) {
 	known := false
 	record := func() error { return nil } // that the CMD wants a gateway
 	var answers []func() error
@@ -482,7 +485,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
 				record = c.wish(d.Profile.Name)
 			}
 		}
-		c.keeper.known = append(c.keeper.known, d.Profile)
+		read = append(read, d.Profile)
 		c.keeper.note(d.Profile.Name)
 		answers = append(answers, c.decided(ctx, cfg, d.Profile, want))
 	}})
@@ -503,7 +506,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
 		}
 	}
 	if failed != nil {
-		return failed
+		return read, failed
 	}
 	switch {
 	case !c.route.Load().Supervise || plan.Skipped:
@@ -512,9 +515,9 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) error {
 			c.warn("cannot record that the gateway of %q is wanted: %v", c.route.Load().Profile, err)
 		}
 	default:
-		return fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Load().Profile, c.route.Load().Profile)
+		return read, fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Load().Profile, c.route.Load().Profile)
 	}
-	return nil
+	return read, nil
 }
 
 // broughtUp is how many profiles have a gateway.

@@ -423,7 +423,7 @@ func (c *container) goOn(ctx context.Context) {
 	if !c.alone.Load() || !c.route.Load().HasProfiles() {
 		return
 	}
-	c.keeper.start(ctx)
+	c.keeper.start(ctx, c.keeper.known)
 	c.keeper.resume()
 	for _, o := range c.keeper.inherited {
 		c.keeper.orders.submit(o.Verb, o.Service, o.Profile, 0)

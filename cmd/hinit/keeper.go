@@ -24,7 +24,7 @@ import (
 // intent, and what an exit meant. Its work waits for the disk, so none of it is done in the supervisor's loop.
 type keeper struct {
 	c       *container
-	known   []profiles.Profile // of the boot pass
+	known   []profiles.Profile // of the image before this one
 	watcher *profiles.Watcher
 	unwatch context.CancelFunc // ends the watcher; under mu, like stopping
 
@@ -61,12 +61,12 @@ func newKeeper(c *container) *keeper {
 	return k
 }
 
-// start begins to watch. Records that came in before are worked off then.
-func (k *keeper) start(ctx context.Context) {
+// start begins to watch the volume, on which there are the known profiles. Records that came in before are worked off then.
+func (k *keeper) start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
 	k.mu.Lock()
-	k.watcher, k.unwatch = k.c.store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: k.known}), unwatch
+	k.watcher, k.unwatch = k.c.store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch
 	if k.stopping {
 		unwatch()
 	}
@@ -107,7 +107,6 @@ func (k *keeper) reset() {
 			drained = true // the goroutine that works the jobs off may have taken the last one
 		}
 	}
-	k.known = nil
 	clear(k.inputs)
 	clear(k.doubted)
 	clear(k.begun)

@@ -134,11 +134,10 @@ func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.known = []profiles.Profile{home}
 		if early {
 			k.stop()
 		}
-		k.start(t.Context())
+		k.start(t.Context(), []profiles.Profile{home})
 		if !early {
 			k.stop()
 		}

@@ -90,12 +90,17 @@ func (c *container) claim(ctx context.Context, ready, early func(), again bool) 
 	return true
 }
 
-// tenure returns the context of what this init does while it has the lease. It ends with the lease, after everything that the lease
-// is for has been killed.
+// tenure is called by an init that has just taken the lease, or can't have one. It returns the context of what this init does while it
+// has the lease. It ends with the lease, after everything that the lease is for has been killed.
 func (c *container) tenure(ctx context.Context) context.Context {
 	lost := c.lease.Lost()
 	if lost == nil {
-		return ctx
+		if c.lease.Check() == nil {
+			return ctx // there is none to be lost
+		}
+		already := make(chan struct{})
+		close(already)
+		lost = already
 	}
 	serving, end := context.WithCancelCause(ctx)
 	guard.Go("watching the lease", func() {
@@ -174,6 +179,7 @@ func (c *container) regain(ctx context.Context) {
 
 // takeOver does what the boot did not do, or did for an earlier tenure.
 func (c *container) takeOver(ctx context.Context) {
+	serving := c.tenure(ctx) // first, so that a loss is noticed while the boot goes on
 	select {
 	case <-c.booted:
 	case <-ctx.Done():
@@ -181,10 +187,18 @@ func (c *container) takeOver(ctx context.Context) {
 	}
 	c.reloads.Lock()
 	defer c.reloads.Unlock()
-	serving := c.tenure(ctx)
+	if c.reading != nil { // of an earlier tenure, and the volume was slow
+		select {
+		case <-c.reading:
+		case <-serving.Done():
+			return
+		}
+	}
+	c.keeper.reset() // what that has noted since its lease was lost
 	c.alone.Store(true)
-	if c.lease.Check() != nil {
-		return // it is lost again, and somebody waits for it
+	if serving.Err() != nil || c.lease.Check() != nil {
+		c.alone.Store(false)
+		return // it is lost again, and fence waits for it
 	}
 	cfg := c.cfg.Load()
 	c.say("[hinit] this container has the lease of %q now and serves its profiles", cfg.Home)
@@ -231,6 +245,7 @@ func (c *container) resumeLease(ctx context.Context) context.Context {
 			switch {
 			case errors.Is(err, lease.ErrElsewhere):
 				c.warn("%v, and so are they by this one, which is new to leases: restart one of the two", err)
+				return ctx
 			case errors.Is(err, lease.ErrSlow):
 				c.alone.Store(false)
 				guard.Go("waiting for the lease", func() { c.regain(ctx) })

@@ -164,10 +164,10 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 		if c.route.Load().Supervise {
 			c.whichProfile()
 		}
-		err := c.reconcile(ctx, cfg)
+		known, err := c.reconcile(ctx, cfg)
 		_ = c.meet(ctx, needProfiles)      // it fails when the container has ended
 		if !c.route.Load().DashboardOnly { // such a container shares its volume with one that has the gateways
-			c.keeper.start(ctx)
+			c.keeper.start(ctx, known)
 		}
 		guard.Go("waiting for the boot log", func() { // another image would not write it
 			<-c.logged
