@@ -55,6 +55,7 @@ type node struct {
 	dead     bool
 	resumed  time.Time
 	hung     time.Time // its way to the volume is cut until then
+	asked    bool      // the first question has an answer, be it that there is none
 	serving  bool
 	eligible time.Time // since when it could serve
 }
@@ -198,7 +199,7 @@ func (n *node) after(d time.Duration) <-chan time.Time {
 
 var lives int
 
-func (w *world) boot(container string, standby bool) *node {
+func (w *world) boot(container string) *node {
 	lives++
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &node{w: w, container: container, cancel: cancel, eligible: time.Now()}
@@ -208,15 +209,31 @@ func (w *world) boot(container string, standby bool) *node {
 		startOf: func(int) string { return "" },
 	}
 	n.lease = newLease("/volume", self, n, e, func(string) {})
-	go n.live(ctx, standby)
+	go n.live(ctx)
 	return n
 }
 
-// live is what a container does with its lease.
-func (n *node) live(ctx context.Context, standby bool) {
-	patience := map[bool]Patience{false: UntilSettled, true: UntilTaken}[standby]
+// live is what a container with HINIT_STANDBY does with its lease: it asks at its boot until there is an answer, and then waits.
+func (n *node) live(ctx context.Context) {
+	patience := UntilKnown
 	for {
-		if err := n.lease.Acquire(ctx, patience); err != nil {
+		err := n.lease.Acquire(ctx, patience)
+		n.mu.Lock()
+		n.asked = true
+		n.mu.Unlock()
+		switch {
+		case err == nil:
+			patience = UntilTaken
+		case errors.Is(err, ErrSlow):
+			select {
+			case <-n.after(time.Second):
+			case <-ctx.Done():
+			}
+			continue
+		case errors.Is(err, ErrElsewhere) && patience == UntilKnown:
+			patience = UntilTaken
+			continue
+		default:
 			return
 		}
 		n.mu.Lock()
@@ -268,7 +285,7 @@ func (n *node) look() (runs, may, candidate bool, since time.Time) {
 	if n.dead || n.paused != nil {
 		return false, false, false, time.Time{}
 	}
-	may = n.serving && n.lease.Check() == nil
+	may = n.asked && n.lease.Check() == nil
 	return n.serving && time.Since(n.resumed) > rescue+100*time.Millisecond, may, time.Now().After(n.hung), n.eligible
 }
 
@@ -290,7 +307,7 @@ func model(t *testing.T, seed uint64, many int, slow time.Duration, what weather
 		var all []*node
 		nodes := make([]*node, many)
 		for i := range nodes {
-			nodes[i] = w.boot(fmt.Sprintf("c%d", i), true)
+			nodes[i] = w.boot(fmt.Sprintf("c%d", i))
 			all = append(all, nodes[i])
 		}
 		defer func() {
@@ -369,7 +386,7 @@ func model(t *testing.T, seed uint64, many int, slow time.Duration, what weather
 			case 0:
 				if what.kill {
 					n.kill()
-					nodes[i] = w.boot(n.container, true)
+					nodes[i] = w.boot(n.container)
 					all = append(all, nodes[i])
 				}
 			case 1:
@@ -437,7 +454,7 @@ func eachSchedule(t *testing.T, run func(seed uint64, many int)) {
 func TestAQuietLocalVolumeIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{begin: time.Now(), local: true, rng: rand.New(rand.NewPCG(1, 1)), files: map[string][]byte{}}
-		n := w.boot("c0", true)
+		n := w.boot("c0")
 		time.Sleep(time.Minute)
 		before := maps.Clone(w.files)
 		time.Sleep(time.Hour)
