@@ -19,28 +19,33 @@ import (
 	"hinit/internal/guard"
 )
 
-// The times of the heartbeat where nothing else tells that a holder has died. A holder whose last renewal began at t has ended everything before t+expiry. Nobody else takes the
-// lease before: a renewal can be seen only after it began, and who waits counts from there.
+// Where there is no lock, only time tells that a holder has died. A holder whose last renewal began at t has ended everything before
+// t+expireAfter. Nobody else takes the lease before that: a renewal can be seen only after it began, and who waits counts from there.
 const (
-	beat   = 2 * time.Second        // between renewals
-	look   = 500 * time.Millisecond // between the looks of one who waits
-	fence  = 6 * time.Second        // age of the last renewal at which the holder gives up
-	rescue = 500 * time.Millisecond // it may try to take the lease anew before it does
-	answer = 2 * time.Second        // what the volume may take for a look before it counts as not answering
-	expiry = 8 * time.Second        // silence after which the lease may be taken
-	// Who has claimed an epoch has renewed it after taking at most, or does not have it. So one that was claimed and never
-	// renewed may be taken after settle.
-	taking = 3 * time.Second
-	settle = 4 * time.Second
-	// On a local file system a holder does not give up because of the time. It ends everything when it sees a higher epoch, and may
-	// start nothing when it has not looked for heed. So nobody serves before heed after taking from a holder that may live.
-	glance = time.Second     // between the looks of the holder
-	heed   = 3 * time.Second // from taking to serving
-	gap    = 2 * time.Second // between two looks: with more than this, the process or the volume stood still
-	prompt = time.Second     // what a write takes at most on a volume that answers
-	// keepEpochs is how many old ones are kept, for those who have looked long ago.
-	keepEpochs = 16
+	renewEvery  = 2 * time.Second
+	lookEvery   = 500 * time.Millisecond // of an init that waits
+	giveUpAfter = 6 * time.Second        // without a renewal the holder gives up
+	retakeTime  = 500 * time.Millisecond // in which it may try to take the lease anew before it does
+	answerTime  = 2 * time.Second        // without an answer the volume counts as not answering
+	expireAfter = 8 * time.Second        // without a change the lease may be taken
+
+	// An init that claims an epoch renews it within claimTime, or does not have it. So an epoch that was claimed and never renewed may be
+	// taken after unrenewedAfter.
+	claimTime      = 3 * time.Second
+	unrenewedAfter = 4 * time.Second
 )
+
+// On a local file system a holder does not give up because of the time. It ends everything when it sees a higher epoch, and may start
+// nothing when it has not looked for noticeTime. So nobody serves before noticeTime after taking from a holder that may live.
+const (
+	checkEvery  = time.Second // of the holder
+	noticeTime  = 3 * time.Second
+	longestGap  = 2 * time.Second // between two looks; after a longer one, the process or the volume stood still
+	promptWrite = time.Second     // what a write takes at most on a volume that is well
+)
+
+// keepEpochs is how many old ones are kept, for those who have looked long ago.
+const keepEpochs = 16
 
 // ErrElsewhere is wrapped by every error that says that this init does not have the lease.
 var ErrElsewhere = errors.New("this hinit does not have the lease")
@@ -173,12 +178,12 @@ func (l *Lease) Check() error {
 	case Held:
 		now := l.env.now()
 		if l.local {
-			if now-l.looked >= heed && (l.paused || now-l.ticked >= gap) {
+			if now-l.looked >= noticeTime && (l.paused || now-l.ticked >= longestGap) {
 				return fmt.Errorf("this container was paused, and has to look whether another one has the lease of %q: %w", l.home, ErrElsewhere)
 			}
 			return nil
 		}
-		if age := now - l.renewed; age >= fence {
+		if age := now - l.renewed; age >= giveUpAfter {
 			return fmt.Errorf("the lease of %q could not be renewed for %v: %w", l.home, age.Round(time.Second), ErrElsewhere)
 		}
 		return nil
@@ -206,7 +211,7 @@ func (l *Lease) Acquire(ctx context.Context, patience Patience) error {
 		var err error
 		end := ctx.Done()
 		if patience == UntilKnown {
-			end = l.within(ctx, answer)
+			end = l.within(ctx, answerTime)
 		}
 		apply, finished := l.call(end, l.attempt(&err))
 		switch {
@@ -238,7 +243,7 @@ func (l *Lease) Acquire(ctx context.Context, patience Patience) error {
 			l.complainOf(err)
 		}
 		select {
-		case <-l.env.after(look):
+		case <-l.env.after(lookEvery):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -323,21 +328,25 @@ func (l *Lease) attempt(failed *error) func() func() {
 		case !errors.Is(err, fsutil.ErrNotLocal):
 			return func() { *failed = err }
 		}
-		err = l.look()
+		err = l.observe()
 		switch {
 		case err != nil:
 			return func() { *failed = err }
 		case l.watch.epoch == 0 && len(l.watch.raw) == 0 || l.over(l.watch.record) || l.silent():
 			return l.take(failed)
 		}
-		return l.wait(failed, expiry+2*look)
+		return l.wait(failed, false)
 	}
 }
 
 // wait says for what it waits, or that the holder lives.
-func (l *Lease) wait(failed *error, most time.Duration) (apply func()) {
+func (l *Lease) wait(failed *error, local bool) (apply func()) {
+	most := expireAfter + 2*lookEvery
+	if local {
+		most += noticeTime
+	}
 	other, alive := l.watch.record, l.watch.changes > 0 && !l.watch.record.Released
-	soon := l.watch.claimed == nil && most > expiry+2*look && l.env.now()-l.watch.began < gap
+	soon := local && l.watch.claimed == nil && l.env.now()-l.watch.began < longestGap
 	return func() {
 		if alive && l.watch.claimed == nil {
 			*failed = &HeldError{l.home, other.Holder}
@@ -354,7 +363,7 @@ func (l *Lease) wait(failed *error, most time.Duration) (apply func()) {
 // locked takes the lease for one who has the lock, when the newest holder had it before: that one's process is dead.
 func (l *Lease) locked(lock io.Closer, failed *error) (apply func()) {
 	w := &l.watch
-	if l.look() == nil {
+	if l.observe() == nil {
 		if r := w.record; r.Heartbeat && !l.over(r) || r.Epoch == 0 && w.epoch != 0 {
 			_ = lock.Close() // the newest holder took it from one that was paused, or nobody knows
 			return l.contest(failed)
@@ -388,7 +397,7 @@ func (l *Lease) contest(failed *error) (apply func()) {
 	if w.claimed != nil {
 		return l.confirm(failed)
 	}
-	if l.env.now()-w.probed >= beat && l.probe() != nil || l.look() != nil {
+	if l.env.now()-w.probed >= renewEvery && l.probe() != nil || l.observe() != nil {
 		if w.raw == nil {
 			raw, _ := l.vol.read(current) // without it the holder is unknown
 			w.record, _ = parse(raw)
@@ -397,12 +406,12 @@ func (l *Lease) contest(failed *error) (apply func()) {
 	}
 	over := l.over(w.record)
 	if !over && l.silent() { // is the volume well?
-		if began := l.env.now(); l.probe() != nil || l.env.now()-began >= prompt || l.look() != nil {
+		if began := l.env.now(); l.probe() != nil || l.env.now()-began >= promptWrite || l.observe() != nil {
 			return elsewhere()
 		}
 	}
-	if over = l.over(w.record); !over && !l.silent() {
-		return l.wait(failed, expiry+heed+2*look)
+	if over = l.over(w.record); !over && !l.silent() { // of what the last look has seen
+		return l.wait(failed, true)
 	}
 	r, began, err := l.claim(w.epoch+1, nil)
 	switch {
@@ -419,7 +428,7 @@ func (l *Lease) contest(failed *error) (apply func()) {
 		}
 	}
 	w.claimed, w.began, w.since = &r, began, l.env.now()
-	return l.wait(failed, expiry+heed+2*look)
+	return l.wait(failed, true)
 }
 
 // probe writes, so that a volume that is frozen or full is noticed, and so that the holder knows that somebody waits.
@@ -437,8 +446,8 @@ func (l *Lease) probe() error {
 // confirm ends the time that a holder that lives has to notice that another has taken the lease.
 func (l *Lease) confirm(failed *error) (apply func()) {
 	w := &l.watch
-	if l.env.now()-w.since < heed {
-		return l.wait(failed, expiry+heed+2*look)
+	if l.env.now()-w.since < noticeTime {
+		return l.wait(failed, true)
 	}
 	r := *w.claimed
 	began := l.env.now()
@@ -449,8 +458,8 @@ func (l *Lease) confirm(failed *error) (apply func()) {
 	}
 	claimed := w.began
 	*w = watch{changes: w.changes, probes: w.probes}
-	if now := l.env.now(); err != nil || highest != r.Epoch || now-claimed >= fence || now-began >= prompt {
-		return l.wait(failed, expiry+heed+2*look)
+	if now := l.env.now(); err != nil || highest != r.Epoch || now-claimed >= giveUpAfter || now-began >= promptWrite {
+		return l.wait(failed, true)
 	}
 	return func() {
 		l.hold(r, nil, began, true)
@@ -463,7 +472,7 @@ func (l *Lease) beaten(failed *error) (apply func()) {
 	last := l.watch.record
 	l.watch = watch{epoch: l.watch.epoch + 1, changes: l.watch.changes, probes: l.watch.probes, probed: l.watch.probed}
 	l.watch.record = last
-	return l.wait(failed, expiry+2*look)
+	return l.wait(failed, false)
 }
 
 // hold makes the lease held. renewed is when the look or the claim began that it rests on.
@@ -514,8 +523,8 @@ type watch struct {
 	since   time.Duration // when it had it
 }
 
-// look looks at the record of the newest epoch.
-func (l *Lease) look() error {
+// observe reads the record of the newest epoch, and notes whether and since when it has not changed.
+func (l *Lease) observe() error {
 	w := &l.watch
 	began := l.env.now()
 	raw, err := l.vol.read(current)
@@ -532,7 +541,7 @@ func (l *Lease) look() error {
 		return err
 	}
 	ended := l.env.now()
-	stood := w.probes > 0 && began-w.looked > gap // what was not watched is no silence, and nobody may have asked for a heartbeat
+	stood := w.probes > 0 && began-w.looked > longestGap // what was not watched is no silence, and nobody may have asked for a heartbeat
 	w.looked = ended
 	if w.known && epoch == w.epoch && bytes.Equal(raw, w.raw) {
 		if stood {
@@ -556,7 +565,7 @@ func (l *Lease) silent() bool {
 	w := &l.watch
 	r := w.record
 	unconfirmed := w.epoch != 0 && len(w.raw) == 0 || r.Epoch != 0 && r.Beat <= 1
-	return w.silence >= expiry || unconfirmed && w.silence >= settle
+	return w.silence >= expireAfter || unconfirmed && w.silence >= unrenewedAfter
 }
 
 // over reports whether a record says that its holder does not have the lease any more.
@@ -599,7 +608,7 @@ func (l *Lease) claim(epoch uint64, lock io.Closer) (r record, began time.Durati
 
 // inTime says why an epoch that was claimed is not held.
 func (l *Lease) inTime(began time.Duration) error {
-	if took := l.env.now() - began; took >= taking {
+	if took := l.env.now() - began; took >= claimTime {
 		return fmt.Errorf("cannot take the lease of %q: the volume took %v: %w", l.home, took.Round(time.Millisecond), ErrSlow)
 	}
 	return nil
@@ -618,7 +627,7 @@ func (l *Lease) keepLocal(lost chan struct{}, release chan chan struct{}) {
 			apply()
 			if once && l.Lost() == lost && l.Check() != nil { // that look may have begun before a pause
 				once = false
-				l.begin(l.glance)
+				l.begin(l.checkEpoch)
 			}
 		case err := <-beating:
 			beating = nil
@@ -626,9 +635,9 @@ func (l *Lease) keepLocal(lost chan struct{}, release chan chan struct{}) {
 				l.complainOf(fmt.Errorf("cannot renew the lease: %w", err))
 			}
 		case <-next:
-			next = l.env.after(glance)
+			next = l.env.after(checkEvery)
 			once = true
-			l.begin(l.glance)
+			l.begin(l.checkEpoch)
 			if l.tick() && beating == nil {
 				done := make(chan error, 1)
 				beating = done
@@ -652,13 +661,13 @@ func (l *Lease) tick() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.env.now()
-	l.paused = l.paused || now-l.ticked >= gap
+	l.paused = l.paused || now-l.ticked >= longestGap
 	l.ticked = now
-	return now-l.called < expiry
+	return now-l.called < expireAfter
 }
 
-// glance looks whether there is a higher epoch, or somebody who waits. Where this init has no lock yet, it tries to get it.
-func (l *Lease) glance() (apply func()) {
+// checkEpoch looks whether there is a higher epoch, or somebody who waits. Where this init has no lock yet, it tries to get it.
+func (l *Lease) checkEpoch() (apply func()) {
 	began := l.env.now()
 	l.mu.Lock()
 	epoch, locked := l.epoch, l.lock != nil
@@ -687,7 +696,7 @@ func (l *Lease) glance() (apply func()) {
 			return
 		}
 		if err == nil {
-			l.looked, l.paused = began, l.paused && now-began >= gap
+			l.looked, l.paused = began, l.paused && now-began >= longestGap
 		}
 		if !bytes.Equal(calls, l.calls) {
 			l.calls, l.called = calls, now
@@ -718,7 +727,7 @@ func (l *Lease) put(r record) error {
 
 // keep renews the lease until it is lost or released.
 func (l *Lease) keep(lost chan struct{}, release chan chan struct{}) {
-	next := l.env.after(beat)
+	next := l.env.after(renewEvery)
 	for {
 		if l.Lost() != lost {
 			select {
@@ -728,12 +737,12 @@ func (l *Lease) keep(lost chan struct{}, release chan chan struct{}) {
 			}
 			return
 		}
-		deadline := fence - l.age()
+		deadline := giveUpAfter - l.age()
 		if deadline <= 0 {
 			if why := l.retake(); why != nil {
 				l.lose(why)
 			}
-			next = l.env.after(beat)
+			next = l.env.after(renewEvery)
 			continue
 		}
 		select {
@@ -741,8 +750,8 @@ func (l *Lease) keep(lost chan struct{}, release chan chan struct{}) {
 			l.inflight = nil
 			apply()
 		case <-next:
-			next = l.env.after(beat)
-			if l.age() < fence {
+			next = l.env.after(renewEvery)
+			if l.age() < giveUpAfter {
 				l.begin(l.renew)
 			}
 		case <-l.env.after(deadline):
@@ -784,7 +793,7 @@ func (l *Lease) renew() (apply func()) {
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.env.now()-l.renewed < fence { // else another may have it by now
+		if l.env.now()-l.renewed < giveUpAfter { // else another may have it by now
 			l.renewed, l.beats = began, r.Beat
 		}
 	}
@@ -793,7 +802,7 @@ func (l *Lease) renew() (apply func()) {
 // retake is the way back of a holder that was paused, or whose volume was: another may have the lease by now. To renew it would
 // not exclude that other, to claim the next epoch does. There is little time for it, because what it runs goes on.
 func (l *Lease) retake() error {
-	end := l.within(context.Background(), rescue)
+	end := l.within(context.Background(), retakeTime)
 	if l.inflight != nil {
 		apply, finished := l.call(end, nil)
 		if !finished {
@@ -804,7 +813,7 @@ func (l *Lease) retake() error {
 		}
 	}
 	epoch := l.Status().Epoch
-	failed := error(nil)
+	var failed error
 	apply, finished := l.call(end, func() func() {
 		raw, err := l.vol.read(current)
 		if newest, ok := parse(raw); ok && newest.Epoch > epoch {
@@ -886,9 +895,9 @@ func (l *Lease) letGo(done chan struct{}) {
 	}
 	r := record{Version: recordVersion, Epoch: l.epoch, Beat: l.beats + 1, Heartbeat: true, Released: true, Holder: l.self}
 	l.mu.Unlock()
-	left := max(0, fence-l.age())
+	left := max(0, giveUpAfter-l.age())
 	if l.local {
-		left = fence
+		left = giveUpAfter
 	}
 	end := l.within(context.Background(), left)
 	if l.inflight != nil {
@@ -906,8 +915,8 @@ func (l *Lease) letGo(done chan struct{}) {
 	})
 }
 
-// legacy is what an image leaves to the next one.
-type legacy struct {
+// exported is what an image hands over to the next one.
+type exported struct {
 	Self    Holder
 	Status  Status
 	Renewed time.Duration
@@ -920,7 +929,7 @@ type legacy struct {
 func (l *Lease) Export() (state json.RawMessage, keep []int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := legacy{Self: l.self, Status: l.status, Renewed: l.renewed, Beats: l.beats, Local: l.local, FD: -1}
+	old := exported{Self: l.self, Status: l.status, Renewed: l.renewed, Beats: l.beats, Local: l.local, FD: -1}
 	if l.local {
 		old.Renewed = l.looked
 	}
@@ -940,7 +949,7 @@ func (l *Lease) Export() (state json.RawMessage, keep []int, err error) {
 
 // Resume goes on for the image that has exported state.
 func (l *Lease) Resume(state json.RawMessage) error {
-	var old legacy
+	var old exported
 	if err := json.Unmarshal(state, &old); err != nil {
 		return fmt.Errorf("cannot go on with the lease: %w", err)
 	}

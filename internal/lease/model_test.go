@@ -286,7 +286,7 @@ func (n *node) look() (runs, may, candidate bool, since time.Time) {
 		return false, false, false, time.Time{}
 	}
 	may = n.asked && n.lease.Check() == nil
-	return n.serving && time.Since(n.resumed) > rescue+100*time.Millisecond, may, time.Now().After(n.hung), n.eligible
+	return n.serving && time.Since(n.resumed) > retakeTime+100*time.Millisecond, may, time.Now().After(n.hung), n.eligible
 }
 
 // steady reports whether a node has lived all the time and was never paused.
