@@ -79,11 +79,12 @@ func promises() []promise {
 		{
 			number: 11, text: "However many containers share a volume, no profile runs twice at the same time, and each runs while somebody can serve: " +
 				"whoever is paused, killed, cut off or restarted, on a local disk and on one without locks. After a pause PID 1 has to look first. " +
-				"A local volume that is frozen stops no gateway, and nobody takes over.",
+				"A local volume that is frozen stops no gateway, and nobody takes over; where it is frozen at the boot, nothing but the CMD starts.",
 			tests: []string{
 				"test/promises.TestContainersOnOneVolumeAtRandom", "test/promises.TestTwoContainersOnOneVolume", "test/promises.TestAPausedContainerComesBackToALostLease", "test/promises.TestALeaseComesBackAtOnce",
 				"test/promises.TestALeaseIsHandedOver", "test/promises.TestTheAgentSpoilsTheLease", "internal/lease.TestOneServesAndSomebodyDoes",
 				"internal/lease.TestOneServesALocalVolume", "test/promises.TestAFrozenVolumeKeepsItsHolder",
+				"test/promises.TestOnAVolumeFrozenAtTheBootNothingStartsTwice",
 			},
 			tried: "{lease deeds} pauses, kills and restarts of 2, 3 and 10 containers, with a lock and with a heartbeat; nobody served for at most {lease still}, " +
 				"and a gateway that came back from a pause ran for at most {lease back}; thousands of schedules of both in virtual time",
