@@ -29,40 +29,58 @@ const (
 
 func standby() bool { return config.Truthy3(os.Getenv(standbyVariable)) }
 
-// claim settles whether this init supervises the profiles and the services: not when another one has the lease of the volume. Then
-// it runs its CMD, if it has one. While the volume does not answer, nobody knows whether another one has it: claim waits. After
-// volumePatience it calls early, which starts the CMD, and waits on. It returns false when there is nothing to do at all; what is ready
-// by then is undone at the end. again says that the boot has made the volume ready: what can't be had now can't be had at all.
-func (c *container) claim(ctx context.Context, ready, early func(), again bool) bool {
-	c.alone.Store(true)
-	if !c.route.Load().HasProfiles() { // it has no volume, or was made to share a volume with the container that has the gateways
-		return true
-	}
+// askForLease asks for the lease until the volume answers: while it does not, nobody knows whether another init has it. When that takes
+// longer than volumePatience it calls late, once, and ends if that returns an error.
+func (c *container) askForLease(ctx context.Context, late func(why error) error) error {
 	begin := time.Now()
 	err := c.lease.Acquire(ctx, lease.UntilKnown)
 	for said := false; errors.Is(err, lease.ErrSlow); err = c.lease.Acquire(ctx, lease.UntilKnown) {
-		if took := time.Since(begin); took > volumePatience && !said {
+		if !said && time.Since(begin) > volumePatience {
 			said = true
-			if c.cfg.Load().Boot.Strict {
-				ready()
-				c.fatal(fmt.Sprintf("%v, and boot.strict is set", err))
-				return false
+			if err := late(err); err != nil {
+				return err
 			}
-			c.say("[hinit] %v within %s; the boot goes on when it does, and nothing but the CMD runs until then", err, volumePatience)
-			early()
 		}
 		select {
 		case <-time.After(leaseAgain):
 		case <-ctx.Done():
-			return false
+			return context.Cause(ctx)
 		}
 	}
 	if took := time.Since(begin); took > leaseAgain {
 		c.steps([]boot.Phase{{Name: "lease", Seconds: took.Seconds()}})
 	}
+	return err
+}
+
+// claim settles whether this init supervises the profiles and the services: not when another one has the lease of the volume. Then
+// it runs its CMD, if it has one. early starts the CMD while the volume does not answer. claim returns false when there is nothing to do
+// at all; what is ready by then is undone at the end. again says that the boot has made the volume ready: a lease that can't be had now
+// can't be had at all.
+func (c *container) claim(ctx context.Context, ready, early func(), again bool) bool {
+	c.alone.Store(true)
+	if !c.route.Load().HasProfiles() { // it has no volume, or was made to share a volume with the container that has the gateways
+		return true
+	}
+	failed := false
+	err := c.askForLease(ctx, func(why error) error {
+		if failed = c.cfg.Load().Boot.Strict; failed {
+			return why
+		}
+		c.say("[hinit] %v within %s; the boot goes on when it does, and nothing but the CMD runs until then", why, volumePatience)
+		early()
+		return nil
+	})
+	if failed {
+		ready()
+		c.fatal(fmt.Sprintf("%v, and boot.strict is set", err))
+		return false
+	}
 	switch {
 	case err == nil:
 		return true
+	case ctx.Err() != nil:
+		return false // the container has ended
 	case !errors.Is(err, lease.ErrElsewhere):
 		if again && !errors.Is(err, fs.ErrNotExist) {
 			c.warn("nothing keeps another container from serving the same profiles: %v", err)
