@@ -337,7 +337,7 @@ func successorMain(args []string, sig signals, taken *handover.Taken, err error)
 		c, err = succeed(args, sig, taken)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "hinit: cannot go on for the image before this one: %v\n", err)
+		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
 		return lastStop(sig.children, lastBudget)
 	}
 	return c.life(c.goOn)

@@ -86,7 +86,7 @@ func (c *container) life(begin func(context.Context)) int {
 
 func refuse(code int, err error) int {
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(os.Stderr, "hinit:", show.Line(strings.TrimSuffix(line, "\n")))
+		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
 	}
 	return code
 }
@@ -169,7 +169,7 @@ func (c *container) run(begin func(context.Context)) int {
 	defer done()
 	c.closeControl(flush)
 	if err := c.logs.Close(flush); err != nil {
-		fmt.Fprintln(os.Stderr, "hinit:", show.Text(err.Error()))
+		fmt.Fprintln(os.Stderr, "[hinit]", show.Text(err.Error()))
 	}
 	c.releaseLease()
 	if c.images.failed.Load() {

@@ -20,7 +20,7 @@ func run(argv []string) int {
 	switch filepath.Base(argv[0]) {
 	case proc.LimitsName:
 		code, err := proc.LimitsMain(argv)
-		fmt.Fprintln(os.Stderr, "hinit:", err)
+		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
 	case standInName:
 		return standIn()

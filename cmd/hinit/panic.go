@@ -49,7 +49,7 @@ func (c *container) panicked(doing string, value any, stack []byte) {
 		}
 		c.rejoinControl(socket)
 	}
-	fmt.Fprintf(os.Stderr, "hinit: cannot go on: %v; stopping the container\n", err)
+	fmt.Fprintf(os.Stderr, "[hinit] cannot go on: %v; stopping the container\n", err)
 	c.images.failed.Store(true)
 	c.loop.Post(supervisor.Shutdown{Code: exitFault, Reason: "hinit has a fault"})
 }
@@ -64,7 +64,7 @@ func (c *container) loopPanicked(value any, stack []byte) int {
 	if err == nil {
 		err = c.become(selfImage, faultCause(doing), c.detachControl(), true)
 	}
-	fmt.Fprintf(os.Stderr, "hinit: cannot go on: %v; stopping the container\n", err)
+	fmt.Fprintf(os.Stderr, "[hinit] cannot go on: %v; stopping the container\n", err)
 	c.images.failed.Store(true)
 	return lastStop(c.signals.children, c.cfg.Load().Shutdown.Budget)
 }
@@ -91,7 +91,7 @@ func (c *container) mayGoOn() error {
 func (c *container) tell(doing string, value any, stack []byte) {
 	now := time.Now()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "hinit: panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n",
+	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n",
 		doing, value, version.Get(), c.images.number, os.Getpid(), now.Format(time.RFC3339Nano), stack)
 	newest := c.loop.History().Last()
 	records, _ := c.loop.History().Since(newest - min(newest, lastEvents))

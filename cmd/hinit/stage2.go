@@ -136,7 +136,7 @@ func (c *container) steps(phases []boot.Phase) {
 // fatal ends the container because of the boot.
 func (c *container) fatal(reason string) {
 	c.say("[hinit] %s", reason)
-	c.say("fatal: stopping the container")
+	c.say("[hinit] fatal: stopping the container")
 	c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "the boot has failed"})
 }
 

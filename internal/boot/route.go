@@ -250,10 +250,10 @@ func peelTini(words []string) []string {
 // Breadcrumb is what to print on stderr when a container's command became a supervised gateway: what happened, what the
 // user gets from it, and how to decline. It ends in a newline.
 func Breadcrumb(profile string) string {
-	return "hinit: `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
+	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here
-hinit:   auto-restart when it exits, logs in files, and the dashboard beside it with HERMES_DASHBOARD=1
-hinit:   to run it in the foreground instead, its exit ending the container, add --no-supervise ` +
+[hinit]   auto-restart when it exits, logs in files, and the dashboard beside it with HERMES_DASHBOARD=1
+[hinit]   to run it in the foreground instead, its exit ending the container, add --no-supervise ` +
 		`or set HERMES_GATEWAY_NO_SUPERVISE=1
 `
 }

@@ -52,6 +52,7 @@ var (
 
 // question is what PID 1 is asked.
 type question struct {
+	doing                       string // what hinit says after "cannot", before the name
 	method, before, name, after string // the request's target is the three together
 	body                        string
 	named, health               bool
@@ -106,7 +107,7 @@ func parse(name string, argv words) (q question, ok bool) {
 			return question{}, false
 		}
 		body.add(`{"dir":"`).add(dir).add(`","flags":"`).add(flags[1:]).add(`"}`)
-		return question{method: "POST", before: "/v1/slots/control", body: body.string()}, true
+		return question{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.string()}, true
 	}
 	if name != "hinit" {
 		return question{}, false
@@ -123,7 +124,7 @@ func parse(name string, argv words) (q question, ok bool) {
 			return question{}, false
 		}
 		body.add("/").add(verb)
-		return question{method: "POST", before: "/v1/services/", name: argv.at(2), after: body.string(), body: b}, true
+		return question{doing: verb, method: "POST", before: "/v1/services/", name: argv.at(2), after: body.string(), body: b}, true
 	case "status":
 		for i := 2; i < argv.n; i++ {
 			if !plain(argv.at(i), "") {
@@ -131,9 +132,9 @@ func parse(name string, argv words) (q question, ok bool) {
 			}
 			body.add("&name=").add(argv.at(i))
 		}
-		return question{method: "GET", before: "/v1/status?as=table", after: body.string(), named: argv.n > 2}, true
+		return question{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.string(), named: argv.n > 2}, true
 	case "healthcheck":
-		return question{method: "GET", before: "/v1/health", health: true}, argv.n == 2
+		return question{doing: "check the health", method: "GET", before: "/v1/health", health: true}, argv.n == 2
 	}
 	return question{}, false
 }
@@ -201,7 +202,11 @@ func finish(q question, all string, failed int) int {
 	}
 	head, said := all[:end+2], all[end+4:]
 	if all[status] != '2' {
-		line.add("cannot do it: ").add(said).add("\n")
+		line.add("cannot ").add(q.doing)
+		if q.name != "" {
+			line.add(` "`).add(q.name).add(`"`)
+		}
+		line.add(": ").add(said).add("\n")
 		write(2, line.string())
 		switch {
 		case failed != exitFailed:

@@ -58,6 +58,9 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 		if !ok && tt.target == "" {
 			continue
 		}
+		if q.doing == "" {
+			t.Errorf("%s %q: a refusal says only that it cannot", tt.name, tt.argv)
+		}
 		if !ok || target != tt.target || q.body != tt.body {
 			t.Errorf("%s %q: %v, %q with %q; want %q with %q", tt.name, tt.argv, ok, target, q.body, tt.target, tt.body)
 		}

@@ -248,4 +248,4 @@ func retried(call func() (int, error)) (int, error) {
 }
 
 // say writes one line to stderr. When that fails there is nobody left to tell.
-func say(line string) { _, _ = os.Stderr.WriteString("hinit: " + line + "\n") }
+func say(line string) { _, _ = os.Stderr.WriteString(line + "\n") }

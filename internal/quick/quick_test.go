@@ -380,11 +380,11 @@ func TestHinitIsMissing(t *testing.T) {
 	must(t, err)
 	w.hinit = []string{"/nowhere/hinit", self} // which would run for ever
 	w.want([]string{"version"}, exitNotFound, "",
-		"hinit: cannot find hinit: it is none of /nowhere/hinit, "+self+"; link one of them to the init\n")
+		"cannot find hinit: it is none of /nowhere/hinit, "+self+"; link one of them to the init\n")
 	broken := filepath.Join(t.TempDir(), "hinit")
 	must(t, os.WriteFile(broken, []byte("no program"), 0o755))
 	w.hinit = []string{broken}
-	w.want([]string{"version"}, exitNoExec, "", "hinit: cannot execute \""+broken+"\": exec format error\n")
+	w.want([]string{"version"}, exitNoExec, "", "cannot execute \""+broken+"\": exec format error\n")
 }
 
 func FuzzParseAnswer(f *testing.F) {

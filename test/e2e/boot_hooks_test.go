@@ -108,7 +108,7 @@ func TestHookStopsTheBoot(t *testing.T) {
 				files:   together(profile("default", "running"), map[string]string{"/etc/hinit/hinit.yaml": tt.config + "\n"}),
 			}, "echo", "the CMD")
 			r := c.attach()
-			if r.code == 0 || !strings.Contains(r.err, "\nfatal: stopping the container\n") {
+			if r.code == 0 || !strings.Contains(r.err, "\n[hinit] fatal: stopping the container\n") {
 				t.Errorf("want a failure that is said: %v", r)
 			}
 			for _, text := range []string{"the CMD", "the next hook", "Gateway Starting"} {

@@ -22,7 +22,7 @@ func TestASeccompProfileThatForbidsToWait(t *testing.T) {
 			t.Errorf("without %s it ended with code %d", name, code)
 		}
 		said, err := os.ReadFile(b.path("err"))
-		want := fmt.Sprintf("hinit: cannot wait for processes: %s: operation not permitted; allow waitid and wait4 in the seccomp profile", name)
+		want := fmt.Sprintf("[hinit] cannot wait for processes: %s: operation not permitted; allow waitid and wait4 in the seccomp profile", name)
 		if err != nil || !strings.HasPrefix(string(said), want) || strings.Count(string(said), "\n") != 1 {
 			t.Errorf("without %s it says %q, %v", name, said, err)
 		}

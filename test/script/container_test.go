@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -210,6 +211,9 @@ func withoutClients(list string) string {
 	return strings.Join(rest, "\n")
 }
 
+// foreignPrefix finds what the init says under another name than [hinit], [stage2] and the others of the contract.
+var foreignPrefix = regexp.MustCompile(`(?m)^(hinit|fatal): .*$`)
+
 // wait returns the exit code of the init, and complains about what outlived it.
 func (c *container) wait() (int, error) {
 	if c.cmd == nil {
@@ -219,6 +223,10 @@ func (c *container) wait() (int, error) {
 	case <-c.ended:
 	case <-time.After(patience):
 		return 0, fmt.Errorf("the init has not ended within %v; alive: %v", patience, c.commands())
+	}
+	said, err := os.ReadFile(filepath.Join(c.work, "container.err"))
+	if line := foreignPrefix.Find(said); err == nil && line != nil {
+		return c.exitCode, fmt.Errorf("the init has another prefix than [hinit] for a line of its own: %s", line)
 	}
 	left, err := os.ReadFile(filepath.Join(c.work, "left"))
 	if left := withoutClients(string(left)); err == nil && left != "" {
