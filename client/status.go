@@ -49,8 +49,8 @@ const (
 
 // Status is the whole status document. No list in it is ever null.
 type Status struct {
-	Version  int       `json:"version"` // StatusVersion
-	Init     Init      `json:"init"`
+	Version  int       `json:"version"`  // StatusVersion, which is 1
+	Init     Init      `json:"init"`     // hinit, its CMD and the boot
 	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
 }
 
@@ -89,7 +89,7 @@ type BootProfiles struct {
 
 // Lease says which hinit supervises the profiles of the data volume.
 type Lease struct {
-	State     string       `json:"state"`     // one of the Lease values
+	State     string       `json:"state"`     // held, elsewhere, waiting or none
 	Since     time.Time    `json:"since"`     // of the state
 	Holder    *LeaseHolder `json:"holder"`    // who has it, or had it last; null when that is not known
 	Epoch     uint64       `json:"epoch"`     // counts the holders
@@ -153,31 +153,31 @@ type BootStep struct {
 
 // Service is the state of one service.
 type Service struct {
-	Name                string     `json:"name"`
-	Profile             string     `json:"profile"` // "" when it belongs to no profile
-	Kind                string     `json:"kind"`
-	State               string     `json:"state"`
-	Want                string     `json:"want"`
-	PID                 int        `json:"pid"` // main process, 0 when there is none
-	Since               time.Time  `json:"since"`
+	Name                string     `json:"name"`                 // gateway-coder, dashboard
+	Profile             string     `json:"profile"`              // "" when it belongs to no profile
+	Kind                string     `json:"kind"`                 // gateway, service, or cmd for the container's CMD
+	State               string     `json:"state"`                // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
+	Want                string     `json:"want"`                 // "up" or "down", what was asked for
+	PID                 int        `json:"pid"`                  // main process, 0 when there is none
+	Since               time.Time  `json:"since"`                // of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`       // how long it has been up, 0 in any other state
 	Restarts            int        `json:"restarts"`             // starts that followed an exit nobody asked for
 	ConsecutiveFailures int        `json:"consecutive_failures"` // fast exits in a row
 	NextStart           *time.Time `json:"next_start"`           // when it starts by itself, null when it does not
 	CrashLoop           bool       `json:"crash_loop"`           // too many fast exits; it goes on at the longest delay
-	Ready               bool       `json:"ready"`
-	Announces           bool       `json:"announces"`    // it says itself when it is ready; anything else is ready while it is up
-	LastExit            *Exit      `json:"last_exit"`    // null before the first exit
-	Log                 string     `json:"log"`          // path of its current log file, "" when it has none
-	Reason              string     `json:"reason"`       // why it is in this state, for people
-	Problem             string     `json:"problem"`      // what people should know of it besides: why it isn't ready or loops, or what is wrong though it is up; "" when nothing is
-	MemoryBytes         uint64     `json:"memory_bytes"` // resident memory of the main process, 0 when unknown
-	Command             []string   `json:"command"`
-	Needs               []string   `json:"needs"`              // what it waits for
-	Run                 uint64     `json:"run"`                // number of the current or last run, 0 before the first
-	Paused              bool       `json:"paused"`             // an operator has stopped its process with SIGSTOP
-	Expected            bool       `json:"expected,omitempty"` // the boot has not come to it yet; commands for it wait for that
-	Drifted             bool       `json:"drifted"`            // it runs as an older configuration says; a restart applies the newer one
+	Ready               bool       `json:"ready"`                // it has said that it works, or it is up and can't say so
+	Announces           bool       `json:"announces"`            // it says itself when it is ready; anything else is ready while it is up
+	LastExit            *Exit      `json:"last_exit"`            // null before the first exit
+	Log                 string     `json:"log"`                  // path of its current log file, "" when it has none
+	Reason              string     `json:"reason"`               // why it is in this state, for people
+	Problem             string     `json:"problem"`              // what people should know of it besides: why it isn't ready or loops, or what is wrong though it is up; "" when nothing is
+	MemoryBytes         uint64     `json:"memory_bytes"`         // resident memory of the main process, 0 when unknown
+	Command             []string   `json:"command"`              // that runs, or would be run
+	Needs               []string   `json:"needs"`                // what it waits for
+	Run                 uint64     `json:"run"`                  // number of the current or last run, 0 before the first
+	Paused              bool       `json:"paused"`               // an operator has stopped its process with SIGSTOP
+	Expected            bool       `json:"expected,omitempty"`   // the boot has not come to it yet; commands for it wait for that
+	Drifted             bool       `json:"drifted"`              // it runs as an older configuration says; a restart applies the newer one
 }
 
 // Exit is how a run ended, or why it could not begin.

@@ -6,15 +6,15 @@ import "time"
 // An event with Lost set is none of these: it says how many events before the next one are gone, because the reader was
 // slower than the history is long.
 type Event struct {
-	Seq     uint64    `json:"seq"` // counts up from 1 without gaps for the life of hinit
-	At      time.Time `json:"at"`
-	Service string    `json:"service"` // "" when it is about the container
-	From    string    `json:"from"`
-	To      string    `json:"to"`
-	Reason  string    `json:"reason"`
-	PID     int       `json:"pid"`
-	Exit    *Exit     `json:"exit"`
-	Lost    uint64    `json:"lost,omitzero"`
+	Seq     uint64    `json:"seq"`           // counts up from 1 without gaps for the life of hinit
+	At      time.Time `json:"at"`            // when it happened
+	Service string    `json:"service"`       // "" when it is about the container
+	From    string    `json:"from"`          // state before, "" when none has changed
+	To      string    `json:"to"`            // state after it, "" when none has changed
+	Reason  string    `json:"reason"`        // why, for people
+	PID     int       `json:"pid"`           // of the main process, 0 when there is none
+	Exit    *Exit     `json:"exit"`          // null when it is not the end of a run
+	Lost    uint64    `json:"lost,omitzero"` // so many events are gone here; all other keys are empty then
 }
 
 // Lost is the line of the event stream that stands for events that are gone.
@@ -30,8 +30,8 @@ type Command struct {
 
 // ConfigEntry is one effective value of the configuration.
 type ConfigEntry struct {
-	Key    string `json:"key"`
-	Value  any    `json:"value"`
+	Key    string `json:"key"`    // as in hinit.yaml, with dots
+	Value  any    `json:"value"`  // as it would be there
 	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
 }
 
@@ -61,9 +61,9 @@ type ExamineReply struct {
 
 // Finding is the result of one check, as `hinit doctor` prints it.
 type Finding struct {
-	Check  string `json:"check"`
-	Result string `json:"result"` // one of the Result values
-	Detail string `json:"detail"` // for people
+	Check  string `json:"check"`  // what was looked at
+	Result string `json:"result"` // ok, warning, failed
+	Detail string `json:"detail"` // what was found, and what to do about it
 }
 
 // The results of a check.
@@ -75,9 +75,9 @@ const (
 
 // ReloadStep is what a reload does to one service.
 type ReloadStep struct {
-	Op      string `json:"op"` // "+" it is new or starts, "~" it is changed, "-" it stops or is gone
-	Service string `json:"service"`
-	What    string `json:"what"` // for people: "changed, restart to apply"
+	Op      string `json:"op"`      // "+" it is new or starts, "~" it is changed, "-" it stops or is gone
+	Service string `json:"service"` // its name
+	What    string `json:"what"`    // for people: "changed, restart to apply"
 }
 
 // Health says whether hinit does its work. Services in trouble do not make hinit unhealthy: restarting the container of

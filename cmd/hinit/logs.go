@@ -261,15 +261,18 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 	}
 }
 
+// logLine is a line of a log.
+type logLine struct {
+	Time    time.Time `json:"time,omitzero"` // when it was written; missing where the file does not say
+	Name    string    `json:"name"`          // as it was asked for, with --all the service
+	Message string    `json:"message"`       // without its time
+}
+
 // jsonLine shows a line as an object. Bytes that are not UTF-8 become U+FFFD.
 func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
 		written, message, _ := logrotate.Split(line)
-		text, err := json.Marshal(struct {
-			Time    time.Time `json:"time,omitzero"`
-			Name    string    `json:"name"`
-			Message string    `json:"message"`
-		}{written, name, string(message)})
+		text, err := json.Marshal(logLine{written, name, string(message)})
 		return show.JSON(text), err
 	}
 }

@@ -38,6 +38,7 @@ The agent's own command does the work where it has one (agent.profile_create and
 type manager struct {
 	*terminal
 	doing string // for messages
+	json  bool   // what is done is told as JSON
 	cfg   *config.Config
 	agent identity
 	store *profiles.Store
@@ -46,7 +47,7 @@ type manager struct {
 
 func profile(t *terminal, c *call) int {
 	yes := c.flags.Bool("yes", false, "do not ask before deleting")
-	asJSON := c.flags.Bool("json", false, "print JSON (list, show)")
+	asJSON := c.flags.Bool("json", false, "print JSON: the profile, or a list of all")
 	words, code, ok := c.parse(t, 1, 3)
 	if !ok {
 		return code
@@ -71,7 +72,7 @@ func profile(t *terminal, c *call) int {
 	if err != nil {
 		return t.failed(doing, err)
 	}
-	m.doing = doing
+	m.doing, m.json = doing, *asJSON
 	if uid := os.Geteuid(); n > 0 && words[0] != "show" && uid != 0 && uint32(uid) != m.agent.user.UID {
 		return t.fail(exitNotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
 	}
@@ -83,9 +84,9 @@ func profile(t *terminal, c *call) int {
 	case "rename":
 		return m.rename(names[0], names[1])
 	case "list":
-		return m.list("", *asJSON)
+		return m.list("")
 	}
-	return m.list(names[0], *asJSON)
+	return m.list(names[0])
 }
 
 func newManager(t *terminal) (*manager, error) {
@@ -141,6 +142,9 @@ func (m *manager) create(name string) int {
 	if code := m.rescan(); code != exitDone {
 		return code
 	}
+	if m.json {
+		return m.list(name)
+	}
 	if m.cl == nil {
 		fmt.Fprintf(m.out, "created profile %s in %s; no init is reachable, its gateway is registered at the next start of the container\n", name, p.Home)
 		return exitDone
@@ -171,6 +175,10 @@ func (m *manager) delete(name string, yes bool) int {
 		return code
 	}
 	m.warnOfSelection()
+	was := profileRow{Name: p.Name, Home: p.Home}
+	if rows, _, _ := m.rows(name); len(rows) > 0 {
+		was = rows[0]
+	}
 	done, err := m.byAgent(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name})
 	if err == nil && !done {
 		err = m.store.Delete(name)
@@ -180,6 +188,10 @@ func (m *manager) delete(name string, yes bool) int {
 	}
 	if code := m.rescan(); code != exitDone {
 		return code
+	}
+	if m.json {
+		was.Gateway, was.Want, was.PID = "", "", 0
+		return m.print([]profileRow{was}, true)
 	}
 	fmt.Fprintf(m.out, "deleted profile %s; its logs stay in %s/%s\n", name, m.cfg.Logs.Dir, name)
 	return exitDone
@@ -219,6 +231,9 @@ func (m *manager) rename(from, to string) int {
 		if _, err := m.cl.Start(ctx, profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
 			return m.fail(exitFailed, "renamed profile %s to %s, but cannot start its gateway again: %v", from, to, err)
 		}
+	}
+	if m.json {
+		return m.list(to)
 	}
 	fmt.Fprintf(m.out, "renamed profile %s to %s\n", from, to)
 	return exitDone
@@ -321,31 +336,49 @@ func (m *manager) confirm(question string) (bool, error) {
 	return answer == "y" || answer == "yes", nil
 }
 
-// profileRow is a profile as list --json shows it.
+// profileRow is a profile. One that was deleted is told of as it was, without a gateway.
 type profileRow struct {
 	Name    string `json:"name"`
-	Home    string `json:"home"`
-	Active  bool   `json:"active"`
+	Home    string `json:"home"`              // its directory
+	Active  bool   `json:"active"`            // it is the one that the agent's commands use
 	Prior   string `json:"prior_state"`       // what the state file says
 	Gateway string `json:"gateway"`           // state of its service, "" when no init is reachable
-	Want    string `json:"want"`              //
-	PID     int    `json:"pid"`               //
-	Log     string `json:"log"`               //
-	Problem string `json:"problem,omitempty"` //
+	Want    string `json:"want"`              // "up" or "down", "" when no init is reachable
+	PID     int    `json:"pid"`               // of its gateway, 0 when there is none
+	Log     string `json:"log"`               // path of its current log file
+	Problem string `json:"problem,omitempty"` // what is wrong with its files
 }
 
 // list shows all profiles, or one.
-func (m *manager) list(only string, asJSON bool) int {
+func (m *manager) list(only string) int {
+	rows, warnings, err := m.rows(only)
+	if err != nil {
+		return m.failed(m.doing, err)
+	}
+	if only != "" && len(rows) == 0 {
+		return m.fail(exitUnknown, "cannot show profile %q: there is no such profile; hinit profile list shows them", only)
+	}
+	code := m.print(rows, only != "")
+	for _, w := range warnings {
+		if only == "" && code == exitDone {
+			fmt.Fprintln(m.err, "warning:", show.Line(w.String()))
+		}
+	}
+	return code
+}
+
+// rows reads what list shows.
+func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	infos, warnings, err := m.store.List()
 	if err != nil && len(infos) == 0 {
-		return m.failed(m.doing, err)
+		return nil, nil, err
 	}
 	var st client.Status
 	if m.cl != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), shortWait)
 		defer cancel()
 		if st, err = m.cl.Status(ctx); err != nil {
-			return m.failed(m.doing, err)
+			return nil, nil, err
 		}
 	}
 	rows := []profileRow{}
@@ -369,25 +402,22 @@ func (m *manager) list(only string, asJSON bool) int {
 		}
 		rows = append(rows, row)
 	}
-	if only != "" && len(rows) == 0 {
-		return m.fail(exitUnknown, "cannot show profile %q: there is no such profile; hinit profile list shows them", only)
-	}
-	if asJSON {
-		if only != "" {
-			err = writeJSON(m.out, rows[0])
-		} else {
-			err = writeJSON(m.out, rows)
-		}
-	} else {
-		err = m.printRows(rows, only != "")
+	return rows, warnings, nil
+}
+
+// print shows profiles, or one.
+func (m *manager) print(rows []profileRow, one bool) int {
+	var err error
+	switch {
+	case m.json && one:
+		err = writeJSON(m.out, rows[0])
+	case m.json:
+		err = writeJSON(m.out, rows)
+	default:
+		err = m.printRows(rows, one)
 	}
 	if err != nil {
 		return m.failed(m.doing, err)
-	}
-	for _, w := range warnings {
-		if only == "" {
-			fmt.Fprintln(m.err, "warning:", show.Line(w.String()))
-		}
 	}
 	return exitDone
 }

@@ -21,15 +21,25 @@ import (
 
 func reexecVerb() verb {
 	return verb{
-		name: "reexec", args: "[--binary FILE]", summary: "replace the running hinit by the binary in its place; everything goes on",
+		name: "reexec", args: "[--binary FILE] [--json]", summary: "replace the running hinit by the binary in its place; everything goes on",
 		help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
 one that does not work, or that others than root could write, is refused and nothing changes.`,
 		run: reexec,
 	}
 }
 
+// reexecReport is what a re-execution came to.
+type reexecReport struct {
+	Version string `json:"version"` // of the hinit that runs now
+	Image   int    `json:"image"`   // its number: 1 for the program that the container was started with
+	Before  string `json:"before"`  // the version that ran before
+	Binary  string `json:"binary"`  // the file that runs now
+	Same    bool   `json:"same"`    // it is the binary that ran before, so nothing has changed
+}
+
 func reexec(t *terminal, c *call) int {
 	file := c.flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
+	asJSON := c.flags.Bool("json", false, "print JSON")
 	if _, code, ok := c.parse(t, 0, 0); !ok {
 		return code
 	}
@@ -54,6 +64,13 @@ func reexec(t *terminal, c *call) int {
 	after, err := cl.Reexec(ctx, *file)
 	if err != nil {
 		return t.failed("re-execute hinit", err)
+	}
+	if *asJSON {
+		report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
+		if err := writeJSON(t.out, report); err != nil {
+			return t.failed("re-execute hinit", err)
+		}
+		return exitDone
 	}
 	fmt.Fprintf(t.out, "hinit %s is image %d now", after.Version, after.Image)
 	if same {

@@ -165,18 +165,19 @@ func configRun(t *terminal, c *call) int {
 	return exitDone
 }
 
-// configReport is what config check says as JSON.
+// configReport is what is wrong with a configuration.
 type configReport struct {
-	File     string          `json:"file"` // "" where there is none, and the defaults hold
-	OK       bool            `json:"ok"`
-	Problems []configProblem `json:"problems"`
-	Warnings []string        `json:"warnings"`
+	File     string          `json:"file"`     // "" where there is none, and the defaults hold
+	OK       bool            `json:"ok"`       // hinit would start with it
+	Problems []configProblem `json:"problems"` // why it would not
+	Warnings []string        `json:"warnings"` // what it would start without
 }
 
+// configProblem is one mistake.
 type configProblem struct {
-	File    string `json:"file"` // "" where a variable of the environment is at fault
-	Line    int    `json:"line"` // 0 where none is
-	Message string `json:"message"`
+	File    string `json:"file"`    // "" where a variable of the environment is at fault
+	Line    int    `json:"line"`    // 0 where none is
+	Message string `json:"message"` // what is wrong, and with which key
 }
 
 // configCheck reads a configuration and tells all that is wrong with it.

@@ -34,7 +34,8 @@ func commandLine(ctx context.Context, root string) (string, error) {
 <!-- Generated from the help of the commands by internal/gendocs. Do not edit. -->
 
 The commands talk to the running hinit over its [control socket](control-api.md), as root or as the agent's user. Human output
-goes to standard output, errors to standard error in one line. What the exit codes mean is in [exit-codes.md](exit-codes.md).
+goes to standard output, errors to standard error in one line. What the exit codes mean is in [exit-codes.md](exit-codes.md), what
+the commands print with ` + "`--json`" + ` in [json.md](json.md).
 
 ` + "```text\n" + overview + "```\n")
 	verbs := regexp.MustCompile(`(?m)^  hinit (\w+)`).FindAllStringSubmatch(overview, -1)

@@ -1,5 +1,5 @@
 // Command gendocs writes the reference pages that are made from the code: the command line from the verbs' own help, the
-// keys of hinit.yaml from its schema, and the states of a service from the transition table that the state machine is
+// what they print with --json from the Go types, the keys of hinit.yaml from its schema, and the states of a service from the transition table that the state machine is
 // tested against. Run it from anywhere in the module with "go run ./internal/gendocs"; a test fails when a page is not what
 // it would write. It owns no goroutine.
 package main
@@ -43,6 +43,10 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	shapes, err := jsonPage(root, cli)
+	if err != nil {
+		return nil, err
+	}
 	states, err := states(root)
 	if err != nil {
 		return nil, err
@@ -59,6 +63,7 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 		"docs/img/states.svg":          picture,
 		"docs/reference/cli.md":        cli,
 		"docs/reference/hinit-yaml.md": config.Reference(),
+		"docs/reference/json.md":       shapes,
 		"docs/reference/states.md":     states,
 	}, nil
 }

@@ -54,6 +54,7 @@ import (
 //	type TEXT                           type on the container's terminal; \x03 and the like are known
 //	numbered FILE FIRST LAST            the flood lines in a file are those, in order, each once
 //	lines FILE PATTERN...               every line of a file matches one of the patterns
+//	shapes 'COMMAND;WORD...'...         every command of docs/reference/json.md prints what that page says, with --json
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
 		"init":        positive(cmdInit),
@@ -89,6 +90,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 		"resize":      positive(cmdResize),
 		"numbered":    positive(cmdNumbered),
 		"lines":       positive(cmdLines),
+		"shapes":      positive(cmdShapes),
 	}
 }
 

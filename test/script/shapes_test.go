@@ -1,0 +1,138 @@
+package script_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// jsonPage is what docs/reference/json.md says: which object each command prints, and the keys of each object.
+type jsonPage struct {
+	commands map[string]string // "profile list" → "Profile row"
+	objects  map[string]map[string]pageKey
+}
+
+type pageKey struct {
+	object string // the value is one of these, or a list of them, or null
+	maybe  bool   // the key may be missing
+}
+
+var (
+	commandRow = regexp.MustCompile("^\\| `hinit ([a-z ]+) --json` \\| .*\\[([A-Za-z ]+)\\]\\(#")
+	keyRow     = regexp.MustCompile("^\\| `([a-z_]+)` \\| ([^|]*) \\|")
+	pageObject = regexp.MustCompile(`\[([A-Za-z ]+)\]\(#`)
+)
+
+func readJSONPage() (*jsonPage, error) {
+	text, err := os.ReadFile("../../docs/reference/json.md")
+	if err != nil {
+		return nil, err
+	}
+	p := &jsonPage{commands: make(map[string]string), objects: make(map[string]map[string]pageKey)}
+	section := ""
+	for line := range strings.Lines(string(text)) {
+		if name, is := strings.CutPrefix(line, "## "); is {
+			section = strings.TrimSpace(name)
+			p.objects[section] = make(map[string]pageKey)
+		} else if m := commandRow.FindStringSubmatch(line); m != nil {
+			p.commands[m[1]] = m[2]
+		} else if m := keyRow.FindStringSubmatch(line); m != nil && section != "" {
+			k := pageKey{maybe: strings.Contains(m[2], "may be missing")}
+			if o := pageObject.FindStringSubmatch(m[2]); o != nil {
+				k.object = o[1]
+			}
+			p.objects[section][m[1]] = k
+		}
+	}
+	return p, nil
+}
+
+// check compares a value with an object of the page.
+func (p *jsonPage) check(v any, object string) error {
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case []any:
+		for _, one := range v {
+			if err := p.check(one, object); err != nil {
+				return err
+			}
+		}
+		return nil
+	case map[string]any:
+		keys := p.objects[object]
+		if len(keys) == 0 {
+			return fmt.Errorf("the page has no object %q", object)
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			if _, there := v[key]; !there && !keys[key].maybe {
+				return fmt.Errorf("%q of %s was not printed", key, object)
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			k, known := keys[key]
+			if !known {
+				return fmt.Errorf("the page does not have the key %q of %s", key, object)
+			}
+			if k.object == "" {
+				continue
+			}
+			if err := p.check(v[key], k.object); err != nil {
+				return fmt.Errorf("%s: %w", key, err)
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("%v is no %s", v, object)
+}
+
+// cmdShapes types every command that the page about --json has, with the words that the scenario gives for it, and compares what is
+// printed with the page: shapes 'status' 'profile create;novel'... Words after a semicolon follow the command.
+func cmdShapes(ts *testscript.TestScript, args []string) error {
+	page, err := readJSONPage()
+	if err != nil {
+		return err
+	}
+	for _, arg := range args {
+		command, words, _ := strings.Cut(arg, ";")
+		object, known := page.commands[command]
+		if !known {
+			return fmt.Errorf("the page does not have %q, or it was typed before", command)
+		}
+		delete(page.commands, command)
+		typed := append(strings.Fields(command+" "+words), "--json")
+		cmdHinit("hinit")(ts, false, typed)
+		d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+		documents := 0
+		for d.More() {
+			var v any
+			if err := d.Decode(&v); err != nil {
+				return fmt.Errorf("hinit %s: %w", strings.Join(typed, " "), err)
+			}
+			if list, is := v.([]any); is && len(list) == 0 {
+				return fmt.Errorf("hinit %s: the list is empty, so nothing is tested", strings.Join(typed, " "))
+			}
+			if err := page.check(v, object); err != nil {
+				return fmt.Errorf("hinit %s: %w", strings.Join(typed, " "), err)
+			}
+			documents++
+		}
+		if documents == 0 {
+			return fmt.Errorf("hinit %s printed nothing", strings.Join(typed, " "))
+		}
+	}
+	if len(page.commands) > 0 {
+		return fmt.Errorf("these commands of the page were not typed: %v", slices.Sorted(maps.Keys(page.commands)))
+	}
+	if len(page.objects) < 15 {
+		return errors.New("the page was not understood")
+	}
+	return nil
+}
