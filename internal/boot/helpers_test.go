@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +25,13 @@ const agentUID, agentGID = 10000, 10001
 // childEnv makes the test binary run one of childChecks instead of the tests, on the volume that the variable names after
 // the check.
 const childEnv = "BOOT_TEST_CHILD"
+
+// The main goroutine of such a process is on the main thread (see the package runtime).
+func init() { //nolint:gochecknoinits // there is no other way
+	if strings.HasPrefix(os.Getenv(childEnv), "mainthread ") {
+		runtime.LockOSThread()
+	}
+}
 
 func TestMain(m *testing.M) {
 	if name, dir, ok := strings.Cut(os.Getenv(childEnv), " "); ok {

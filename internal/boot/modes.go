@@ -3,6 +3,7 @@ package boot
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -24,7 +25,10 @@ type ModesOptions struct {
 // root with Docker's default capabilities on a writable root. The lines have no prefix. It blocks on /proc and on the root
 // file system.
 func Modes(o ModesOptions) []string {
-	status, _ := os.ReadFile("/proc/self/status")
+	// Of this thread: /proc/self is the main one, which may just be at work as the agent's user, without these capabilities.
+	runtime.LockOSThread()
+	status, _ := os.ReadFile("/proc/thread-self/status")
+	runtime.UnlockOSThread()
 	return modes(o, procStatus(string(status)), readOnly("/"), !runUsable())
 }
 

@@ -611,6 +611,21 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
+	// the main thread is at work as the agent's user, and another one looks
+	"mainthread": func(home string) error {
+		o := optionsIn(home, filepath.Dir(home), nil, &recorder{})
+		if unix.Gettid() != os.Getpid() || unix.Setfsuid(agentUID) != nil {
+			return errors.New("the main thread is not the agent's user")
+		}
+		lines := make(chan []string)
+		go func() {
+			lines <- Modes(ModesOptions{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"})
+		}()
+		if said := <-lines; strings.Contains(strings.Join(said, "\n"), "CAP_") {
+			return fmt.Errorf("modes are %q", said)
+		}
+		return nil
+	},
 	// no capabilities at all
 	"nocaps": func(home string) error {
 		said := &recorder{}
@@ -628,6 +643,13 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
+}
+
+// TestNoCapabilityIsMissedThatIsThere: what a user saw was a container with Docker's capabilities that took over from another one and
+// warned of "no CAP_CHOWN".
+func TestNoCapabilityIsMissedThatIsThere(t *testing.T) {
+	asRoot(t)
+	inChild(t, "mainthread", volume(t), func(*exec.Cmd) {})
 }
 
 func TestWithoutRoot(t *testing.T) {
