@@ -21,12 +21,13 @@ type reader struct {
 	dir   string            // working directory
 	names map[string]string // of containers on the page, and what they are called here
 	pids  map[string]string // of the page, and what they are here
+	words map[string]string // other words of the page that are another here
 }
 
 // newReader reads a page below docs. Its image is the demo's, and its containers have names of this run.
 func newReader(t *testing.T, page string, containers ...string) *reader {
 	t.Helper()
-	r := &reader{t: t, page: page, dir: t.TempDir(), names: make(map[string]string), pids: make(map[string]string)}
+	r := &reader{t: t, page: page, dir: t.TempDir(), names: make(map[string]string), pids: make(map[string]string), words: make(map[string]string)}
 	for _, name := range containers {
 		ours := "hinit-e2e-" + runID + "-" + strings.TrimSuffix(filepath.Base(page), ".md") + "-" + name
 		r.names[name] = ours
@@ -54,8 +55,11 @@ func (r *reader) here(command string) string {
 	command = regexp.MustCompile(`\bhinit-demo\b`).ReplaceAllString(command, need(r.t))
 	command = strings.ReplaceAll(command, "docker run ", "docker run --label "+runLabel+" ")
 	for name, ours := range r.names {
-		named := regexp.MustCompile(`(docker (?:exec|restart|kill|start|stop|logs)(?: -[-a-z]+(?: [0-9]+)?)*|--name) ` + name + `\b`)
+		named := regexp.MustCompile(`(docker (?:exec|restart|kill|start|stop|logs|rm)(?: -[-a-z]+(?: [0-9]+)?)*|--name) ` + name + `\b`)
 		command = named.ReplaceAllString(command, "$1 "+ours)
+	}
+	for theirs, ours := range r.words {
+		command = strings.ReplaceAll(command, theirs, ours)
 	}
 	for theirs, ours := range r.pids {
 		command = regexp.MustCompile(`\bkill (-[0-9A-Z]+ )?`+theirs+`\b`).ReplaceAllString(command, "kill ${1}"+ours)
@@ -82,7 +86,7 @@ func (r *reader) run(command string) string {
 }
 
 // asks are commands that may be asked again until the answer is that of the page.
-var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck)|ls|cat) `)
+var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
 
 // types runs all sessions of the page and compares what they print. Between the steps do is called with the line of the next one.
 func (r *reader) types(do func(command string)) {
@@ -94,6 +98,9 @@ func (r *reader) types(do func(command string)) {
 		var said string
 		look := func() error {
 			said = r.run(s.Command)
+			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ { // as end-a-fork-bomb.md says: ask again
+				said = r.run(s.Command)
+			}
 			if !s.Checked {
 				return nil
 			}
@@ -293,6 +300,91 @@ func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 			t.Errorf("%s has: %s", name, m)
 		}
 	}
+}
+
+// TestThePageAboutLogsPrintsWhatItSays writes each block of the page into hinit.yaml before what is typed after it.
+func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	r := newReader(t, "how-to/keep-logs-small-and-clean.md", "my")
+	var yaml []string
+	for _, b := range r.blocks() {
+		if b.Lang == "yaml" {
+			yaml = append(yaml, b.Text)
+		}
+	}
+	if len(yaml) != 3 {
+		t.Fatalf("the page has %d blocks of YAML", len(yaml))
+	}
+	etc := filepath.Join(r.dir, "etc")
+	write := func(text string) {
+		if err := errors.Join(os.MkdirAll(etc, 0o755), os.WriteFile(filepath.Join(etc, "hinit.yaml"), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	chatty := "/opt/data/profiles/chatty/"
+	c := start(t, setup{
+		options: []string{"--name", r.names["my"], "-v", etc + ":/etc/hinit:ro"},
+		files:   map[string]string{chatty + "SOUL.md": "", chatty + "agent.conf": "flood=1000\n", chatty + "gateway_state.json": `{"desired_state":"running"}`},
+	}, "gateway", "run")
+	c.awaitUp("gateway-default", "gateway-chatty")
+	both := yaml[0] + strings.TrimPrefix(yaml[1], "logs:\n") // one file has one key "logs"
+	reloads := 0
+	r.types(func(command string) {
+		switch {
+		case strings.HasSuffix(command, "hinit config check"):
+			write(yaml[0])
+		case strings.HasSuffix(command, "hinit reload"):
+			if reloads++; reloads == 2 {
+				write(both)
+			}
+		case strings.HasPrefix(command, "docker restart"):
+			write(yaml[2])
+		}
+	})
+	if reloads != 2 {
+		t.Errorf("the page has %d reloads", reloads)
+	}
+}
+
+// TestThePageAboutForkBombsPrintsWhatItSays: the service leaves no process number to anybody, without using the processor.
+func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	r := newReader(t, "how-to/end-a-fork-bomb.md", "my")
+	const bomb = "services:\n  bomb:\n    enabled: false\n    command: [sh, -c, '(while :; do sleep 100000 & done) 2>/dev/null & exec sleep 100000']\n"
+	c := start(t, setup{
+		options: []string{"--name", r.names["my"], "--pids-limit", "100", "--memory", "256m"}, files: map[string]string{"/etc/hinit/hinit.yaml": bomb},
+	}, "gateway", "run")
+	c.awaitUp("gateway-default")
+	arm := func() {
+		c.must("hinit", "start", "--no-wait", "bomb")
+		eventually(t, settle, func() error {
+			if r := c.exec("hinit", "status"); !strings.Contains(r.out, "process numbers of the container are used") {
+				return errors.New(r.String())
+			}
+			return nil
+		})
+	}
+	arm()
+	typed := false
+	r.types(func(command string) {
+		if strings.Contains(command, "/run/hinit/orders") {
+			arm()
+			typed = true
+		}
+	})
+	if !typed {
+		t.Error("the page does not have the order by the FIFO")
+	}
+}
+
+func TestThePageAboutTwoContainersPrintsWhatItSays(t *testing.T) {
+	parallel(t)
+	volume := mustDocker(t, "volume", "create", "--label", runLabel, "hinit-e2e-"+runID+"-page-data")
+	t.Cleanup(func() { docker("volume", "rm", volume) }) // when the containers are gone
+	r := newReader(t, "how-to/two-containers-one-volume.md", "first", "second")
+	r.words["-v data:"] = "-v " + volume + ":"
+	r.types(nil)
 }
 
 func TestREADMEPrintsWhatItSays(t *testing.T) {
