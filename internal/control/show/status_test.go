@@ -3,6 +3,7 @@ package show
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hinit/client"
@@ -25,7 +26,12 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 	}
 }
 
+// The time stands still, or ages would differ between two looks.
 func TestStatusLinesUpItsColumnsAndEndsNoLineInBlanks(t *testing.T) {
+	synctest.Test(t, linesUpItsColumns)
+}
+
+func linesUpItsColumns(t *testing.T) {
 	code := 1
 	got := string(Status(client.Status{
 		Init: client.Init{Version: "1", PID: 1, UptimeSeconds: 3, Home: "/data"},
@@ -103,7 +109,9 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestStatusHasColoursWhereTheyAreWanted(t *testing.T) {
+func TestStatusHasColoursWhereTheyAreWanted(t *testing.T) { synctest.Test(t, hasColours) }
+
+func hasColours(t *testing.T) {
 	st := crowded()
 	got := string(Status(st, Look{Colour: true}))
 	if !strings.Contains(got, "\x1b[32mup\x1b[0m ") || !strings.Contains(got, "\x1b[31mfailed\x1b[0m ") || strings.Contains(got, "\x1b[33mSTATE") {
