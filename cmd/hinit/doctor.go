@@ -159,7 +159,11 @@ func (x *examination) service(s client.Service) {
 		}
 		x.found.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
 	case s.State == "parked", s.State == "failed":
-		x.found.failed(s.Name, "%s: %s; see: hinit logs %s", s.State, s.Reason, s.Name)
+		text := s.State + ": " + s.Reason
+		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // what could not be started has written nothing
+			text += "; see: hinit logs " + s.Name
+		}
+		x.found.failed(s.Name, "%s", text)
 	case s.Problem == "":
 	case s.State == client.StateUp && s.Ready:
 		x.found.failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
@@ -227,6 +231,9 @@ func (x *examination) warnings(cfg *config.Config) {
 	}
 	x.found.ok("configuration", "%s", from)
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
+		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
+			continue // the init has said so
+		}
 		x.found.warning("configuration", "%s", w)
 	}
 }

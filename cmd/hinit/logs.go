@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,6 +133,8 @@ func logs(t *terminal, c *call) int {
 		case errors.Is(err, fsutil.ErrSymlink):
 			worst = t.fail(exitFailed, "cannot show logs of %q: there is a link in %s, which hinit doesn't follow (%s); remove it, and hinit makes a new log there",
 				names[i], dirs[i], strings.ReplaceAll(err.Error(), "\n", "; "))
+		case errors.Is(err, fs.ErrNotExist):
+			worst = t.fail(exitFailed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], dirs[i], names[i])
 		default:
 			worst = t.fail(exitFailed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
 		}

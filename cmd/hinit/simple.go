@@ -157,13 +157,20 @@ func configRun(t *terminal, c *call) int {
 		if err != nil {
 			return t.failed("show the configuration", err)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t(%s)\n", show.Line(e.Key), show.JSON(value), show.Line(e.Origin))
+		gap := "\t"
+		if len(value) > valueWidth {
+			gap = "  " // a long value does not move all the others
+		}
+		fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), show.JSON(value), gap, show.Line(e.Origin))
 	}
 	if err := tw.Flush(); err != nil {
 		return t.failed("show the configuration", err)
 	}
 	return exitDone
 }
+
+// valueWidth is how wide the values of a configuration may make their column.
+const valueWidth = 48
 
 // configReport is what is wrong with a configuration.
 type configReport struct {

@@ -38,7 +38,7 @@ func Status(st client.Status, look Look) []byte {
 	rows = append(rows, row{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "LAST EXIT", "NOTE"})
 	for i := range st.Services {
 		s := &st.Services[i]
-		name, last, about := Line(s.Name), Line(LastExit(s.LastExit)), Line(note(s))
+		name, last, about := Line(s.Name), Line(lastCell(s)), Line(note(s))
 		if !look.Named {
 			name, last, about = cut(name, nameWidth), cut(last, phraseWidth), cut(about, phraseWidth)
 		}
@@ -50,6 +50,14 @@ func Status(st client.Status, look Look) []byte {
 	below := w.fit(rows)
 	w.layOut(rows, below)
 	return w.Bytes()
+}
+
+// lastCell is the last exit. Why nothing could be started is in the note already.
+func lastCell(s *client.Service) string {
+	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(note(s), x.Error) {
+		return "not started, " + Duration(time.Since(x.At)) + " ago"
+	}
+	return LastExit(s.LastExit)
 }
 
 // page is the text that is made.
