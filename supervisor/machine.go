@@ -117,7 +117,9 @@ const (
 const (
 	ReasonShutdown = "the container is stopping"       // of every transition that the end of the container causes
 	ReasonReplaced = "another instance has taken over" // of parking after a takeover
-	ReasonLoop     = "crash loop"                      // how the remark begins that explains one
+	// ReasonTaken ends the reason of an exit that is no crash, known when its profile is not there any more.
+	ReasonTaken = "because its profile was renamed or removed"
+	ReasonLoop  = "crash loop" // how the remark begins that explains one
 
 	reasonAsked = "ended as asked"
 )

@@ -86,7 +86,8 @@ type (
 		Run   uint64
 		Count int
 	}
-	// Explained gives the exit of a run a better cause than its code told.
+	// Explained gives the exit of a run a better cause than its code told: CauseReplaced, or CauseOperator for an operator who has
+	// renamed or removed its profile.
 	Explained struct {
 		Name  string
 		Run   uint64

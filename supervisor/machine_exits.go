@@ -331,7 +331,11 @@ func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	last := *s.last
 	last.Cause = e.Cause
 	s.last = &last
-	m.do(Note{Record{At: now, Service: s.name, Reason: describe(&last) + ", explained: " + string(e.Cause), PID: last.PID, Exit: &last}})
+	why := ", explained: " + string(e.Cause)
+	if e.Cause == CauseOperator {
+		why = " " + ReasonTaken
+	}
+	m.do(Note{Record{At: now, Service: s.name, Reason: describe(&last) + why, PID: last.PID, Exit: &last}})
 	m.changed(s)
 	if e.Cause != CauseReplaced || s.want != WantUp {
 		return

@@ -1098,6 +1098,23 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	}
 }
 
+func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
+	r := newRig(t)
+	r.up()
+	r.exit(1)
+	r.acts = nil
+	r.do(Explained{"s", r.s().run, CauseOperator})
+	if r.s().last.Cause != CauseOperator || r.s().last.Code != 1 {
+		t.Errorf("its last exit is %+v", r.s().last)
+	}
+	for _, a := range r.acts {
+		if n, ok := a.(Note); ok && n.Record.Reason == "exited with code 1 "+ReasonTaken {
+			return
+		}
+	}
+	t.Errorf("nobody is told: %v", r.acts)
+}
+
 func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	r := newRig(t)
 	r.up()

@@ -11,6 +11,7 @@ import (
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/profiles"
+	"hinit/supervisor"
 )
 
 func eventsVerb() verb {
@@ -182,6 +183,8 @@ func eventLine(e client.Event) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "%s  %s: ", e.At.Local().Format("2006-01-02 15:04:05.000"), name)
 	switch {
+	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.ReasonTaken):
+		fmt.Fprintf(b, "no crash: it %s (%s)", e.Reason, e.Exit.Cause)
 	case e.Exit != nil:
 		fmt.Fprint(b, eventExit(e.Exit))
 	case e.From != e.To:

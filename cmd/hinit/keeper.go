@@ -211,6 +211,9 @@ func (k *keeper) profileEvent(ctx context.Context, e profiles.Event) {
 		renamed := k.renames.from(e.Profile.Name, s != nil && s.Want == supervisor.WantUp)
 		c.intents.Forget(e.Profile.Name)
 		k.forget(e.Profile.Name)
+		if takenAway(s, time.Now()) {
+			_ = c.loop.Do(ctx, supervisor.Explained{Name: slot, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
+		}
 		_ = c.loop.Do(ctx, supervisor.Remove{Name: slot}) // it may be gone already
 		if err := c.withdraw(ctx, slot); err != nil {
 			c.say("[hinit] %v", err)

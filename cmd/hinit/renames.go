@@ -80,6 +80,24 @@ func (r *renames) to(profile string) (from string) {
 	return l.profile
 }
 
+// takeTime is how long after its gateway a profile may go when somebody ends the one to rename or to remove the other. The agent looks
+// twice a second whether the gateway is gone (contract, section 4).
+const takeTime = 3 * time.Second
+
+// takenAway says that the last exit of a gateway, whose profile is gone now, was no failure of its own: who takes a profile away ends its
+// gateway first, by a signal that hinit does not know of. Until then it looks like a crash. One that has failed before is not excused.
+func takenAway(s *supervisor.Service, now time.Time) bool {
+	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= takeTime || s.Failures > 1 {
+		return false
+	}
+	switch s.LastExit.Cause {
+	case supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean:
+		return true
+	default:
+		return false
+	}
+}
+
 // noteHome remembers which directory a profile lives in. It reads the disk.
 func (k *keeper) noteHome(profile string) {
 	if home, err := k.c.store.HomeID(profile); err == nil && profile != profiles.Default {

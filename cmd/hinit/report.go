@@ -82,6 +82,8 @@ func reportLine(r supervisor.Record) string {
 			return "cmd: " + r.Reason
 		}
 		return ""
+	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.ReasonTaken): // its exit was said before
+		return fmt.Sprintf("%s: no crash: it %s", r.Service, r.Reason)
 	case r.Exit != nil:
 		return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
 	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonLoop):
