@@ -51,6 +51,9 @@
 //   - It hides its descriptor. The one that was opened first stays open beside it: fstat tells that the file was unlinked or
 //     truncated, and ftruncate takes back a line that a full disk has cut.
 //
+// A file has mode 0644 while it is written and 0744 once its writer has finished it, as with s6-log, which goes on with a finished one and
+// sets any other aside as @LABEL.u. So a volume goes back to s6 without a cut in its logs.
+//
 // # Compression
 //
 // With [Limits].Compress archives become gzip files, one after the other, a second or more after their rotation, and never

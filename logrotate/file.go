@@ -23,6 +23,8 @@ const (
 	retryEvery = time.Second
 	// checkEvery is the least time between two looks at the name of the file.
 	checkEvery = time.Second
+	// finished is the bit of a file's mode that says so.
+	finished = 0o100
 	// keepLimit is how many bytes of formatted lines are kept while the file is faulted.
 	keepLimit = 256 << 10
 )
@@ -343,6 +345,7 @@ func (f *file) finish() error {
 		if f.fault != nil {
 			f.retry(time.Now())
 		}
+		f.complete(f.fault == nil)
 		f.shut()
 	})
 	if f.timer != nil {
@@ -353,6 +356,20 @@ func (f *file) finish() error {
 	}
 	return fmt.Errorf("cannot write the last %d lines of %q: %w",
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
+}
+
+// complete says by the file's mode whether its writer has finished it (s6-log): the next one goes on with a file that was, and sets
+// aside one that was not.
+func (f *file) complete(done bool) {
+	var st unix.Stat_t
+	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {
+		return
+	}
+	mode := st.Mode &^ (unix.S_IFMT | finished)
+	if done && !f.torn {
+		mode |= finished
+	}
+	_ = unix.Fchmod(f.fd, mode) // it is for others, and a file of somebody else's stays as it is
 }
 
 // reason is the shortest true text for err.

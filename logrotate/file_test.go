@@ -70,6 +70,35 @@ func (v *service) end() {
 	closeSet(v.t, v.set)
 }
 
+// TestWhoComesNextSeesWhetherAFileIsFinished: s6-log sets a file aside that its mode does not call finished (contract of s6, section 7).
+func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, Current)
+	if err := os.WriteFile(path, []byte("2026-11-22 00:00:00.000000000  of s6\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o744); err != nil { // whatever the umask is
+		t.Fatal(err)
+	}
+	mode := func() os.FileMode {
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Mode()
+	}
+	v := newService(t, dir, Options{})
+	v.say("of hinit")
+	v.inFile("of hinit")
+	if mode() != 0o644 {
+		t.Errorf("while it is written its mode is %v", mode())
+	}
+	v.end()
+	if mode() != 0o744 {
+		t.Errorf("in the end its mode is %v", mode())
+	}
+}
+
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -565,8 +594,11 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 		}
 		n++
 		want := os.FileMode(0o644)
-		if info.IsDir() {
+		switch {
+		case info.IsDir():
 			want = os.ModeDir | 0o755
+		case info.Name() == Current:
+			want = 0o744 // it is finished
 		}
 		if sys := info.Sys().(*syscall.Stat_t); sys.Uid != agentID || sys.Gid != agentID || info.Mode() != want {
 			t.Errorf("%s: owner %d:%d, mode %v", path, sys.Uid, sys.Gid, info.Mode())

@@ -148,6 +148,7 @@ func (f *file) adopt(fd int) error {
 	}
 	f.fd, f.dev, f.ino = fd, st.Dev, st.Ino
 	f.size, f.torn = st.Size, false
+	f.complete(false)
 	return nil
 }
 
