@@ -302,12 +302,12 @@ func (w *Watcher) settled() {
 // what isn't about the few files that matter is dropped here.
 func (w *Watcher) mark(ev fsnotify.Event) {
 	self := w.hints.gone(ev)
-	if ev.Op == fsnotify.Chmod && self {
-		return
-	}
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
+	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may be given to the agent only now
+		return
+	}
 	name := Default
 	switch {
 	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // nothing but its own name is at stake

@@ -14,6 +14,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 // recorder keeps the events of a watcher as short strings.
@@ -107,6 +109,35 @@ func rescan(t *testing.T, w *Watcher) {
 }
 
 func state(desired string) string { return `{"desired_state":"` + desired + `"}` }
+
+// What a user saw: on a slow machine a profile that root had copied with "cp -a" was unknown for a minute. cp gives the directory to its
+// owner last, when all files are in it, and the agent can't look into it before.
+func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, profilesDir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	var actor *fsutil.Actor // this user, who is kept out by the mode
+	if os.Geteuid() == 0 {
+		if actor = fsutil.NewActor(fsutil.Identity{UID: 12345, GID: 12345}); !actor.Switches() {
+			t.Skip("this container doesn't let root switch identity")
+		}
+	}
+	s := Open(dir, actor, "")
+	w, r := watch(t, s, WatchOptions{})
+	rescan(t, w)
+	r.take()
+	hidden, home := filepath.Join(dir, profilesDir, ".being-copied"), filepath.Join(dir, profilesDir, "twin")
+	if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(filepath.Join(hidden, "SOUL.md"), nil, 0o644), os.Chmod(hidden, 0), os.Rename(hidden, home)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "profiles/later/SOUL.md", "")
+	r.awaits(t, "+later") // so it has looked at the other, in vain
+	if err := os.Chmod(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.awaits(t, "+twin")
+}
 
 func TestWatchFirstLook(t *testing.T) {
 	s := newVolume(t)
