@@ -36,17 +36,19 @@ func TestManyCallersTakeTurns(t *testing.T) {
 
 // A share whose turns are all taken answers busy in time, and does not make the call later; another share answers.
 func TestAShareThatHangsAnswersBusy(t *testing.T) {
-	free := make(chan struct{})
+	free, begun := make(chan struct{}), make(chan struct{}, blocking.Turns())
 	var hung sync.WaitGroup
 	for range blocking.Turns() {
-		hung.Go(func() { _ = blocking.Do(blocking.Volume, func() error { <-free; return nil }) })
+		hung.Go(func() { _ = blocking.Do(blocking.Volume, func() error { begun <- struct{}{}; <-free; return nil }) })
 	}
 	defer hung.Wait()
 	defer close(free)
+	for range blocking.VolumeTurns() {
+		<-begun
+	}
 	slow := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		return blocking.Within(ctx, blocking.Runtime, "a test", func() error { <-free; return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		return blocking.Within(ctx, blocking.Runtime, "a test", func() error { cancel(); <-free; return nil })
 	}
 	if err := slow(); !errors.Is(err, blocking.ErrSlow) || errors.Is(err, blocking.ErrBusy) {
 		t.Errorf("a call that hangs: %v", err)

@@ -2,6 +2,9 @@ package blocking
 
 import "testing"
 
+// VolumeTurns is how many calls to the volume there are at once.
+func VolumeTurns() int { return turns[Volume] }
+
 // With as few turns as can be every share still has one, and the volume one that a file which hangs does not take.
 func TestFew(t *testing.T) {
 	oldTurns, oldTaken := turns, taken

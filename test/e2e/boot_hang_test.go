@@ -76,7 +76,7 @@ func TestDeadDirectories(t *testing.T) {
 			c.awaitLines("the CMD\n", tt.said)
 			c.awaitOwned("hermes", "/opt/data/cron")
 			c.must("hinit", "restart", "coder")
-			c.must("hinit", "healthcheck")
+			c.awaitHealthy()
 			took := c.stop()
 			t.Logf("docker stop took %v", took.Round(10*time.Millisecond))
 			if took > stopTime {

@@ -139,11 +139,11 @@ func TestAnyUser(t *testing.T) {
 		{"hinit", "restart", "coder"},
 		{"hinit", "stop", "coder"},
 		{"hinit", "start", "coder"},
-		{"hinit", "healthcheck"},
 		{"hinit", "logs", "coder"},
 	} {
 		c.must(step...)
 	}
+	c.awaitHealthy()
 	c.awaitOwned("12345", "/opt/data")
 	if mode := c.must("stat", "-c", "%a", "/opt/data/gateway_state.json"); mode != "644" {
 		t.Errorf("the state has mode %s", mode)

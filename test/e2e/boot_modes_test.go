@@ -19,8 +19,8 @@ func TestMinimalCapabilities(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: slices.Concat(minimal, []string{"--security-opt", "no-new-privileges"}), files: three()}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
+	c.awaitHealthy()
 	for _, step := range [][]string{
-		{"hinit", "healthcheck"},
 		{"hermes", "config", "set", "k", "v"},
 		{"hinit", "profile", "create", "extra"},
 		{"hinit", "start", "extra"},

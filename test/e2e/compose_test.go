@@ -70,7 +70,7 @@ func TestCompose(t *testing.T) {
 	if grace.StopTimeout != 15 || grace.RestartPolicy.Name != "unless-stopped" || strings.Join(grace.Health.Test, " ") != "CMD hinit healthcheck" {
 		t.Errorf("%+v", grace)
 	}
-	c.must("hinit", "healthcheck")
+	c.awaitHealthy()
 	address := mustDocker(t, "port", name, "9119/tcp") // one that the engine has found free
 	eventually(t, settle, func() error {               // from the host
 		reply, err := http.Get("http://" + address + "/api/status")

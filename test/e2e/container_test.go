@@ -410,6 +410,18 @@ func (c *container) awaitUp(names ...string) {
 	}
 }
 
+// awaitHealthy waits until "hinit healthcheck" finds nothing wrong, as somebody. It is not content before the boot is over, and the
+// gateways are up before that.
+func (c *container) awaitHealthy(options ...string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		if r := c.execAs(options, "hinit", "healthcheck"); r.code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+}
+
 // awaitStates waits until the gateways are these, in these states, and no others.
 func (c *container) awaitStates(want map[string]string) {
 	c.t.Helper()

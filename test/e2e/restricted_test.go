@@ -31,6 +31,7 @@ func TestRestricted(t *testing.T) {
 			parallel(t)
 			c := start(t, setup{options: tt.options}, "gateway", "run")
 			c.awaitUp("gateway-default")
+			c.awaitHealthy() // then the boot has said all it has to say
 			st := c.status()
 			if (st.Init.PID != 1) != tt.beneath || st.Init.Subreaper != tt.beneath {
 				t.Errorf("init: %+v", st.Init)
@@ -44,8 +45,8 @@ func TestRestricted(t *testing.T) {
 			}
 
 			hermes := []string{"-u", "hermes"}
+			c.awaitHealthy(hermes...)
 			for _, step := range [][]string{
-				{"hinit", "healthcheck"},
 				{"hermes", "profile", "create", "coder"},
 				{"hinit", "start", "coder"},
 				{"hinit", "status", "coder", "default"},

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,10 +39,24 @@ func TestTheUpgradePageUpgrades(t *testing.T) {
 	}
 	cmd := exec.Command("sh", "-e", "-c", strings.ReplaceAll(script, "CONTAINER", c.id))
 	cmd.Dir = dir
-	if r := command(cmd); r.code != 0 || !strings.Contains(r.out, "is image 2 now (it was") {
+	// The last command is refused while the boot log is being written, and says: try again.
+	reexec := func(r result) result {
+		t.Helper()
+		eventually(t, settle, func() error {
+			if r.code != 0 && strings.Contains(r.err, "try again") {
+				r = c.exec("hinit", "reexec")
+			}
+			if r.code != 0 {
+				return errors.New(r.String())
+			}
+			return nil
+		})
+		return r
+	}
+	if r := reexec(command(cmd)); !strings.Contains(r.out, "is image 2 now (it was") {
 		t.Fatal(r)
 	}
-	if r := c.exec("hinit", "reexec"); r.code != 0 || !strings.Contains(r.out, "image 3 now: same binary as before, /init; nothing changed") {
+	if r := reexec(c.exec("hinit", "reexec")); !strings.Contains(r.out, "image 3 now: same binary as before, /init; nothing changed") {
 		t.Error(r)
 	}
 	after, _ := c.status().find("gateway-default")

@@ -354,6 +354,20 @@ func (b *box) command(verb, name string, w client.Wait) error {
 	return err
 }
 
+// reexec makes the init another image of itself. While the boot log or an order is being written it refuses, and is asked again.
+func (b *box) reexec() {
+	b.t.Helper()
+	within(b.t, patience, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err := b.client.Reexec(ctx, "")
+		if err != nil && !strings.Contains(err.Error(), "try again") {
+			b.t.Fatal(err)
+		}
+		return err
+	})
+}
+
 // enter runs a program inside the container.
 func (b *box) enter(argv ...string) ([]byte, error) {
 	cmd := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)

@@ -116,9 +116,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 		t.Fatalf("the answer to a stop that can't be recorded is %v", err)
 	}
 	within(t, patience, b.is("a", client.StateDown))
-	if _, err := b.client.Reexec(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	b.reexec()
 	within(t, patience, func() error { // the first look of the new image, which the disk refuses as well
 		if n := b.status().Init.Image; n != 2 {
 			return fmt.Errorf("it is image %d", n)
@@ -166,9 +164,7 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 		}
 	}
 	within(t, patience, elsewhere(1))
-	if _, err := second.client.Reexec(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	second.reexec()
 	within(t, patience, elsewhere(2))
 	first.stop()
 	within(t, patience, second.is("a", client.StateUp))

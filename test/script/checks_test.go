@@ -136,7 +136,7 @@ func cmdWaitFor(ts *testscript.TestScript, args []string) error {
 	}
 	return poll(patience, func() error {
 		if !c.running() {
-			return errHopeless
+			return fmt.Errorf("%w with code %d", errHopeless, c.exitCode)
 		}
 		s, err := c.service(args[0])
 		if err != nil {
@@ -227,6 +227,25 @@ func cmdWaitStatus(ts *testscript.TestScript, args []string) error {
 			return err
 		}
 		return checkAll(document, list)
+	})
+}
+
+func cmdWaitBoot(ts *testscript.TestScript, args []string) error {
+	if len(args) != 0 {
+		return errors.New("waitboot takes no words")
+	}
+	c := containerOf(ts)
+	return poll(patience, func() error {
+		if !c.running() {
+			return errHopeless
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		status, err := c.client().Status(ctx)
+		if err == nil && status.Init.Booting {
+			err = errors.New("hinit is booting")
+		}
+		return err
 	})
 }
 

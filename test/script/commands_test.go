@@ -43,6 +43,7 @@ import (
 //	get VAR NAME KEY                    a value of the status as a variable
 //	json FILE KEY=VALUE...              check a JSON file, or stdout; waitjson polls it
 //	waitstatus KEY=VALUE...             poll the whole status of hinit
+//	waitboot                            wait until the boot is over
 //	waitgrep [-count=N] PATTERN FILE    poll a file for a pattern
 //	killgw SIG NAME...                  signal the main process of services
 //	killrepeat N NAME...                kill -9 each N times and count the restarts with hinit
@@ -78,6 +79,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 		"json":        positive(cmdJSON),
 		"waitjson":    positive(cmdWaitJSON),
 		"waitstatus":  positive(cmdWaitStatus),
+		"waitboot":    positive(cmdWaitBoot),
 		"waitgrep":    positive(cmdWaitGrep),
 		"killgw":      positive(cmdKill),
 		"killrepeat":  positive(cmdKillRepeat),
@@ -345,8 +347,8 @@ func cmdStartFails(ts *testscript.TestScript, args []string) error {
 }
 
 // notAtRest is how hinit says that it could not write out its logs, or finish with its scan directory, in the second it takes
-// for that.
-var notAtRest = regexp.MustCompile("the disk does not answer|cannot (reach|get an answer of) the scan directory")
+// for that, or that the boot log is not written yet.
+var notAtRest = regexp.MustCompile("try again|the disk does not answer|cannot (reach|get an answer of) the scan directory")
 
 // cmdReexec asks again when hinit has changed nothing because its files were not at rest.
 func cmdReexec(ts *testscript.TestScript, args []string) error {
