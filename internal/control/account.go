@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,9 +26,18 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	if v.State == supervisor.Down && x != nil { // a task: that it is down is not the news
 		reason = endText(x)
 	}
-	fmt.Fprintf(&b, "%s is %s: %s", v.Name, stateText(v), printable(reason))
+	over := slices.Contains([]supervisor.State{supervisor.Backoff, supervisor.Parked, supervisor.Failed, supervisor.Down}, v.State)
+	again := x != nil && x.PID != 0 && !over // who tells was late: the news is how the last run ended, not that there is another
+	if again {
+		fmt.Fprintf(&b, "%s %s", v.Name, endText(x))
+	} else {
+		fmt.Fprintf(&b, "%s is %s: %s", v.Name, stateText(v), printable(reason))
+	}
 	if x != nil {
 		fmt.Fprintf(&b, " (%s)", x.Cause)
+	}
+	if again {
+		fmt.Fprintf(&b, " and is %s again", stateText(v))
 	}
 	if wait := time.Until(v.NextStart); !v.NextStart.IsZero() && wait > 0 {
 		fmt.Fprintf(&b, ", starts again in %s", rounded(wait))

@@ -114,6 +114,28 @@ func (w *waiter) do(ctx context.Context, do verb, timeout time.Duration) (*super
 // after runs f at a later time, beside the test.
 func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
+// What a user saw on a slow machine, of a gateway that had been started again meanwhile: "cannot start: gateway-x is up: started (crash)".
+func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
+	for _, tt := range []struct {
+		state supervisor.State
+		exit  supervisor.Exit
+		want  string
+	}{
+		{supervisor.Up, supervisor.Exit{Run: 1, PID: 7, Code: 4, Cause: supervisor.CauseCrash, Tail: []string{"no token"}}, `gateway-x exited with code 4 (crash) and is up again; last lines: "no token"`},
+		{supervisor.Starting, supervisor.Exit{Run: 1, PID: 7, Code: -1, Signal: 11, Cause: supervisor.CauseSignal, Tail: []string{"x"}}, `gateway-x ended by signal 11 (signal) and is starting again; last lines: "x"`},
+		{supervisor.Backoff, supervisor.Exit{Run: 1, PID: 7, Code: 4, Cause: supervisor.CauseCrash, Tail: []string{"x"}}, `gateway-x is in backoff: exited with code 4 (crash); last lines: "x"`},
+		{supervisor.Starting, supervisor.Exit{Run: 1, Error: "no such file", Cause: supervisor.CauseSpawn}, `gateway-x is starting: no such file (spawn)`},
+	} {
+		v := gateway("x", tt.state, func(s *supervisor.Service) { s.Run, s.LastExit, s.Reason = 2, &tt.exit, tt.exit.Error })
+		if v.Reason == "" {
+			v.Reason = "exited with code 4"
+		}
+		if got := New(newFakeCore(v), Options{}).account(t.Context(), v); got != tt.want {
+			t.Errorf("%s:\n%s\nwant\n%s", tt.state, got, tt.want)
+		}
+	}
+}
+
 func TestWaitingTellsTheTruth(t *testing.T) {
 	const timeout = 30 * time.Second
 	for _, tt := range []struct {

@@ -86,7 +86,7 @@ func (r *reader) run(command string) string {
 }
 
 // asks are commands that may be asked again until the answer is that of the page.
-var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
+var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck|start misconf)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
 
 // types runs all sessions of the page and compares what they print. Between the steps do is called with the line of the next one.
 func (r *reader) types(do func(command string)) {
