@@ -116,6 +116,10 @@ func scenarios(t *testing.T, mode string) {
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	deadline, limited := t.Deadline() // of all scenarios together: a slow machine may need most of it
+	if deadline = deadline.Add(-time.Minute); !limited {
+		deadline = time.Now().Add(time.Hour)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata", WorkdirRoot: root, Setup: func(e *testscript.Env) error { return setup(e, mode) },
 		Condition: func(name string) (bool, error) {
@@ -130,7 +134,7 @@ func scenarios(t *testing.T, mode string) {
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
-		Cmds: commands(), RequireUniqueNames: true, Deadline: time.Now().Add(8 * time.Minute),
+		Cmds: commands(), RequireUniqueNames: true, Deadline: deadline,
 	})
 }
 
