@@ -2,6 +2,7 @@ package promises_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -42,7 +43,9 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 				name := names[random.IntN(len(names))]
 				g := given{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
 				g.err = b.tell(g.verb, name)
-				g.answered = time.Now()
+				if g.answered = time.Now(); late(g.err) {
+					g.answered = g.answered.Add(time.Hour) // it is in force, and comes about when the disk is less busy
+				}
 				mu.Lock()
 				commands[name] = append(commands[name], g)
 				mu.Unlock()
@@ -57,7 +60,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		within(t, patience, func() error { return b.restored(name, allowed...) })
 		within(t, patience, func() error { return b.oneProcess(name) })
 		for _, g := range commands[name] {
-			if g.err != nil && !strings.Contains(g.err.Error(), "superseded: ") { // a newer one took its place on a disk that was slow for a second
+			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") { // a newer one took its place on a disk that was slow for a second
 				t.Errorf("%s %s: %v", g.verb, name, g.err)
 			}
 		}
@@ -105,6 +108,12 @@ func (b *box) longest(service string) time.Duration {
 		return nil
 	}))
 	return longest
+}
+
+// late says that a command was taken in and was not done in its time.
+func late(err error) bool {
+	said := (*client.Error)(nil)
+	return errors.As(err, &said) && said.Kind == client.KindTimeout
 }
 
 // lastOf returns the intents of the commands that no other command has certainly followed: those answered after the last one
