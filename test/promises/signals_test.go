@@ -60,6 +60,9 @@ func TestNoSignalKillsPID1(t *testing.T) {
 			} else {
 				b.up("hostile")
 				within(t, patience, func() error {
+					if !b.running() {
+						return fmt.Errorf("%w with code %d", errHopeless, b.wait(patience))
+					}
 					lines, err := b.logged("hostile")
 					if len(lines) == 0 || lines[len(lines)-1] != "sent" {
 						err = errors.Join(err, fmt.Errorf("the hostile one says %q", lines))
