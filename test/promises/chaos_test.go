@@ -32,7 +32,7 @@ type chaos struct {
 // TestChaos does at random what can be done to a container, and compares it with a model again and again: what status says, which
 // processes there are, and what is on the disk. The seed is printed; -seed repeats it.
 func TestChaos(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	t.Logf("repeat it with -args -seed %d", *seed)
 	c := &chaos{
@@ -44,7 +44,7 @@ func TestChaos(t *testing.T) {
 // TestChaosInSlots is the same with a hinit that answers as s6: the tools of s6 start and stop gateways too, and register and
 // unregister services from elsewhere.
 func TestChaosInSlots(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	t.Logf("repeat it with -args -seed %d", *seed)
 	c := &chaos{

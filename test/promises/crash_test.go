@@ -56,7 +56,7 @@ func (b *box) restored(profile string, allowed ...string) error {
 // which come before the answer. The next boot restores what was asked for before, or what is being asked for, and from the
 // moment at which its record has a name always the latter.
 func TestCrashAfterEveryStepOfACommand(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	for _, c := range []struct{ verb, from, to string }{
 		{"stop", "running", "stopped"},
@@ -145,7 +145,7 @@ func tidy(t *testing.T, dir string) {
 // TestCrashAfterEveryStepOfABoot ends the container right after each single call that a boot makes on the volume: on one that
 // is new but for what is wanted, and on one that has seen many boots.
 func TestCrashAfterEveryStepOfABoot(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	wanted := map[string]string{"on": "running", "off": "stopped"}
 	fresh := func() *box {
@@ -194,7 +194,7 @@ func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 // make on the volume, and then the container. After the next boot there is no half profile: each is whole or not there,
 // nothing else is left, what the others are wanted to be has not changed, and the command can be given again.
 func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	whole := []string{".env", "SOUL.md", "cron", "home", "logs", "memories", "plans", "sessions", "skills", "skins", "workspace"}
 	for _, c := range []struct {
@@ -318,7 +318,7 @@ func (b *box) entries(dir string) ([]string, error) {
 // TestKilledAtAnyInstantAfterTheAnswer kills the container some time after commands were answered, while gateways that write
 // the same file are starting and ending. The next boot restores what was asked for last.
 func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{agent: "  ready: state-file"})
 	random := rand.New(rand.NewPCG(*seed, 4))

@@ -13,7 +13,7 @@ import (
 // TestTermWhileHinitBegins: a container that is told to end while it begins ends in order, from before the first instruction of main
 // on. What the Go runtime would do is to end at once, with code 2 and without a word.
 func TestTermWhileHinitBegins(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	random := rand.New(rand.NewPCG(*seed, 0))
 	for range scale(10, 400) {

@@ -64,7 +64,7 @@ func (b *box) signal(service string, s unix.Signal) {
 // TestTheKernelRefuses makes each call that PID 1 lives from fail, with each error that it fails with in bad times. PID 1 goes
 // on, tells the truth, and does what was asked for when the bad time is over.
 func TestTheKernelRefuses(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	t.Run("starts", func(t *testing.T) {
 		t.Parallel()
@@ -219,7 +219,7 @@ func whole(lines []string) error {
 
 // TestAFullDiskAndAReadOnlyOne do to the binary that is shipped what the faults do to the other.
 func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick, order: order{}})
 	b.Tmpfs = map[string]string{b.home: "mode=755,size=2m"}
@@ -272,7 +272,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 
 // TestNoMoreProcesses: the limits of the machine are reached by what the agent's user does, in three ways.
 func TestNoMoreProcesses(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	t.Run("of the user", func(t *testing.T) {
 		t.Parallel()
@@ -363,7 +363,7 @@ func pidsGroup(t *testing.T) string {
 
 // TestFrozen stops single processes, and the whole container, as a debugger or a suspended machine does.
 func TestFrozen(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)

@@ -17,7 +17,7 @@ import (
 // and some that ask and don't read. Meanwhile others are served, and memory and descriptors of PID 1 stay within bounds; when
 // they are gone, so is what they took.
 func TestHostileClients(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick})
 	names := b.profiles(20, sleeper)
@@ -77,7 +77,7 @@ func (b *box) unharmed(names []string) error {
 
 // TestTheAgentsClientsDoNotKeepRootOut: whatever the agent's user opens, root is answered.
 func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)

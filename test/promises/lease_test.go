@@ -259,7 +259,7 @@ func newPair(t *testing.T, heartbeat bool) (f *fleet, from float64) {
 // TestTwoContainersOnOneVolume starts two containers on one volume. The second leaves the gateways to the first, says so, and takes
 // over when that one ends; what was asked of the first stays so.
 func TestTwoContainersOnOneVolume(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	for _, heartbeat := range []bool{false, true} {
 		t.Run(map[bool]string{false: "lock", true: "heartbeat"}[heartbeat], func(t *testing.T) {
@@ -316,7 +316,7 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 // paused one keeps, and on a volume without locks. When it is resumed its gateways run before its init does. They are killed before
 // anything else happens, and nothing that is wanted is written.
 func TestAPausedContainerComesBackToALostLease(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	for _, heartbeat := range []bool{false, true} {
 		t.Run(map[bool]string{false: "lock", true: "heartbeat"}[heartbeat], func(t *testing.T) {
@@ -364,7 +364,7 @@ func TestAPausedContainerComesBackToALostLease(t *testing.T) {
 // TestAFrozenVolumeKeepsItsHolder freezes a local volume that one container serves and another waits for. No gateway ends, and nobody
 // takes over, neither meanwhile nor after.
 func TestAFrozenVolumeKeepsItsHolder(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	span := 9 * time.Second // longer than the silence after which a lease may be taken
 	if *full {
@@ -458,7 +458,7 @@ services:
 
 // TestALeaseComesBackAtOnce kills a container that has the lease by a heartbeat, and starts it again. It need not wait for itself.
 func TestALeaseComesBackAtOnce(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	f := newFleet(t, 1, false, true, "a")
 	b := f.boxes[0]
@@ -478,7 +478,7 @@ func TestALeaseComesBackAtOnce(t *testing.T) {
 
 // TestALeaseIsHandedOver re-executes a container that has the lease: it has it still, and no other gets it.
 func TestALeaseIsHandedOver(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	for _, heartbeat := range []bool{false, true} {
 		f := newFleet(t, 2, false, heartbeat, "a")
@@ -513,7 +513,7 @@ func TestALeaseIsHandedOver(t *testing.T) {
 
 // TestTheAgentSpoilsTheLease lets the agent remove, garble and replace what the lease is made of. Nothing stops because of it.
 func TestTheAgentSpoilsTheLease(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	f := newFleet(t, 1, false, true, "a")
 	b := f.boxes[0]
@@ -560,7 +560,7 @@ func TestTheAgentSpoilsTheLease(t *testing.T) {
 // TestCrashAfterEveryStepOfABootWithAHeartbeat is TestCrashAfterEveryStepOfABoot on a volume whose lease is kept by a heartbeat.
 // Each crash leaves a lease behind, in every state that it can be in; the next boot of the container serves all the same.
 func TestCrashAfterEveryStepOfABootWithAHeartbeat(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	f := newFleet(t, 1, false, true, "a")
 	b := f.boxes[0]
@@ -595,7 +595,7 @@ func TestCrashAfterEveryStepOfABootWithAHeartbeat(t *testing.T) {
 // TestContainersOnOneVolumeAtRandom pauses, kills and restarts two, three and ten containers on one volume. Their gateways say
 // themselves when they ran: never two of one profile at the same time, and one of each while somebody can.
 func TestContainersOnOneVolumeAtRandom(t *testing.T) {
-	t.Parallel()
+	long(t)
 	requireRoot(t)
 	if !*full {
 		t.Skip("it takes minutes; the short form is TestTwoContainersOnOneVolume, and internal/lease has a model in virtual time")

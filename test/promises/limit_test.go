@@ -27,7 +27,7 @@ func (b *box) atLimit(group, script string) (out string, code int) {
 // TestRootActsAtALimitThatIsReached: something has taken every process number of the container, so no command can have a second
 // thread. What a user saw: hinit stop, status, healthcheck and the tools of s6 end with a traceback and exit code 2.
 func TestRootActsAtALimitThatIsReached(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	group := pidsGroup(t)
 	b := newBox(t, setup{config: quick, order: order{Cgroup: group}})
@@ -55,6 +55,7 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 		if code != c.code || !strings.Contains(out, c.says) || strings.Contains(out, "goroutine") {
 			t.Errorf("%s: exit code %d, want %d with %q:\n%s", c.script, code, c.code, c.says, out)
 		}
+		sheet.add("orders at the limit", 1)
 	}
 	b.check(b.is(names[0], client.StateDown)())
 	// The last resort: a shell writes one line, for which it needs no process.
@@ -62,6 +63,7 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 		t.Errorf("an order by the FIFO: exit code %d: %s", code, out)
 	}
 	within(t, patience, b.is(names[1], client.StateDown))
+	sheet.add("orders at the limit", 1)
 	b.check(b.is(names[2], client.StateUp)(), os.WriteFile(filepath.Join(group, "pids.max"), []byte("max"), 0))
 	b.up(names[0])
 	sheet.add("faults", 1)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	syscall.Umask(0o022)
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "4") // most of the time they wait
+		_ = flag.Set("test.parallel", strconv.Itoa(scale(4, 100))) // most of the time they wait; in the full form see beside
 	}
 	root, err := os.MkdirTemp("/var/tmp", "hp-") // short: the path of a socket has 107 bytes at most
 	if err == nil {
@@ -110,12 +111,30 @@ func within(t testing.TB, deadline time.Duration, condition func() error) {
 	}
 }
 
+// The full form has three kinds of tests. Those that take times run first, one after the other, with nothing beside them. Then those
+// that take ten minutes begin, and beside them all others, a few at a time.
+
 // measuring is t.Parallel for a test that takes times: in the full form, whose times are told, nothing else runs beside it.
 func measuring(t *testing.T) {
 	if !*full {
 		t.Parallel()
 	}
 }
+
+// long is t.Parallel for a test that takes ten minutes in the full form, which is what all others together may take.
+func long(t *testing.T) { t.Parallel() }
+
+// beside is t.Parallel for all other tests.
+func beside(t *testing.T) {
+	t.Parallel()
+	if *full {
+		turns <- struct{}{}
+		t.Cleanup(func() { <-turns })
+	}
+}
+
+// turns has one for each test that runs beside the long ones.
+var turns = make(chan struct{}, 4)
 
 // scale is the short form's number, or the full one's.
 func scale(short, whole int) int {

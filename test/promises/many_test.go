@@ -14,7 +14,7 @@ import (
 // TestTenThousandEmptyDirectories fills profiles/ with directories that are no profiles, under a limit of processes that leaves PID 1
 // few threads. It boots as without them, takes no more threads or descriptors, and the profiles among them are served.
 func TestTenThousandEmptyDirectories(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	group := pidsGroup(t)
 	const most = 500
@@ -54,7 +54,7 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 // TestTwoThousandProfiles boots many profiles whose gateways are all wanted, and four times as many. All of them come up, and what one
 // costs is told for both.
 func TestTwoThousandProfiles(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	private := 0
 	few := scale(25, 500)

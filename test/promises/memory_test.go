@@ -15,7 +15,7 @@ import (
 // TestNoMoreMemory fills the container's memory with many processes that are each smaller than PID 1, and then with one that is
 // large. The kernel takes them and leaves PID 1, which says why the large one ended and starts it again.
 func TestNoMoreMemory(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	group := memoryGroup(t, 64<<20)
 	b := newBox(t, setup{config: quick, order: order{Memory: group}})
@@ -60,7 +60,7 @@ func TestNoMoreMemory(t *testing.T) {
 // TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with very many of the longest names in the data directory, and with little memory;
 // in the long form also in a profile's home, below profiles/ and where the logs are.
 func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	group := memoryGroup(t, scale(32, 64)<<20)
 	b := newBox(t, setup{config: quick, order: order{Memory: group}})

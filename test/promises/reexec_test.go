@@ -22,12 +22,29 @@ import (
 func TestTermAroundAReexec(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
-	random := rand.New(rand.NewPCG(*seed, 9))
+	deaf := termsAroundAReexec(t, scale(8, 50), rand.New(rand.NewPCG(*seed, 9)))
+	if len(deaf) > 0 {
+		sheet.set("most deaf", deaf[len(deaf)/2].String())
+	}
+}
+
+// TestTermAroundAReexecOnABusyMachine is the same more often, beside others.
+func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	if !*full {
+		t.Skip("it takes minutes; the short form is TestTermAroundAReexec")
+	}
+	termsAroundAReexec(t, 150, rand.New(rand.NewPCG(*seed, 10)))
+}
+
+// termsAroundAReexec returns how long the images were deaf, the shortest time first.
+func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []time.Duration) {
+	t.Helper()
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)
 	const stopped, ended = 0, 2 // in order, and by the runtime
 	gap := 0
-	rounds := scale(8, 200)
 	for range rounds {
 		b.boot()
 		b.check(b.tell("start", "a"))
@@ -69,7 +86,6 @@ func TestTermAroundAReexec(t *testing.T) {
 	sheet.add("terms in the gap", gap)
 	out, err := os.ReadFile(b.path("err"))
 	b.check(err)
-	var deaf []time.Duration
 	for line := range strings.Lines(string(out)) {
 		if _, d, told := strings.Cut(strings.TrimSpace(line), "deaf to signals for "); told {
 			took, err := time.ParseDuration(d)
@@ -78,10 +94,8 @@ func TestTermAroundAReexec(t *testing.T) {
 		}
 	}
 	slices.Sort(deaf)
-	if len(deaf) > 0 {
-		sheet.set("most deaf", deaf[len(deaf)/2].String())
-	}
 	t.Logf("%d of %d came while a runtime started, which took %v", gap, rounds, deaf)
+	return deaf
 }
 
 // goesOn tells whether a container has not begun to stop though it was able to: it has answered a hundred times since. How long
@@ -105,7 +119,7 @@ func (b *box) goesOn() bool {
 // TestAStopThatTheDiskRefusedIsRecordedByTheNextImage: the stop was answered as not recorded, the disk was well again, and a restart of
 // the container brought the gateway back, because the image that was to try again had left.
 func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
-	measuring(t)
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{faults: true, config: quick})
 	b.profile("a", sleeper)
@@ -139,7 +153,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 // TestAStandbyRunsItsHooksAfterAReexec: a container that became another image while it waited for the lease took over without its boot
 // steps, as if it had done them.
 func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
-	measuring(t)
+	beside(t)
 	requireRoot(t)
 	first := newBox(t, setup{order: order{Host: "c0"}, config: quick})
 	first.profile("a", sleeper)

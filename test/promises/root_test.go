@@ -16,7 +16,7 @@ import (
 // TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps has the directory of hinit.yaml given to the agent, who exchanges the
 // file for one that names root, for a link to root's own and back, while hinit is told to read it.
 func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{})
 	etc, marker := b.path("etc"), b.path("became-root")

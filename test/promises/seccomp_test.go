@@ -12,7 +12,7 @@ import (
 // TestASeccompProfileThatForbidsToWait: where a supervisor can't learn that a process has ended, it does not pretend to be one. It
 // says which call is refused and what to change, starts nothing and ends with code 1.
 func TestASeccompProfileThatForbidsToWait(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	for name, call := range map[string]uint{"waitid": unix.SYS_WAITID, "wait4": unix.SYS_WAIT4} {
 		b := newBox(t, setup{order: order{Refused: []uint{call}}})

@@ -30,7 +30,7 @@ func (b *box) program() string {
 // from root. All it does of it is what the signals mean: after them it supervises as before, has told of them in its events, and
 // TERM ends the container in order.
 func TestNoSignalKillsPID1(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	times := scale(20, 100)
 	// These mean the end of the container, INT when it comes twice.

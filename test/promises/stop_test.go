@@ -156,7 +156,7 @@ func (b *box) stopped(service string) time.Duration {
 // "docker exec", that are orphans of nobody's, and a service of their own. While everything else is stopped, killed and
 // started, and process numbers are used again on purpose, they get none.
 func TestNoSignalGoesAstray(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick})
 	bystander := `for s in HUP INT QUIT USR1 USR2 TERM CONT ALRM; do trap "echo $s >>HITS/$1" $s; done

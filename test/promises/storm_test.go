@@ -25,7 +25,7 @@ type given struct {
 // one process of each; in the end the disk, the supervisor and the processes agree on one of the commands that could have been
 // the last one, and a yes is never a lie.
 func TestFiftyClientsAtOnce(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick})
 	names := b.profiles(4, sleeper)

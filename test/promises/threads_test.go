@@ -28,7 +28,7 @@ const forkBomb = "while :; do command eval 'sleep 3 &'; done 2>/dev/null\n"
 // boot. So it lives where the container may have no process more than it has already, which a fork bomb of the agent sees to. The
 // Go runtime would end it for want of a thread ("fatal error: newosproc", code 2).
 func TestThreadsOfPID1AreAConstant(t *testing.T) {
-	t.Parallel()
+	long(t)
 	requireRoot(t)
 	group := pidsGroup(t)
 	b := newBox(t, setup{config: quick, order: order{Cgroup: group}})
