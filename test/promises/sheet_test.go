@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // figures is what the tests have counted, for the sheet.
@@ -100,4 +102,36 @@ func (f *figures) show(write bool) error {
 		return fmt.Errorf("cannot find the place of the table in %s", file)
 	}
 	return os.WriteFile(file, []byte(before+tableBegin+"\n"+table+"\n"+tableEnd+after), 0o644)
+}
+
+// TestTheSheetHasEverything: each test of this package is on the sheet, and each figure on the sheet is one that a test tells. Otherwise
+// that would be known after a quarter of an hour.
+func TestTheSheetHasEverything(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
+	var named []string
+	for _, p := range promises() {
+		named = append(named, p.tests...)
+		for _, figure := range regexp.MustCompile(`{([^}]+)}`).FindAllStringSubmatch(p.tried, -1) {
+			told := regexp.MustCompile(`sheet\.(add|set)\("(` + regexp.QuoteMeta(figure[1]) + `"|cost of each of "\+)`)
+			if !told.MatchString(source.String()) {
+				t.Errorf("line %d: no test tells the figure %q", p.number, figure[1])
+			}
+		}
+	}
+	for _, test := range regexp.MustCompile(`(?m)^func (Test\w+)\(t `).FindAllStringSubmatch(source.String(), -1) {
+		if test[1] != "TestNoFaultsInWhatIsShipped" && test[1] != t.Name() && !slices.Contains(named, "test/promises."+test[1]) {
+			t.Errorf("%s is on no line of the sheet", test[1])
+		}
+	}
 }

@@ -1,0 +1,298 @@
+package promises_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// TestNoSlotOpensBeforeTheBootIsOver has the agent register the slots of its gateways, and want them up, while a boot hook runs. None starts
+// before the boot is over. What a user saw: they started, and the boot deleted the gateway.pid of living ones as stale files.
+func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	text, err := os.ReadFile(b.path("hinit.yaml"))
+	begun, done := b.path("begun"), b.path("done")
+	b.check(err, os.WriteFile(b.path("hinit.yaml"), fmt.Appendf(text, "boot: {hooks: [{command: [/bin/sh, -c, 'echo >%s; until [ -e %s ]; do sleep .02; done'], user: root}]}\n", begun, done), 0o644))
+	scan := b.answersAsS6("s6-svscanctl", "s6-svc")
+	names := b.profiles(5, "echo \"{\\\"pid\\\": $$}\" >\"${0%/run}/gateway.pid\"\n"+sleeper)
+	for range scale(2, 25) {
+		_ = os.Remove(begun) // it is the first time
+		_ = os.Remove(done)
+		for _, name := range names {
+			state, pid := filepath.Join(b.profileDir(name), "gateway_state.json"), filepath.Join(b.profileDir(name), "gateway.pid")
+			_ = os.Remove(state)
+			b.check(os.WriteFile(pid, []byte(`{"pid": 1, "stale": true}`), 0o644), os.Lchown(pid, b.uid, b.uid))
+		}
+		b.start()
+		within(t, patience, func() error {
+			_, err := os.Stat(begun)
+			return err
+		})
+		for _, name := range names {
+			slot := filepath.Join(scan, "gateway-"+name)
+			temp := slot + ".new"
+			b.check(os.Mkdir(temp, 0o755), writeProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\nexec false\n")), chownTree(temp, b.uid))
+			if err := os.Rename(temp, slot); err != nil {
+				t.Fatalf("there is a slot before the boot is over: %v", err)
+			}
+			if out, err := b.asAgent(b.tool("s6-svscanctl"), "-a", scan); err != nil {
+				t.Fatalf("the scan of %s: %v: %s", name, err, out)
+			}
+			sheet.add("slots during a boot", 1)
+		}
+		for _, name := range names {
+			within(t, patience, func() error { // it is known, and waits
+				s, err := b.service(name)
+				if err == nil && (s.State != client.StateWaiting || s.Want != client.WantUp) {
+					err = fmt.Errorf("%s is %s, wanted %s", name, s.State, s.Want)
+				}
+				return err
+			})
+			if p := b.of("gateway-" + name); len(p) > 0 {
+				t.Errorf("while the hook runs there are %+v", p)
+			}
+			if pid, err := os.ReadFile(filepath.Join(b.profileDir(name), "gateway.pid")); err != nil || !strings.Contains(string(pid), "stale") {
+				t.Errorf("while the hook runs gateway.pid is %q, %v", pid, err)
+			}
+		}
+		b.check(os.WriteFile(done, nil, 0o644), poll(patience, b.booted))
+		for _, name := range names {
+			within(t, patience, func() error {
+				s, err := b.service(name)
+				if err != nil || s.State != client.StateUp {
+					return fmt.Errorf("%s is %s, %w", name, s.State, err)
+				}
+				pid, err := os.ReadFile(filepath.Join(b.profileDir(name), "gateway.pid"))
+				if want := fmt.Sprintf("{\"pid\": %d}\n", s.PID); err == nil && string(pid) != want {
+					err = fmt.Errorf("gateway.pid is %q and the gateway %d", pid, s.PID)
+				}
+				return err
+			})
+		}
+		b.kill()
+	}
+}
+
+// TestWhatRunsAsRootHasNothingOfTheAgents starts services and a boot hook as root, however root is written, in a container whose
+// environment leads into the volume. None of them has HOME, directory, PATH or another variable there.
+func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{})
+	writable := b.path("writable")
+	hooked := b.path("hooked")
+	const rounds = 2
+	users := []string{"root", "0", "0:0", "0:10000"}
+	var config strings.Builder
+	config.WriteString("boot:\n  hooks:\n")
+	for _, user := range users {
+		fmt.Fprintf(&config, "    - {command: [/bin/sh, -c, '{ pwd; env; } >>%s'], user: %q}\n", hooked, user)
+	}
+	config.WriteString("services:\n")
+	for i, user := range users {
+		fmt.Fprintf(&config, "  s%d: {command: [sleep, \"1000000\"], user: %q}\n", i, user)
+	}
+	text, err := os.ReadFile(b.path("hinit.yaml"))
+	b.check(err, os.WriteFile(b.path("hinit.yaml"), append(text, config.String()...), 0o644), os.Mkdir(writable, 0o777), os.Chmod(writable, 0o777))
+	b.env = []string{
+		"PATH=" + b.home + "/.local/bin:" + writable + ":" + os.Getenv("PATH"), "HOME=" + b.home, "PYTHONPATH=/usr/lib/x:" + b.home, "NODE_OPTIONS=--require=" + b.home + "/x.js",
+		"LD_LIBRARY_PATH=" + b.home, "BASH_ENV=" + b.home + "/env", "HERMES_WRITE_SAFE_ROOT=" + b.home,
+	}
+	b.profile("a", sleeper)
+	for range rounds {
+		b.boot()
+		b.up("a")
+		for i, user := range users {
+			within(t, patience, b.is(fmt.Sprintf("s%d", i), client.StateUp))
+			s, err := b.service(fmt.Sprintf("s%d", i))
+			b.check(err)
+			p := b.of(s.Name)
+			if len(p) != 1 || p[0].uid != 0 {
+				t.Fatalf("of %s as %q there are %+v", s.Name, user, p)
+			}
+			environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p[0].pid))
+			b.check(err)
+			dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p[0].pid))
+			b.check(err)
+			b.roots("a service as "+user, dir, strings.Split(string(environment), "\x00"))
+			sheet.add("root's processes", 1)
+		}
+		// The variables of a gateway show that they were there to be kept.
+		if p := b.of("gateway-a"); len(p) != 1 {
+			t.Errorf("of the gateway there are %+v", p)
+		} else if environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p[0].pid)); err != nil || !strings.Contains(string(environment), "\x00PATH="+b.home) {
+			t.Errorf("the gateway has the environment %q, %v", environment, err)
+		}
+		said, err := os.ReadFile(hooked)
+		b.check(err)
+		lines := strings.Split(string(said), "\n")
+		b.roots("a hook", lines[0], lines)
+		if n := strings.Count(string(said), "\nHOME=/root\n"); n != len(users) {
+			t.Errorf("%d of %d hooks have root's HOME:\n%s", n, len(users), said)
+		}
+		sheet.add("root's processes", len(users))
+		b.check(os.Remove(hooked))
+		b.kill()
+	}
+}
+
+// roots fails the test unless a directory and an environment are root's alone. A variable of hinit's own tells where the volume is.
+func (b *box) roots(who, dir string, environment []string) {
+	b.t.Helper()
+	if dir != "/" {
+		b.t.Errorf("%s is in %s", who, dir)
+	}
+	if !slices.Contains(environment, "HOME=/root") {
+		b.t.Errorf("%s has no HOME=/root: %q", who, environment)
+	}
+	for _, variable := range environment {
+		if strings.Contains(variable, b.home) || strings.Contains(variable, b.path("writable")) {
+			b.t.Errorf("%s has %s", who, variable)
+		}
+	}
+}
+
+// TestAGatewayThatChangesItsConfigurationDoesNotSpin runs one that writes another config.yaml at each start and exits with 78, which
+// parks until the configuration changes. It is delayed like one that crashes.
+func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: "restart: {initial: 500ms, max: 1s}\n"})
+	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
+	b.boot()
+	b.check(b.tell("start", "restless"))
+	within(t, patience, func() error { // it has been tried more than once
+		s, err := b.service("restless")
+		if err == nil && s.Run < 3 {
+			err = fmt.Errorf("it is in run %d", s.Run)
+		}
+		return err
+	})
+	first, err := b.service("restless")
+	b.check(err)
+	begin := time.Now()
+	<-time.After(time.Duration(scale(2, 20)) * time.Second)
+	last, err := b.service("restless")
+	took := time.Since(begin)
+	b.check(err)
+	starts := int(last.Run - first.Run)
+	if most := int(2*took/time.Second) + 2; starts > most { // more delay is no harm, and a busy machine adds some
+		t.Errorf("it was started %d times in %v", starts, took)
+	}
+	sheet.set("restless starts", fmt.Sprintf("%d starts in %v", starts, took.Round(time.Second)))
+}
+
+// TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered has 128 tools of s6 of the agent's wait for something that does not come about, while the
+// agent asks for the status; and root shows a log where no signal may be queued, which a change of the user by all threads needs.
+func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	scan := b.answersAsS6("s6-svwait")
+	b.profile("a", "echo spoken; "+sleeper)
+	b.profile("waited", sleeper)
+	b.boot()
+	b.up("a")
+	slot := filepath.Join(scan, "gateway-waited")
+	waiters := make(chan error, 1)
+	go func() {
+		const crowd = `n=0; while [ $((n += 1)) -le 128 ]; do "$0" -u -t 600000 "$1" & done; wait`
+		_, err := b.asAgent("sh", "-c", crowd, b.tool("s6-svwait"), slot)
+		waiters <- err
+	}()
+	within(t, patience, func() error {
+		if n := len(slices.DeleteFunc(b.alive(), func(p process) bool { return p.name != "s6-svwait" })); n != 128 {
+			return fmt.Errorf("%d wait", n)
+		}
+		return nil
+	})
+	for range scale(10, 200) {
+		if out, err := b.asAgent(built.shipped, "status", "a"); err != nil {
+			t.Errorf("the status for the agent: %v: %s", err, out)
+		}
+		sheet.add("answers beside those who wait", 1)
+	}
+	b.check(b.tell("start", "waited"))
+	select {
+	case err := <-waiters:
+		b.check(err)
+	case <-time.After(patience):
+		t.Error("those who wait were not told")
+	}
+	for range scale(3, 50) {
+		out, err := b.asRoot("prlimit", "--sigpending=0", "timeout", "-k1", strconv.Itoa(int(patience/time.Second)), built.shipped, "logs", "a")
+		if err != nil || !strings.Contains(string(out), "spoken") {
+			t.Errorf("the log without signals: %v: %s", err, out)
+		}
+		sheet.add("answers beside those who wait", 1)
+	}
+}
+
+// TestServicesDoNotWaitForTheirSlots boots many services of hinit.yaml where the slots of s6 are on a disk that does not answer. All run,
+// and when the disk answers each has its slot. What a user saw: 2,000 services were started after 46 seconds, each after its slot.
+func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
+	measuring(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick, faults: true})
+	n := scale(100, 1000)
+	var services strings.Builder
+	services.WriteString("services:\n")
+	for i := range n {
+		fmt.Fprintf(&services, "  s%04d: {command: [sleep, \"1000000\"]}\n", i)
+	}
+	text, err := os.ReadFile(b.path("hinit.yaml"))
+	b.check(err, os.WriteFile(b.path("hinit.yaml"), append(text, services.String()...), 0o644))
+	scan := b.answersAsS6()
+	slots := func() int {
+		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // the pattern is a good one
+		return len(found)
+	}
+	b.fail("rename .s0 delay=1h")
+	begin := time.Now()
+	b.start()
+	within(t, 5*time.Minute, func() error {
+		if !b.running() {
+			return errHopeless
+		}
+		status, err := b.client.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		up := 0
+		for _, s := range status.Services {
+			if strings.HasPrefix(s.Name, "s") && s.State == client.StateUp {
+				up++
+			}
+		}
+		if up != n {
+			err = fmt.Errorf("%d of %d are up", up, n)
+		}
+		return err
+	})
+	running := time.Since(begin)
+	if made := slots(); made > 0 {
+		t.Errorf("there are %d slots on a disk that does not answer", made)
+	}
+	b.fail()
+	begin = time.Now()
+	within(t, 5*time.Minute, func() error {
+		if made := slots(); made != n {
+			return fmt.Errorf("%d of %d slots are there", made, n)
+		}
+		return nil
+	})
+	made := time.Since(begin)
+	sheet.add("services without slots", n)
+	sheet.set("their start", running.Round(10*time.Millisecond).String())
+	sheet.set("their slots", made.Round(10*time.Millisecond).String())
+	t.Logf("%d services ran after %v, and their slots were made in %v", n, running, made)
+}
