@@ -74,6 +74,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 // TestStopEndsAProcessWhoseFirstThreadHasEnded: a gateway leaves a daemon that ends its first thread and works on in another one. The
 // kernel shows it as a zombie, so stop said that the gateway was down while the daemon lived on.
 func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
 	b.profile("headless", "exec "+b.program()+" testproc:escape clean headless\n")
@@ -99,6 +100,7 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 // TestStopNamesAProcessThatHidesWhoseItIs: a gateway leaves a daemon that has given up everything by which hinit knows whose it is. Stop
 // said that the gateway was down, and not a word of the daemon.
 func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
 	b.profile("sly", "exec "+b.program()+" testproc:hide\n")
@@ -144,6 +146,7 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 
 // TestStopEndsASiblingOfTheGateway: a gateway makes a child of its own parent, hinit. Stop said that the gateway was down while that lived.
 func TestStopEndsASiblingOfTheGateway(t *testing.T) {
+	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
 	b.profile("sibling", "exec "+b.program()+" testproc:sibling\n")
