@@ -32,7 +32,7 @@ func newOffers() *offers {
 // Offer makes the directory of a service that hinit runs by itself, like [Scanner.Publish], some time after it has returned. It
 // does not block. What goes wrong is told to the host.
 func (s *Scanner) Offer(name string, files Files, down bool) {
-	s.offers.add(name, postponed{native, files, down})
+	s.offers.add(name, postponed{kind: native, files: files, down: down})
 }
 
 // Offered returns a channel that is closed when what was offered so far is made, or could not be.
@@ -156,9 +156,11 @@ func (s *Scanner) makeOffer(name string) {
 	if !open || slices.ContainsFunc(s.unseen, func(m made) bool { return m.name == name }) {
 		return
 	}
-	if err := s.make(name, p.kind, p.files, p.down); err != nil {
+	err := s.make(name, p.kind, p.files, p.down)
+	if err != nil {
 		s.host.Say("cannot make the slot of %s: %v", name, err)
 	}
+	s.retry(name, p, err)
 	s.unseen = append(s.unseen, made{name, p.down})
 }
 

@@ -89,3 +89,23 @@ func TestASuccessorMakesWhatWasOffered(t *testing.T) {
 		t.Errorf("slots: %v", names(next))
 	}
 }
+
+// What a user saw: a profile that was made while the disk of /run was full had no slot for s6-svc until the container was started again.
+func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	must(t, os.Chmod(g.Scan, 0o555)) // nobody but root makes anything there, and slots are made as the agent's user
+	if err := s.Publish(t.Context(), "gateway-a", gatewayFiles, true); err == nil {
+		t.Fatal("a slot was made where nothing can be")
+	}
+	s.Offer("gateway-b", gatewayFiles, true)
+	<-s.Offered()
+	must(t, s.do(t.Context(), s.catchUp))
+	if n := h.heard("cannot make the slot of"); n != 1 {
+		t.Errorf("what can't be made was told %d times", n)
+	}
+	must(t, os.Chmod(g.Scan, 0o755))
+	until(t, "the slots are made", func() bool {
+		return s.Has("gateway-a") && s.Has("gateway-b") && g.exists("gateway-b/supervise/control")
+	})
+}

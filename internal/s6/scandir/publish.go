@@ -31,6 +31,7 @@ func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, dow
 	if lost := s.do(ctx, func() {
 		err = s.make(name, k, files, down)
 		s.publish()
+		s.retry(name, postponed{kind: k, files: files, down: down}, err)
 	}); lost != nil {
 		return lost
 	}
@@ -40,11 +41,27 @@ func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, dow
 	return nil
 }
 
+// errAnothers says that the name of a slot is another service's, which time does not change.
+var errAnothers = errors.New("a directory of that name defines another service; remove it")
+
+// slotRetry is how long after a failure the making of a slot is tried again: a disk that was full has room again some day.
+const slotRetry = time.Second
+
+// retry has a slot made later that could not be made.
+func (s *Scanner) retry(name string, p postponed, err error) {
+	if err == nil || errors.Is(err, errAnothers) {
+		return
+	}
+	p.failed = true
+	s.later[name] = p
+	s.due.Reset(slotRetry)
+}
+
 // make makes a slot. Readers see it after the next publishing.
 func (s *Scanner) make(name string, k kind, files Files, down bool) error {
 	if old := s.slots[name]; old != nil {
 		if old.kind == foreign {
-			return errors.New("a directory of that name defines another service; remove it")
+			return errAnothers
 		}
 		if s.same(old) {
 			return nil
@@ -128,10 +145,12 @@ type postponed struct {
 	kind  kind
 	files Files
 	down  bool
+	// failed says that it could not be made before, which was said.
+	failed bool
 }
 
 func (s *Scanner) postpone(name string, k kind, files Files, down bool) {
-	s.later[name] = postponed{k, files, down}
+	s.later[name] = postponed{kind: k, files: files, down: down}
 	s.due.Reset(endingPoll)
 }
 
@@ -143,9 +162,11 @@ func (s *Scanner) catchUp() {
 	later := maps.Clone(s.later)
 	clear(s.later)
 	for name, p := range later {
-		if err := s.make(name, p.kind, p.files, p.down); err != nil {
+		err := s.make(name, p.kind, p.files, p.down)
+		if err != nil && !p.failed {
 			s.host.Say("cannot make the slot of %s: %v", name, err)
 		}
+		s.retry(name, p, err)
 	}
 	s.publish()
 }
