@@ -400,7 +400,7 @@ func TestAFrozenVolumeKeepsItsHolder(t *testing.T) {
 // whether the other serves it. Both run their CMD and nothing else. After the thaw one of them boots. It was so that both ran the
 // hooks and the services of hinit.yaml.
 func TestOnAVolumeFrozenAtTheBootNothingStartsTwice(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	one := newBox(t, setup{order: order{Host: "c0"}})
 	ran := one.path("ran")

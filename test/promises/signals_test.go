@@ -91,7 +91,7 @@ func TestNoSignalKillsPID1(t *testing.T) {
 // it does. What a user saw: a container that ended with code 162, without a word. The kernel drops a signal that process 1 does not
 // handle, but not when one thread is in the handler of another signal.
 func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	requireRoot(t)
 	times := scale(1000, 20000)
 	b := newBox(t, setup{config: quick, order: order{User: agentID}})
