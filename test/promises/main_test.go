@@ -112,7 +112,7 @@ func within(t testing.TB, deadline time.Duration, condition func() error) {
 }
 
 // The full form has three kinds of tests. Those that take times run first, one after the other, with nothing beside them. Then those
-// that take ten minutes begin, and beside them all others, a few at a time.
+// that take many minutes begin together, and beside them all others, a few at a time.
 
 // measuring is t.Parallel for a test that takes times: in the full form, whose times are told, nothing else runs beside it.
 func measuring(t *testing.T) {
@@ -121,7 +121,7 @@ func measuring(t *testing.T) {
 	}
 }
 
-// long is t.Parallel for a test that takes ten minutes in the full form, which is what all others together may take.
+// long is t.Parallel for a test that takes four to ten minutes in the full form. It waits for no turn, for all would wait for it.
 func long(t *testing.T) { t.Parallel() }
 
 // beside is t.Parallel for all other tests.

@@ -21,7 +21,7 @@ import (
 // TestOrphans makes processes whose parent ends before they do, with process numbers that are used again and again. None
 // stays a zombie.
 func TestOrphans(t *testing.T) {
-	beside(t)
+	long(t)
 	requireRoot(t)
 	// A shell that forks a pipeline in the background and ends leaves its twenty processes behind, dead or alive.
 	shells := scale(4_000, 1_000_000)/20 + 1
@@ -58,7 +58,7 @@ func TestOrphans(t *testing.T) {
 // has for 200 profiles, in minutes. Memory, goroutines, threads and descriptors of PID 1 are in the end what they were at the start.
 // The volume is in memory: what is tried is what hinit keeps, not how long a disk takes for each intent.
 func TestADayOfTwoHundredProfiles(t *testing.T) {
-	beside(t)
+	long(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: `restart: {initial: 1ms, max: 5ms, crash_loop_count: 1000}
 stop: {grace: 5s}
