@@ -35,7 +35,7 @@ import (
 // everything that may wait for a disk or a client has a goroutine of its own and talks to the loop.
 type container struct {
 	cfg     atomic.Pointer[config.Config]
-	agent   identity
+	agent   boot.Agent
 	args    []string                   // the container's CMD as given
 	route   atomic.Pointer[boot.Route] // the boot may put another one here
 	env     atomic.Pointer[[]string]   // the container's environment; the boot adds to it
@@ -80,7 +80,7 @@ type container struct {
 }
 
 // newContainer makes everything but touches nothing that could hang: no data volume, no process.
-func newContainer(cfg *config.Config, agent identity, args []string, route boot.Route, sig signals) (*container, error) {
+func newContainer(cfg *config.Config, agent boot.Agent, args []string, route boot.Route, sig signals) (*container, error) {
 	procs, err := proc.New()
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func newContainer(cfg *config.Config, agent identity, args []string, route boot.
 }
 
 // assemble makes the rooms of a container that has its table of processes.
-func assemble(cfg *config.Config, agent identity, args []string, route boot.Route, sig signals, procs *proc.Table) (*container, error) {
+func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Route, sig signals, procs *proc.Table) (*container, error) {
 	c := &container{
 		agent: agent, args: args, started: time.Now(), procs: procs, repairs: make(chan struct{}, 1), repairOf: make(map[string]bool), signals: sig,
 		images: firstImage(), booted: make(chan struct{}),
@@ -109,7 +109,7 @@ func assemble(cfg *config.Config, agent identity, args []string, route boot.Rout
 		return nil, err
 	}
 	c.logs = newSinks(logrotate.New(logrotate.Options{
-		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, Mask: cfg.Logs.Mask, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.actor, Warn: c.logFault,
+		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, Mask: cfg.Logs.Mask, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.Actor, Warn: c.logFault,
 	}))
 	c.orders = &interpreter{cmd: route.HasCommand(), tty: controls(os.Stdin), reload: c.reloadAndSay}
 	c.loop = supervisor.NewLoop(supervisor.Config{
@@ -117,8 +117,8 @@ func assemble(cfg *config.Config, agent identity, args []string, route boot.Rout
 		Children: sig.children, Hush: proc.Hush(), Signals: sig.orders, OnSignal: c.orders.event, OOMKills: proc.OOMKills(),
 		OnPanic: c.loopPanicked, Admit: c.mayStart,
 	})
-	c.lease = lease.New(cfg.Home, agent.actor, func(line string) { c.say("[hinit] %s", line) })
-	c.store = profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
+	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.say("[hinit] %s", line) })
+	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
 	c.keeper = newKeeper(c)
@@ -582,7 +582,7 @@ func (c *container) openControl() error {
 // serve begins to answer on a socket.
 func (c *container) serve(l net.Listener) {
 	server := control.New(core{c}, control.Options{
-		AgentUID: c.agent.user.UID, Others: c.cfg.Load().Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },
+		AgentUID: c.agent.User.UID, Others: c.cfg.Load().Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },
 	})
 	c.mu.Lock()
 	c.server, c.listener = server, l

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/version"
@@ -241,12 +242,12 @@ func (x *examination) warnings(cfg *config.Config) {
 // configuration checks what the configuration points at.
 func (x *examination) configuration(cfg *config.Config) {
 	x.warnings(cfg)
-	agent, err := lookupAgent(cfg)
+	agent, err := boot.LookupAgent(cfg)
 	if err != nil {
 		x.found.failed("user", "%v", err)
 		return
 	}
-	x.found.ok("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.user.UID, agent.user.GID)
+	x.found.ok("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.User.UID, agent.User.GID)
 	if err := unix.Access(cfg.Agent.Binary, unix.X_OK); err != nil {
 		x.found.failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
 	} else {

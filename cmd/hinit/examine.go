@@ -120,7 +120,7 @@ func (c *container) volumeChecks() []volumeCheck {
 			}
 		}},
 		{"profiles", hangs, func(f *findings) {
-			_, warnings, err := profiles.Open(cfg.Home, c.agent.actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max).Discover()
+			_, warnings, err := profiles.Open(cfg.Home, c.agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max).Discover()
 			if err != nil {
 				f.failed("profiles", "%v", err)
 			}
@@ -135,9 +135,9 @@ func (c *container) volumeChecks() []volumeCheck {
 			check,
 			fmt.Sprintf("%q can be read, but a write has taken longer than %s; look at the disk or the server behind it (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", dir, examineTime),
 			func(f *findings) {
-				if euid := os.Geteuid(); euid != 0 && uint32(euid) != c.agent.user.UID {
+				if euid := os.Geteuid(); euid != 0 && uint32(euid) != c.agent.User.UID {
 					f.warning(check, "hinit is neither root nor the agent's user, so it can't tell whether the agent can write in %q", dir)
-				} else if err := writable(dir, c.agent.actor); err != nil {
+				} else if err := writable(dir, c.agent.Actor); err != nil {
 					f.failed(check, "the agent's user cannot write in %q: %v", dir, err)
 				} else {
 					f.ok(check, "%s is writable for the agent's user", dir)

@@ -291,7 +291,7 @@ func (c *container) export(cause string, socket *control.Socket) (json.RawMessag
 	cfg := c.cfg.Load()
 	old := legacy{
 		Format: handoverFormat, Number: c.images.number, Exe: c.images.exe, Comm: comm(), Cause: cause, Faults: c.images.faults,
-		Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.user, Known: c.agent.known,
+		Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
 		Route: *c.route.Load(), Env: *c.env.Load(), Home: *c.home.Load(), Full: c.full.Load(), Alone: c.alone.Load(), Prepared: c.prepared.Load(),
 		Interrupt: c.orders.interrupt, Reported: c.images.reported, Control: socket,
 	}
@@ -365,9 +365,9 @@ func succeed(args []string, sig signals, taken *handover.Taken) (*container, err
 	if err != nil {
 		return nil, err
 	}
-	agent := newIdentity(old.User, old.Known)
+	agent := boot.NewAgent(old.User, old.Known)
 	if old.Route.Plain {
-		agent = callerIdentity()
+		agent = boot.Caller()
 	}
 	c, err := assemble(cfg, agent, args, old.Route, sig, procs)
 	if err != nil {

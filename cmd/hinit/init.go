@@ -50,11 +50,11 @@ func initMain(argv0 string, args []string) int {
 	if err != nil {
 		return refuse(2, err)
 	}
-	agent, err := settleAgent(cfg)
+	agent, err := boot.SettleAgent(cfg)
 	if err != nil {
 		return refuse(1, err)
 	}
-	if err := boot.Admit(os.Geteuid(), agent.user.UID, agent.known, os.LookupEnv); err != nil {
+	if err := boot.Admit(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

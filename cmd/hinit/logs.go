@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"hinit/client"
+	"hinit/internal/boot"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/logrotate"
@@ -296,8 +297,8 @@ func (t *terminal) logReader(plain bool) (*fsutil.Actor, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := lookupAgent(cfg)
-	return agent.actor, err
+	agent, err := boot.LookupAgent(cfg)
+	return agent.Actor, err
 }
 
 // logDir finds the directory of a log: the running init knows best, the configuration knows when it does not run. plain says that

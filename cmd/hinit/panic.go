@@ -129,7 +129,7 @@ func (c *container) tell(doing string, value any, stack []byte) {
 }
 
 func (c *container) keepReport(dir, name string, report []byte) error {
-	d, _, err := fsutil.MakeReal(dir, 0o755, c.agent.actor.In(blocking.Volume))
+	d, _, err := fsutil.MakeReal(dir, 0o755, c.agent.Actor.In(blocking.Volume))
 	if err != nil {
 		return err
 	}

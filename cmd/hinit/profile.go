@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
@@ -40,7 +41,7 @@ type manager struct {
 	doing string // for messages
 	json  bool   // what is done is told as JSON
 	cfg   *config.Config
-	agent identity
+	agent boot.Agent
 	store *profiles.Store
 	cl    *client.Client // nil when no init is reachable
 }
@@ -73,7 +74,7 @@ func profile(t *terminal, c *call) int {
 		return t.failed(doing, err)
 	}
 	m.doing, m.json = doing, *asJSON
-	if uid := os.Geteuid(); n > 0 && words[0] != "show" && uid != 0 && uint32(uid) != m.agent.user.UID {
+	if uid := os.Geteuid(); n > 0 && words[0] != "show" && uid != 0 && uint32(uid) != m.agent.User.UID {
 		return t.fail(exitNotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
 	}
 	switch words[0] {
@@ -94,12 +95,12 @@ func newManager(t *terminal) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := lookupAgent(cfg)
+	agent, err := boot.LookupAgent(cfg)
 	if err != nil {
 		return nil, err
 	}
 	m := &manager{terminal: t, cfg: cfg, agent: agent}
-	m.store = profiles.Open(cfg.Home, agent.actor, cfg.Profiles.Marker)
+	m.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
 	cl, err := t.dial()
 	switch {
 	case err == nil:
@@ -299,7 +300,7 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	defer r.Close()
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
 	child, err := proc.StartChild(proc.Spec{
-		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.cred,
+		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred,
 		// It has a session of its own: the agent could type into the terminal of the shell that root has called hinit from.
 		Files: []*os.File{null, w, w},
 	})

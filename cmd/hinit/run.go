@@ -11,7 +11,6 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/fsutil"
 	"hinit/internal/handover"
 )
 
@@ -60,7 +59,7 @@ func plainMain(file string) int {
 	if len(cfg.Services) == 0 {
 		return refuse(exitUsage, fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", cfg.Path))
 	}
-	c, err := newContainer(cfg, callerIdentity(), nil, boot.Route{Plain: true}, sig)
+	c, err := newContainer(cfg, boot.Caller(), nil, boot.Route{Plain: true}, sig)
 	if err != nil {
 		return refuse(exitFailed, err)
 	}
@@ -91,12 +90,6 @@ func plainFile(named string) (file string, err error) {
 	return filepath.Abs(file)
 }
 
-// callerIdentity is who services run as that name nobody: the user who started hinit.
-func callerIdentity() identity {
-	user := account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	return identity{user: user, known: true, actor: fsutil.Self()}
-}
-
 // configOptions says where the configuration is read from again.
 func (c *container) configOptions() config.Options {
 	if c.route.Load().Plain {
@@ -119,7 +112,7 @@ func (c *container) plainEnv(s config.Service) ([]string, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("cannot run service %q as %q: %w", s.Name, s.User, err)
-	case user.UID == c.agent.user.UID:
+	case user.UID == c.agent.User.UID:
 		return withEnv(env, s.Env), nil
 	case os.Geteuid() != 0:
 		return nil, fmt.Errorf("cannot run service %q as %q: hinit is not root; start it as root, or remove services.%s.user", s.Name, s.User, s.Name)

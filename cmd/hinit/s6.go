@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/handover"
@@ -91,7 +92,7 @@ func (c *container) openS6(ctx context.Context) error {
 
 // ground is what the directories of s6 are made of.
 func (c *container) ground() scandir.Ground {
-	g := scandir.Ground{Scan: scandir.DefaultScan, Base: scandir.DefaultBase, Agent: c.agent.actor, Env: *c.env.Load()}
+	g := scandir.Ground{Scan: scandir.DefaultScan, Base: scandir.DefaultBase, Agent: c.agent.Actor, Env: *c.env.Load()}
 	if dir := os.Getenv(scandir.ScanVariable); dir != "" {
 		g.Scan = filepath.Clean(dir)
 	}
@@ -264,8 +265,8 @@ func (c *container) serviceFiles(cfg *config.Config, s config.Service) scandir.F
 	if s.Name == config.DashboardName {
 		env = over(c.venvVars(cfg, s.Cwd), env)
 	}
-	if cred, err := c.agent.credFor(cfg, s.User); err == nil && cred == nil {
-		agent.cred = nil
+	if cred, err := c.agent.CredFor(cfg, s.User); err == nil && cred == nil {
+		agent.Cred = nil
 		if c.isRoots(nil) {
 			env, dir = maps.Clone(s.Env), c.rootDir(dir)
 			env["HOME"] = lookupIn(c.rootEnv(s.Env), "HOME")
@@ -440,14 +441,14 @@ func (h *s6Host) Identity(root bool) (*proc.Cred, []string) {
 	if root && c.isRoots(nil) {
 		return nil, c.rootEnv(nil)
 	}
-	return c.agent.cred, withEnv(*c.env.Load(), c.agentHome(c.cfg.Load()))
+	return c.agent.Cred, withEnv(*c.env.Load(), c.agentHome(c.cfg.Load()))
 }
 
 // Say implements scandir.Host.
 func (h *s6Host) Say(format string, args ...any) { h.c.say("[hinit] "+format, args...) }
 
 // script is what a slot of hinit's own has for a program: the same command, in the same place, as the same user.
-func script(agent identity, env map[string]string, dir string, argv []string, comment string) string {
+func script(agent boot.Agent, env map[string]string, dir string, argv []string, comment string) string {
 	var b strings.Builder
 	b.WriteString(interpreter6() + "# " + comment + "\nset -e\n")
 	for _, name := range sortedKeys(env) {
@@ -461,8 +462,8 @@ func script(agent identity, env map[string]string, dir string, argv []string, co
 		words[i] = quote(word)
 	}
 	command := strings.Join(words, " ")
-	if agent.cred != nil {
-		b.WriteString(`[ "$(id -u)" != 0 ] || exec ` + commandDir + "/s6-setuidgid " + credName(agent.cred) + " " + command + "\n")
+	if agent.Cred != nil {
+		b.WriteString(`[ "$(id -u)" != 0 ] || exec ` + commandDir + "/s6-setuidgid " + credName(agent.Cred) + " " + command + "\n")
 	}
 	b.WriteString("exec " + command + "\n")
 	return b.String()

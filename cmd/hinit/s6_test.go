@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"hinit/internal/boot"
 	"hinit/internal/proc"
 )
 
@@ -23,7 +24,7 @@ func TestThePathHasWhatS6PutsBeforeIt(t *testing.T) {
 
 func TestTheScriptOfASlotRunsTheCommandAsItIs(t *testing.T) {
 	nasty := `it's "$HOME" \ *` + "\n" + `second`
-	text := script(identity{}, map[string]string{"GREETING": nasty}, "/", []string{"printf", `%s|%s|%s`, "-n", nasty, `$(echo no)`}, "comment")
+	text := script(boot.Agent{}, map[string]string{"GREETING": nasty}, "/", []string{"printf", `%s|%s|%s`, "-n", nasty, `$(echo no)`}, "comment")
 	if !strings.HasPrefix(text, "#!") {
 		t.Errorf("the script begins with %q", strings.SplitN(text, "\n", 2)[0])
 	}
@@ -31,7 +32,7 @@ func TestTheScriptOfASlotRunsTheCommandAsItIs(t *testing.T) {
 	if want := "-n|" + nasty + "|$(echo no)"; err != nil || string(out) != want {
 		t.Errorf("it prints %q, %v; want %q", out, err, want)
 	}
-	root := script(identity{cred: &proc.Cred{UID: 10000, GID: 10001}}, nil, "", []string{"true"}, "comment")
+	root := script(boot.Agent{Cred: &proc.Cred{UID: 10000, GID: 10001}}, nil, "", []string{"true"}, "comment")
 	if want := "/command/s6-setuidgid 10000:10001 'true'"; !strings.Contains(root, want) {
 		t.Errorf("as root it does not drop with %s:\n%s", want, root)
 	}

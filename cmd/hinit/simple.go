@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/version"
@@ -232,12 +233,12 @@ func configCheck(t *terminal, file string, asJSON bool) int {
 
 // usersMissing says which users of a configuration nobody here is. The container may have them.
 func usersMissing(cfg *config.Config) (warnings []string) {
-	agent, err := lookupAgent(cfg)
+	agent, err := boot.LookupAgent(cfg)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	for _, name := range sortedKeys(cfg.Services) {
-		if _, err := agent.credFor(cfg, cfg.Services[name].User); err != nil {
+		if _, err := agent.CredFor(cfg, cfg.Services[name].User); err != nil {
 			warnings = append(warnings, fmt.Sprintf("cannot define service %q: %v", name, err))
 		}
 	}

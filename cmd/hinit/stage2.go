@@ -39,13 +39,13 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, ready func()
 		ready()
 		return c.runHooks(ctx, cfg, boot.ConfiguredHooks(cfg), nil)
 	}
-	for _, l := range c.agent.lines {
+	for _, l := range c.agent.Lines {
 		c.line(l)
 	}
 	var modes []string
 	look(func() {
 		modes = boot.Modes(boot.ModesOptions{
-			UID: os.Geteuid(), Agent: c.agent.actor, AgentUID: c.agent.user.UID, Known: c.agent.known, Name: cfg.Agent.User,
+			UID: os.Geteuid(), Agent: c.agent.Actor, AgentUID: c.agent.User.UID, Known: c.agent.Known, Name: cfg.Agent.User,
 		})
 	})
 	for _, mode := range modes {
@@ -77,7 +77,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, ready func()
 				hooks = append(hooks, h)
 			}
 		}
-		scripts, lines = boot.ContInitHooks(boot.ContInitDir, c.agent.actor)
+		scripts, lines = boot.ContInitHooks(boot.ContInitDir, c.agent.Actor)
 	})
 	for _, l := range lines {
 		c.line(l)
@@ -113,7 +113,7 @@ func (c *container) runHooks(ctx context.Context, cfg *config.Config, hooks []bo
 
 func (c *container) bootOptions(cfg *config.Config) boot.Options {
 	return boot.Options{
-		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.actor, Env: os.LookupEnv, Say: c.line, Full: c.full.Load(),
+		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.Actor, Env: os.LookupEnv, Say: c.line, Full: c.full.Load(),
 	}
 }
 
@@ -192,7 +192,7 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 // repairOwners gives the agent what is left of its files, in the background: all of them at boot, unless that was done, and
 // those of a profile when it appears or is started. Requests that come while it works are one.
 func (c *container) repairOwners(ctx context.Context, cfg *config.Config, all bool) {
-	if !c.agent.actor.Switches() {
+	if !c.agent.Actor.Switches() {
 		return // nobody's files can be given away
 	}
 	if all {
@@ -244,7 +244,7 @@ func (c *container) repairOnce(ctx context.Context, cfg *config.Config, only []s
 
 // adopt makes a profile usable for the agent that somebody else has made: what a gateway needs to start now, the rest soon.
 func (c *container) adopt(ctx context.Context, profile string) {
-	if profile == profiles.Default || !c.agent.actor.Switches() {
+	if profile == profiles.Default || !c.agent.Actor.Switches() {
 		return
 	}
 	if err := boot.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile); err != nil {
@@ -270,7 +270,7 @@ type hookRunner struct {
 func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	r.c.expected.hookBegins(h)
 	name := fmt.Sprintf("%s%d", hookPrefix, r.n.Add(1))
-	cred, err := r.c.agent.credFor(r.cfg, h.User)
+	cred, err := r.c.agent.CredFor(r.cfg, h.User)
 	if err != nil {
 		return 0, err
 	}

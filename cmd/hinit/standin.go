@@ -35,7 +35,7 @@ func (c *container) startStandIn(ctx context.Context) {
 			Backoff:    backoff.Policy{Initial: time.Second, Max: time.Minute, Factor: 2},
 			ResetAfter: time.Minute, StopSignal: int(unix.SIGTERM), Grace: time.Second,
 		},
-		Spec:  proc.Spec{Path: path, Argv: []string{standInName, "infinity"}, Env: *c.env.Load(), Dir: "/", Cred: c.agent.cred},
+		Spec:  proc.Spec{Path: path, Argv: []string{standInName, "infinity"}, Env: *c.env.Load(), Dir: "/", Cred: c.agent.Cred},
 		Stdio: make([]*os.File, 3), // /dev/null
 	}
 	if err := c.register(ctx, u, supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {

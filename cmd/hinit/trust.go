@@ -19,7 +19,7 @@ import (
 // isRoots reports whether what runs with these credentials is root, and the agent is not. Where hinit isn't root, or the agent is,
 // everything runs as the agent.
 func (c *container) isRoots(cred *proc.Cred) bool {
-	return cred == nil && os.Geteuid() == 0 && c.agent.user.UID != 0
+	return cred == nil && os.Geteuid() == 0 && c.agent.User.UID != 0
 }
 
 // rootEnv is the environment of what runs as root: that of the container without what could have root use what the agent has put
@@ -48,7 +48,7 @@ func (c *container) pointsToAgent(value string) bool {
 // agentPlaces are the directories that are the agent's whoever owns them: the data volume and its homes.
 func (c *container) agentPlaces() []string {
 	places := []string{c.cfg.Load().Home}
-	for _, home := range []string{*c.home.Load(), c.agent.user.Home} {
+	for _, home := range []string{*c.home.Load(), c.agent.User.Home} {
 		if filepath.IsAbs(home) && filepath.Clean(home) != "/" {
 			places = append(places, filepath.Clean(home))
 		}
@@ -97,7 +97,7 @@ func (c *container) agentCanWrite(dir string) bool {
 	}
 	var doubt *trust.Doubt
 	err := blocking.Do(blocking.Foreign, func() error {
-		doubt, _ = trust.Look(dir, trust.NotBy(c.agent.user.UID, append([]uint32{c.agent.user.GID}, c.agent.user.Groups...)))
+		doubt, _ = trust.Look(dir, trust.NotBy(c.agent.User.UID, append([]uint32{c.agent.User.GID}, c.agent.User.Groups...)))
 		return nil // there is nothing in what doesn't exist
 	})
 	return err != nil || doubt != nil

@@ -128,7 +128,7 @@ func (c *container) gatewayUnit(cfg *config.Config, p profiles.Profile, exports 
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
 		Spec: proc.Spec{
 			Argv: cfg.Expand(command, vars), Env: withEnv(withEnv(c.activated(cfg, dir), exports), c.gatewayEnv(cfg, p)),
-			Dir: dir, Cred: c.agent.cred,
+			Dir: dir, Cred: c.agent.Cred,
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
@@ -151,7 +151,7 @@ func (c *container) gatewayEnv(cfg *config.Config, p profiles.Profile) map[strin
 
 // serviceUnit is a service of hinit.yaml, the dashboard among them.
 func (c *container) serviceUnit(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
-	cred, err := c.agent.credFor(cfg, s.User)
+	cred, err := c.agent.CredFor(cfg, s.User)
 	if err != nil {
 		return supervisor.Unit{}, err
 	}
@@ -225,7 +225,7 @@ func (c *container) cmdUnit() supervisor.Unit {
 		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
 			Path: c.route.Load().Path, Argv: c.route.Load().Argv, Env: withEnv(c.activated(cfg, pwd), c.agentHome(cfg)),
-			Dir: dir, Cred: c.agent.cred, TTY: controls(os.Stdin),
+			Dir: dir, Cred: c.agent.Cred, TTY: controls(os.Stdin),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	}

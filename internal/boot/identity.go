@@ -8,6 +8,8 @@ import (
 
 	"hinit/internal/account"
 	"hinit/internal/account/db"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
 )
 
 // IdentityOptions says who the agent is to be. User and Env are required.
@@ -21,12 +23,17 @@ type IdentityOptions struct {
 	DRI     string   // directory of the graphics devices; "": /dev/dri
 }
 
-// Agent is who the agent's processes are to be. It holds when /etc could not be changed, too.
+// Agent is who the agent's processes are to be, and as whom the init touches the data volume. It holds when /etc could not be changed,
+// too.
 type Agent struct {
 	User     account.User // Name is "" when the user has no line in /etc/passwd
 	Known    bool         // /etc/passwd has the user
 	Remapped bool         // the ids are others than at the start of this boot
-	Lines    []Line
+	Lines    []Line       // what settling it had to say
+
+	// What [Identity] leaves empty, and [SettleAgent], [LookupAgent] and [NewAgent] do not.
+	Cred  *proc.Cred // nil: no switch, they run as the init does
+	Actor *fsutil.Actor
 }
 
 // maxID is the largest uid and gid that the contract takes from the environment.

@@ -1,0 +1,87 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"hinit/internal/account"
+	"hinit/internal/blocking"
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+)
+
+// SettleAgent decides who the agent is, as the init does once, before anything else: it may change /etc, as [Identity] says.
+func SettleAgent(cfg *config.Config) (Agent, error) {
+	a, err := Identity(IdentityOptions{User: cfg.Agent.User, UID: os.Geteuid(), Env: os.LookupEnv})
+	if err != nil {
+		return Agent{}, unknownAgent(cfg.Agent.User, err)
+	}
+	return a.equipped(), nil
+}
+
+// LookupAgent finds the agent's user, as the command line does: it changes nothing. It blocks on /etc.
+func LookupAgent(cfg *config.Config) (Agent, error) {
+	user, err := account.Lookup("", cfg.Agent.User)
+	if err != nil && os.Geteuid() == 0 {
+		return Agent{}, unknownAgent(cfg.Agent.User, err)
+	}
+	return NewAgent(user, err == nil), nil
+}
+
+func unknownAgent(who string, err error) error {
+	if errors.Is(err, account.ErrNotFound) {
+		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
+	}
+	return fmt.Errorf("cannot run services as %q: %w", who, err)
+}
+
+// NewAgent is an agent that was settled before. known says that /etc/passwd has the user.
+func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.equipped() }
+
+// Caller is the user that this process runs as, in the place of an agent: services of a plain supervisor run so.
+func Caller() Agent { return Agent{User: ourselves(), Known: true, Actor: fsutil.Self()} }
+
+func ourselves() account.User {
+	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+}
+
+// equipped gives an agent what it takes to run and to touch files as its user.
+func (a Agent) equipped() Agent {
+	if os.Geteuid() != 0 { // no switch is possible, so everything is done as who we are
+		if !a.Known {
+			a.User = ourselves()
+		}
+		a.Actor = fsutil.Self()
+		return a
+	}
+	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
+	if a.User.UID != 0 { // where root may not switch, nothing is started: the agent never runs as root by accident
+		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
+	}
+	return a
+}
+
+// CredFor is what a service runs with that names its user, "" for the agent's; nil means no switch. It blocks on /etc where that is
+// somebody else than the agent.
+func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if who == "" || who == cfg.Agent.User {
+		return a.Cred, nil // also when /etc could not be changed to say so
+	}
+	var user account.User
+	err := blocking.Do(blocking.Foreign, func() (err error) {
+		user, err = account.Lookup("", who)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot run a service as %q: %w", who, err)
+	}
+	if user.UID == 0 {
+		return nil, nil
+	}
+	return &proc.Cred{UID: user.UID, GID: user.GID, Groups: user.Groups}, nil
+}
