@@ -19,6 +19,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/proc"
 	"hinit/profiles"
 )
 
@@ -43,8 +44,8 @@ type terminal struct {
 }
 
 func newTerminal() *terminal {
-	t := &terminal{in: os.Stdin, out: escaped{os.Stdout}, err: escaped{os.Stderr}, screen: isTerminal(os.Stdout), env: os.LookupEnv}
-	if isTerminal(os.Stderr) {
+	t := &terminal{in: os.Stdin, out: escaped{os.Stdout}, err: escaped{os.Stderr}, screen: proc.IsTerminal(os.Stdout), env: os.LookupEnv}
+	if proc.IsTerminal(os.Stderr) {
 		t.notes = os.Stderr
 	}
 	return t

@@ -22,6 +22,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control"
+	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
 	"hinit/internal/proc"
@@ -97,11 +98,11 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
 	c.home.Store(new(string))
-	env := containerEnv(cfg.Home)
+	env := boot.ContainerEnv(cfg.Home)
 	if route.Plain {
-		env = outerEnv()
+		env = boot.OuterEnv()
 	} else if actsAsS6() {
-		env = withEnv(env, map[string]string{"PATH": initPath(cfg.Home)})
+		env = proc.SetEnv(env, map[string]string{"PATH": initPath(cfg.Home)})
 	}
 	c.env.Store(&env)
 	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
@@ -325,7 +326,7 @@ func (c *container) bootFailed() bool {
 
 // say writes a line of hinit's own to the container's standard error. It never blocks.
 func (c *container) say(format string, args ...any) {
-	fmt.Fprintln(c.logs.set.Console(2), printable(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(c.logs.set.Console(2), show.Line(fmt.Sprintf(format, args...)))
 }
 
 // warn says something that the operator should know for as long as the container runs; status shows it.
@@ -338,7 +339,7 @@ func (c *container) warn(format string, args ...any) {
 
 // remember adds to what status shows as warnings. It returns false for one that is there already.
 func (c *container) remember(warning string) bool {
-	warning = printable(warning)
+	warning = show.Line(warning)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if slices.Contains(c.warnings, warning) {
@@ -496,7 +497,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 	}
 	out := c.logs.set.Console(2)
 	for _, line := range plan.Lines {
-		fmt.Fprintln(out, printable(line))
+		fmt.Fprintln(out, show.Line(line))
 	}
 	c.ceilings(len(plan.Profiles) + len(cfg.Services))
 	var failed error

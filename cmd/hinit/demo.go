@@ -129,7 +129,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 }
 
 // watched reports whether somebody looks at a terminal, and can press keys.
-func (d *demoRun) watched() bool { return d.screen && isTerminal(d.in) }
+func (d *demoRun) watched() bool { return d.screen && proc.IsTerminal(d.in) }
 
 // console is where the output of the container goes in the live view.
 func (d *demoRun) console() string { return d.dir + "/console" }

@@ -101,7 +101,7 @@ func (d *demoRun) draw(st client.Status, message string) {
 	text, _ := os.ReadFile(d.console()) // without it there are no lines
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	for _, line := range lines[max(0, len(lines)-liveLines):] {
-		w.WriteString("  " + printable(line) + "\n")
+		w.WriteString("  " + show.Line(line) + "\n")
 	}
 	fmt.Fprintf(&w, "\nin another terminal: HINIT_CONFIG=%s/hinit.yaml %s status\n%s\n%s\n", d.dir, selfName(), demoKeys, show.Line(message))
 	_, _ = d.raw().Write(bytes.ReplaceAll(w.Bytes(), []byte("\n"), []byte("\r\n")))

@@ -81,7 +81,7 @@ func events(t *terminal, c *call) int {
 		if *asJSON {
 			return jsonLineTo(t.out, e)
 		}
-		_, err := fmt.Fprintln(t.out, printable(eventLine(e)))
+		_, err := fmt.Fprintln(t.out, show.Line(eventLine(e)))
 		return err
 	}
 	err = cl.Events(ctx, o, show)

@@ -32,8 +32,6 @@ import (
 )
 
 const (
-	// handoverFormat changes when a successor could misunderstand what it is told; new keys don't change it.
-	handoverFormat = 2
 	// selfImage is the program of this process, also when its file has been replaced or removed.
 	selfImage = "/proc/self/exe"
 	// freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.
@@ -48,7 +46,7 @@ const (
 type images struct {
 	number int
 	exe    string      // file that the container's program is
-	id     string      // that file as it was when this image began, see fileID
+	id     string      // that file as it was when this image began, see [handover.FileID]
 	faults []time.Time // that made it re-execute itself, of the last minute
 
 	settled atomic.Bool // the boot is over: there is something to hand over
@@ -65,7 +63,7 @@ type images struct {
 
 func firstImage() *images {
 	exe, _ := os.Readlink(selfImage) // without /proc there is no successor either
-	return &images{number: 1, exe: strings.TrimSuffix(exe, " (deleted)"), id: fileID(selfImage)}
+	return &images{number: 1, exe: strings.TrimSuffix(exe, " (deleted)"), id: handover.FileID(selfImage)}
 }
 
 // settle says that the boot is over.
@@ -290,7 +288,7 @@ func (c *container) export(cause string, socket *control.Socket) (json.RawMessag
 	codec := handover.NewCodec()
 	cfg := c.cfg.Load()
 	old := legacy{
-		Format: handoverFormat, Number: c.images.number, Exe: c.images.exe, Comm: comm(), Cause: cause, Faults: c.images.faults,
+		Format: handover.Format, Number: c.images.number, Exe: c.images.exe, Comm: comm(), Cause: cause, Faults: c.images.faults,
 		Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
 		Route: *c.route.Load(), Env: *c.env.Load(), Home: *c.home.Load(), Full: c.full.Load(), Alone: c.alone.Load(), Prepared: c.prepared.Load(),
 		Interrupt: c.orders.interrupt, Reported: c.images.reported, Control: socket,
@@ -350,8 +348,8 @@ func succeed(args []string, sig signals, taken *handover.Taken) (*container, err
 	if err := codec.Decode(taken.State, &old); err != nil {
 		return nil, err
 	}
-	if old.Format != handoverFormat {
-		return nil, fmt.Errorf("it speaks format %d of the handover and this one %d", old.Format, handoverFormat)
+	if old.Format != handover.Format {
+		return nil, fmt.Errorf("it speaks format %d of the handover and this one %d", old.Format, handover.Format)
 	}
 	_ = os.WriteFile("/proc/self/comm", []byte(old.Comm), 0) // else it would be that of the link it was executed by
 	if old.Config == nil {

@@ -78,7 +78,7 @@ func initMain(argv0 string, args []string) int {
 // life is that of the container, from the beginning of this image to the end.
 func (c *container) life(begin func(context.Context)) int {
 	code := c.run(begin)
-	if c.route.Load().HasCommand() && isTerminal(os.Stdin) && os.Getpid() != 1 {
+	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
 		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit wants it back
 	}
 	return code
@@ -176,11 +176,6 @@ func (c *container) run(begin func(context.Context)) int {
 		return exitFault
 	}
 	return code
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 // controls says whether a file is the controlling terminal of this process. A terminal may be anybody else's, or nobody's, such as

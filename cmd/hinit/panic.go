@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/version"
@@ -96,11 +97,11 @@ func (c *container) tell(doing string, value any, stack []byte) {
 	newest := c.loop.History().Last()
 	records, _ := c.loop.History().Since(newest - min(newest, lastEvents))
 	for _, r := range records {
-		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), printable(r.Service))
+		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), show.Line(r.Service))
 		if r.From != r.To {
 			fmt.Fprintf(&b, "%s → %s: ", r.From, r.To)
 		}
-		fmt.Fprintf(&b, "%s [pid %d]\n", printable(r.Reason), r.PID)
+		fmt.Fprintf(&b, "%s [pid %d]\n", show.Line(r.Reason), r.PID)
 	}
 	name := "hinit-crash-" + now.UTC().Format("20060102T150405.000Z") + ".log"
 	dir := filepath.Join(c.cfg.Load().Home, "logs")

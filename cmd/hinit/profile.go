@@ -300,7 +300,7 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	defer r.Close()
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
 	child, err := proc.StartChild(proc.Spec{
-		ID: 1, Argv: argv, Env: withEnv(containerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred,
+		ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred,
 		// It has a session of its own: the agent could type into the terminal of the shell that root has called hinit from.
 		Files: []*os.File{null, w, w},
 	})
@@ -325,7 +325,7 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 
 // confirm asks a question that only a person at a terminal can answer.
 func (m *manager) confirm(question string) (bool, error) {
-	if !isTerminal(m.in) {
+	if !proc.IsTerminal(m.in) {
 		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")
 	}
 	fmt.Fprint(m.err, question)

@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/client"
+	"hinit/internal/control/show"
+	"hinit/internal/handover"
 	"hinit/internal/proc"
 )
 
@@ -84,16 +84,7 @@ func reexec(t *terminal, c *call) int {
 // runs reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
 // container, file numbers mean something else.
 func runs(in client.Init, path string) bool {
-	return in.BinaryID != "" && in.BinaryID == fileID(path) && visible(in)
-}
-
-// fileID names the file behind a path, "" when there is none. A file that is put in its place has another one.
-func fileID(path string) string {
-	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil {
-		return ""
-	}
-	return fmt.Sprintf("%d:%d:%d:%d", st.Dev, st.Ino, st.Size, st.Mtim.Nano())
+	return in.BinaryID != "" && in.BinaryID == handover.FileID(path) && visible(in)
 }
 
 // tryTime is how long a binary may take to say that it can take over.
@@ -125,16 +116,16 @@ func tryImage(path string) error {
 	case err != nil:
 		return err
 	case exit.Code != 0:
-		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, printable(firstLine(string(said))))
-	case strings.TrimSpace(string(said)) != strconv.Itoa(handoverFormat):
-		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, printable(firstLine(string(said))), handoverFormat)
+		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, show.Line(firstLine(string(said))))
+	case strings.TrimSpace(string(said)) != strconv.Itoa(handover.Format):
+		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, show.Line(firstLine(string(said))), handover.Format)
 	}
 	return nil
 }
 
 // showHandover is what tryImage asks.
 func showHandover(t *terminal) int {
-	fmt.Fprintln(t.out, handoverFormat)
+	fmt.Fprintln(t.out, handover.Format)
 	return exitDone
 }
 

@@ -12,6 +12,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/handover"
+	"hinit/internal/proc"
 )
 
 // hereConfig is the file that hinit run reads when nobody names another one.
@@ -102,7 +103,7 @@ func (c *container) configOptions() config.Options {
 func (c *container) plainEnv(s config.Service) ([]string, error) {
 	env := *c.env.Load()
 	if s.User == "" {
-		return withEnv(env, s.Env), nil
+		return proc.SetEnv(env, s.Env), nil
 	}
 	var user account.User
 	err := blocking.Do(blocking.Foreign, func() (err error) {
@@ -113,7 +114,7 @@ func (c *container) plainEnv(s config.Service) ([]string, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot run service %q as %q: %w", s.Name, s.User, err)
 	case user.UID == c.agent.User.UID:
-		return withEnv(env, s.Env), nil
+		return proc.SetEnv(env, s.Env), nil
 	case os.Geteuid() != 0:
 		return nil, fmt.Errorf("cannot run service %q as %q: hinit is not root; start it as root, or remove services.%s.user", s.Name, s.User, s.Name)
 	}
@@ -121,5 +122,5 @@ func (c *container) plainEnv(s config.Service) ([]string, error) {
 	if user.Name != "" {
 		theirs["USER"], theirs["LOGNAME"] = user.Name, user.Name
 	}
-	return withEnv(withEnv(env, theirs), s.Env), nil
+	return proc.SetEnv(proc.SetEnv(env, theirs), s.Env), nil
 }

@@ -269,7 +269,7 @@ func (c *container) serviceFiles(cfg *config.Config, s config.Service) scandir.F
 		agent.Cred = nil
 		if c.isRoots(nil) {
 			env, dir = maps.Clone(s.Env), c.rootDir(dir)
-			env["HOME"] = lookupIn(c.rootEnv(s.Env), "HOME")
+			env["HOME"] = proc.Getenv(c.rootEnv(s.Env), "HOME")
 		}
 	}
 	files := scandir.Files{
@@ -441,7 +441,7 @@ func (h *s6Host) Identity(root bool) (*proc.Cred, []string) {
 	if root && c.isRoots(nil) {
 		return nil, c.rootEnv(nil)
 	}
-	return c.agent.Cred, withEnv(*c.env.Load(), c.agentHome(c.cfg.Load()))
+	return c.agent.Cred, proc.SetEnv(*c.env.Load(), c.agentHome(c.cfg.Load()))
 }
 
 // Say implements scandir.Host.

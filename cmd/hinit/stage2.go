@@ -57,7 +57,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, ready func()
 	c.steps(report.Phases)
 	c.home.Store(&report.Home)
 	if len(report.Env) > 0 {
-		env := withEnv(*c.env.Load(), report.Env)
+		env := proc.SetEnv(*c.env.Load(), report.Env)
 		c.env.Store(&env)
 	}
 	c.full.Store(report.Full)
@@ -67,7 +67,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, ready func()
 	if report.Unusable {
 		memory = nil
 	} else {
-		memory.Recall(ctx, withEnv(*c.env.Load(), c.agentHome(cfg)), report.Planted)
+		memory.Recall(ctx, proc.SetEnv(*c.env.Load(), c.agentHome(cfg)), report.Planted)
 	}
 	var scripts []boot.Hook
 	var lines []boot.Line
@@ -119,7 +119,7 @@ func (c *container) bootOptions(cfg *config.Config) boot.Options {
 
 // line passes on a line of the boot, and remembers it when it is a warning.
 func (c *container) line(l boot.Line) {
-	fmt.Fprintln(c.logs.set.Console(2), printable(l.Text))
+	fmt.Fprintln(c.logs.set.Console(2), show.Line(l.Text))
 	if l.Warning {
 		c.remember(l.Text)
 	}
@@ -276,7 +276,7 @@ func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	}
 	env, dir := *r.c.env.Load(), ""
 	if !r.c.route.Load().Plain {
-		env = withEnv(env, r.c.agentHome(r.cfg))
+		env = proc.SetEnv(env, r.c.agentHome(r.cfg))
 	}
 	if r.c.isRoots(cred) {
 		env, dir = r.c.rootEnv(nil), "/"

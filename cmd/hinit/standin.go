@@ -25,7 +25,7 @@ func (c *container) startStandIn(ctx context.Context) {
 		return
 	}
 	path, found := "", false
-	look(func() { path, found = boot.Lookup(lookupIn(*c.env.Load(), "PATH"), "/")(standInName) })
+	look(func() { path, found = boot.Lookup(proc.Getenv(*c.env.Load(), "PATH"), "/")(standInName) })
 	if !found {
 		path = c.images.exe
 	}

@@ -10,10 +10,8 @@ import (
 
 	"hinit/internal/account"
 	"hinit/internal/blocking"
-	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/trust"
-	"hinit/shim"
 )
 
 // isRoots reports whether what runs with these credentials is root, and the agent is not. Where hinit isn't root, or the agent is,
@@ -36,8 +34,8 @@ func (c *container) rootEnv(own map[string]string) []string {
 	if home := own["HOME"]; home == "" || c.pointsToAgent(home) {
 		own["HOME"] = c.rootHome()
 	}
-	env = withEnv(env, own)
-	return withEnv(env, map[string]string{"PATH": c.trustedPath(lookupIn(env, "PATH"))})
+	env = proc.SetEnv(env, own)
+	return proc.SetEnv(env, map[string]string{"PATH": c.trustedPath(proc.Getenv(env, "PATH"))})
 }
 
 // pointsToAgent reports whether a value leads to a directory of the agent's, in whatever way it is put: alone, in a list, or in an option.
@@ -102,24 +100,3 @@ func (c *container) agentCanWrite(dir string) bool {
 	})
 	return err != nil || doubt != nil
 }
-
-func lookupIn(env []string, name string) string {
-	for _, kv := range slices.Backward(env) {
-		if value, ok := strings.CutPrefix(kv, name+"="); ok {
-			return value
-		}
-	}
-	return ""
-}
-
-// withAgentPath returns env with the PATH that the agent's own programs have.
-func withAgentPath(env []string, home string) []string {
-	path := lookupIn(env, "PATH")
-	if path == "" {
-		return env
-	}
-	return withEnv(env, map[string]string{"PATH": shim.AgentPath(path, home)})
-}
-
-// printable makes a text that may hold names chosen by the agent fit to be one line of a log or a terminal.
-func printable(text string) string { return show.Line(text) }

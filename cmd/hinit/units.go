@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -68,34 +67,6 @@ func (c *container) meetLate(u supervisor.Unit) {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// containerEnv is the environment the container was started with, without what an outer hinit may have put there.
-// HERMES_HOME is always in it, for the agent must look where hinit does, and PATH is the agent's.
-func containerEnv(home string) []string {
-	env := outerEnv()
-	if os.Getenv("HERMES_HOME") == "" {
-		env = withEnv(env, map[string]string{"HERMES_HOME": home})
-	}
-	return withAgentPath(env, home)
-}
-
-// outerEnv is the environment of this process without what an outer hinit may have put there.
-func outerEnv() []string {
-	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, proc.TagVar+"=") })
-}
-
-// withEnv returns env with the given variables set, those in the order of their names.
-func withEnv(env []string, set map[string]string) []string {
-	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		_, replaced := set[name]
-		return replaced
-	})
-	for _, name := range sortedKeys(set) {
-		out = append(out, name+"="+set[name])
-	}
-	return out
-}
-
 func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 	return supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: r.Initial, Max: r.Max, Factor: r.Factor, Jitter: r.Jitter},
@@ -127,7 +98,7 @@ func (c *container) gatewayUnit(cfg *config.Config, p profiles.Profile, exports 
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
 		Spec: proc.Spec{
-			Argv: cfg.Expand(command, vars), Env: withEnv(withEnv(c.activated(cfg, dir), exports), c.gatewayEnv(cfg, p)),
+			Argv: cfg.Expand(command, vars), Env: proc.SetEnv(proc.SetEnv(c.activated(cfg, dir), exports), c.gatewayEnv(cfg, p)),
 			Dir: dir, Cred: c.agent.Cred,
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
@@ -163,7 +134,7 @@ func (c *container) serviceUnit(cfg *config.Config, s config.Service) (superviso
 	if s.Name == config.DashboardName && !c.route.Load().Plain {
 		env = c.activated(cfg, s.Cwd)
 	}
-	env = withEnv(env, c.withHome(s.Env))
+	env = proc.SetEnv(env, c.withHome(s.Env))
 	if c.route.Load().Plain {
 		if env, err = c.plainEnv(s); err != nil {
 			return supervisor.Unit{}, err
@@ -224,7 +195,7 @@ func (c *container) cmdUnit() supervisor.Unit {
 		Name: cmdName, Kind: supervisor.KindCmd,
 		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
-			Path: c.route.Load().Path, Argv: c.route.Load().Argv, Env: withEnv(c.activated(cfg, pwd), c.agentHome(cfg)),
+			Path: c.route.Load().Path, Argv: c.route.Load().Argv, Env: proc.SetEnv(c.activated(cfg, pwd), c.agentHome(cfg)),
 			Dir: dir, Cred: c.agent.Cred, TTY: controls(os.Stdin),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"hinit/internal/config"
+	"hinit/internal/proc"
 )
 
 // venv is the Python virtual environment that the agent's program lies in.
@@ -51,7 +52,7 @@ func (c *container) venvVars(cfg *config.Config, dir string) map[string]string {
 	if v.root == "" {
 		return nil
 	}
-	path := lookupIn(*c.env.Load(), "PATH")
+	path := proc.Getenv(*c.env.Load(), "PATH")
 	if bin := filepath.Join(v.root, "bin"); path != bin && !strings.HasPrefix(path, bin+":") {
 		path = bin + ":" + path
 	}
@@ -69,7 +70,7 @@ func (c *container) activated(cfg *config.Config, dir string) []string {
 		return *c.env.Load()
 	}
 	env := slices.DeleteFunc(slices.Clone(*c.env.Load()), func(kv string) bool { return strings.HasPrefix(kv, "PYTHONHOME=") })
-	return withEnv(env, vars)
+	return proc.SetEnv(env, vars)
 }
 
 // over returns the variables of both, those of b where both have one.

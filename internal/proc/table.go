@@ -3,7 +3,6 @@ package proc
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -145,20 +144,4 @@ func (t *Table) Forget(id uint64) {
 		delete(t.runs, id)
 		delete(t.byMark, r.mark)
 	}
-}
-
-// TakeTerminal makes this process's own group the foreground group of a terminal again, after a child had it. It is
-// harmless when the terminal is not this session's.
-func TakeTerminal(tty *os.File) error {
-	var block, old unix.Sigset_t
-	block.Val[0] = 1 << (uint(unix.SIGTTOU) - 1)
-	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old); err != nil {
-		return fmt.Errorf("cannot block SIGTTOU: %w", err)
-	}
-	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
-	err := unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPGRP, unix.Getpgrp())
-	if err != nil && !errors.Is(err, unix.ENOTTY) {
-		return fmt.Errorf("cannot take the terminal back: %w", err)
-	}
-	return nil
 }
