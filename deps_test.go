@@ -18,13 +18,16 @@ import (
 
 // floors is the house: a package may import packages of lower floors only. A new package needs a line here.
 var floors = map[string]int{
-	"hinit/cmd/hinit":           6,
-	"hinit/cmd/hinit-shim":      6,
-	"hinit/internal/s6/applet":  5,
-	"hinit/internal/s6/scandir": 5,
-	"hinit/internal/control":    5,
+	"hinit/cmd/hinit":      6,
+	"hinit/cmd/hinit-shim": 6,
 
-	"hinit/client":        4,
+	"hinit/internal/cli": 5,
+
+	"hinit/internal/s6/applet":  4,
+	"hinit/internal/s6/scandir": 4,
+	"hinit/internal/control":    4,
+
+	"hinit/client":        3,
 	"hinit/internal/boot": 3,
 	"hinit/profiles":      3,
 

@@ -215,7 +215,7 @@ func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
 }
 
 // Examine makes hinit look at the data volume, and returns what it has found within 8 seconds. A volume that does not answer is a finding.
-func (c *Client) Examine(ctx context.Context) ([]Finding, error) {
+func (c *Client) Examine(ctx context.Context) (Findings, error) {
 	var r ExamineReply
 	return r.Findings, c.ask(ctx, question{doing: "examine the data volume", method: http.MethodPost, path: "/v1/examine", limit: workTime}, &r)
 }

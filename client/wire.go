@@ -56,22 +56,8 @@ type ReloadReply struct {
 
 // ExamineReply is what an examination of the data volume has found. The list is never null.
 type ExamineReply struct {
-	Findings []Finding `json:"findings"`
+	Findings Findings `json:"findings"`
 }
-
-// Finding is the result of one check, as `hinit doctor` prints it.
-type Finding struct {
-	Check  string `json:"check"`  // what was looked at
-	Result string `json:"result"` // ok, warning, failed
-	Detail string `json:"detail"` // what was found, and what to do about it
-}
-
-// The results of a check.
-const (
-	ResultOK      = "ok"
-	ResultWarning = "warning"
-	ResultFailed  = "failed"
-)
 
 // ReloadStep is what a reload does to one service.
 type ReloadStep struct {

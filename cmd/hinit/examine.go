@@ -19,21 +19,6 @@ import (
 	"hinit/profiles"
 )
 
-// findings are the results of checks.
-type findings []client.Finding
-
-func (f *findings) ok(check, format string, args ...any) {
-	*f = append(*f, client.Finding{Check: check, Result: client.ResultOK, Detail: fmt.Sprintf(format, args...)})
-}
-
-func (f *findings) warning(check, format string, args ...any) {
-	*f = append(*f, client.Finding{Check: check, Result: client.ResultWarning, Detail: fmt.Sprintf(format, args...)})
-}
-
-func (f *findings) failed(check, format string, args ...any) {
-	*f = append(*f, client.Finding{Check: check, Result: client.ResultFailed, Detail: fmt.Sprintf(format, args...)})
-}
-
 // examineTime is how long the data volume may take to be examined.
 const examineTime = 8 * time.Second
 
@@ -41,20 +26,20 @@ const examineTime = 8 * time.Second
 // asks. The zero value is ready for use.
 type examiner struct {
 	mu      sync.Mutex
-	ended   chan struct{} // closed when the examination that is under way has ended; nil for none
-	found   findings      // by the last one, as far as it has come
-	current volumeCheck   // that it is at
+	ended   chan struct{}   // closed when the examination that is under way has ended; nil for none
+	found   client.Findings // by the last one, as far as it has come
+	current volumeCheck     // that it is at
 }
 
 // volumeCheck is a part of an examination. Run blocks on the disk.
 type volumeCheck struct {
 	name   string
 	silent string // what it means that it does not end
-	run    func(*findings)
+	run    func(*client.Findings)
 }
 
 // examine makes checks, or joins those that are under way, and returns what they have found when they are done, or when ctx ends.
-func (e *examiner) examine(ctx context.Context, checks []volumeCheck) findings {
+func (e *examiner) examine(ctx context.Context, checks []volumeCheck) client.Findings {
 	e.mu.Lock()
 	if e.ended == nil {
 		e.ended, e.found, e.current = make(chan struct{}), nil, checks[0]
@@ -70,7 +55,7 @@ func (e *examiner) examine(ctx context.Context, checks []volumeCheck) findings {
 	defer e.mu.Unlock()
 	found := slices.Clone(e.found)
 	if e.ended != nil {
-		found.failed(e.current.name, "%s", e.current.silent)
+		found.Failed(e.current.name, "%s", e.current.silent)
 	}
 	return found
 }
@@ -80,7 +65,7 @@ func (e *examiner) run(checks []volumeCheck) {
 		e.mu.Lock()
 		e.current = c
 		e.mu.Unlock()
-		var found findings
+		var found client.Findings
 		c.run(&found)
 		e.mu.Lock()
 		e.found = append(e.found, found...)
@@ -93,7 +78,7 @@ func (e *examiner) run(checks []volumeCheck) {
 }
 
 // Examine implements control.Core.
-func (a core) Examine(ctx context.Context) []client.Finding {
+func (a core) Examine(ctx context.Context) client.Findings {
 	if a.c.route.Load().Plain {
 		return nil // it has no data volume
 	}
@@ -107,25 +92,25 @@ func (c *container) volumeChecks() []volumeCheck {
 	cfg := c.cfg.Load()
 	hangs := fmt.Sprintf("%q does not answer within %s; look at the disk or the server behind it", cfg.Home, examineTime)
 	checks := []volumeCheck{
-		{"space", hangs, func(f *findings) {
+		{"space", hangs, func(f *client.Findings) {
 			var st unix.Statfs_t
 			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(cfg.Home, &st) }) != nil {
 				return // the others say why
 			}
 			free := float64(st.Bavail) * float64(st.Bsize) / 1e6
 			if free < 100 {
-				f.warning("space", "%.0f MB are free in %q", free, cfg.Home)
+				f.Warning("space", "%.0f MB are free in %q", free, cfg.Home)
 			} else {
-				f.ok("space", "%.0f MB are free in %q", free, cfg.Home)
+				f.OK("space", "%.0f MB are free in %q", free, cfg.Home)
 			}
 		}},
-		{"profiles", hangs, func(f *findings) {
+		{"profiles", hangs, func(f *client.Findings) {
 			_, warnings, err := profiles.Open(cfg.Home, c.agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max).Discover()
 			if err != nil {
-				f.failed("profiles", "%v", err)
+				f.Failed("profiles", "%v", err)
 			}
 			for _, w := range warnings {
-				f.warning("profiles", "%s", w)
+				f.Warning("profiles", "%s", w)
 			}
 		}},
 	}
@@ -134,13 +119,13 @@ func (c *container) volumeChecks() []volumeCheck {
 		checks = append(checks, volumeCheck{
 			check,
 			fmt.Sprintf("%q can be read, but a write has taken longer than %s; look at the disk or the server behind it (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", dir, examineTime),
-			func(f *findings) {
+			func(f *client.Findings) {
 				if euid := os.Geteuid(); euid != 0 && uint32(euid) != c.agent.User.UID {
-					f.warning(check, "hinit is neither root nor the agent's user, so it can't tell whether the agent can write in %q", dir)
+					f.Warning(check, "hinit is neither root nor the agent's user, so it can't tell whether the agent can write in %q", dir)
 				} else if err := writable(dir, c.agent.Actor); err != nil {
-					f.failed(check, "the agent's user cannot write in %q: %v", dir, err)
+					f.Failed(check, "the agent's user cannot write in %q: %v", dir, err)
 				} else {
-					f.ok(check, "%s is writable for the agent's user", dir)
+					f.OK(check, "%s is writable for the agent's user", dir)
 				}
 			},
 		})

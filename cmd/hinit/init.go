@@ -22,6 +22,12 @@ import (
 	"hinit/supervisor"
 )
 
+// The exit codes of an init that does not begin, those of the command line (docs/reference/exit-codes.md).
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
 // syncTime is how long the CMD waits for what hinit has said before it.
 const syncTime = 300 * time.Millisecond
 
@@ -38,7 +44,7 @@ func initMain(argv0 string, args []string) int {
 	keepDescriptors()
 	made, few := makeThreads()
 	if few != nil {
-		return refuse(1, few)
+		return refuse(exitFailed, few)
 	}
 	if !errors.Is(err, handover.ErrNone) {
 		made()
@@ -48,11 +54,11 @@ func initMain(argv0 string, args []string) int {
 	collect := collectLater()
 	cfg, err := loadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
-		return refuse(2, err)
+		return refuse(exitUsage, err)
 	}
 	agent, err := boot.SettleAgent(cfg)
 	if err != nil {
-		return refuse(1, err)
+		return refuse(exitFailed, err)
 	}
 	if err := boot.Admit(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -67,7 +73,7 @@ func initMain(argv0 string, args []string) int {
 	})
 	c, err := newContainer(cfg, agent, args, route, sig)
 	if err != nil {
-		return refuse(1, err)
+		return refuse(exitFailed, err)
 	}
 	return c.life(func(ctx context.Context) {
 		defer collect()

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"hinit/internal/cli"
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
@@ -30,7 +31,7 @@ func run(argv []string) int {
 	if name, tool, ok := applet.Find(argv[0]); ok {
 		return tool(newCall(name, argv[1:]))
 	}
-	return cli(newTerminal(), argv[1:])
+	return cli.Main(argv[1:], cli.Init{Container: initMain, Plain: plainMain})
 }
 
 // newCall is what this process gives to a tool of s6.
@@ -38,7 +39,7 @@ func newCall(name string, args []string) *applet.Call {
 	return &applet.Call{
 		Name: name, Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		Dial: func() (applet.Supervisor, error) {
-			cl, err := newTerminal().dial()
+			cl, err := cli.Dial()
 			if err != nil {
 				return nil, err // not a nil client in an interface
 			}

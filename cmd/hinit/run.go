@@ -18,22 +18,6 @@ import (
 // hereConfig is the file that hinit run reads when nobody names another one.
 const hereConfig = "hinit.yaml"
 
-func runVerb() verb {
-	return verb{
-		name: "run", args: "[-c FILE]", summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
-		help: `There is no CMD, no agent, no profile and no data volume. Services run as the user who calls, unless
-"user:" says otherwise. SIGTERM and Ctrl-C stop them; the exit code is 0 then. SIGHUP reads the file again.
-Without -c the file is the one that HINIT_CONFIG names, hinit.yaml here, or /etc/hinit/hinit.yaml.`,
-		run: func(t *terminal, c *call) int {
-			file := c.flags.String("c", "", "read this `FILE`")
-			if _, code, ok := c.parse(t, 0, 0); !ok {
-				return code
-			}
-			return plainMain(*file)
-		},
-	}
-}
-
 // plainMain is the init that supervises the services of a file and nothing else. It returns the exit code of the process.
 func plainMain(file string) int {
 	sig := listen()

@@ -29,7 +29,7 @@ type Core interface {
 	// Reload reads the configuration again, applies it, and says what that has changed.
 	Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error)
 	// Examine looks at the data volume. When ctx ends before, it returns what it has found until then, and that.
-	Examine(ctx context.Context) []client.Finding
+	Examine(ctx context.Context) client.Findings
 	// Config returns the effective configuration.
 	Config() []client.ConfigEntry
 	// Init describes hinit itself. The server fills in Stopping, Orphans, UptimeSeconds and Cmd.

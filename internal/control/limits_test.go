@@ -33,8 +33,8 @@ func (c hungCore) Reload(ctx context.Context, _ client.Reload) (client.ReloadRep
 	return client.ReloadReply{}, hang(ctx)
 }
 
-func (c hungCore) Examine(ctx context.Context) []client.Finding {
-	return []client.Finding{{Check: "home", Result: client.ResultFailed, Detail: hang(ctx).Error()}}
+func (c hungCore) Examine(ctx context.Context) client.Findings {
+	return client.Findings{{Check: "home", Result: client.ResultFailed, Detail: hang(ctx).Error()}}
 }
 
 func (c hungCore) Ping(ctx context.Context) error { return hang(ctx) }

@@ -163,7 +163,7 @@ func (f *fakeCore) Reload(context.Context, client.Reload) (client.ReloadReply, e
 	out, err := f.does().reload()
 	return client.ReloadReply{Changes: out}, err
 }
-func (f *fakeCore) Examine(context.Context) []client.Finding { return nil }
+func (f *fakeCore) Examine(context.Context) client.Findings { return nil }
 
 func (f *fakeCore) Config() []client.ConfigEntry   { return f.config }
 func (f *fakeCore) Init() client.Init              { return f.info }
@@ -207,7 +207,7 @@ func (c *loopCore) Find(context.Context, string) error { return nil }
 func (c *loopCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
 	return client.ReloadReply{}, nil
 }
-func (c *loopCore) Examine(context.Context) []client.Finding { return nil }
+func (c *loopCore) Examine(context.Context) client.Findings { return nil }
 
 func (c *loopCore) Config() []client.ConfigEntry { return nil }
 func (c *loopCore) Init() client.Init            { return client.Init{} }

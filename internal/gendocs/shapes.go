@@ -27,25 +27,25 @@ var forms = []printed{
 	{"start", "lines", "client.Service"},
 	{"stop", "lines", "client.Service"},
 	{"restart", "lines", "client.Service"},
-	{"profile list", "list", "hinit.profileRow"},
-	{"profile create", "", "hinit.profileRow"},
-	{"profile delete", "", "hinit.profileRow"},
-	{"profile rename", "", "hinit.profileRow"},
-	{"profile show", "", "hinit.profileRow"},
-	{"logs", "lines", "hinit.logLine"},
+	{"profile list", "list", "cli.profileRow"},
+	{"profile create", "", "cli.profileRow"},
+	{"profile delete", "", "cli.profileRow"},
+	{"profile rename", "", "cli.profileRow"},
+	{"profile show", "", "cli.profileRow"},
+	{"logs", "lines", "cli.logLine"},
 	{"events", "lines", "client.Event"},
 	{"reload", "", "client.ReloadReply"},
-	{"reexec", "", "hinit.reexecReport"},
+	{"reexec", "", "cli.reexecReport"},
 	{"config", "list", "client.ConfigEntry"},
-	{"config check", "", "hinit.configReport"},
+	{"config check", "", "cli.configReport"},
 	{"doctor", "list", "client.Finding"},
 	{"healthcheck", "", "client.Health"},
 	{"version", "", "version.Info"},
-	{"seed", "", "hinit.seedReport"},
+	{"seed", "", "cli.seedReport"},
 }
 
 // shapeDirs are where the types are.
-var shapeDirs = []string{"client", "cmd/hinit", "internal/version"}
+var shapeDirs = []string{"client", "internal/cli", "internal/version"}
 
 const jsonHead = `# What the commands print with --json
 

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func doctorVerb() verb {
 
 type examination struct {
 	*terminal
-	found findings
+	found client.Findings
 }
 
 func doctor(t *terminal, c *call) int {
@@ -50,7 +50,7 @@ func doctor(t *terminal, c *call) int {
 	}
 	switch cfg, err := config.Load(options); {
 	case err != nil:
-		x.found.failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		x.found.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case plain != "":
 		x.warnings(cfg) // there is no agent
 	default:
@@ -84,20 +84,20 @@ func doctor(t *terminal, c *call) int {
 func (x *examination) init() (cl *client.Client, plain string) {
 	cl, err := x.dial()
 	if err != nil {
-		x.found.failed("init", "%v", err)
+		x.found.Failed("init", "%v", err)
 		return nil, ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
 	defer cancel()
 	st, err := cl.Status(ctx)
 	if err != nil {
-		x.found.failed("init", "%v", err)
+		x.found.Failed("init", "%v", err)
 		return nil, ""
 	}
-	x.found.ok("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
+	x.found.OK("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
 	x.binary(st.Init)
 	for _, w := range st.Init.Warnings {
-		x.found.warning("boot", "%s", w)
+		x.found.Warning("boot", "%s", w)
 	}
 	x.lease(st.Init)
 	for _, s := range st.Services {
@@ -106,7 +106,7 @@ func (x *examination) init() (cl *client.Client, plain string) {
 	if visible(st.Init) {
 		x.memory(st)
 		if n := unburied(st.Init.PID, burialTime); n > 0 {
-			x.found.failed("zombies", "%d ended processes are not buried", n)
+			x.found.Failed("zombies", "%d ended processes are not buried", n)
 		}
 	}
 	return cl, st.Init.Plain
@@ -120,22 +120,22 @@ func (x *examination) lease(in client.Init) {
 	}
 	switch l.State {
 	case client.LeaseHeld:
-		x.found.ok("lease", "this container serves the profiles in %q since %s", in.Home, l.Since.UTC().Format(time.RFC3339))
+		x.found.OK("lease", "this container serves the profiles in %q since %s", in.Home, l.Since.UTC().Format(time.RFC3339))
 	case client.LeaseElsewhere:
 		who := "another container"
 		if h := l.Holder; h != nil {
 			who = fmt.Sprintf("the container %s (life %s) since %s", h.Host, h.Boot, h.Since.UTC().Format(time.RFC3339))
 		}
 		if l.Standby {
-			x.found.ok("lease", "the profiles in %q are served by %s; this one takes over when that one ends", in.Home, who)
+			x.found.OK("lease", "the profiles in %q are served by %s; this one takes over when that one ends", in.Home, who)
 			return
 		}
-		x.found.warning("lease", "the profiles in %q are served by %s; give your commands there; to serve them here, stop that container and restart this one", in.Home, who)
+		x.found.Warning("lease", "the profiles in %q are served by %s; give your commands there; to serve them here, stop that container and restart this one", in.Home, who)
 	case client.LeaseWaiting:
-		x.found.failed("lease", "%s; nothing but the CMD starts until that is known; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail)
+		x.found.Failed("lease", "%s; nothing but the CMD starts until that is known; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail)
 	case client.LeaseNone:
 		if !in.Booting { // else it comes to that yet
-			x.found.warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
+			x.found.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
 		}
 	}
 }
@@ -143,11 +143,11 @@ func (x *examination) lease(in client.Init) {
 // binary checks whether the init runs what lies in its place, and what this command is.
 func (x *examination) binary(in client.Init) {
 	if visible(in) && in.BinaryID != "" && !runs(in, in.Binary) {
-		x.found.warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
+		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}
 	if own := version.Get().String(); own != in.Version {
-		x.found.warning("binary", "this command is %s and the init is %s, from %s; put one binary in both places, then: hinit reexec", own, in.Version, in.Binary)
+		x.found.Warning("binary", "this command is %s and the init is %s, from %s; put one binary in both places, then: hinit reexec", own, in.Version, in.Binary)
 	}
 }
 
@@ -158,20 +158,20 @@ func (x *examination) service(s client.Service) {
 		if s.Problem != "" {
 			last += "; " + s.Problem
 		}
-		x.found.failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
+		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
 	case s.State == "parked", s.State == "failed":
 		text := s.State + ": " + s.Reason
 		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // what could not be started has written nothing
 			text += "; see: hinit logs " + s.Name
 		}
-		x.found.failed(s.Name, "%s", text)
+		x.found.Failed(s.Name, "%s", text)
 	case s.Problem == "":
 	case s.State == client.StateUp && s.Ready:
-		x.found.failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
+		x.found.Failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
 	case s.State == client.StateUp:
-		x.found.warning(s.Name, "not ready: %s", s.Problem)
+		x.found.Warning(s.Name, "not ready: %s", s.Problem)
 	default:
-		x.found.warning(s.Name, "%s: %s", s.State, s.Problem)
+		x.found.Warning(s.Name, "%s: %s", s.State, s.Problem)
 	}
 }
 
@@ -230,12 +230,12 @@ func (x *examination) warnings(cfg *config.Config) {
 	if cfg.Path != "" {
 		from = cfg.Path
 	}
-	x.found.ok("configuration", "%s", from)
+	x.found.OK("configuration", "%s", from)
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
 			continue // the init has said so
 		}
-		x.found.warning("configuration", "%s", w)
+		x.found.Warning("configuration", "%s", w)
 	}
 }
 
@@ -244,14 +244,14 @@ func (x *examination) configuration(cfg *config.Config) {
 	x.warnings(cfg)
 	agent, err := boot.LookupAgent(cfg)
 	if err != nil {
-		x.found.failed("user", "%v", err)
+		x.found.Failed("user", "%v", err)
 		return
 	}
-	x.found.ok("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.User.UID, agent.User.GID)
+	x.found.OK("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.User.UID, agent.User.GID)
 	if err := unix.Access(cfg.Agent.Binary, unix.X_OK); err != nil {
-		x.found.failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
+		x.found.Failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
 	} else {
-		x.found.ok("agent", "%s", cfg.Agent.Binary)
+		x.found.OK("agent", "%s", cfg.Agent.Binary)
 	}
 }
 
@@ -259,7 +259,7 @@ func (x *examination) configuration(cfg *config.Config) {
 // end before that disk answers, not even by SIGKILL.
 func (x *examination) volume(cl *client.Client) {
 	if cl == nil {
-		x.found.warning("home", "not looked at, because hinit would do it")
+		x.found.Warning("home", "not looked at, because hinit would do it")
 		return
 	}
 	found, err := cl.Examine(context.Background())
@@ -267,11 +267,11 @@ func (x *examination) volume(cl *client.Client) {
 	case err == nil:
 		x.found = append(x.found, found...)
 	case errors.Is(err, client.ErrNotAllowed):
-		x.found.warning("home", "only root or the agent's user can have hinit look at the data volume")
+		x.found.Warning("home", "only root or the agent's user can have hinit look at the data volume")
 	case errors.Is(err, client.ErrBadRequest):
-		x.found.warning("home", "not looked at, because the hinit that runs is older than this command; to change that: hinit reexec")
+		x.found.Warning("home", "not looked at, because the hinit that runs is older than this command; to change that: hinit reexec")
 	default:
-		x.found.failed("home", "%v", err)
+		x.found.Failed("home", "%v", err)
 	}
 }
 
@@ -280,16 +280,16 @@ func (x *examination) memory(st client.Status) {
 	own := oomScoreAdj(st.Init.PID)
 	for _, s := range st.Services {
 		if s.PID != 0 && oomScoreAdj(s.PID) <= own {
-			x.found.warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; start it with a lower --oom-score-adj", s.Name, oomScoreAdj(s.PID), own)
+			x.found.Warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; start it with a lower --oom-score-adj", s.Name, oomScoreAdj(s.PID), own)
 			return
 		}
 	}
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
-		x.found.warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
+		x.found.Warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
 		return
 	}
 	if st.Init.OOMFirst != "" {
-		x.found.ok("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
+		x.found.OK("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
 	}
 }
 
@@ -315,9 +315,9 @@ func (x *examination) kernel() {
 		switch {
 		case err != nil || bad != nil:
 		case n < l.min:
-			x.found.warning(l.file, "is %d; %s (sysctl on the host)", n, l.what)
+			x.found.Warning(l.file, "is %d; %s (sysctl on the host)", n, l.what)
 		default:
-			x.found.ok(l.file, "%d", n)
+			x.found.OK(l.file, "%d", n)
 		}
 	}
 }

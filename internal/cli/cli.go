@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -103,9 +103,9 @@ type verb struct {
 }
 
 // verbs is the command line, in the order in which help shows it.
-func verbs() []verb {
+func verbs(be Init) []verb {
 	return []verb{
-		initVerb(), runVerb(), statusVerb(),
+		initVerb(be), runVerb(be), statusVerb(),
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
@@ -194,20 +194,22 @@ func (c *call) usage(w io.Writer) {
 	})
 }
 
-// cli runs the verb that the arguments name.
-func cli(t *terminal, args []string) int {
+// Main runs the verb that the arguments name, and returns the exit code of the process. be is for the verbs that are no client: they make
+// this process an init.
+func Main(args []string, be Init) int {
+	t := newTerminal()
 	if len(args) == 0 {
-		help(t.err)
+		help(t.err, be)
 		return exitUsage
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
-		help(t.out)
+		help(t.out, be)
 		return exitDone
 	case "--version":
 		args = []string{"version"}
 	}
-	for _, v := range verbs() {
+	for _, v := range verbs(be) {
 		if v.name == args[0] {
 			c := &call{verb: v, raw: args[1:], flags: flag.NewFlagSet(v.name, flag.ContinueOnError)}
 			c.flags.SetOutput(io.Discard)
@@ -215,7 +217,7 @@ func cli(t *terminal, args []string) int {
 		}
 	}
 	var names []string
-	for _, v := range verbs() {
+	for _, v := range verbs(be) {
 		names = append(names, v.name)
 	}
 	if near := config.Nearest(args[0], names); near != "" {
@@ -224,9 +226,9 @@ func cli(t *terminal, args []string) int {
 	return t.fail(exitUsage, "cannot run %q: hinit has no such command; see: hinit help", args[0])
 }
 
-func help(w io.Writer) {
+func help(w io.Writer, be Init) {
 	fmt.Fprint(w, "hinit is PID 1 and supervisor for containers that host many agent profiles.\n\n")
-	for _, v := range verbs() {
+	for _, v := range verbs(be) {
 		fmt.Fprintf(w, "  hinit %-12s %s\n", v.name, v.summary)
 	}
 	fmt.Fprint(w, `
@@ -241,6 +243,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 }
+
+// Dial connects to the running init, for what is called by another name than hinit. It blocks as [client.Dial] does.
+func Dial() (*client.Client, error) { return newTerminal().dial() }
 
 // dial connects to the running init.
 func (t *terminal) dial() (*client.Client, error) {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -6,116 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"text/tabwriter"
-	"time"
 
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
-	"hinit/internal/version"
 )
-
-// shortWait bounds the verbs that ask one quick question.
-const shortWait = 5 * time.Second
-
-func initVerb() verb {
-	return verb{
-		name: "init", args: "[--] [CMD...]", summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
-		help: `Called as /init or tini, hinit does this without being told. Everything after init is the
-container's CMD: an executable is run as it is, anything else is given to the agent,
-"gateway run" supervises the gateway, and no words at all start the agent.`,
-		run: func(t *terminal, c *call) int {
-			if len(c.raw) == 1 && (c.raw[0] == "--help" || c.raw[0] == "-h") {
-				c.usage(t.out)
-				return exitDone
-			}
-			return initMain("hinit", c.raw)
-		},
-	}
-}
-
-func versionVerb() verb {
-	return verb{
-		name: "version", args: "[--json]", summary: "print the version",
-		run: func(t *terminal, c *call) int {
-			asJSON := c.flags.Bool("json", false, "print JSON")
-			handover := c.flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
-			if _, code, ok := c.parse(t, 0, 0); !ok {
-				return code
-			}
-			if *handover {
-				return showHandover(t)
-			}
-			if !*asJSON {
-				fmt.Fprintln(t.out, "hinit", version.Get())
-			} else if err := writeJSON(t.out, version.Get()); err != nil {
-				return t.failed("show the version", err)
-			}
-			return exitDone
-		},
-	}
-}
-
-func reloadVerb() verb {
-	return verb{
-		name: "reload", args: "[--dry-run] [--force] [--json]",
-		summary: "read hinit.yaml again and apply it: what is new starts, what is gone stops",
-		help: `Prints a line for each service that it touches: + it starts, ~ it is changed, - it stops. A service that runs and is
-changed goes on as it was until it is restarted (hinit restart --changed). A file with a mistake changes nothing.`,
-		run: reload,
-	}
-}
-
-func reload(t *terminal, c *call) int {
-	var how client.Reload
-	c.flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
-	c.flags.BoolVar(&how.Force, "force", false, "if hinit.yaml is gone, stop the services that were in it")
-	asJSON := c.flags.Bool("json", false, "print JSON")
-	if _, code, ok := c.parse(t, 0, 0); !ok {
-		return code
-	}
-	cl, err := t.dial()
-	if err != nil {
-		return t.failed("reload", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	did, err := cl.Reload(ctx, how)
-	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
-		code := exitDone
-		for line := range strings.SplitSeq(said.Message, "\n") { // a mistake a line
-			one := *said
-			one.Message = line
-			code = t.failed("reload", &one)
-		}
-		return code
-	}
-	if err != nil {
-		return t.failed("reload", err)
-	}
-	if *asJSON {
-		if err := writeJSON(t.out, did); err != nil {
-			return t.failed("reload", err)
-		}
-		return exitDone
-	}
-	for _, s := range did.Plan {
-		fmt.Fprintln(t.out, s.Op, show.Line(s.Service), s.What)
-	}
-	for _, key := range did.Settings {
-		fmt.Fprintln(t.out, "changed:", show.Line(key))
-	}
-	switch {
-	case len(did.Plan)+len(did.Changes) == 0:
-		fmt.Fprintln(t.out, "nothing has changed")
-	case how.DryRun:
-		fmt.Fprintln(t.out, "this was a dry run: nothing was changed")
-	}
-	return exitDone
-}
 
 func configVerb() verb {
 	return verb{
@@ -237,7 +136,7 @@ func usersMissing(cfg *config.Config) (warnings []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	for _, name := range sortedKeys(cfg.Services) {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		if _, err := agent.CredFor(cfg, cfg.Services[name].User); err != nil {
 			warnings = append(warnings, fmt.Sprintf("cannot define service %q: %v", name, err))
 		}
@@ -265,43 +164,4 @@ func (t *terminal) effective() (entries []client.ConfigEntry, here bool, err err
 		entries = append(entries, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
 	}
 	return entries, true, nil
-}
-
-func healthcheckVerb() verb {
-	return verb{
-		name: "healthcheck", args: "[--json]", summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK",
-		help: "A gateway in trouble is named, but is no reason to restart the container of all the others.\n" +
-			"Until the boot is over it fails: give Docker a --health-start-period as long as the boot's hooks may take.",
-		run: func(t *terminal, c *call) int {
-			asJSON := c.flags.Bool("json", false, "print JSON")
-			if _, code, ok := c.parse(t, 0, 0); !ok {
-				return code
-			}
-			cl, err := t.dial()
-			if err != nil {
-				return t.failed("check the health", err)
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), shortWait)
-			defer cancel()
-			h, err := cl.Health(ctx)
-			if err == nil && *asJSON {
-				err = writeJSON(t.out, h)
-			}
-			switch {
-			case err != nil:
-				return t.failed("check the health", err)
-			case *asJSON && h.OK:
-				return exitDone
-			case *asJSON:
-				return exitFailed
-			case !h.OK:
-				return t.fail(exitFailed, "unhealthy: %s", h.Reason)
-			}
-			fmt.Fprintf(t.out, "healthy, %d of %d wanted services are up\n", h.Up, h.Wanted)
-			for _, name := range h.Troubled {
-				fmt.Fprintln(t.out, "in trouble:", show.Line(name))
-			}
-			return exitDone
-		},
-	}
 }

@@ -1,0 +1,37 @@
+package client
+
+import "fmt"
+
+// Finding is the result of one check, as `hinit doctor` prints it.
+type Finding struct {
+	Check  string `json:"check"`  // what was looked at
+	Result string `json:"result"` // ok, warning, failed
+	Detail string `json:"detail"` // what was found, and what to do about it
+}
+
+// The results of a check.
+const (
+	ResultOK      = "ok"
+	ResultWarning = "warning"
+	ResultFailed  = "failed"
+)
+
+// Findings are the results of checks, in the order in which they were made.
+type Findings []Finding
+
+// OK adds that a check found nothing wrong. The detail is formatted as by fmt.Sprintf, here and below.
+func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
+
+// Warning adds what may be wrong, or could not be checked.
+func (f *Findings) Warning(check, format string, args ...any) {
+	f.add(check, ResultWarning, format, args)
+}
+
+// Failed adds what is wrong.
+func (f *Findings) Failed(check, format string, args ...any) {
+	f.add(check, ResultFailed, format, args)
+}
+
+func (f *Findings) add(check, result, format string, args []any) {
+	*f = append(*f, Finding{Check: check, Result: result, Detail: fmt.Sprintf(format, args...)})
+}

@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"fmt"
+
+	"hinit/internal/version"
+)
+
+func versionVerb() verb {
+	return verb{
+		name: "version", args: "[--json]", summary: "print the version",
+		run: func(t *terminal, c *call) int {
+			asJSON := c.flags.Bool("json", false, "print JSON")
+			handover := c.flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
+			if _, code, ok := c.parse(t, 0, 0); !ok {
+				return code
+			}
+			if *handover {
+				return showHandover(t)
+			}
+			if !*asJSON {
+				fmt.Fprintln(t.out, "hinit", version.Get())
+			} else if err := writeJSON(t.out, version.Get()); err != nil {
+				return t.failed("show the version", err)
+			}
+			return exitDone
+		},
+	}
+}
