@@ -21,7 +21,8 @@ var floors = map[string]int{
 	"hinit/cmd/hinit":      6,
 	"hinit/cmd/hinit-shim": 6,
 
-	"hinit/internal/cli": 5,
+	"hinit/internal/cli":       5,
+	"hinit/internal/container": 5,
 
 	"hinit/internal/s6/applet":  4,
 	"hinit/internal/s6/scandir": 4,

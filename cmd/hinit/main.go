@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"hinit/internal/cli"
+	"hinit/internal/container"
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
@@ -23,15 +24,15 @@ func run(argv []string) int {
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case standInName:
-		return standIn()
+	case container.StandInName:
+		return container.StandIn()
 	case "init", "tini":
-		return initMain(argv[0], argv[1:])
+		return container.Main(argv[0], argv[1:])
 	}
 	if name, tool, ok := applet.Find(argv[0]); ok {
 		return tool(newCall(name, argv[1:]))
 	}
-	return cli.Main(argv[1:], cli.Init{Container: initMain, Plain: plainMain})
+	return cli.Main(argv[1:], cli.Init{Container: container.Main, Plain: container.Plain})
 }
 
 // newCall is what this process gives to a tool of s6.

@@ -1,6 +1,0 @@
-//go:build !faults
-
-package main
-
-// faults does nothing in a binary that is shipped.
-func (c *container) faults() {}

@@ -1,0 +1,38 @@
+//go:build faults
+
+package container
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"hinit/internal/guard"
+)
+
+// faults makes hinit panic when a test asks for it: a file "panic" beside the control socket says where, "loop", "scanner" or
+// "goroutine". It is removed first. Only binaries built with the tag faults have this.
+func (c *container) faults() {
+	order := filepath.Join(os.Getenv("HINIT_RUNTIME_DIR"), "panic")
+	go func() {
+		for range time.Tick(5 * time.Millisecond) {
+			text, err := os.ReadFile(order)
+			if err != nil || os.Remove(order) != nil {
+				continue
+			}
+			value := fmt.Sprintf("asked to panic in the %s", strings.TrimSpace(string(text)))
+			broken := func() { panic(value) }
+			switch strings.TrimSpace(string(text)) {
+			case "loop":
+				go func() { _ = c.loop.Yield(context.Background(), broken) }()
+			case "scanner":
+				go c.s6.Load().Panic(value)
+			default:
+				guard.Go("obeying a test", broken)
+			}
+		}
+	}()
+}

@@ -1,0 +1,111 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"hinit/internal/account"
+	"hinit/internal/blocking"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/handover"
+	"hinit/internal/proc"
+)
+
+// hereConfig is the file that hinit run reads when nobody names another one.
+const hereConfig = "hinit.yaml"
+
+// Plain is the init that supervises the services of a file and nothing else, "" for the usual places. It blocks until they are stopped,
+// and returns the exit code of the process.
+func Plain(file string) int {
+	sig := listen()
+	taken, err := handover.Take()
+	keepDescriptors()
+	made, few := makeThreads()
+	if few != nil {
+		return refuse(exitFailed, few)
+	}
+	if !errors.Is(err, handover.ErrNone) {
+		made()
+		return successorMain(nil, sig, taken, err)
+	}
+
+	collect := collectLater()
+	file, err = plainFile(file)
+	if err != nil {
+		return refuse(exitUsage, err)
+	}
+	cfg, err := loadConfig(config.Options{Path: file, Plain: true, Env: os.LookupEnv})
+	if err != nil {
+		return refuse(exitUsage, err)
+	}
+	if len(cfg.Services) == 0 {
+		return refuse(exitUsage, fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", cfg.Path))
+	}
+	c, err := newContainer(cfg, boot.Caller(), nil, boot.Route{Plain: true}, sig)
+	if err != nil {
+		return refuse(exitFailed, err)
+	}
+	return c.life(func(ctx context.Context) {
+		defer collect()
+		c.bootUp(ctx, made)
+	})
+}
+
+// plainFile is the path of the configuration of a plain supervisor, absolute where a reload would look for it elsewhere.
+func plainFile(named string) (file string, err error) {
+	switch {
+	case named != "":
+		file = named
+	case os.Getenv("HINIT_CONFIG") != "":
+		file = os.Getenv("HINIT_CONFIG")
+	default:
+		file = hereConfig
+		look(func() { _, err = os.Stat(file) })
+		if errors.Is(err, os.ErrNotExist) {
+			file = config.DefaultPath
+			look(func() { _, err = os.Stat(file) })
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", hereConfig, config.DefaultPath)
+		}
+	}
+	return filepath.Abs(file)
+}
+
+// configOptions says where the configuration is read from again.
+func (c *container) configOptions() config.Options {
+	if c.route.Load().Plain {
+		return config.Options{Path: c.cfg.Load().Path, Plain: true, Env: os.LookupEnv}
+	}
+	return config.Options{Env: os.LookupEnv}
+}
+
+// plainEnv is the environment of a service of a plain supervisor: the caller's, with the home of the user it names.
+func (c *container) plainEnv(s config.Service) ([]string, error) {
+	env := *c.env.Load()
+	if s.User == "" {
+		return proc.SetEnv(env, s.Env), nil
+	}
+	var user account.User
+	err := blocking.Do(blocking.Foreign, func() (err error) {
+		user, err = account.Lookup("", s.User)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot run service %q as %q: %w", s.Name, s.User, err)
+	case user.UID == c.agent.User.UID:
+		return proc.SetEnv(env, s.Env), nil
+	case os.Geteuid() != 0:
+		return nil, fmt.Errorf("cannot run service %q as %q: hinit is not root; start it as root, or remove services.%s.user", s.Name, s.User, s.Name)
+	}
+	theirs := map[string]string{"HOME": user.Home}
+	if user.Name != "" {
+		theirs["USER"], theirs["LOGNAME"] = user.Name, user.Name
+	}
+	return proc.SetEnv(proc.SetEnv(env, theirs), s.Env), nil
+}

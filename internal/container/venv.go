@@ -1,0 +1,84 @@
+package container
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/internal/config"
+	"hinit/internal/proc"
+)
+
+// venv is the Python virtual environment that the agent's program lies in.
+type venv struct {
+	binary string // the program that it was looked for by
+	root   string // "": it lies in none
+	prompt string
+}
+
+// venvOf looks for the virtual environment of a program. It reads a file of the image.
+func venvOf(binary string) *venv {
+	v := &venv{binary: binary}
+	bin := filepath.Dir(binary)
+	if filepath.Base(bin) != "bin" {
+		return v
+	}
+	root := filepath.Dir(bin)
+	var text []byte
+	var err error
+	look(func() { text, err = os.ReadFile(filepath.Join(root, "pyvenv.cfg")) })
+	if err != nil {
+		return v
+	}
+	v.root, v.prompt = root, filepath.Base(root)
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(key) == "prompt" {
+			v.prompt = strings.Trim(strings.TrimSpace(value), `'"`)
+		}
+	}
+	return v
+}
+
+// venvVars are what an activated virtual environment sets, for a process that starts in dir: as the image's scripts did, for
+// gateways, the dashboard and the CMD. None where the agent's program lies in no virtual environment.
+func (c *container) venvVars(cfg *config.Config, dir string) map[string]string {
+	v := c.venv.Load()
+	if v == nil || v.binary != cfg.Agent.Binary {
+		v = venvOf(cfg.Agent.Binary)
+		c.venv.Store(v)
+	}
+	if v.root == "" {
+		return nil
+	}
+	path := proc.Getenv(*c.env.Load(), "PATH")
+	if bin := filepath.Join(v.root, "bin"); path != bin && !strings.HasPrefix(path, bin+":") {
+		path = bin + ":" + path
+	}
+	vars := map[string]string{"VIRTUAL_ENV": v.root, "VIRTUAL_ENV_PROMPT": v.prompt, "PATH": path}
+	if dir != "" {
+		vars["PWD"] = dir
+	}
+	return vars
+}
+
+// activated is the container's environment with those variables.
+func (c *container) activated(cfg *config.Config, dir string) []string {
+	vars := c.venvVars(cfg, dir)
+	if vars == nil {
+		return *c.env.Load()
+	}
+	env := slices.DeleteFunc(slices.Clone(*c.env.Load()), func(kv string) bool { return strings.HasPrefix(kv, "PYTHONHOME=") })
+	return proc.SetEnv(env, vars)
+}
+
+// over returns the variables of both, those of b where both have one.
+func over(a, b map[string]string) map[string]string {
+	all := maps.Clone(a)
+	if all == nil {
+		return b
+	}
+	maps.Copy(all, b)
+	return all
+}
