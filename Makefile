@@ -2,7 +2,7 @@
 ARCH    ?= $(shell go env GOARCH)
 BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath
 SMALL   := -ldflags='-s -w'
-ENTRY   := -ldflags='-s -w -E hinit_entry' # they begin in internal/entry
+ENTRY   := -ldflags='-s -w -E hinit_entry' # it begins in internal/entry
 OUT     := dist/linux-$(ARCH)
 RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # it needs a C compiler
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -24,7 +24,9 @@ down: ## stop what "up" started and remove its volume
 	ARCH=$(ARCH) $(COMPOSE) -p hinit -f docker/compose.yaml down -v
 
 build: need-go ## build the static binaries into dist/
-	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/... && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/example-agent ./examples/agent
+	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/hinit
+	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-shim
+	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/example-agent ./examples/agent
 
 need-go:
 	@command -v go >/dev/null || { echo "make: hinit is built with Go, and there is none here: install Go 1.26 or newer (https://go.dev/dl)" >&2; exit 1; }

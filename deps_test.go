@@ -51,7 +51,6 @@ var floors = map[string]int{
 	"hinit/internal/backoff":  0,
 	"hinit/internal/config":   0,
 	"hinit/internal/entry":    0, // it runs before the runtime does
-	"hinit/internal/quick":    0, // it has nothing in common with client but the wire
 	"hinit/internal/fsutil":   0,
 	"hinit/internal/s6":       0, // formats; what is below it is listed above
 	"hinit/internal/handover": 0,
@@ -117,8 +116,8 @@ var binaries = map[string]map[string]string{
 		"text/template":            "keeps the linker from dropping methods",
 	},
 	"./cmd/hinit-shim": {
-		"net":                      "bare system calls are enough for one socket, and it runs before every command of the agent",
-		"net/http":                 "bare system calls are enough for one socket, and it runs before every command of the agent",
+		"net":                      "it has nothing to connect to, and runs before every command of the agent",
+		"net/http":                 "it has nothing to connect to, and runs before every command of the agent",
 		"encoding/json":            "reflection costs start-up time",
 		"regexp":                   "costs start-up time; package strings is enough",
 		"text/template":            "costs start-up time, and keeps the linker from dropping methods",

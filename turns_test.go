@@ -82,7 +82,6 @@ var notPID1 = map[string]string{
 	"internal/gendocs":      "a tool for developers",
 	"internal/testproc":     "tests",
 	"internal/cli":          "the command line",
-	"internal/quick":        "the command line",
 	"internal/s6/applet":    "the command line",
 	"internal/control/show": "the command line",
 	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",

@@ -16,11 +16,7 @@ const maxSize = 2 << 20
 // build compiles a package of this directory as the release does.
 func build(t *testing.T, pkg, out string) {
 	t.Helper()
-	flags := "-ldflags=-s -w"
-	if pkg == "." {
-		flags += " -E hinit_entry"
-	}
-	cmd := exec.Command("go", "build", "-trimpath", flags, "-o", out, pkg)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build %s: %v\n%s", pkg, err, text)

@@ -117,19 +117,6 @@ func TestPaths(t *testing.T) {
 	if entry := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}}", need(t)); entry != `["/init","/opt/hermes/docker/main-wrapper.sh"]` {
 		t.Errorf("entrypoint %s", entry)
 	}
-	// What is typed takes the short way, which leaves to the command line what it does not know.
-	if path := c.must("which", "hinit"); path != "/opt/hermes/bin/hinit" {
-		t.Errorf("hinit is %s", path)
-	}
-	if short, long := c.must("hinit", "version"), c.must("/usr/local/bin/hinit", "version"); short != long || short == "" {
-		t.Errorf("one says it is %q, the other %q", short, long)
-	}
-	c.must("hinit", "start", "default")
-	if out := c.must("sh", "-c", `mv /init /init.away; hinit status default; hinit version; echo $?; mv /init.away /init`); !strings.Contains(out, "gateway-default  up ") ||
-		!strings.HasSuffix(out, "127") {
-		t.Errorf("without hinit itself the short way says:\n%s", out)
-	}
-	c.must("hinit", "version")
 	if stamp := c.must("cat", "/opt/hermes/.install_method"); stamp != "docker" {
 		t.Errorf("install stamp %q", stamp)
 	}

@@ -95,7 +95,8 @@ var makeContext = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	steps := [][]string{
-		{"go", "build", "-trimpath", "-ldflags=-s -w -E hinit_entry", "-o", dist + "/", "./cmd/..."},
+		{"go", "build", "-trimpath", "-ldflags=-s -w -E hinit_entry", "-o", dist + "/", "./cmd/hinit"},
+		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/", "./cmd/hinit-shim"},
 		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/example-agent", "./examples/agent"},
 	}
 	for _, step := range steps {

@@ -64,8 +64,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 		"stopinit":    positive(cmdStopInit),
 		"signalinit":  positive(cmdSignalInit),
 		"interrupt":   positive(cmdInterrupt),
-		"hinit":       cmdHinit("hinit"),
-		"short":       cmdHinit("short/hinit"),
+		"hinit":       cmdHinit,
 		"inside":      cmdInside,
 		"asagent":     cmdAsAgent,
 		"startfails":  positive(cmdStartFails),
@@ -312,26 +311,20 @@ func cmdExitCode(ts *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// cmdHinit is the command line, by one of the programs that answer to it.
-func cmdHinit(program string) func(*testscript.TestScript, bool, []string) {
-	return func(ts *testscript.TestScript, neg bool, args []string) {
-		argv := append([]string{filepath.Join(built.bin, program)}, args...)
-		execute(ts, neg, append(enter(containerOf(ts), 0), argv...))
-	}
+// cmdHinit is the command line.
+func cmdHinit(ts *testscript.TestScript, neg bool, args []string) {
+	argv := append([]string{filepath.Join(built.bin, "hinit")}, args...)
+	execute(ts, neg, append(enter(containerOf(ts), 0), argv...))
 }
 
 // cmdStartFails starts what ends at once. When it is kept from running it ends later than the second after which hinit takes a
 // start for done: such a start tells nothing.
 func cmdStartFails(ts *testscript.TestScript, args []string) error {
-	program := "hinit"
-	if len(args) == 2 && args[0] == "-short" {
-		program, args = "short/hinit", args[1:]
-	}
 	if len(args) != 1 {
-		return errors.New("expected: startfails [-short] NAME")
+		return errors.New("expected: startfails NAME")
 	}
 	c := containerOf(ts)
-	argv := append(enter(c, 0), filepath.Join(built.bin, program), "start", args[0])
+	argv := append(enter(c, 0), filepath.Join(built.bin, "hinit"), "start", args[0])
 	return poll(patience, func() error {
 		err := ts.Exec(argv[0], argv[1:]...)
 		var exit *exec.ExitError

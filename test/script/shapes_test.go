@@ -108,7 +108,7 @@ func cmdShapes(ts *testscript.TestScript, args []string) error {
 		}
 		delete(page.commands, command)
 		typed := append(strings.Fields(command+" "+words), "--json")
-		cmdHinit("hinit")(ts, false, typed)
+		cmdHinit(ts, false, typed)
 		d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
 		documents := 0
 		for d.More() {
