@@ -213,12 +213,12 @@ func (u *undo) prepare(m *Machine, e Event) {
 	}
 }
 
-// subject is target, for Add too.
+// subject is the service that an event changes: what it is about, for Add too.
 func subject(e Event) string {
 	if add, ok := e.(Add); ok {
 		return add.Name
 	}
-	return target(e)
+	return e.about()
 }
 
 func (u *undo) save(s *service) {

@@ -361,7 +361,7 @@ func (l *Loop) take(r request, answers []request) []request {
 }
 
 func (l *Loop) admit(r request) error {
-	name := target(r.event)
+	name := r.event.about()
 	switch r.event.(type) {
 	case Start, Stop, Restart, Once, Unwant, Pause, Continue, SignalMain, Remove, Inputs:
 		u := l.units[name]

@@ -249,58 +249,12 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Tick:
 		m.tick(now)
 	default:
-		if s := m.services[target(e)]; s != nil {
+		if s := m.services[e.about()]; s != nil {
 			m.step(now, s, e)
 		}
 	}
 	m.advance(now)
 	return m.out
-}
-
-// target names the service an event is about.
-func target(e Event) string {
-	switch e := e.(type) {
-	case Remove:
-		return e.Name
-	case Start:
-		return e.Name
-	case Stop:
-		return e.Name
-	case Restart:
-		return e.Name
-	case Once:
-		return e.Name
-	case Unwant:
-		return e.Name
-	case Pause:
-		return e.Name
-	case Continue:
-		return e.Name
-	case SignalMain:
-		return e.Name
-	case Spawned:
-		return e.Name
-	case SpawnFailed:
-		return e.Name
-	case Exited:
-		return e.Name
-	case Gone:
-		return e.Name
-	case Reborn:
-		return e.Name
-	case Explained:
-		return e.Name
-	case Tailed:
-		return e.Name
-	case Ready:
-		return e.Name
-	case Inputs:
-		return e.Name
-	case Forward:
-		return e.Name
-	case Add, Met, Evict, Remark, Shutdown, Swept, Tick:
-	}
-	return ""
 }
 
 func (m *Machine) step(now time.Time, s *service, e Event) {

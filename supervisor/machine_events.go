@@ -1,7 +1,10 @@
 package supervisor
 
 // Event is something that happened. The set is closed.
-type Event interface{ event() }
+type Event interface {
+	// about names the service that has to be known for the event to mean anything, "" when there is none.
+	about() string
+}
 
 // Events the loop feeds to the machine.
 type (
@@ -126,32 +129,33 @@ type (
 	Tick struct{}
 )
 
-func (Add) event()         {}
-func (Met) event()         {}
-func (Remove) event()      {}
-func (Evict) event()       {}
-func (Start) event()       {}
-func (Stop) event()        {}
-func (Restart) event()     {}
-func (Once) event()        {}
-func (Unwant) event()      {}
-func (Pause) event()       {}
-func (Continue) event()    {}
-func (SignalMain) event()  {}
-func (Spawned) event()     {}
-func (SpawnFailed) event() {}
-func (Exited) event()      {}
-func (Gone) event()        {}
-func (Reborn) event()      {}
-func (Explained) event()   {}
-func (Tailed) event()      {}
-func (Ready) event()       {}
-func (Inputs) event()      {}
-func (Forward) event()     {}
-func (Remark) event()      {}
-func (Shutdown) event()    {}
-func (Swept) event()       {}
-func (Tick) event()        {}
+func (e Remove) about() string      { return e.Name }
+func (e Start) about() string       { return e.Name }
+func (e Stop) about() string        { return e.Name }
+func (e Restart) about() string     { return e.Name }
+func (e Once) about() string        { return e.Name }
+func (e Unwant) about() string      { return e.Name }
+func (e Pause) about() string       { return e.Name }
+func (e Continue) about() string    { return e.Name }
+func (e SignalMain) about() string  { return e.Name }
+func (e Spawned) about() string     { return e.Name }
+func (e SpawnFailed) about() string { return e.Name }
+func (e Exited) about() string      { return e.Name }
+func (e Gone) about() string        { return e.Name }
+func (e Reborn) about() string      { return e.Name }
+func (e Explained) about() string   { return e.Name }
+func (e Tailed) about() string      { return e.Name }
+func (e Ready) about() string       { return e.Name }
+func (e Inputs) about() string      { return e.Name }
+func (e Forward) about() string     { return e.Name }
+
+func (Add) about() string      { return "" }
+func (Met) about() string      { return "" }
+func (Evict) about() string    { return "" }
+func (Remark) about() string   { return "" }
+func (Shutdown) about() string { return "" }
+func (Swept) about() string    { return "" }
+func (Tick) about() string     { return "" }
 
 // Action is something the loop has to do, in the order given. The set is closed.
 type Action interface{ action() }
