@@ -335,11 +335,11 @@ func (s *orders) progress(o *order) string {
 	case o.acted && o.recorded:
 		return fmt.Sprintf("the %s is under way%s; it is written, but the data volume has not confirmed that yet", o.verb, effect)
 	case o.acted:
-		return fmt.Sprintf("the %s is under way%s; it is not recorded yet, because the data volume does not answer; hinit records it when the volume does", o.verb, effect)
+		return fmt.Sprintf("the %s is under way%s; it is not recorded yet, because the data volume has not answered yet; hinit records it when the volume does", o.verb, effect)
 	case o.recorded, o.acting:
 		return fmt.Sprintf("the %s is under way, and the supervisor has not answered yet", o.verb)
 	}
-	return fmt.Sprintf("the %s waits, because the data volume does not answer; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.verb)
+	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.verb)
 }
 
 // idle says whether there is no order.

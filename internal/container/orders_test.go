@@ -347,12 +347,12 @@ func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 		w.freeze()
 		for _, patience := range []time.Duration{2 * time.Second, 300 * time.Millisecond} {
 			err := give("stop", patience)
-			const said = "the stop is under way: gateway-default got TERM; it is not recorded yet, because the data volume does not answer"
+			const said = "the stop is under way: gateway-default got TERM; it is not recorded yet, because the data volume has not answered yet"
 			if err == nil || !strings.HasPrefix(err.Error(), said) || w.gateway != profiles.Stopped {
 				t.Errorf("within %v: %v; the gateway is wanted %s", patience, err, w.gateway)
 			}
 		}
-		if err := give("start", time.Second); err == nil || !strings.HasPrefix(err.Error(), "the start waits, because the data volume does not answer") {
+		if err := give("start", time.Second); err == nil || !strings.HasPrefix(err.Error(), "the start waits, because the data volume has not answered yet") {
 			t.Errorf("a start: %v", err)
 		}
 		if err := give("stop", time.Second); err == nil || w.gateway != profiles.Stopped {

@@ -161,10 +161,10 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		answer             string
 		down               string // this gateway has no process afterwards
 	}{
-		{"POST", "/v1/services/a/stop", fmt.Sprintf(`{"timeout_ms": %d}`, long.Milliseconds()), long, "the stop is under way: gateway-a got TERM; it is not recorded yet, because the data volume does not answer", "a"},
+		{"POST", "/v1/services/a/stop", fmt.Sprintf(`{"timeout_ms": %d}`, long.Milliseconds()), long, "the stop is under way: gateway-a got TERM; it is not recorded yet, because the data volume has not answered yet", "a"},
 		{"POST", "/v1/services/b/stop", `{"timeout_ms": 300, "wait": false}`, 300 * time.Millisecond, "the stop is under way: gateway-b got TERM; it is not recorded yet", "b"},
-		{"POST", "/v1/services/c/restart", `{"timeout_ms": 300}`, 300 * time.Millisecond, "the restart waits, because the data volume does not answer; hinit records it and carries it out when the volume does", ""},
-		{"POST", "/v1/services/d/start", `{"timeout_ms": 300}`, 300 * time.Millisecond, "the start waits, because the data volume does not answer", ""},
+		{"POST", "/v1/services/c/restart", `{"timeout_ms": 300}`, 300 * time.Millisecond, "the restart waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does", ""},
+		{"POST", "/v1/services/d/start", `{"timeout_ms": 300}`, 300 * time.Millisecond, "the start waits, because the data volume has not answered yet", ""},
 		{"POST", "/v1/services/nosuch/start", `{"timeout_ms": 300}`, 300 * time.Millisecond, "nosuch", ""},
 		{"GET", "/v1/status", "", 0, `"gateway-a"`, ""},
 		{"GET", "/v1/services/a", "", 0, `"state":"down"`, ""},
