@@ -27,7 +27,7 @@ const agentUID, agentGID = 10000, 10001
 const childEnv = "BOOT_TEST_CHILD"
 
 // The main goroutine of such a process is on the main thread (see the package runtime).
-func init() { //nolint:gochecknoinits // there is no other way
+func init() {
 	if strings.HasPrefix(os.Getenv(childEnv), "mainthread ") {
 		runtime.LockOSThread()
 	}

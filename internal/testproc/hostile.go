@@ -1,6 +1,7 @@
 package testproc
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -35,7 +36,7 @@ func shower(pid, times int, skipped []string) int {
 			if err == nil {
 				err = SignalByDescriptor(pid, n)
 			}
-			if err != nil && err != syscall.EAGAIN { // so many wait already
+			if err != nil && !errors.Is(err, syscall.EAGAIN) { // so many wait already
 				fmt.Fprintf(os.Stderr, "cannot send signal %d: %v\n", n, err)
 				return 1
 			}
@@ -119,7 +120,7 @@ func settle() {
 	blocked := ^uint64(0)
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
-	for fd := uintptr(0); fd < 3; fd++ {
+	for fd := range uintptr(3) {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
 	}
 	for {
