@@ -72,8 +72,8 @@ func TestTargetHermes(t *testing.T) {
 			t.Errorf("%s leads to %s", path, target)
 		}
 	}
-	for _, name := range []string{"hermes", "hinit"} {
-		if path := c.must("which", name); path != "/opt/hermes/bin/"+name {
+	for name, dir := range map[string]string{"hermes": "/opt/hermes/bin/", "hinit": "/usr/local/bin/"} {
+		if path := c.must("which", name); path != dir+name {
 			t.Errorf("%s is %s", name, path)
 		}
 	}
