@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
 )
 
@@ -25,6 +26,7 @@ var ours, theirs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	proc.Unignore() // a shell can't trap what was ignored when it began, as SIGHUP is under nohup
 	os.Exit(run(m))
 }
 

@@ -68,6 +68,7 @@ touch /run/ready
 			"\ncd /run/service && mv /run/made/* . || exit 1\ns6-svscanctl -a /run/service\npoll 's6-svok a'\n"+text)
 	var output bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = t.TempDir(), env, &output, &output
+	cmd.WaitDelay = time.Second // the script outlives nsenter
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
 		t.Fatalf("%v, %s", err, output.String())
