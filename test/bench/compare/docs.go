@@ -71,7 +71,6 @@ const pageHow = `## How it is measured
 - Every service is a copy of ` + "`sleep infinity`" + `. With hinit each is the gateway of a profile, as user 10000, with log file and
   console; with s6 and runit each has a run script of sh and a logger of its own (s6-log, svlogd -tt); all are rotated at 1 MB,
   ten old ones are kept. supervisord has no time stamps.
-- What is typed is what an image has first on PATH: the binary of the shim under the name hinit, which answers status, start and stop by itself.
 - A service counts as running when the kernel executes its program (fanotify), so that nothing has to be polled or changed.
 - The bare loop is the floor under a boot and a stop: one thread of a Go program that forks (vfork, setsid, /dev/null three times) and
   execs, and nothing else: no pipes, no change of user, no logs; at a TERM it passes it on and waits.

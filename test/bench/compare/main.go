@@ -80,7 +80,6 @@ type bench struct {
 	only, onlyPeers  []string
 
 	self, sleep, work string
-	typed             string // a link to the shim under the name of hinit
 	empty, naive      string // programs to compare with
 	sites             int
 	peers             []peer
@@ -239,10 +238,6 @@ func (b *bench) prepare() error {
 		return err
 	}
 	if b.work, err = os.MkdirTemp(b.dir, "hb-"); err != nil {
-		return err
-	}
-	b.typed = filepath.Join(b.work, hinitName)
-	if err := os.Symlink(b.shim, b.typed); err != nil {
 		return err
 	}
 	if err := os.Chmod(b.work, 0o755); err != nil {

@@ -58,7 +58,7 @@ type adder struct {
 func (b *bench) allPeers() []peer {
 	return []peer{
 		loopPeer{b.self},
-		hinit{b.hinit, b.typed},
+		hinit{b.hinit},
 		s6{},
 		runit{},
 		supervisord{},

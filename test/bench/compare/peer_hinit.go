@@ -15,31 +15,26 @@ import (
 // "gateway run" as the CMD; all others are wanted by their gateway_state.json.
 type hinit struct {
 	program string // the init and its command line
-	typed   string // what the image has first on PATH under the same name
 }
 
-const (
-	hinitName = "hinit"
-	// longWayName is hinit's own command line, for status.
-	longWayName = "hinit, the init's own binary"
-)
+const hinitName = "hinit"
 
 func (hinit) name() string                   { return hinitName }
 func (hinit) programs() []string             { return nil }
 func (h hinit) version() string              { return firstLine(h.program, "version") }
 func (hinit) stopSignal() syscall.Signal     { return syscall.SIGTERM }
-func (h hinit) statusOfAll(*site) [][]string { return [][]string{{h.typed, "status"}} }
+func (h hinit) statusOfAll(*site) [][]string { return [][]string{{h.program, "status"}} }
 
 func (h hinit) statusOf(s *site, service string) []string {
-	return []string{h.typed, "status", h.profile(s, service)}
+	return []string{h.program, "status", h.profile(s, service)}
 }
 
 func (h hinit) start(s *site, service string) []string {
-	return []string{h.typed, "start", h.profile(s, service), "--no-wait"}
+	return []string{h.program, "start", h.profile(s, service), "--no-wait"}
 }
 
 func (h hinit) stop(s *site, service string) []string {
-	return []string{h.typed, "stop", h.profile(s, service), "--no-wait"}
+	return []string{h.program, "stop", h.profile(s, service), "--no-wait"}
 }
 
 func (hinit) environment(s *site) []string {

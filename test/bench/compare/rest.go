@@ -140,23 +140,6 @@ func (b *bench) statuses(i *instance) error {
 		return err
 	}
 	b.figures.add("M6", "status of all", i.peer.name(), ms(took))
-	if h, ok := i.peer.(hinit); ok {
-		return b.longWay(i, hinit{h.program, h.program})
-	}
-	return nil
-}
-
-// longWay takes the same of hinit's own command line, which answers where the image has nothing else.
-func (b *bench) longWay(i *instance, h hinit) error {
-	took, err := i.status([][]string{h.statusOf(i.site, i.services[len(i.services)/2])})
-	if err != nil {
-		return err
-	}
-	b.figures.add("M6", "status", longWayName, ms(took))
-	if took, err = i.status(h.statusOfAll(i.site)); err != nil {
-		return err
-	}
-	b.figures.add("M6", "status of all", longWayName, ms(took))
 	return nil
 }
 
