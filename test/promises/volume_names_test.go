@@ -122,7 +122,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 			if args[0] != "status" || len(args) > 1 {
 				continue
 			}
-			for _, line := range strings.Split(string(out), "\n") {
+			for line := range strings.SplitSeq(string(out), "\n") {
 				if width := utf8.RuneCountInString(line); width > 200 {
 					t.Errorf("a line of the status has %d columns: %q", width, line)
 				}
