@@ -37,20 +37,10 @@ const flushTime = 700 * time.Millisecond
 // Main is the init of a container: it supervises until the container ends and returns the container's exit code. argv0 is the name
 // it was called by, args what follows it.
 func Main(argv0 string, args []string) int {
-	// Before anything else: the Go runtime would end the process on a signal that nobody asked for. What tells it to end is
-	// listened to already, see package early.
-	sig := listen()
-	taken, err := handover.Take()
-	keepDescriptors()
-	made, few := makeThreads()
-	if few != nil {
-		return refuse(exitFailed, few)
+	sig, made, code, over := beginInit(args)
+	if over {
+		return code
 	}
-	if !errors.Is(err, handover.ErrNone) {
-		made()
-		return successorMain(args, sig, taken, err)
-	}
-
 	collect := collectLater()
 	cfg, err := loadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
@@ -79,6 +69,25 @@ func Main(argv0 string, args []string) int {
 		defer collect()
 		c.bootUp(ctx, made)
 	})
+}
+
+// beginInit is what every init does before anything else. When it says that all is over, this image could not begin, or took over from
+// another one and has come to the container's end; code is the exit code then.
+func beginInit(args []string) (sig signals, made func(), code int, over bool) {
+	// The Go runtime would end the process on a signal that nobody asked for. What tells it to end is listened to already, see package
+	// early.
+	sig = listen()
+	taken, err := handover.Take()
+	keepDescriptors()
+	made, few := makeThreads()
+	if few != nil {
+		return sig, nil, refuse(exitFailed, few), true
+	}
+	if !errors.Is(err, handover.ErrNone) {
+		made()
+		return sig, nil, successorMain(args, sig, taken, err), true
+	}
+	return sig, made, 0, false
 }
 
 // life is that of the container, from the beginning of this image to the end.

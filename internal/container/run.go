@@ -11,7 +11,6 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/handover"
 	"hinit/internal/proc"
 )
 
@@ -21,20 +20,12 @@ const hereConfig = "hinit.yaml"
 // Plain is the init that supervises the services of a file and nothing else, "" for the usual places. It blocks until they are stopped,
 // and returns the exit code of the process.
 func Plain(file string) int {
-	sig := listen()
-	taken, err := handover.Take()
-	keepDescriptors()
-	made, few := makeThreads()
-	if few != nil {
-		return refuse(exitFailed, few)
+	sig, made, code, over := beginInit(nil)
+	if over {
+		return code
 	}
-	if !errors.Is(err, handover.ErrNone) {
-		made()
-		return successorMain(nil, sig, taken, err)
-	}
-
 	collect := collectLater()
-	file, err = plainFile(file)
+	file, err := plainFile(file)
 	if err != nil {
 		return refuse(exitUsage, err)
 	}
