@@ -9,12 +9,12 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs clean
+.PHONY: help run up down build need-go need-docker dist test test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-run: build ## start the demo: hinit as PID 1 of a PID namespace, three profiles of the example agent
+run: build ## start the demo: hinit as PID 1 of a PID namespace, three profiles of the example agent; on a terminal with its screen
 	exec $(OUT)/hinit demo --agent $(OUT)/example-agent
 
 up: need-docker build $(OUT)/busybox ## the same in Docker, from docker/compose.yaml
@@ -26,6 +26,8 @@ down: ## stop what "up" started and remove its volume
 build: need-go ## build the static binaries into dist/
 	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/hinit
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-shim
+	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-kanban ./cmd/hinit-web ./cmd/hinit-top ./cmd/hinit-actions
+	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-sandbox ./cmd/hinit-sandbox-helper
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/example-agent ./examples/agent
 
 need-go:
@@ -42,11 +44,16 @@ dist: ## build for amd64 and arm64
 $(OUT)/busybox:
 	docker/busybox $(ARCH) $@
 
-test: ## run all tests, in PID namespaces and in Docker too
+test: ## run all tests, in PID namespaces and in Docker too, and say how many passed, were skipped (and why) and failed
 	@[ "$(CI)" != true ] || command -v s6-svscan >/dev/null || test/s6/install-s6 # elsewhere the comparison with it is skipped
-	go test $(RACE) -p 1 -timeout 15m $$(go list ./... | grep -v '^hinit/test/') # one package at a time: several load both cores by themselves
-	go test -p 2 -timeout 20m ./test/... # they drive the finished binaries, and mostly wait
-	go test $(RACE) -p 1 -timeout 15m -tags faults -run 'Rules|CallsFail|HalfALine' ./internal/fault ./logrotate # what only that build has
+	@[ "$(CI)" != true ] || { command -v promtool && command -v chromium; } >/dev/null || test/web/install-tools # likewise
+	@[ "$(CI)" != true ] || command -v tmux >/dev/null || test/top/install-tmux # elsewhere the tests of the screen are skipped
+	@# Those of test/ drive the finished binaries, and mostly wait. SQLite, in Go, takes minutes under the race detector: those of kanban/
+	@# run without. The last call is for what only the build with faults has.
+	@go run ./test/summary \
+	  "$(RACE) -p 2 -timeout 15m $$(go list ./... | grep -vE '^hinit/(test|kanban)(/|$$)' | tr '\n' ' ')" \
+	  "-p 2 -timeout 20m ./kanban/... ./test/..." \
+	  "$(RACE) -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/fault ./logrotate"
 
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...
@@ -85,6 +92,12 @@ fmt: ## format everything
 
 docs: ## write the generated reference pages
 	go run ./internal/gendocs
+
+site: need-go ## build the pages of docs/ as a site in dist/site; a dead link fails
+	cd tools && go run ./site -root .. -out ../dist/site
+
+man: need-go ## write the manual pages into dist/man
+	go run ./cmd/hinit man -o dist/man
 
 clean: ## remove what was built
 	rm -rf dist

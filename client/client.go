@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// answerTime is how long hinit may take to answer what needs no waiting.
+	// answerTime is the limit of an answer that needs no waiting.
 	answerTime = 10 * time.Second
-	// workTime is the same for what reads many files.
+	// workTime is the limit of an answer that reads many files.
 	workTime = time.Minute
 	// longestWait is the longest default of the server for a command that waits.
 	longestWait = 40 * time.Second
-	// maxReply bounds an answer, so that whatever listens on the socket cannot fill our memory.
+	// maxReply limits an answer, because anything may listen on the socket.
 	maxReply = 64 << 20
 )
 
-// Client asks one hinit. Its methods block until hinit has answered, ctx ends, or hinit has taken so long that it counts
-// as unreachable: 10 seconds, a minute for Rescan, Reload and Examine, 10 seconds more than the timeout for commands that wait.
+// Client asks one hinit. Its methods block until hinit has answered, ctx ends, or the limit is over: 10 seconds, a minute for
+// Rescan, Reload and Examine, 10 seconds more than the timeout for commands that wait.
 type Client struct {
 	socket  string
 	opened  atomic.Pointer[opened] // by Dial, for the first question
@@ -39,23 +39,23 @@ func New(socket string) *Client { return &Client{socket: socket, cutTime: cutTim
 // Socket returns the path of the control socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Status returns the state of hinit and of the named services, or of all. A name is a service (dashboard,
-// gateway-coder) or a profile (coder). The error is ErrUnknown if any name is.
+// Status returns the state of hinit and of the named services, or of all. A name is that of a service (dashboard, gateway-coder) or
+// a profile (coder). The error is ErrUnknown for an unknown name.
 func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	var s Status
 	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names}}
 	return s, c.ask(ctx, q, &s)
 }
 
-// Look is how the table of the status is to look. The zero value is for a file.
+// Look is the look of the status table. The zero value is for a file.
 type Look struct {
 	Width   int  // columns of the terminal; 0 for no limit
 	Colour  bool // the states in colours
 	Verbose bool // how long the boot took, with what
 }
 
-// StatusTable returns the same as Status does, as the table that `hinit status` prints, and how many services in it are not
-// up. A hinit that is older than this client and doesn't know looks gives the plain one.
+// StatusTable returns the status as the table of `hinit status`, and how many of its services are not up. An older hinit ignores
+// look.
 func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (table []byte, down int, err error) {
 	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names, "as": {AsTable}}}
 	if look.Width > 0 {
@@ -97,25 +97,41 @@ type Wait struct {
 	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
 }
 
-// Start wants a service up. With wait it succeeds only when the service is up and one run of it has been for a second;
-// the error says how it ended instead. Without, it succeeds when the supervisor has taken the command in.
+// Verb is a command to a service. It is the last part of a request's path.
+type Verb string
+
+// The verbs.
+const (
+	VerbStart   Verb = "start"
+	VerbStop    Verb = "stop"
+	VerbRestart Verb = "restart"
+	VerbRunOnce Verb = "run-once"
+)
+
+// Start starts a service. With wait it succeeds when one run of the service has been up for a second; the error says how it ended
+// instead. Without, it succeeds when the supervisor has taken the command in.
 func (c *Client) Start(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.command(ctx, "start", name, wait)
+	return c.command(ctx, VerbStart, name, wait)
 }
 
-// Stop wants a service down. With wait it succeeds only when no process of it is alive.
+// Stop stops a service. With wait it succeeds when none of its processes is alive.
 func (c *Client) Stop(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.command(ctx, "stop", name, wait)
+	return c.command(ctx, VerbStop, name, wait)
 }
 
-// Restart ends a running service and starts it again, or starts one that is not running. With wait it succeeds only when
-// a new run has been up for a second.
+// Restart restarts a service, or starts one that is not running. With wait it succeeds when a new run has been up for a second.
 func (c *Client) Restart(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.command(ctx, "restart", name, wait)
+	return c.command(ctx, VerbRestart, name, wait)
 }
 
-func (c *Client) command(ctx context.Context, verb, name string, wait Wait) (Service, error) {
-	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != "restart"}
+// RunOnce runs a task. With wait it returns when the run has ended: Done says whether well, and LastExit how. Of an answer that got lost
+// nobody knows whether the task has run.
+func (c *Client) RunOnce(ctx context.Context, name string, wait Wait) (Service, error) {
+	return c.command(ctx, VerbRunOnce, name, wait)
+}
+
+func (c *Client) command(ctx context.Context, verb Verb, name string, wait Wait) (Service, error) {
+	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != VerbRestart && verb != VerbRunOnce}
 	if wait.Wait {
 		q.limit += longestWait
 		if wait.Timeout > 0 {
@@ -124,19 +140,19 @@ func (c *Client) command(ctx context.Context, verb, name string, wait Wait) (Ser
 	}
 	q.body = Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond)}
 	var s Service
-	return s, c.askService(ctx, q, name, "/"+verb, &s)
+	return s, c.askService(ctx, q, name, "/"+string(verb), &s)
 }
 
-// EventOptions choose events. The zero value is everything that is still kept.
+// EventOptions choose events. The zero value is the whole history.
 type EventOptions struct {
 	Since  uint64 // only events after this Seq
 	Last   int    // at most this many of the past; 0 is no limit, less is none
 	Follow bool   // go on with what happens from now
 }
 
-// Events calls fn for each event, oldest first, and returns its error if it has one. Without Follow it returns after the
-// last one; with Follow it returns nil when hinit ends the stream because it ends itself. fn runs in the caller's
-// goroutine; a slow one loses events, which an event with Lost set then tells.
+// Events calls fn for each event, oldest first, and returns fn's error if it has one. Without Follow it returns after the last
+// event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine; a slow one loses events, see Lost in
+// [Event].
 func (c *Client) Events(ctx context.Context, o EventOptions, fn func(Event) error) error {
 	q := question{doing: "read the events", method: http.MethodGet, path: "/v1/events", query: url.Values{}}
 	if o.Since > 0 {
@@ -148,6 +164,11 @@ func (c *Client) Events(ctx context.Context, o EventOptions, fn func(Event) erro
 	if o.Follow {
 		q.query.Set("follow", "1")
 	}
+	return stream(ctx, c, q, fn)
+}
+
+// stream calls fn for each JSON document of an answer, until the answer ends or fn returns an error, which it returns.
+func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error) error {
 	r, err := c.send(ctx, q)
 	if err != nil {
 		return explain(ctx, q, err)
@@ -155,25 +176,25 @@ func (c *Client) Events(ctx context.Context, o EventOptions, fn func(Event) erro
 	defer r.close()
 	r.unlimited()
 	for lines := json.NewDecoder(r); ; {
-		var e Event
-		switch err := lines.Decode(&e); {
+		var next T
+		switch err := lines.Decode(&next); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return explain(ctx, q, c.broken(err))
 		}
-		if err := fn(e); err != nil {
+		if err := fn(next); err != nil {
 			return err
 		}
 	}
 }
 
-// Rescan makes hinit look at the profiles on disk now, and returns when it has.
+// Rescan makes hinit read the profiles on disk, and returns after that.
 func (c *Client) Rescan(ctx context.Context) error {
 	return c.ask(ctx, question{doing: "look for profiles", method: http.MethodPost, path: "/v1/rescan", limit: workTime}, nil)
 }
 
-// Reload makes hinit read its configuration again and returns what changed.
+// Reload makes hinit read its configuration again and returns the changes.
 func (c *Client) Reload(ctx context.Context, how Reload) (ReloadReply, error) {
 	var r ReloadReply
 	q := question{doing: "reload", method: http.MethodPost, path: "/v1/reload", limit: workTime}
@@ -183,11 +204,11 @@ func (c *Client) Reload(ctx context.Context, how Reload) (ReloadReply, error) {
 	return r, c.ask(ctx, q, &r)
 }
 
-// reexecPoll is how often Reexec asks whether it has come about.
+// reexecPoll is the pause between Reexec's questions.
 const reexecPoll = 10 * time.Millisecond
 
-// Reexec makes hinit become another image of itself: that in the file binary, or, when it is empty, in the file the running
-// image was started from. Everything it supervises goes on. It returns how hinit describes itself once the new image answers.
+// Reexec makes hinit replace its own image by the file binary, or, when it is empty, by the file of the running image. Its services
+// go on. It returns hinit's description once the new image answers.
 func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -214,7 +235,8 @@ func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
 	}
 }
 
-// Examine makes hinit look at the data volume, and returns what it has found within 8 seconds. A volume that does not answer is a finding.
+// Examine makes hinit examine the data volume, and returns the findings within 8 seconds. A volume that does not answer is a
+// finding.
 func (c *Client) Examine(ctx context.Context) (Findings, error) {
 	var r ExamineReply
 	return r.Findings, c.ask(ctx, question{doing: "examine the data volume", method: http.MethodPost, path: "/v1/examine", limit: workTime}, &r)
@@ -227,13 +249,13 @@ func (c *Client) Config(ctx context.Context) ([]ConfigEntry, error) {
 	return r.Entries, err
 }
 
-// Health says whether hinit does its work. A hinit that is not OK answers too: look at Health.OK.
+// Health reports whether hinit works. A hinit that does not may answer too: see Health.OK.
 func (c *Client) Health(ctx context.Context) (Health, error) {
 	var h Health
 	return h, c.ask(ctx, question{doing: "get the health", method: http.MethodGet, path: "/v1/health"}, &h)
 }
 
-// askService asks a question about one service. The names that a path cannot hold are not sent; no service has them.
+// askService asks about one service. It rejects names that a path cannot hold; no service has them.
 func (c *Client) askService(ctx context.Context, q question, name, suffix string, answer *Service) error {
 	switch name {
 	case "", ".", "..":
@@ -244,7 +266,7 @@ func (c *Client) askService(ctx context.Context, q question, name, suffix string
 	return c.ask(ctx, q, answer)
 }
 
-// ask sends a question and decodes the answer, unless that is nil.
+// ask sends a question and decodes the answer unless answer is nil.
 func (c *Client) ask(ctx context.Context, q question, answer any) error {
 	r, err := c.send(ctx, q)
 	if err != nil {

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// connectTime bounds one attempt to connect. Only a full backlog makes a Unix socket wait at all.
+// connectTime limits one attempt to connect. Only a full backlog makes a Unix socket wait.
 const connectTime = 2 * time.Second
 
-// openedTime is how long the connection that Dial opened may wait for the first question. The server waits longer.
+// openedTime is how long Dial's connection may wait for the first question. The server waits longer.
 const openedTime = time.Second
 
-// opened is a connection on which nothing was asked yet.
+// opened is a connection without a question yet.
 type opened struct {
 	net.Conn
 	at time.Time
 }
 
-// Dial returns a client of the first candidate that accepts a connection and on which root, this user or the owner of process 1
-// listens; a question that is asked within a second uses it.
-// It blocks at most 2 seconds per candidate. The error is ErrNotAllowed when none does and one of them may not be opened by this user, else ErrUnreachable.
+// Dial returns a client of the first candidate that accepts a connection and is served by root, this user or the owner of process
+// 1. It blocks at most 2 seconds per candidate. A question within a second uses the same connection. The error is ErrNotAllowed if
+// this user may not open a candidate, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	var failed *Error
 	for _, socket := range candidates {
@@ -59,7 +59,6 @@ func quoted(words []string) string {
 	return strings.Join(out, ", ")
 }
 
-// connection returns the one that Dial has opened, or a new one.
 func (c *Client) connection(ctx context.Context) (net.Conn, *Error) {
 	if o := c.opened.Swap(nil); o != nil {
 		if time.Since(o.at) < openedTime {
@@ -70,7 +69,6 @@ func (c *Client) connection(ctx context.Context) (net.Conn, *Error) {
 	return c.connect(ctx)
 }
 
-// connect opens a connection to the socket.
 func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(ctx, "unix", c.socket)
@@ -90,8 +88,8 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 	return nil, &Error{Kind: KindUnreachable, Message: message, cause: err}
 }
 
-// trusted checks who listens. Anybody in the network namespace can take an abstract name, and whoever can write a directory on the way
-// to a socket can exchange it after it was looked at: so it has to be root, this user, or the owner of process 1.
+// trusted checks who listens: root, this user, or the owner of process 1. Anybody can take an abstract name, and a writable
+// directory on the path lets others replace the socket.
 func trusted(conn net.Conn) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -114,7 +112,7 @@ func trusted(conn net.Conn) error {
 	return fmt.Errorf("uid %d has taken the name", cred.Uid)
 }
 
-// reason drops the address that a network error repeats.
+// reason removes the address that a network error repeats.
 func reason(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err

@@ -2,7 +2,7 @@ package client
 
 import "errors"
 
-// Kind says what sort of error it is. The values are those of the wire.
+// Kind is the kind of an error, as on the wire.
 type Kind string
 
 // The kinds of error.
@@ -20,7 +20,7 @@ const (
 	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client makes this
 )
 
-// Errors to compare with errors.Is.
+// Errors for errors.Is.
 var (
 	ErrUnreachable = errors.New("hinit is not reachable")        // KindUnreachable and KindBusy
 	ErrNotAllowed  = errors.New("not allowed")                   // KindNotAllowed
@@ -29,8 +29,8 @@ var (
 	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // KindReplaced
 )
 
-// Error is what went wrong, for people (Message) and for programs (Kind). Message is the reason alone; Error puts before
-// it what cannot be done, as in `cannot start "coder": ...`.
+// Error is an error for people (Message) and programs (Kind). Message is the reason alone; Error puts the failed action before it,
+// as in `cannot start "coder": ...`.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
@@ -40,7 +40,7 @@ type Error struct {
 	cut   bool // the connection ended before the answer did
 }
 
-// ErrorReply is the body of every answer that is an error.
+// ErrorReply is the body of an answer with an error.
 type ErrorReply struct {
 	Error Error `json:"error"`
 }
@@ -56,7 +56,7 @@ func (e *Error) Error() string {
 // Unwrap returns the system's error behind an unreachable socket, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is makes errors.Is work with the Err values of this package.
+// Is compares e with the Err values of this package.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrUnreachable:

@@ -16,18 +16,18 @@ const (
 	ResultFailed  = "failed"
 )
 
-// Findings are the results of checks, in the order in which they were made.
+// Findings are the results of checks in order.
 type Findings []Finding
 
-// OK adds that a check found nothing wrong. The detail is formatted as by fmt.Sprintf, here and below.
+// OK adds a check that found nothing wrong. The detail is formatted as by fmt.Sprintf, here and below.
 func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
 
-// Warning adds what may be wrong, or could not be checked.
+// Warning adds a possible fault, or a check that could not be made.
 func (f *Findings) Warning(check, format string, args ...any) {
 	f.add(check, ResultWarning, format, args)
 }
 
-// Failed adds what is wrong.
+// Failed adds a fault.
 func (f *Findings) Failed(check, format string, args ...any) {
 	f.add(check, ResultFailed, format, args)
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 )
 
-// question is a request to hinit.
 type question struct {
 	doing        string // what it is for, after "cannot"
 	method, path string
@@ -24,7 +23,7 @@ type question struct {
 	limit        time.Duration // for the whole answer; 0 is answerTime
 }
 
-// reply is a good answer of which the body is still to be read.
+// reply is a good answer with an unread body.
 type reply struct {
 	io.Reader
 	header    http.Header
@@ -32,16 +31,14 @@ type reply struct {
 	close     func() // must be called
 }
 
-// busyPause is the wait before a connection that was refused for being one too many is tried again.
+// busyPause is the pause before the next attempt after a refusal for lack of room.
 const busyPause = 100 * time.Millisecond
 
-// cutTime is how long a question is asked again whose connection was cut.
+// cutTime is how long a question is repeated whose connection was cut.
 const cutTime = time.Second
 
-// patience is how long after its beginning, or the first cut, a question is asked again that got an error. A hinit that is busy
-// has not looked at it; one that was replaced may have, so only what changes nothing, or nothing the second time, is asked
-// again. A connection that is cut may have been one to an image that had no time left for an answer; if hinit has ended, the
-// next attempt tells.
+// patience returns how long a question that failed is repeated. A busy hinit has not read it. A replaced one may have, so only
+// questions that may be repeated are. A cut connection may have been to an old image; the next attempt tells.
 func (c *Client) patience(q question, e *Error) time.Duration {
 	repeats := q.repeats || q.method == http.MethodGet
 	switch {
@@ -55,7 +52,7 @@ func (c *Client) patience(q question, e *Error) time.Duration {
 	return 0
 }
 
-// send asks a question on a connection of its own, and again if that is right.
+// send asks a question on a new connection, and repeats it where that is right.
 func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
 	if q.limit == 0 {
 		q.limit = answerTime
@@ -84,8 +81,8 @@ func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
 	}
 }
 
-// exchange makes one request. The connection is not reused: that way nothing has to be closed or kept alive, and an
-// answer that hinit gives before it has read anything is an answer too.
+// exchange makes one request. The connection is not reused, so nothing has to be kept alive, and an answer from before hinit has
+// read anything counts.
 func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
 	request, err := q.request(ctx)
 	if err != nil {
@@ -101,7 +98,7 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
 		unhook()
 		_ = conn.Close() // what was written was answered
 	}
-	// A hinit that has no room answers and closes without reading: writing fails and the answer is there all the same.
+	// A busy hinit answers and closes without reading: the write fails, but the answer is there.
 	written := request.Write(conn)
 	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // it ends with its connection
 	if err != nil {
@@ -141,7 +138,6 @@ func (q question) request(ctx context.Context) (*http.Request, error) {
 	return r, err
 }
 
-// refusal reads the error out of an answer.
 func (c *Client) refusal(response *http.Response) *Error {
 	var e ErrorReply
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxReply)).Decode(&e); err != nil || e.Error.Kind == "" {
@@ -153,7 +149,7 @@ func (c *Client) refusal(response *http.Response) *Error {
 	return &e.Error
 }
 
-// broken explains an exchange that ended half-way.
+// broken explains a broken exchange.
 func (c *Client) broken(err error) *Error {
 	var network net.Error
 	switch {
@@ -166,7 +162,7 @@ func (c *Client) broken(err error) *Error {
 	return &Error{Kind: KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.socket, err), cause: err}
 }
 
-// explain gives an error its object, or the caller's own context the blame.
+// explain adds the object to an error, or returns the end of the caller's context.
 func explain(ctx context.Context, q question, e *Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Slot is a service as the tools of s6 see it: one directory of the scan directory. Times are exact, unlike those of
-// [Service].
+// Slot is a service as the tools of s6 see it: one directory of the scan directory. Times are exact, unlike those of [Service].
 type Slot struct {
 	Name       string    `json:"name"`        // of the service behind it: gateway-coder, dashboard, foo, foo/log
 	Dir        string    `json:"dir"`         // its service directory, an absolute path
@@ -31,7 +30,7 @@ type Slot struct {
 	ReadySince time.Time `json:"ready_since"` // since it is ready, or while it is down since nothing of it runs; zero when neither is the case
 }
 
-// SlotsReply is the answer to a question for slots.
+// SlotsReply is the answer to a request for slots.
 type SlotsReply struct {
 	Slots []Slot `json:"slots"`
 }
@@ -47,33 +46,32 @@ type SlotScan struct {
 	Flags string `json:"flags"` // the letters of s6-svscanctl, without the dash
 }
 
-// Slots returns all slots, in the order of their names. A hinit without the personality of s6 has none.
+// Slots returns all slots sorted by name. A hinit that does not answer as s6 has none.
 func (c *Client) Slots(ctx context.Context) ([]Slot, error) {
 	var r SlotsReply
 	err := c.ask(ctx, question{doing: "list the slots", method: http.MethodGet, path: "/v1/slots"}, &r)
 	return r.Slots, err
 }
 
-// Slot returns the slot whose service directory is dir, an absolute path; that of a logger ends in /log. The error is
-// ErrUnknown when hinit supervises no such directory.
+// Slot returns the slot of the service directory dir, an absolute path; a logger's ends in /log. The error is ErrUnknown if hinit
+// does not supervise it.
 func (c *Client) Slot(ctx context.Context, dir string) (Slot, error) {
 	q := question{doing: fmt.Sprintf("get the state of %q", dir), method: http.MethodGet, path: "/v1/slots", query: url.Values{"dir": {dir}}}
 	return c.oneSlot(ctx, q)
 }
 
-// SlotControl gives a slot the commands of s6-svc that flags name ("du"), one after the other. It returns when hinit has
-// taken them in, not when their effect is there. A letter that is none is ErrBadRequest, and nothing is done then.
+// SlotControl gives a slot the commands of s6-svc in flags ("du"), in order. It returns when hinit has taken them in. An unknown
+// letter is ErrBadRequest, and nothing is done.
 func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	q := question{doing: fmt.Sprintf("control %q", dir), method: http.MethodPost, path: "/v1/slots/control", body: SlotControl{dir, flags}}
 	return c.ask(ctx, q, nil)
 }
 
-// SlotWait returns when the slot is in a state, which until names as the options of s6-svwait do: u up, U up and ready,
-// d down, D down and nothing of it running, r in a new run, R in a new run and ready. A slot that is there already is
-// returned at once. Behind d, D, r and R the number of a run may follow ("r12"), the one that [Slot.Run] was before a
-// command was given: then a slot that has left that run by the time of this call is not missed.
+// SlotWait returns when the slot is in a state, named as the options of s6-svwait: u up, U up and ready, d down, D down with
+// nothing of it running, r in a new run, R in a new run and ready. It may return at once. The number of an old run may follow d, D,
+// r and R ("r12", see [Slot.Run]): then it does not matter that the slot has left that run before this call.
 //
-// The error has the kind permanent when the slot will not get there by itself. There is no time limit but that of ctx.
+// The error has the kind permanent when the slot will not reach the state by itself. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (Slot, error) {
 	q := question{
 		doing: fmt.Sprintf("wait for %q", dir), method: http.MethodGet, path: "/v1/slots/wait",
@@ -82,11 +80,11 @@ func (c *Client) SlotWait(ctx context.Context, dir, until string) (Slot, error) 
 	return c.oneSlot(ctx, q)
 }
 
-// slotWaitTime is longer than anybody waits.
+// slotWaitTime means no limit.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
-// SlotScan gives the scanner the commands of s6-svscanctl that flags name ("an"), one after the other. When it returns,
-// a scan is complete: what was found is supervised, what is gone is told to end.
+// SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: new
+// directories are supervised, services of removed ones are told to end.
 func (c *Client) SlotScan(ctx context.Context, flags string) error {
 	q := question{doing: "scan the service directories", method: http.MethodPost, path: "/v1/slots/scan", body: SlotScan{flags}}
 	return c.ask(ctx, q, nil)

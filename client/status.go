@@ -2,27 +2,27 @@ package client
 
 import "time"
 
-// States of a service, as [Service.State] has them.
+// The states of [Service.State].
 const (
 	StateDown      = "down"      // not running, nothing pending
 	StateWaiting   = "waiting"   // wanted up, a need is not met yet
 	StateStarting  = "starting"  // being spawned
 	StateUp        = "up"        // its main process runs
-	StateStopping  = "stopping"  // told to end
+	StateStopping  = "stopping"  // told to end, or its main process is gone and what it left behind is told to end
 	StateKilling   = "killing"   // sent SIGKILL, not gone yet
 	StateFinishing = "finishing" // its main process is gone, and the finish command that it has for that runs
 	StateBackoff   = "backoff"   // wanted up, waits before the next start
-	StateParked    = "parked"    // wanted up, not started again until its inputs change or somebody asks
-	StateFailed    = "failed"    // cannot be started as defined
+	StateParked    = "parked"    // wanted up, but starting again is pointless until its inputs change or an operator asks
+	StateFailed    = "failed"    // cannot be started as defined; an operator or a reload has to act
 )
 
-// What [Service.Want] can be.
+// The values of [Service.Want].
 const (
 	WantUp   = "up"
 	WantDown = "down"
 )
 
-// Kinds of service, as [Service.Kind] has them.
+// The kinds of [Service.Kind].
 const (
 	KindGateway = "gateway" // the gateway of a profile
 	KindService = "service" // any other service
@@ -33,28 +33,28 @@ const (
 // at any time.
 const StatusVersion = 1
 
-// AsTable is the value of the parameter "as" that makes the status a table for people. How many services in it are not up
-// is in the header DownHeader then.
+// AsTable is the value of the parameter "as" for a status as a table. Then the header DownHeader has the number of services that
+// are not up.
 const (
 	AsTable    = "table"
 	DownHeader = "Hinit-Down"
 )
 
-// Text as the header Accept of a request asks for words instead of JSON, where there are some: the line that the command line
-// prints after start, stop and restart, and of an error its message, with its kind in the header ErrorHeader.
+// Text in the header Accept asks for text instead of JSON: the command line's words after start, stop and restart, or an error's
+// message, with its kind in the header ErrorHeader.
 const (
 	Text        = "text/plain"
 	ErrorHeader = "Hinit-Error"
 )
 
-// Status is the whole status document. No list in it is ever null.
+// Status is the status document. No list in it is null.
 type Status struct {
 	Version  int       `json:"version"`  // StatusVersion, which is 1
 	Init     Init      `json:"init"`     // hinit, its CMD and the boot
 	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
 }
 
-// Init is hinit itself. Times are UTC in milliseconds.
+// Init describes hinit itself. Times are UTC in milliseconds.
 type Init struct {
 	PID           int           `json:"pid"`
 	Version       string        `json:"version"`
@@ -64,7 +64,7 @@ type Init struct {
 	Subreaper     bool          `json:"subreaper"`       // it is not PID 1 and adopts orphans as a subreaper
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"`                // the container is shutting down
-	Orphans       uint64        `json:"orphans"`                 // processes buried that nobody owned
+	Orphans       uint64        `json:"orphans"`                 // processes reaped that nobody owned
 	Goroutines    int           `json:"goroutines"`              // of hinit itself; without a reason they do not become more
 	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
 	Warnings      []string      `json:"warnings"`                // what hinit cannot do in this container, for people
@@ -81,7 +81,7 @@ type Init struct {
 	OOMFirst      string        `json:"oom_first,omitempty"`     // the service whose main process the kernel takes first when memory runs out; "" when that is not known, or names were given
 }
 
-// BootProfiles is how far the boot has come with the profiles.
+// BootProfiles is how many profiles the boot has handled.
 type BootProfiles struct {
 	Profiles int `json:"profiles"` // that there are
 	Done     int `json:"done"`     // whose gateways are known, and started if they are wanted
@@ -106,7 +106,7 @@ const (
 	LeaseNone      = "none"      // the volume can hold none, or was not asked yet
 )
 
-// LeaseHolder is a hinit that has the lease. What it says of itself was read from the volume.
+// LeaseHolder is the hinit that has the lease. Its description was read from the volume.
 type LeaseHolder struct {
 	Host  string    `json:"host"`
 	Boot  string    `json:"boot"` // of this life of that hinit
@@ -114,7 +114,7 @@ type LeaseHolder struct {
 	Since time.Time `json:"since"`
 }
 
-// Repair is how far the background repair of file ownership has come.
+// Repair is the progress of the background repair of file ownership.
 type Repair struct {
 	Directory string  `json:"directory"` // where it is
 	Seen      int64   `json:"seen"`      // files and directories looked at
@@ -130,7 +130,7 @@ type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // 0 when it does not run
 	Since time.Time `json:"since"`
-	// Stopped by a signal such as that of Ctrl-Z: it goes on with SIGCONT.
+	// Stopped by a signal such as that of Ctrl-Z; SIGCONT continues it.
 	Stopped bool `json:"stopped"`
 }
 
@@ -177,8 +177,43 @@ type Service struct {
 	Run                 uint64     `json:"run"`                  // number of the current or last run, 0 before the first
 	Paused              bool       `json:"paused"`               // an operator has stopped its process with SIGSTOP
 	Expected            bool       `json:"expected,omitempty"`   // the boot has not come to it yet; commands for it wait for that
+	Checks              []Check    `json:"checks,omitempty"`     // what the checks of the configuration say; missing where it has none
 	Drifted             bool       `json:"drifted"`              // it runs as an older configuration says; a restart applies the newer one
+	Task                bool       `json:"task,omitempty"`       // it ends by itself
+	Done                bool       `json:"done,omitempty"`       // its last run ended by itself with exit code 0
+	NextRun             *time.Time `json:"next_run,omitempty"`   // when its schedule starts it next
+	Restart             string     `json:"restart,omitempty"`    // after which ends it is started again: on-failure, on-success or never; missing: all
+
+	Exits     map[string]int `json:"exits,omitempty"`     // how often it has ended, by cause; that of last_exit may still change
+	Restarted map[string]int `json:"restarted,omitempty"` // the restarts, by the cause of the exit before them
+	Output    *Output        `json:"output,omitempty"`    // what it has written; missing before it has written anything
 }
+
+// Output counts what a service has written to its stdout and stderr.
+type Output struct {
+	Lines          uint64 `json:"lines"`           // read from it
+	Bytes          uint64 `json:"bytes"`           // of these lines
+	Suppressed     uint64 `json:"suppressed"`      // lines that were left out because of logs.rate
+	ConsoleDropped uint64 `json:"console_dropped"` // lines that the container's own log lacks
+	FileLost       uint64 `json:"file_lost"`       // lines that the log file lacks
+	Error          string `json:"error,omitempty"` // the fault of the log file, "" when there is none
+}
+
+// Check is what one check of a service has come to.
+type Check struct {
+	Name     string     `json:"name"`
+	Kind     string     `json:"kind"`     // startup, ready or alive
+	Type     string     `json:"type"`     // http, tcp, unix, exec, file, log or state
+	State    string     `json:"state"`    // pending, passing, failing, skipped or on-hold
+	Since    time.Time  `json:"since"`    // of the state
+	Failed   bool       `json:"failed"`   // it fails
+	Failures int        `json:"failures"` // bad answers in a row
+	Answer   string     `json:"answer"`   // the last one, for people; empty for callers that may not control hinit
+	At       *time.Time `json:"at"`       // when it came, null before the first
+}
+
+// CheckHeld is the state of a check that waits for a start-up check, or for the next run.
+const CheckHeld = "on-hold"
 
 // Exit is how a run ended, or why it could not begin.
 type Exit struct {

@@ -2,9 +2,8 @@ package client
 
 import "time"
 
-// Event is one record of the history: a transition (From and To are set), the end of a run (Exit is set) or a remark.
-// An event with Lost set is none of these: it says how many events before the next one are gone, because the reader was
-// slower than the history is long.
+// Event is one record of the history: a transition (From and To are set), the end of a run (Exit is set) or a remark. An event with
+// Lost set says how many events before the next one a slow reader has lost.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // counts up from 1 without gaps for the life of hinit
 	At      time.Time `json:"at"`            // when it happened
@@ -14,10 +13,12 @@ type Event struct {
 	Reason  string    `json:"reason"`        // why, for people
 	PID     int       `json:"pid"`           // of the main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`          // null when it is not the end of a run
+	Key     string    `json:"key,omitzero"`  // of a notice that somebody posted; absent when it is none
+	Data    string    `json:"data,omitzero"` // what was posted with it, control characters escaped
 	Lost    uint64    `json:"lost,omitzero"` // so many events are gone here; all other keys are empty then
 }
 
-// Lost is the line of the event stream that stands for events that are gone.
+// Lost is the line of the event stream for lost events.
 type Lost struct {
 	Lost uint64 `json:"lost"`
 }
@@ -35,7 +36,7 @@ type ConfigEntry struct {
 	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
 }
 
-// ConfigReply is the answer to a question for the configuration.
+// ConfigReply is the answer to a request for the configuration.
 type ConfigReply struct {
 	Entries []ConfigEntry `json:"entries"`
 }
@@ -54,7 +55,7 @@ type ReloadReply struct {
 	DryRun   bool         `json:"dry_run"`  // nothing was changed
 }
 
-// ExamineReply is what an examination of the data volume has found. The list is never null.
+// ExamineReply is the result of an examination of the data volume. The list is never null.
 type ExamineReply struct {
 	Findings Findings `json:"findings"`
 }
@@ -66,15 +67,14 @@ type ReloadStep struct {
 	What    string `json:"what"`    // for people: "changed, restart to apply"
 }
 
-// Health says whether hinit does its work. Services in trouble do not make hinit unhealthy: restarting the container of
-// all profiles would not help the one that is broken.
+// Health says whether hinit works. Services in trouble do not count: a restart of the container would not help them.
 type Health struct {
 	OK       bool     `json:"ok"`                // the supervisor answers, and the container neither boots nor shuts down
 	Reason   string   `json:"reason"`            // why not, "" when OK
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
 	Wanted   int      `json:"wanted"`            // services that are wanted up
 	Up       int      `json:"up"`                // those of them that are up
-	Troubled []string `json:"troubled"`          // those of them that are parked, failed or in a crash loop
+	Troubled []string `json:"troubled"`          // those of them that are parked, failed, in a crash loop, or with a check that fails
 }
 
 // Reexec is the body of a re-execution.
@@ -82,8 +82,8 @@ type Reexec struct {
 	Binary string `json:"binary,omitempty"` // "" is the file that the running image was started from
 }
 
-// ReexecReply is the answer to it: the re-execution is under way. It has come about when the image in the status is a later
-// one, and failed when the status says so.
+// ReexecReply says that a re-execution is under way. It has succeeded when the status has a later image, and failed when the status
+// says so.
 type ReexecReply struct {
 	Image int `json:"image"` // that answers
 }

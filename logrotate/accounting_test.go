@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // writerVar makes this test binary a gateway that writes numbered lines. Its value is the gateway, the run, and the ledger.
@@ -190,7 +192,7 @@ func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 			t.Error(err)
 		}
 	}
-	until(t, "a new directory", func() bool {
+	testkit.Until(t, "a new directory", func() bool {
 		st, err := os.Stat(filepath.Join(g.dir, Current))
 		return err == nil && st.Size() > 0
 	})
@@ -236,13 +238,13 @@ func losses(gateways []*gateway) (n uint64) {
 func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 	for range 2 {
 		before := losses(gateways)
-		end, giveUp := time.Now().Add(3*time.Second), time.Now().Add(patience)
+		giveUp := time.Now().Add(testkit.Patience)
 		f, err := os.Create(ballast)
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		for block := make([]byte, 64<<10); time.Now().Before(end) || losses(gateways) == before && time.Now().Before(giveUp); {
+		for block := make([]byte, 64<<10); losses(gateways) == before && time.Now().Before(giveUp); {
 			if _, err := f.Write(block); err != nil {
 				block = block[:max(len(block)/2, 1)] // the last bytes too
 				<-time.After(time.Millisecond)
@@ -254,13 +256,20 @@ func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 		if err := os.Remove(ballast); err != nil {
 			t.Error(err)
 		}
-		<-time.After(2 * retryEvery) // it is written again
+		writtenAgain(t, gateways)
 	}
+}
+
+// writtenAgain waits until no log is faulted any more.
+func writtenAgain(t *testing.T, gateways []*gateway) {
+	testkit.Until(t, "all is written again", func() bool {
+		return !slices.ContainsFunc(gateways, func(g *gateway) bool { return g.log.Stats().LastError != "" })
+	})
 }
 
 // account lets twenty gateways write to files below dir, with these limits and small files, kills two hundred times, does during meanwhile, and counts.
 func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (lines, lost uint64) {
-	s := New(Options{})
+	s := newSet(Options{})
 	limits.MaxSize, limits.Archives = 200_000, 100_000
 	gateways := make([]*gateway, 20)
 	var all sync.WaitGroup
@@ -284,7 +293,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 	trouble.Wait()
 	// A busy machine may need longer to come to what proves anything.
 	const fewestRuns, fewestArchives, fewestLines = kills / 2, 20, 20_000
-	for giveUp := time.Now().Add(patience); time.Now().Before(giveUp); <-time.After(20 * time.Millisecond) {
+	for giveUp := time.Now().Add(testkit.Patience); time.Now().Before(giveUp); <-time.After(20 * time.Millisecond) {
 		runs, archives, written := 0, 0, uint64(0)
 		for _, g := range gateways {
 			paths, _ := Archives(g.dir)

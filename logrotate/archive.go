@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fault"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
 // Current is the base name of the file that is being written.
@@ -31,10 +31,9 @@ const (
 
 // Archives returns the paths of the archives in dir, oldest first.
 //
-// An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it (contract of s6-log,
-// section 7), with ".u" in place of ".s" when s6-log left it unfinished, and with ".gz" behind it when it is compressed. One
-// that is there in both forms is being compressed, and counts once, uncompressed. Names are compared, nothing is opened. A
-// directory that doesn't exist is an error that wraps fs.ErrNotExist.
+// An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it, with ".u" in place of ".s"
+// when s6-log left it unfinished, and with ".gz" behind it when it is compressed. One that is there in both forms is being
+// compressed, and counts once, uncompressed. A directory that doesn't exist is an error that wraps fs.ErrNotExist.
 func Archives(dir string) ([]string, error) {
 	names, err := archiveFiles(dir)
 	if err != nil {
@@ -60,11 +59,11 @@ func archiveTime(name string) (time.Time, bool) {
 	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
 		return time.Time{}, false
 	}
-	t, _, _ := s6.ParseTAI64N(name) // one that is no time is old
+	t, _, _ := formats.ParseTAI64N(name) // one that is no time is old
 	return t, true
 }
 
-func archiveName(t time.Time) string { return s6.TAI64N(t) + ours }
+func archiveName(t time.Time) string { return formats.TAI64N(t) + ours }
 
 // archiveFiles returns the base names of the archives in dir, oldest first, each once.
 func archiveFiles(dir string) ([]string, error) {
@@ -72,8 +71,8 @@ func archiveFiles(dir string) ([]string, error) {
 	return archivesOf(names), err
 }
 
-// maxNames is how many names of a log directory are looked at. hinit itself makes a few dozen; whoever else can write there can
-// make any number. When archives are pruned, those that are left for the next time are never ones that are to stay.
+// maxNames is how many names of a log directory are looked at. Others can put any number there. Pruning never leaves behind for the
+// next time what is to stay.
 const maxNames = 64 << 10
 
 // dirNames returns the names in a directory, in no order. It waits for no FIFO that somebody has put in its place.
@@ -99,8 +98,7 @@ func archivesOf(names []string) []string {
 	})
 }
 
-// plain takes the mark of compressed archives off names, in place: what is left is what they were called before, and what
-// orders them.
+// plain takes the mark of compressed archives off names, in place. What is left orders them.
 func plain(names []string) []string {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, packed)
@@ -108,8 +106,7 @@ func plain(names []string) []string {
 	return names
 }
 
-// forms are the names that an archive may have. While it is compressed it is there under both, so whoever looks for one that
-// has not been removed finds it when he looks in this order.
+// forms are the names that an archive may have, in the order in which to look for it: while it is compressed it has both.
 func forms(name string) [2]string { return [2]string{name, name + packed} }
 
 // removeArchive removes an archive in the directory of that path, which ends with a slash. That one is gone is no error.
@@ -137,8 +134,7 @@ func archiveSize(dir, name string) (size int64) {
 	return size
 }
 
-// nextArchive returns the time for the name of an archive that is made at now, when the newest one that exists has the time
-// last: always later than that, whatever the clock does.
+// nextArchive returns the time for the name of an archive that is made at now: always later than last, that of the newest archive.
 func nextArchive(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)

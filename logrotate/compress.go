@@ -22,11 +22,8 @@ import (
 )
 
 const (
-	// packAfter is how old an archive is when it is compressed, at least. Those of a flood are pruned sooner, and cost nothing.
-	packAfter = time.Second
-	// packChunk is how much is compressed at a time. Behind each follows a pause of packRest times as long as that took, so
-	// compressing never takes more than a quarter of a core. A thread of low priority would not do: the runtime may have to
-	// wait for it, and with it everybody.
+	// packChunk is how much is compressed at a time. After each the worker rests packRest times as long, so compressing takes at
+	// most a quarter of a core. A thread of low priority would hold up the runtime.
 	packChunk = 64 << 10
 	packRest  = 3
 )
@@ -34,11 +31,10 @@ const (
 // errAbandoned says that an archive isn't compressed because it is gone, or everything ends.
 var errAbandoned = errors.New("abandoned")
 
-// compressor compresses archives, one after the other, in a goroutine that is there while there is something to do. The names
-// are used with the actor's identity only.
+// compressor compresses archives, one after the other, in a goroutine that is there while there is something to do.
 //
-// It needs no lock against the pump that prunes: it makes the compressed file under another name and gives it its own, which
-// is when both are complete, and then removes the archive. If that was gone already, it was pruned, and the new one goes too.
+// It needs no lock against the pump that prunes: the compressed file gets its name when it is complete, then the archive is
+// removed. If that was pruned meanwhile, the compressed file goes too.
 type compressor struct {
 	set  *Set
 	stop chan struct{} // closed at the end
@@ -99,7 +95,7 @@ func (c *compressor) take() []*file {
 func (c *compressor) run(busy chan struct{}) {
 	defer close(busy)
 	w := newPacker(c.set)
-	for w.pause(packAfter) {
+	for w.pause(c.set.opts.period) {
 		batch := c.take()
 		if len(batch) == 0 {
 			return
@@ -162,7 +158,7 @@ func (w *packer) file(f *file) (again bool) {
 			return false
 		}
 		// After a step back of the clock an archive seems to come from the future. That isn't young.
-		if t, _ := archiveTime(name); time.Since(t).Abs() < packAfter {
+		if t, _ := archiveTime(name); time.Since(t).Abs() < w.set.opts.period {
 			again = true
 			continue
 		}
@@ -323,8 +319,8 @@ func (w *packer) chunk(in, out *os.File) error {
 	return err
 }
 
-// identity says which file an archive was made of, for those who have that one open: a follower that was slow must not take
-// the compressed one for another. While it is open its number isn't used again.
+// identity says which file an archive was made of, so that a slow follower, which has that file open, doesn't read the archive
+// again.
 type identity struct {
 	dev, ino uint64
 	links    uint64
@@ -339,8 +335,7 @@ func identify(f *os.File) (identity, error) {
 	return identity{st.Dev, st.Ino, uint64(st.Nlink), st.Mtim.Sec}, nil //nolint:unconvert // it has 32 bits on arm64
 }
 
-// extraMark begins the field of a gzip header (RFC 1952, section 2.3.1.1) that holds an identity: a name of two letters, and
-// the length of what follows.
+// extraMark begins the field of a gzip header (RFC 1952, section 2.3.1.1) that holds an identity.
 var extraMark = []byte{'h', 'i', 16, 0}
 
 func (i identity) extra() []byte {
@@ -348,8 +343,7 @@ func (i identity) extra() []byte {
 	return binary.LittleEndian.AppendUint64(b, i.ino)
 }
 
-// sweep removes, of the names in the directory of that path, what is left of archives that were being compressed when an init
-// was killed.
+// sweep removes what is left of archives that were being compressed when an init was killed.
 func sweep(dir string, names []string) {
 	for _, name := range names {
 		if whole, ok := strings.CutSuffix(name, packed+partial); ok && IsArchive(whole) {

@@ -2,24 +2,25 @@ package logrotate
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"hinit/internal/guard"
+	"hinit/internal/redact"
 )
 
 const (
-	// consoleLimit is how many bytes may wait for a console.
+	// consoleLimit is how many bytes may wait for a console before every service with more than a little waits for its turn.
 	consoleLimit = 1 << 20
-	// consoleShare is what may wait of one source, so that a flooding service doesn't push out all others.
-	consoleShare = consoleLimit / 4 * 3
+	// consoleShare is how many bytes of one source may wait while its service goes on. More would delay the lines of the others, which
+	// queue behind them.
+	consoleShare = 128 << 10
+	// consoleLittle is how many bytes of one source may wait however many wait of the others: a quiet service never waits for its turn.
+	consoleLittle = 4 << 10
+	// stalledShare is how many bytes of one source may wait for a reader that has stalled, before lines are left out.
+	stalledShare = consoleLimit / 4 * 3
 	// consoleBlock is when a buffer is full. It then holds that and one more batch.
 	consoleBlock = 64 << 10
 	// noticeBelow is how much may wait when a notice is written. It leaves room, so that there is one notice about many
@@ -28,17 +29,17 @@ const (
 )
 
 // source is one service, or the init itself, on one console. Except for the names it belongs to the console's lock.
-//
-// The masker has a lock of its own: looking for secrets must not hold up other services.
 type source struct {
 	name, profile, file string
 	lost                *atomic.Uint64 // counter of dropped lines; may be nil
 
-	secrets *atomic.Pointer[secrets] // to be hidden; what it points to may be nil
-	masker  masker
+	secrets *atomic.Pointer[redact.Secrets] // to be hidden; what it points to may be nil
+	masking sync.Mutex                      // its own: looking for secrets must not hold up other services
+	masker  redact.Masker
 
 	waiting int   // bytes
-	dropped int64 // lines that the next notice is about; while there are any, all that come are dropped
+	dropped int64 // lines that the next notice is about; no line passes them
+	urgent  bool  // the last lines of a run are asked for: its pump must not wait here
 }
 
 // block is a buffer of whole lines and whose they are.
@@ -52,20 +53,24 @@ type share struct {
 	bytes  int
 }
 
-// console is the sink of one of the container's streams. Pumps put whole lines into blocks; one goroutine writes them.
+// console is the sink of one of the container's streams. Pumps put whole lines into blocks; one goroutine writes them. A pump with more
+// lines than its share waits, and its service with it, as long as the reader reads.
 type console struct {
 	stream string
 	mode   ConsoleMode
 	mask   bool
-	raw    syscall.RawConn // nil: discard everything
 	warn   func(service, message string)
 	blocks sync.Pool // *block, empty; a quiet console has none
+	output
+	reader progress
 
 	mu      sync.Mutex // never held across I/O
 	wake    sync.Cond
 	queue   []*block
 	flight  *block    // what is being written
 	waiting int       // bytes in queue and in flight
+	pumps   []*waiter // the first came first
+	hurry   bool      // no pump waits: the pumps are to stop
 	missing []*source // with dropped lines
 	dead    bool      // the other end is gone
 	closing bool
@@ -73,16 +78,10 @@ type console struct {
 	stamp   []byte          // JSON's time, made once a batch
 
 	done chan struct{}
-
-	// The writer's own.
-	writing []byte
-	err     error
-	attempt func(fd uintptr)
-	faulty  bool // a write failed and none has worked since
 }
 
 func newConsole(stream string, f *os.File, o Options) *console {
-	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, done: make(chan struct{})}
+	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, reader: progress{stall: o.ConsoleStall, born: time.Now()}, done: make(chan struct{})}
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
@@ -92,6 +91,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 		// of descriptor 1 or 2 is gone (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw
+			_ = raw.Control(c.examine)
 			go c.run()
 			return c
 		}
@@ -101,40 +101,64 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// lines takes whole lines of a service, as the mode wants them. It doesn't block.
-func (c *console) lines(src *source, chunk []byte) {
-	if c.mode != Off {
-		c.give(src, chunk, c.mode)
+// offer takes of a service's whole lines what there is room for, as the mode wants them, and returns the others as they are to be
+// shown. Who calls it gives those to insist. It doesn't block.
+func (c *console) offer(src *source, chunk []byte) (rest []byte) {
+	if c.mode == Off {
+		return nil
 	}
+	if !c.mask {
+		return c.take(src, chunk, c.mode, false)
+	}
+	src.masking.Lock() // held until they are added, because of the order
+	defer src.masking.Unlock()
+	return bytes.Clone(c.take(src, src.hide(chunk), c.mode, false))
 }
 
-// give hides what is secret and adds the rest.
-func (c *console) give(src *source, chunk []byte, mode ConsoleMode) {
-	if !c.mask {
-		c.add(src, chunk, mode)
-		return
-	}
-	src.masker.mu.Lock() // held until they are added, because of the order
-	defer src.masker.mu.Unlock()
-	set := noSecrets()
-	if src.secrets != nil && src.secrets.Load() != nil {
+// hide puts the mask on what is secret. The caller holds masking.
+func (src *source) hide(chunk []byte) []byte {
+	var set *redact.Secrets
+	if src.secrets != nil {
 		set = src.secrets.Load()
 	}
-	c.add(src, src.masker.hide(chunk, set), mode)
+	return src.masker.Hide(chunk, set)
 }
 
-func (c *console) add(src *source, chunk []byte, mode ConsoleMode) {
+// force takes whole lines of the init itself, which never waits: what there is no room for is left out.
+func (c *console) force(src *source, chunk []byte, mode ConsoleMode) {
+	if c.mask {
+		src.masking.Lock()
+		defer src.masking.Unlock()
+		chunk = src.hide(chunk)
+	}
+	c.take(src, chunk, mode, true)
+}
+
+// take adds the lines for which there is room. It returns the others if they can wait, and counts them as left out if not: because the
+// reader has stalled, or because they must not wait.
+func (c *console) take(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.add(src, chunk, mode, must)
+}
+
+// add is take. The caller holds mu.
+func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
-		return
+		return nil
 	}
+	must = must || c.hurry || c.stalled()
 	if src.dropped == 0 {
+		room := c.room(src, must)
 		if mode == Raw {
-			chunk = c.addRaw(src, chunk)
+			chunk = c.addRaw(src, chunk, room)
 		} else {
-			chunk = c.addFormatted(src, chunk, mode)
+			chunk = c.addFormatted(src, chunk, mode, room)
 		}
+	}
+	c.wake.Signal()
+	if !must {
+		return chunk
 	}
 	if len(chunk) > 0 {
 		if src.dropped == 0 {
@@ -146,19 +170,30 @@ func (c *console) add(src *source, chunk []byte, mode ConsoleMode) {
 			src.lost.Add(uint64(n))
 		}
 	}
-	c.wake.Signal()
+	return nil
 }
 
 // room is how many bytes src may add. The caller holds mu.
-func (c *console) room(src *source) int {
-	return max(0, min(consoleLimit-c.waiting, consoleShare-src.waiting))
+func (c *console) room(src *source, must bool) int {
+	switch {
+	case must:
+		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
+	case src.urgent:
+		return 2*consoleLimit - c.waiting // for what is left in its pipe
+	case c.waiting < consoleLimit:
+		return consoleShare - src.waiting
+	}
+	return consoleLittle - src.waiting
 }
 
 // addRaw adds the lines of chunk for which there is room, and returns the others. The caller holds mu.
-func (c *console) addRaw(src *source, chunk []byte) []byte {
+func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	fit := len(chunk)
-	if room := c.room(src); fit > room {
-		fit = bytes.LastIndexByte(chunk[:room], '\n') + 1
+	if fit > room {
+		fit = bytes.LastIndexByte(chunk[:max(room, 0)], '\n') + 1
+		if fit == 0 && c.empty(src) {
+			fit = bytes.IndexByte(chunk, '\n') + 1
+		}
 	}
 	if fit > 0 {
 		b := c.last()
@@ -169,7 +204,7 @@ func (c *console) addRaw(src *source, chunk []byte) []byte {
 }
 
 // addFormatted is addRaw for the other modes.
-func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode) []byte {
+func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
 	c.setStamp()
 	for len(chunk) > 0 {
 		n := bytes.IndexByte(chunk, '\n') + 1
@@ -177,15 +212,18 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode) []by
 		before := len(b.data)
 		b.data = c.format(b.data, mode, src, chunk[:n-1])
 		size := len(b.data) - before
-		if size > c.room(src) {
+		if size > room && !c.empty(src) {
 			b.data = b.data[:before]
 			break
 		}
 		c.account(b, src, size)
-		chunk = chunk[n:]
+		chunk, room = chunk[n:], room-size
 	}
 	return chunk
 }
+
+// empty reports whether there is room for one line of src of any length. The caller holds mu.
+func (c *console) empty(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
 
 // last returns the block to add to. The caller holds mu.
 func (c *console) last() *block {
@@ -204,27 +242,15 @@ func (c *console) account(b *block, src *source, size int) {
 	} else {
 		b.shares = append(b.shares, share{src, size})
 	}
+	if c.waiting == 0 {
+		c.reader.move() // the reader has something to take from now on
+	}
 	src.waiting += size
 	c.waiting += size
 }
 
 // setStamp is called with mu held.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
-
-// run is the goroutine that owns the descriptor.
-func (c *console) run() {
-	defer close(c.done)
-	defer guard.Catch("writing the container's " + c.stream)
-	for b := c.next(); b != nil; b = c.next() {
-		c.writing, c.err = b.data, nil
-		if err := c.raw.Control(c.attempt); err != nil {
-			c.err = err
-		}
-		c.writing = nil
-		c.settle(c.err)
-		c.written(b)
-	}
-}
 
 // sync returns a channel that is closed when everything that waits now, or that comes meanwhile, is written or given up.
 func (c *console) sync() <-chan struct{} {
@@ -293,70 +319,10 @@ func (c *console) notices() {
 		src.dropped = 0
 		c.missing[i] = nil
 	}
-	c.missing = c.missing[:0]
-}
-
-// written gives back the room that b took.
-func (c *console) written(b *block) {
-	c.mu.Lock()
-	c.flight = nil
-	c.waiting -= len(b.data)
-	for _, s := range b.shares {
-		s.source.waiting -= s.bytes
+	if len(c.missing) > 0 {
+		c.missing = c.missing[:0]
+		c.call()
 	}
-	c.tell()
-	c.mu.Unlock()
-	clear(b.shares)
-	b.data, b.shares = b.data[:0], b.shares[:0]
-	c.blocks.Put(b)
-}
-
-// writeAll writes c.writing in spite of short writes, signals, and somebody who has made the shared descriptor
-// non-blocking.
-func (c *console) writeAll(fd uintptr) {
-	for len(c.writing) > 0 {
-		n, err := unix.Write(int(fd), c.writing)
-		switch {
-		case n > 0:
-			c.writing = c.writing[n:]
-		case errors.Is(err, unix.EAGAIN):
-			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1)
-		case err != nil && !errors.Is(err, unix.EINTR):
-			c.err = err
-			return
-		}
-	}
-}
-
-// settle draws the consequences of a write.
-func (c *console) settle(err error) {
-	switch {
-	case err == nil:
-		if c.faulty {
-			c.faulty = false
-			c.warn("", "the container's "+c.stream+" is written again")
-		}
-	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EIO), errors.Is(err, unix.EBADF), errors.Is(err, os.ErrClosed):
-		c.mu.Lock()
-		c.dead, c.queue, c.missing = true, nil, nil
-		c.tell()
-		c.mu.Unlock()
-		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
-			c.stream, reason(err)))
-	case !c.faulty: // a full disk behind it, for instance
-		c.faulty = true
-		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; lines are missing there until it works, log files go on",
-			c.stream, reason(err)))
-	}
-}
-
-// close makes the goroutine write what there is and end, and waits for it.
-func (c *console) close() {
-	c.mu.Lock()
-	c.closing = true
-	c.wake.Signal()
-	c.mu.Unlock()
-	<-c.done
 }
 
 // ownWriter is what [Set.Console] returns.
@@ -377,6 +343,6 @@ func (w *ownWriter) Write(p []byte) (int, error) {
 	if mode == Off {
 		mode = Raw
 	}
-	w.console.give(w.source, chunk, mode)
+	w.console.force(w.source, chunk, mode)
 	return len(p), nil
 }

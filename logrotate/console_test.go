@@ -12,9 +12,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 func TestBlockedConsoleDelaysNothing(t *testing.T) {
+	t.Parallel() // it waits
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		t.Run(mode.String(), func(t *testing.T) {
 			dir := t.TempDir()
@@ -23,7 +26,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			warn := &warnings{}
-			s := New(Options{Stdout: w, Console: mode, Archives: 1000, Warn: warn.add})
+			s := newSet(Options{Stdout: w, Console: mode, Archives: 1000, Warn: warn.add})
 			flooder := s.Open("gateway-coder", "coder", filepath.Join(dir, "coder", Current))
 			modest := s.Open("gateway-writer", "writer", filepath.Join(dir, "writer", Current))
 			stdout1, stderr1 := pipes(t, flooder)
@@ -34,9 +37,9 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			for i := range lines {
 				put(t, stdout1, fmt.Sprintf("%5d %s\n", i, strings.Repeat("b", 93)))
 			}
-			until(t, "all lines are in the file", func() bool { return flooder.Stats().Lines == lines })
+			testkit.Until(t, "all lines are in the file", func() bool { return flooder.Stats().Lines == lines })
 			put(t, stdout2, "a modest line\n")
-			until(t, "the other service's line", func() bool { return modest.Stats().Lines == 1 })
+			testkit.Until(t, "the other service's line", func() bool { return modest.Stats().Lines == 1 })
 			fmt.Fprint(s.Console(1), "the init's own line")
 
 			var got []string
@@ -47,7 +50,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				got = strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 			}()
 			// The notice comes by itself, when there is room again.
-			until(t, "the notice", func() bool {
+			testkit.Until(t, "the notice", func() bool {
 				c := s.consoles[0]
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -115,7 +118,7 @@ func TestConsoleModes(t *testing.T) {
 			`{"profile":"coder","stream":"stderr","message":"and"}` + "\n",
 	} {
 		out := newSink(t)
-		s := New(Options{Stderr: out.file, Console: mode})
+		s := newSet(Options{Stderr: out.file, Console: mode})
 		l := s.Open("gateway-coder", "coder", "")
 		stdout, stderr := pipes(t, l)
 		if n, err := io.WriteString(s.Console(2), "own"); n != 3 || err != nil {
@@ -151,14 +154,14 @@ func TestConsoleThatIsGone(t *testing.T) {
 	}
 	r.Close()
 	warn := &warnings{}
-	s := New(Options{Stdout: w, Warn: warn.add})
+	s := newSet(Options{Stdout: w, Warn: warn.add})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
 	var want []string
 	for i := range 100 {
 		want = append(want, fmt.Sprint("line ", i))
 		put(t, stdout, want[i]+"\n")
 	}
-	until(t, "the warning", func() bool { return len(warn.all()) == 1 })
+	testkit.Until(t, "the warning", func() bool { return len(warn.all()) == 1 })
 	put(t, stdout, "last\n")
 	closeAll(stdout, stderr)
 	closeSet(t, s)
@@ -175,7 +178,7 @@ func TestConsoleFlagsAreLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
-		s := New(Options{Stdout: w, Console: Raw})
+		s := newSet(Options{Stdout: w, Console: Raw})
 		if err := unix.SetNonblock(p[1], nonblock); err != nil { // after the start, as a CMD would
 			t.Fatal(err)
 		}
@@ -207,12 +210,12 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	defer full.Close()
 	dir := t.TempDir()
 	warn := &warnings{}
-	s := New(Options{Stdout: full, Warn: warn.add})
+	s := newSet(Options{Stdout: full, Warn: warn.add})
 	l := s.Open("x", "x", filepath.Join(dir, Current))
 	stdout, stderr := pipes(t, l)
 	for i := range 10 {
 		put(t, stdout, "line\n")
-		until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
+		testkit.Until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
 	}
 	closeAll(stdout, stderr)
 	closeSet(t, s)
@@ -223,19 +226,20 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 }
 
 func TestCloseWithABlockedConsole(t *testing.T) {
+	t.Parallel() // it waits
 	dir := t.TempDir()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Options{Stdout: w})
+	s := newSet(Options{Stdout: w})
 	l := s.Open("x", "x", filepath.Join(dir, Current))
 	stdout, stderr := pipes(t, l)
 	for range 2000 {
 		put(t, stdout, strings.Repeat("c", 99)+"\n")
 	}
 	closeAll(stdout, stderr)
-	until(t, "all lines are in the file", func() bool { return l.Stats().Lines == 2000 })
+	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == 2000 })
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := s.Close(ctx); err == nil || !strings.Contains(err.Error(), "in time") {
@@ -245,7 +249,7 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 		t.Errorf("the file has %d lines", n)
 	}
 	r.Close() // lets the goroutine end
-	until(t, "the console ends", func() bool {
+	testkit.Until(t, "the console ends", func() bool {
 		select {
 		case <-s.consoles[0].done:
 			return true
@@ -263,7 +267,7 @@ func TestSyncReturnsWhenTheConsoleHasEverything(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	s := New(Options{Stdout: w})
+	s := newSet(Options{Stdout: w})
 	fmt.Fprintln(s.Console(1), "before")
 	if err := s.Sync(t.Context()); err != nil {
 		t.Fatal(err)

@@ -10,8 +10,9 @@
 //     at the end of its pipe. Lines of one stream keep their order.
 //   - The file is the durable sink. Every line that reached the pipe is in it exactly once, or is counted in a gap marker at
 //     the place where it is missing. Rotation happens between lines.
-//   - The console is best effort: when it doesn't take what it is given, whole lines are left out, and a notice with their
-//     exact number stands in their place. It never delays a pump.
+//   - The console loses nothing while its reader reads: a service with more lines than the reader takes waits, with at most its share
+//     queued, and the others go on. Only when the reader has taken nothing for [Options].ConsoleStall whole lines are left out, and a
+//     notice with their exact number stands in their place. The file never waits for the console.
 //   - A fault of the file (full disk, no permission, removed directory) never ends the service or the console copy. It is
 //     reported once and heals by itself.
 //   - The calls of the supervisor's loop never wait for a disk, a pipe, or a lock that is held across either.
@@ -32,8 +33,7 @@
 // # Floods
 //
 // A pipe is read as soon as there is something in it. When that becomes very many small reads, the pipe is made larger, taken
-// from the runtime's poller, and read one to four milliseconds apart, until a pause brings little. That is the only delay that
-// is made on purpose.
+// from the runtime's poller, and read one to four milliseconds apart, until a pause brings little.
 //
 // # Files
 //

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // rulesFile is where the rules of internal/fault are, which looks for its name once.
@@ -65,10 +67,9 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 		}
 		before := losses(gateways)
 		trouble(t, "write /current EIO") // for longer than the memory for waiting lines lasts
-		<-time.After(3 * time.Second)
-		until(t, "lines are lost", func() bool { return losses(gateways) > before })
+		testkit.Until(t, "lines are lost", func() bool { return losses(gateways) > before })
 		trouble(t)
-		<-time.After(2 * retryEvery) // it is written again
+		writtenAgain(t, gateways)
 	})
 	if lost == 0 {
 		t.Errorf("none of %d lines is lost: no write failed for long", lines)
@@ -81,22 +82,22 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	trouble(t)
 	path := filepath.Join(t.TempDir(), Current)
 	var warned warnings
-	s := New(Options{Warn: warned.add})
+	s := newSet(Options{Warn: warned.add})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	put(t, stdout, "first\n")
-	until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
+	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
 	trouble(t, "write /current short=40", "truncate /current EIO")
 	put(t, stdout, "a line that is torn\n")
 	half := int64(stampLen + len("first\n") + 40)
-	until(t, "half a line", func() bool { return size(t, path) == half })
+	testkit.Until(t, "half a line", func() bool { return size(t, path) == half })
 	put(t, stdout, "next\n")
-	<-time.After(2 * retryEvery)
+	<-time.After(5 * s.opts.period) // time for tries
 	if n := size(t, path); n != half {
 		t.Errorf("the file has %d bytes, want %d: something was written behind half a line", n, half)
 	}
 	trouble(t)
-	until(t, "all of them", func() bool { return len(warned.all()) == 2 })
+	testkit.Until(t, "all of them", func() bool { return len(warned.all()) == 2 })
 	put(t, stdout, "last\n")
 	stdout.Close()
 	closeSet(t, s)
@@ -109,15 +110,15 @@ func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
 	path := filepath.Join(t.TempDir(), Current)
-	s := New(Options{})
+	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	put(t, stdout, strings.Repeat("old\n", 100))
-	until(t, "the first lines", func() bool { return len(fileLines(t, path)) == 100 })
+	testkit.Until(t, "the first lines", func() bool { return len(fileLines(t, path)) == 100 })
 	trouble(t, "write /current short=40", "truncate /current EIO")
 	before := size(t, path)
 	put(t, stdout, "a line that is torn\n")
-	until(t, "half a line", func() bool { return size(t, path) == before+40 })
+	testkit.Until(t, "half a line", func() bool { return size(t, path) == before+40 })
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -133,15 +134,15 @@ func TestEndWithHalfALine(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
 	path := filepath.Join(t.TempDir(), Current)
-	s := New(Options{})
+	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	put(t, stdout, "first\n")
-	until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
+	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
 	// The write is torn, and so is its repetition at the end; the third try to cut it off succeeds.
 	trouble(t, "write /current short=40", "truncate /current EIO times=2")
 	put(t, stdout, "a line that is torn\n")
-	until(t, "half a line", func() bool { return size(t, path) > int64(stampLen+len("first\n")) })
+	testkit.Until(t, "half a line", func() bool { return size(t, path) > int64(stampLen+len("first\n")) })
 	stdout.Close()
 	if err := s.Close(t.Context()); err == nil {
 		t.Error("Close says that all was written")

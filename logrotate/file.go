@@ -19,19 +19,17 @@ import (
 )
 
 const (
-	// retryEvery is the least time between two tries at a faulted file.
-	retryEvery = time.Second
-	// checkEvery is the least time between two looks at the name of the file.
-	checkEvery = time.Second
+	// period is the least time between two tries at a faulted file, two looks at the name of a file, an archive and its
+	// compression, and the last suppressed line and its record.
+	period = time.Second
 	// finished is the bit of a file's mode that says so.
 	finished = 0o100
 	// keepLimit is how many bytes of formatted lines are kept while the file is faulted.
 	keepLimit = 256 << 10
 )
 
-// file is the durable sink of one path. It is shared by all streams, and by a Log and its successor of the same path.
-//
-// Everything below mu is held across disk operations, so only pumps and short goroutines may take it.
+// file is the durable sink of one path, shared by all streams, and by a Log and its successor of the same path. What is below mu is
+// held across disk operations, so only pumps and short goroutines may take it.
 type file struct {
 	set  *Set
 	path string
@@ -49,17 +47,8 @@ type file struct {
 	lj      *lumberjack.Logger
 	stamp   stamp
 
-	fd       int // own descriptor of what lumberjack writes to, -1 when there is none
-	dev, ino uint64
-	size     int64     // up to the end of the last whole line
-	torn     bool      // what is behind size must be cut off before anything is written
-	checked  time.Time // last look at the name
-
-	scanned   bool     // archives is what the directory has
-	archives  []string // base names, oldest first
-	newest    time.Time
-	rotateErr error     // why the file is larger than it should be; nil when all is well
-	rotateAt  time.Time // not before
+	onDisk
+	archives
 
 	fault error // why nothing can be written; nil when all is well
 	tried time.Time
@@ -68,8 +57,25 @@ type file struct {
 	timer *time.Timer
 }
 
-// lines writes chunk, which consists of whole lines, with timestamps. buf is scratch space: empty, with room for at least
-// one longest line.
+// onDisk is the open file.
+type onDisk struct {
+	fd       int // own descriptor of what lumberjack writes to, -1 when there is none
+	dev, ino uint64
+	size     int64     // up to the end of the last whole line
+	torn     bool      // what is behind size must be cut off before anything is written
+	checked  time.Time // last look at the name
+}
+
+// archives are the rotated files beside the open one.
+type archives struct {
+	scanned   bool     // names is what the directory has
+	names     []string // base names, oldest first
+	newest    time.Time
+	rotateErr error     // why the file is larger than it should be; nil when all is well
+	rotateAt  time.Time // not before
+}
+
+// lines writes whole lines with timestamps. buf is scratch space with room for at least one longest line.
 func (f *file) lines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,7 +100,7 @@ func (f *file) lines(chunk, buf []byte) {
 func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keep(p)
-		if now.Sub(f.tried) >= retryEvery {
+		if now.Sub(f.tried) >= f.set.opts.period {
 			f.turn(func() { f.retry(now) })
 		}
 		return
@@ -133,7 +139,7 @@ func (f *file) put(p []byte, now time.Time) (done int, err error) {
 
 // ready makes sure that there is an open file under the right name whose end is the end of a line.
 func (f *file) ready(now time.Time) error {
-	if f.fd >= 0 && now.Sub(f.checked) >= checkEvery {
+	if f.fd >= 0 && now.Sub(f.checked) >= f.set.opts.period {
 		f.checked = now
 		if f.replaced() {
 			f.shut()
@@ -261,8 +267,8 @@ func (f *file) shut() {
 	f.fd, f.torn = -1, false
 }
 
-// keep holds p back until the fault is over, as far as there is room, and counts the rest. Once a line had to be counted
-// all that follow are, so that there is one gap and it has one place.
+// keep holds p back until the fault is over, as far as there is room. Once a line had to be counted all that follow are, so that
+// there is one gap.
 func (f *file) keep(p []byte) {
 	if f.lost == 0 {
 		fit := p
@@ -293,10 +299,10 @@ func (f *file) note(err error) {
 // arm sees to it that a retry comes without a new line.
 func (f *file) arm() {
 	if f.timer == nil {
-		f.timer = time.AfterFunc(retryEvery, guard.Func("writing the log of "+f.service, f.elapsed))
+		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.elapsed))
 		return
 	}
-	f.timer.Reset(retryEvery)
+	f.timer.Reset(f.set.opts.period)
 }
 
 func (f *file) elapsed() {
@@ -358,8 +364,7 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// complete says by the file's mode whether its writer has finished it (s6-log): the next one goes on with a file that was, and sets
-// aside one that was not.
+// complete says by the file's mode whether its writer has finished it: s6-log goes on with a finished one and sets any other aside.
 func (f *file) complete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {

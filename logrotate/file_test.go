@@ -1,20 +1,18 @@
 package logrotate
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // service is a Log with its pipes open and a console that is read.
@@ -34,7 +32,7 @@ func newService(t *testing.T, dir string, o Options) *service {
 	t.Helper()
 	v := &service{t: t, out: newSink(t), warn: &warnings{}, dir: dir}
 	o.Stdout, o.Warn = v.out.file, v.warn.add
-	v.set = New(o)
+	v.set = newSet(o)
 	v.log = v.set.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	v.stdout, v.stderr = pipes(t, v.log)
 	return v
@@ -50,7 +48,7 @@ func (v *service) say(line string) {
 
 func (v *service) onConsole(line string) {
 	v.t.Helper()
-	until(v.t, fmt.Sprintf("%.50q on the console", line), func() bool {
+	testkit.Until(v.t, fmt.Sprintf("%.50q on the console", line), func() bool {
 		return strings.HasSuffix("\n"+v.out.soFar(), "\n"+line+"\n")
 	})
 }
@@ -58,7 +56,7 @@ func (v *service) onConsole(line string) {
 // inFile waits until line is the last of the file.
 func (v *service) inFile(line string) {
 	v.t.Helper()
-	until(v.t, fmt.Sprintf("%.50q in the file", line), func() bool {
+	testkit.Until(v.t, fmt.Sprintf("%.50q in the file", line), func() bool {
 		data, _ := os.ReadFile(filepath.Join(v.dir, Current))
 		return strings.HasSuffix(string(data), "  "+line+"\n")
 	})
@@ -175,170 +173,6 @@ func TestExistingFileIsContinued(t *testing.T) {
 	wantLines(t, fileLines(t, filepath.Join(dir, Current)), "whole", "torn by a crash", "new")
 }
 
-func TestRemoved(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	for name, remove := range map[string]func(dir string) error{
-		"file":             func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
-		"directory":        os.RemoveAll,
-		"parent":           func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) },
-		"moved file":       func(dir string) error { return os.Rename(filepath.Join(dir, Current), filepath.Join(dir, "aside")) },
-		"moved directory":  func(dir string) error { return os.Rename(dir, dir+"-aside") },
-		"moved parent":     func(dir string) error { return os.Rename(filepath.Dir(dir), filepath.Dir(dir)+"-aside") },
-		"replaced by file": func(dir string) error { return replaceBy(filepath.Join(dir, Current), "") },
-		"truncated":        func(dir string) error { return os.Truncate(filepath.Join(dir, Current), 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := filepath.Join(base, name, "logs", "coder")
-			v := newService(t, dir, Options{})
-			v.say("before")
-			v.inFile("before")
-			// Removed at this very moment, the line would be written again.
-			until(t, "the pump is done", func() bool { return v.log.Stats().Lines == 1 })
-			if err := remove(dir); err != nil {
-				t.Fatal(err)
-			}
-			if strings.HasPrefix(name, "moved") || strings.HasPrefix(name, "replaced") {
-				// The name is looked at once a second; lines written until then are in the file that was moved.
-				n := 0
-				until(t, "the file is made again", func() bool {
-					n++
-					v.say(fmt.Sprintf("line %d", n))
-					data, _ := os.ReadFile(filepath.Join(dir, Current))
-					return len(data) > 0
-				})
-			}
-			v.say("after")
-			v.inFile("after")
-			v.end()
-			for _, line := range fileLines(t, filepath.Join(dir, Current)) {
-				if line == "before" {
-					t.Error("what was removed is back")
-				}
-			}
-			v.warn.want(t)
-			if strings.HasPrefix(name, "moved") {
-				aside := map[string]string{
-					"moved file": filepath.Join(dir, "aside"), "moved directory": filepath.Join(dir+"-aside", Current),
-					"moved parent": filepath.Join(base, name, "logs-aside", "coder", Current),
-				}[name]
-				wantLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, Current))...), v.written...)
-			}
-		})
-	}
-}
-
-// replaceBy puts a new file with that text in place of the one at path.
-func replaceBy(path, text string) error {
-	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
-
-// TestRemovedUnderLoad removes the directory again and again: a line may only be missing from what was removed.
-func TestRemovedUnderLoad(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	dir := filepath.Join(base, "coder")
-	s := New(Options{MaxSize: 1 << 30})
-	l := s.Open("x", "x", filepath.Join(dir, Current))
-	stdout, stderr := pipes(t, l)
-	stderr.Close()
-	const lines = 20000
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer stdout.Close()
-		for i := range lines {
-			fmt.Fprintf(stdout, "%d\n", i)
-		}
-	}()
-	n := 0
-	keep := func() string {
-		n++
-		return filepath.Join(base, fmt.Sprintf("removed%d", n))
-	}
-	for running := true; running; {
-		select {
-		case <-done:
-			running = false
-		case <-time.After(10 * time.Millisecond):
-			if err := os.Rename(dir, keep()); err != nil && !os.IsNotExist(err) {
-				t.Fatal(err)
-			}
-		}
-	}
-	closeSet(t, s)
-	var all []string
-	for i := 1; i <= n; i++ {
-		all = append(all, fileLines(t, filepath.Join(base, fmt.Sprintf("removed%d", i), Current))...)
-	}
-	all = append(all, fileLines(t, filepath.Join(dir, Current))...)
-	for i, line := range all {
-		if line != strconv.Itoa(i) {
-			t.Fatalf("line %d is %q", i, line)
-		}
-	}
-	if len(all) != lines {
-		t.Errorf("got %d lines, want %d", len(all), lines)
-	}
-}
-
-// TestUnlinkedWhileWriting unlinks the file at random moments. Every line must be in the file that took its place or have
-// been visible in the removed one, which an open descriptor keeps.
-func TestUnlinkedWhileWriting(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, Current)
-	s := New(Options{MaxSize: 1 << 30})
-	stdout, stderr := pipes(t, s.Open("x", "x", path))
-	stderr.Close()
-	const lines = 20000
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer stdout.Close()
-		for i := range lines {
-			fmt.Fprintf(stdout, "%d\n", i)
-		}
-	}()
-	seen := make(map[string]int)
-	for running := true; running; {
-		select {
-		case <-done:
-			running = false
-		case <-time.After(5 * time.Millisecond):
-			f, err := os.Open(path)
-			if err != nil {
-				continue
-			}
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-			// What is in it now was there, or is written again to the next file, as is a line that is only half in it.
-			text, err := io.ReadAll(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, line := range wholeLines(t, path, text[:bytes.LastIndexByte(text, '\n')+1]) {
-				seen[line]++
-			}
-			f.Close()
-		}
-	}
-	closeSet(t, s)
-	for _, line := range fileLines(t, path) {
-		seen[line]++
-	}
-	for i := range lines {
-		if seen[strconv.Itoa(i)] == 0 {
-			t.Fatalf("line %d is lost", i)
-		}
-	}
-}
-
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -357,7 +191,7 @@ func TestFullDisk(t *testing.T) {
 		line := fmt.Sprintf("line %5d %s", i, strings.Repeat("f", 89))
 		put(t, v.stdout, line+"\n")
 	}
-	until(t, "all lines are read", func() bool { return v.log.Stats().Lines == lines+1 })
+	testkit.Until(t, "all lines are read", func() bool { return v.log.Stats().Lines == lines+1 })
 	v.warn.want(t, "no space left on device")
 	if st := v.log.Stats(); st.FileLost == 0 || !strings.Contains(st.LastError, "no space left") {
 		t.Errorf("stats: %+v", st)
@@ -368,7 +202,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	// There is room for what was kept. It goes on without a new line.
-	until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
+	testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
 	v.say("after")
 	v.end()
 	v.warn.want(t, "no space left on device", "is written again, "+fmt.Sprint(v.log.Stats().FileLost)+" lines were lost")
@@ -423,7 +257,7 @@ func TestShortFaultLosesNothing(t *testing.T) {
 		want = append(want, fmt.Sprintf("line %d %s", i, strings.Repeat("s", 60)))
 	}
 	put(t, v.stdout, strings.Join(want, "\n")+"\n")
-	until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
+	testkit.Until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +306,7 @@ func TestUnwritable(t *testing.T) {
 			t.Parallel()
 			actor, dir := agent(t)
 			if name == "root's directory" && !actor.Switches() {
-				cannot(t, "needs root")
+				testkit.Cannot(t, "needs root")
 			}
 			if err := c.make(dir); err != nil {
 				t.Fatal(err)
@@ -486,7 +320,7 @@ func TestUnwritable(t *testing.T) {
 			}
 			v := newService(t, logs, Options{Actor: actor})
 			v.say("one")
-			until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
+			testkit.Until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
 			v.say("two")
 			if data, err := os.ReadFile(filepath.Join(dir, "victim")); err == nil && len(data) > 0 {
 				t.Errorf("the link was followed: %q", data)
@@ -494,7 +328,7 @@ func TestUnwritable(t *testing.T) {
 			if err := c.undo(dir); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
+			testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
 			v.say("three")
 			v.end()
 			v.warn.want(t, map[string]string{
@@ -506,70 +340,9 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// TestLinkSwappedIn puts a link where the file was, while it is being written.
-func TestLinkSwappedIn(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	victim := filepath.Join(t.TempDir(), "victim")
-	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	v := newService(t, dir, Options{MaxSize: 300})
-	v.say("before")
-	v.inFile("before")
-	path := filepath.Join(dir, Current)
-	if err := os.Symlink(victim, path+".new"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; len(v.warn.all()) == 0; i++ {
-		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("l", 100)))
-	}
-	v.warn.want(t, "symbolic link refused")
-	if data, _ := os.ReadFile(victim); string(data) != "precious" {
-		t.Errorf("the victim is %q", data)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	v.say("after")
-	v.inFile("after")
-	v.end()
-}
-
-func TestRotationThatCannotHappenLosesNothing(t *testing.T) {
-	t.Parallel()
-	actor, dir := agent(t)
-	v := newService(t, dir, Options{MaxSize: 1000, Actor: actor})
-	v.say("first")
-	v.inFile("first")
-	if err := os.Chmod(dir, 0o555); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 30 {
-		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("r", 100)))
-	}
-	v.inFile(v.written[30])
-	v.warn.want(t, "cannot rotate")
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; len(v.warn.all()) == 1; i++ {
-		v.say(fmt.Sprintf("more %d", i))
-	}
-	v.end()
-	v.warn.want(t, "cannot rotate", "is rotated again")
-	wantLines(t, stored(t, dir), v.written...)
-	if paths, _ := Archives(dir); len(paths) != 1 {
-		t.Errorf("archives: %q", paths)
-	}
-}
-
 func TestFilesBelongToTheAgent(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	testkit.NeedRoot(t)
 	actor, base := agent(t)
 	dir := filepath.Join(base, "logs", "gateways", "coder")
 	v := newService(t, dir, Options{MaxSize: 300, Archives: 2, Actor: actor})

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"hinit/internal/testkit"
 )
 
 // lineAt is a line of the file of that time.
@@ -167,7 +169,7 @@ func (f *follower) end() []string {
 // untilLine waits until the last line that was followed ends with text.
 func (f *follower) untilLine(text string) {
 	f.t.Helper()
-	until(f.t, "following to "+text, func() bool {
+	testkit.Until(f.t, "following to "+text, func() bool {
 		l := f.lines()
 		return len(l) > 0 && strings.HasSuffix(l[len(l)-1], text)
 	})
@@ -177,7 +179,7 @@ func (f *follower) untilLine(text string) {
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
 	early := follow(t, ReadOptions{Dir: dir, N: -1, Previous: true}) // the directory comes later
-	s := New(Options{MaxSize: 20_000, Archives: 10_000})
+	s := newSet(Options{MaxSize: 20_000, Archives: 10_000})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
 	stderr.Close()
 	const lines = 20_000
@@ -280,11 +282,12 @@ func TestFollow(t *testing.T) {
 
 // TestWatchWithoutInotify is the fallback for file systems and kernels where nothing is reported.
 func TestWatchWithoutInotify(t *testing.T) {
+	t.Parallel() // it waits
 	none := hub{open: func() (*fsnotify.Watcher, error) { return nil, errors.New("too many instances") }}
 	w := newWatch(t.TempDir(), &none, pollEvery)
 	defer w.close()
 	begin := time.Now()
-	bounded, end := context.WithTimeout(t.Context(), patience)
+	bounded, end := context.WithTimeout(t.Context(), testkit.Patience)
 	defer end()
 	if err := w.wait(bounded); err != nil || time.Since(begin) < pollEvery/2 {
 		t.Errorf("waited %v, %v", time.Since(begin), err)
@@ -344,7 +347,7 @@ func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 	for i, f := range followers {
 		f.untilLine(fmt.Sprintf("first of %d", i))
 	}
-	until(t, "one instance of inotify", func() bool { return inotifyInstances(t) == 1 })
+	testkit.Until(t, "one instance of inotify", func() bool { return inotifyInstances(t) == 1 })
 	say("second")
 	for i, f := range append(followers, twice) {
 		f.untilLine(fmt.Sprintf("second of %d", i%logs))
@@ -382,7 +385,7 @@ func TestWatchesAreWoken(t *testing.T) {
 	}
 	woken := func(w *watch, what string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		if err := w.wait(ctx); err != nil {
 			t.Fatalf("%s: the watch of %s is not woken: %v", what, w.dir, err)
@@ -402,7 +405,7 @@ func TestWatchesAreWoken(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(dirs[0]), os.Mkdir(dirs[0], 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the new directory is watched", func() bool {
+	testkit.Until(t, "the new directory is watched", func() bool {
 		woken(all[0], "a directory that goes")
 		if err := os.WriteFile(filepath.Join(dirs[0], Current), nil, 0o644); err != nil {
 			t.Fatal(err)

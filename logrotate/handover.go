@@ -3,7 +3,6 @@ package logrotate
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,11 +11,11 @@ import (
 	"slices"
 	"time"
 
-	"hinit/internal/handover"
+	"golang.org/x/sys/unix"
 )
 
-// handed is what a Set tells its successor in another image of this process.
-type handed struct {
+// Handover is what a Set tells that of the next generation of this process.
+type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
 	Unsent [2]map[string]int64 // of each console, lines of a service that it did not take
@@ -41,9 +40,10 @@ type handedRun struct {
 }
 
 type handedStream struct {
-	Index, FD int
-	Carry     []byte // the beginning of a line
-	Cont      bool
+	Index int
+	Pipe  *os.File `reexec:"FD"`
+	Carry []byte   // the beginning of a line
+	Cont  bool
 }
 
 type handedFile struct {
@@ -88,7 +88,7 @@ const consolePatience = 300 * time.Millisecond
 
 // Freeze stops every pump between two reads and waits until what has been read is in the files: what comes from then on stays
 // in the pipes. It also waits a moment for the console. The error, about a disk that hangs, does not undo that: [Set.Thaw]
-// does. Until then the Set can be exported, and no new pipes must be asked for.
+// does. Until then the Set can be handed over, and no new pipes must be asked for.
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.frost != nil {
@@ -102,6 +102,9 @@ func (s *Set) Freeze(ctx context.Context) error {
 		st.wake()
 	}
 	s.frost.look(len(s.live))
+	for _, c := range s.consoles {
+		c.press(true)
+	}
 	files := slices.Collect(maps.Values(s.files))
 	s.mu.Unlock()
 
@@ -120,7 +123,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, consolePatience)
 	defer cancel()
-	_ = s.Sync(patience) // what it does not take is exported as missing
+	_ = s.Sync(patience) // what it does not take is handed over as missing
 	return errors.Join(errs...)
 }
 
@@ -164,20 +167,22 @@ func (s *Set) Thaw() {
 	for _, f := range fr.locked {
 		f.mu.Unlock()
 	}
+	for _, c := range s.consoles {
+		c.press(false)
+	}
 	for st := range fr.parked {
 		st.freezing.Store(false)
 		go st.pump()
 	}
 }
 
-// Export returns what a successor needs to go on, and the descriptors of the pipes, which it needs too. It must be called
-// between Freeze and Thaw. What Freeze could not stop, after a fault, is exported without what is still in its memory; a line
-// in the log says so.
-func (s *Set) Export(c *handover.Codec) (json.RawMessage, []int, error) {
+// HandOver returns what a successor needs to go on. It must be called between Freeze and Thaw. What Freeze could not stop,
+// after a fault, is handed over without what is still in its memory; a line in the log says so.
+func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.frost == nil {
-		return nil, nil, errors.New("internal error: the logs are not frozen")
+		return nil, errors.New("internal error: the logs are not frozen")
 	}
 	logs := make(map[*Log]map[*run][]*stream)
 	for _, l := range s.logs {
@@ -190,17 +195,14 @@ func (s *Set) Export(c *handover.Codec) (json.RawMessage, []int, error) {
 		}
 		logs[l][st.run] = append(logs[l][st.run], st)
 	}
-	var h handed
-	var fds []int
+	h := &Handover{}
 	for l, runs := range logs {
 		out := l.export()
 		for r, streams := range runs {
 			run := handedRun{Current: r == l.current, Tail: r.exportTail()}
 			for _, st := range streams {
 				_, parked := s.frost.parked[st]
-				hs := st.export(parked)
-				run.Streams = append(run.Streams, hs)
-				fds = append(fds, hs.FD)
+				run.Streams = append(run.Streams, st.export(parked))
 			}
 			out.Runs = append(out.Runs, run)
 		}
@@ -212,8 +214,7 @@ func (s *Set) Export(c *handover.Codec) (json.RawMessage, []int, error) {
 	for i, con := range s.consoles {
 		h.Unsent[i] = con.unsent()
 	}
-	data, err := c.Encode(&h)
-	return data, fds, err
+	return h, nil
 }
 
 func (l *Log) export() handedLog {
@@ -236,8 +237,12 @@ func (r *run) exportTail() []string {
 
 // export of a stream whose pump has not stopped has no carry: what was in its memory is not to be had.
 func (s *stream) export(parked bool) handedStream {
-	out := handedStream{Index: s.index, FD: -1, Cont: s.lines.cont}
-	s.control(func(fd int) { out.FD = fd })
+	out := handedStream{Index: s.index, Pipe: s.file, Cont: s.lines.cont}
+	if s.direct >= 0 { // its file is closed, and another one for that descriptor would close it
+		if fd, err := unix.FcntlInt(uintptr(s.direct), unix.F_DUPFD_CLOEXEC, 3); err == nil {
+			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
+		}
+	}
 	if parked {
 		out.Carry = s.lines.carry
 	} else {
@@ -283,13 +288,9 @@ func (c *console) unsent() map[string]int64 {
 	return lines
 }
 
-// Import makes a new Set the successor of one that was exported: the pipes are read on, lines go on where they were cut. It
-// must be called before anything is opened.
-func (s *Set) Import(c *handover.Codec, data json.RawMessage) error {
-	var h handed
-	if err := c.Decode(data, &h); err != nil {
-		return fmt.Errorf("cannot take over the logs: %w", err)
-	}
+// TakeOver makes a new Set the successor of another: the pipes are read on, lines go on where they were cut. It must be called
+// before anything is opened.
+func (s *Set) TakeOver(h *Handover) error {
 	var start []*stream
 	for _, in := range h.Logs {
 		l := s.Open(in.Name, in.Profile, in.Path)
@@ -361,12 +362,12 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 }
 
 func resumeStream(r *run, in handedStream) (*stream, error) {
-	s := &stream{
-		run: r, index: in.Index, direct: -1, file: os.NewFile(uintptr(in.FD), r.log.name+" "+streamName(in.Index)),
-		lines: lines{max: r.log.set.opts.MaxLine, carry: in.Carry, cont: in.Cont},
+	if in.Pipe == nil {
+		return nil, errors.New("its pipe is not there")
 	}
-	if s.file == nil {
-		return nil, fmt.Errorf("descriptor %d is none", in.FD)
+	s := &stream{
+		run: r, index: in.Index, direct: -1, file: in.Pipe,
+		lines: lines{max: r.log.set.opts.MaxLine, carry: in.Carry, cont: in.Cont},
 	}
 	raw, err := s.file.SyscallConn()
 	if err != nil {

@@ -13,49 +13,56 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/handover"
+	"hinit/internal/reexec"
+	"hinit/internal/testkit"
 )
 
-// replace makes the successor of a set, as another image of this process would: with copies of the descriptors, because
+// replace makes the successor of a set, as the next generation would: with copies of the descriptors, because
 // here the old set is still there.
 func replace(t *testing.T, old *Set, o Options) *Set {
 	t.Helper()
-	data, fds, err := old.Export(handover.NewCodec())
+	h, err := old.HandOver()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var h handed
-	c := handover.NewCodec()
-	if err := c.Decode(data, &h); err != nil {
+	c := reexec.NewCodec()
+	if _, err := c.Encode(h); err != nil {
 		t.Fatal(err)
 	}
 	n := 0
-	for i := range h.Logs {
-		for j := range h.Logs[i].Runs {
-			for k := range h.Logs[i].Runs[j].Streams {
-				fd := &h.Logs[i].Runs[j].Streams[k].FD
-				if *fd, err = unix.FcntlInt(uintptr(*fd), unix.F_DUPFD_CLOEXEC, 3); err != nil {
-					t.Fatal(err)
-				}
+	for _, l := range h.Logs {
+		for _, r := range l.Runs {
+			for k := range r.Streams {
+				r.Streams[k].Pipe = duplicate(t, r.Streams[k].Pipe)
 				n++
 			}
 		}
 	}
-	if n != len(fds) {
-		t.Errorf("%d descriptors for %d streams", len(fds), n)
+	if n != len(c.Keep()) {
+		t.Errorf("%d descriptors for %d streams", len(c.Keep()), n)
 	}
-	if data, err = c.Encode(&h); err != nil {
-		t.Fatal(err)
-	}
-	next := New(o)
-	if err := next.Import(handover.NewCodec(), data); err != nil {
+	next := newSet(o)
+	if err := next.TakeOver(h); err != nil {
 		t.Fatal(err)
 	}
 	return next
 }
 
-// bury ends what is left of a set that has a successor.
-func bury(s *Set) {
+func duplicate(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := -1
+	if failed := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 3) }); failed != nil || err != nil {
+		t.Fatal(failed, err)
+	}
+	return os.NewFile(uintptr(fd), f.Name())
+}
+
+// expire ends what is left of a set that has a successor.
+func expire(s *Set) {
 	s.mu.Lock()
 	parked := s.frost.parked
 	s.mu.Unlock()
@@ -81,7 +88,7 @@ func bury(s *Set) {
 
 func freeze(t *testing.T, s *Set) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	if err := s.Freeze(ctx); err != nil {
 		t.Fatal(err)
@@ -91,28 +98,28 @@ func freeze(t *testing.T, s *Set) {
 func TestLinesGoOnInAnotherImage(t *testing.T) {
 	dir := t.TempDir()
 	out := newSink(t)
-	o := Options{Stdout: out.file, tailPatience: patience}
-	s := New(o)
+	o := Options{Stdout: out.file, tailPatience: testkit.Patience}
+	s := newSet(o)
 	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, Current)))
 	defer closeAll(stdout, stderr)
 	put(t, stdout, "one\ntw")
-	until(t, "the beginning of the line is read", func() bool { return strings.Contains(out.soFar(), "one") })
+	testkit.Until(t, "the beginning of the line is read", func() bool { return strings.Contains(out.soFar(), "one") })
 	freeze(t, s)
 	put(t, stdout, "o\nthree\nfo")
 
 	next := replace(t, s, o)
-	bury(s)
+	expire(s)
 	put(t, stdout, "ur\n")
 	var tail []string
-	until(t, "the lines are there", func() bool { return len(stored(t, dir)) == 4 })
+	testkit.Until(t, "the lines are there", func() bool { return len(stored(t, dir)) == 4 })
 	put(t, stderr, "other stream\n")
-	until(t, "that of the other stream too", func() bool { return len(stored(t, dir)) == 5 })
+	testkit.Until(t, "that of the other stream too", func() bool { return len(stored(t, dir)) == 5 })
 	got := make(chan []string, 1)
 	next.Open("svc", "", "").Tail(func(lines []string) { got <- lines })
 	if tail = <-got; len(tail) != 5 || tail[0] != "one" {
 		t.Errorf("the tail of the run is %q", tail)
 	}
-	until(t, "five lines are counted", func() bool { return next.Open("svc", "", "").Stats().Lines == 5 })
+	testkit.Until(t, "five lines are counted", func() bool { return next.Open("svc", "", "").Stats().Lines == 5 })
 	closeAll(stdout, stderr)
 	closeSet(t, next)
 	lines := stored(t, dir)
@@ -124,7 +131,7 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 
 func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
 	dir := t.TempDir()
-	s := New(Options{})
+	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, Current)))
 	for i := range 50 {
 		put(t, stdout, fmt.Sprintf("line %d\nhalf", i))
@@ -145,7 +152,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 	const services, count, images = 8, 30000, 6
 	dir := t.TempDir()
 	o := Options{MaxSize: 1 << 20, Archives: 1000}
-	s := New(o)
+	s := newSet(o)
 	var writers sync.WaitGroup
 	for i := range services {
 		stdout, stderr := pipes(t, s.Open(fmt.Sprintf("svc%d", i), "", filepath.Join(dir, fmt.Sprint(i), Current)))
@@ -163,7 +170,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // let them write: with or without it the result must be right
 		freeze(t, s)
 		next := replace(t, s, o)
-		bury(s)
+		expire(s)
 		s = next
 	}
 	writers.Wait()
@@ -188,22 +195,22 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	var w warnings
-	s := New(Options{Warn: w.add})
+	s := newSet(Options{Warn: w.add})
 	l := s.Open("svc", "", path)
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	put(t, stdout, "kept\n")
-	until(t, "the fault is noticed", func() bool { return l.Stats().LastError != "" })
+	testkit.Until(t, "the fault is noticed", func() bool { return l.Stats().LastError != "" })
 	freeze(t, s)
 	next := replace(t, s, Options{Warn: w.add})
-	bury(s)
+	expire(s)
 	if st := next.Open("svc", "", path).Stats(); st.LastError == "" {
 		t.Error("the fault is forgotten")
 	}
 	if err := errors.Join(os.Remove(filepath.Join(dir, "sub")), os.Mkdir(filepath.Join(dir, "sub"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the line is written", func() bool { return len(stored(t, filepath.Join(dir, "sub"))) == 1 })
+	testkit.Until(t, "the line is written", func() bool { return len(stored(t, filepath.Join(dir, "sub"))) == 1 })
 	put(t, stdout, "next\n")
 	closeAll(stdout, stderr)
 	closeSet(t, next)
@@ -211,12 +218,13 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 }
 
 func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
+	t.Parallel() // it waits
 	dir := t.TempDir()
 	r, stuck, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Options{Stdout: stuck})
+	s := newSet(Options{Stdout: stuck})
 	l := s.Open("svc", "", filepath.Join(dir, Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
@@ -224,14 +232,14 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	for range count {
 		put(t, stdout, strings.Repeat("x", 99)+"\n")
 	}
-	until(t, "all lines are in the file", func() bool { return l.Stats().Lines == count })
+	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == count })
 	freeze(t, s)
 	out := newSink(t)
 	next := replace(t, s, Options{Stdout: out.file})
 	closeAll(stdout, stderr)
 	closeSet(t, next)
 	_ = r.Close() // now the old console can end
-	bury(s)
+	expire(s)
 	<-s.consoles[0].done
 	_ = stuck.Close()
 	var missing int
@@ -244,12 +252,12 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 }
 
 func TestAHungDiskIsNamed(t *testing.T) {
-	s := New(Options{})
+	s := newSet(Options{})
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), Current))
 	stdout, stderr := pipes(t, l)
 	l.file.mu.Lock() // as a write that does not come back
 	put(t, stdout, "x\n")
-	until(t, "the pump has it, and can only write it now", func() bool {
+	testkit.Until(t, "the pump has it, and can only write it now", func() bool {
 		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)
 		return err == nil && n == 0
 	})

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -28,35 +29,26 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(flooderVar); order != "" {
 		os.Exit(writeLines(order))
 	}
+	testkit.Alone()
+	testkit.AtOnce(6)
 	// lumberjack's clean-up goroutine never ends, see the package comment.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
 var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}  `)
 
-// patience is how long a test waits for what has to come. It costs nothing when all is well.
-const patience = 40 * time.Second
-
-// until polls cond and fails when it doesn't become true.
-func until(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatalf("interrupted: %s", what)
-		}
+// newSet is New with nothing to wait a second for.
+func newSet(o Options) *Set {
+	if o.period == 0 {
+		o.period = 20 * time.Millisecond
 	}
+	return New(o)
 }
 
 // closeSet closes s and wants no error.
 func closeSet(t testing.TB, s *Set) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Errorf("Close: %v", err)
@@ -233,23 +225,6 @@ func (w *warnings) want(t testing.TB, parts ...string) {
 	}
 }
 
-// needRoot skips, or fails in CI, without root.
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	cannot(t, "needs root")
-}
-
-func cannot(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
-
 const agentID = 10000
 
 // agent returns an actor that isn't root, and a directory that it can write.
@@ -261,7 +236,7 @@ func agent(t *testing.T) (*fsutil.Actor, string) {
 	}
 	a := fsutil.NewActor(fsutil.Identity{UID: agentID, GID: agentID})
 	if !a.Switches() {
-		cannot(t, "root here can't act as another user")
+		testkit.Cannot(t, "root here can't act as another user")
 	}
 	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, agentID, agentID)); err != nil {
 		t.Fatal(err)
@@ -272,10 +247,10 @@ func agent(t *testing.T) (*fsutil.Actor, string) {
 // smallDisk mounts a tmpfs of that size.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()
-	needRoot(t)
+	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0755", size)); err != nil {
-		cannot(t, fmt.Sprintf("cannot mount a tmpfs: %v", err))
+		testkit.Cannot(t, fmt.Sprintf("cannot mount a tmpfs: %v", err))
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

@@ -13,10 +13,11 @@ type limiter struct {
 	rate   atomic.Int64 // 0: no limit
 	active atomic.Bool  // something is suppressed and not recorded
 
-	// turns are held by whoever gives lines of a stream to the sinks while there is a limit: a record must come where its lines
-	// are missing, and the timer gives one out, too. They are held across I/O, by pumps and by the timer's short goroutine.
+	// turns are held while lines of a stream are given to the sinks and there is a limit, because a record must come where its
+	// lines are missing. They are held across I/O.
 	turns [2]sync.Mutex
 	put   func(stream int, chunk []byte)
+	quiet time.Duration // after the last line that was suppressed its record comes, when no other line does
 
 	mu         sync.Mutex  // never held across I/O
 	timer      *time.Timer // fires when the flood is over; nil before there was one
@@ -27,8 +28,8 @@ type limiter struct {
 	last       time.Time // when the last of them came
 }
 
-// pass gives the sinks the lines of chunk, of one of the streams, that are taken, and before them the record about those that
-// were not. It returns how many are not.
+// pass gives the sinks a record about what was suppressed before, and the lines of chunk that are taken. It returns how many are
+// not.
 func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.put(stream, chunk)
@@ -52,14 +53,10 @@ func (l *limiter) end(stream int) {
 	l.put(stream, l.rest(stream))
 }
 
-// quiet is how long after the last line that was suppressed its record comes, when no other line does.
-const quiet = time.Second
-
-// over is called by the timer. Every stream that has something to record is still read, and waits for its turn at its end: so
-// nothing is given to a sink that is closed.
+// over is called by the timer. A stream with something to record is still read, so its sinks are open.
 func (l *limiter) over() {
 	l.mu.Lock()
-	wait := quiet - time.Since(l.last)
+	wait := l.quiet - time.Since(l.last)
 	if wait > 0 && l.suppressed != [2]int64{} {
 		l.timer.Reset(wait)
 	}
@@ -95,9 +92,9 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	if len(rest) > 0 {
 		l.limit, l.last = rate, now
 		if l.timer == nil {
-			l.timer = time.AfterFunc(quiet, l.over)
+			l.timer = time.AfterFunc(l.quiet, l.over)
 		} else if l.suppressed == [2]int64{} {
-			l.timer.Reset(quiet)
+			l.timer.Reset(l.quiet)
 		}
 	}
 	l.suppressed[stream] += int64(bytes.Count(rest, []byte{'\n'}))

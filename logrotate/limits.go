@@ -17,16 +17,15 @@ type Limits struct {
 	Archives int
 	// MaxAge is how old an archive gets, by the time of its rotation. It is looked at when a line is written.
 	MaxAge time.Duration
-	// Quota is how many bytes all files of the log may have together: as many of the oldest archives are removed as it takes to
-	// leave room for a whole current file.
+	// Quota is how many bytes all files of the log may have together, with room for a whole current file. The oldest archives go
+	// first.
 	Quota int64
-	// MinFree is how many bytes of the file system must be free for the agent's user. With fewer the oldest archives of the log
-	// are removed, and when none is left nothing is written: that is a fault like a full disk. It is looked at once a second.
+	// MinFree is how many bytes of the file system must be free for the agent's user. With fewer the oldest archives are removed;
+	// when none is left nothing is written, which is a fault like a full disk. It is looked at once a second.
 	MinFree int64
 	// Compress compresses archives (gzip), a while after their rotation.
 	Compress bool
-	// Rate is how many lines a second are taken. Of what is more than that neither sink gets anything but a line that says how
-	// many there were, before the next line that is taken.
+	// Rate is how many lines a second are taken. A line in both sinks says how many others there were.
 	Rate int
 }
 
@@ -63,7 +62,7 @@ func (f *file) prune(dir string, now time.Time) error {
 	if limits.Quota > 0 {
 		keep = min(keep, f.affordable(dir, limits.Quota-limits.MaxSize))
 	}
-	for len(f.archives) > keep || f.expired(limits.MaxAge, now) {
+	for len(f.names) > keep || f.expired(limits.MaxAge, now) {
 		if err := f.removeOldest(dir); err != nil {
 			return err
 		}
@@ -72,29 +71,29 @@ func (f *file) prune(dir string, now time.Time) error {
 }
 
 func (f *file) removeOldest(dir string) error {
-	if err := removeArchive(dir, f.archives[0]); err != nil {
+	if err := removeArchive(dir, f.names[0]); err != nil {
 		return err
 	}
-	f.archives = append(f.archives[:0], f.archives[1:]...)
+	f.names = append(f.names[:0], f.names[1:]...)
 	return nil
 }
 
 // affordable is how many of the newest archives have no more than room bytes together.
 func (f *file) affordable(dir string, room int64) int {
-	for i, name := range slices.Backward(f.archives) {
+	for i, name := range slices.Backward(f.names) {
 		if room -= archiveSize(dir, name); room < 0 {
-			return len(f.archives) - 1 - i
+			return len(f.names) - 1 - i
 		}
 	}
-	return len(f.archives)
+	return len(f.names)
 }
 
 // expired reports whether the oldest archive is older than age; 0 is never.
 func (f *file) expired(age time.Duration, now time.Time) bool {
-	if age <= 0 || len(f.archives) == 0 {
+	if age <= 0 || len(f.names) == 0 {
 		return false
 	}
-	t, ok := archiveTime(f.archives[0])
+	t, ok := archiveTime(f.names[0])
 	return ok && now.Sub(t) > age
 }
 
@@ -110,7 +109,7 @@ func (f *file) spare() error {
 	}
 	err := f.set.opts.Actor.Do(func() error {
 		dir, _ := filepath.Split(f.path)
-		for len(f.archives) > 0 && free < least {
+		for len(f.names) > 0 && free < least {
 			if err := f.removeOldest(dir); err != nil {
 				return err
 			}

@@ -7,13 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // fixture is a log with limits.
 func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	s = New(o)
+	s = newSet(o)
 	l = s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	l.Limit(limits)
 	return s, l, dir
@@ -26,7 +28,7 @@ func say(t *testing.T, l *Log, lines ...string) {
 	stdout, stderr := pipes(t, l)
 	put(t, stdout, strings.Join(lines, "\n")+"\n")
 	closeAll(stdout, stderr)
-	until(t, "the lines are read", func() bool { return l.Stats().Lines == want })
+	testkit.Until(t, "the lines are read", func() bool { return l.Stats().Lines == want })
 }
 
 func TestLimitsOfOneLog(t *testing.T) {
@@ -57,7 +59,7 @@ func TestOldArchivesGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := New(Options{})
+	s := newSet(Options{})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	l.Limit(Limits{MaxAge: 2 * time.Hour})
 	say(t, l, "one")
@@ -74,12 +76,12 @@ func TestSpareSpace(t *testing.T) {
 	var w warnings
 	s, l, dir := fixture(t, Options{Warn: w.add}, Limits{MinFree: 1 << 60})
 	say(t, l, "one", "two")
-	until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
+	testkit.Until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
 	if st, err := os.Stat(filepath.Join(dir, Current)); err == nil && st.Size() > 0 {
 		t.Errorf("%d bytes are written", st.Size())
 	}
 	l.Limit(Limits{MinFree: 1})
-	until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
+	testkit.Until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
 	say(t, l, "three")
 	closeSet(t, s)
 	wantLines(t, stored(t, dir), "one", "two", "three")
@@ -119,7 +121,7 @@ func TestSuppressedLines(t *testing.T) {
 // TestRateIsPerSecond drives the limiter by a clock.
 func TestRateIsPerSecond(t *testing.T) {
 	var l limiter
-	l.put = func(int, []byte) {}
+	l.put, l.quiet = func(int, []byte) {}, time.Hour
 	defer func() { l.timer.Stop() }()
 	l.rate.Store(2)
 	now := time.Unix(100, 0)
@@ -155,7 +157,7 @@ func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
 		}
 	}
 	var w warnings
-	s := New(Options{Warn: w.add})
+	s := newSet(Options{Warn: w.add})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	l.Limit(Limits{MinFree: 4 << 20})
 	say(t, l, "one")
@@ -171,15 +173,16 @@ func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
 
 // TestSuppressedLinesAreToldWhenTheFloodEnds writes too much, and then nothing more.
 func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
+	t.Parallel()
 	console := newSink(t)
-	s, l, dir := fixture(t, Options{Stdout: console.file}, Limits{Rate: 2})
+	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // by then the next second has begun
 	stdout, stderr := pipes(t, l)
 	put(t, stdout, "a\nb\nc\nd\n")
 	const record = "[hinit] suppressed 2 lines here: there were more than 2 a second"
-	until(t, "it is told", func() bool { return strings.Contains(console.soFar(), record) })
-	until(t, "it is in the file", func() bool { return len(stored(t, dir)) == 3 })
+	testkit.Until(t, "it is told", func() bool { return strings.Contains(console.soFar(), record) })
+	testkit.Until(t, "it is in the file", func() bool { return len(stored(t, dir)) == 3 })
 	put(t, stderr, "e\n")
-	until(t, "the next line comes", func() bool { return len(stored(t, dir)) == 4 })
+	testkit.Until(t, "the next line comes", func() bool { return len(stored(t, dir)) == 4 })
 	put(t, stdout, "f\ng\nh\n") // more again, with an end that comes sooner than the timer
 	closeAll(stdout, stderr)
 	closeSet(t, s)

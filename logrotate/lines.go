@@ -22,8 +22,8 @@ type lines struct {
 // carrySpare is the capacity above which carry isn't kept for reuse.
 const carrySpare = 4 << 10
 
-// feed takes the n new bytes at buf[l.max:] and returns the whole lines that are now there, each with its newline, or nil.
-// The first l.max bytes of buf are room for the carry. The result is valid until the next call and may share buf.
+// feed takes the n new bytes at buf[l.max:] and returns the whole lines that are now there, each with its newline, or nil. The
+// first l.max bytes of buf are room for the carry. The result is valid until the next call and may share buf.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	last := bytes.LastIndexByte(fresh, '\n')
@@ -64,8 +64,7 @@ func (l *lines) keep(rest []byte) {
 	}
 }
 
-// tooLong reports whether any line of whole is longer than max. It looks at few bytes: it goes from one newline to the
-// last one that is within reach.
+// tooLong reports whether any line of whole is longer than max. It goes from one newline to the last one within reach.
 func (l *lines) tooLong(whole []byte) bool {
 	for len(whole) > l.max+1 {
 		i := bytes.LastIndexByte(whole[:l.max+1], '\n')
@@ -77,8 +76,7 @@ func (l *lines) tooLong(whole []byte) bool {
 	return false
 }
 
-// split is feed's slow path: it copies whole with marks where a line is too long, and gives out of rest what is too long to
-// wait for its newline.
+// split is feed's slow path: it copies whole with marks where a line is too long, and takes from rest what is too long to wait.
 func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fault"
+	"hinit/internal/redact"
 )
 
 // Log is the log of one service. Its methods don't block and may be called from any goroutine.
@@ -27,15 +28,15 @@ type Log struct {
 
 	counters counters
 	limiter  limiter
-	secrets  atomic.Pointer[secrets] // nil: none
+	secrets  atomic.Pointer[redact.Secrets] // nil: none
+	watcher  atomic.Pointer[func([]byte)]   // nil: nobody
 }
 
 type counters struct {
 	lines, bytes, consoleDropped, suppressed atomic.Uint64
 }
 
-// Stats are a log's counters since it was opened. Those of the file go on when a service is dropped and its file is taken
-// over by another one before it was closed.
+// Stats are a log's counters since it was opened. Those of the file go on when another log takes it over.
 type Stats struct {
 	Lines          uint64 // read from the pipes, and given to the sinks
 	Bytes          uint64 // of these lines, with their newlines
@@ -65,9 +66,9 @@ func (l *Log) Stats() Stats {
 // Path returns the path of the file, "" when there is none.
 func (l *Log) Path() string { return l.path }
 
-// Pipes makes the stdout and stderr of the service's next run and starts to read them. It returns the ends for writing,
-// which are in blocking mode and closed on exec; the caller hands them to the process and closes them. The pipes belong to
-// the actor's user, so that the process may open /dev/stdout. What is in the pipes of earlier runs is still read.
+// Pipes makes the stdout and stderr of the service's next run and starts to read them. It returns the ends for writing, in blocking
+// mode and closed on exec; the caller hands them to the process and closes them. They belong to the actor's user, so that the
+// process may open /dev/stdout. Pipes of earlier runs are still read.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File
@@ -103,9 +104,9 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 
 var errClosed = errors.New("the log is closed")
 
-// Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. done gets them in a goroutine of
-// this package, once everything that is in the run's pipes now has been read, and after about 100 ms at the latest. A line
-// that has no end yet counts. done must not block. Without a run it gets none.
+// Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. done gets them in a goroutine of this
+// package, when all that is in the run's pipes now has been read, after about 100 ms at the latest. A line without an end counts.
+// done must not block. Without a run it gets none.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
 	r := l.current
@@ -154,4 +155,22 @@ func newStream(r *run, index int) (*stream, *os.File, error) {
 	s.raw = raw
 	s.ready = s.read
 	return s, os.NewFile(uintptr(p[1]), streamName(index)), nil
+}
+
+// Watch has seen called with the whole lines of the service, as they come, by the goroutines that read its output. It must not block,
+// and must not keep what it gets. Nil ends that.
+func (l *Log) Watch(seen func(lines []byte)) {
+	if seen == nil {
+		l.watcher.Store(nil)
+		return
+	}
+	l.watcher.Store(&seen)
+}
+
+// Hide says which texts are secrets of the service, besides tokens of known shapes: from now on the console shows
+// [redact.Masked] in their place. Texts of less than eight bytes are ignored. Without [Options].Mask it has no effect.
+func (l *Log) Hide(texts []string) {
+	if l.set.opts.Mask {
+		l.secrets.Store(redact.NewSecrets(texts))
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // TestFiftyLogsAreFollowedAtOnce follows fifty logs that are rotated and compressed meanwhile.
@@ -18,7 +20,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	}
 	const logs, lines = 50, 600
 	base := t.TempDir()
-	s := New(Options{MaxSize: 8000, Archives: 1000})
+	s := newSet(Options{MaxSize: 8000, Archives: 1000})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
@@ -51,7 +53,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	until(t, "all lines are read", func() bool { return n.Load() >= logs*lines })
+	testkit.Until(t, "all lines are read", func() bool { return n.Load() >= logs*lines })
 	// Each has the file it reads and a watch of its directory; the writers have theirs, and a worker compresses.
 	if more := descriptors(t) - fds; more > 5*logs {
 		t.Errorf("%d more descriptors are open", more)

@@ -20,8 +20,7 @@ const neverRotate = 1 << 30
 
 func newLumberjack() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: neverRotate} }
 
-// open opens the file, and makes it and its directories when they are missing. Somebody who removes or moves them in the
-// middle of that is no fault: it is done again.
+// open opens the file, and makes it and its directories when they are missing, again if somebody removes them meanwhile.
 func (f *file) open() (err error) {
 	for range 10 {
 		if err = f.openOnce(); !errors.Is(err, unix.ENOENT) {
@@ -84,8 +83,7 @@ func openDir(dir string) (int, error) {
 	return fd, nil
 }
 
-// openLog opens base for appending, and makes it when it is missing. O_NONBLOCK is for what isn't a file: opening a FIFO
-// must not block.
+// openLog opens base for appending, and makes it when it is missing. With O_NONBLOCK a FIFO does not block.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	if err := fault.Before(fault.Open, base); err != nil {
@@ -161,7 +159,7 @@ func (f *file) scan(dir string) {
 	}
 	sweep(dir, names)
 	names = plain(archivesOf(names))
-	f.scanned, f.archives, f.newest = true, names, time.Time{}
+	f.scanned, f.names, f.newest = true, names, time.Time{}
 	if len(names) > 0 {
 		f.newest, _ = archiveTime(names[len(names)-1])
 	}
@@ -178,8 +176,8 @@ func (f *file) pack() {
 	}
 }
 
-// replaced reports whether the file's name now means something else, or nothing. When the question can't be answered the
-// open file is still good.
+// replaced reports whether the file's name now means something else, or nothing. When that can't be known the open file is still
+// good.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
 		gone = f.elsewhere()
@@ -197,8 +195,7 @@ func (f *file) elsewhere() bool {
 	return st.Dev != f.dev || st.Ino != f.ino
 }
 
-// rotate makes the file an archive and begins a new one. When the archive can't be made, the file goes on growing, because
-// a large file is better than a lost line, and rotation is tried again later.
+// rotate makes the file an archive and begins a new one. When it can't, the file goes on growing, and it is tried again later.
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
@@ -221,7 +218,7 @@ func (f *file) rotate(now time.Time) {
 		}
 		f.rotateErr = err
 		if !moved {
-			f.rotateAt = now.Add(retryEvery)
+			f.rotateAt = now.Add(f.set.opts.period)
 		}
 	case f.rotateErr != nil && moved:
 		f.rotateErr = nil
@@ -246,7 +243,7 @@ func (f *file) archive(dir string, now time.Time) error {
 		if err != nil {
 			return &os.LinkError{Op: "rename", Old: f.path, New: dir + name, Err: err}
 		}
-		f.archives = append(f.archives, name)
+		f.names = append(f.names, name)
 		f.newest = t
 		return nil
 	}

@@ -58,7 +58,10 @@ type Options struct {
 	Tail int
 	// Console says how lines look on the console. Default Raw.
 	Console ConsoleMode
-	// Mask puts [Masked] in the place of secrets on the console, the init's own lines included: of tokens of known shapes, of
+	// ConsoleStall is how long the reader of the console may take nothing before lines are left out there. Until then a service with
+	// more lines than its reader takes waits. Default 1 s; negative never waits.
+	ConsoleStall time.Duration
+	// Mask puts [redact.Masked] in the place of secrets on the console, the init's own lines included: of tokens of known shapes, of
 	// the lines of private keys, and of what [Log.Hide] was given. Files keep what the service wrote.
 	Mask bool
 	// Stdout and Stderr are the container's. They are written by descriptor, never closed, and their flags are never
@@ -71,6 +74,7 @@ type Options struct {
 	// writer from [Set.Console]. Nil discards.
 	Warn func(service, message string)
 
+	period       time.Duration // of its name; tests need not wait for it
 	tailPatience time.Duration // of its name; tests that say what an answer has to hold give a slow machine longer
 	closeReserve time.Duration // likewise
 	floodWindow  time.Duration // of its name; tests that need a flood have one on a slow machine too, with this
@@ -98,11 +102,17 @@ func (o Options) withDefaults() Options {
 	case o.Tail < 0:
 		o.Tail = 0
 	}
+	if o.ConsoleStall == 0 {
+		o.ConsoleStall = time.Second
+	}
 	if o.Actor == nil {
 		o.Actor = fsutil.Self()
 	}
 	if o.Warn == nil {
 		o.Warn = func(string, string) {}
+	}
+	if o.period == 0 {
+		o.period = period
 	}
 	if o.tailPatience == 0 {
 		o.tailPatience = tailPatience

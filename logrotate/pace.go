@@ -13,15 +13,14 @@ const (
 	// So many short reads within so long are a flood of small writes. Reading each for itself would cost more than all else.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
-	// floodPause is how long a flooded pipe is left to fill, at first and at least. It is the finest pause that the poller knows.
-	// Each one costs the waking of a thread, so they get longer, up to floodPauseMost, while little of the pipe is used.
+	// floodPause is how long a flooded pipe is left to fill, at least: the finest pause that the poller knows. Each one costs the
+	// waking of a thread, so they get longer, up to floodPauseMost, while little of the pipe is used.
 	floodPause     = time.Millisecond
 	floodPauseMost = 4 * time.Millisecond
 	// floodEnd is what a pause must have brought; with less of it the flood is over.
 	floodEnd = 1 << 10
-	// floodPipe is the size of a flooded pipe, or less where that much is not allowed (fs.pipe-max-size): more than comes in a
-	// pause, so that its writer goes on meanwhile. It is given back afterwards, because a user has 64 MiB for all pipes
-	// (pipe(7), pipe-user-pages-soft).
+	// floodPipe is the size of a flooded pipe, or less where that is not allowed (fs.pipe-max-size), so that its writer goes on
+	// during a pause. It is given back afterwards: a user has 64 MiB for all pipes (pipe(7), pipe-user-pages-soft).
 	floodPipe = 1 << 20
 )
 
@@ -42,8 +41,7 @@ type pace struct {
 // floodDoubt is the largest doubt.
 const floodDoubt = 6
 
-// read notes that n bytes were read of a pipe from which room bytes could have come. It reports whether flood has changed. window
-// is floodWindow, or longer.
+// read notes that n bytes were read of a pipe from which room bytes could have come. It reports whether flood has changed.
 func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
@@ -79,8 +77,7 @@ func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed b
 	return true
 }
 
-// again makes the next pause as long as it takes to fill a quarter to half of the pipe, so that there are few of them, and the
-// writer never waits for the end of one.
+// again makes the next pause as long as it takes to fill a quarter to half of the pipe.
 func (p *pace) again() {
 	switch {
 	case p.came > p.size/2:
@@ -91,10 +88,9 @@ func (p *pace) again() {
 	p.rest, p.came = true, 0
 }
 
-// changePace takes a flooded pipe from the poller and makes it larger, or undoes that. As long as the poller has a pipe, each
-// write into it wakes the poller, whether anybody waits for it or not (EPOLLET of epoll(7)), and that costs the writer as much
-// as this process. The poller forgets only what is closed, so the pipe is opened again first. Where that is impossible the
-// pause alone has to do.
+// changePace takes a flooded pipe from the poller and makes it larger, or undoes that. While the poller has a pipe, each write into
+// it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process. The poller forgets only what is
+// closed, so the pipe is opened again first. Where that is impossible the pause alone has to do.
 func (s *stream) changePace() {
 	if s.pace.flood {
 		for size := floodPipe; size > readSize && !s.resize(size); size /= 2 {

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // smallWrites writes numbered lines, one a write, until the pump has taken its pipe from the poller. It returns their number.
 func smallWrites(t *testing.T, w *os.File, first int) int {
 	t.Helper()
 	n := first
-	until(t, "the pipe is larger", func() bool {
+	testkit.Until(t, "the pipe is larger", func() bool {
 		for range 2000 {
 			put(t, w, fmt.Sprintf("line %d\n", n))
 			n++
@@ -29,19 +31,19 @@ func smallWrites(t *testing.T, w *os.File, first int) int {
 func TestFloodBeginsAndEnds(t *testing.T) {
 	actor, dir := agent(t)
 	path := filepath.Join(dir, "log", Current)
-	s := New(Options{Actor: actor, MaxSize: 1 << 30, floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
+	s := newSet(Options{Actor: actor, MaxSize: 1 << 30, floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", path)
 	stdout, stderr := pipes(t, l)
 	n := 0
 	for range 3 {
 		n = smallWrites(t, stdout, n)
-		until(t, "the pipe has its old size", func() bool {
+		testkit.Until(t, "the pipe has its old size", func() bool {
 			size, err := unix.FcntlInt(stdout.Fd(), unix.F_GETPIPE_SZ, 0)
 			return err == nil && size == readSize
 		})
 		put(t, stdout, fmt.Sprintf("line %d\n", n)) // the poller has it again
 		n++
-		until(t, "a single line arrives", func() bool { return l.Stats().Lines == uint64(n) })
+		testkit.Until(t, "a single line arrives", func() bool { return l.Stats().Lines == uint64(n) })
 	}
 	closeAll(stdout, stderr)
 	closeSet(t, s)
@@ -54,7 +56,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 
 // TestOrdersInAFlood asks for the last lines, and closes the set, while a pipe is read without the poller.
 func TestOrdersInAFlood(t *testing.T) {
-	s := New(Options{floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
+	s := newSet(Options{floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", "")
 	stdout, stderr := pipes(t, l)
 	stop, ended := make(chan struct{}), make(chan int)

@@ -51,7 +51,8 @@ func (r *run) ask(done func([]string)) {
 		guard.Go("answering for a log", func() { r.answer(q) })
 		return
 	}
-	for _, s := range r.streams {
+	for i, s := range r.streams {
+		r.log.set.consoles[i].urge(&r.log.sources[i], true)
 		s.wake()
 	}
 }
@@ -94,7 +95,13 @@ func (r *run) answer(q *question) {
 		}
 	}
 	lines = lines[max(0, len(lines)-r.log.set.opts.Tail):]
+	last := len(r.waiting) == 0
 	r.mu.Unlock()
+	if last {
+		for i := range r.streams {
+			r.log.set.consoles[i].urge(&r.log.sources[i], false)
+		}
+	}
 	q.timer.Stop()
 	q.done(lines)
 }
@@ -261,6 +268,9 @@ func (s *stream) deliver(chunk []byte) {
 	s.run.tail.add(chunk, l.set.opts.Tail)
 	s.run.open[s.index] = ""
 	s.run.mu.Unlock()
+	if seen := l.watcher.Load(); seen != nil {
+		(*seen)(chunk)
+	}
 	if n := l.limiter.pass(s.index, chunk); n > 0 {
 		l.counters.suppressed.Add(uint64(n))
 	}
@@ -268,15 +278,18 @@ func (s *stream) deliver(chunk []byte) {
 	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 }
 
-// put gives whole lines of a stream to the sinks: the console first, because it never waits.
+// put gives whole lines of a stream to the sinks. The file never waits for the console: what the console has no room for is given to it
+// again when the file has everything, and waited for then.
 func (l *Log) put(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return
 	}
-	l.set.consoles[stream].lines(&l.sources[stream], chunk)
+	console, source := l.set.consoles[stream], &l.sources[stream]
+	rest := console.offer(source, chunk)
 	if l.file != nil {
 		buf := l.set.outputs.Get().(*[]byte)
 		l.file.lines(chunk, *buf)
 		l.set.outputs.Put(buf)
 	}
+	console.insist(source, rest)
 }

@@ -1,16 +1,13 @@
 package logrotate
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,12 +16,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 func TestBothSinks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "gateways", "coder")
 	out, errs := newSink(t), newSink(t)
-	s := New(Options{Stdout: out.file, Stderr: errs.file})
+	s := newSet(Options{Stdout: out.file, Stderr: errs.file})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	if s.Open("gateway-coder", "x", "y") != l {
 		t.Error("Open of the same name made another log")
@@ -35,7 +34,7 @@ func TestBothSinks(t *testing.T) {
 	stdout, stderr := pipes(t, l)
 	put(t, stdout, "⚕ Hermes Gateway Starting\n\nwith\rCR and \x00\xff\nno end")
 	stdout.Close()
-	until(t, "the end of stdout is in the file", func() bool { return l.Stats().Lines == 4 })
+	testkit.Until(t, "the end of stdout is in the file", func() bool { return l.Stats().Lines == 4 })
 	put(t, stderr, "from stderr\n")
 	stderr.Close()
 	closeSet(t, s)
@@ -64,7 +63,7 @@ func TestBothSinks(t *testing.T) {
 }
 
 func TestPipesAreFitForAChild(t *testing.T) {
-	s := New(Options{})
+	s := newSet(Options{})
 	defer closeSet(t, s)
 	stdout, stderr := pipes(t, s.Open("x", "", ""))
 	for _, f := range []*os.File{stdout, stderr} {
@@ -144,7 +143,7 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 	const gateways, lines = 20, 700
 	dir := t.TempDir()
 	out, errs := newSink(t), newSink(t)
-	s := New(Options{MaxSize: 20_000, Archives: 1000, Stdout: out.file, Stderr: errs.file})
+	s := newSet(Options{MaxSize: 20_000, Archives: 1000, Stdout: out.file, Stderr: errs.file})
 	var wg sync.WaitGroup
 	var logs []*Log
 	var outTags, errTags []string
@@ -181,9 +180,10 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 }
 
 func TestOverlappingRuns(t *testing.T) {
+	t.Parallel() // it waits
 	const lines = 3000
 	dir := t.TempDir()
-	s := New(Options{MaxSize: 50_000, Archives: 1000})
+	s := newSet(Options{MaxSize: 50_000, Archives: 1000})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	var wg sync.WaitGroup
 	var tags []string
@@ -206,7 +206,7 @@ func TestOverlappingRuns(t *testing.T) {
 func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	dir := t.TempDir()
 	out := newSink(t)
-	s := New(Options{Stdout: out.file})
+	s := newSet(Options{Stdout: out.file})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
 	stderr.Close()
 	long := strings.Repeat("⚕é", 60_000) // 300,000 bytes
@@ -238,14 +238,14 @@ func ask(t *testing.T, l *Log) []string {
 	select {
 	case lines := <-got:
 		return lines
-	case <-time.After(patience):
+	case <-time.After(testkit.Patience):
 		t.Fatal("Tail was never answered")
 		return nil
 	}
 }
 
 func TestTail(t *testing.T) {
-	s := New(Options{Tail: 3, tailPatience: patience})
+	s := newSet(Options{Tail: 3, tailPatience: testkit.Patience})
 	defer closeSet(t, s)
 	l := s.Open("x", "x", "")
 	wantLines(t, ask(t, l))
@@ -266,13 +266,13 @@ func TestTail(t *testing.T) {
 		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 8", run), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500))
 		put(t, stdout, "dying words")
 		closeAll(stdout, stderr)
-		until(t, "the pipes end", func() bool { return l.Stats().Lines == uint64(12*(run+1)) })
+		testkit.Until(t, "the pipes end", func() bool { return l.Stats().Lines == uint64(12*(run+1)) })
 		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500), "dying words")
 	}
 }
 
 func TestTailWhileAGrandchildFloods(t *testing.T) {
-	s := New(Options{Tail: 3})
+	s := newSet(Options{Tail: 3})
 	l := s.Open("x", "x", filepath.Join(t.TempDir(), Current))
 	stdout, stderr := pipes(t, l)
 	stop := make(chan struct{})
@@ -288,7 +288,7 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 			}
 		}
 	})
-	until(t, "the flood has begun", func() bool { return l.Stats().Lines > 10 })
+	testkit.Until(t, "the flood has begun", func() bool { return l.Stats().Lines > 10 })
 	var took []time.Duration
 	for range 20 {
 		put(t, stderr, "last words\n")
@@ -310,7 +310,7 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 
 func TestDropAndOpenAgain(t *testing.T) {
 	dir := t.TempDir()
-	s := New(Options{MaxSize: 1000, Archives: 100})
+	s := newSet(Options{MaxSize: 1000, Archives: 100})
 	path := filepath.Join(dir, Current)
 	first := s.Open("x", "x", path)
 	out1, err1 := pipes(t, first)
@@ -330,12 +330,12 @@ func TestDropAndOpenAgain(t *testing.T) {
 	out2, err2 := pipes(t, second)
 	put(t, out1, "grandchild\n")
 	closeAll(out1, err1)
-	until(t, "the first log's lines are in the file", func() bool { return first.Stats().Lines == 2 })
+	testkit.Until(t, "the first log's lines are in the file", func() bool { return first.Stats().Lines == 2 })
 	put(t, out2, "two\n")
 	closeAll(out2, err2)
-	until(t, "the second log's line", func() bool { return second.Stats().Lines == 1 })
+	testkit.Until(t, "the second log's line", func() bool { return second.Stats().Lines == 1 })
 	s.Drop("x")
-	until(t, "the file is released", func() bool {
+	testkit.Until(t, "the file is released", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.files) == 0 && len(s.spare) == 1 && len(s.live) == 0
@@ -357,12 +357,12 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	t.Parallel() // it waits
 	dir := t.TempDir()
 	out := newSink(t)
-	s := New(Options{Stdout: out.file, closeReserve: 5 * time.Second}) // as much as a slow machine may need for the rest
+	s := newSet(Options{Stdout: out.file, closeReserve: 3 * time.Second}) // as much as a slow machine may need for the rest
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	put(t, stdout, "whole\nhalf")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
 	err := s.Close(ctx)
 	if err == nil || !strings.Contains(err.Error(), `"gateway-coder"`) {
@@ -375,102 +375,4 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	if got := out.text(); got != "whole\nhalf\n" {
 		t.Errorf("console: %q", got)
 	}
-}
-
-func TestNoAllocationPerLine(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector makes sync.Pool forget")
-	}
-	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := New(Options{Stdout: w, Console: mode, MaxSize: 1 << 30})
-		stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(t.TempDir(), Current)))
-		const lines = 600
-		block := bytes.Repeat([]byte(strings.Repeat("x", 99)+"\n"), lines)
-		buf := make([]byte, 256<<10)
-		move := func(b []byte) {
-			stdout.Write(b)
-			for n := 0; n < bytes.Count(b, []byte{'\n'}); {
-				got, err := r.Read(buf)
-				if err != nil {
-					t.Fatal(err)
-				}
-				n += bytes.Count(buf[:got], []byte{'\n'})
-			}
-		}
-		if got := testing.AllocsPerRun(100, func() { move(block) }); got > lines/20 {
-			t.Errorf("%v: %v allocations for %d lines in one write", mode, got, lines)
-		}
-		// One line a batch.
-		if got := testing.AllocsPerRun(20, func() {
-			for range lines {
-				move(block[:100])
-			}
-		}); got > lines/20 {
-			t.Errorf("%v: %v allocations for %d single lines", mode, got, lines)
-		}
-		closeAll(stdout, stderr)
-		closeSet(t, s)
-		closeAll(r, w)
-	}
-}
-
-func TestSilentServicesHaveNoBuffers(t *testing.T) {
-	const services = 500
-	var before, after runtime.MemStats
-	s := New(Options{})
-	runtime.GC()
-	runtime.GC() // what is in pools goes with the second
-	runtime.ReadMemStats(&before)
-	dir := t.TempDir()
-	var ends []*os.File
-	var logs []*Log
-	for i := range services {
-		l := s.Open(fmt.Sprintf("s%d", i), "", filepath.Join(dir, fmt.Sprint(i), Current))
-		stdout, stderr := pipes(t, l)
-		put(t, stdout, "hello\n")
-		ends = append(ends, stdout, stderr)
-		logs = append(logs, l)
-	}
-	until(t, "all have read", func() bool {
-		return !slices.ContainsFunc(logs, func(l *Log) bool { return l.Stats().Lines == 0 })
-	})
-	var heap, stack int64
-	until(t, "a silent service has given back its buffers", func() bool {
-		runtime.GC() // pools empty themselves in two collections
-		runtime.ReadMemStats(&after)
-		heap = (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / services
-		stack = (int64(after.StackInuse) - int64(before.StackInuse)) / services
-		return heap < 8<<10 // a buffer is 64 KiB
-	})
-	t.Logf("a silent service: %d bytes of heap, %d of stacks", heap, stack)
-	closeAll(ends...)
-	closeSet(t, s)
-}
-
-func BenchmarkOneLine(b *testing.B) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer r.Close()
-	s := New(Options{Stdout: w})
-	stdout, stderr, err := s.Open("x", "x", filepath.Join(b.TempDir(), Current)).Pipes()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	in := bufio.NewReader(r)
-	for b.Loop() {
-		io.WriteString(stdout, "one line, through to the console\n")
-		if _, err := in.ReadSlice('\n'); err != nil {
-			b.Fatal(err)
-		}
-	}
-	closeAll(stdout, stderr)
-	closeSet(b, s)
-	w.Close()
 }

@@ -63,11 +63,9 @@ func New(o Options) *Set {
 	return s
 }
 
-// Open returns the log of the service called name, and makes it when there is none. profile is what the console shows of
-// it (name, when it is empty), and file is the path of the file that is written; "" is console only. For a name that is
-// open already, the other arguments are ignored. Nothing is opened or made on disk before there is a line to write.
-//
-// Open doesn't block.
+// Open returns the log of the service called name, and makes it when there is none. profile is what the console shows of it (name,
+// when it is empty), file the path of the file; "" is console only. For an open name the other arguments are ignored. Nothing is
+// made on disk before there is a line to write. Open doesn't block.
 func (s *Set) Open(name, profile, file string) *Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +76,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 		profile = name
 	}
 	l := &Log{set: s, name: name, profile: profile, path: file}
-	l.limiter.put = l.put
+	l.limiter.put, l.limiter.quiet = l.put, s.opts.period
 	for i := range l.sources {
 		l.sources[i] = source{name: name, profile: profile, file: file, lost: &l.counters.consoleDropped, secrets: &l.secrets}
 	}
@@ -93,7 +91,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
-		f = &file{set: s, path: l.path, fd: -1, service: l.name}
+		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name}
 		if n := len(s.spare); n > 0 {
 			f.lj, s.spare = s.spare[n-1], s.spare[:n-1]
 		} else {
@@ -129,8 +127,8 @@ func (s *Set) releaseFile(f *file) {
 	}
 }
 
-// Drop forgets the log called name: its goroutines end when its pipes do, then its file is closed. [Log.Pipes] of it fails
-// from now on, and Open of the same name makes a new log. Drop doesn't block; a name that isn't open is ignored.
+// Drop forgets the log called name: its goroutines end when its pipes do, then its file is closed. [Log.Pipes] of it fails from now
+// on, and Open of the same name makes a new log. Drop doesn't block, and ignores a name that isn't open.
 func (s *Set) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,10 +173,9 @@ func (s *Set) ended(st *stream) {
 	s.frost.look(len(s.live))
 }
 
-// Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2), between those of the
-// services. Each Write is taken as whole lines; a missing last newline is added. Write never blocks and never fails; it
-// drops what there is no room for, with a notice, as it does for services. In the modes Prefixed and JSON the lines look
-// like those of a profile called "hinit".
+// Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write is taken as whole
+// lines; a missing last newline is added. Write never blocks and never fails: it drops what there is no room for, with a notice. In
+// the modes Prefixed and JSON the lines look like those of a profile called "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	c := s.consoles[0]
 	if stream == 2 {
@@ -187,8 +184,7 @@ func (s *Set) Console(stream int) io.Writer {
 	return &ownWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
 }
 
-// Sync waits until what was given to the console before is written, or ctx ends. A console that takes nothing holds it
-// until then.
+// Sync waits until what was given to the console before is written, or ctx ends.
 func (s *Set) Sync(ctx context.Context) error {
 	for _, c := range s.consoles {
 		select {
@@ -200,14 +196,13 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is how long before the end of its context Close stops waiting for pipes that somebody keeps open, so that
-// what was read still reaches the sinks.
+// closeReserve is how long before the end of its context Close stops waiting for pipes, so that what was read reaches the sinks.
 const closeReserve = 200 * time.Millisecond
 
-// Close writes out everything: it waits until every pipe is at its end, then until files and console are written and
-// closed. Pipes that are still open shortly before ctx ends are read as far as there is something in them and closed;
-// Close names their services in its error. Without a deadline in ctx it waits for pipes until ctx is done, and then up to
-// 200 ms for the rest. No call but Stats and Tail works on a closed Set.
+// Close waits until every pipe is at its end, then until files and console are written and closed. Pipes that are still open
+// shortly before ctx ends are read as far as there is something in them and closed; the error names their services. Without a
+// deadline in ctx it waits for pipes until ctx is done, and up to 200 ms for the rest. No call but Stats and Tail works on a closed
+// Set.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -258,6 +253,9 @@ func (s *Set) stop() error {
 	for st := range s.live {
 		names[st.run.log.name] = struct{}{}
 		st.stop()
+	}
+	for _, c := range s.consoles {
+		c.press(true)
 	}
 	if len(names) == 0 {
 		return nil

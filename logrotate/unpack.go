@@ -81,8 +81,7 @@ func (r *reader) unpack(ctx context.Context, f *os.File, skip int64) error {
 	return r.rest()
 }
 
-// lastPacked is lastLines for a compressed archive, all of which has to be read for that, and the beginning of which again:
-// a list of where its lines begin would have no bounds.
+// lastPacked is lastLines for a compressed archive, which is read twice: a list of where its lines begin would have no bounds.
 func (r *reader) lastPacked(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
 	err = r.unzip(ctx, f, func(b []byte) error {

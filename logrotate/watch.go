@@ -64,12 +64,10 @@ func (w *watch) wait(ctx context.Context) error {
 	return nil
 }
 
-// watches is the hub of the process. It is one for all because a user has 128 instances of inotify
-// (fs.inotify.max_user_instances) for all processes, and somebody may follow more logs than that.
+// watches is the hub of the process. A user has 128 instances of inotify (fs.inotify.max_user_instances) for all processes.
 var watches = hub{open: fsnotify.NewWatcher}
 
-// hub shares one instance of inotify among all watches. It has the instance, and a goroutine that reads it, while there is a
-// watch.
+// hub shares one instance of inotify among all watches. It has it, and a goroutine that reads it, while there is a watch.
 type hub struct {
 	open func() (*fsnotify.Watcher, error)
 

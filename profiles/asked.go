@@ -21,8 +21,8 @@ const askedFile = ".hinit-intent.json"
 type asked struct {
 	Desired string    `json:"desired_state"`
 	At      time.Time `json:"at"`
-	// Kernel is the boot of the machine. The file is not synced, so that a command costs no second sync: after a crash of the
-	// machine it may be an old one, and doesn't count.
+	// Kernel is the boot id of the machine. The file is not synced, so it may be an old one after a crash of the machine; then it
+	// doesn't count.
 	Kernel string `json:"kernel"`
 }
 

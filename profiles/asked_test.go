@@ -1,4 +1,4 @@
-package profiles
+package profiles_test
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/profiles"
 )
 
 // A gateway has written the state file after the last command, and then everything was killed.
@@ -17,41 +19,41 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 		machine string        // another boot of the machine
 		want    string
 	}{
-		"another value, at once":        {state: `{"desired_state":"running","pid":1}`, after: time.Second, want: Stopped},
-		"another value, from before":    {state: `{"desired_state":"running"}`, after: -time.Hour, want: Stopped},
-		"another value, later":          {state: `{"desired_state":"running"}`, after: time.Minute, want: Running},
-		"the key gone, later":           {state: `{"gateway_state":"running"}`, after: time.Minute, want: Stopped},
-		"the same":                      {state: `{"desired_state":"stopped"}`, after: time.Second, want: Stopped},
+		"another value, at once":        {state: `{"desired_state":"running","pid":1}`, after: time.Second, want: profiles.Stopped},
+		"another value, from before":    {state: `{"desired_state":"running"}`, after: -time.Hour, want: profiles.Stopped},
+		"another value, later":          {state: `{"desired_state":"running"}`, after: time.Minute, want: profiles.Running},
+		"the key gone, later":           {state: `{"gateway_state":"running"}`, after: time.Minute, want: profiles.Stopped},
+		"the same":                      {state: `{"desired_state":"stopped"}`, after: time.Second, want: profiles.Stopped},
 		"no file any more":              {state: ``, want: "None"},
 		"not readable":                  {state: `{`, want: "None"},
-		"the machine was started anew":  {state: `{"desired_state":"running"}`, after: time.Second, machine: "x", want: Running},
-		"the clock has gone back since": {state: `{"desired_state":"running"}`, after: -10 * 365 * 24 * time.Hour, clock: -10 * 365 * 24 * time.Hour, want: Running},
+		"the machine was started anew":  {state: `{"desired_state":"running"}`, after: time.Second, machine: "x", want: profiles.Running},
+		"the clock has gone back since": {state: `{"desired_state":"running"}`, after: -10 * 365 * 24 * time.Hour, clock: -10 * 365 * 24 * time.Hour, want: profiles.Running},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVolume(t)
-			write(t, s, "profiles/p/SOUL.md", "")
-			if err := NewIntents(s).Set("p", Stopped); err != nil {
+			s := profiles.NewVolume(t)
+			profiles.Write(t, s, "profiles/p/SOUL.md", "")
+			if err := profiles.NewIntents(s).Set("p", profiles.Stopped); err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join(s.root, "profiles/p", stateFile)
+			path := filepath.Join(s.Root(), "profiles/p", profiles.StateFile)
 			if tt.state == "" {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
 				}
 			} else {
-				write(t, s, "profiles/p/"+stateFile, tt.state)
+				profiles.Write(t, s, "profiles/p/"+profiles.StateFile, tt.state)
 				at := time.Now().Add(tt.after)
 				if err := os.Chtimes(path, at, at); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tt.machine != "" {
-				file := "profiles/p/" + askedFile
-				write(t, s, file, strings.Replace(read(t, s, file), kernelBoot(), tt.machine, 1))
+				file := "profiles/p/" + profiles.AskedFile
+				profiles.Write(t, s, file, strings.Replace(profiles.Read(t, s, file), profiles.KernelBoot(), tt.machine, 1))
 			}
-			s.now = func() time.Time { return time.Now().Add(tt.clock) }
-			p := s.Reconcile(BootOptions{})
-			if got := p.Profiles[1].PriorState; got != tt.want || p.Profiles[1].Start != (tt.want == Running) {
+			s.SetClock(func() time.Time { return time.Now().Add(tt.clock) })
+			p := s.Reconcile(profiles.BootOptions{})
+			if got := p.Profiles[1].PriorState; got != tt.want || p.Profiles[1].Start != (tt.want == profiles.Running) {
 				t.Errorf("decided %+v, want %s", p.Profiles[1], tt.want)
 			}
 			if st, err := s.ReadState("p"); err == nil && st.Exists && st.Desired != tt.want {
@@ -63,9 +65,9 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 
 // An old record that can't be replaced would speak against the state file at the next boot.
 func TestRecordThatCannotBeReplaced(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, askedFile+"/full", "a directory where a file should be")
-	if err := NewIntents(s).Set(Default, Stopped); err == nil {
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, profiles.AskedFile+"/full", "a directory where a file should be")
+	if err := profiles.NewIntents(s).Set(profiles.Default, profiles.Stopped); err == nil {
 		t.Error("no error")
 	}
 }

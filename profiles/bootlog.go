@@ -20,8 +20,7 @@ const (
 	bootLogTime = "2006-01-02T15:04:05-0700" // local time
 )
 
-// appendBootLog adds a line for each decision. The log directory is made if it is missing, and a log that has grown large
-// becomes container-boot.log.1 first; that this failed is no reason not to log.
+// appendBootLog adds a line for each decision. A large log becomes container-boot.log.1 first.
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
 	for _, dec := range decisions {
@@ -46,8 +45,7 @@ func (dec Decision) fields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
 }
 
-// field makes a value from an agent's file fit to stand in a line of fields: one that is empty, long or has a character
-// that could be taken for the end of the field or of the line is quoted, as Go quotes strings.
+// field quotes a value from an agent's file, as Go quotes strings, when it could end a field or a line, or is empty or long.
 func field(value string) string {
 	const long = 64
 	plain := value != "" && len(value) <= long

@@ -6,13 +6,12 @@ type Event interface{ event() }
 // Appeared says that there is a new profile: a directory with the marker, and a name a profile can have.
 type Appeared struct{ Profile Profile }
 
-// Disappeared says that the directory of a profile is gone, or is a symbolic link now. The marker alone being gone is no
-// reason: an editor that replaces it must not stop a gateway. A directory that is removed and made again between two looks
-// hasn't disappeared.
+// Disappeared says that the directory of a profile is gone, or is a symbolic link now. A missing marker alone is no reason: an
+// editor that replaces it must not stop a gateway. A directory that is removed and made again between two looks hasn't disappeared.
 type Disappeared struct{ Profile Profile }
 
-// StateChanged says that gateway_state.json says something else than at the last look, in any field of [State] but Written.
-// A profile whose file exists at the first look gets one too. A file that is gone or unusable is the zero State.
+// StateChanged says that gateway_state.json has changed in any field of [State] but Written, or exists at the first look. A file
+// that is gone or unusable is the zero State.
 type StateChanged struct {
 	Profile Profile
 	State   State
@@ -24,8 +23,7 @@ type InputsChanged struct {
 	Hash    Hash
 }
 
-// Warned is a warning that is new since the last look. One that persists is not repeated; one that went away and comes back
-// is.
+// Warned is a warning that the last look did not have.
 type Warned struct{ Warning Warning }
 
 func (Appeared) event()      {}

@@ -1,30 +1,20 @@
 package profiles
 
-import (
-	"encoding/json"
-	"fmt"
-	"maps"
+import "maps"
 
-	"hinit/internal/handover"
-)
+// Handover is what Intents tell those of the next generation of this process: what was asked of each profile.
+type Handover map[string]intent
 
-// Export returns what was asked of each profile, for a successor in another image of this process. It doesn't block.
-func (in *Intents) Export(c *handover.Codec) (json.RawMessage, error) {
-	in.mu.Lock()
-	asked := maps.Clone(in.asked)
-	in.mu.Unlock()
-	return c.Encode(&asked)
-}
-
-// Import makes new Intents the successor of those that were exported.
-func (in *Intents) Import(c *handover.Codec, data json.RawMessage) error {
+// HandOver returns what successors need to go on. It doesn't block.
+func (in *Intents) HandOver() Handover {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if err := c.Decode(data, &in.asked); err != nil {
-		return fmt.Errorf("cannot take over what was asked of the profiles: %w", err)
-	}
-	if in.asked == nil {
-		in.asked = make(map[string]intent)
-	}
-	return nil
+	return maps.Clone(in.asked)
+}
+
+// TakeOver makes new Intents the successors of others.
+func (in *Intents) TakeOver(h Handover) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	maps.Copy(in.asked, h)
 }

@@ -5,21 +5,24 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/handover"
+	"hinit/internal/reexec"
 )
 
-func TestAnotherImageRemembersWhatWasAsked(t *testing.T) {
+func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
 	old := NewIntents(Open(t.TempDir(), fsutil.Self(), "SOUL.md"))
 	old.Note("coder", Running)
 	old.put("writer", intent{want: Stopped, at: time.Now(), pending: true})
-	data, err := old.Export(handover.NewCodec())
+	was := old.HandOver()
+	data, err := reexec.NewCodec().Encode(&was)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := NewIntents(old.store)
-	if err := next.Import(handover.NewCodec(), data); err != nil {
+	var is Handover
+	if err := reexec.NewCodec().Decode(data, &is); err != nil {
 		t.Fatal(err)
 	}
+	next := NewIntents(old.store)
+	next.TakeOver(is)
 	for profile, was := range old.asked {
 		is := next.asked[profile]
 		if is.want != was.want || is.pending != was.pending || is.at.Sub(was.at).Abs() > time.Millisecond {

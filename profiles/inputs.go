@@ -30,12 +30,12 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 	return h, err
 }
 
-// clockTick is how much earlier than it was a file may say that it was written: the kernel's time of files goes by its ticks.
-// Volumes that know whole seconds only are off by more.
+// clockTick is how much too early the time of a file may be: the kernel takes it from its last tick. On volumes with whole seconds
+// it may be more.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether one of the files that InputsHash reads was written after t, as the volume tells the time,
-// or right before. One that can't be looked at was not.
+// InputsChangedSince reports whether one of the files that InputsHash reads was written after t or just before, by the clock of the
+// volume. A file that can't be looked at was not.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
 	_ = s.in(profile, func(d *fsutil.Dir, home string) error {

@@ -13,36 +13,31 @@ const (
 	// raceWindow is how long after a command another value of desired_state is taken for a lost update.
 	raceWindow = 10 * time.Second
 
-	// clockSlack is how much older than the command the file may seem although it was written after it: time stamps of
-	// files are coarse, and on a network file system they are another machine's.
+	// clockSlack is how much older than the command a file that was written after it may seem: time stamps are coarse, and on a
+	// network file system they are another machine's.
 	clockSlack = 2 * time.Second
 )
 
 // RestoreDelay is how long a state file stays missing before it is made again.
 const RestoreDelay = 2 * time.Second
 
-// Intents remembers, for as long as this process lives, what an operator last asked of each gateway, and defends it against
-// the other writers of gateway_state.json.
+// Intents remembers what an operator last asked of each gateway, for as long as this process lives, and restores it when another
+// writer of gateway_state.json overwrites it.
 //
-// The gateway and the agent's commands read that file, merge and write it back without a lock. A gateway that read the file
-// before a command wrote it and writes it after the command takes the intent back without meaning to: the key is gone, or
-// has its old value. If that stayed, the next boot would do what nobody asked for. So whoever watches the file calls
+// The gateway and the agent's commands read that file, change it and write it back without a lock. A gateway that reads the file
+// before a command writes it, and writes it afterwards, overwrites desired_state by accident. Whoever watches the file calls
 // Restore with what it sees:
 //
-//   - The key is missing, at any time: nobody removes it on purpose, put it back.
-//   - The whole file is missing: nobody loses it in a race, so somebody removes it, most likely with the whole profile, and
-//     would stumble over a file that comes back meanwhile. Put it back if the profile is still there after two seconds.
-//   - Another value, written within 10 seconds of the command: the race can't last longer than the moment between the
-//     reading and the writing of one process, and 10 seconds is generous for a slow disk. Put it back.
-//   - Another value, written later: somebody meant it. The agent's own command line, another init that shares the volume,
-//     or an operator with an editor has changed the intent; it is adopted.
+//   - The key is missing: it is put back.
+//   - The whole file is missing: no race loses it, so somebody removes it, most likely with the profile. It is put back if the profile is still there after two seconds.
+//   - Another value, written within 10 seconds of the command: a lost update. It is put back.
+//   - Another value, written later: somebody meant it. It is adopted.
 //
-// The same race can end after this process has: when the container is killed between the gateway's write and the moment at
-// which the watcher sees it. Therefore each intent is also written to a file that nobody else writes, and the next boot judges
-// the state file by that, by the same rules (see [Store.Reconcile]).
+// The race can end after this process has, when the container is killed. So each intent is also written to a file of its own, and
+// the next boot applies the same rules (see [Store.Reconcile]).
 //
-// Therefore every command has to come through Set, or through Note where the agent's command line writes the file itself
-// right afterwards: a command that Intents doesn't know of looks like a lost update for 10 seconds.
+// Every command must come through Set, or through Note where the agent's command line writes the file itself right afterwards. A
+// command that Intents doesn't know of looks like a lost update for 10 seconds.
 //
 // All methods may be called from several goroutines.
 type Intents struct {
@@ -67,9 +62,9 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, asked: make(map[string]intent)}
 }
 
-// Set records what an operator asks of profile, [Running] or [Stopped], and writes it as [Store.SetDesired] does. When
-// writing fails although the profile exists (disk full), the intent holds all the same: it is what the gateway will be made
-// to do, and the next Restore tries to write it again. It blocks on the disk.
+// Set records what an operator asks of profile, [Running] or [Stopped], and writes it as [Store.SetDesired] does. When writing
+// fails although the profile exists (disk full), the intent holds all the same, and the next Restore writes it again. It blocks on
+// the disk.
 func (in *Intents) Set(profile, want string) error {
 	sync, err := in.Begin(profile, want)
 	if err != nil {
@@ -78,11 +73,10 @@ func (in *Intents) Set(profile, want string) error {
 	return sync()
 }
 
-// Begin is the first half of Set: it writes the intent, so that it survives the end of this process, and the caller may act
-// upon it while sync, the second half, makes it survive that of the machine. It must come before a gateway is started that
-// writes the same file: writers can't lock each other out, and what the gateway says of itself could get lost. sync must be called,
-// once, unless another Begin for the profile follows, whose sync is for both; its error is that of Set, after which the intent
-// holds all the same. The error of Begin says that there is no such profile or intent; then nothing was recorded.
+// Begin is the first half of Set: it writes the intent, so that it survives the end of this process. The caller may act on it while
+// sync, the second half, makes it survive the end of the machine. Call Begin before a gateway is started that writes the same file.
+// Call sync once, unless another Begin for the profile follows, whose sync is for both. An error of sync is that of Set: the intent
+// holds all the same. An error of Begin says that there is no such profile or intent, and that nothing was recorded.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {
 		return nil, err
@@ -90,8 +84,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	failed := in.write(profile, want, now, soon)
-	// The time of an intent is that of its record: a gateway that writes its own state right afterwards may have read the file before
-	// that, however long the disk has held up the record. So the time is written again where that took long.
+	// A gateway may have read the file before a record that the disk held up. So the intent gets the time at which it was written.
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
 		if failed == nil {
@@ -193,9 +186,9 @@ const (
 	Adopted   Outcome = "adopted"   // somebody changed the intent: Want has the new one, or none if it is no known state
 )
 
-// Restore compares the intent for profile with seen, a state that was just read, and acts by the rules above. Seen is only
-// a hint: before anything is written or adopted, the file is read again. With an error the outcome is Unchanged; calling it
-// again at the next look is the way to retry. It blocks on the disk, which it doesn't touch while the two agree.
+// Restore compares the intent for profile with seen, a state that was just read, and acts by the rules above. It reads the file
+// again before it writes or adopts anything. With an error the outcome is Unchanged; call it again at the next look. It blocks on
+// the disk, which it doesn't touch while the two agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.agrees(seen) {
 		in.seen(profile, time.Time{})
@@ -227,7 +220,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	case missing && !i.pending && in.tooSoon(profile, i):
 		return Missing, nil
 	case st.HasDesired && !i.pending:
-		if at := i.judge(st.Written, in.store.now()); at.Sub(i.at) > raceWindow {
+		if at := i.writtenAt(st.Written, in.store.now()); at.Sub(i.at) > raceWindow {
 			in.adopt(profile, st.Desired, at)
 			return Adopted, nil
 		}
@@ -265,9 +258,9 @@ func (i intent) agrees(st State) bool {
 	return !i.pending && st.HasDesired && st.Desired == i.want
 }
 
-// judge returns when the file was written. Its time stamp counts if it makes sense: one from before the command (a copy
-// that kept its time) or from the future counts as just now.
-func (i intent) judge(written, now time.Time) time.Time {
+// writtenAt returns when the file was written. A time stamp from before the command (a copy that kept its time) or from the future
+// counts as now.
+func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now
 	}

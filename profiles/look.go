@@ -3,20 +3,16 @@ package profiles
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/internal/fsutil"
 )
 
-// lookAtAll looks at the whole volume. The error is about the volume; what was known of its profiles stays known then,
-// because a volume that can't be read says nothing about them.
+// lookAtAll looks at the whole volume. After an error, which is about the volume, the known profiles stay known.
 func (w *Watcher) lookAtAll(ctx context.Context) error {
 	began := time.Now()
 	w.settled()
@@ -115,12 +111,12 @@ func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll looks whether something has changed that no notification told of. What costs one look at each of the files that matter
-// comes first; where that does not tell all, everything is looked at.
+// poll looks for changes that no notification told of. It compares the times of the files that matter, and looks at everything only
+// where that is not enough.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
 	remotely := w.remote && began.Sub(w.looked) >= w.o.IdlePoll // where the times of directories may mean nothing
-	changed, all := w.glance()
+	changed, all := w.changedTimes()
 	if all || remotely {
 		_ = w.lookAtAll(ctx) // its error has become a warning
 		return
@@ -140,9 +136,9 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.rest(began, nil)
 }
 
-// glance compares the times of the files that matter with those of the last look. It returns the profiles whose files have
-// changed, and the directories that have the marker now; all means that only a look at everything tells more.
-func (w *Watcher) glance() (changed []string, all bool) {
+// changedTimes compares the times of the files that matter with those of the last look. It returns the profiles whose files have
+// changed and the directories that have got the marker. all means that only a look at everything tells more.
+func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.sure || w.moreHints() || w.store.isSilent(profilesDir) {
 		return nil, true
 	}
@@ -186,8 +182,8 @@ func (w *Watcher) glance() (changed []string, all bool) {
 	return changed, all
 }
 
-// drop tells of the profiles that are gone. Watches of what is gone go first: a directory that was only renamed keeps its
-// inode, whose watch would otherwise end later, when the new name needs it.
+// drop tells of the profiles that are gone. It removes their watches first: a renamed directory keeps its inode, whose watch would
+// otherwise end when the new name needs it.
 func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
@@ -274,9 +270,9 @@ func (w *Watcher) lookFor(ctx context.Context, name string) error {
 	return err
 }
 
-// lookAtNew looks at one name in profiles/ that something has happened to, and reports whether that tells all. Where it
-// doesn't (something else was there before, it has another name by now, it is a link, can't be a profile, does not answer or
-// can't be watched) only a look at everything keeps profiles, watches and warnings in step.
+// lookAtNew looks at one name in profiles/ that something has happened to, and reports whether that is enough. It isn't where the
+// name was something else before, is a link, can't be a profile, does not answer or can't be watched; then everything must be
+// looked at.
 func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if usable(name) != nil {
 		return false
@@ -353,8 +349,8 @@ func (w *Watcher) isFull() bool {
 // limitKey is what the warning about that limit is known by.
 const limitKey = "limit"
 
-// lookAt looks at one home and tells what is new about it. A profile that isn't known appears if it has the marker, which
-// marked says to be certain.
+// lookAt looks at one home and tells what is new about it. An unknown profile appears if it has the marker; marked says that it
+// certainly has.
 func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return
@@ -402,221 +398,4 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 		w.o.Notify(StateChanged{Profile: k.profile, State: st})
 	}
 	w.lookAtInput(d, home, k)
-}
-
-// lookAtInputs looks at the inputs of every profile that somebody has become interested in.
-func (w *Watcher) lookAtInputs(ctx context.Context) {
-	w.mu.Lock()
-	names := slices.Collect(maps.Keys(w.interestNew))
-	clear(w.interestNew)
-	w.mu.Unlock()
-	d, err := w.store.open()
-	w.warnVolume(err)
-	if err != nil {
-		w.sure = false // so that the next poll does it
-		return
-	}
-	defer d.Close()
-	slices.Sort(names)
-	for _, name := range names {
-		if k := w.known[name]; k != nil && ctx.Err() == nil {
-			home, err := homeOf(name)
-			if err == nil {
-				w.lookAtInput(d, home, k)
-			}
-		}
-	}
-}
-
-func (w *Watcher) lookAtInput(d *fsutil.Dir, home string, k *lookedAt) {
-	p := k.profile
-	since, ok := w.interested(p.Name)
-	if !ok || homeExists(d, home) != nil { // one that is going away has no news
-		return
-	}
-	var h Hash
-	began := time.Now()
-	_ = d.Together(func(d *fsutil.Dir) error {
-		k.inputs = w.store.inputStamps(d, home)
-		k.inputsSure = !slices.ContainsFunc(k.inputs[:], func(s stamp) bool { return !s.before(began) })
-		h = w.store.inputsHash(d, home)
-		return nil
-	})
-	if h == since {
-		return
-	}
-	w.mu.Lock()
-	if now, ok := w.interest[p.Name]; !ok || now != since { // asked anew meanwhile: that has its own look
-		w.mu.Unlock()
-		return
-	}
-	w.interest[p.Name] = h
-	w.mu.Unlock()
-	if since != "" {
-		w.o.Notify(InputsChanged{Profile: p, Hash: h})
-	}
-}
-
-// hint asks for notifications about a directory, if it is one: the root, profiles/, or the home of a profile.
-func (w *Watcher) hint(d *fsutil.Dir, rel, path string) {
-	if w.hints == nil {
-		return
-	}
-	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
-		w.hintAt(path, stampOf(info), true)
-	}
-}
-
-// hintHomes asks for notifications about the homes of a listing: first about those of the profiles, then about some of the
-// directories without the marker.
-func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
-	if w.hints == nil {
-		return
-	}
-	ids := make(map[string]stamp, len(l.marked)+len(l.unmarked))
-	_ = d.Together(func(d *fsutil.Dir) error {
-		for _, name := range slices.Concat(l.marked, l.unmarked) {
-			if info, err := d.Lstat(filepath.Join(profilesDir, name)); err == nil && info.IsDir() {
-				ids[name] = stampOf(info)
-			}
-		}
-		return nil
-	})
-	var others []string
-	for _, name := range slices.Concat(l.marked, l.unmarked) {
-		id, there := ids[name]
-		switch {
-		case !there:
-		case w.candidates[name]:
-			others = append(others, name)
-		default:
-			w.hintAt(w.store.named(name).Home, id, true)
-		}
-	}
-	for _, name := range others {
-		if slices.Contains(w.spare, name) || len(w.spare) < mostSpare {
-			w.hintSpare(name, ids[name])
-		}
-	}
-}
-
-// mostSpare is how many directories without the marker have a watch. They are looked at by the poll too, where a watch makes
-// the marker be seen at once.
-const mostSpare = 256
-
-// hintSpare asks for notifications about a directory without the marker, in the place of the one that has had them longest where
-// there are too many.
-func (w *Watcher) hintSpare(name string, id stamp) {
-	if w.hints == nil || !w.hintAt(w.store.named(name).Home, id, false) || slices.Contains(w.spare, name) {
-		return
-	}
-	w.spare = append(w.spare, name)
-	if len(w.spare) > mostSpare {
-		w.hints.forget(w.store.named(w.spare[0]).Home)
-		w.spare = w.spare[1:]
-	}
-}
-
-// hintAt asks for notifications about a directory and reports whether they come. The watches of directories without the marker
-// are given up for one that needs it more. What runs out is not asked for again in the same look.
-func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
-	if w.short && !w.hints.watchesAt(path, id) {
-		return false
-	}
-	complete, err := w.hints.add(path, id)
-	if needed && len(w.spare) > 0 && errors.Is(err, unix.ENOSPC) {
-		for _, name := range w.spare {
-			w.hints.forget(w.store.named(name).Home)
-		}
-		w.spare = nil
-		complete, err = w.hints.add(path, id)
-	}
-	if w.hintErr == nil {
-		w.hintErr = err
-	}
-	if errors.Is(err, unix.ENOSPC) {
-		w.short, w.lacking, w.lackingID = true, path, id
-	}
-	if !complete {
-		w.partial = true
-		w.remote = w.remote || err == nil
-	}
-	return err == nil
-}
-
-// startHints makes sure that there is a source of notifications, if there can be one.
-func (w *Watcher) startHints() {
-	w.partial, w.short, w.remote, w.hintErr = false, false, false, nil
-	if w.hints == nil {
-		w.hints, w.hintErr = w.o.hints()
-		w.spare = nil
-	}
-	if w.hints == nil {
-		w.partial = true
-	}
-}
-
-// moreHints reports whether there can be more notifications than at the last look at everything.
-func (w *Watcher) moreHints() bool {
-	switch {
-	case w.hints == nil:
-		w.hints, _ = w.o.hints()
-		w.spare = nil
-		return w.hints != nil
-	case w.short:
-		_, err := w.hints.add(w.lacking, w.lackingID)
-		return err == nil
-	}
-	return false
-}
-
-// warnHints tells why there are no notifications, or not all.
-func (w *Watcher) warnHints() {
-	err := w.hintErr
-	if err != nil {
-		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, hintsStep(err))
-	}
-	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
-}
-
-// hintsStep says what helps where the kernel has no more to give (inotify(7)).
-func hintsStep(err error) string {
-	switch {
-	case errors.Is(err, unix.ENOSPC):
-		return "; raise the machine's sysctl fs.inotify.max_user_watches"
-	case errors.Is(err, unix.EMFILE):
-		return "; raise the machine's sysctl fs.inotify.max_user_instances"
-	}
-	return ""
-}
-
-// tellList tells the warnings of a full look that the one before didn't have.
-func (w *Watcher) tellList(warnings []Warning) {
-	now := make(map[string]bool, len(warnings))
-	for _, warning := range warnings {
-		now[warning.Message] = true
-		if !w.listWarned[warning.Message] {
-			w.o.Notify(Warned{Warning: warning})
-		}
-	}
-	w.listWarned = now
-}
-
-// warnOnce tells an error under a key unless it was the last one there, and forgets that when there is none.
-func (w *Watcher) warnOnce(key string, warning Warning, err error) {
-	if err == nil {
-		delete(w.warned, key)
-		return
-	}
-	warning.Message = err.Error()
-	if w.warned[key] == warning.Message || errors.Is(err, context.Canceled) {
-		return
-	}
-	w.warned[key] = warning.Message
-	w.o.Notify(Warned{Warning: warning})
-}
-
-// warnVolume is warnOnce for the volume as a whole.
-func (w *Watcher) warnVolume(err error) {
-	w.warnOnce("volume", Warning{Path: w.store.root}, err)
 }

@@ -2,34 +2,38 @@ package profiles
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
+
+	"hinit/internal/testkit"
 )
 
-// envHelper makes the test binary do something else than test; see helperMain.
-const envHelper = "PROFILES_TEST_HELPER"
+// EnvHelper makes the test binary do something else than test; see helperMain.
+const EnvHelper = "PROFILES_TEST_HELPER"
 
 func TestMain(m *testing.M) {
-	if mode := os.Getenv(envHelper); mode != "" {
+	if mode := os.Getenv(EnvHelper); mode != "" {
 		helperMain(mode)
 	}
+	testkit.Alone()
+	testkit.AtOnce(6)
 	goleak.VerifyTestMain(m)
 }
 
 // newVolume returns the store of an empty volume.
-func newVolume(t *testing.T) *Store {
+func NewVolume(t *testing.T) *Store {
 	t.Helper()
 	return Open(t.TempDir(), nil, "")
 }
 
 // write makes a file beneath the volume, and its directories. It is there whole or not at all.
-func write(t *testing.T, s *Store, rel, content string) {
+func Write(t *testing.T, s *Store, rel, content string) {
 	t.Helper()
 	path := filepath.Join(s.root, rel)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -41,7 +45,7 @@ func write(t *testing.T, s *Store, rel, content string) {
 	}
 }
 
-func read(t *testing.T, s *Store, rel string) string {
+func Read(t *testing.T, s *Store, rel string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(s.root, rel))
 	if err != nil {
@@ -50,7 +54,7 @@ func read(t *testing.T, s *Store, rel string) string {
 	return string(data)
 }
 
-func exists(t *testing.T, s *Store, rel string) bool {
+func Exists(t *testing.T, s *Store, rel string) bool {
 	t.Helper()
 	_, err := os.Lstat(filepath.Join(s.root, rel))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -59,23 +63,31 @@ func exists(t *testing.T, s *Store, rel string) bool {
 	return err == nil
 }
 
-// testPatience is how long a test waits for what has to come. It costs nothing when all is well.
-const testPatience = 40 * time.Second
-
-// eventually polls until ok, and fails the test when that takes too long.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(testPatience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not after %v: %s", testPatience, what)
-		}
-		<-tick.C
-	}
+func OwnerOf(info fs.FileInfo) int {
+	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-func ownerOf(info fs.FileInfo) int {
-	return int(info.Sys().(*syscall.Stat_t).Uid)
+// ObservedState is a state file as the agent writes it.
+const ObservedState = `{"pid":4,"kind":"hermes-gateway","argv":["/opt/hermes/.venv/bin/hermes","gateway","run"],` +
+	`"start_time":100022,"gateway_state":"running","exit_reason":null,"restart_requested":false,"active_agents":0,` +
+	`"platforms":{},"updated_at":"2026-11-21T00:08:46.710169+00:00"}`
+
+// helperMain is the test binary as another process; it doesn't return.
+func helperMain(mode string) {
+	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
+	switch mode {
+	case "held":
+		heldUp(s)
+		os.Exit(0)
+	case "set":
+	default:
+		os.Exit(2)
+	}
+	for i := 0; ; i++ {
+		if err := s.SetDesired(Default, []string{Running, Stopped}[i%2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(i)
+	}
 }

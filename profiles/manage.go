@@ -54,9 +54,9 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	return infos, warnings, nil
 }
 
-// Active returns the profile that the agent's commands use when none is named: the content of active_profile, "default"
-// when there is none. The profile need not exist (contract, section 4). A file that nobody writes who selects a profile, such as a
-// link, selects none, and is an error beside "default" that says so; it is never followed.
+// Active returns the profile that the agent's commands use when none is named: the content of active_profile, "default" when there
+// is none. The profile need not exist (contract, section 4). A link in place of the file is not followed; it selects none, and the
+// error says so.
 func (s *Store) Active() (string, error) {
 	d, err := s.open()
 	if err != nil {
@@ -85,10 +85,9 @@ func isOdd(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
-// Create makes the profile called name with its directories, an empty .env (mode 0600) and a marker, the way the agent's
-// own command does (contract, section 4). It is put together under another name and moved into place whole: a failure
-// leaves nothing behind, and nobody ever sees half a profile. The error wraps [ErrName] for a name that isn't allowed, and
-// [ErrExists] when there is anything of that name already.
+// Create makes the profile called name with its directories, an empty .env (mode 0600) and a marker, as the agent's own command
+// does (contract, section 4). It is built under another name and renamed when it is complete. The error wraps [ErrName] for a name
+// that isn't allowed, and [ErrExists] when there is anything of that name.
 func (s *Store) Create(name string) (Profile, error) {
 	if err := editable("create", name); err != nil {
 		return Profile{}, err
@@ -138,10 +137,9 @@ const (
 	oldPrefix = ".old-"
 )
 
-// Delete removes the home of the profile called name with everything in it, as the agent's user: what only root may remove
-// makes it fail, and stays. It is gone at once, and then removed under another name: nobody ever sees half a profile. When name
-// is the active profile, the default one becomes it first. The log directory isn't touched (contract, section 4). The caller
-// has stopped the gateway. The error wraps [ErrName] or [ErrNotExist].
+// Delete removes the home of the profile called name, as the agent's user: what only root may remove makes it fail, and stays. The
+// home is renamed first, so nobody sees half a profile. When name is the active profile, the default one becomes active. The log
+// directory isn't touched (contract, section 4). The caller has stopped the gateway. The error wraps [ErrName] or [ErrNotExist].
 func (s *Store) Delete(name string) error {
 	if err := editable("delete", name); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package profiles
+package profiles_test
 
 import (
 	"errors"
@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/profiles"
 )
 
 func TestCreate(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	if there, err := s.Exists("coder"); err != nil || there {
 		t.Errorf("before it is created: %v, %v", there, err)
 	}
@@ -22,7 +23,7 @@ func TestCreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := filepath.Join(s.root, "profiles/coder"); p.Home != want || p.Name != "coder" {
+	if want := filepath.Join(s.Root(), "profiles/coder"); p.Home != want || p.Name != "coder" {
 		t.Errorf("created %+v", p)
 	}
 	for _, dir := range []string{"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home"} {
@@ -34,58 +35,58 @@ func TestCreate(t *testing.T) {
 		t.Errorf("after it was created: %v, %v", there, err)
 	}
 	assertMode(t, filepath.Join(p.Home, ".env"), 0o600)
-	if soul := read(t, s, "profiles/coder/SOUL.md"); !strings.HasPrefix(soul, "# coder\n") {
+	if soul := profiles.Read(t, s, "profiles/coder/SOUL.md"); !strings.HasPrefix(soul, "# coder\n") {
 		t.Errorf("marker %q", soul)
 	}
 	if found, warnings, err := s.Discover(); err != nil || len(found) != 2 || len(warnings) != 0 {
 		t.Errorf("found %v, %v, %v", found, warnings, err)
 	}
-	if _, err := s.Create("coder"); !errors.Is(err, ErrExists) {
+	if _, err := s.Create("coder"); !errors.Is(err, profiles.ErrExists) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "root", "Coder", "", "../x", strings.Repeat("a", 65)} {
-		if _, err := s.Create(name); !errors.Is(err, ErrName) {
+		if _, err := s.Create(name); !errors.Is(err, profiles.ErrName) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
-	entries, err := os.ReadDir(filepath.Join(s.root, "profiles"))
+	entries, err := os.ReadDir(filepath.Join(s.Root(), "profiles"))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left in profiles/: %v, %v", entries, err)
 	}
 }
 
 func TestCreateInTheWay(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "profiles/file", "x")
-	write(t, s, "profiles/dir/x", "x")
-	if err := os.Symlink("/nonexistent", filepath.Join(s.root, "profiles/link")); err != nil {
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, "profiles/file", "x")
+	profiles.Write(t, s, "profiles/dir/x", "x")
+	if err := os.Symlink("/nonexistent", filepath.Join(s.Root(), "profiles/link")); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"file", "dir", "link"} {
-		if _, err := s.Create(name); !errors.Is(err, ErrExists) {
+		if _, err := s.Create(name); !errors.Is(err, profiles.ErrExists) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
 	// What a crash has left is no obstacle.
-	write(t, s, "profiles/.new-fine/half", "x")
-	if _, err := s.Create("fine"); err != nil || exists(t, s, "profiles/fine/half") || exists(t, s, "profiles/.new-fine") {
+	profiles.Write(t, s, "profiles/.new-fine/half", "x")
+	if _, err := s.Create("fine"); err != nil || profiles.Exists(t, s, "profiles/fine/half") || profiles.Exists(t, s, "profiles/.new-fine") {
 		t.Errorf("after a crash: %v", err)
 	}
 }
 
 func TestCreateFails(t *testing.T) {
-	s := Open(t.TempDir(), nil, "no/such/marker") // its directory is missing, which fails after everything else
+	s := profiles.Open(t.TempDir(), nil, "no/such/marker") // its directory is missing, which fails after everything else
 	if _, err := s.Create("p"); err == nil {
 		t.Fatal("no error")
 	}
-	entries, err := os.ReadDir(filepath.Join(s.root, "profiles"))
+	entries, err := os.ReadDir(filepath.Join(s.Root(), "profiles"))
 	if err != nil || len(entries) != 0 {
 		t.Errorf("left in profiles/: %v, %v", entries, err)
 	}
 
-	s = newVolume(t)
+	s = profiles.NewVolume(t)
 	outside := t.TempDir()
-	if err := os.Symlink(outside, filepath.Join(s.root, "profiles")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Create("p"); !errors.Is(err, fsutil.ErrSymlink) {
@@ -97,7 +98,7 @@ func TestCreateFails(t *testing.T) {
 }
 
 func TestDelete(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "precious"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
@@ -106,55 +107,55 @@ func TestDelete(t *testing.T) {
 		if _, err := s.Create(name); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Symlink(outside, filepath.Join(s.root, "profiles", name, "workspace/link")); err != nil {
+		if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles", name, "workspace/link")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(t, s, "logs/gateways/a/current", "x")
-	write(t, s, "active_profile", "a\n")
-	if err := s.Delete("b"); err != nil || read(t, s, "active_profile") != "a\n" {
+	profiles.Write(t, s, "logs/gateways/a/current", "x")
+	profiles.Write(t, s, "active_profile", "a\n")
+	if err := s.Delete("b"); err != nil || profiles.Read(t, s, "active_profile") != "a\n" {
 		t.Errorf("delete b: %v", err)
 	}
 	if err := s.Delete("a"); err != nil {
 		t.Fatal(err)
 	}
-	if exists(t, s, "profiles/a") || exists(t, s, "active_profile") || !exists(t, s, "logs/gateways/a/current") {
+	if profiles.Exists(t, s, "profiles/a") || profiles.Exists(t, s, "active_profile") || !profiles.Exists(t, s, "logs/gateways/a/current") {
 		t.Error("home or active_profile is still there, or the log is gone")
 	}
 	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil {
 		t.Errorf("a link was followed: %v", err)
 	}
-	if err := s.Delete("a"); !errors.Is(err, ErrNotExist) {
+	if err := s.Delete("a"); !errors.Is(err, profiles.ErrNotExist) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "", "..", "hermes"} {
-		if err := s.Delete(name); !errors.Is(err, ErrName) {
+		if err := s.Delete(name); !errors.Is(err, profiles.ErrName) {
 			t.Errorf("Delete(%q): %v", name, err)
 		}
 	}
-	if err := os.Symlink(outside, filepath.Join(s.root, "profiles/link")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles/link")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Delete("link"); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil || exists(t, s, "profiles/link") {
+	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil || profiles.Exists(t, s, "profiles/link") {
 		t.Errorf("deleting a link: %v", err)
 	}
 }
 
 // TestSweep: what a crash has left of a profile goes away, what is being made just now does not.
 func TestSweep(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	if err := s.Sweep(time.Now()); err != nil {
 		t.Errorf("without profiles: %v", err)
 	}
 	for _, file := range []string{".new-a/SOUL.md", ".old-b/sessions/x", ".new-c/SOUL.md", "d/SOUL.md", ".other/x"} {
-		write(t, s, "profiles/"+file, "x")
+		profiles.Write(t, s, "profiles/"+file, "x")
 	}
 	now := time.Now()
 	for _, dir := range []string{".new-a", ".old-b", "d", ".other"} {
-		if err := os.Chtimes(filepath.Join(s.root, "profiles", dir), now, now.Add(-time.Hour)); err != nil {
+		if err := os.Chtimes(filepath.Join(s.Root(), "profiles", dir), now, now.Add(-time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -162,41 +163,41 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]bool{".new-a": false, ".old-b": false, ".new-c": true, "d": true, ".other": true} {
-		if exists(t, s, "profiles/"+dir) != want {
+		if profiles.Exists(t, s, "profiles/"+dir) != want {
 			t.Errorf("%s is there: %v", dir, !want)
 		}
 	}
-	if len(s.locks) != 0 {
-		t.Errorf("%d locks are kept", len(s.locks))
+	if s.Locks() != 0 {
+		t.Errorf("%d locks are kept", s.Locks())
 	}
 }
 
 func TestRename(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	for _, name := range []string{"a", "b"} {
 		if _, err := s.Create(name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(t, s, "active_profile", "a\n")
-	write(t, s, "profiles/a/notes", "of a")
+	profiles.Write(t, s, "active_profile", "a\n")
+	profiles.Write(t, s, "profiles/a/notes", "of a")
 	if err := s.Rename("a", "c"); err != nil {
 		t.Fatal(err)
 	}
-	if exists(t, s, "profiles/a") || read(t, s, "profiles/c/notes") != "of a" || read(t, s, "active_profile") != "c\n" {
+	if profiles.Exists(t, s, "profiles/a") || profiles.Read(t, s, "profiles/c/notes") != "of a" || profiles.Read(t, s, "active_profile") != "c\n" {
 		t.Error("not renamed")
 	}
 	for _, tt := range []struct {
 		from, to string
 		want     error
 	}{
-		{"a", "d", ErrNotExist},
-		{"c", "b", ErrExists},
-		{"c", "c", ErrExists},
-		{"c", "default", ErrName},
-		{"default", "d", ErrName},
-		{"c", "tmp", ErrName},
-		{"../c", "d", ErrName},
+		{"a", "d", profiles.ErrNotExist},
+		{"c", "b", profiles.ErrExists},
+		{"c", "c", profiles.ErrExists},
+		{"c", "default", profiles.ErrName},
+		{"default", "d", profiles.ErrName},
+		{"c", "tmp", profiles.ErrName},
+		{"../c", "d", profiles.ErrName},
 	} {
 		if err := s.Rename(tt.from, tt.to); !errors.Is(err, tt.want) {
 			t.Errorf("Rename(%q, %q) = %v, want %v", tt.from, tt.to, err, tt.want)
@@ -214,17 +215,17 @@ func TestAnActiveProfileThatIsNoFileSelectsNobody(t *testing.T) {
 		"a link to itself": func(path, _ string) error { return os.Symlink("active_profile", path) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVolume(t)
+			s := profiles.NewVolume(t)
 			for _, name := range []string{"a", "b"} {
 				if _, err := s.Create(name); err != nil {
 					t.Fatal(err)
 				}
 			}
-			outside, path := filepath.Join(t.TempDir(), "outside"), filepath.Join(s.root, "active_profile")
+			outside, path := filepath.Join(t.TempDir(), "outside"), filepath.Join(s.Root(), "active_profile")
 			if err := errors.Join(os.WriteFile(outside, []byte("a\n"), 0o644), put(path, outside)); err != nil {
 				t.Fatal(err)
 			}
-			if active, err := s.Active(); active != Default || err == nil || !strings.Contains(err.Error(), "remove "+path) {
+			if active, err := s.Active(); active != profiles.Default || err == nil || !strings.Contains(err.Error(), "remove "+path) {
 				t.Errorf("active %q, %v", active, err)
 			}
 			if err := errors.Join(s.Rename("b", "c"), s.Delete("c"), s.Delete("a")); err != nil {
@@ -241,8 +242,8 @@ func TestAnActiveProfileThatIsNoFileSelectsNobody(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	s := newVolume(t)
-	if active, err := s.Active(); active != Default || err != nil {
+	s := profiles.NewVolume(t)
+	if active, err := s.Active(); active != profiles.Default || err != nil {
 		t.Errorf("active %q, %v", active, err)
 	}
 	for _, name := range []string{"a", "b"} {
@@ -250,17 +251,17 @@ func TestList(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, s, "active_profile", " B\n")
-	write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
-	write(t, s, "profiles/b/gateway_state.json", `{`)
+	profiles.Write(t, s, "active_profile", " B\n")
+	profiles.Write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
+	profiles.Write(t, s, "profiles/b/gateway_state.json", `{`)
 	infos, warnings, err := s.List()
 	if err != nil || len(infos) != 3 || len(warnings) != 1 || warnings[0].Profile != "b" {
 		t.Fatalf("%v, %v, %v", infos, warnings, err)
 	}
-	if infos[0].Active || !infos[2].Active || infos[1].State.Desired != Running {
+	if infos[0].Active || !infos[2].Active || infos[1].State.Desired != profiles.Running {
 		t.Errorf("%+v", infos)
 	}
-	if _, _, err := Open("/nonexistent", nil, "").List(); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := profiles.Open("/nonexistent", nil, "").List(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no volume: %v", err)
 	}
 }

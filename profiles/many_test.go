@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 // emptyDirs makes directories that are no profiles.
@@ -28,10 +29,10 @@ func emptyDirs(t testing.TB, s *Store, prefix string, n int) {
 }
 
 func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
-	s := newVolume(t).Limit(50)
+	s := NewVolume(t).Limit(50)
 	emptyDirs(t, s, "a", 1000)
-	write(t, s, "profiles/zz/SOUL.md", "")
-	write(t, s, "profiles/zz/gateway_state.json", state("running"))
+	Write(t, s, "profiles/zz/SOUL.md", "")
+	Write(t, s, "profiles/zz/gateway_state.json", state("running"))
 	most := 0
 	s.now = func() time.Time { most = max(most, runtime.NumGoroutine()); return time.Now() }
 	before := runtime.NumGoroutine()
@@ -53,15 +54,15 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	if len(got) != 2 || !strings.HasPrefix(got[0], "!") || got[1] != "zz=running" {
 		t.Errorf("events %q", got)
 	}
-	write(t, s, "profiles/new/x", "") // is followed, although there are too many
-	write(t, s, "profiles/new/SOUL.md", "")
+	Write(t, s, "profiles/new/x", "") // is followed, although there are too many
+	Write(t, s, "profiles/new/SOUL.md", "")
 	r.awaits(t, "+new")
-	write(t, s, "profiles/a000999/SOUL.md", "") // is not
+	Write(t, s, "profiles/a000999/SOUL.md", "") // is not
 	if err := w.Find(t.Context(), "a000999"); err != nil {
 		t.Error(err)
 	}
 	r.awaits(t, "+a000999")
-	write(t, s, "profiles/a000500/SOUL.md", "")
+	Write(t, s, "profiles/a000500/SOUL.md", "")
 	rescan(t, w)
 	if got := r.take(); !slices.Contains(got, "+a000500") {
 		t.Errorf("events %q", got)
@@ -69,11 +70,11 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 }
 
 func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
-	s := newVolume(t).Limit(3)
+	s := NewVolume(t).Limit(3)
 	for _, name := range []string{"a", "b", "c", "d", "ran"} {
-		write(t, s, "profiles/"+name+"/SOUL.md", "")
+		Write(t, s, "profiles/"+name+"/SOUL.md", "")
 	}
-	write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // counts before those that never ran
+	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // counts before those that never ran
 	found, warnings, err := s.Discover()
 	names := make([]string, 0, len(found))
 	for _, p := range found {
@@ -92,7 +93,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 	if len(got) != 0 {
 		t.Errorf("those that are there already stay: %q", got)
 	}
-	write(t, s, "profiles/new/SOUL.md", "")
+	Write(t, s, "profiles/new/SOUL.md", "")
 	if err := w.Find(t.Context(), "new"); err == nil || !strings.Contains(err.Error(), "profiles.max") {
 		t.Errorf("one that is too many: %v", err)
 	}
@@ -105,15 +106,15 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 			t.Logf("events %q", all)
 		}
 	}()
-	eventually(t, "another has its place", func() bool {
+	testkit.Until(t, "another has its place", func() bool {
 		all = append(all, r.take()...)
 		return slices.Contains(all, "-c") && slices.Contains(all, "+ran")
 	})
 }
 
 func TestHundredsOfBadNamesAreNotAllNamed(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "profiles/ok/SOUL.md", "")
+	s := NewVolume(t)
+	Write(t, s, "profiles/ok/SOUL.md", "")
 	for i := range 300 {
 		if err := os.Symlink("ok", filepath.Join(s.root, profilesDir, fmt.Sprintf("l%03d", i))); err != nil {
 			t.Fatal(err)
@@ -128,10 +129,10 @@ func TestHundredsOfBadNamesAreNotAllNamed(t *testing.T) {
 // TestAQuietVolumeIsNotReadAgain lets a watcher poll that nobody drives.
 func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	t.Parallel()
-	s := newVolume(t)
-	write(t, s, "profiles/a/SOUL.md", "")
-	write(t, s, "profiles/a/gateway_state.json", state("running"))
-	write(t, s, "profiles/bare/x", "")
+	s := NewVolume(t)
+	Write(t, s, "profiles/a/SOUL.md", "")
+	Write(t, s, "profiles/a/gateway_state.json", state("running"))
+	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
 		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*lookedAt),
 		warned: make(map[string]string),
@@ -139,13 +140,13 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	t.Cleanup(func() { w.hints.close() })
 	var changed []string
 	all := true
-	eventually(t, "the times of the files are old enough", func() bool {
+	testkit.Until(t, "the times of the files are old enough", func() bool {
 		if !w.sure || len(changed) > 0 {
 			if err := w.lookAtAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		changed, all = w.glance()
+		changed, all = w.changedTimes()
 		return !all && len(changed) == 0
 	})
 	for _, tt := range []struct {
@@ -160,8 +161,8 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 		{"profiles/a/gateway_state.json", []string{"a"}, false},
 		{"profiles/new/x", nil, true},
 	} {
-		write(t, s, tt.file, state("stopped"))
-		if changed, all = w.glance(); !slices.Equal(changed, tt.want) && !tt.all || all != tt.all {
+		Write(t, s, tt.file, state("stopped"))
+		if changed, all = w.changedTimes(); !slices.Equal(changed, tt.want) && !tt.all || all != tt.all {
 			t.Errorf("%s: %q, %t", tt.file, changed, all)
 		}
 		if err := os.Remove(filepath.Join(s.root, tt.file)); err != nil {
@@ -172,10 +173,10 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 
 // TestWatchesGoToProfilesFirst has a kernel that gives a few watches only.
 func TestWatchesGoToProfilesFirst(t *testing.T) {
-	s := newVolume(t)
+	s := NewVolume(t)
 	emptyDirs(t, s, "a", 20)
 	for i := range 10 {
-		write(t, s, fmt.Sprintf("profiles/p%d/SOUL.md", i), "")
+		Write(t, s, fmt.Sprintf("profiles/p%d/SOUL.md", i), "")
 	}
 	var mu sync.Mutex
 	tries := 0
@@ -216,7 +217,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 }
 
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
-	s := newVolume(t)
+	s := NewVolume(t)
 	emptyDirs(t, s, "a", mostSpare+50)
 	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*lookedAt), warned: make(map[string]string)}
 	t.Cleanup(func() { w.hints.close() })
@@ -247,11 +248,11 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 // TestDirectoriesThatDoNotAnswerHoldFewCalls has a volume where every tenth directory hangs.
 func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 	t.Parallel()
-	s := newVolume(t)
+	s := NewVolume(t)
 	free := make(chan struct{})
 	asked := 0
 	ask := func() (int, error) {
-		return attended(s, func(_ *fsutil.Dir, at beat) (n int, err error) {
+		return askEach(s, func(_ *fsutil.Dir, at progress) (n int, err error) {
 			for i := range 30 {
 				rel := fmt.Sprintf("profiles/p%02d", i)
 				if s.isSilent(rel) {
@@ -284,7 +285,7 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 		t.Errorf("after %d tries %d calls are stuck", asked, s.stuckCalls())
 	}
 	close(free)
-	eventually(t, "all of them answer", func() bool { return s.stuckCalls() == 0 && !s.isSilent("profiles/p25") })
+	testkit.Until(t, "all of them answer", func() bool { return s.stuckCalls() == 0 && !s.isSilent("profiles/p25") })
 	if got, err := ask(); got != 30 || err != nil {
 		t.Errorf("%d, %v", got, err)
 	}
@@ -311,7 +312,7 @@ func BenchmarkLooks(b *testing.B) {
 				}
 			}
 			for b.Loop() {
-				if _, all := w.glance(); all {
+				if _, all := w.changedTimes(); all {
 					b.Fatal("it is not quiet")
 				}
 			}
@@ -322,9 +323,9 @@ func BenchmarkLooks(b *testing.B) {
 
 // A directory that does not answer at the boot is named, so that what ran there can be started when it does.
 func TestADirectoryThatDoesNotAnswerAtTheBootIsNamed(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "profiles/slow/SOUL.md", "")
-	write(t, s, "profiles/well/SOUL.md", "")
+	s := NewVolume(t)
+	Write(t, s, "profiles/slow/SOUL.md", "")
+	Write(t, s, "profiles/well/SOUL.md", "")
 	s.silent["profiles/slow"] = true
 	plan := s.Reconcile(BootOptions{})
 	if !slices.Equal(plan.Silent, []string{"slow"}) || plan.Unread || len(plan.Profiles) != 2 || len(plan.Warnings) != 1 {

@@ -32,11 +32,10 @@ type plannedStop struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway pid of profile that the stop signal it is about to get is planned, so that it ends with
-// code 0 and persists "stopped". The marker goes into the target's own home; a gateway reads it when the signal comes, and
-// also polls for it, so that the marker alone already makes it stop. startTime is that of the process (see [StartTime]); 0
-// is unknown. It counts for 60 seconds, and the gateway removes it (contract, section 6.1). It isn't synced: no gateway
-// outlives the machine.
+// PlannedStop tells the gateway pid of profile that the stop signal it is about to get is planned, so that it ends with code 0 and
+// records "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone makes it
+// stop. startTime is that of the process (see [StartTime]), 0 if unknown. The marker counts for 60 seconds, and the gateway removes
+// it (contract, section 6.1). It isn't synced, because no gateway outlives the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
@@ -62,8 +61,8 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
-// ForgetPlannedStop removes the marker that this process has left for the gateway pid of profile, which has ended: a gateway
-// that ends before it looks for one leaves it behind. The marker of anybody else, or for another process, stays.
+// ForgetPlannedStop removes the marker that this process has left for the gateway pid of profile, which has ended without reading
+// it. A marker of somebody else, or for another process, stays.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -90,11 +89,10 @@ type holder struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// TakeoverOf reports whether another gateway has taken the home of profile over from the gateway pid, which explains why
-// pid has exited: either a takeover marker names pid, is at most 60 seconds old and its author still runs; or gateway.pid
-// names another process that runs and whose start time is the one recorded there (the target removes its marker before it
-// exits, so this is the usual sign). What is missing or makes no sense is no takeover: a gateway that is restarted once too
-// often does less harm than one that stays down.
+// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which explains its exit.
+// Either a takeover marker names pid, is at most 60 seconds old, and its author runs. Or gateway.pid names another process that
+// runs and has the recorded start time; this is the usual sign, because the target removes its marker before it exits. Missing or
+// senseless data is no takeover: a needless restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int) bool {
 	taken := false
 	err := s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -119,8 +117,8 @@ func (s *Store) names(t takeover, pid int) bool {
 	return ok && t.ReplacerPID != pid
 }
 
-// holds reports whether the process runs and is another one than pid. Without a start time it can't be told from a process
-// that got its pid later, or from one in another container that shares the volume.
+// holds reports whether the process runs and is not pid. Without a start time it could be a process that got the number later, or
+// one of another container.
 func (h holder) holds(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime

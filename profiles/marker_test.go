@@ -1,4 +1,4 @@
-package profiles
+package profiles_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
+	"hinit/profiles"
 )
 
 // startChild starts a process that lives until the test ends, and returns its pid and start time.
@@ -20,7 +23,7 @@ func startChild(t *testing.T) (pid int, ticks uint64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Wait() }) // the context of the test is cancelled before
-	ticks, err := StartTime(cmd.Process.Pid)
+	ticks, err := profiles.StartTime(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,15 +38,15 @@ func startZombie(t *testing.T) int {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Wait() })
-	eventually(t, "the child is a zombie", func() bool {
-		_, running, err := processStat(cmd.Process.Pid)
+	testkit.Until(t, "the child is a zombie", func() bool {
+		_, running, err := profiles.ProcessStat(cmd.Process.Pid)
 		return err == nil && !running
 	})
 	return cmd.Process.Pid
 }
 
 func TestStartTime(t *testing.T) {
-	mine, err := StartTime(os.Getpid())
+	mine, err := profiles.StartTime(os.Getpid())
 	if err != nil || mine == 0 {
 		t.Fatalf("own start time %d, %v", mine, err)
 	}
@@ -51,41 +54,41 @@ func TestStartTime(t *testing.T) {
 	if child < mine {
 		t.Errorf("child started at %d, before its parent at %d", child, mine)
 	}
-	if _, err := StartTime(1 << 30); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := profiles.StartTime(1 << 30); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such process: %v", err)
 	}
 	zombie := startZombie(t)
-	if ticks, err := StartTime(zombie); err != nil || ticks == 0 {
+	if ticks, err := profiles.StartTime(zombie); err != nil || ticks == 0 {
 		t.Errorf("zombie: %d, %v", ticks, err)
 	}
-	if _, ok := alive(zombie); ok {
+	if _, ok := profiles.Alive(zombie); ok {
 		t.Error("a zombie counts as alive")
 	}
 }
 
 func TestPlannedStop(t *testing.T) {
-	s := newVolume(t)
-	s.now = func() time.Time { return time.Date(2026, 11, 21, 1, 9, 21, 753461999, time.FixedZone("", 3600)) }
-	write(t, s, "profiles/coder/SOUL.md", "")
+	s := profiles.NewVolume(t)
+	s.SetClock(func() time.Time { return time.Date(2026, 11, 21, 1, 9, 21, 753461999, time.FixedZone("", 3600)) })
+	profiles.Write(t, s, "profiles/coder/SOUL.md", "")
 	if err := s.PlannedStop("coder", 43, 103276); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf(`{"target_pid":43,"target_start_time":103276,"stopper_pid":%d,`+
 		`"written_at":"2026-11-21T00:09:21.753461+00:00"}`, os.Getpid())
-	if got := read(t, s, "profiles/coder/.gateway-planned-stop.json"); got != want {
+	if got := profiles.Read(t, s, "profiles/coder/.gateway-planned-stop.json"); got != want {
 		t.Errorf("marker %s, want %s", got, want)
 	}
-	if err := s.PlannedStop(Default, 43, 0); err != nil {
+	if err := s.PlannedStop(profiles.Default, 43, 0); err != nil {
 		t.Fatal(err)
 	}
 	var marker map[string]any
-	if err := json.Unmarshal([]byte(read(t, s, ".gateway-planned-stop.json")), &marker); err != nil {
+	if err := json.Unmarshal([]byte(profiles.Read(t, s, ".gateway-planned-stop.json")), &marker); err != nil {
 		t.Fatal(err)
 	}
 	if v, ok := marker["target_start_time"]; !ok || v != nil {
 		t.Errorf("unknown start time is %v, want null", v)
 	}
-	if err := s.PlannedStop("nobody", 43, 0); !errors.Is(err, ErrNotExist) {
+	if err := s.PlannedStop("nobody", 43, 0); !errors.Is(err, profiles.ErrNotExist) {
 		t.Errorf("missing profile: %v", err)
 	}
 	if err := s.PlannedStop("coder", 0, 0); err == nil {
@@ -94,11 +97,11 @@ func TestPlannedStop(t *testing.T) {
 }
 
 func TestForgetPlannedStop(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	const marker = "profiles/coder/.gateway-planned-stop.json"
-	write(t, s, "profiles/coder/SOUL.md", "")
+	profiles.Write(t, s, "profiles/coder/SOUL.md", "")
 	there := func() bool {
-		_, err := os.Lstat(filepath.Join(s.root, marker))
+		_, err := os.Lstat(filepath.Join(s.Root(), marker))
 		return err == nil
 	}
 	if err := s.PlannedStop("coder", 43, 0); err != nil {
@@ -110,7 +113,7 @@ func TestForgetPlannedStop(t *testing.T) {
 	if s.ForgetPlannedStop("coder", 43); there() {
 		t.Error("left the marker of the run that has ended")
 	}
-	write(t, s, marker, `{"target_pid":43,"stopper_pid":1}`)
+	profiles.Write(t, s, marker, `{"target_pid":43,"stopper_pid":1}`)
 	if s.ForgetPlannedStop("coder", 43); !there() && os.Getpid() != 1 {
 		t.Error("removed somebody else's marker")
 	}
@@ -121,7 +124,7 @@ func TestTakeoverOf(t *testing.T) {
 	const gone = 1 << 30 // no process has this pid
 	other, ticks := startChild(t)
 	zombie := startZombie(t)
-	zombieTicks, err := StartTime(zombie)
+	zombieTicks, err := profiles.StartTime(zombie)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,20 +169,20 @@ func TestTakeoverOf(t *testing.T) {
 		"both, and marker is about him": {marker(gone, "77", other, at(0)), holding(other, ticks), gone, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVolume(t)
-			write(t, s, "profiles/p/SOUL.md", "")
+			s := profiles.NewVolume(t)
+			profiles.Write(t, s, "profiles/p/SOUL.md", "")
 			if tt.marker != "" {
-				write(t, s, "profiles/p/.gateway-takeover.json", tt.marker)
+				profiles.Write(t, s, "profiles/p/.gateway-takeover.json", tt.marker)
 			}
 			if tt.pidFile != "" {
-				write(t, s, "profiles/p/gateway.pid", tt.pidFile)
+				profiles.Write(t, s, "profiles/p/gateway.pid", tt.pidFile)
 			}
 			if got := s.TakeoverOf("p", tt.pid); got != tt.want {
 				t.Errorf("TakeoverOf = %t, want %t", got, tt.want)
 			}
 		})
 	}
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	if s.TakeoverOf("../p", gone) || s.TakeoverOf("nobody", gone) {
 		t.Error("an impossible profile was taken over")
 	}

@@ -32,12 +32,11 @@ func multiplexes(d *fsutil.Dir, home string, getenv func(string) string) (bool, 
 	return on, nil
 }
 
-// multiplexed finds the switch multiplex_profiles of the agent's config.yaml, at top level or beneath "gateway"; at top
-// level it wins. ok is false when the file doesn't have it (contract, section 5.2).
+// multiplexed finds the switch multiplex_profiles of the agent's config.yaml, at top level or beneath "gateway"; top level wins. ok
+// is false when the file doesn't have it (contract, section 5.2).
 //
-// This is a line scanner for that one key and no YAML reader: PID 1 must boot whatever the file looks like. It knows block
-// mappings, comments, quotes, a flow mapping on the line of "gateway", and JSON, which is YAML too. In anything it doesn't
-// understand the key isn't there.
+// It is a line scanner for that one key and no YAML reader, because PID 1 must boot whatever the file holds. It knows block
+// mappings, comments, quotes, a flow mapping on the line of "gateway", and JSON. In anything else the key isn't there.
 func multiplexed(config string) (on, ok bool) {
 	config = strings.TrimPrefix(config, "\ufeff")
 	if strings.HasPrefix(strings.TrimSpace(config), "{") {

@@ -1,10 +1,12 @@
-package profiles
+package profiles_test
 
 import (
 	"errors"
 	"regexp"
 	"strings"
 	"testing"
+
+	"hinit/profiles"
 )
 
 func TestValidName(t *testing.T) {
@@ -48,11 +50,11 @@ func TestValidName(t *testing.T) {
 			what string
 			err  error
 			want bool
-		}{{"ValidName", ValidName(tt.name), tt.cli}, {"ValidServiceName", ValidServiceName(tt.name), tt.onDisk}} {
+		}{{"ValidName", profiles.ValidName(tt.name), tt.cli}, {"ValidServiceName", profiles.ValidServiceName(tt.name), tt.onDisk}} {
 			if (rule.err == nil) != rule.want {
 				t.Errorf("%s(%q) = %v, want valid %t", rule.what, tt.name, rule.err, rule.want)
 			}
-			if rule.err != nil && !errors.Is(rule.err, ErrName) {
+			if rule.err != nil && !errors.Is(rule.err, profiles.ErrName) {
 				t.Errorf("%s(%q) = %v, which doesn't wrap ErrName", rule.what, tt.name, rule.err)
 			}
 		}
@@ -61,21 +63,21 @@ func TestValidName(t *testing.T) {
 
 func TestNormalize(t *testing.T) {
 	for in, want := range map[string]string{" Default\n": "default", "CODER": "coder", "a b": "a b", "": ""} {
-		if got := Normalize(in); got != want {
+		if got := profiles.Normalize(in); got != want {
 			t.Errorf("Normalize(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
 
 func TestSlotNames(t *testing.T) {
-	if got := SlotName("coder"); got != "gateway-coder" {
+	if got := profiles.SlotName("coder"); got != "gateway-coder" {
 		t.Errorf("SlotName = %q", got)
 	}
 	for slot, want := range map[string]string{
 		"gateway-coder": "coder", "gateway-default": "default", "gateway-gateway-a": "gateway-a",
 		"gateway-": "", "dashboard": "", "gateway-../x": "", ".gateway-a": "", "gateway": "",
 	} {
-		got, ok := SlotProfile(slot)
+		got, ok := profiles.SlotProfile(slot)
 		if got != want || ok != (want != "") {
 			t.Errorf("SlotProfile(%q) = %q, %t, want %q", slot, got, ok, want)
 		}
@@ -89,17 +91,17 @@ func FuzzName(f *testing.F) {
 	pattern := regexp.MustCompile(`\A[a-z0-9][a-z0-9_-]*\z`)
 	f.Fuzz(func(t *testing.T, s string) {
 		byPattern := pattern.MatchString(s)
-		if got, want := ValidServiceName(s) == nil, byPattern && len(s) <= 251; got != want {
+		if got, want := profiles.ValidServiceName(s) == nil, byPattern && len(s) <= 251; got != want {
 			t.Fatalf("ValidServiceName(%q) = %t, want %t", s, got, want)
 		}
 		reserved := map[string]bool{"hermes": true, "test": true, "tmp": true, "root": true, "sudo": true}
-		if got, want := ValidName(s) == nil, byPattern && len(s) <= 64 && !reserved[s]; got != want {
+		if got, want := profiles.ValidName(s) == nil, byPattern && len(s) <= 64 && !reserved[s]; got != want {
 			t.Fatalf("ValidName(%q) = %t, want %t", s, got, want)
 		}
-		if n := Normalize(s); Normalize(n) != n {
+		if n := profiles.Normalize(s); profiles.Normalize(n) != n {
 			t.Fatalf("Normalize(%q) = %q, which isn't its own normal form", s, n)
 		}
-		if p, ok := SlotProfile(SlotName(s)); ok != (ValidServiceName(s) == nil) || ok && p != s {
+		if p, ok := profiles.SlotProfile(profiles.SlotName(s)); ok != (profiles.ValidServiceName(s) == nil) || ok && p != s {
 			t.Fatalf("SlotProfile(SlotName(%q)) = %q, %t", s, p, ok)
 		}
 	})

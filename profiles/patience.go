@@ -10,36 +10,35 @@ import (
 	"hinit/internal/guard"
 )
 
-// patience is how long a directory of the volume may take to answer the first question. What takes longer is a mount whose
-// server is gone, most likely, and would hold up everything else.
+// patience is how long a directory of the volume may take to answer the first question. Longer, most likely, is a mount whose
+// server is gone.
 const patience = time.Second
 
-// steps is in how many parts that time is waited for. A process that is held up itself, as in a container that is paused, finds
-// that one of them is over when it goes on, and not all of it.
+// patience is waited for in so many steps. When this process was paused itself, only one of them is over when it goes on.
 const steps = 10
 
-// mostStuck is how many calls may be left behind in directories that don't answer. Each keeps a thread and a turn until its
-// directory answers. With so many, mount points below profiles/ are not asked any more; with one more, nothing is.
+// mostStuck is how many calls may be left behind in directories that don't answer. Each keeps a thread and a turn. With so many,
+// mount points below profiles/ are not asked any more; with one more, nothing is.
 const mostStuck = 3
 
 // errSilent says that a part of the volume does not answer.
 var errSilent = errors.New("it does not answer")
 
-// patiently runs fn with the volume in a goroutine of its own. When that takes too long it returns an error that wraps errSilent
-// and leaves the goroutine behind, which ends when the disk answers.
+// patiently runs fn with the volume in a goroutine of its own. After patience it returns an error that wraps errSilent, and leaves
+// the goroutine to end when the disk answers.
 func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
-	_, err := attended(s, func(d *fsutil.Dir, _ beat) (struct{}, error) { return struct{}{}, fn(d) })
+	_, err := askEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
 
-// beat says that the function which patiently runs gets on, and which directory it asks next, relative to the root; "" is none.
-// It returns false when the function has been given up and must end.
-type beat func(rel string) (goOn bool)
+// progress tells patiently which directory is asked next, relative to the root; "" is none. It returns false when the function has
+// been given up and must end.
+type progress func(rel string) (goOn bool)
 
-// attended is patiently for a function that asks many directories: each may take as long as the patience is. The one that takes
-// longer counts as silent, until it answers; the error is an fs.PathError that names it. What fn has used by then must not be used
-// by others.
-func attended[T any](s *Store, fn func(d *fsutil.Dir, at beat) (T, error)) (result T, err error) {
+// askEach is patiently for a function that asks many directories, each of which has the whole patience. A directory that takes
+// longer counts as silent until it answers; the error is an fs.PathError that names it. Others must not use what fn has used by
+// then.
+func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
 		err    error
@@ -118,7 +117,7 @@ func (a *attempt) silent() error {
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
 }
 
-// giveUp leaves the attempt behind, unless it got on since that beat.
+// giveUp leaves the attempt behind, unless it got on since that progress.
 func (a *attempt) giveUp(beats int) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -162,7 +161,7 @@ func (s *Store) answers(rel string) bool {
 	if s.isSilent(rel) {
 		return false
 	}
-	_, err := attended(s, func(d *fsutil.Dir, at beat) (struct{}, error) {
+	_, err := askEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
 		at(rel)
 		_ = d.Has(filepath.Join(rel, s.marker)) // any answer is one
 		return struct{}{}, nil

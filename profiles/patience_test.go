@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 // heldUp stops this process while it asks the volume, and says what came of that. It is the helper "held".
@@ -23,9 +24,10 @@ func heldUp(s *Store) {
 
 // TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself: a container was paused for a second, and its volume did not answer.
 func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
-	s := newVolume(t)
+	t.Parallel() // it waits
+	s := NewVolume(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), envHelper+"=held", "PROFILES_TEST_HOME="+s.root)
+	cmd.Env = append(os.Environ(), EnvHelper+"=held", "PROFILES_TEST_HOME="+s.root)
 	answer := make(chan string, 1)
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -44,13 +46,13 @@ func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
 		n, _ := r.Read(text)
 		answer <- string(text[:n])
 	}()
-	eventually(t, "it is stopped", func() bool {
+	testkit.Until(t, "it is stopped", func() bool {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 		return err == nil && strings.Contains(string(text), ") T ")
 	})
 	<-time.After(patience + patience/2)
 	got := ""
-	eventually(t, "it goes on", func() bool {
+	testkit.Until(t, "it goes on", func() bool {
 		_ = cmd.Process.Signal(syscall.SIGCONT) // it may have ended
 		select {
 		case got = <-answer:

@@ -9,17 +9,15 @@ import (
 	"hinit/internal/blocking"
 )
 
-// StartTime returns when the process pid started, in clock ticks since the machine's boot: field 22 of /proc/<pid>/stat,
-// see proc_pid_stat(5). Together with the pid it identifies a process, because a recycled pid has another start time. A
-// zombie still has one. The error wraps fs.ErrNotExist when there is no such process. It touches only /proc and doesn't
-// block.
+// StartTime returns when the process pid started, in clock ticks since the machine's boot: field 22 of /proc/<pid>/stat, see
+// proc_pid_stat(5). With the pid it identifies a process. A zombie still has one. The error wraps fs.ErrNotExist when there is no
+// such process. It touches only /proc and doesn't block.
 func StartTime(pid int) (uint64, error) {
 	ticks, _, err := processStat(pid)
 	return ticks, err
 }
 
-// alive reports whether pid is a process that still runs, a zombie not being one, and when it started. A process whose first thread
-// alone has ended is shown as a zombie, and runs.
+// alive reports whether pid runs, and when it started. A zombie does not run, unless only its first thread has ended.
 func alive(pid int) (startTime uint64, ok bool) {
 	if pid <= 0 {
 		return 0, false

@@ -47,8 +47,8 @@ const (
 
 // BootOptions is what the boot pass depends on besides the volume.
 type BootOptions struct {
-	// Args is the container's CMD. What routing puts in front of it may be there or not: an init, the wrapper script, the
-	// agent's own name (contract, section 3.2).
+	// Args is the container's CMD, with or without an init, the wrapper script and the agent's name in front (contract, section
+	// 3.2).
 	Args []string
 	// Getenv reads the container's environment. nil is an empty one.
 	Getenv func(string) string
@@ -56,12 +56,11 @@ type BootOptions struct {
 	Now func() time.Time
 	// Found is told how many profiles there are, the default one among them, before the second is decided about. It may be nil.
 	Found func(profiles int)
-	// Decided is called for each decision, in their order, as soon as it stands: usually while other homes are still being
-	// looked at, in a goroutine of its own that is not the agent. All calls have returned before the boot log says what was
-	// decided, so that what has to be true by then can be made so. It may be nil.
+	// Decided is called for each decision, in their order, as soon as it is made, in a goroutine that is not the agent. All calls
+	// have returned before the boot log is written. It may be nil.
 	Decided func(Decision)
-	// Log is given what writes the boot log, and calls it when all that the log says is so. nil has it written at once. It is not
-	// called where no log is to be written.
+	// Log gets the function that writes the boot log, and calls it when all that the log says is true. nil writes it at once. It is
+	// not called where no log is to be written.
 	Log func(write func() error)
 }
 
@@ -80,8 +79,8 @@ type Plan struct {
 	Skipped bool
 	// Multiplex means that the default gateway serves all profiles, so that the others aren't started.
 	Multiplex bool
-	// Silent are the profile directories that did not answer, and Unread means that profiles/ as a whole did not. Nothing was decided
-	// about them: each profile that is there appears when it answers, and what ran before is to be started then.
+	// Silent are the profile directories that did not answer, and Unread means that profiles/ as a whole did not. Nothing was
+	// decided about them: each appears when it answers, and is started then if it ran before.
 	Silent []string
 	Unread bool
 	// Profiles has a decision for each profile, the default one first. It is empty exactly when Skipped.
@@ -94,19 +93,18 @@ type Plan struct {
 	tell chan<- Decision // to Decided; nil while decisions don't stand yet
 }
 
-// Reconcile is the boot pass (contract, section 5). For each profile it decides whether its gateway is started, removes
-// what a gateway that no longer runs has left behind (gateway.pid, processes.json) and what a crash has left half written, and
-// writes the boot log. It starts nothing: the caller does what the plan says, or what Decided is told, at once. No gateway may
-// run before that, because each gateway.pid is taken for a stale one.
+// Reconcile is the boot pass (contract, section 5). For each profile it decides whether its gateway is started, removes the files
+// of gateways that no longer run and of writes that a crash cut short, and writes the boot log. It starts nothing. No gateway may
+// run before it has decided, because each gateway.pid is taken for a stale one.
 //
-// A desired_state that a gateway's rewrite took back right before the end of the last container is put back, by the rules of
+// A desired_state that a gateway overwrote by accident right before the end of the last container is put back, by the rules of
 // [Intents].
 //
-// It never fails: what can't be read or written becomes a warning, and the profile is decided on what is known. It blocks
-// on the disk; 200 profiles take a few tens of milliseconds on a local one.
+// It never fails: what can't be read or written becomes a warning, and the profile is decided on what is known. It blocks on the
+// disk.
 //
-// Beyond the contract's list, a CMD that is a foreground gateway run (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps
-// the default gateway down whatever its state says: the CMD is that gateway (contract, section 3.1).
+// Beyond the contract's list, a CMD that is a foreground gateway run (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the
+// default gateway down whatever its state says: the CMD is that gateway (contract, section 3.1).
 func (s *Store) Reconcile(o BootOptions) Plan {
 	getenv := o.Getenv
 	if getenv == nil {
@@ -116,7 +114,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	if now == nil {
 		now = s.now
 	}
-	args := peel(o.Args)
+	args := withoutWrappers(o.Args)
 	if len(args) > 0 && args[0] == "dashboard" {
 		return Plan{
 			Skipped: true,
@@ -268,8 +266,8 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	p.decide(dec, start(&dec))
 }
 
-// homeNames are the names in a home that a boot looks for. Most of them are in few homes, and to ask for each is a call. A home may
-// hold any number of others.
+// homeNames are the names in a home that a boot looks for. One listing is cheaper than a question for each name. A home may hold
+// any number of others.
 type homeNames struct {
 	found   []string
 	unknown bool // the home can't be listed
@@ -291,15 +289,13 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	return n
 }
 
-// may reports whether there may be something of that name. Whatever is wrong with a home that can't be listed, the look at it
-// will tell.
+// may reports whether there may be something of that name; it says yes about a home that can't be listed.
 func (n homeNames) may(name string) bool {
 	return n.unknown || slices.Contains(n.found, name)
 }
 
-// leftBehind lists what is stale in a home: the files of a gateway that no longer runs, and the temporary files of this
-// package, which a crash in the middle of a write has left. What isn't there is not in the list: on a read-only volume even
-// removing nothing fails.
+// leftBehind lists what is stale in a home: files of a gateway that no longer runs, and temporary files that a crash has left.
+// Missing names are left out, because on a read-only volume even removing nothing fails.
 func (n homeNames) leftBehind() []string {
 	var found []string
 	for _, name := range n.found {
@@ -334,8 +330,8 @@ func (p *Plan) warn(profile, path, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate takes over a container from before there were desired states: it ran its gateway as CMD, so the gateway is
-// wanted (contract, section 5, step 3). It reports whether this is such a container.
+// migrate recognises a container from before there were desired states. It ran its gateway as CMD, so that gateway is wanted
+// (contract, section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
 	if noSupervise || !isGatewayRun(args) {
 		return false
@@ -382,9 +378,9 @@ func isGatewayRun(args []string) bool {
 	return len(args) >= 2 && args[0] == "gateway" && args[1] == "run"
 }
 
-// peel drops what stands before the agent's own arguments in a container's CMD: everything through the wrapper script,
-// then the dispatcher script, then the agent's name, each of them optional (contract, section 3.2).
-func peel(args []string) []string {
+// withoutWrappers drops what stands before the agent's own arguments in a container's CMD: the wrapper script and all before it,
+// the dispatcher script, the agent's name, each of them optional (contract, section 3.2).
+func withoutWrappers(args []string) []string {
 	for i, arg := range args {
 		if strings.HasSuffix(arg, "main-wrapper.sh") {
 			args = args[i+1:]

@@ -1,4 +1,4 @@
-package profiles
+package profiles_test
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/profiles"
 )
 
 func bootAt() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.Local) }
@@ -28,31 +29,31 @@ func env(pairs ...string) func(string) string {
 }
 
 func TestReconcile(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "gateway_state.json", `{"desired_state":"running","gateway_state":"stopped"}`)
-	write(t, s, "state/gateway.lifecycle.json", `{"phase":"running","pid":3}`)
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, "gateway_state.json", `{"desired_state":"running","gateway_state":"stopped"}`)
+	profiles.Write(t, s, "state/gateway.lifecycle.json", `{"phase":"running","pid":3}`)
 	for name, state := range map[string]string{
 		"a-run": `{"gateway_state":"draining"}`, "b-stop": `{"desired_state":"stopped","gateway_state":"running"}`,
 		"c-none": "", "d-bad": "{", "e-odd": `{"desired_state":"run ning\nx profile=y"}`, "f-start": `{"gateway_state":"starting"}`,
 	} {
-		write(t, s, "profiles/"+name+"/SOUL.md", "")
-		write(t, s, "profiles/"+name+"/gateway.pid", "{}")
-		write(t, s, "profiles/"+name+"/processes.json", "[]")
-		write(t, s, "profiles/"+name+"/.gateway_state.json.1x2.tmp", "{")
-		write(t, s, "profiles/"+name+"/..gateway-planned-stop.json.1x2.tmp", "{")
-		write(t, s, "profiles/"+name+"/gateway.lock", "{}")
+		profiles.Write(t, s, "profiles/"+name+"/SOUL.md", "")
+		profiles.Write(t, s, "profiles/"+name+"/gateway.pid", "{}")
+		profiles.Write(t, s, "profiles/"+name+"/processes.json", "[]")
+		profiles.Write(t, s, "profiles/"+name+"/.gateway_state.json.1x2.tmp", "{")
+		profiles.Write(t, s, "profiles/"+name+"/..gateway-planned-stop.json.1x2.tmp", "{")
+		profiles.Write(t, s, "profiles/"+name+"/gateway.lock", "{}")
 		if state != "" {
-			write(t, s, "profiles/"+name+"/gateway_state.json", state)
+			profiles.Write(t, s, "profiles/"+name+"/gateway_state.json", state)
 		}
 	}
-	write(t, s, "gateway.pid", "{}")
-	write(t, s, "profiles/a-run/state/gateway.lifecycle.json", `{"phase":"exited","exit_code":0}`)
-	write(t, s, "profiles/b-stop/state/gateway.lifecycle.json", `{"phase":"odd"}`)
-	write(t, s, "profiles/BAD/SOUL.md", "")
-	write(t, s, "profiles/default/SOUL.md", "")
-	write(t, s, "profiles/nosoul/gateway_state.json", `{"desired_state":"running"}`)
+	profiles.Write(t, s, "gateway.pid", "{}")
+	profiles.Write(t, s, "profiles/a-run/state/gateway.lifecycle.json", `{"phase":"exited","exit_code":0}`)
+	profiles.Write(t, s, "profiles/b-stop/state/gateway.lifecycle.json", `{"phase":"odd"}`)
+	profiles.Write(t, s, "profiles/BAD/SOUL.md", "")
+	profiles.Write(t, s, "profiles/default/SOUL.md", "")
+	profiles.Write(t, s, "profiles/nosoul/gateway_state.json", `{"desired_state":"running"}`)
 
-	p := s.Reconcile(BootOptions{Now: bootAt})
+	p := s.Reconcile(profiles.BootOptions{Now: bootAt})
 	want := []struct {
 		name, prior, exit string
 		start             bool
@@ -71,16 +72,16 @@ func TestReconcile(t *testing.T) {
 	for i, w := range want {
 		got := p.Profiles[i]
 		if got.Profile.Name != w.name || got.PriorState != w.prior || got.PriorExit != w.exit || got.Start != w.start ||
-			(got.Action == ActionStarted) != w.start {
+			(got.Action == profiles.ActionStarted) != w.start {
 			t.Errorf("decision %+v, want %+v", got, w)
 		}
-		rel, _ := filepath.Rel(s.root, got.Profile.Home)
+		rel, _ := filepath.Rel(s.Root(), got.Profile.Home)
 		for _, stale := range []string{"gateway.pid", "processes.json", ".gateway_state.json.1x2.tmp", "..gateway-planned-stop.json.1x2.tmp"} {
-			if exists(t, s, filepath.Join(rel, stale)) {
+			if profiles.Exists(t, s, filepath.Join(rel, stale)) {
 				t.Errorf("%s of %s is still there", stale, w.name)
 			}
 		}
-		if w.name != Default && !exists(t, s, filepath.Join(rel, "gateway.lock")) {
+		if w.name != profiles.Default && !profiles.Exists(t, s, filepath.Join(rel, "gateway.lock")) {
 			t.Errorf("gateway.lock of %s is gone", w.name)
 		}
 	}
@@ -93,7 +94,7 @@ func TestReconcile(t *testing.T) {
 		`profile=e-odd prior_state="run\x20ning\nx\x20profile=y" action=registered`,
 		"profile=f-start prior_state=starting action=registered",
 	}
-	log := strings.Split(strings.TrimSuffix(read(t, s, "logs/container-boot.log"), "\n"), "\n")
+	log := strings.Split(strings.TrimSuffix(profiles.Read(t, s, "logs/container-boot.log"), "\n"), "\n")
 	if len(log) != len(wantLines) || len(p.Lines) != len(wantLines) {
 		t.Fatalf("log %q, lines %q", log, p.Lines)
 	}
@@ -146,26 +147,26 @@ func TestMigration(t *testing.T) {
 		"env, but another CMD": {[]string{"sleep", "infinity"}, "HERMES_GATEWAY_NO_SUPERVISE=1", `{"gateway_state":"running"}`, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVolume(t)
+			s := profiles.NewVolume(t)
 			if tt.state != "" {
-				write(t, s, stateFile, tt.state)
+				profiles.Write(t, s, profiles.StateFile, tt.state)
 			}
-			p := s.Reconcile(BootOptions{Args: tt.args, Getenv: env(tt.env), Now: bootAt})
+			p := s.Reconcile(profiles.BootOptions{Args: tt.args, Getenv: env(tt.env), Now: bootAt})
 			if p.Profiles[0].Start != tt.starts {
 				t.Errorf("start %t, want %t", p.Profiles[0].Start, tt.starts)
 			}
 			want := tt.state
 			if tt.migrates {
 				want = fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, "migrated_from": "legacy-container-cmd"}`+"\n", bootAt().Unix())
-				assertMode(t, filepath.Join(s.root, stateFile), 0o644)
-				if p.Profiles[0].PriorState != Running {
+				assertMode(t, filepath.Join(s.Root(), profiles.StateFile), 0o644)
+				if p.Profiles[0].PriorState != profiles.Running {
 					t.Errorf("prior state %q", p.Profiles[0].PriorState)
 				}
 			}
-			if want == "" && exists(t, s, stateFile) {
+			if want == "" && profiles.Exists(t, s, profiles.StateFile) {
 				t.Error("a state was written")
-			} else if want != "" && read(t, s, stateFile) != want {
-				t.Errorf("state %q, want %q", read(t, s, stateFile), want)
+			} else if want != "" && profiles.Read(t, s, profiles.StateFile) != want {
+				t.Errorf("state %q, want %q", profiles.Read(t, s, profiles.StateFile), want)
 			}
 		})
 	}
@@ -178,18 +179,18 @@ func TestDashboardContainer(t *testing.T) {
 		{"hermes", "dashboard"},
 		{"/init", "/opt/hermes/docker/main-wrapper.sh", "dashboard"},
 	} {
-		s := newVolume(t)
-		write(t, s, "gateway.pid", "{}")
-		p := s.Reconcile(BootOptions{Args: args})
-		if !p.Skipped || len(p.Profiles) != 0 || exists(t, s, "logs") || !exists(t, s, "gateway.pid") {
+		s := profiles.NewVolume(t)
+		profiles.Write(t, s, "gateway.pid", "{}")
+		p := s.Reconcile(profiles.BootOptions{Args: args})
+		if !p.Skipped || len(p.Profiles) != 0 || profiles.Exists(t, s, "logs") || !profiles.Exists(t, s, "gateway.pid") {
 			t.Errorf("%q: plan %+v", args, p)
 		}
 		if want := "reconcile: skipping (dashboard container — does not need per-profile gateways)"; !slices.Equal(p.Lines, []string{want}) {
 			t.Errorf("%q: lines %q", args, p.Lines)
 		}
 	}
-	s := newVolume(t)
-	if p := s.Reconcile(BootOptions{Args: []string{"gateway", "dashboard"}, Getenv: env("HERMES_SKIP_PROFILE_RECONCILE=1")}); p.Skipped {
+	s := profiles.NewVolume(t)
+	if p := s.Reconcile(profiles.BootOptions{Args: []string{"gateway", "dashboard"}, Getenv: env("HERMES_SKIP_PROFILE_RECONCILE=1")}); p.Skipped {
 		t.Error("skipped without reason")
 	}
 }
@@ -208,22 +209,22 @@ func TestReconcileMultiplex(t *testing.T) {
 		"config out of reach": {"link", "GATEWAY_MULTIPLEX_PROFILES=true", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVolume(t)
-			write(t, s, "gateway_state.json", `{"desired_state":"running"}`)
-			write(t, s, "profiles/a/SOUL.md", "")
-			write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
+			s := profiles.NewVolume(t)
+			profiles.Write(t, s, "gateway_state.json", `{"desired_state":"running"}`)
+			profiles.Write(t, s, "profiles/a/SOUL.md", "")
+			profiles.Write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
 			if tt.config == "link" {
-				if err := os.Symlink("/etc/passwd", filepath.Join(s.root, "config.yaml")); err != nil {
+				if err := os.Symlink("/etc/passwd", filepath.Join(s.Root(), "config.yaml")); err != nil {
 					t.Fatal(err)
 				}
 			} else if tt.config != "" {
-				write(t, s, "config.yaml", tt.config)
+				profiles.Write(t, s, "config.yaml", tt.config)
 			}
-			p := s.Reconcile(BootOptions{Getenv: env(tt.env)})
+			p := s.Reconcile(profiles.BootOptions{Getenv: env(tt.env)})
 			if p.Multiplex != tt.on || !p.Profiles[0].Start || p.Profiles[1].Start == tt.on {
 				t.Errorf("plan %+v", p)
 			}
-			if p.Profiles[1].PriorState != Running {
+			if p.Profiles[1].PriorState != profiles.Running {
 				t.Errorf("prior state %q", p.Profiles[1].PriorState)
 			}
 		})
@@ -231,22 +232,22 @@ func TestReconcileMultiplex(t *testing.T) {
 }
 
 func TestBootLogRotation(t *testing.T) {
-	s := newVolume(t)
-	for _, size := range []int{bootLogMax - 1, bootLogMax} {
+	s := profiles.NewVolume(t)
+	for _, size := range []int{profiles.BootLogMax - 1, profiles.BootLogMax} {
 		old := strings.Repeat("x", size-1) + "\n"
-		write(t, s, "logs/container-boot.log", old)
-		if p := s.Reconcile(BootOptions{}); len(p.Warnings) != 0 {
+		profiles.Write(t, s, "logs/container-boot.log", old)
+		if p := s.Reconcile(profiles.BootOptions{}); len(p.Warnings) != 0 {
 			t.Error(p.Warnings)
 		}
-		now := read(t, s, "logs/container-boot.log")
-		if size < bootLogMax {
-			if len(now) <= size || exists(t, s, "logs/container-boot.log.1") {
+		now := profiles.Read(t, s, "logs/container-boot.log")
+		if size < profiles.BootLogMax {
+			if len(now) <= size || profiles.Exists(t, s, "logs/container-boot.log.1") {
 				t.Errorf("rotated at %d", size)
 			}
-			write(t, s, "logs/container-boot.log.1", "older")
+			profiles.Write(t, s, "logs/container-boot.log.1", "older")
 			continue
 		}
-		if strings.HasPrefix(now, "x") || read(t, s, "logs/container-boot.log.1") != old {
+		if strings.HasPrefix(now, "x") || profiles.Read(t, s, "logs/container-boot.log.1") != old {
 			t.Errorf("not rotated at %d", size)
 		}
 	}
@@ -254,18 +255,18 @@ func TestBootLogRotation(t *testing.T) {
 
 // TestReconcileGoesOn takes away one thing after the other that the boot pass needs.
 func TestReconcileGoesOn(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "profiles/a/SOUL.md", "")
-	write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
-	write(t, s, "profiles/a/gateway.pid/full", "a directory where a file should be")
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, "profiles/a/SOUL.md", "")
+	profiles.Write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
+	profiles.Write(t, s, "profiles/a/gateway.pid/full", "a directory where a file should be")
 	outside := t.TempDir()
-	if err := os.Symlink(outside, filepath.Join(s.root, "logs")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(s.Root(), "logs")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(filepath.Join(outside, "new"), filepath.Join(s.root, stateFile)); err != nil {
+	if err := os.Symlink(filepath.Join(outside, "new"), filepath.Join(s.Root(), profiles.StateFile)); err != nil {
 		t.Fatal(err)
 	}
-	p := s.Reconcile(BootOptions{Args: []string{"gateway", "run"}})
+	p := s.Reconcile(profiles.BootOptions{Args: []string{"gateway", "run"}})
 	if len(p.Profiles) != 2 || !p.Profiles[1].Start || len(p.Lines) != 2 {
 		t.Errorf("plan %+v", p)
 	}
@@ -283,38 +284,38 @@ func TestReconcileGoesOn(t *testing.T) {
 		t.Errorf("a link was followed: %v, %v", left, err)
 	}
 
-	missing := Open(filepath.Join(s.root, "missing"), nil, "")
-	p = missing.Reconcile(BootOptions{})
+	missing := profiles.Open(filepath.Join(s.Root(), "missing"), nil, "")
+	p = missing.Reconcile(profiles.BootOptions{})
 	if len(p.Profiles) != 1 || p.Profiles[0].Start || len(p.Warnings) == 0 || p.Profiles[0].PriorState != "None" {
 		t.Errorf("without a volume: %+v", p)
 	}
 }
 
 func BenchmarkReconcile200(b *testing.B) {
-	s := Open(b.TempDir(), nil, "")
+	s := profiles.Open(b.TempDir(), nil, "")
 	for i := range 200 {
-		home := filepath.Join(s.root, "profiles", fmt.Sprintf("p%03d", i))
+		home := filepath.Join(s.Root(), "profiles", fmt.Sprintf("p%03d", i))
 		if err := os.MkdirAll(home, 0o755); err != nil {
 			b.Fatal(err)
 		}
-		for file, content := range map[string]string{"SOUL.md": "", stateFile: observedState} {
+		for file, content := range map[string]string{"SOUL.md": "", profiles.StateFile: profiles.ObservedState} {
 			if err := os.WriteFile(filepath.Join(home, file), []byte(content), 0o644); err != nil {
 				b.Fatal(err)
 			}
 		}
 	}
 	for b.Loop() {
-		if p := s.Reconcile(BootOptions{}); len(p.Profiles) != 201 {
+		if p := s.Reconcile(profiles.BootOptions{}); len(p.Profiles) != 201 {
 			b.Fatalf("%d profiles", len(p.Profiles))
 		}
 	}
 }
 
 func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "profiles/coder/SOUL.md", "")
-	var told []Decision
-	p := s.Reconcile(BootOptions{Now: bootAt, Decided: func(d Decision) {
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, "profiles/coder/SOUL.md", "")
+	var told []profiles.Decision
+	p := s.Reconcile(profiles.BootOptions{Now: bootAt, Decided: func(d profiles.Decision) {
 		told = append(told, d)
 		if _, err := os.Lstat(filepath.Join(s.Root(), "logs/container-boot.log")); err == nil {
 			t.Error("the boot log says already what is only being decided")
@@ -331,20 +332,20 @@ func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 // TestGatewaysNeedNotWaitForTheLastProfile: each can start when its own home has been looked at.
 func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	for _, multiplexed := range []bool{false, true} {
-		s := newVolume(t)
-		for i := range 3 * decidedAhead {
-			write(t, s, fmt.Sprintf("profiles/p%03d/SOUL.md", i), "")
-			write(t, s, fmt.Sprintf("profiles/p%03d/gateway.pid", i), "{}")
+		s := profiles.NewVolume(t)
+		for i := range 3 * profiles.DecidedAhead {
+			profiles.Write(t, s, fmt.Sprintf("profiles/p%03d/SOUL.md", i), "")
+			profiles.Write(t, s, fmt.Sprintf("profiles/p%03d/gateway.pid", i), "{}")
 		}
 		if multiplexed {
-			write(t, s, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
+			profiles.Write(t, s, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
 		}
-		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*decidedAhead-1))
+		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*profiles.DecidedAhead-1))
 		told := 0
-		p := s.Reconcile(BootOptions{Now: bootAt, Decided: func(d Decision) {
+		p := s.Reconcile(profiles.BootOptions{Now: bootAt, Decided: func(d profiles.Decision) {
 			told++
 			_, err := os.Lstat(last)
-			if cleared := err != nil; d.Profile.Name == Default && cleared != multiplexed {
+			if cleared := err != nil; d.Profile.Name == profiles.Default && cleared != multiplexed {
 				t.Errorf("multiplexed %v: the default gateway may start when the home of the last profile has been cleared: %v", multiplexed, cleared)
 			}
 		}})
@@ -356,20 +357,21 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 
 // TestAHomeFullOfNamesIsBootedAsAnyOther: whoever may write in a home decides how many names it has.
 func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "profiles/p/SOUL.md", "")
-	write(t, s, "profiles/p/gateway.pid", "{}")
-	write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
+	t.Parallel() // it waits
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, "profiles/p/SOUL.md", "")
+	profiles.Write(t, s, "profiles/p/gateway.pid", "{}")
+	profiles.Write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
 	for i := range fsutil.MostNames + 1 {
-		if err := os.Symlink("x", filepath.Join(s.root, "profiles/p", strconv.Itoa(i))); err != nil {
+		if err := os.Symlink("x", filepath.Join(s.Root(), "profiles/p", strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p := s.Reconcile(BootOptions{Now: bootAt})
+	p := s.Reconcile(profiles.BootOptions{Now: bootAt})
 	if len(p.Profiles) != 2 || p.Profiles[1].Profile.Name != "p" || !p.Profiles[1].Start || len(p.Warnings) > 0 {
 		t.Errorf("plan %+v, %+v", p.Profiles, p.Warnings)
 	}
-	if exists(t, s, "profiles/p/gateway.pid") {
+	if profiles.Exists(t, s, "profiles/p/gateway.pid") {
 		t.Error("gateway.pid is still there")
 	}
 }

@@ -22,8 +22,8 @@ func TestSecretsOfAProfile(t *testing.T) {
 }
 
 func TestSecretsAreReadSafely(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, "profiles/coder/SOUL.md", "")
+	s := NewVolume(t)
+	Write(t, s, "profiles/coder/SOUL.md", "")
 	home := filepath.Join(s.root, "profiles", "coder")
 	if got, err := s.Secrets("coder"); err != nil || len(got) != 0 {
 		t.Errorf("without a file: %q, %v", got, err)

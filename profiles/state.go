@@ -36,9 +36,8 @@ const (
 	stateTries = 5
 )
 
-// State is what gateway_state.json says. The zero value is "none": no file, or nothing usable in it. The file belongs to
-// the gateway and to the commands alike, so each field is only what somebody wrote last; compare PID and StartTime with the
-// process that really runs before believing Gateway.
+// State is what gateway_state.json says. The zero value is "none": no file, or nothing usable in it. The gateway and the commands
+// both write the file, so compare PID and StartTime with the process that really runs before believing Gateway.
 type State struct {
 	Exists     bool   // there is a file with a JSON object in it
 	HasDesired bool   // desired_state is there and not null
@@ -51,14 +50,16 @@ type State struct {
 	RestartRequested bool
 	ExitReason       string // "" none
 
+	Platforms int    // that it has
+	Troubled  int    // of them: retrying or failed
 	platforms string // what Trouble returns
 
 	// Written is the modification time of the file. Equal leaves it out.
 	Written time.Time
 }
 
-// Trouble says which platforms the gateway calls retrying or failed, each with its message, in the order of their names, and in
-// one line. It is "" when there is none. The words are the gateway's: escape them before they reach a terminal.
+// Trouble says in one line which platforms the gateway calls retrying or failed, each with its message, in the order of their
+// names; "" when there is none. The words are the gateway's: escape them before they reach a terminal.
 func (s State) Trouble() string { return s.platforms }
 
 // Equal reports whether o says the same, no matter when it was written.
@@ -67,8 +68,8 @@ func (s State) Equal(o State) bool {
 	return s == o
 }
 
-// Prior returns the state that counts at boot: the operator's intent if there is any, whatever its value; else what the
-// gateway was last, "draining" and "degraded" counting as "running"; "None" if neither is known (contract, section 6).
+// Prior returns the state that counts at boot: the operator's intent if there is any, else the gateway's last state, with
+// "draining" and "degraded" as "running"; "None" if neither is known (contract, section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -81,12 +82,12 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether a gateway with this state is started at boot: Prior is "running" and nothing else. A gateway that
-// was just starting, or failed to, is deliberately not retried (contract, section 6).
+// Start reports whether a gateway with this state is started at boot: when Prior is "running". One that was just starting, or
+// failed to, is deliberately not retried (contract, section 6).
 func (s State) Start() bool { return s.Prior() == Running }
 
-// ReadState reads the gateway state of profile. A missing file is the zero State and no error. With an error, which names
-// the file, the State is zero too and the caller may go on with it: the error is a warning (contract, section 6).
+// ReadState reads the gateway state of profile. A missing file is the zero State and no error. With an error, which names the file,
+// the State is zero too; treat the error as a warning (contract, section 6).
 func (s *Store) ReadState(profile string) (State, error) {
 	var st State
 	err := s.in(profile, func(d *fsutil.Dir, home string) (err error) {
@@ -154,7 +155,7 @@ func parseState(data []byte) (State, error) {
 		case "restart_requested":
 			st.RestartRequested = string(m.value) == "true"
 		case "platforms":
-			st.platforms = platformTrouble(m.value)
+			st.platforms, st.Platforms, st.Troubled = platformTrouble(m.value)
 		}
 	}
 	return st, nil
@@ -166,12 +167,12 @@ const (
 	maxPlatformMessage = 300
 )
 
-// platformTrouble words what is wrong with the platforms of a state file; see [State.Trouble]. What it doesn't understand is no
-// trouble.
-func platformTrouble(value json.RawMessage) string {
+// platformTrouble words what is wrong with the platforms of a state file; see [State.Trouble]. It ignores what it doesn't
+// understand.
+func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage
 	if json.Unmarshal(value, &platforms) != nil {
-		return ""
+		return "", 0, 0
 	}
 	var told []string
 	for _, name := range slices.Sorted(maps.Keys(platforms)) {
@@ -183,6 +184,10 @@ func platformTrouble(value json.RawMessage) string {
 		if state != "retrying" && state != "failed" && state != "fatal" {
 			continue
 		}
+		bad++
+		if len(told) > maxPlatforms {
+			continue
+		}
 		why := ""
 		for _, key := range []string{"error_message", "message", "error", "last_error", "reason", "detail", "error_code"} {
 			if message, ok := textOf(p[key]); ok && strings.TrimSpace(message) != "" {
@@ -192,11 +197,11 @@ func platformTrouble(value json.RawMessage) string {
 		}
 		if len(told) == maxPlatforms {
 			told = append(told, "and more")
-			break
+			continue
 		}
 		told = append(told, "platform "+short(name, 64)+" is "+state+why)
 	}
-	return strings.Join(told, "; ")
+	return strings.Join(told, "; "), len(platforms), bad
 }
 
 func textOf(value json.RawMessage) (string, bool) {
@@ -230,7 +235,7 @@ func text(value json.RawMessage) (string, bool) {
 	return compact.String(), true
 }
 
-// member is one key of an object with both sides as they stand in the file, so that numbers of any size, escapes and order
+// member is one key of an object, with key and value as they stand in the file, so that numbers of any size, escapes and order
 // survive a rewrite.
 type member struct {
 	key    string // decoded
@@ -304,17 +309,16 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// SetDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, with updated_at in whole
-// seconds since 1970. Everything else in the file stays as it is, to the byte; its mode too (a new file has 0644). When
-// SetDesired returns nil, the intent is on the disk (synced), and no reader and no crash ever sees half a file.
+// SetDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, with updated_at in whole seconds
+// since 1970. Everything else in the file stays as it is, to the byte; its mode too (a new file has 0644). When SetDesired returns
+// nil, the intent is synced. No reader and no crash sees half a file.
 //
-// A file that holds no JSON object is moved to gateway_state.json.corrupt and a fresh one takes its place. A profile whose
-// home is missing is [ErrNotExist]; a symbolic link in place of the file is refused.
+// A file that holds no JSON object is moved to gateway_state.json.corrupt, and a new one takes its place. A missing home is
+// [ErrNotExist]; a symbolic link in place of the file is refused.
 //
-// Writers in this process take turns. The gateway and the agent's own commands don't know of that lock: they too read,
-// merge and rename. SetDesired looks again right before it writes and starts over if the file has changed, which leaves the
-// time of one small synced write in which the other's update can get lost. The other way round, a lost desired_state, is
-// what [Intents] is for.
+// Writers in this process take turns. The gateway and the agent's commands don't know of that lock. SetDesired looks again right
+// before it writes, and starts over if the file has changed; an update of another writer can get lost only during one small synced
+// write. [Intents] handles the opposite case, a lost desired_state.
 func (s *Store) SetDesired(profile, want string) error {
 	defer s.lock(profile)()
 	return s.setDesired(profile, want, synced)

@@ -1,12 +1,10 @@
-package profiles
+package profiles_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -19,11 +17,8 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/profiles"
 )
-
-const observedState = `{"pid":4,"kind":"hermes-gateway","argv":["/opt/hermes/.venv/bin/hermes","gateway","run"],` +
-	`"start_time":100022,"gateway_state":"running","exit_reason":null,"restart_requested":false,"active_agents":0,` +
-	`"platforms":{},"updated_at":"2026-11-21T00:08:46.710169+00:00"}`
 
 func TestReadState(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -32,7 +27,7 @@ func TestReadState(t *testing.T) {
 		start   bool
 		warning string // part of it; "" none
 	}{
-		"observed":                 {observedState, "running", true, ""},
+		"observed":                 {profiles.ObservedState, "running", true, ""},
 		"bootstrap seed":           {`{"gateway_state":"running"}` + "\n", "running", true, ""},
 		"desired wins over state":  {`{"gateway_state":"running","desired_state":"stopped"}`, "stopped", false, ""},
 		"desired running":          {`{"gateway_state":"stopped","desired_state":"running"}`, "running", true, ""},
@@ -66,14 +61,14 @@ func TestReadState(t *testing.T) {
 		"null":                     {`null`, "None", false, "isn't a JSON object"},
 		"not UTF-8":                {"{\"desired_state\":\"\xff\"}", "None", false, "isn't UTF-8"},
 		"two byte order marks":     {"\ufeff\ufeff{}", "None", false, "isn't JSON"},
-		"too large":                {`{"desired_state":"running","x":"` + strings.Repeat("x", maxState) + `"}`, "None", false, "too large"},
-		"as large as it may get":   {`{"desired_state":"running","x":"` + strings.Repeat("x", maxState-34) + `"}`, "running", true, ""},
+		"too large":                {`{"desired_state":"running","x":"` + strings.Repeat("x", profiles.MaxState) + `"}`, "None", false, "too large"},
+		"as large as it may get":   {`{"desired_state":"running","x":"` + strings.Repeat("x", profiles.MaxState-34) + `"}`, "running", true, ""},
 		"very deep":                {strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000), "None", false, "isn't JSON"},
 		"gateway_state isn't text": {`{"gateway_state":7}`, "7", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVolume(t)
-			write(t, s, "profiles/p/gateway_state.json", tt.content)
+			s := profiles.NewVolume(t)
+			profiles.Write(t, s, "profiles/p/gateway_state.json", tt.content)
 			st, err := s.ReadState("p")
 			if got := st.Prior(); got != tt.prior {
 				t.Errorf("Prior() = %q, want %q", got, tt.prior)
@@ -90,7 +85,7 @@ func TestReadState(t *testing.T) {
 				if !strings.Contains(err.Error(), tt.warning) || !strings.Contains(err.Error(), "profiles/p/gateway_state.json") {
 					t.Errorf("warning %q has to say %q and name the file", err, tt.warning)
 				}
-				if st != (State{}) {
+				if st != (profiles.State{}) {
 					t.Errorf("state %+v beside a warning", st)
 				}
 			}
@@ -99,20 +94,20 @@ func TestReadState(t *testing.T) {
 }
 
 func TestReadStateFields(t *testing.T) {
-	s := newVolume(t)
-	if st, err := s.ReadState(Default); err != nil || st != (State{}) {
+	s := profiles.NewVolume(t)
+	if st, err := s.ReadState(profiles.Default); err != nil || st != (profiles.State{}) {
 		t.Errorf("missing file: %+v, %v", st, err)
 	}
-	write(t, s, "gateway_state.json", strings.Replace(observedState, `"exit_reason":null,"restart_requested":false`,
+	profiles.Write(t, s, "gateway_state.json", strings.Replace(profiles.ObservedState, `"exit_reason":null,"restart_requested":false`,
 		`"exit_reason":"asked","restart_requested":true`, 1))
-	st, err := s.ReadState(Default)
+	st, err := s.ReadState(profiles.Default)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if st.Written.IsZero() {
 		t.Error("Written isn't set")
 	}
-	want := State{
+	want := profiles.State{
 		Exists: true, HasGateway: true, Gateway: "running", PID: 4, StartTime: 100022, RestartRequested: true,
 		ExitReason: "asked", Written: st.Written.Add(-time.Hour),
 	}
@@ -126,19 +121,19 @@ func TestReadStateFields(t *testing.T) {
 }
 
 func TestReadStateRefuses(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	outside := filepath.Join(t.TempDir(), "outside.json")
 	if err := os.WriteFile(outside, []byte(`{"desired_state":"running"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(s.root, stateFile)
+	path := filepath.Join(s.Root(), profiles.StateFile)
 	if err := os.Symlink(outside, path); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.ReadState(Default); !errors.Is(err, fsutil.ErrSymlink) || st.Start() {
+	if st, err := s.ReadState(profiles.Default); !errors.Is(err, fsutil.ErrSymlink) || st.Start() {
 		t.Errorf("link: %+v, %v", st, err)
 	}
-	if err := s.SetDesired(Default, Stopped); !errors.Is(err, fsutil.ErrSymlink) {
+	if err := s.SetDesired(profiles.Default, profiles.Stopped); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("SetDesired through a link: %v", err)
 	}
 	if data, _ := os.ReadFile(outside); string(data) != `{"desired_state":"running"}` {
@@ -150,20 +145,20 @@ func TestReadStateRefuses(t *testing.T) {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.ReadState(Default); err == nil || st.Exists {
+	if st, err := s.ReadState(profiles.Default); err == nil || st.Exists {
 		t.Errorf("directory: %+v, %v", st, err)
 	}
-	if _, err := s.ReadState("../.."); !errors.Is(err, ErrName) {
+	if _, err := s.ReadState("../.."); !errors.Is(err, profiles.ErrName) {
 		t.Errorf("impossible name: %v", err)
 	}
-	linkHome := filepath.Join(s.root, "profiles", "l")
+	linkHome := filepath.Join(s.Root(), "profiles", "l")
 	if err := os.MkdirAll(filepath.Dir(linkHome), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(filepath.Dir(outside), linkHome); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetDesired("l", Running); !errors.Is(err, fsutil.ErrSymlink) {
+	if err := s.SetDesired("l", profiles.Running); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("home is a link: %v", err)
 	}
 }
@@ -171,34 +166,34 @@ func TestReadStateRefuses(t *testing.T) {
 func TestSetDesired(t *testing.T) {
 	const now = `"updated_at":1780000000`
 	for name, tt := range map[string]struct{ before, want, after string }{
-		"no file":       {"", Running, `{"desired_state":"running",` + now + "}\n"},
-		"empty object":  {"{}", Stopped, `{"desired_state":"stopped",` + now + "}\n"},
-		"in its place":  {`{"a":1,"desired_state":"running","b":2}`, Stopped, `{"a":1,"desired_state":"stopped","b":2,` + now + "}\n"},
-		"keeps null":    {`{"desired_state":null}`, Running, `{"desired_state":"running",` + now + "}\n"},
-		"updated_at":    {`{"updated_at":"2026-11-21T00:08:46+00:00","z":0}`, Running, `{` + now + `,"z":0,"desired_state":"running"}` + "\n"},
-		"numbers":       {`{"n":12345678901234567890123,"f":1.50,"e":1E+2}`, Running, `{"n":12345678901234567890123,"f":1.50,"e":1E+2,"desired_state":"running",` + now + "}\n"},
-		"escapes":       {`{"\u00e9\/":"\ud800 \u0041é"}`, Running, `{"\u00e9\/":"\ud800 \u0041é","desired_state":"running",` + now + "}\n"},
-		"spaces inside": {"{ \"a\" : { \"b\" : [ 1 ] } }", Running, `{"a":{ "b" : [ 1 ] },"desired_state":"running",` + now + "}\n"},
-		"repeated key":  {`{"desired_state":"a","x":1,"x":2,"desired_state":"b"}`, Running, `{"desired_state":"running","x":1,"x":2,` + now + "}\n"},
-		"order mark":    {"\ufeff{\"a\":1}", Running, `{"a":1,"desired_state":"running",` + now + "}\n"},
-		"key in escape": {`{"desired\u005fstate":"stopped"}`, Running, `{"desired\u005fstate":"running",` + now + "}\n"},
+		"no file":       {"", profiles.Running, `{"desired_state":"running",` + now + "}\n"},
+		"empty object":  {"{}", profiles.Stopped, `{"desired_state":"stopped",` + now + "}\n"},
+		"in its place":  {`{"a":1,"desired_state":"running","b":2}`, profiles.Stopped, `{"a":1,"desired_state":"stopped","b":2,` + now + "}\n"},
+		"keeps null":    {`{"desired_state":null}`, profiles.Running, `{"desired_state":"running",` + now + "}\n"},
+		"updated_at":    {`{"updated_at":"2026-11-21T00:08:46+00:00","z":0}`, profiles.Running, `{` + now + `,"z":0,"desired_state":"running"}` + "\n"},
+		"numbers":       {`{"n":12345678901234567890123,"f":1.50,"e":1E+2}`, profiles.Running, `{"n":12345678901234567890123,"f":1.50,"e":1E+2,"desired_state":"running",` + now + "}\n"},
+		"escapes":       {`{"\u00e9\/":"\ud800 \u0041é"}`, profiles.Running, `{"\u00e9\/":"\ud800 \u0041é","desired_state":"running",` + now + "}\n"},
+		"spaces inside": {"{ \"a\" : { \"b\" : [ 1 ] } }", profiles.Running, `{"a":{ "b" : [ 1 ] },"desired_state":"running",` + now + "}\n"},
+		"repeated key":  {`{"desired_state":"a","x":1,"x":2,"desired_state":"b"}`, profiles.Running, `{"desired_state":"running","x":1,"x":2,` + now + "}\n"},
+		"order mark":    {"\ufeff{\"a\":1}", profiles.Running, `{"a":1,"desired_state":"running",` + now + "}\n"},
+		"key in escape": {`{"desired\u005fstate":"stopped"}`, profiles.Running, `{"desired\u005fstate":"running",` + now + "}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newVolume(t)
-			s.now = func() time.Time { return time.Unix(1780000000, 999) }
+			s := profiles.NewVolume(t)
+			s.SetClock(func() time.Time { return time.Unix(1780000000, 999) })
 			if tt.before != "" {
-				write(t, s, stateFile, tt.before)
+				profiles.Write(t, s, profiles.StateFile, tt.before)
 			}
-			if err := s.SetDesired(Default, tt.want); err != nil {
+			if err := s.SetDesired(profiles.Default, tt.want); err != nil {
 				t.Fatal(err)
 			}
-			if got := read(t, s, stateFile); got != tt.after {
+			if got := profiles.Read(t, s, profiles.StateFile); got != tt.after {
 				t.Errorf("file is %q, want %q", got, tt.after)
 			}
-			if st, err := s.ReadState(Default); err != nil || st.Desired != tt.want {
+			if st, err := s.ReadState(profiles.Default); err != nil || st.Desired != tt.want {
 				t.Errorf("state %+v, %v", st, err)
 			}
-			assertNoTemp(t, s.root)
+			assertNoTemp(t, s.Root())
 		})
 	}
 }
@@ -217,20 +212,20 @@ func assertNoTemp(t *testing.T, dir string) {
 }
 
 func TestSetDesiredCorrupt(t *testing.T) {
-	for _, content := range []string{"", "{half", "[]", "null", "\xff", strings.Repeat("x", maxState+1)} {
-		s := newVolume(t)
-		write(t, s, stateFile, content)
-		path := filepath.Join(s.root, stateFile)
+	for _, content := range []string{"", "{half", "[]", "null", "\xff", strings.Repeat("x", profiles.MaxState+1)} {
+		s := profiles.NewVolume(t)
+		profiles.Write(t, s, profiles.StateFile, content)
+		path := filepath.Join(s.Root(), profiles.StateFile)
 		if err := os.Chmod(path, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.SetDesired(Default, Running); err != nil {
+		if err := s.SetDesired(profiles.Default, profiles.Running); err != nil {
 			t.Fatal(err)
 		}
-		if st, err := s.ReadState(Default); err != nil || !st.Start() {
+		if st, err := s.ReadState(profiles.Default); err != nil || !st.Start() {
 			t.Errorf("state %+v, %v", st, err)
 		}
-		if got := read(t, s, stateFile+".corrupt"); got != content {
+		if got := profiles.Read(t, s, profiles.StateFile+".corrupt"); got != content {
 			t.Errorf("kept %d bytes of %d", len(got), len(content))
 		}
 		assertMode(t, path, 0o600)
@@ -249,42 +244,43 @@ func assertMode(t *testing.T, path string, want fs.FileMode) {
 }
 
 func TestSetDesiredMode(t *testing.T) {
-	s := newVolume(t)
-	if err := s.SetDesired(Default, Running); err != nil {
+	s := profiles.NewVolume(t)
+	if err := s.SetDesired(profiles.Default, profiles.Running); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(s.root, stateFile)
+	path := filepath.Join(s.Root(), profiles.StateFile)
 	assertMode(t, path, 0o644)
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetDesired(Default, Stopped); err != nil {
+	if err := s.SetDesired(profiles.Default, profiles.Stopped); err != nil {
 		t.Fatal(err)
 	}
 	assertMode(t, path, 0o640)
 }
 
 func TestSetDesiredRefuses(t *testing.T) {
-	s := newVolume(t)
-	if err := s.SetDesired("nobody", Running); !errors.Is(err, ErrNotExist) {
+	s := profiles.NewVolume(t)
+	if err := s.SetDesired("nobody", profiles.Running); !errors.Is(err, profiles.ErrNotExist) {
 		t.Errorf("missing profile: %v", err)
 	}
-	if exists(t, s, "profiles") {
+	if profiles.Exists(t, s, "profiles") {
 		t.Error("a home was made for a missing profile")
 	}
-	if err := s.SetDesired("../x", Running); !errors.Is(err, ErrName) {
+	if err := s.SetDesired("../x", profiles.Running); !errors.Is(err, profiles.ErrName) {
 		t.Errorf("impossible name: %v", err)
 	}
-	if err := s.SetDesired(Default, "paused"); err == nil || exists(t, s, stateFile) {
+	if err := s.SetDesired(profiles.Default, "paused"); err == nil || profiles.Exists(t, s, profiles.StateFile) {
 		t.Errorf("impossible state: %v", err)
 	}
 }
 
 // TestSetDesiredAmongOthers lets commands, a gateway that rewrites its state as gateways do, and readers loose on one file.
 func TestSetDesiredAmongOthers(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, stateFile, observedState)
-	path := filepath.Join(s.root, stateFile)
+	t.Parallel() // it waits
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)
+	path := filepath.Join(s.Root(), profiles.StateFile)
 	ctx, cancel := context.WithCancel(t.Context())
 	var others, commands sync.WaitGroup
 	var reads, rewrites atomic.Int64
@@ -312,7 +308,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 			}
 			state["active_agents"] = n
 			data, _ = json.Marshal(state)
-			temp := filepath.Join(s.root, ".gateway_state_"+strconv.Itoa(n)+".tmp")
+			temp := filepath.Join(s.Root(), ".gateway_state_"+strconv.Itoa(n)+".tmp")
 			if err := errors.Join(os.WriteFile(temp, data, 0o644), os.Rename(temp, path)); err != nil {
 				t.Error(err)
 				return
@@ -323,7 +319,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	for range 3 {
 		commands.Go(func() {
 			for i := range 40 {
-				if err := s.SetDesired(Default, []string{Running, Stopped}[i%2]); err != nil {
+				if err := s.SetDesired(profiles.Default, []string{profiles.Running, profiles.Stopped}[i%2]); err != nil {
 					t.Error(err)
 				}
 			}
@@ -332,26 +328,26 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	commands.Wait()
 	cancel()
 	others.Wait()
-	if err := s.SetDesired(Default, Running); err != nil {
+	if err := s.SetDesired(profiles.Default, profiles.Running); err != nil {
 		t.Fatal(err)
 	}
-	st, err := s.ReadState(Default)
+	st, err := s.ReadState(profiles.Default)
 	if err != nil || !st.Start() || st.PID != 4 || st.StartTime != 100022 {
 		t.Errorf("in the end %+v, %v", st, err)
 	}
 	if reads.Load() == 0 || rewrites.Load() == 0 {
 		t.Errorf("%d reads and %d rewrites came in between", reads.Load(), rewrites.Load())
 	}
-	assertNoTemp(t, s.root)
+	assertNoTemp(t, s.Root())
 }
 
 // TestSetDesiredKilled kills a process that does nothing but SetDesired, wherever that is just then.
 func TestSetDesiredKilled(t *testing.T) {
-	s := newVolume(t)
-	write(t, s, stateFile, observedState)
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)
 	for round := range 8 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), envHelper+"=set", "PROFILES_TEST_HOME="+s.root)
+		cmd.Env = append(os.Environ(), profiles.EnvHelper+"=set", "PROFILES_TEST_HOME="+s.Root())
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -369,30 +365,10 @@ func TestSetDesiredKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		st, err := s.ReadState(Default)
-		if err != nil || !isIntent(st.Desired) || st.PID != 4 {
+		st, err := s.ReadState(profiles.Default)
+		if err != nil || !profiles.IsIntent(st.Desired) || st.PID != 4 {
 			t.Fatalf("after a kill: %+v, %v", st, err)
 		}
-	}
-}
-
-// helperMain is the test binary as another process; it doesn't return.
-func helperMain(mode string) {
-	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
-	switch mode {
-	case "held":
-		heldUp(s)
-		os.Exit(0)
-	case "set":
-	default:
-		os.Exit(2)
-	}
-	for i := 0; ; i++ {
-		if err := s.SetDesired(Default, []string{Running, Stopped}[i%2]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		fmt.Println(i)
 	}
 }
 
@@ -405,29 +381,29 @@ func TestOwnership(t *testing.T) {
 	if !actor.Switches() {
 		t.Skip("this container doesn't let root switch identity")
 	}
-	s := Open(t.TempDir(), actor, "")
-	if err := errors.Join(os.Chmod(filepath.Dir(s.root), 0o755), os.Chown(s.root, uid, uid)); err != nil {
+	s := profiles.Open(t.TempDir(), actor, "")
+	if err := errors.Join(os.Chmod(filepath.Dir(s.Root()), 0o755), os.Chown(s.Root(), uid, uid)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Create("p"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetDesired("p", Running); err != nil {
+	if err := s.SetDesired("p", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.PlannedStop("p", 1, 2); err != nil {
 		t.Fatal(err)
 	}
-	if p := s.Reconcile(BootOptions{}); len(p.Warnings) != 0 {
+	if p := s.Reconcile(profiles.BootOptions{}); len(p.Warnings) != 0 {
 		t.Errorf("warnings %v", p.Warnings)
 	}
-	err := filepath.WalkDir(s.root, func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.Root(), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		info, err := os.Lstat(path)
-		if err == nil && ownerOf(info) != uid {
-			t.Errorf("%q belongs to %d", path, ownerOf(info))
+		if err == nil && profiles.OwnerOf(info) != uid {
+			t.Errorf("%q belongs to %d", path, profiles.OwnerOf(info))
 		}
 		return err
 	})
@@ -437,57 +413,4 @@ func TestOwnership(t *testing.T) {
 	if err := s.Delete("p"); err != nil {
 		t.Error(err)
 	}
-}
-
-func FuzzState(f *testing.F) {
-	for _, seed := range []string{
-		"", "{}", "null", "[]", observedState, `{"desired_state":null}`, `{"a":1,"a":2}`, "\ufeff{}", `{"\u00e9":1e999}`,
-		`{"desired_state":{"x":[]}}`, `{"x":"\ud800"}`, ` { "desired_state" : "running" , "updated_at" : 1 } `, "\x00", "{\"\xff\":1}",
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		st, err := parseState(data)
-		members, objErr := parseObject(data)
-		if (err == nil) != (objErr == nil) {
-			t.Fatalf("parseState says %v, parseObject %v", err, objErr)
-		}
-		if err != nil {
-			if st != (State{}) || st.Start() {
-				t.Fatalf("state %+v beside an error", st)
-			}
-			return
-		}
-		if st.Start() != (st.Prior() == Running) {
-			t.Fatalf("state %+v", st)
-		}
-		var before map[string]json.RawMessage
-		if err := json.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), &before); err != nil {
-			t.Fatalf("taken for an object: %v", err)
-		}
-		out := encodeObject(set(set(members, "desired_state", []byte(`"running"`)), "updated_at", []byte("1")))
-		var after map[string]json.RawMessage
-		if err := json.Unmarshal(out, &after); err != nil {
-			t.Fatalf("wrote %q: %v", out, err)
-		}
-		for key, value := range before {
-			if key != "desired_state" && key != "updated_at" && !bytes.Equal(after[key], value) {
-				t.Fatalf("value of %q was %q and is %q", key, value, after[key])
-			}
-		}
-		again, err := parseState(out)
-		if err != nil || !again.Start() || again.Gateway != st.Gateway || again.PID != st.PID {
-			t.Fatalf("after a round trip %+v, %v", again, err)
-		}
-		if second := encodeObject(must(parseObject(out))); !bytes.Equal(second, out) {
-			t.Fatalf("not stable: %q, then %q", out, second)
-		}
-	})
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }

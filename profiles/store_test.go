@@ -1,4 +1,4 @@
-package profiles
+package profiles_test
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"hinit/profiles"
 )
 
 func TestRootRule(t *testing.T) {
@@ -18,14 +20,14 @@ func TestRootRule(t *testing.T) {
 		"/profiles/x":              "/",
 		"/srv/profiles/a/b":        "/srv/profiles/a/b",
 	} {
-		if got := Open(home, nil, "").Root(); got != want {
+		if got := profiles.Open(home, nil, "").Root(); got != want {
 			t.Errorf("Open(%q).Root() = %q, want %q", home, got, want)
 		}
 	}
 }
 
 func TestProfile(t *testing.T) {
-	s := Open("/opt/data", nil, "")
+	s := profiles.Open("/opt/data", nil, "")
 	for name, want := range map[string]string{"default": "/opt/data", "coder": "/opt/data/profiles/coder", "../x": "", "": ""} {
 		p, err := s.Profile(name)
 		if p.Home != want || (err == nil) != (want != "") {
@@ -35,15 +37,15 @@ func TestProfile(t *testing.T) {
 }
 
 func TestDiscover(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	for _, name := range []string{"zeta", "alpha", "a-1", "a_1", "a1", "default", "Bad", "with space", "test", "root", ".hidden"} {
-		write(t, s, "profiles/"+name+"/SOUL.md", "x")
+		profiles.Write(t, s, "profiles/"+name+"/SOUL.md", "x")
 	}
-	write(t, s, "profiles/plain/config.yaml", "x") // no marker
-	write(t, s, "profiles/Unmarked/x", "x")        // an impossible name without a marker is none of our business
-	write(t, s, "profiles/file", "x")
-	write(t, s, "elsewhere/SOUL.md", "x")
-	if err := os.Symlink(filepath.Join(s.root, "elsewhere"), filepath.Join(s.root, "profiles/link")); err != nil {
+	profiles.Write(t, s, "profiles/plain/config.yaml", "x") // no marker
+	profiles.Write(t, s, "profiles/Unmarked/x", "x")        // an impossible name without a marker is none of our business
+	profiles.Write(t, s, "profiles/file", "x")
+	profiles.Write(t, s, "elsewhere/SOUL.md", "x")
+	if err := os.Symlink(filepath.Join(s.Root(), "elsewhere"), filepath.Join(s.Root(), "profiles/link")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -54,7 +56,7 @@ func TestDiscover(t *testing.T) {
 	var names []string
 	for _, p := range found {
 		names = append(names, p.Name)
-		if want := filepath.Join(s.root, "profiles", p.Name); p.Name != Default && p.Home != want {
+		if want := filepath.Join(s.Root(), "profiles", p.Name); p.Name != profiles.Default && p.Home != want {
 			t.Errorf("home of %q is %q, want %q", p.Name, p.Home, want)
 		}
 	}
@@ -74,13 +76,13 @@ func TestDiscover(t *testing.T) {
 }
 
 func TestDiscoverWithoutVolume(t *testing.T) {
-	s := newVolume(t)
+	s := profiles.NewVolume(t)
 	if found, warnings, err := s.Discover(); err != nil || len(found) != 1 || len(warnings) != 0 {
 		t.Errorf("without profiles/: %v, %v, %v", found, warnings, err)
 	}
-	missing := Open(filepath.Join(s.root, "missing"), nil, "")
+	missing := profiles.Open(filepath.Join(s.Root(), "missing"), nil, "")
 	found, _, err := missing.Discover()
-	if err == nil || len(found) != 1 || found[0].Name != Default {
+	if err == nil || len(found) != 1 || found[0].Name != profiles.Default {
 		t.Errorf("without a volume: %v, %v", found, err)
 	}
 	outside := t.TempDir()
@@ -90,7 +92,7 @@ func TestDiscoverWithoutVolume(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(outside, "x/SOUL.md"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(outside, filepath.Join(s.root, "profiles")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles")); err != nil {
 		t.Fatal(err)
 	}
 	if found, _, err := s.Discover(); err == nil || len(found) != 1 {
@@ -99,9 +101,9 @@ func TestDiscoverWithoutVolume(t *testing.T) {
 }
 
 func TestDiscoverMarker(t *testing.T) {
-	s := Open(t.TempDir(), nil, "AGENT.md")
-	write(t, s, "profiles/a/SOUL.md", "")
-	write(t, s, "profiles/b/AGENT.md", "")
+	s := profiles.Open(t.TempDir(), nil, "AGENT.md")
+	profiles.Write(t, s, "profiles/a/SOUL.md", "")
+	profiles.Write(t, s, "profiles/b/AGENT.md", "")
 	found, _, err := s.Discover()
 	if err != nil || len(found) != 2 || found[1].Name != "b" {
 		t.Errorf("found %v, %v", found, err)

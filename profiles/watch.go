@@ -15,13 +15,13 @@ import (
 
 // WatchOptions says how [Store.Watch] looks at the volume. Zero durations are the defaults.
 type WatchOptions struct {
-	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next look and
-	// nothing else. It must not call Rescan or Find, which wait for it.
+	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next look. It must
+	// not call Rescan or Find, which wait for it.
 	Notify func(Event)
 	// Known are the profiles that the caller has already, usually those of the boot pass: they don't appear once more.
 	Known []Profile
-	// Poll is how often everything is looked at where change notifications don't work or don't work for all of it (network
-	// and virtual file systems, no inotify instances or watches left). Default 5 s.
+	// Poll is how often everything is looked at where change notifications don't work (network and virtual file systems, limits of
+	// inotify). Default 5 s.
 	Poll time.Duration
 	// IdlePoll is the same where they do work. Default 60 s. What has not changed is not read again by either.
 	IdlePoll time.Duration
@@ -39,11 +39,10 @@ type WatchOptions struct {
 
 // Watcher tells what changes about the profiles of a volume.
 //
-// Notifications of the kernel only say that it is time to look: the truth is what is read then and compared with the last
-// look. So a lost, late or misleading notification costs time and never truth, and a periodic look finds what none was
-// given for.
+// Notifications of the kernel only say that it is time to look. What is read then is compared with the last look. So a lost, late
+// or misleading notification costs time and no truth, and a periodic look finds what none was given for.
 //
-// One goroutine does it all, one disk operation at a time: on a hung disk it waits, and nobody else does.
+// One goroutine does it all, one disk operation at a time.
 type Watcher struct {
 	store *Store
 	o     WatchOptions
@@ -56,23 +55,37 @@ type Watcher struct {
 	interestNew map[string]bool // what the goroutine has not looked at yet
 
 	// All below belongs to the goroutine.
-	hints      *hints
 	known      map[string]*lookedAt
 	candidates map[string]bool   // directories without the marker, as many as the limit allows
-	spare      []string          // those of them that have a watch, the oldest first
 	listWarned map[string]bool   // warnings of the last full look, by message
 	warned     map[string]string // other warnings that persist, by what they are about
-	partial    bool              // notifications don't cover everything
-	hintErr    error             // why, the first reason of the last full look
-	remote     bool              // others change the volume, too
-	short      bool              // the kernel has no more watches, so that there is none of lacking
-	lacking    string
-	lackingID  stamp
-	looked     time.Time // when the last look at everything began
-	rests      time.Time // until when there is no other because of a notification
-	dir        stamp     // profiles/ at that look
-	sure       bool      // as long as that stays the same, there are no other names than those that are known
+	notifications
+	lastLook
+	pending
+}
 
+// notifications are what the kernel tells, and where it doesn't.
+type notifications struct {
+	hints     *hints
+	spare     []string // candidates that have a watch, the oldest first
+	partial   bool     // notifications don't cover everything
+	hintErr   error    // why, the first reason of the last full look
+	remote    bool     // others change the volume, too
+	short     bool     // the kernel has no more watches, so that there is none of lacking
+	lacking   string
+	lackingID stamp
+}
+
+// lastLook is about the last look at everything.
+type lastLook struct {
+	looked time.Time // when it began
+	rests  time.Time // until when there is no other because of a notification
+	dir    stamp     // profiles/ at that look
+	sure   bool      // as long as that stays the same, there are no other names than those that are known
+}
+
+// pending is what to look at next, and when.
+type pending struct {
 	dirty    map[string]bool // homes to look at
 	fresh    map[string]bool // names in profiles/ that something has happened to
 	dirtyAll bool
@@ -98,8 +111,8 @@ type lookedAt struct {
 	inputsSure bool
 }
 
-// Watch starts watching. It returns at once; the first look comes right after, and tells of every profile that isn't in
-// Known. The watcher ends when ctx does; [Watcher.Done] tells when it has.
+// Watch starts watching and returns at once. The first look tells of every profile that isn't in Known. The watcher ends when ctx
+// does; [Watcher.Done] tells when it has.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
 	defaultTo(&o.IdlePoll, 60*time.Second)
@@ -122,8 +135,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		known:      make(map[string]*lookedAt),
 		candidates: make(map[string]bool),
 		warned:     make(map[string]string),
-		dirty:      make(map[string]bool),
-		fresh:      make(map[string]bool),
+		pending:    pending{dirty: make(map[string]bool), fresh: make(map[string]bool)},
 	}
 	for _, p := range o.Known {
 		w.known[p.Name] = &lookedAt{profile: p}
@@ -141,13 +153,13 @@ func defaultTo(d *time.Duration, value time.Duration) {
 // Done is closed when the watcher has ended and holds nothing any more. On a hung disk that takes as long as the disk does.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Rescan looks at everything now; those that wait at the same time share one look. When it returns nil, Notify has returned for
-// every event of that look, so that whoever calls it may answer from what the events led to. The error is about the volume as a whole, or ctx's when the look takes
-// longer than the caller has time for (it goes on all the same), or [context.Canceled] when the watcher has ended.
+// Rescan looks at everything now; callers at the same time share one look. When it returns nil, Notify has returned for every event
+// of that look. The error is about the volume as a whole, or ctx's when the caller has no more time (the look goes on), or
+// [context.Canceled] when the watcher has ended.
 func (w *Watcher) Rescan(ctx context.Context) error { return w.look(ctx, "") }
 
-// Find is Rescan for somebody who asks for a profile that isn't known: it looks at the directory of that name, and at
-// everything only where this does not tell all. So it costs the same beside any number of profiles.
+// Find is Rescan for one profile that isn't known: it looks at the directory of that name, and at everything only where that is not
+// enough.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // there can be none of that name, which is a good answer
@@ -174,9 +186,9 @@ func (w *Watcher) look(ctx context.Context, profile string) error {
 	}
 }
 
-// Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash that counts as unchanged,
-// from [Store.InputsHash]; with "" it is the one of a look that follows, so that a change between the caller's reason for
-// asking and that look isn't noticed. It doesn't block: the supervisor's loop may call it.
+// Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash that counts as unchanged, from
+// [Store.InputsHash]; "" is that of the next look, so that an earlier change isn't noticed. It doesn't block: the supervisor's loop
+// may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -298,8 +310,8 @@ func (w *Watcher) settled() {
 	clear(w.fresh)
 }
 
-// mark decides what a notification makes worth a look. Homes are noisy places, with databases that change all the time:
-// what isn't about the few files that matter is dropped here.
+// mark decides what a notification makes worth a look. Homes are noisy places with databases: what isn't about the few files that
+// matter is dropped.
 func (w *Watcher) mark(ev fsnotify.Event) {
 	self := w.hints.gone(ev)
 	dir, file := filepath.Split(ev.Name)

@@ -1,6 +1,10 @@
-package shim
+package shim_test
 
-import "testing"
+import (
+	"testing"
+
+	"hinit/shim"
+)
 
 func TestTheAgentsPathIsAsItWasBeforeRootsCameFirst(t *testing.T) {
 	const image = "/opt/hermes/bin:/opt/hermes/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/data/.local/bin"
@@ -13,7 +17,7 @@ func TestTheAgentsPathIsAsItWasBeforeRootsCameFirst(t *testing.T) {
 		"/usr/bin:/opt/data/.local/bin/x":  "/usr/bin:/opt/data/.local/bin/x",
 		"":                                 "",
 	} {
-		if got := AgentPath(path, "/opt/data"); got != want {
+		if got := shim.AgentPath(path, "/opt/data"); got != want {
 			t.Errorf("%s: got %s, want %s", path, got, want)
 		}
 	}

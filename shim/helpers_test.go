@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // imageEnv makes the test binary the shim of another image; its value is the fields of options, one a line.
@@ -24,6 +26,7 @@ func TestMain(m *testing.M) {
 	}
 	image, ok := os.LookupEnv(imageEnv)
 	if !ok {
+		testkit.Alone()
 		os.Exit(m.Run())
 	}
 	f := strings.Split(image, "\n")
@@ -123,17 +126,6 @@ func withoutCapability(t *testing.T, capability uintptr, fn func()) {
 	if err := <-done; err != nil {
 		t.Errorf("cannot drop capability %d: %v", capability, err)
 	}
-}
-
-func requireRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("this test needs root")
-	}
-	t.Skip("this test needs root")
 }
 
 func write(t *testing.T, path, content string, mode os.FileMode) {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // nativeScript is a hinit that tells how it was called.
@@ -19,7 +21,7 @@ func withNative(t *testing.T) *image {
 }
 
 func TestLifecycleCommandsGoToHinitAsTheAgentsUser(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := withNative(t)
 	for _, words := range []string{"gateway status", "-p coder gateway start", "gateway stop --all", "gateway restart --profile=coder"} {
 		finish(t, i.command(strings.Fields(words)...)).want(t, 0, "native 10000 /opt/data "+i.target+" "+words+"\n", "")
@@ -31,7 +33,7 @@ func TestLifecycleCommandsGoToHinitAsTheAgentsUser(t *testing.T) {
 }
 
 func TestEverythingElseGoesToTheAgentUntouched(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := withNative(t)
 	for _, words := range []string{
 		"", "status", "gateway", "gateway run", "gateway install", "gateway start --all", "gateway status --deep", "gateway start -v",
@@ -44,7 +46,7 @@ func TestEverythingElseGoesToTheAgentUntouched(t *testing.T) {
 }
 
 func TestTheAgentAnswersWhereHinitDoesNot(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	const byAgent = "agent 10000 /opt/data gateway status\n"
 	for name, spoil := range map[string]func(*testing.T, *image){
 		"no hinit":        func(t *testing.T, i *image) { must(t, os.Remove(i.native)) },
@@ -70,7 +72,7 @@ func TestTheAgentAnswersWhereHinitDoesNot(t *testing.T) {
 }
 
 func TestWithoutS6TheAgentIsNotAskedToStartOrStopAnything(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := withNative(t)
 	must(t, os.Remove(i.baseDir))
 	for _, words := range []string{"gateway status", "gateway start", "gateway start --all", "-p coder gateway restart -v", "gateway --all stop", "-p=x gateway start"} {

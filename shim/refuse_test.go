@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 func TestMissingTarget(t *testing.T) {
@@ -47,7 +49,7 @@ func TestTargetThatIsTheShim(t *testing.T) {
 }
 
 func TestExecFails(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	t.Run("interpreter missing", func(t *testing.T) {
 		i := newImage(t, whoami)
 		write(t, i.target, "#!/no/such/interpreter\n", 0o755)
@@ -66,7 +68,7 @@ func TestExecFails(t *testing.T) {
 }
 
 func TestCannotDrop(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	refuses := func(t *testing.T, i *image, r result, why string) {
 		t.Helper()
 		r.want(t, 126, "", lines("refusing to run "+i.target+" as root: "+why, advice(i.user)))
@@ -129,7 +131,7 @@ func TestCannotDrop(t *testing.T) {
 }
 
 func TestConfiguration(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	const other = "other: "
 	elsewhere := newImage(t, `echo "other: $(id -u) $HOME"`).target
 	for name, c := range map[string]struct {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 const whoami = `echo "$(id -u):$(id -g) $(id -G) $HOME"`
@@ -21,12 +23,12 @@ const (
 )
 
 func TestRootIsDropped(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	finish(t, newImage(t, whoami).command()).want(t, 0, dropped, "")
 }
 
 func TestNoWayBackToRoot(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	r := finish(t, newImage(t, `exec grep -E '^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapAmb|SigBlk):' /proc/self/status`).command())
 	none := "0000000000000000\n"
 	r.want(t, 0, "Uid:\t10000\t10000\t10000\t10000\nGid:\t10001\t10001\t10001\t10001\nGroups:\t44 109 10001 \n"+
@@ -34,7 +36,7 @@ func TestNoWayBackToRoot(t *testing.T) {
 }
 
 func TestCapabilitiesThatRootInherited(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	cmd := newImage(t, `exec grep -E '^(CapPrm|CapEff|CapAmb):' /proc/self/status`).command()
 	cmd.SysProcAttr = &syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_BIND_SERVICE, unix.CAP_DAC_OVERRIDE}}
 	none := "0000000000000000\n"
@@ -42,7 +44,7 @@ func TestCapabilitiesThatRootInherited(t *testing.T) {
 }
 
 func TestOptOut(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := newImage(t, whoami)
 	for want, values := range map[string][]string{
 		asRoot:  {"1", "true", "TRUE", "True", "tRuE", "yes", "YES", "Yes"},
@@ -59,7 +61,7 @@ func TestOptOut(t *testing.T) {
 }
 
 func TestNotRootIsLeftAlone(t *testing.T) {
-	requireRoot(t) // to become another user
+	testkit.NeedRoot(t) // to become another user
 	for _, uid := range []uint32{agentUID, 12345} {
 		i := newImage(t, whoami)
 		finish(t, asUser(i.command(), uid)).want(t, 0, fmt.Sprintf("%d:%d %d /root\n", uid, uid, uid), "")
@@ -72,7 +74,7 @@ func TestNotRootIsLeftAlone(t *testing.T) {
 }
 
 func TestEnvironmentAfterTheDrop(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := newImage(t, "")
 	i.target = "/usr/bin/env"
 	for real, home := range map[string]string{
@@ -92,7 +94,7 @@ func TestEnvironmentAfterTheDrop(t *testing.T) {
 }
 
 func TestArgumentsAreExact(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := newImage(t, `printf '%s\0' "$0" "$@"`)
 	for _, args := range [][]string{
 		{"config", "set", "a b", "", "new\nline", "--", "-x", "$HOME", "*", "\xff\xfe", "ü", ""},
@@ -113,7 +115,7 @@ func TestArgumentsAreExact(t *testing.T) {
 }
 
 func TestSameProcess(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := newImage(t, `echo $$; pwd; umask; cat; echo err >&2; exit 42`)
 	cmd := i.command()
 	cmd.Dir = i.dir + "/bin"
@@ -125,7 +127,7 @@ func TestSameProcess(t *testing.T) {
 }
 
 func TestDeathBySignal(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGQUIT} {
 		r := finish(t, newImage(t, fmt.Sprintf("ulimit -c 0; kill -%d $$", sig)).command())
 		if !r.status.Signaled() || r.status.Signal() != sig {
@@ -135,7 +137,7 @@ func TestDeathBySignal(t *testing.T) {
 }
 
 func TestSignalsAtTheirDefault(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	i := newImage(t, "")
 	i.target = "/usr/bin/grep"
 	r := finish(t, i.command("-E", "^Sig(Ign|Blk)", "/proc/self/status"))
@@ -150,12 +152,12 @@ func TestSignalsAtTheirDefault(t *testing.T) {
 }
 
 func TestOpenFilesLimitIsTheCallers(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	for _, user := range []string{"root", "agent"} {
 		i := newImage(t, `ulimit -Sn; ulimit -Hn`)
 		shim := i.command()
 		// The shell sets the limits that the shim starts with.
-		cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf(`ulimit -Sn 777; ulimit -Hn 2000; exec %s x`, testBinary(t)))
+		cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf(`ulimit -Sn 777; ulimit -Hn 2000; exec "%s" x`, testBinary(t)))
 		cmd.Env = shim.Env
 		if user == "root" {
 			cmd.Env = append(cmd.Env, "HERMES_DOCKER_EXEC_AS_ROOT=1")
@@ -172,7 +174,7 @@ func testBinary(t *testing.T) string {
 }
 
 func TestDescriptors(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	secret, err := os.Open("/etc/passwd")
 	must(t, err)
 	defer secret.Close()
@@ -205,18 +207,10 @@ func TestCloseOnExecByName(t *testing.T) {
 }
 
 func TestTerminalIsKept(t *testing.T) {
-	requireRoot(t)
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip(err)
-	}
+	testkit.NeedRoot(t)
+	master, slave, err := testkit.OpenTerminal(33, 101)
+	must(t, err)
 	defer master.Close()
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
-	must(t, unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 101}))
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
 	defer slave.Close()
 
 	// /dev/tty opens only for a process that has a controlling terminal.

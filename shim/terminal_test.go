@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // typeEnv makes the test binary a hostile agent that types its value into every terminal it can reach.
@@ -43,7 +45,7 @@ func typist(t *testing.T) *image {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	write(t, i.dir+"/bin/typist", string(self), 0o755)
-	write(t, i.target, "#!/bin/sh\n"+typeEnv+"='echo evil as $(id -u)\n' exec "+i.dir+"/bin/typist\n", 0o755)
+	write(t, i.target, "#!/bin/sh\n"+typeEnv+"='echo evil as $(id -u)\n' exec '"+i.dir+"/bin/typist'\n", 0o755)
 	return i
 }
 
@@ -51,14 +53,9 @@ func typist(t *testing.T) *image {
 // has read the line that is typed after the agent's end.
 func onTerminal(t *testing.T, i *image) string {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	master, slave, err := testkit.OpenTerminal(24, 80)
 	must(t, err)
 	defer master.Close()
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
 	shell := i.command()
 	shell.Path, shell.Args = "/bin/sh", []string{"sh", "-c", `"$0"; echo ask; read -r line; echo "root's shell read: $line"`, "/proc/self/exe"}
 	exe, err := os.Readlink("/proc/self/exe")
@@ -87,7 +84,7 @@ func onTerminal(t *testing.T, i *image) string {
 }
 
 func TestTheAgentCannotTypeIntoTheShellThatRootHasCalledItFrom(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	shown := onTerminal(t, typist(t))
 	for _, want := range []string{"agent 10000, typed 0, a terminal true", "root's shell read: root's own line"} {
 		if !strings.Contains(shown, want) {
@@ -97,15 +94,10 @@ func TestTheAgentCannotTypeIntoTheShellThatRootHasCalledItFrom(t *testing.T) {
 }
 
 func TestWhoIsAloneOnATerminalKeepsIt(t *testing.T) {
-	requireRoot(t)
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	testkit.NeedRoot(t)
+	master, slave, err := testkit.OpenTerminal(24, 80)
 	must(t, err)
 	defer master.Close()
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
 	defer slave.Close()
 	cmd := newImage(t, `: </dev/tty && echo mine`).command() // docker exec -it CONTAINER hermes
 	cmd.Stdin = slave

@@ -1,4 +1,4 @@
-package supervisor
+package supervisor_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hinit/internal/proc"
+	"hinit/supervisor"
 )
 
 // BenchmarkBootOfMany registers and starts services one after the other, as the boot does, without processes. It reports the time
@@ -16,13 +17,13 @@ func BenchmarkBootOfMany(b *testing.B) {
 	for _, n := range []int{500, 2000, 8000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			for b.Loop() {
-				l := NewLoop(Config{Procs: &instantSpawner{}, Logs: noLogs{}})
+				l := supervisor.NewLoop(supervisor.Config{Procs: &instantSpawner{}, Logs: noLogs{}})
 				ended := make(chan int)
 				go func() { ended <- l.Run() }()
 				answers := make([]func() error, 0, n)
 				for i := range n {
-					u := Unit{Name: fmt.Sprintf("gateway-p%05d", i), Kind: KindGateway, Policy: Policy{ResetAfter: 1e11, Grace: 1e9}}
-					answers = append(answers, l.RegisterSoon(context.Background(), u, WantUp))
+					u := supervisor.Unit{Name: fmt.Sprintf("gateway-p%05d", i), Kind: supervisor.KindGateway, Policy: supervisor.Policy{ResetAfter: 1e11, Grace: 1e9}}
+					answers = append(answers, l.RegisterSoon(context.Background(), u, supervisor.WantUp))
 				}
 				for _, answer := range answers {
 					if err := answer(); err != nil {
@@ -33,7 +34,7 @@ func BenchmarkBootOfMany(b *testing.B) {
 					b.Fatalf("%d services", got)
 				}
 				b.StopTimer()
-				l.Post(Shutdown{})
+				l.Post(supervisor.Shutdown{})
 				<-ended
 				b.StartTimer()
 			}

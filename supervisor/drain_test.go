@@ -29,8 +29,6 @@ func signalled(acts []Action) (names []string) {
 		switch a := a.(type) {
 		case Signal:
 			names = append(names, a.Name)
-		case SignalTree:
-			names = append(names, a.Name)
 		case Release:
 			names = append(names, "-"+a.Name)
 		}

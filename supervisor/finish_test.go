@@ -3,6 +3,7 @@ package supervisor
 import (
 	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,7 @@ func (b *bench) directory(t *testing.T, change ...func(*Unit)) {
 	p.Finish, p.FinishTimeout, p.PermanentFinish = true, 5*time.Second, []int{125}
 	u := Unit{
 		Name: "s", Kind: KindService, Policy: p, Spec: proc.Spec{Argv: []string{"./run", "s"}},
-		Finish: func(x Exit) proc.Spec { return proc.Spec{Argv: []string{"./finish", x.At.String()}} },
+		Finish: "./finish",
 	}
 	for _, f := range change {
 		f(&u)
@@ -60,7 +61,7 @@ func TestLoopStartsTheNextRunASecondAfterTheFinishCommandEnded(t *testing.T) {
 			b.die(1)
 			s := b.want(t, Finishing)
 			finish, spec := b.last()
-			if finish == run || s.Run != run || s.PID != 0 || spec.Argv[0] != "./finish" || spec.Argv[1] != s.LastExit.At.String() {
+			if finish == run || s.Run != run || s.PID != 0 || !slices.Equal(spec.Argv, []string{"./finish", "1", "0", "s", strconv.Itoa(s.LastExit.PID)}) {
 				t.Fatalf("run %d is finished by %d: %+v, %+v", run, finish, spec, s)
 			}
 			time.Sleep(2 * time.Second)
@@ -115,7 +116,7 @@ func TestLoopGoesOnWhenTheFinishCommandCannotBeStarted(t *testing.T) {
 		b.procs.failing(nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		b.directory(t, func(u *Unit) { u.Finish = nil })
+		b.directory(t, func(u *Unit) { u.Finish = "" })
 		b.die(1)
 		b.want(t, Backoff)
 		b.shutdown(t)

@@ -6,16 +6,15 @@ const (
 	// So many orphans within so long are a flood.
 	floodOrphans = 16
 	floodWindow  = 100 * time.Millisecond
-	// floodPause is how long the dead of a flood collect before they are buried together.
+	// floodPause is how long the dead of a flood collect before they are reaped together.
 	floodPause = 4 * time.Millisecond
 	// floodEnd is how many pauses in a row bring no orphan when a flood is over.
 	floodEnd = 5
 )
 
-// flood lets orphans collect while they come in floods. To be told of one by SIGCHLD wakes three threads of a Go program,
-// which costs ten times what burying it does. So while a flood lasts the signal is switched off and the loop looks by
-// itself, a few milliseconds apart, until some looks in a row have brought nothing. A service that ends meanwhile is noticed one
-// pause later. The zero value is calm.
+// flood lets orphans collect while they come in floods, because each SIGCHLD wakes three threads of a Go program. Meanwhile the
+// signal is off and the loop looks every few milliseconds, until some looks have brought nothing. The end of a service is noticed
+// one pause later. The zero value is calm.
 type flood struct {
 	on    bool
 	next  time.Time // when to look, while it lasts

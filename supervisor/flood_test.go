@@ -11,7 +11,7 @@ func (f *fakeProcs) orphan() { f.end(1<<60, 0, 0) }
 
 func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Hush = b.procs.hush })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Mute = b.procs.mute })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
 			b.procs.orphan()
@@ -24,7 +24,7 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 		b.procs.end(b.Snapshot().Find("s").Run, 1, 0)
 		synctest.Wait()
 		if got := b.Orphans(); got != floodOrphans {
-			t.Errorf("%d orphans buried although nobody was told of the last", got)
+			t.Errorf("%d orphans reaped although nobody was told of the last", got)
 		}
 		time.Sleep(floodPause)
 		synctest.Wait()
@@ -39,7 +39,7 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 		b.procs.orphan()
 		synctest.Wait()
 		if got := b.Orphans(); got != floodOrphans+2 {
-			t.Errorf("%d orphans buried at once after the flood, want %d", got, floodOrphans+2)
+			t.Errorf("%d orphans reaped at once after the flood, want %d", got, floodOrphans+2)
 		}
 		b.shutdown(t)
 	})
@@ -47,7 +47,7 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 
 func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Hush = b.procs.hush })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Mute = b.procs.mute })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
 			b.procs.orphan()
@@ -66,7 +66,7 @@ func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 
 func TestLoopIsNotSlowedByOrphansNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Hush = b.procs.hush })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Mute = b.procs.mute })
 		for range 10 * floodOrphans {
 			b.procs.orphan()
 			synctest.Wait()

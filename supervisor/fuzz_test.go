@@ -13,6 +13,7 @@ func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 40, 80, 120, 160, 200, 240, 3, 13, 13, 13, 13})
 	f.Add([]byte{1, 4, 10, 10, 1, 4, 12, 10, 10, 11})
 	f.Add([]byte{48, 69, 11, 11, 52, 52, 64, 52, 66, 50, 68, 67, 53, 52, 59})
+	f.Add([]byte{25, 51, 77, 26, 4, 52, 4, 30, 24, 50, 76, 10, 11, 25, 250})
 	f.Add([]byte{24, 231, 28, 10, 28, 10, 10})
 	f.Add([]byte{24, 28, 25, 28, 34, 34, 34, 28, 29, 30, 27, 28, 26, 29, 34, 34, 231, 231})
 	f.Fuzz(func(t *testing.T, script []byte) {
@@ -71,7 +72,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // kinds is how many different things act can do.
-const kinds = 24
+const kinds = 26
 
 func (w *world) act(b int) {
 	name := string(rune('a' + b/kinds%3))
@@ -121,7 +122,7 @@ func (w *world) act(b int) {
 		}
 	case 13:
 		if s := w.m.services[name]; s != nil {
-			w.step(Explained{name, s.run, CauseReplaced})
+			w.step(Explained{name, s.id, CauseReplaced})
 		}
 	case 14:
 		w.step(Gone{name, 1 << 40}) // no such run
@@ -145,14 +146,43 @@ func (w *world) act(b int) {
 	case 21:
 		if p != nil && p.main {
 			w.step(Ready{name, p.run, true, ""})
+			switch {
+			case b/kinds > 6:
+				w.step(Unhealthy{Name: name, Run: p.run, Answer: "no answer", Park: b/kinds > 8})
+			case b/kinds > 3:
+				w.step(Checked{Name: name, Run: p.run, Ready: b/kinds > 5})
+			}
 		}
 	case 22:
-		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.run) {
-			w.step(Gone{name, s.run}) // its main process lives, or its finish command has begun, or it is long over
+		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.id) {
+			w.step(Gone{name, s.id}) // its main process lives, or its finish command has begun, or it is long over
 		}
 	case 23:
 		w.step(Exited{Name: name, PID: 1, Code: 1}) // nobody's
+	case 24:
+		w.step(Due{name, w.now.Add(time.Hour), b/kinds > 2})
+	case 25:
+		policy.Order = fuzzOrder(name, w.pids+b)
+		w.step(Add{Name: name, Policy: policy, Want: WantUp})
 	}
+}
+
+// fuzzOrder is any order: needs in a circle, too.
+func fuzzOrder(name string, n int) Order {
+	others := map[string][]string{"a": {"b", "c"}, "b": {"c", "a"}, "c": {"a", "b"}}[name]
+	o := Order{
+		After:       []RestartAfter{RestartAlways, RestartOnFailure, RestartNever, RestartOnSuccess}[n%4],
+		MaxRestarts: n % 3, RestartsWindow: time.Minute,
+		OneShot: n%5 == 0, EachStart: n%10 == 0,
+		Needs: []Need{{others[0], []Until{UntilReady, UntilDone, UntilStarted}[n%3], n%7 == 0}},
+	}
+	if n%4 == 1 {
+		o.Needs = append(o.Needs, Need{others[1], UntilReady, false})
+	}
+	if n%6 == 2 {
+		o.Needs, o.RestartOn = nil, others[:1]
+	}
+	return o
 }
 
 func (w *world) step(e Event) {
@@ -165,15 +195,15 @@ func (w *world) step(e Event) {
 		case Spawn:
 			w.spawn(a.Name, a.Run, false)
 		case SpawnFinish:
-			if a.Exit.Run == a.Run || a.Exit.Run != w.m.services[a.Name].run {
+			if a.Exit.Run == a.Run || a.Exit.Run != w.m.services[a.Name].id {
 				w.t.Fatalf("%s: run %d finishes run %d", a.Name, a.Run, a.Exit.Run)
 			}
 			w.spawn(a.Name, a.Run, true)
 		case Signal:
-			w.signal(a.Name, a.Run, a.Signal, a.Wake)
-		case SignalGroup:
-			w.signal(a.Name, a.Run, a.Signal, false)
-		case SignalTree:
+			if a.Scope != ScopeTree {
+				w.signal(a.Name, a.Run, a.Signal, a.Wake)
+				continue
+			}
 			p := w.procs[a.Name]
 			if p == nil || p.run != a.Run || !p.main && !p.leftover {
 				w.t.Fatalf("signal %d for the tree of %s, of which nothing is alive: %+v", a.Signal, a.Name, p)
@@ -202,6 +232,13 @@ func (w *world) spawn(name string, run uint64, finish bool) {
 	p := w.procs[name]
 	if p != nil && (p.main || p.leftover) {
 		w.t.Fatalf("%s spawned while its last run is alive: %+v", name, p)
+	}
+	if s := w.m.services[name]; !finish {
+		for _, n := range s.policy.Needs {
+			if t := w.m.services[n.Name]; (t == nil || !t.policy.EachStart) && w.m.lacks(s, n) != "" {
+				w.t.Fatalf("%s is started and lacks %s", name, w.m.lacks(s, n))
+			}
+		}
 	}
 	if finish && (p == nil || p.finish) {
 		w.t.Fatalf("%s is finished without having run: %+v", name, p)
@@ -245,6 +282,13 @@ func (w *world) mayKill(name string, p *process) {
 }
 
 func (w *world) check() {
+	links := 0
+	for _, s := range w.m.order {
+		links += s.policy.linked()
+	}
+	if links != w.m.links {
+		w.t.Fatalf("%d services depend on others, and %d are counted", links, w.m.links)
+	}
 	for _, s := range w.m.order {
 		p := w.procs[s.name]
 		alive := p != nil && (p.main || p.leftover)
@@ -275,12 +319,15 @@ func (w *world) check() {
 				w.t.Fatalf("%s is finishing without a finish command or a deadline: %+v", s.name, p)
 			}
 		case Waiting:
-			if len(s.needs) == 0 {
+			if names, _ := w.m.lacking(s); len(s.needs) == 0 && len(names) == 0 {
 				w.t.Fatalf("%s waits for nothing", s.name)
 			}
 		case Up:
 			if !alive || p.finish {
 				w.t.Fatalf("%s is up and not alive: %+v", s.name, p)
+			}
+			if w.ending && (s.deadline.IsZero() || s.deadline.After(w.m.hardEnd)) {
+				w.t.Fatalf("%s is left alone at the end until %v", s.name, s.deadline)
 			}
 		case Starting:
 			w.t.Fatalf("%s is still starting", s.name)

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"hinit/internal/handover"
 	"hinit/internal/proc"
+	"hinit/internal/reexec"
 )
 
-// succeed makes the successor of a machine and its history, by way of two loops, as another image would.
+// succeed makes the successor of a machine and its history, by way of two loops, as the next generation does.
 func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	t.Helper()
 	old := NewLoop(Config{Budget: m.Budget})
@@ -21,16 +21,29 @@ func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	return successor(t, old, main)
 }
 
-func successor(t *testing.T, old *Loop, main func(run uint64) int) *Loop {
+// write returns what a loop hands over as it is on the wire, read what its successor makes of that.
+func write(t *testing.T, l *Loop) json.RawMessage {
 	t.Helper()
-	data, _, err := old.Export(handover.NewCodec())
+	data, err := reexec.NewCodec().Encode(l.HandOver())
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := NewLoop(old.cfg)
-	if err := next.Import(handover.NewCodec(), data, main); err != nil {
+	return data
+}
+
+func read(t *testing.T, data json.RawMessage) *Handover {
+	t.Helper()
+	h := &Handover{}
+	if err := reexec.NewCodec().Decode(data, h); err != nil {
 		t.Fatal(err)
 	}
+	return h
+}
+
+func successor(t *testing.T, old *Loop, main func(run uint64) int) *Loop {
+	t.Helper()
+	next := NewLoop(old.cfg)
+	next.TakeOver(read(t, write(t, old)), main)
 	return next
 }
 
@@ -73,11 +86,7 @@ func look(t *testing.T, m *Machine) string {
 	t.Helper()
 	old := NewLoop(Config{})
 	old.machine = *m
-	data, _, err := old.Export(handover.NewCodec())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
+	return string(write(t, old))
 }
 
 // FuzzUndo takes every possible step back in every state it comes to.
@@ -114,13 +123,14 @@ func everyEvent(m *Machine) []Event {
 		Remark{Text: "x"},
 		Add{Name: "new", Policy: policy, Want: WantUp},
 		Add{Name: "a", Policy: Policy{}, Want: WantUp},
+		Add{Name: "new", Policy: Policy{Order: Order{Needs: []Need{{"a", UntilReady, false}}}}, Want: WantUp},
 	}
 	for _, s := range m.order {
 		n := s.name
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
-			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.run}, Reborn{n, s.run, 3}, Explained{n, s.run, CauseReplaced},
-			Tailed{n, s.run, []string{"x"}}, Ready{n, s.run, !s.ready, ""}, Inputs{n}, Forward{n, 1}, Spawned{n, 7},
-			SpawnFailed{Name: n}, Remark{n, "x"})
+			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, Reborn{n, s.id, 3}, Explained{n, s.id, CauseReplaced},
+			Tailed{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, Inputs{n}, Due{n, time.Unix(1, 0), true}, Forward{n, 1}, Spawned{n, 7},
+			SpawnFailed{Name: n}, Remark{Service: n, Text: "x"})
 	}
 	return events
 }
@@ -128,12 +138,15 @@ func everyEvent(m *Machine) []Event {
 // What clone does not copy must not be changed in place. Whoever adds such a field decides that here, and in clone.
 func TestUndoCopiesWhatChangesInPlace(t *testing.T) {
 	known := map[string]string{
-		"needs": "copied", "recent": "copied",
-		"last":          "never changed, only replaced",
-		"policy.ParkOn": "never changed", "policy.ImmediateOn": "never changed",
-		"policy.PermanentFinish": "never changed",
-		"mainCode":               "never changed, only replaced",
-		"services":               "made anew from order", "order": "copied by prepare", "out": "not state", "Random": "not state",
+		"needs": "copied", "fastExits.recent": "copied",
+		"last":            "never changed, only replaced",
+		"tally.exits":     "never changed, only replaced",
+		"tally.restarted": "never changed, only replaced",
+		"policy.ParkOn":   "never changed", "policy.ImmediateOn": "never changed",
+		"policy.Finishes.PermanentFinish": "never changed", "policy.Order.Needs": "never changed", "policy.Order.RestartOn": "never changed",
+		"order.gates": "copied", "order.respawns": "copied", "order.lacks": "never changed, only replaced",
+		"mainCode": "never changed, only replaced",
+		"services": "made anew from order", "order": "copied by prepare", "out": "not state", "Random": "not state",
 	}
 	var walk func(path string, typ reflect.Type)
 	walk = func(path string, typ reflect.Type) {
@@ -203,6 +216,26 @@ func fill(v reflect.Value) {
 	}
 }
 
+// What a hinit wrote whose units had no files and no finish program in them.
+func TestAnOlderGenerationIsUnderstood(t *testing.T) {
+	next := NewLoop(Config{})
+	next.TakeOver(read(t, json.RawMessage(`{"Services":[{"name":"cmd","run":3,"pid":7,"state":"up"},{"name":"s"},{"name":"roots"},{"name":"piped"}],"Units":[
+		{"Unit":{"Name":"cmd","Kind":"cmd"},"Ran":null,"Stdio":true,"Files":[-1,-1,-1]},
+		{"Unit":{"Name":"s","Policy":{"Finish":true},"Spec":{"Dir":"/s"}},"Ran":{"Argv":["old"]},"Stdio":false,"Files":[-1,-1,-1]},
+		{"Unit":{"Name":"roots","Policy":{"Finish":true},"Spec":{"Dir":"/proc/self/fd/9"}},"Stdio":false,"Files":[-1,-1,-1]},
+		{"Unit":{"Name":"piped"},"Stdio":false,"Files":[-1,1,-1]}]}`)), func(uint64) int { return 7 })
+	cmd, s, roots, piped := next.units["cmd"], next.units["s"], next.units["roots"], next.units["piped"]
+	if cmd.Files != [3]*os.File{os.Stdin, os.Stdout, os.Stderr} || !cmd.Stdio || next.machine.services["cmd"].id != 3 {
+		t.Errorf("the CMD: %+v", cmd)
+	}
+	if s.Finish != "./finish" || roots.Finish != "" || s.Ran.Argv[0] != "old" || s.Stdio || s.Files != [3]*os.File{} {
+		t.Errorf("services: %+v, %+v", s, roots)
+	}
+	if piped.Files != [3]*os.File{nil, os.Stdout, nil} {
+		t.Errorf("pipes: %v", piped.Files)
+	}
+}
+
 func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	now := time.Now()
 	m := Machine{}
@@ -212,7 +245,7 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 			m.Step(now, Spawned{name, 100 + len(m.order)})
 		}
 	}
-	run := func(name string) uint64 { return m.services[name].run }
+	run := func(name string) uint64 { return m.services[name].id }
 	next := succeed(t, m, func(r uint64) int {
 		switch r {
 		case run("spawned"):
@@ -225,7 +258,7 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	want := []Event{
 		Spawned{"spawned", 77},
 		SpawnFailed{Name: "not-spawned", Error: "hinit had a fault while it was starting it", Code: 126},
-		Remark{"lost", "how it ended is not known: hinit had a fault at that moment"},
+		Remark{Service: "lost", Text: "how it ended is not known: hinit had a fault at that moment"},
 		Exited{Name: "lost", PID: 103, Code: -1, Leftover: true},
 	}
 	if !reflect.DeepEqual(next.resumed, want) {
@@ -263,10 +296,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 		if !strings.Contains(string(stack), "panicProcs") {
 			t.Errorf("the stack does not show where:\n%s", stack)
 		}
-		var err error
-		if data, _, err = old.Export(handover.NewCodec()); err != nil {
-			t.Error(err)
-		}
+		data = write(t, old)
 		return 70
 	}
 	old = NewLoop(cfg)
@@ -283,9 +313,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 
 	procs.armed = false
 	next := NewLoop(cfg)
-	if err := next.Import(handover.NewCodec(), data, func(run uint64) int { return procs.live[run] }); err != nil {
-		t.Fatal(err)
-	}
+	next.TakeOver(read(t, data), func(run uint64) int { return procs.live[run] })
 	if s := next.Snapshot().Find("good"); s == nil || s.State != Up || s.PID != old.Snapshot().Find("good").PID || s.Log != "/log" {
 		t.Errorf("good: %+v", s)
 	}

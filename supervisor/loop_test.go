@@ -118,7 +118,7 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 	}
 }
 
-func (f *fakeProcs) hush(quiet bool) {
+func (f *fakeProcs) mute(quiet bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.quiet = quiet
@@ -178,6 +178,27 @@ func (b *bench) shutdown(t *testing.T) {
 	if code := <-b.code; code != 0 {
 		t.Errorf("exit code %d", code)
 	}
+}
+
+func TestSweepShowsTheEndOfWhatTheKernelHasNotToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.register(t, "s", WantUp)
+		b.procs.mute(true)
+		b.procs.end(b.Snapshot().Find("s").Run, 1, 0)
+		synctest.Wait()
+		if s := b.Snapshot().Find("s"); s.State != Up {
+			t.Fatalf("nobody has told, and it is %s", s.State)
+		}
+		if err := b.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.Snapshot().Find("s"); s.State != Backoff || s.LastExit.Code != 1 {
+			t.Errorf("%+v", s)
+		}
+		b.procs.mute(false)
+		b.shutdown(t)
+	})
 }
 
 func TestLoopRestartsACrashedServiceAfterItsDelay(t *testing.T) {
@@ -452,5 +473,16 @@ func TestRingReadersNeverSeeTornRecords(t *testing.T) {
 	<-done
 	if seen == 0 {
 		t.Error("saw nothing")
+	}
+}
+
+func TestTheMachineKnowsTheSystemsSignals(t *testing.T) {
+	for mine, theirs := range map[int]syscall.Signal{
+		sigHup: syscall.SIGHUP, sigInt: syscall.SIGINT, sigQuit: syscall.SIGQUIT, sigKill: syscall.SIGKILL, sigTerm: syscall.SIGTERM,
+		sigCont: syscall.SIGCONT, sigStop: syscall.SIGSTOP,
+	} {
+		if mine != int(theirs) {
+			t.Errorf("%d is not %v", mine, theirs)
+		}
 	}
 }

@@ -11,11 +11,15 @@ package supervisor
 //	down       restart     starting   spawn
 //	down       stop        down
 //	down       once        starting   spawn
+//	down       due         starting   spawn
+//	down       lacking     waiting
 //	waiting    met         starting   spawn
 //	waiting    start       waiting
 //	waiting    restart     waiting
 //	waiting    stop        down
 //	waiting    once        waiting
+//	waiting    due         waiting
+//	waiting    needsmet    starting   spawn
 //	waiting    unwant      down
 //	starting   spawned     up
 //	starting   spawnfail   backoff
@@ -29,10 +33,16 @@ package supervisor
 //	up         again       starting   spawn
 //	up         once        up
 //	up         unwant      up
+//	up         due         up
+//	up         follow      stopping   signal
+//	up         over        down
+//	up         never       failed
+//	up         limit       failed
 //	up         pause       up         signal
 //	up         continue    up         signal
 //	up         send        up         signal
 //	up         sendgroup   up         signalgroup
+//	up         unhealthy   stopping   signal
 //	up         dies        finishing  spawnfinish
 //	stopping   start       stopping
 //	stopping   stop        stopping
@@ -42,6 +52,7 @@ package supervisor
 //	stopping   deadline    killing    signaltree
 //	stopping   once        stopping
 //	stopping   unwant      stopping
+//	stopping   due         stopping
 //	stopping   pause       stopping   signal
 //	stopping   continue    stopping   signal
 //	stopping   send        stopping   signal
@@ -55,6 +66,7 @@ package supervisor
 //	killing    deadline    killing    signaltree
 //	killing    once        killing
 //	killing    unwant      killing
+//	killing    due         killing
 //	killing    pause       killing    signal
 //	killing    continue    killing    signal
 //	killing    send        killing    signal
@@ -65,6 +77,7 @@ package supervisor
 //	finishing  restart     finishing
 //	finishing  once        finishing
 //	finishing  unwant      finishing
+//	finishing  due         finishing
 //	finishing  spawnfail   backoff
 //	finishing  spawnbad    backoff
 //	finishing  finished    backoff
@@ -78,6 +91,8 @@ package supervisor
 //	backoff    replaced    parked
 //	backoff    once        starting   spawn
 //	backoff    unwant      down
+//	backoff    due         backoff
+//	backoff    lacking     waiting
 //	parked     start       starting   spawn
 //	parked     restart     starting   spawn
 //	parked     stop        down
@@ -85,11 +100,13 @@ package supervisor
 //	parked     inputssoon  backoff
 //	parked     once        starting   spawn
 //	parked     unwant      down
+//	parked     due         starting   spawn
 //	failed     start       starting   spawn
 //	failed     restart     starting   spawn
 //	failed     stop        down
 //	failed     once        starting   spawn
 //	failed     unwant      down
+//	failed     due         starting   spawn
 //
 // Any event that has no row leaves the state as it is and does nothing.
 
@@ -101,15 +118,15 @@ import (
 const (
 	// leftoverGrace is how long processes that outlived their main process have between TERM and KILL.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is how often KILL is repeated for a tree that is not gone (it may have forked meanwhile), killSoons times. Then it
-	// is the kernel that holds it up, and the time is doubled up to killAgain.
+	// killSoon is how often KILL is repeated, killSoons times, for a tree that is not gone: it may have forked. Then the time is
+	// doubled up to killAgain.
 	killSoon  = 10 * time.Millisecond
 	killSoons = 25
 	killAgain = time.Second
 	// drainTime is how long a service that drains may read what is left of its input when all that could write there has ended.
 	drainTime = time.Second
-	// quickAgain is how many restarts that a process asked for itself may follow each other without any delay when each
-	// life is shorter than the first backoff delay; further ones wait that delay, so that no exit code can spin the loop.
+	// quickAgain is how many restarts in a row, asked for by the process itself, have no delay when each life is shorter than the
+	// first backoff delay. Further ones wait for that delay.
 	quickAgain = 3
 )
 
@@ -124,7 +141,7 @@ const (
 	reasonAsked = "ended as asked"
 )
 
-// Numbers of the signals the machine chooses itself (signal(7)); loop.go compares them with the system's.
+// Numbers of the signals the machine chooses itself (signal(7)); a test compares them with the system's.
 const (
 	sigHup  = 1
 	sigInt  = 2
@@ -148,68 +165,17 @@ const (
 	finished
 )
 
-// service is what the machine knows of one service.
-type service struct {
-	name   string
-	policy Policy
-	needs  []string // not met yet
-
-	state    State
-	since    time.Time
-	reason   string    // why it is in this state
-	deadline time.Time // zero, or when the state changes by itself
-	want     Want
-	removing bool
-
-	run        uint64 // number of the current or last run
-	kills      int    // KILLs to this run
-	deaths     int    // processes of this run that have ended since its main process did
-	reborn     bool   // others take their place in spite of the KILLs
-	finish     uint64 // number of the finish command's run, 0 while it has not been started for the last run
-	pid        int    // main process, or in state finishing the finish command; 0 if none
-	leftover   bool   // that process is gone, others of its run are not
-	turned     time.Time
-	upSince    time.Time
-	ready      bool
-	said       string    // by the last Ready of this run
-	readySince time.Time // while nothing of it runs: since then
-	paused     bool
-	started    bool
-	permanent  bool // its finish command said not to start it again
-
-	asked    Cause // why hinit itself told this run to end, "" when it did not
-	sent     int   // last signal an operator sent to this run
-	once     bool  // the start that is due is wanted for one run only
-	again    bool  // start at once when it is down
-	next     settle
-	failures int         // fast exits in a row
-	quick    int         // short lives in a row that asked for a restart
-	recent   []time.Time // fast exits within the window
-	looping  bool
-	loopTold bool // the history says why
-	respawn  bool // the next start follows an exit nobody asked for
-	restarts int
-	last     *Exit
-}
-
-// settle is what follows once everything of a run is gone, its finish command too.
-type settle struct {
-	state  State
-	delay  time.Duration // of a start
-	from   time.Time     // when the delay begins
-	reason string
-}
-
-// Machine is the supervision of all services as a pure state machine. It is not safe for concurrent use: one goroutine
-// owns it.
+// Machine is the supervision of all services as a pure state machine. Only one goroutine may use it.
 type Machine struct {
 	// Budget bounds a container shutdown, from the first Shutdown to End.
-	Budget time.Duration
+	Budget time.Duration `reexec:"-"`
 	// Random returns a number in [0,1); it spreads the restart delays.
-	Random func() float64
+	Random func() float64 `reexec:"-"`
 
-	services map[string]*service
-	order    []*service // the same, in the order of registration
+	services map[string]*service `reexec:"-"`
+	order    []*service          `reexec:"-"` // the same, in the order of registration
+	links    int                 `reexec:"-"` // of them: so many depend on others
+	moved    bool                `reexec:"-"` // something has changed since what waits was looked at
 	runs     uint64
 	phase    phase
 	reason   string
@@ -218,12 +184,12 @@ type Machine struct {
 	killAt   time.Time // in phase stopping: what is still alive is killed; in phase sweeping: the rest is killed
 	hardEnd  time.Time // shutdown ends here, whatever is still alive
 	swept    bool
-	killed   bool // KILL was sent to the rest
-	out      []Action
+	killed   bool     // KILL was sent to the rest
+	out      []Action `reexec:"-"`
 }
 
-// Step takes one event at a time that never goes backwards and returns what has to be done, in order. The slice is
-// reused by the next Step. Events about unknown services, runs or processes that are gone are ignored.
+// Step takes one event, at a time that never goes backwards, and returns what has to be done, in order. The slice is reused by the
+// next Step. Events about unknown services or runs are ignored.
 func (m *Machine) Step(now time.Time, e Event) []Action {
 	m.out = m.out[:0]
 	if m.phase == finished {
@@ -243,7 +209,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Shutdown:
 		m.shutdown(now, e)
 	case Remark:
-		m.do(Note{Record{At: now, Service: e.Service, Reason: e.Text}})
+		m.do(Note{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
 	case Swept:
 		m.swept = true
 	case Tick:
@@ -253,6 +219,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 			m.step(now, s, e)
 		}
 	}
+	m.release(now)
 	m.advance(now)
 	return m.out
 }
@@ -271,6 +238,8 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		m.restart(now, s)
 	case Once:
 		m.once(now, s)
+	case Due:
+		m.due(now, s, e)
 	case Unwant:
 		m.unwant(now, s, "operator does not want it any more")
 	case Pause:
@@ -306,24 +275,24 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			}
 		}
 	case Ready:
-		if s.state != Up || s.run != e.Run || s.ready == e.Ready && s.said == e.Said {
-			break
+		if s.state == Up && s.id == e.Run {
+			s.own = word{e.Ready, e.Said}
+			m.weigh(now, s)
 		}
-		if s.ready != e.Ready {
-			s.ready, s.readySince = e.Ready, time.Time{}
-			if e.Ready {
-				s.readySince = now
-			}
+	case Checked:
+		if s.state == Up && s.id == e.Run {
+			s.probed = word{e.Ready, e.Said}
+			m.weigh(now, s)
 		}
-		s.said = e.Said
-		m.changed(s)
+	case Unhealthy:
+		m.unhealthy(now, s, e)
 	case Inputs:
 		if s.state == Parked {
 			m.inputs(now, s)
 		}
 	case Forward:
 		if s.runs() {
-			m.do(Signal{s.name, s.run, e.Signal, slices.Contains(wakes, e.Signal)})
+			m.do(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakes, e.Signal)})
 		}
 	case Add, Met, Evict, Remark, Shutdown, Swept, Tick:
 	}
@@ -332,33 +301,12 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 // Stopping reports whether a container shutdown has begun.
 func (m *Machine) Stopping() bool { return m.phase != running }
 
-// Deadline returns the earliest time at which the machine wants a Tick, and whether there is one.
-func (m *Machine) Deadline() (time.Time, bool) {
-	var first time.Time
-	earlier := func(t time.Time) {
-		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
-			first = t
-		}
-	}
-	switch m.phase {
-	case running:
-	case stopping:
-		earlier(m.hardEnd)
-	case sweeping:
-		earlier(m.killAt)
-		earlier(m.hardEnd)
-	case finished:
-		return time.Time{}, false
-	}
-	for _, s := range m.order {
-		earlier(s.deadline)
-	}
-	return first, !first.IsZero()
-}
-
 func (m *Machine) do(a Action) { m.out = append(m.out, a) }
 
-func (m *Machine) changed(s *service) { m.do(Changed{s.name}) }
+func (m *Machine) changed(s *service) {
+	m.moved = true
+	m.do(Changed{s.name})
+}
 
 // set is the one door through which a service changes its state.
 func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, reason string) {
@@ -366,6 +314,9 @@ func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, r
 	s.deadline, s.reason = deadline, reason
 	if from != to {
 		s.state, s.since = to, now
+	}
+	if to != Waiting {
+		s.gates, s.lacks = nil, nil
 	}
 	if to != Up {
 		if s.ready {
@@ -382,7 +333,18 @@ func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, r
 
 func (m *Machine) add(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
-		s.policy = e.Policy
+		m.links += e.Policy.linked() - s.policy.linked()
+		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
+		if !s.checked || !e.Checked { // they are others now, which speak for themselves
+			s.probed = word{}
+		}
+		s.policy, s.checked = e.Policy, e.Checked
+		switch {
+		case s.state == Up:
+			m.weigh(now, s)
+		case other && s.state == Waiting && len(s.needs) == 0:
+			m.begin(now, s, "it needs something else now")
+		}
 		if s.removing { // it came back before it was gone
 			s.removing = false
 			if e.Want == WantUp {
@@ -396,10 +358,11 @@ func (m *Machine) add(now time.Time, e Add) {
 		m.services = make(map[string]*service)
 	}
 	s := &service{
-		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs),
-		state: Down, since: now, turned: now, readySince: now, want: WantDown,
+		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.Checked, now},
+		state: Down, since: now, turned: now, want: WantDown,
 	}
 	m.services[e.Name] = s
+	m.links += s.policy.linked()
 	m.order = append(m.order, s)
 	m.do(Note{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.changed(s)
@@ -430,48 +393,18 @@ func (m *Machine) begin(now time.Time, s *service, reason string) {
 		m.set(now, s, Waiting, time.Time{}, "waits for "+s.needs[0])
 		return
 	}
+	if m.await(now, s) {
+		return
+	}
 	m.runs++
-	s.run = m.runs
-	s.asked, s.sent, s.again, s.leftover, s.kills, s.finish, s.permanent = "", 0, false, false, 0, 0, false
-	s.deaths, s.reborn = 0, false
+	s.run = run{id: m.runs}
 	if s.respawn {
 		s.respawn = false
 		s.restarts++
+		if s.last != nil {
+			s.restarted = s.restarted.with(s.last.Cause, 1)
+		}
 	}
 	m.set(now, s, Starting, time.Time{}, reason)
-	m.do(Spawn{s.name, s.run})
-}
-
-// forgive forgets what earlier runs did wrong.
-func (s *service) forgive() {
-	s.failures, s.quick, s.looping, s.loopTold = 0, 0, false, false
-	s.recent = s.recent[:0]
-}
-
-func (m *Machine) tick(now time.Time) {
-	for _, s := range m.order {
-		if s.deadline.IsZero() || now.Before(s.deadline) {
-			continue
-		}
-		switch s.state {
-		case Backoff:
-			m.begin(now, s, "restart after a delay")
-		case Stopping:
-			m.kill(now, s, "still alive after the grace")
-		case Killing:
-			m.kill(now, s, "still alive after SIGKILL")
-		case Finishing:
-			m.kill(now, s, "its finish command takes too long")
-		case Up:
-			if m.phase != running { // it was left to drain
-				m.end(now, s, ReasonShutdown)
-				continue
-			}
-			s.forgive() // long enough to forget earlier failures
-			s.deadline = time.Time{}
-			m.changed(s)
-		case Down, Waiting, Starting, Parked, Failed:
-			s.deadline = time.Time{}
-		}
-	}
+	m.do(Spawn{s.name, s.id})
 }

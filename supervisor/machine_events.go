@@ -1,5 +1,7 @@
 package supervisor
 
+import "time"
+
 // Event is something that happened. The set is closed.
 type Event interface {
 	// about names the service that has to be known for the event to mean anything, "" when there is none.
@@ -14,12 +16,14 @@ type (
 		Policy Policy
 		Want   Want
 		Needs  []string // it waits until each of them is met
+		// Checked services count as ready only when a Checked event says so, besides what Policy.Announces asks for.
+		Checked bool
 	}
 	// Met says that a need is met, for every service that has it.
 	Met struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
-	// Evict ends services at once, by KILL, and forgets them, because this init may not run them any more.
+	// Evict ends services at once, by KILL, and forgets them: this init may not run them any more.
 	Evict struct {
 		Names  []string
 		Reason string
@@ -30,13 +34,20 @@ type (
 	Stop struct{ Name string }
 	// Restart ends a running process and starts the service again at once; a service that is not running is started.
 	Restart struct{ Name string }
-	// Once wants one run of a service: one that is not running is started, now, and stays down when that run has ended. Of
-	// a service that runs, or whose finish command does, it does what Unwant does.
+	// Once wants one run: a service that is not running is started now, and stays down after that run. For one that runs it is
+	// Unwant.
 	Once struct{ Name string }
-	// Unwant wants a service down without ending it: it stays down once it has ended by itself. A pending start is dropped.
+	// Unwant wants a service down without ending it. A pending start is dropped.
 	Unwant struct{ Name string }
-	// Pause stops the running main process, or with Group its process group, with SIGSTOP, and Continue goes on with it. Only
-	// these two say whether the service is paused; it is no longer when the process has ended or is asked to end.
+	// Due says when a task is started next by its schedule, and with Now that its time has come. It is skipped unless nothing of the
+	// task runs or is about to.
+	Due struct {
+		Name string
+		Next time.Time // zero: it has no schedule any more
+		Now  bool
+	}
+	// Pause stops the running main process, or with Group its process group, with SIGSTOP. Only Pause and Continue say whether a
+	// service is paused, until its process ends or is asked to.
 	Pause struct {
 		Name  string
 		Group bool
@@ -46,24 +57,23 @@ type (
 		Name  string
 		Group bool
 	}
-	// SignalMain signals the running main process, or with Group its process group. What is wanted of the service stays the
-	// same, so it is started again if the signal ends it. Signal 0 is the signal with which it is stopped. Without a running
-	// main process it does nothing.
+	// SignalMain signals the running main process, or with Group its process group. If that ends it, it is started again. Signal 0
+	// is the stop signal.
 	SignalMain struct {
 		Name   string
 		Signal int
 		Group  bool
 	}
-	// Spawned answers a Spawn or a SpawnFinish action.
+	// Spawned answers a Spawn or a SpawnFinish.
 	Spawned struct {
 		Name string
 		PID  int
 	}
-	// SpawnFailed answers a Spawn or a SpawnFinish action. Permanent means that trying again without a change is pointless.
+	// SpawnFailed answers a Spawn or a SpawnFinish.
 	SpawnFailed struct {
 		Name      string
 		Error     string
-		Permanent bool
+		Permanent bool // trying again without a change is pointless
 		Passing   bool // the kernel was short of something, and may not be in a moment
 		Code      int  // exit code that a shell would give: 126 or 127
 	}
@@ -76,21 +86,22 @@ type (
 		OOM      bool   // the kernel's out-of-memory killer did it
 		Leftover bool   // processes it started are still alive
 		Strays   string // numbers of living processes that may be of the run and hide it; empty for none
+		CPU      time.Duration
+		MaxRSS   int64
 	}
 	// Gone says that no process of the service's last run is alive any more.
 	Gone struct {
 		Name string
 		Run  uint64
 	}
-	// Reborn says how many processes of a run have ended since its main process did. It comes with each KILL to all of the run;
-	// that there are more each time means that others take their place.
+	// Reborn says, with each KILL to all of a run, how many of its processes have ended since its main process. More each time
+	// means that others take their place.
 	Reborn struct {
 		Name  string
 		Run   uint64
 		Count int
 	}
-	// Explained gives the exit of a run a better cause than its code told: CauseReplaced, or CauseOperator for an operator who has
-	// renamed or removed its profile.
+	// Explained gives the exit of a run a better cause: CauseReplaced, or CauseOperator when its profile was renamed or removed.
 	Explained struct {
 		Name  string
 		Run   uint64
@@ -107,7 +118,22 @@ type (
 		Name  string
 		Run   uint64
 		Ready bool
-		Said  string // why it isn't ready, or what is wrong though it is; "" when there is nothing to say
+		Said  string // why it isn't ready, or what is wrong though it is
+	}
+	// Checked is what the ready and start-up checks of a running service say. Both they and the service itself have to say that it is
+	// ready.
+	Checked struct {
+		Name  string
+		Run   uint64
+		Ready bool
+		Said  string // as that of Ready
+	}
+	// Unhealthy ends a running service, because a check of it has failed for too long.
+	Unhealthy struct {
+		Name   string
+		Run    uint64
+		Answer string // what the check said last
+		Park   bool   // it is parked instead of started again
 	}
 	// Inputs says that the files which a parked service depends on have changed.
 	Inputs struct{ Name string }
@@ -116,8 +142,8 @@ type (
 		Name   string
 		Signal int
 	}
-	// Remark puts a line into the history; Service may be "".
-	Remark struct{ Service, Text string }
+	// Remark puts a line into the history; Service may be "". Key and Data are those of a notice.
+	Remark struct{ Service, Text, Key, Data string }
 	// Shutdown ends everything within the machine's budget. A second one kills at once.
 	Shutdown struct {
 		Code   int // exit code of the container unless the CMD has one
@@ -135,6 +161,7 @@ func (e Stop) about() string        { return e.Name }
 func (e Restart) about() string     { return e.Name }
 func (e Once) about() string        { return e.Name }
 func (e Unwant) about() string      { return e.Name }
+func (e Due) about() string         { return e.Name }
 func (e Pause) about() string       { return e.Name }
 func (e Continue) about() string    { return e.Name }
 func (e SignalMain) about() string  { return e.Name }
@@ -146,6 +173,8 @@ func (e Reborn) about() string      { return e.Name }
 func (e Explained) about() string   { return e.Name }
 func (e Tailed) about() string      { return e.Name }
 func (e Ready) about() string       { return e.Name }
+func (e Checked) about() string     { return e.Name }
+func (e Unhealthy) about() string   { return e.Name }
 func (e Inputs) about() string      { return e.Name }
 func (e Forward) about() string     { return e.Name }
 
@@ -173,24 +202,13 @@ type (
 		Run  uint64
 		Exit Exit // of the run that it finishes
 	}
-	// Signal goes to the main process alone.
+	// Signal goes to processes of a run.
 	Signal struct {
 		Name   string
 		Run    uint64
 		Signal int
+		Scope  Scope
 		Wake   bool // SIGCONT follows: a stopped process acts on nothing but SIGKILL
-	}
-	// SignalGroup goes to the process group that the main process leads.
-	SignalGroup struct {
-		Name   string
-		Run    uint64
-		Signal int
-	}
-	// SignalTree goes to every process of a run.
-	SignalTree struct {
-		Name   string
-		Run    uint64
-		Signal int
 	}
 	// SignalRest goes to every other descendant of this process; nothing is supervised any more by then.
 	SignalRest struct{ Signal int }
@@ -209,8 +227,6 @@ type (
 func (Spawn) action()       {}
 func (SpawnFinish) action() {}
 func (Signal) action()      {}
-func (SignalGroup) action() {}
-func (SignalTree) action()  {}
 func (SignalRest) action()  {}
 func (Changed) action()     {}
 func (Note) action()        {}

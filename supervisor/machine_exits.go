@@ -17,6 +17,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 		return
 	}
 	wanted := s.want == WantUp || s.once
+	anew := s.started && !s.policy.OneShot
 	s.pid, s.upSince, s.turned, s.readySince = e.PID, now, now, time.Time{}
 	s.started, s.once = true, false
 	forget := time.Time{}
@@ -24,11 +25,13 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 		forget = now.Add(s.policy.ResetAfter)
 	}
 	m.set(now, s, Up, forget, "started")
-	if !s.policy.Announces {
-		s.ready, s.readySince = true, now
-	}
+	s.own.ready = !s.policy.Announces
+	m.weigh(now, s)
 	if !wanted || m.phase != running {
 		m.end(now, s, "stopped while starting")
+	}
+	if anew {
+		m.follow(now, s)
 	}
 }
 
@@ -43,11 +46,11 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state != Starting {
 		return
 	}
-	s.once, s.upSince = false, now
-	m.recordExit(now, s, &Exit{Run: s.run, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
+	s.once, s.upSince, s.done = false, now, false
+	m.recordExit(now, s, &Exit{Run: s.id, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
 	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
-		m.mainEnded(e.Code)
+		m.mainCode = &e.Code
 		m.set(now, s, Failed, time.Time{}, e.Error)
 	case s.want == WantDown, s.policy.Task:
 		s.want = WantDown
@@ -55,10 +58,15 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	case s.policy.SpawnRetry > 0 && (s.policy.Once || !e.Passing):
 		s.respawn = true
 		m.set(now, s, Backoff, now.Add(s.policy.SpawnRetry), e.Error)
-	case e.Permanent:
+	case e.Permanent, s.policy.After == RestartNever, s.policy.After == RestartOnSuccess:
 		m.set(now, s, Failed, time.Time{}, e.Error)
 	default:
-		m.set(now, s, Backoff, now.Add(m.afterFailure(now, s)), e.Error)
+		next := s.limited(now, settle{Backoff, m.afterFailure(now, s), now, e.Error})
+		if next.state == Failed {
+			m.set(now, s, Failed, time.Time{}, next.reason)
+			break
+		}
+		m.set(now, s, Backoff, now.Add(next.delay), e.Error)
 	}
 	m.dropIfDown(now, s)
 }
@@ -72,13 +80,14 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		return
 	}
 	exit := &Exit{
-		Run: s.run, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.upSince),
-		Cause: s.classify(e),
+		Run: s.id, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.upSince),
+		Cause: s.classify(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.answer,
 	}
 	if s.policy.Task {
 		s.want = WantDown
 	}
-	s.next = m.afterExit(now, s, exit)
+	s.done = s.asked == "" && e.Code == 0 && e.Signal == 0
+	s.next = s.limited(now, m.afterExit(now, s, exit))
 	s.pid, s.paused, s.turned, s.ready, s.readySince = 0, false, now, false, time.Time{}
 	m.recordExit(now, s, exit)
 	if e.Strays != "" && !s.policy.Spare {
@@ -94,7 +103,7 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		if exit.Cause == CauseShutdown && e.Signal == s.policy.StopSignal {
 			code = m.code // it ended just as it was told, so the container does
 		}
-		m.mainEnded(code)
+		m.mainCode = &code
 	}
 	m.clear(now, s, e.Leftover, "main process")
 }
@@ -115,7 +124,7 @@ func (m *Machine) clear(now time.Time, s *service, leftover bool, of string) {
 		deadline = s.deadline
 	}
 	m.set(now, s, Stopping, deadline, of+" is gone, ending what it left behind")
-	m.do(SignalTree{s.name, s.live(), sigTerm})
+	m.do(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
 // cleared goes on when nothing is left of the run, or of the finish command: a run is finished, a finished run settled.
@@ -146,8 +155,8 @@ func (m *Machine) finished(now time.Time, s *service, code int) {
 	m.settle(now, s)
 }
 
-// judge takes the verdict of a finish command: the delay before the next start begins when it ends, and it can say that
-// there must be none. A start that was asked for meanwhile is younger than what it judged, and counts more.
+// judge takes the verdict of a finish command, after which the restart delay begins. A start that was asked for meanwhile counts
+// more.
 func (m *Machine) judge(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
@@ -156,32 +165,21 @@ func (m *Machine) judge(now time.Time, s *service, code int) {
 	}
 }
 
-func (s *service) classify(e Exited) Cause {
-	switch {
-	case s.asked != "":
-		return s.asked
-	case e.Signal != 0 && e.Signal == s.sent:
-		return CauseOperator
-	case e.OOM:
-		return CauseOOM
-	case e.Signal != 0:
-		return CauseSignal
-	case slices.Contains(s.policy.ParkOn, e.Code):
-		return CauseConfig
-	case e.Code == 0, slices.Contains(s.policy.ImmediateOn, e.Code):
-		return CauseClean
-	}
-	return CauseCrash
-}
-
 // afterExit chooses what follows an exit, and keeps the accounts.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	reason := describe(exit)
 	switch {
-	case s.asked != "":
+	case s.asked != "" && s.asked != CauseHealth:
 		return settle{state: Down, reason: reasonAsked}
 	case s.policy.Once, s.want == WantDown, m.phase != running:
 		return settle{state: Down, reason: reason}
+	}
+	if s.park {
+		return settle{state: Parked, reason: reason}
+	}
+	if s.policy.After == RestartNever {
+		next, _ := s.final(exit, reason)
+		return next
 	}
 	s.respawn = true
 	healthy := exit.Uptime >= s.policy.ResetAfter
@@ -191,10 +189,11 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
 		return settle{state: Starting, reason: reason + " after it had been ready"}
 	}
-	if exit.Signal == 0 && slices.Contains(s.policy.ParkOn, exit.Code) {
+	own := exit.Signal == 0 && exit.Cause != CauseHealth // it says something by its exit code
+	if own && slices.Contains(s.policy.ParkOn, exit.Code) {
 		return settle{state: Parked, reason: reason}
 	}
-	if exit.Signal == 0 && slices.Contains(s.policy.ImmediateOn, exit.Code) {
+	if own && slices.Contains(s.policy.ImmediateOn, exit.Code) {
 		s.quick++
 		if exit.Uptime >= s.policy.Backoff.Initial {
 			s.quick = 0
@@ -204,8 +203,11 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 		}
 		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " too soon, too often"}
 	}
-	// The first crash after a healthy life costs nobody a second. An exit with code 0 waits: another instance may have taken over,
-	// which is known a little later.
+	if next, ok := s.final(exit, reason); ok {
+		return next
+	}
+	// The first crash after a healthy life has no delay. After an exit with code 0 another instance may have taken over, which is
+	// known a little later.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return settle{state: Starting, reason: reason + " after a healthy life"}
 	}
@@ -215,9 +217,8 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	return settle{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputs starts a parked service whose inputs have changed: at once if it had been up for long, or has been parked for as long as a
-// crash would have delayed its start. Otherwise the service may have changed them itself, so that counts as a fast exit, and the
-// service waits for the rest of the delay.
+// inputs starts a parked service whose inputs have changed: at once if it had been up for long, or parked for as long as its
+// restart delay. Otherwise it may have changed them itself; that counts as a fast exit, and it waits for the rest of the delay.
 func (m *Machine) inputs(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
@@ -262,6 +263,7 @@ func (m *Machine) random() float64 {
 // recordExit keeps the exit and writes it into the history.
 func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	s.last = exit
+	s.exits = s.exits.with(exit.Cause, 1)
 	m.do(Note{Record{At: now, Service: s.name, Reason: describe(exit), PID: exit.PID, Exit: exit}})
 	m.changed(s)
 }
@@ -271,6 +273,8 @@ func describe(e *Exit) string {
 	switch {
 	case e.Cause == CauseSpawn:
 		return e.Error
+	case e.Cause == CauseHealth:
+		return ReasonUnhealthy + ": " + e.Error
 	case e.Signal != 0:
 		return "ended by signal " + strconv.Itoa(e.Signal)
 	}
@@ -298,6 +302,9 @@ func (m *Machine) settle(now time.Time, s *service) {
 		m.set(now, s, Down, time.Time{}, "ended")
 	case s.want == WantDown && next.state == Down:
 		m.set(now, s, Down, time.Time{}, next.reason)
+		if s.policy.OneShot && s.done {
+			m.follow(now, s)
+		}
 	case s.want == WantDown:
 		m.set(now, s, Down, time.Time{}, reasonAsked)
 	case s.again:
@@ -315,6 +322,8 @@ func (m *Machine) settle(now time.Time, s *service) {
 func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.removing && s.state == Down {
 		delete(m.services, s.name)
+		m.links -= s.policy.linked()
+		m.moved = true
 		m.order = slices.DeleteFunc(m.order, func(o *service) bool { return o == s })
 		m.do(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 		m.do(Dropped{s.name})
@@ -330,6 +339,7 @@ func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	}
 	last := *s.last
 	last.Cause = e.Cause
+	s.exits = s.exits.with(s.last.Cause, -1).with(e.Cause, 1)
 	s.last = &last
 	why := ", explained: " + string(e.Cause)
 	if e.Cause == CauseOperator {

@@ -14,7 +14,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	if s.removing { // only Add brings it back
 		return
 	}
-	s.want, s.once = WantUp, false
+	s.want, s.once, s.respawns = WantUp, false, nil
 	switch s.state {
 	case Down, Backoff, Parked, Failed:
 		s.forgive()
@@ -36,8 +36,7 @@ func (m *Machine) restart(now time.Time, s *service) {
 		m.start(now, s)
 		return
 	}
-	s.want = WantUp
-	s.forgive()
+	m.renew(s)
 	s.again = true
 	m.end(now, s, "operator asked to restart")
 }
@@ -78,11 +77,12 @@ func (m *Machine) once(now time.Time, s *service) {
 	if m.phase != running || s.removing {
 		return
 	}
-	s.want, s.again = WantDown, false
+	s.want, s.again, s.respawns = WantDown, false, nil
 	switch s.state {
 	case Down, Waiting, Backoff, Parked, Failed:
 		s.forgive()
 		s.once = true
+		m.changed(s)
 		m.begin(now, s, "operator asked for one run")
 	case Starting, Up, Stopping, Killing, Finishing:
 		m.changed(s)
@@ -101,9 +101,6 @@ func (m *Machine) evict(now time.Time, s *service, reason string) {
 	}
 	m.dropIfDown(now, s)
 }
-
-// runs reports whether the main process is alive.
-func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
 
 func (m *Machine) pause(s *service, group, paused bool) {
 	if !s.runs() {
@@ -133,11 +130,11 @@ func (m *Machine) send(s *service, signal int, group bool) {
 }
 
 func (m *Machine) signal(s *service, signal int, group bool) {
+	scope := ScopeMain
 	if group {
-		m.do(SignalGroup{s.name, s.run, signal})
-	} else {
-		m.do(Signal{s.name, s.run, signal, false})
+		scope = ScopeGroup
 	}
+	m.do(Signal{s.name, s.id, signal, scope, false})
 }
 
 // ask notes why the run is told to end; the first reason counts.
@@ -161,7 +158,7 @@ func (m *Machine) end(now time.Time, s *service, reason string) {
 // wake sends the stop signal so that a stopped process takes it too.
 func (m *Machine) wake(s *service) {
 	s.paused = false
-	m.do(Signal{s.name, s.run, s.policy.StopSignal, true})
+	m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
 // within returns the deadline after some time, or none at all, within the budget of a shutdown.
@@ -188,8 +185,7 @@ func (m *Machine) hurried(s *service, deadline time.Time) time.Time {
 	return deadline
 }
 
-// kill sends KILL to what the policy says, or at the end of the container to everything of the run, again and again until
-// it is gone.
+// kill sends KILL to what the policy says, or at the end of the container to all of the run, again and again until it is gone.
 func (m *Machine) kill(now time.Time, s *service, reason string) {
 	state := Finishing
 	if s.state != Finishing {
@@ -208,20 +204,9 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	} else {
 		m.set(now, s, state, now.Add(again), reason)
 	}
-	switch {
-	case s.policy.Kill == ScopeTree, s.pid == 0, m.phase != running:
-		m.do(SignalTree{s.name, s.live(), sigKill})
-	case s.policy.Kill == ScopeGroup:
-		m.do(SignalGroup{s.name, s.live(), sigKill})
-	default:
-		m.do(Signal{s.name, s.live(), sigKill, false})
+	scope := s.policy.Kill
+	if s.pid == 0 || m.phase != running {
+		scope = ScopeTree
 	}
-}
-
-// live is the run whose processes are alive, if any are: that of the finish command once it has begun.
-func (s *service) live() uint64 {
-	if s.finish != 0 {
-		return s.finish
-	}
-	return s.run
+	m.do(Signal{s.name, s.live(), sigKill, scope, false})
 }

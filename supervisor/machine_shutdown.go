@@ -7,10 +7,6 @@ import (
 
 // The end of the container.
 
-func (m *Machine) mainEnded(code int) {
-	m.mainCode = &code
-}
-
 func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	if m.phase != running {
 		m.hasten(now)
@@ -20,23 +16,32 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now)
 }
 
-// beginShutdown stops everything at once, but for what reads the last words of others. A share of the budget is kept for the
-// time after the KILL.
+// beginShutdown stops everything at once, except what reads the last words of others, and what others need: that is asked to end when
+// they are gone, at the latest after a share of the time. A share of the budget is kept for after the KILL.
 func (m *Machine) beginShutdown(now time.Time) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
 	m.hardEnd = now.Add(m.Budget)
 	m.do(Note{Record{At: now, Reason: "stopping the container: " + m.reason}})
+	var heights map[*service]int
+	top := 0
+	if m.links > 0 {
+		heights, top = m.heights()
+	}
 	for _, s := range m.order {
 		s.again = false
 		switch s.state {
 		case Up:
-			if !s.policy.Drains {
+			height := heights[s]
+			if !s.policy.Drains && height == 0 {
 				m.end(now, s, ReasonShutdown)
 				continue
 			}
 			m.ask(s)
 			s.deadline = m.killAt
+			if !s.policy.Drains {
+				s.deadline = now.Add(m.killAt.Sub(now) * time.Duration(height) / time.Duration(top+1))
+			}
 			m.changed(s)
 		case Stopping, Finishing:
 			s.deadline = m.hurried(s, s.deadline)
@@ -76,6 +81,7 @@ func (m *Machine) advance(now time.Time) {
 		m.beginShutdown(now)
 	}
 	if m.phase == stopping {
+		m.letGo(now)
 		alive, writing := false, false
 		for _, s := range m.order {
 			if s.pid != 0 || s.leftover || s.state == Starting || s.state == Finishing {

@@ -44,19 +44,15 @@ func (r *rig) do(e Event) []string {
 	acts := slices.Clone(r.m.Step(r.now, e))
 	r.acts = append(r.acts, acts...)
 	for _, a := range acts {
-		switch a.(type) {
+		switch a := a.(type) {
 		case Spawn:
 			kinds = append(kinds, "spawn")
 		case Signal:
-			kinds = append(kinds, "signal")
-		case SignalTree:
-			kinds = append(kinds, "signaltree")
+			kinds = append(kinds, map[Scope]string{ScopeMain: "signal", ScopeGroup: "signalgroup", ScopeTree: "signaltree"}[a.Scope])
 		case SignalRest:
 			kinds = append(kinds, "signalrest")
 		case SpawnFinish:
 			kinds = append(kinds, "spawnfinish")
-		case SignalGroup:
-			kinds = append(kinds, "signalgroup")
 		case End:
 			kinds = append(kinds, "end")
 		}
@@ -183,17 +179,19 @@ func (r *rig) cause(word string) []string {
 		return r.do(SignalMain{"s", sigHup, false})
 	case "sendgroup":
 		return r.do(SignalMain{"s", sigHup, true})
+	case "unhealthy":
+		return r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "no answer"})
 	case "leftover":
 		return r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 	case "gone":
 		if r.s().pid != 0 {
 			r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 		}
-		return r.do(Gone{"s", r.s().run})
+		return r.do(Gone{"s", r.s().id})
 	case "deadline":
 		return r.wait(max(r.s().deadline.Sub(r.now), 0))
 	case "replaced":
-		return r.do(Explained{"s", r.s().run, CauseReplaced})
+		return r.do(Explained{"s", r.s().id, CauseReplaced})
 	case "inputs":
 		if r.s().state == Parked {
 			r.now = r.now.Add(policy.Backoff.Initial)
@@ -201,6 +199,10 @@ func (r *rig) cause(word string) []string {
 		return r.do(Inputs{"s"})
 	case "inputssoon":
 		return r.do(Inputs{"s"})
+	case "due":
+		return r.do(Due{"s", r.now.Add(time.Hour), true})
+	case "lacking", "needsmet", "follow", "over", "never", "limit":
+		return r.order(word)
 	}
 	r.t.Fatalf("the table has an unknown event %q", word)
 	return nil
@@ -236,8 +238,8 @@ func TestTransitionTable(t *testing.T) {
 	// Whatever is not listed changes nothing.
 	for _, state := range States() {
 		for _, word := range []string{
-			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup",
-			"met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs", "inputssoon",
+			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup", "unhealthy",
+			"met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs", "inputssoon", "due",
 		} {
 			if listed[string(state)+" "+word] {
 				continue
@@ -417,7 +419,7 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	if sig := r.lastTree().Signal; sig != sigKill {
 		t.Fatalf("signal %d", sig)
 	}
-	r.do(Gone{"s", r.s().run})
+	r.do(Gone{"s", r.s().id})
 	r.want(Backoff)
 	if got := r.s().deadline.Sub(r.s().last.At); got != time.Second {
 		t.Errorf("the delay counts from the exit: %v after it", got)
@@ -453,13 +455,13 @@ func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 	}
 }
 
-func (r *rig) lastTree() SignalTree {
+func (r *rig) lastTree() Signal {
 	for _, a := range slices.Backward(r.acts) {
-		if a, ok := a.(SignalTree); ok {
+		if a, ok := a.(Signal); ok && a.Scope == ScopeTree {
 			return a
 		}
 	}
-	return SignalTree{}
+	return Signal{}
 }
 
 func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
@@ -475,7 +477,7 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 			if r.s().kills <= killSoons && strings.Contains(r.s().reason, "take their place") {
 				t.Fatalf("after %d KILLs: %s", r.s().kills, r.s().reason)
 			}
-			r.do(Reborn{"s", r.s().run, deaths})
+			r.do(Reborn{"s", r.s().id, deaths})
 			deaths += more
 			at, _ := r.m.Deadline()
 			r.wait(at.Sub(r.now))
@@ -484,7 +486,7 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 		if said := strings.HasPrefix(r.s().reason, strconv.Itoa(deaths-more)+" processes of it have ended and others take their place"); said != (more > 0) {
 			t.Errorf("%d more each time: %s", more, r.s().reason)
 		}
-		r.do(Gone{"s", r.s().run})
+		r.do(Gone{"s", r.s().id})
 		r.want(Down)
 	}
 }
@@ -493,7 +495,7 @@ func TestAGoneOfAnOldRunMeansNothing(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.cause("leftover")
-	r.do(Gone{"s", r.s().run - 1})
+	r.do(Gone{"s", r.s().id - 1})
 	r.want(Stopping)
 }
 
@@ -594,7 +596,7 @@ func TestATakeoverParksAndIsNotAFailure(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.exit(0)
-	r.do(Explained{"s", r.s().run, CauseReplaced})
+	r.do(Explained{"s", r.s().id, CauseReplaced})
 	r.want(Parked)
 	if s := r.s(); s.failures != 0 || s.last.Cause != CauseReplaced || s.want != WantUp {
 		t.Errorf("failures %d, cause %s, want %s", s.failures, s.last.Cause, s.want)
@@ -844,7 +846,7 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 		r.spawned()
 		r.now = r.now.Add(time.Hour)
 		if c.ready >= 0 {
-			r.do(Ready{"s", r.s().run, true, ""})
+			r.do(Ready{"s", r.s().id, true, ""})
 			r.now = r.now.Add(c.ready)
 		}
 		r.exit(1)
@@ -1009,7 +1011,7 @@ func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	r.acts = nil
 	r.do(Stop{"s"})
 	paused(false)
-	if !slices.Contains(r.acts, Action(Signal{"s", r.s().run, sigTerm, true})) {
+	if !slices.Contains(r.acts, Action(Signal{"s", r.s().id, sigTerm, ScopeMain, true})) {
 		t.Errorf("a paused process is not continued so that it can end: %v", r.acts)
 	}
 }
@@ -1044,7 +1046,7 @@ func TestSignalZeroIsTheOneThatStopsIt(t *testing.T) {
 	r.spawned()
 	r.acts = nil
 	r.do(SignalMain{"s", 0, true})
-	if !slices.Contains(r.acts, Action(SignalGroup{"s", r.s().run, sigHup})) {
+	if !slices.Contains(r.acts, Action(Signal{"s", r.s().id, sigHup, ScopeGroup, false})) {
 		t.Errorf("actions %v", r.acts)
 	}
 }
@@ -1055,7 +1057,7 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 	for signal, wakes := range map[int]bool{sigTerm: true, sigInt: true, sigHup: true, sigQuit: true, 10: false, sigStop: false} {
 		r.acts = nil
 		r.do(Forward{"s", signal})
-		if want := (Signal{"s", r.s().run, signal, wakes}); !slices.Contains(r.acts, Action(want)) {
+		if want := (Signal{"s", r.s().id, signal, ScopeMain, wakes}); !slices.Contains(r.acts, Action(want)) {
 			t.Errorf("signal %d: %v", signal, r.acts)
 		}
 	}
@@ -1082,7 +1084,7 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.exit(0)
-	run := r.s().run
+	run := r.s().id
 	r.acts = nil
 	for range 2 { // the second says nothing new
 		r.do(Explained{"s", run, CauseReplaced})
@@ -1103,7 +1105,7 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 	r.up()
 	r.exit(1)
 	r.acts = nil
-	r.do(Explained{"s", r.s().run, CauseOperator})
+	r.do(Explained{"s", r.s().id, CauseOperator})
 	if r.s().last.Cause != CauseOperator || r.s().last.Code != 1 {
 		t.Errorf("its last exit is %+v", r.s().last)
 	}
@@ -1129,15 +1131,15 @@ func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	if r.s().ready {
 		t.Error("ready before it said so")
 	}
-	r.do(Ready{"s", r.s().run + 1, true, ""})
+	r.do(Ready{"s", r.s().id + 1, true, ""})
 	if r.s().ready {
 		t.Error("ready because of another run")
 	}
-	r.do(Ready{"s", r.s().run, false, "it still loads"})
+	r.do(Ready{"s", r.s().id, false, "it still loads"})
 	if v := r.s(); v.ready || v.said != "it still loads" {
 		t.Errorf("ready %v, said %q", v.ready, v.said)
 	}
-	r.do(Ready{"s", r.s().run, true, "a port is in use"})
+	r.do(Ready{"s", r.s().id, true, "a port is in use"})
 	if v := r.s(); !v.ready || v.said != "a port is in use" {
 		t.Errorf("ready %v, said %q", v.ready, v.said)
 	}
@@ -1281,7 +1283,7 @@ func TestATaskRunsOnce(t *testing.T) {
 	p.Task = true
 	for _, end := range []func(r *rig){
 		func(r *rig) { r.spawned(); r.exit(1) },
-		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(Gone{"s", r.s().run}) },
+		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(Gone{"s", r.s().id}) },
 		func(r *rig) { r.do(SpawnFailed{Name: "s", Error: "no"}) },
 	} {
 		r := newRig(t)

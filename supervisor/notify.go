@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// notifier is the pipe on which a run says that it is ready: it writes a newline. Its goroutine reads until then, or until
-// nobody can write any more, or until end.
+// notifier is the pipe on which a run writes a newline when it is ready. Its goroutine reads until then, until no writer is left,
+// or until end.
 type notifier struct {
 	fd   int // in the process
 	r, w *os.File

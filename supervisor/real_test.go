@@ -12,11 +12,13 @@ import (
 	"go.uber.org/goleak"
 
 	"hinit/internal/proc"
+	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
 
 func TestMain(m *testing.M) {
 	testproc.Main()
+	testkit.Alone()
 	goleak.VerifyTestMain(m)
 }
 
@@ -153,7 +155,7 @@ func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
 	until(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down })
 	took := time.Since(start)
 	for _, pid := range []int{main, daemon} {
-		// A process that has just ended has its number until it is buried, but it does nothing any more.
+		// A process that has just ended has its number until it is reaped, but it does nothing any more.
 		if stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
 			t.Errorf("process %d is still there: %s", pid, stat)
 		}

@@ -1,6 +1,9 @@
 package supervisor
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Snapshot is what all services looked like after one turn of the loop. It is immutable.
 type Snapshot struct {
@@ -34,8 +37,7 @@ type Service struct {
 	PID     int       // main process, 0 when there is none; never that of a finish command
 	Run     uint64    // number of the current or last run, 0 before the first
 	Ready   bool
-	// ReadySince is since when it is ready, zero when it is not. While no process of it runs, a finish command neither, it
-	// is since when that is so.
+	// ReadySince is since when it is ready, zero when it is not. While nothing of it runs, it is since when that is so.
 	ReadySince time.Time
 	Announces  bool      // it says itself when it is ready
 	Said       string    // what the running main process tells of itself that people should know, see [Ready]; it may be anything
@@ -49,27 +51,87 @@ type Service struct {
 	Needs      []string  // what it waits for
 	OOMAdj     int       // how much higher the oom_score_adj of its processes is than that of hinit
 	LastExit   *Exit
+	NextRun    time.Time    // when its schedule starts it next, zero without one
+	After      RestartAfter // after which ends it is started again
+	Task       bool         // it is to end by itself
+	Done       bool         // its last run ended by itself with exit code 0
+
+	Exits     []CauseCount // all ends of runs so far; must not be changed
+	Restarted []CauseCount // the exits that restarts followed; must not be changed
+}
+
+// CauseCount is how many exits had a cause.
+type CauseCount struct {
+	Cause Cause
+	N     int
 }
 
 func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
 		Name: s.name, Profile: u.Profile, Kind: u.Kind, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
-		Turned: s.turned, Run: s.run, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces, Said: s.said, OOMAdj: oomAdj[u.Kind],
+		Turned: s.turned, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Said: s.said, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
 		Paused: s.paused, Started: s.started, Permanent: s.permanent || s.state == Parked || s.state == Failed,
 		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.last,
+		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.OneShot, Done: s.done, After: s.policy.After,
+		Exits: s.exits, Restarted: s.restarted,
 	}
 	if s.runs() {
 		v.PID = s.pid
-		if u.drifted {
-			v.Command, v.Drifted = u.ran.Argv, true
+		if u.Ran != nil {
+			v.Command, v.Drifted = u.Ran.Argv, true
 		}
 	}
 	if s.state == Backoff {
 		v.NextStart = s.deadline
 	}
 	if s.state == Waiting {
-		v.Needs = append(v.Needs, s.needs...)
+		v.Needs = append(append(v.Needs, s.needs...), s.lacks...)
 	}
 	return v
+}
+
+// publish makes what has changed visible to readers: what it is now, and then what has happened.
+func (l *Loop) publish() {
+	l.publishState()
+	l.history.show()
+}
+
+func (l *Loop) publishState() {
+	old, order := l.snapshot.Load(), l.machine.order
+	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() {
+		return
+	}
+	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping()}
+	kept := copy(next.Services, old.Services)
+	if l.dropped {
+		kept = 0 // others have moved up
+	}
+	for i, s := range order[kept:] {
+		u := l.units[s.name]
+		u.place = kept + i
+		if u.dirty || u.view == nil {
+			u.view, u.dirty = s.snapshot(u), false
+		}
+		next.Services[u.place] = u.view
+	}
+	for _, u := range l.changed {
+		if s := l.machine.services[u.Name]; u.dirty && s != nil && l.units[u.Name] == u {
+			u.view = s.snapshot(u)
+			next.Services[u.place] = u.view
+		}
+		u.dirty = false
+	}
+	clear(l.changed)
+	l.changed, l.dropped = l.changed[:0], false
+	l.snapshot.Store(next)
+	l.news.wake()
+}
+
+// touch says that the view of a unit is out of date.
+func (l *Loop) touch(u *unit) {
+	if !u.dirty {
+		u.dirty = true
+		l.changed = append(l.changed, u)
+	}
 }

@@ -5,24 +5,26 @@ import (
 	"strings"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/backoff"
 )
 
 // State is where a service is in its life. The values are what status and the API print.
 type State string
 
-// The states of a service. The table at the head of machine.go says how they follow each other.
+// The states of a service, by the words of the API, which say what they mean. The table at the head of machine.go says how they follow
+// each other.
 const (
-	Down      State = "down"      // not running, nothing pending
-	Waiting   State = "waiting"   // wanted up, a need is not met yet
-	Starting  State = "starting"  // being spawned
-	Up        State = "up"        // its main process runs
-	Stopping  State = "stopping"  // told to end, or its main process is gone and what it left behind is told to end
-	Killing   State = "killing"   // sent SIGKILL, not gone yet
-	Finishing State = "finishing" // its main process is gone, and the finish command that it has for that runs
-	Backoff   State = "backoff"   // wanted up, waits before the next start
-	Parked    State = "parked"    // wanted up, but starting again is pointless until its inputs change or an operator asks
-	Failed    State = "failed"    // cannot be started as defined; an operator or a reload has to act
+	Down      State = client.StateDown
+	Waiting   State = client.StateWaiting
+	Starting  State = client.StateStarting
+	Up        State = client.StateUp
+	Stopping  State = client.StateStopping
+	Killing   State = client.StateKilling
+	Finishing State = client.StateFinishing
+	Backoff   State = client.StateBackoff
+	Parked    State = client.StateParked
+	Failed    State = client.StateFailed
 )
 
 // States lists every state, in the order of a life.
@@ -35,8 +37,8 @@ type Want string
 
 // The two things that can be wanted of a service.
 const (
-	WantUp   Want = "up"
-	WantDown Want = "down"
+	WantUp   Want = client.WantUp
+	WantDown Want = client.WantDown
 )
 
 // Cause says why a process ended or could not start.
@@ -61,18 +63,18 @@ type Kind string
 
 // The kinds of service.
 const (
-	KindGateway Kind = "gateway" // the gateway of a profile
-	KindService Kind = "service" // a service of hinit.yaml, the dashboard among them
-	KindCmd     Kind = "cmd"     // the container's CMD: runs once, its exit ends the container
-	KindHook    Kind = "hook"    // a command of the boot: runs once
-	KindStandIn Kind = "standin" // a process that only has to be there; nobody is told of it
+	KindGateway Kind = client.KindGateway
+	KindService Kind = client.KindService // of hinit.yaml, the dashboard among them
+	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, its exit ends the container
+	KindHook    Kind = "hook"             // a command of the boot: runs once
+	KindStandIn Kind = "standin"          // a process that only has to be there; nobody is told of it
+	KindRun     Kind = "run"              // a one-shot run that a client asked for: it is forgotten when it has ended
+	KindCheck   Kind = "check"            // one look of an exec check, likewise; nothing of it is in the history
 )
 
-// How much more the kernel's out-of-memory killer likes a process of a kind than hinit, as oom_score_adj: 1000 is all the memory that the
-// container may have. PID 1 ends everything, the CMD the container, a service perhaps what gateways need; a gateway is
-// started again, and most of the memory is theirs; a hook or a finish command is cheapest. Even the CMD is preferred to a PID 1 that
-// has two thirds of the memory. Between them sizes count: a step is a twentieth of the memory.
-var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap}
+// How much more the kernel's out-of-memory killer likes a process of a kind than hinit, as oom_score_adj; a step is a twentieth of
+// the memory. The end of PID 1 ends everything, that of the CMD the container; a gateway is started again.
+var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
 const oomCheap = 900
 
@@ -86,8 +88,7 @@ const (
 	ScopeGroup              // the process group that the main process leads
 )
 
-// Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without
-// grace, so callers fill it from the configuration.
+// Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without grace.
 type Policy struct {
 	Backoff     backoff.Policy
 	ResetAfter  time.Duration // a life at least this long forgets the failures before it
@@ -101,14 +102,20 @@ type Policy struct {
 	Task        bool          // runs once and then stays down
 	Spare       bool          // what it leaves behind goes on
 	Once        bool          // runs once; its exit ends the container with its code
+	Order
 
 	// What s6 service directories need besides.
 
-	Drains          bool          // it reads what others write: at the end of the container it is not asked to end before they have ended and their end of the pipe is closed
-	SpawnRetry      time.Duration // a run that can't be spawned for a reason that stays (with Once: one that may pass) is tried again after this; else, and with 0, it is a fast exit
-	ReadyRestart    time.Duration // a run that had been ready this long is started again at once; 0 is never
-	KillNever       bool          // a stop never escalates to SIGKILL, and is repeated when asked again; only the end of the container kills
-	Kill            Scope         // whom SIGKILL goes to when Grace or FinishTimeout is over; at the end of the container always the tree
+	Drains       bool          // it reads what others write: at the end of the container it is asked to end after them
+	SpawnRetry   time.Duration // when to try again what can't be spawned for a reason that stays (with Once: one that may pass); with 0 that is a fast exit
+	ReadyRestart time.Duration // a run that had been ready this long is started again at once; 0 is never
+	KillNever    bool          // a stop never escalates to SIGKILL, and is repeated when asked again; only the end of the container kills
+	Kill         Scope         // whom SIGKILL goes to when Grace or FinishTimeout is over; at the end of the container always the tree
+	Finishes
+}
+
+// Finishes is the part of a [Policy] about the finish command of an s6 service directory.
+type Finishes struct {
 	Finish          bool          // Unit.Finish runs after each run, before anything else happens
 	FinishTimeout   time.Duration // then the finish command is killed; 0 is never
 	PermanentFinish []int         // exit codes of the finish command that mean: want it down
@@ -121,14 +128,15 @@ type Exit struct {
 	Code   int       // exit code; -1 when Signal is set or it was never spawned
 	Signal int       // signal number that ended it, 0 if none
 	Cause  Cause     //
-	Error  string    // why it could not be started, for CauseSpawn
+	Error  string    // why it could not be started, for CauseSpawn; what its check said last, for CauseHealth
 	At     time.Time //
 	Uptime time.Duration
-	Tail   []string // last lines it wrote, oldest first
+	CPU    time.Duration // that it and the children it waited for have used
+	MaxRSS int64         // bytes, of the largest of them
+	Tail   []string      // last lines it wrote, oldest first
 }
 
-// Words says how the run ended and, where it wrote one, the line that is most likely to say why: its last. The line is whatever
-// the service wrote.
+// Words says how the run ended and, where it wrote one, the line that is most likely to say why: its last. It may be anything.
 func (x *Exit) Words() string {
 	for _, last := range slices.Backward(x.Tail) {
 		if line := strings.TrimSpace(last); line != "" {
@@ -149,4 +157,6 @@ type Record struct {
 	PID     int
 	Exit    *Exit // set when the record is about the end of a run; once more when its cause turns out to be another
 	Dropped bool  // the service is forgotten; nothing about it follows
+
+	Key, Data string // of a notice that somebody posted; Key is empty when it is none
 }

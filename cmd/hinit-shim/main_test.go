@@ -8,10 +8,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // maxSize is what the shim may weigh, as released.
 const maxSize = 2 << 20
+
+func TestMain(m *testing.M) {
+	testkit.Alone()
+	os.Exit(m.Run())
+}
 
 // build compiles a package of this directory as the release does.
 func build(t *testing.T, pkg, out string) {
@@ -38,12 +45,7 @@ func TestSize(t *testing.T) {
 // TestHermesImage runs the released binary in a root directory laid out as the Hermes image, with nothing in it but static
 // programs.
 func TestHermesImage(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("this test needs root")
-		}
-		t.Skip("this test needs root")
-	}
+	testkit.NeedRoot(t)
 	root := t.TempDir()
 	must(t, os.Chmod(root, 0o755))
 	for path, content := range map[string]string{

@@ -10,6 +10,7 @@ import (
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
+	"hinit/internal/s6/personality"
 )
 
 func main() { os.Exit(run(os.Args)) }
@@ -24,8 +25,8 @@ func run(argv []string) int {
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case container.StandInName:
-		return container.StandIn()
+	case personality.StandInName:
+		return personality.StandIn()
 	case "init", "tini":
 		return container.Main(argv[0], argv[1:])
 	}

@@ -9,6 +9,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"hinit/examples/agent/internal/worker"
 )
 
 func cmdChat(c *call) int {
@@ -23,6 +25,9 @@ func cmdChat(c *call) int {
 	}
 	if *query == "" {
 		return cmdPrompt(c)
+	}
+	if os.Getenv(worker.TaskVar) != "" {
+		return worker.Run(c.stdout, c.stderr)
 	}
 	fmt.Fprintln(c.stdout, answer(*query))
 	return exitOK

@@ -142,7 +142,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	g.waitState("running")
 
 	raw := read(t, g.file("gateway_state.json"))
-	if strings.ContainsAny(raw, " \n") {
+	if strings.Contains(raw, "\n") || strings.Contains(raw, `": `) || strings.Contains(raw, `, "`) {
 		t.Errorf("not compact: %q", raw)
 	}
 	for _, kept := range []string{`"desired_state":"running"`, `"mine":{"b":1.50,"a":[]}`, `"exit_reason":null`} {

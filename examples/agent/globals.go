@@ -34,6 +34,22 @@ func cutProfile(args []string) (profile string, rest []string, err error) {
 	return profile, rest, nil
 }
 
+// cutWorker takes out the options that stand before the command of a worker (contract kanban, section 21.1). This agent has no use for
+// them.
+func cutWorker(words []string) []string {
+	for len(words) > 0 {
+		switch words[0] {
+		case "--accept-hooks":
+			words = words[1:]
+		case "--skills", "-m", "--toolsets":
+			words = words[min(2, len(words)):]
+		default:
+			return words
+		}
+	}
+	return words
+}
+
 func wantsHelp(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]

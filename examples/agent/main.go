@@ -15,6 +15,7 @@ import (
 
 	"hinit/examples/agent/internal/helper"
 	"hinit/examples/agent/internal/home"
+	"hinit/examples/agent/internal/worker"
 )
 
 // Exit codes of commands. Those of a gateway are in package gateway.
@@ -49,6 +50,7 @@ func commands() []command {
 		{"profile", "create, delete and select profiles", profileUsage, false, cmdProfile},
 		{"config", "read and write config.yaml", configUsage, false, cmdConfig},
 		{"dashboard", "serve the web dashboard", dashboardUsage, false, cmdDashboard},
+		{"terminal", "run commands in the profile's sandbox", terminalUsage, false, cmdTerminal},
 		{"dump", "print version and build information", "dump", true, cmdDump},
 		{"agent-info", "print what this process was given by whoever started it", "agent-info [--json]", true, cmdInfo},
 	}
@@ -68,12 +70,15 @@ func run() int {
 		return c.fail(exitUsage, err)
 	}
 	name := ""
-	if len(words) > 0 {
+	if words = cutWorker(words); len(words) > 0 {
 		name, c.args = words[0], words[1:]
 	}
 	cmd, err := lookUp(name, c)
 	if err != nil {
 		return c.fail(exitUsage, err)
+	}
+	if profile == home.Default && os.Getenv(worker.TaskVar) != "" { // the dispatcher names every profile
+		profile = ""
 	}
 	c.home, err = home.Resolve(os.Getenv, profile)
 	if err != nil && !(cmd.noHome && errors.Is(err, home.ErrNoHome)) {

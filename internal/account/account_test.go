@@ -1,4 +1,4 @@
-package account
+package account_test
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"hinit/internal/account"
 )
 
 const passwd = "# a comment:x:1:1::/c:/bin/sh\n" +
@@ -59,17 +61,17 @@ func root(t *testing.T, files map[string]string) string {
 
 func TestLookup(t *testing.T) {
 	dir := root(t, map[string]string{"passwd": passwd, "group": group})
-	hermes := User{
+	hermes := account.User{
 		Name: "hermes", UID: 10000, GID: 10000, Home: "/opt/data",
 		Groups: []uint32{10000, 44, 109, 0, 4294967294},
 	}
-	other := User{Name: "other", UID: 1234, GID: 1234, Home: "/other", Groups: []uint32{1234}}
-	digits := User{Name: "1234", UID: 55, GID: 56, Home: "/digits", Groups: []uint32{56}}
-	withGID := func(u User, gid uint32) User {
+	other := account.User{Name: "other", UID: 1234, GID: 1234, Home: "/other", Groups: []uint32{1234}}
+	digits := account.User{Name: "1234", UID: 55, GID: 56, Home: "/digits", Groups: []uint32{56}}
+	withGID := func(u account.User, gid uint32) account.User {
 		u.GID, u.Groups = gid, []uint32{gid}
 		return u
 	}
-	for who, want := range map[string]User{
+	for who, want := range map[string]account.User{
 		"hermes":                hermes,
 		"10000":                 hermes,
 		"10000:5":               withGID(hermes, 5),
@@ -84,7 +86,7 @@ func TestLookup(t *testing.T) {
 		"4242:44":               {UID: 4242, GID: 44, Home: "/", Groups: []uint32{44}},
 		"4294967294:4294967294": {UID: 4294967294, GID: 4294967294, Home: "/", Groups: []uint32{4294967294}},
 	} {
-		if got, err := Lookup(dir, who); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := account.Lookup(dir, who); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("Lookup(%q) = %+v, %v\nwant %+v", who, got, err, want)
 		}
 	}
@@ -97,8 +99,8 @@ func TestLookupRefuses(t *testing.T) {
 		"hermes:5", "hermes:hermes", "10000:hermes", "10000:", ":5", ":", "1:2:3", "hermes:x",
 		"-1", "+5", "4294967295", "4294967296", "1:4294967295", "0x10", " 0", "99999999999999999999", "hermes\n",
 	} {
-		got, err := Lookup(dir, who)
-		if !errors.Is(err, ErrNotFound) {
+		got, err := account.Lookup(dir, who)
+		if !errors.Is(err, account.ErrNotFound) {
 			t.Errorf("Lookup(%q) = %+v, %v, want ErrNotFound", who, got, err)
 		} else if !strings.HasPrefix(err.Error(), "cannot look up user \"") {
 			t.Errorf("Lookup(%q): message %q", who, err)
@@ -113,22 +115,22 @@ func TestVeryLongLines(t *testing.T) {
 		"passwd": long + "\na:x:1:2:" + long + ":/home/a:/bin/sh\n",
 		"group":  "big:x:3:" + members + "a\n" + long,
 	})
-	got, err := Lookup(dir, "a")
-	if want := (User{Name: "a", UID: 1, GID: 2, Home: "/home/a", Groups: []uint32{2, 3}}); err != nil || !reflect.DeepEqual(got, want) {
+	got, err := account.Lookup(dir, "a")
+	if want := (account.User{Name: "a", UID: 1, GID: 2, Home: "/home/a", Groups: []uint32{2, 3}}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 }
 
 func TestMissingAndUnreadableFiles(t *testing.T) {
 	none := t.TempDir()
-	if _, err := Lookup(none, "hermes"); !errors.Is(err, ErrNotFound) {
+	if _, err := account.Lookup(none, "hermes"); !errors.Is(err, account.ErrNotFound) {
 		t.Errorf("name without passwd: %v", err)
 	}
-	if u, err := Lookup(none, "10000:5"); err != nil || u.UID != 10000 || u.GID != 5 {
+	if u, err := account.Lookup(none, "10000:5"); err != nil || u.UID != 10000 || u.GID != 5 {
 		t.Errorf("number without passwd: %+v, %v", u, err)
 	}
 	noGroup := root(t, map[string]string{"passwd": passwd})
-	if u, err := Lookup(noGroup, "hermes"); err != nil || !reflect.DeepEqual(u.Groups, []uint32{10000}) {
+	if u, err := account.Lookup(noGroup, "hermes"); err != nil || !reflect.DeepEqual(u.Groups, []uint32{10000}) {
 		t.Errorf("without group: %+v, %v", u, err)
 	}
 	// A directory can't be read as a file, not even by root.
@@ -139,14 +141,14 @@ func TestMissingAndUnreadableFiles(t *testing.T) {
 		if err := os.Mkdir(dir+"/etc/"+broken, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Lookup(dir, "hermes"); err == nil || errors.Is(err, ErrNotFound) {
+		if _, err := account.Lookup(dir, "hermes"); err == nil || errors.Is(err, account.ErrNotFound) {
 			t.Errorf("unreadable %s: %v", broken, err)
 		}
 	}
 }
 
 func TestRealFiles(t *testing.T) {
-	u, err := Lookup("", "0")
+	u, err := account.Lookup("", "0")
 	if err != nil || u.UID != 0 {
 		t.Errorf("%+v, %v", u, err)
 	}
@@ -156,9 +158,9 @@ func FuzzLookup(f *testing.F) {
 	f.Add(passwd, group, "hermes")
 	f.Add("a:b:1:2:c:d:e", "x:y:3:a", "1")
 	f.Fuzz(func(t *testing.T, passwd, group, who string) {
-		u, err := Lookup(root(t, map[string]string{"passwd": passwd, "group": group}), who)
+		u, err := account.Lookup(root(t, map[string]string{"passwd": passwd, "group": group}), who)
 		if err != nil {
-			if !errors.Is(err, ErrNotFound) {
+			if !errors.Is(err, account.ErrNotFound) {
 				t.Errorf("an error that isn't ErrNotFound: %v", err)
 			}
 			return

@@ -1,12 +1,14 @@
-package backoff
+package backoff_test
 
 import (
 	"testing"
 	"time"
+
+	"hinit/internal/backoff"
 )
 
 func TestDelayDoublesFromInitialToTheCap(t *testing.T) {
-	p := Policy{Initial: time.Second, Max: 60 * time.Second, Factor: 2}
+	p := backoff.Policy{Initial: time.Second, Max: 60 * time.Second, Factor: 2}
 	want := []time.Duration{1, 1, 2, 4, 8, 16, 32, 60, 60}
 	for failures, seconds := range want {
 		if got := p.Delay(failures, 0.5); got != seconds*time.Second {
@@ -16,7 +18,7 @@ func TestDelayDoublesFromInitialToTheCap(t *testing.T) {
 }
 
 func TestJitterSpreadsBothWays(t *testing.T) {
-	p := Policy{Initial: 10 * time.Second, Max: time.Minute, Factor: 2, Jitter: 0.1}
+	p := backoff.Policy{Initial: 10 * time.Second, Max: time.Minute, Factor: 2, Jitter: 0.1}
 	if got := p.Delay(1, 0); got != 9*time.Second {
 		t.Errorf("shortest = %v, want 9s", got)
 	}
@@ -26,7 +28,7 @@ func TestJitterSpreadsBothWays(t *testing.T) {
 }
 
 func TestDelayIsBoundedWhateverTheInput(t *testing.T) {
-	for _, p := range []Policy{
+	for _, p := range []backoff.Policy{
 		{Initial: time.Hour, Factor: 1e300},
 		{Initial: time.Second, Max: time.Minute, Factor: 2, Jitter: 99},
 		{Factor: -3},

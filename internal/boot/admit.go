@@ -6,13 +6,11 @@ import (
 	"hinit/internal/config"
 )
 
-// Admit refuses to be started as a user that is neither root nor the agent's: nothing on the volume would be writable, and
-// nothing could be made so (contract, section 2.1, step 1, and section 3, step 1). uid is the user the container was started
-// as; known says whether the image has an agent's user at all, without which there is nothing to compare. HINIT_ALLOW_ANY_UID
-// lifts the rule, for platforms that choose the uid themselves.
+// Admit refuses a user that is neither root nor the agent's, who could not write the volume (contract, section 2.1, step 1, and
+// section 3, step 1). uid is the user the container was started as; known says whether the image has an agent's user, otherwise
+// every user is admitted. HINIT_ALLOW_ANY_UID lifts the rule, for platforms that choose the uid.
 //
-// The error is two lines, one for each of the prefixes that people search the log for. Print them on standard error as they
-// are, and exit with 1. It touches nothing.
+// The error has two lines, each with a prefix that people search the log for. Print it on standard error and exit with 1.
 func Admit(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
 	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.ShellTruthy(value(env, "HINIT_ALLOW_ANY_UID")) {
 		return nil

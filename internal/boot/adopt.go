@@ -9,10 +9,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Adopt gives the agent's user the home of one named profile, as far as its gateway needs it to start: what [Prepare] does
-// for every profile at boot, for one that appears later, made by root or by another user on the host's side of the volume.
-// [Repair] gives it the rest. Without the means to give files away it does nothing; a profile that isn't there, or is a
-// link or a mount, is left alone. It blocks as long as the disk does; say gets the warnings.
+// Adopt gives the agent's user what a gateway needs to start in the home of one named profile. [Prepare] does the same for every
+// profile at boot; [Repair] gives away the rest. It does nothing if it can't change owners, or if the profile is missing, a link or
+// a mount. It blocks as long as the disk does; say gets the warnings.
 func Adopt(ctx context.Context, o Options, profile string) error {
 	o = o.withDefaults()
 	if !o.Agent.Switches() || profile == "" {

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// SettleAgent decides who the agent is, as the init does once, before anything else: it may change /etc, as [Identity] says.
+// SettleAgent settles the agent's user, once and before anything else. It may change /etc, see [Identity].
 func SettleAgent(cfg *config.Config) (Agent, error) {
 	a, err := Identity(IdentityOptions{User: cfg.Agent.User, UID: os.Geteuid(), Env: os.LookupEnv})
 	if err != nil {
@@ -21,7 +21,7 @@ func SettleAgent(cfg *config.Config) (Agent, error) {
 	return a.equipped(), nil
 }
 
-// LookupAgent finds the agent's user, as the command line does: it changes nothing. It blocks on /etc.
+// LookupAgent finds the agent's user without a change, for the command line. It blocks on /etc.
 func LookupAgent(cfg *config.Config) (Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
 	if err != nil && os.Geteuid() == 0 {
@@ -37,17 +37,17 @@ func unknownAgent(who string, err error) error {
 	return fmt.Errorf("cannot run services as %q: %w", who, err)
 }
 
-// NewAgent is an agent that was settled before. known says that /etc/passwd has the user.
+// NewAgent returns an agent that was settled before. known says that /etc/passwd has the user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.equipped() }
 
-// Caller is the user that this process runs as, in the place of an agent: services of a plain supervisor run so.
+// Caller returns this process's own user as an agent. A plain supervisor runs services so.
 func Caller() Agent { return Agent{User: ourselves(), Known: true, Actor: fsutil.Self()} }
 
 func ourselves() account.User {
 	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// equipped gives an agent what it takes to run and to touch files as its user.
+// equipped adds what it takes to act as the agent's user.
 func (a Agent) equipped() Agent {
 	if os.Geteuid() != 0 { // no switch is possible, so everything is done as who we are
 		if !a.Known {
@@ -63,8 +63,8 @@ func (a Agent) equipped() Agent {
 	return a
 }
 
-// CredFor is what a service runs with that names its user, "" for the agent's; nil means no switch. It blocks on /etc where that is
-// somebody else than the agent.
+// CredFor returns the credentials of a service whose user is who, "" for the agent's; nil means no switch. It blocks on /etc for
+// any other user than the agent.
 func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

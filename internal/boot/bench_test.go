@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// BenchmarkPrepare shows that a boot takes as long with many files on the volume as with none: compare its two results.
+// BenchmarkPrepare compares a boot with many files on the volume with an empty one.
 func BenchmarkPrepare(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("not root")

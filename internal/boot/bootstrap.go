@@ -12,8 +12,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// bootstrap writes what the environment has for a volume that is new: the agent's credentials and the wish that its gateway
-// run (steps 16 and 17). Nothing that exists is overwritten. It is done as the agent's user.
+// bootstrap writes credentials and the gateway's intent from the environment to a new volume, as the agent's user (steps 16 and
+// 17). It overwrites nothing.
 func (p *preparer) bootstrap(_ context.Context, s *step) error {
 	return errors.Join(p.authBootstrap(s), p.stateBootstrap(s))
 }
@@ -44,8 +44,8 @@ func (p *preparer) authBootstrap(s *step) error {
 	return p.authElsewhere(s, filepath.Clean(elsewhere), secret)
 }
 
-// authElsewhere seeds the credentials in the directory that HERMES_AUTH_HOME names. A home that is itself that of a named
-// profile has its own place there.
+// authElsewhere seeds the credentials in the directory that HERMES_AUTH_HOME names. The home of a named profile has its own place
+// there.
 func (p *preparer) authElsewhere(s *step, dir, secret string) error {
 	if parent, name := filepath.Split(p.Home); filepath.Base(parent) == profilesName {
 		dir = filepath.Join(dir, profilesName, name)
@@ -87,8 +87,8 @@ func (p *preparer) stateBootstrap(s *step) error {
 	return p.create(s, d, name, []byte("{\"gateway_state\":\"running\"}\n"), 0o644)
 }
 
-// RebootstrapHook is the command that renews credentials that the environment brings although there are some already, where
-// HERMES_AUTH_JSON_REBOOTSTRAP asks for it (contract, section 2.1, step 16). It belongs after the hooks of the configuration.
+// RebootstrapHook returns the command that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP asks
+// for it (contract, section 2.1, step 16). It runs after the configured hooks.
 func RebootstrapHook(o Options) (Hook, bool) {
 	if value(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
 		return Hook{}, false

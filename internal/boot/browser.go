@@ -14,14 +14,13 @@ import (
 
 const (
 	browserVariable = "AGENT_BROWSER_EXECUTABLE_PATH"
-	// maxBrowserFiles bounds the search; a directory of browsers has a few thousand files.
+	// maxBrowserFiles limits the search; a directory of browsers has a few thousand files.
 	maxBrowserFiles = 200_000
 )
 
-// browserNames are what the program of a browser is called.
 var browserNames = []string{"chrome", "chromium", "chrome-headless-shell", "headless_shell", "chromium-browser"}
 
-// browser finds the browser that the image came with, and tells everything that is started later (step 19).
+// browser finds the image's browser and announces it to everything that starts later (step 19).
 func (p *preparer) browser(ctx context.Context, s *step) error {
 	dir := value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
 	if value(p.Env, browserVariable) != "" || dir == "" {
@@ -48,7 +47,7 @@ func (p *preparer) browser(ctx context.Context, s *step) error {
 	return nil
 }
 
-// baked returns the browser that the image was built with, "" when it doesn't say or it isn't there.
+// baked returns the browser that the image names, "" without one.
 func (p *preparer) baked() string {
 	data, err := os.ReadFile(p.BakedBrowser)
 	path := strings.TrimSpace(string(data))
@@ -61,7 +60,6 @@ func (p *preparer) baked() string {
 	return path
 }
 
-// findBrowser returns the first one in the order of the names.
 func findBrowser(ctx context.Context, dir string) (found string, err error) {
 	seen := 0
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -83,8 +81,7 @@ func findBrowser(ctx context.Context, dir string) (found string, err error) {
 	return found, err
 }
 
-// Publish puts the variables of a [Report] where the tools of s6 look for them, once that directory has been made. Only they miss
-// them where it can't be written.
+// Publish writes the variables of a [Report] where the tools of s6 read them, once that directory exists. Errors are ignored.
 func Publish(o Options, vars map[string]string) {
 	o = o.withDefaults()
 	if os.Geteuid() != 0 || len(vars) == 0 {

@@ -12,15 +12,15 @@ import (
 	"hinit/internal/trust"
 )
 
-// ContInitDir is where users put scripts that run as root at boot.
+// ContInitDir holds users' scripts that run as root at boot.
 const ContInitDir = "/etc/cont-init.d"
 
-// replaced are the scripts of the image that hinit does the work of.
+// replaced are the image's scripts whose work hinit does.
 var replaced = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
-// ContInitHooks returns the scripts in dir, in the order of their bytes, as hooks for root without arguments. The scripts of
-// the image that hinit replaces are left out, and so are directories, files that cannot be executed, and, because root runs
-// them, scripts that the agent's user could change; lines say so. A missing directory has no scripts. It blocks on dir.
+// ContInitHooks returns the scripts in dir, sorted by bytes, as hooks for root. It leaves out the image's replaced scripts,
+// directories, files that cannot be executed, and scripts that the agent's user could change; lines say so. A missing directory has
+// no scripts. It blocks on dir.
 func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []Hook, lines []Line) {
 	skip := func(path, format string, args ...any) {
 		lines = append(lines, Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: skipping %s: "+format, append([]any{path}, args...)...)})
@@ -59,8 +59,8 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []Hook, lines []Line)
 	return hooks, lines
 }
 
-// agentsSay returns how the agent's user could change what a path leads to, nil for not at all. Every component on the way counts, links
-// and what they lead through included. Where hinit itself is not root there is nobody to be protected.
+// agentsSay returns how the agent's user could change what a path leads to, links included, or nil. If hinit is not root, it is
+// always nil.
 func agentsSay(path string, agent *fsutil.Actor) *trust.Doubt {
 	if !agent.Switches() {
 		return nil

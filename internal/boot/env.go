@@ -9,8 +9,8 @@ import (
 	"hinit/shim"
 )
 
-// ContainerEnv is the environment the container was started with, without what an outer hinit may have put there.
-// HERMES_HOME is always in it, for the agent must look where hinit does, and PATH is the agent's.
+// ContainerEnv returns the container's environment without the variables of an outer hinit. HERMES_HOME is always set, so that the
+// agent looks where hinit does, and PATH is the agent's.
 func ContainerEnv(home string) []string {
 	env := OuterEnv()
 	if os.Getenv("HERMES_HOME") == "" {
@@ -22,7 +22,7 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv is the environment of this process without what an outer hinit may have put there.
+// OuterEnv returns this process's environment without the variables of an outer hinit.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, proc.TagVar+"=") })
 }

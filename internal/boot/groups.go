@@ -10,10 +10,15 @@ import (
 	"syscall"
 
 	"hinit/internal/account/db"
+	"hinit/internal/config"
 )
 
-// joinDocker makes the agent's user a member of the group that owns the Docker socket.
+// joinDocker adds the agent's user to the group of the Docker socket, which means root on the host. With the sandbox service the
+// agent does not need it.
 func (a *Agent) joinDocker(o IdentityOptions, etc *db.DB) {
+	if v, _ := o.Env("HINIT_SANDBOX"); config.ShellTruthy(v) {
+		return
+	}
 	sockets := o.Sockets
 	if sockets == nil {
 		sockets = []string{"/var/run/docker.sock", "/run/docker.sock"}
@@ -33,8 +38,7 @@ func (a *Agent) joinDocker(o IdentityOptions, etc *db.DB) {
 	}
 }
 
-// joinDRI does so for each graphics device. Root's group is not among them: membership would give far more than the
-// device.
+// joinDRI adds the agent's user to the groups of the graphics devices, but not to root's: that would give far more than the device.
 func (a *Agent) joinDRI(o IdentityOptions, etc *db.DB) {
 	dir := o.DRI
 	if dir == "" {
@@ -56,7 +60,7 @@ func (a *Agent) joinDRI(o IdentityOptions, etc *db.DB) {
 	}
 }
 
-// join makes the agent's user a member of the group with that gid, under the name it has or as a new group.
+// join adds the agent's user to the group with that gid, which is made if it is missing.
 func (a *Agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {

@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
-// agentUID and agentGID belong to nobody; the kernel doesn't mind.
+// agentUID and agentGID are no user's.
 const agentUID, agentGID = 10000, 10001
 
-// childEnv makes the test binary run one of childChecks instead of the tests, on the volume that the variable names after
-// the check.
+// childEnv makes the test binary run a check of childChecks on a volume: its value names both.
 const childEnv = "BOOT_TEST_CHILD"
 
-// The main goroutine of such a process is on the main thread (see the package runtime).
+// Here the main goroutine is on the main thread (see package runtime).
 func init() {
 	if strings.HasPrefix(os.Getenv(childEnv), "mainthread ") {
 		runtime.LockOSThread()
@@ -41,10 +41,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testkit.Alone()
 	goleak.VerifyTestMain(m)
 }
 
-// inChild runs a check in a process of its own, changed by edit before it starts.
+// inChild runs a check in a child process, which edit may change.
 func inChild(t *testing.T, name, dir string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -66,7 +67,7 @@ func agent() *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID, Groups: []uint32{agentGID}})
 }
 
-// tempDir is a directory that every user can enter.
+// tempDir returns a directory that every user can enter.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -74,7 +75,7 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-// volume is a data directory of root's, as an engine makes it.
+// volume returns a data directory of root's, as an engine makes it.
 func volume(t testing.TB) string {
 	t.Helper()
 	home := tempDir(t) + "/data"
@@ -82,7 +83,6 @@ func volume(t testing.TB) string {
 	return home
 }
 
-// recorder collects lines.
 type recorder struct {
 	mu    sync.Mutex
 	lines []string
@@ -100,7 +100,7 @@ func (r *recorder) text() string {
 	return strings.Join(r.lines, "\n")
 }
 
-// options are those of a container with that volume; the image's files are in a directory of the test.
+// options returns a container's options with that volume and test files for the image.
 func options(t testing.TB, home string, env map[string]string) (Options, *recorder) {
 	t.Helper()
 	r := &recorder{}
@@ -114,7 +114,6 @@ func optionsIn(home, image string, env map[string]string, r *recorder) Options {
 	}
 }
 
-// install makes the image's templates.
 func install(t testing.TB, o Options) {
 	t.Helper()
 	for name, text := range map[string]string{
@@ -137,7 +136,6 @@ func read(t testing.TB, path string) string {
 	return string(data)
 }
 
-// give makes everything at path another user's.
 func give(t testing.TB, path string, uid int) {
 	t.Helper()
 	must(t, filepath.WalkDir(path, func(p string, _ fs.DirEntry, err error) error {
@@ -145,7 +143,7 @@ func give(t testing.TB, path string, uid int) {
 	}))
 }
 
-// owner says whose a file is and what mode it has, "uid:gid mode".
+// owner returns "uid:gid mode".
 func owner(t testing.TB, path string) string {
 	t.Helper()
 	info, err := os.Lstat(path)
@@ -170,7 +168,7 @@ func uidOf(t testing.TB, path string) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// snapshot describes a tree to the last detail that a change of anything would change.
+// snapshot describes a tree in every detail.
 func snapshot(t testing.TB, root string) string {
 	t.Helper()
 	var b strings.Builder

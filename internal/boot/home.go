@@ -12,7 +12,6 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// errNoHome is wrapped when there is no data directory.
 var errNoHome = errors.New("no data directory")
 
 // home makes the data directory with its parents (step 2).
@@ -40,11 +39,9 @@ func (p *preparer) home(context.Context, *step) error {
 	return nil
 }
 
-// asAgent opens the data directory as the agent's user.
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// directories makes what the agent expects to be there, as the agent's user: that works without the right to change
-// owners, too (step 10).
+// directories makes the agent's directories as the agent's user, which works without the right to change owners (step 10).
 func (p *preparer) directories(ctx context.Context, s *step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -72,7 +69,7 @@ func (p *preparer) directories(ctx context.Context, s *step) error {
 	return first
 }
 
-// agentDirectories are made at every boot. The directory of the gateways' logs follows Options.Logs.
+// agentDirectories are made at every boot. The gateways' log directory follows Options.Logs.
 var agentDirectories = []string{
 	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
 	"platforms/pairing", "backups", "lazy-packages",
@@ -87,7 +84,7 @@ func (p *preparer) isStuck(rel string) bool {
 	return false
 }
 
-// logsBeneath returns where the log directory is beneath the data directory, if it is.
+// logsBeneath returns the log directory relative to the data directory, if it is beneath.
 func (p *preparer) logsBeneath() (rel string, ok bool) {
 	rel, err := filepath.Rel(p.Home, p.Logs)
 	return rel, err == nil && rel != "." && filepath.IsLocal(rel)
@@ -114,8 +111,7 @@ func (p *preparer) logDirectory(home *fsutil.Dir) error {
 	return p.makeFor(p.Logs)
 }
 
-// makeFor makes a directory outside the volume, where the agent's user can't, and gives it to that user. One that was there
-// already is the administrator's, and stays it.
+// makeFor makes a directory outside the volume and gives it to the agent's user. An existing one stays the administrator's.
 func (p *preparer) makeFor(path string) error {
 	d, made, err := fsutil.MakeReal(path, 0o755, nil)
 	if err != nil {
@@ -128,7 +124,7 @@ func (p *preparer) makeFor(path string) error {
 	return err
 }
 
-// realHome makes the directory that HERMES_REAL_HOME names as the HOME of every service.
+// realHome makes the directory of HERMES_REAL_HOME, the HOME of every service.
 func (p *preparer) realHome(s *step) error {
 	dir := value(p.Env, "HERMES_REAL_HOME")
 	if dir == "" || dir == p.Home {
@@ -153,8 +149,7 @@ func (p *preparer) realHome(s *step) error {
 	return nil
 }
 
-// plainPath refuses what can't be meant as a directory of its own: nothing, a relative path, "~", the root directory, blanks
-// around it, control characters.
+// plainPath refuses an empty or relative path, the root directory, surrounding blanks and control characters.
 func plainPath(path string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	return filepath.IsAbs(path) && filepath.Clean(path) != "/" && strings.TrimSpace(path) == path && strings.IndexFunc(path, control) < 0

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
@@ -29,22 +30,23 @@ type Hook struct {
 	IfExists string // it runs only when there is such a file; "": always
 	ContInit bool   // it is a script of /etc/cont-init.d, which has messages of its own
 
-	// Inputs are what its result depends on, and what it writes: paths and globs, see config.Hook. It need not run when none of
-	// them has changed since its last success. Nil: it runs at every boot. Only for a hook that runs as the agent's user.
+	// Inputs are what the result depends on, and the files it writes: paths and globs, see config.Hook. A hook is skipped when none
+	// has changed since its last success. Nil: it runs at every boot. Only for hooks that run as the agent's user.
 	Inputs []string
-	// Unsure reports that more counts than the inputs, so that it has to run. env is its environment, d the data directory.
+	// Unsure reports that the inputs don't tell everything, so that the hook has to run. env is its environment, d the data
+	// directory.
 	Unsure func(env []string, d *fsutil.Dir) bool
 }
 
-// Runner runs hooks. RunHook blocks until the hook has ended and everything it started in its process group is gone; it
-// kills them when ctx ends, and returns the error then. A hook ended by signal n has exit code 128+n. The error says that
-// the hook could not be run to its end, and a non-zero exit code is none.
+// Runner runs hooks. RunHook blocks until the hook's process group is gone; it kills the group when ctx ends, and returns the
+// error. A hook ended by signal n has exit code 128+n. The error says that the hook did not run to its end; a non-zero exit code is
+// not an error.
 type Runner interface {
 	RunHook(ctx context.Context, h Hook) (exitCode int, err error)
 }
 
 const (
-	// contInitTimeout is what a user's script may take; some install packages.
+	// contInitTimeout is for users' scripts; some install packages.
 	contInitTimeout    = 10 * time.Minute
 	rebootstrapTimeout = time.Minute
 )
@@ -52,7 +54,7 @@ const (
 // ErrHook is wrapped by the error of [RunHooks].
 var ErrHook = errors.New("a required boot step has failed")
 
-// ConfiguredHooks are those of boot.hooks, the image's own included.
+// ConfiguredHooks returns the hooks of boot.hooks, the image's own included.
 func ConfiguredHooks(cfg *config.Config) []Hook {
 	hooks := make([]Hook, len(cfg.Boot.Hooks))
 	for i, h := range cfg.Boot.Hooks {
@@ -69,10 +71,10 @@ func ConfiguredHooks(cfg *config.Config) []Hook {
 	return hooks
 }
 
-// skillsSync is the agent's script that brings its bundled skills to the data directory.
+// skillsSync is the agent's script that copies its bundled skills to the data directory.
 const skillsSync = "skills_sync.py"
 
-// skillsElsewhere reports whether skills come from places that are not among the inputs of that script.
+// skillsElsewhere reports whether skills come from places that are not inputs of that script.
 func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	for _, kv := range env {
 		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
@@ -96,7 +98,7 @@ func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	return false
 }
 
-// hookName is the script's name where an interpreter runs one, or else the program's.
+// hookName returns the script's name if an interpreter runs one, else the program's.
 func hookName(command []string) string {
 	if len(command) > 1 && filepath.IsAbs(command[1]) && filepath.Ext(command[1]) != "" {
 		return filepath.Base(command[1])
@@ -104,26 +106,25 @@ func hookName(command []string) string {
 	return filepath.Base(command[0])
 }
 
-// RunHooks runs hooks in their order, each with its timeout, and returns the timeline. Hooks that m may skip run side by side where
-// they follow each other and have no input beneath the data directory in common. m may be nil: then nothing is skipped. A
-// failure is a warning, unless the hook is required or strict is set: then nothing more is run and the error, which wraps
-// [ErrHook], says which one it was. The caller prints "fatal: stopping the container" and does.
+// RunHooks runs hooks in order, each with its timeout, and returns the timeline. Hooks that m may skip run in parallel where they
+// follow each other and share no input beneath the data directory. m may be nil: then nothing is skipped. A failure is a warning,
+// unless the hook is required or strict is set: then RunHooks stops and the error, which wraps [ErrHook], names it. The caller then
+// prints "fatal: stopping the container" and stops it.
 //
-// say is called by one goroutine at a time. RunHooks blocks until the runner returns; the runner, whose RunHook may be called by
-// several goroutines, is trusted to heed its context.
-func RunHooks(ctx context.Context, hooks []Hook, runner Runner, m *Memory, strict bool, say func(Line)) ([]Phase, error) {
+// say is called by one goroutine at a time, the runner possibly by several. RunHooks blocks until the runner returns.
+func RunHooks(ctx context.Context, hooks []Hook, runner Runner, m *Memory, strict bool, say func(Line)) ([]client.BootStep, error) {
 	var mu sync.Mutex
 	saying := func(l Line) {
 		mu.Lock()
 		defer mu.Unlock()
 		say(l)
 	}
-	var phases []Phase
+	var phases []client.BootStep
 	for len(hooks) > 0 {
 		n := m.together(hooks)
 		now := slices.DeleteFunc(slices.Clone(hooks[:n]), func(h Hook) bool { return h.IfExists != "" && !exists(h.IfExists) })
 		hooks = hooks[n:]
-		batch := make([]Phase, len(now))
+		batch := make([]client.BootStep, len(now))
 		failures := make([]error, len(now))
 		var all sync.WaitGroup
 		for i, h := range now {
@@ -148,7 +149,7 @@ func RunHooks(ctx context.Context, hooks []Hook, runner Runner, m *Memory, stric
 	return phases, nil
 }
 
-// together is how many hooks, from the first on, can run at the same time.
+// together returns how many hooks, from the first on, can run in parallel.
 func (m *Memory) together(hooks []Hook) int {
 	var taken []string
 	for i, h := range hooks {
@@ -166,26 +167,25 @@ func (m *Memory) together(hooks []Hook) int {
 	return len(hooks)
 }
 
-// runOne runs a hook unless there is nothing for it to do.
-func runOne(ctx context.Context, h Hook, runner Runner, m *Memory, strict bool, say func(Line)) (Phase, error) {
+// runOne runs a hook unless it can be skipped.
+func runOne(ctx context.Context, h Hook, runner Runner, m *Memory, strict bool, say func(Line)) (client.BootStep, error) {
 	start := time.Now()
 	if m.unchanged(ctx, h) {
-		return Phase{Name: h.Name, Seconds: since(start), Skipped: true}, nil
+		return client.BootStep{Name: h.Name, Seconds: since(start), Skipped: true}, nil
 	}
 	failure := runHook(ctx, h, runner, say, strict || h.Required)
 	m.ran(ctx, h, failure == nil)
-	p := Phase{Name: h.Name, Seconds: since(start)}
+	p := client.BootStep{Name: h.Name, Seconds: since(start)}
 	if failure != nil {
 		p.Error = failure.Error()
 	}
 	return p, failure
 }
 
-// existsPatience is how long a hook's condition may take to be looked at.
+// existsPatience limits the check of a hook's condition.
 const existsPatience = 2 * time.Second
 
-// exists reports whether there is such a file. What can't be looked at, or not in time, counts as there: the hook itself
-// tells what is wrong, within its timeout.
+// exists reports whether a file exists. If that can't be told in time, it returns true: the hook reports what is wrong.
 func exists(path string) bool {
 	found := make(chan error, 1)
 	go func() { // the path may be on a disk that hangs

@@ -13,9 +13,9 @@ import (
 
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
-// fakeRunner answers for each hook by its name.
 type fakeRunner struct {
 	ran   []string
 	codes map[string]int
@@ -144,7 +144,7 @@ func TestRebootstrapHook(t *testing.T) {
 }
 
 func TestContInit(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	dir := tempDir(t) + "/cont-init.d"
 	for name, mode := range map[string]os.FileMode{
 		"01-hermes-setup": 0o755, "015-supervise-perms": 0o755, "02-reconcile-profiles": 0o755, "10-b": 0o755, "9-a": 0o700, "20-data": 0o644,

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// IdentityOptions says who the agent is to be. User and Env are required.
+// IdentityOptions describe the agent's user. User and Env are required.
 type IdentityOptions struct {
 	User string // agent.user: a name, a uid, or "uid:gid"
 	UID  int    // effective user of this process; only root changes anything
@@ -23,33 +23,30 @@ type IdentityOptions struct {
 	DRI     string   // directory of the graphics devices; "": /dev/dri
 }
 
-// Agent is who the agent's processes are to be, and as whom the init touches the data volume. It holds when /etc could not be changed,
-// too.
+// Agent is the user of the agent's processes and of the init's work on the data volume. It is valid even if /etc could not be
+// changed.
 type Agent struct {
 	User     account.User // Name is "" when the user has no line in /etc/passwd
 	Known    bool         // /etc/passwd has the user
 	Remapped bool         // the ids are others than at the start of this boot
 	Lines    []Line       // what settling it had to say
 
-	// What [Identity] leaves empty, and [SettleAgent], [LookupAgent] and [NewAgent] do not.
+	// [Identity] leaves these empty; [SettleAgent], [LookupAgent] and [NewAgent] set them.
 	Cred  *proc.Cred // nil: no switch, they run as the init does
 	Actor *fsutil.Actor
 }
 
-// maxID is the largest uid and gid that the contract takes from the environment.
 const maxID = 65534
 
-// Identity settles who the agent's user is, before anything else is done as root: the ids that HERMES_UID and HERMES_GID
-// ask for (PUID and PGID where they are empty), and membership in the groups that own the Docker socket and the graphics
-// devices, without which dropping root would lose them (contract, section 2.1, steps 3 and 4). It changes /etc/passwd and
-// /etc/group by itself and nothing else; a second call changes nothing.
+// Identity settles the agent's user before anything else is done as root: it applies HERMES_UID and HERMES_GID (PUID and PGID where
+// they are empty), and joins the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It
+// changes only /etc/passwd and /etc/group; a second call changes nothing.
 //
-// Where /etc can't be written the result has the wanted ids all the same and a line says so. A process that is not root
-// changes nothing.
+// If /etc can't be written, the result has the wanted ids all the same and a line says so. A process that is not root changes
+// nothing.
 //
-// The error is one that the container should not start with: a wanted uid that belongs to somebody else, or a user that
-// does not exist ([account.ErrNotFound]; only for root, who would have to become that user). It wraps the cause. Identity
-// blocks on /etc and /dev only.
+// An error means that the container should not start: a wanted uid belongs to somebody else, or the user does not exist
+// ([account.ErrNotFound]; only for root). Identity blocks on /etc and /dev only.
 func Identity(o IdentityOptions) (Agent, error) {
 	user, err := account.Lookup(o.Root, o.User)
 	if o.UID != 0 {
@@ -93,7 +90,6 @@ func unprivileged(o IdentityOptions, user account.User, known bool) Agent {
 	return a
 }
 
-// wanted returns the first of the two variables that is not empty, with its value.
 func wanted(env func(string) (string, bool), names [2]string) (name, text string) {
 	for _, name := range names {
 		if text := value(env, name); text != "" {
@@ -103,8 +99,7 @@ func wanted(env func(string) (string, bool), names [2]string) (name, text string
 	return "", ""
 }
 
-// wantedID reads an id from the first of the two variables that is not empty. What can't be one is said and ignored; the
-// other variable does not stand in for it.
+// wantedID reads an id from the first of the two variables that is not empty. An invalid id is reported and ignored.
 func (a *Agent) wantedID(env func(string) (string, bool), names [2]string) (id uint32, ok bool) {
 	name, text := wanted(env, names)
 	if text == "" {
@@ -118,7 +113,7 @@ func (a *Agent) wantedID(env func(string) (string, bool), names [2]string) (id u
 	return uint32(n), true
 }
 
-// remap changes the ids of the agent's user, in memory.
+// remap changes the ids of the agent's user in memory.
 func (a *Agent) remap(o IdentityOptions, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
 	if uid, ok := a.wantedID(o.Env, [2]string{"HERMES_UID", "PUID"}); ok && uid != a.User.UID {

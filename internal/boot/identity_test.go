@@ -10,6 +10,7 @@ import (
 
 	"hinit/internal/account"
 	"hinit/internal/account/db"
+	"hinit/internal/testkit"
 )
 
 const (
@@ -46,7 +47,7 @@ func identity(t *testing.T, o IdentityOptions, env map[string]string) (Agent, st
 }
 
 func TestRemap(t *testing.T) {
-	asRoot(t) // the files keep their owner, and only root can see to that
+	testkit.NeedRoot(t) // the files keep their owner, and only root can see to that
 	for _, tt := range []struct {
 		name     string
 		env      map[string]string
@@ -104,9 +105,9 @@ func TestRemapToATakenUID(t *testing.T) {
 }
 
 func TestIdentityWithoutWritableEtc(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	root := etcRoot(t)
-	// Something mounted on a file keeps it from being replaced; a link in its place does so without a mount.
+	// A file mount can't be replaced. A link has the same effect here.
 	must(t, os.Rename(root+"/etc/passwd", root+"/etc/real"))
 	must(t, os.Symlink("real", root+"/etc/passwd"))
 	a, lines, err := identity(t, IdentityOptions{Root: root}, map[string]string{"PUID": "99", "PGID": "100"})
@@ -154,7 +155,7 @@ func socket(t *testing.T, dir string, gid int) string {
 }
 
 func TestDockerGroup(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	for _, tt := range []struct {
 		name, lines, group string
 		gid                int
@@ -193,7 +194,7 @@ func TestDockerGroup(t *testing.T) {
 }
 
 func TestDockerGroupWhoseNameIsInUse(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	root := etcRoot(t)
 	write(t, root+"/etc/group", etcGroup+"hostdocker:x:997:hermes\n")
 	_, lines, err := identity(t, IdentityOptions{Root: root, Sockets: []string{socket(t, root, 998)}}, nil)
@@ -204,7 +205,7 @@ func TestDockerGroupWhoseNameIsInUse(t *testing.T) {
 }
 
 func TestGraphicsGroups(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	root := etcRoot(t)
 	for name, gid := range map[string]int{"card0": 0, "renderD128": 105, "renderD129": 777, "renderD130": 777} {
 		write(t, root+"/dri/"+name, "")

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// What reading the inputs of a boot step may cost. A step with more runs each time.
+// The limits of reading a step's inputs. A step with more runs each time.
 const (
 	maxInputFiles = 20_000
 	maxInputBytes = 256 << 20
@@ -29,18 +29,17 @@ const (
 	inputTime     = 3 * time.Second
 )
 
-// errUnsure says that it cannot be told whether an input has changed.
 var errUnsure = errors.New("it cannot be told whether it has changed")
 
-// source is where inputs are read: the data volume, or everything else.
+// source reads inputs from the data volume, or from everywhere else.
 type source interface {
 	lstat(rel string) (fs.FileInfo, error)
 	list(rel string) ([]fs.DirEntry, error)
-	// content returns a hash of the content of a regular file, and its length.
+	// content returns the hash and length of a regular file.
 	content(rel string) (sum [sha256.Size]byte, length int64, err error)
 }
 
-// volumeSource reads the data directory, through no link: a link there may lead to something else at any time.
+// volumeSource reads the data directory and follows no link: the agent can change links at any time.
 type volumeSource struct{ dir *fsutil.Dir }
 
 func (s volumeSource) lstat(rel string) (fs.FileInfo, error)  { return s.dir.Lstat(rel) }
@@ -51,7 +50,7 @@ func (s volumeSource) content(rel string) (sum [sha256.Size]byte, length int64, 
 	return sha256.Sum256(data), int64(len(data)), err
 }
 
-// imageSource reads what is not on the data volume, by absolute paths. A link counts as the file that it leads to.
+// imageSource reads outside the data volume, by absolute paths. It follows links.
 type imageSource struct{ buffer []byte }
 
 func newImageSource() *imageSource { return &imageSource{make([]byte, 256<<10)} }
@@ -91,7 +90,6 @@ func (s *imageSource) content(rel string) (sum [sha256.Size]byte, length int64, 
 	return sum, length, err
 }
 
-// reader hashes inputs.
 type reader struct {
 	ctx   context.Context //nolint:containedctx // of one reading, which the reader is made for
 	src   source
@@ -101,8 +99,8 @@ type reader struct {
 	where string // what the names are relative to, for messages
 }
 
-// digest returns a hash over everything that the patterns name in src: names, kinds, permissions and content. What is missing
-// is part of it too. An error says that the inputs cannot be told for sure.
+// digest returns a hash over everything that the patterns name in src: names, kinds, permissions, content and missing files. It
+// fails when the inputs can't be read reliably.
 func digest(ctx context.Context, src source, patterns []string, where string) (string, error) {
 	r := &reader{ctx: ctx, src: src, sum: sha256.New(), where: where}
 	for _, p := range patterns {
@@ -114,7 +112,7 @@ func digest(ctx context.Context, src source, patterns []string, where string) (s
 	return hex.EncodeToString(r.sum.Sum(nil)), nil
 }
 
-// note adds words to the hash so that no two lists of words are the same.
+// note adds words to the hash unambiguously.
 func (r *reader) note(words ...string) {
 	for _, w := range words {
 		fmt.Fprintf(r.sum, "%d:%s,", len(w), w)
@@ -126,7 +124,7 @@ func splitPattern(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' })
 }
 
-// expand follows a pattern from the directory rel on: a component is a name, a glob (path.Match), or "**" for any number of
+// expand follows a pattern from the directory rel: a component is a name, a glob (path.Match), or "**" for any number of
 // directories.
 func (r *reader) expand(rel string, rest []string) error {
 	if err := r.ctx.Err(); err != nil {
@@ -224,7 +222,7 @@ func (r *reader) unsure(rel string, err error) error {
 	return fmt.Errorf("%w: %s: %w", errUnsure, filepath.Join(r.where, rel), err)
 }
 
-// odd is what has no content to compare: a link that leads elsewhere, a socket.
+// odd adds a file without content to compare: a link that leads elsewhere, a socket.
 func (r *reader) odd(rel string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
 }

@@ -20,19 +20,17 @@ import (
 )
 
 const (
-	// recordFile is where the boot keeps with which inputs its steps succeeded last. It belongs to the agent, who may delete it:
-	// then they run again.
+	// recordFile stores the inputs of the last successful steps. It belongs to the agent, who may delete it: then all steps run.
 	recordFile = ".hinit-boot.json"
-	// recordFormat is part of every comparison, so that a hinit that compares otherwise runs all steps.
+	// recordFormat is part of every comparison: a hinit that compares differently runs all steps.
 	recordFormat = 1
 	maxRecord    = 1 << 20
 )
 
-// Memory knows with which inputs boot steps succeeded last, so that a step whose inputs are the same need not run again. Only
-// steps that have inputs and run as the agent's user are remembered: the record is the agent's, and a forged one can keep
-// nothing but the agent's own steps from running.
+// Memory remembers the inputs of successful boot steps, so that a step with the same inputs can be skipped. It remembers only steps
+// that have inputs and run as the agent's user: the agent could forge the record, and so skip its own steps only.
 //
-// Its methods may be called from several goroutines. They wait for the data volume, but not long; what cannot be read in time
+// Its methods may be called from several goroutines. They block on the data volume for a short time; what cannot be read in time
 // counts as changed.
 type Memory struct {
 	o       Options
@@ -45,14 +43,13 @@ type Memory struct {
 	changed bool // against the record
 }
 
-// stepRecord is what a step was like when it succeeded last: hashes.
+// stepRecord holds the hashes of a step's last success.
 type stepRecord struct {
 	Program string `json:"program"` // its command and its inputs outside the data directory
 	Env     string `json:"env"`
 	Volume  string `json:"volume"` // its inputs beneath the data directory, as they were after it
 }
 
-// record is the content of recordFile.
 type record struct {
 	Format int                   `json:"format"`
 	Steps  map[string]stepRecord `json:"steps"`
@@ -66,8 +63,8 @@ type memorable struct {
 	program       string        // "" when it can't be told
 }
 
-// NewMemory begins to read what the hooks depend on outside the data directory, in one goroutine for each that ends when that is
-// read. version is hinit's own: with another one all steps run.
+// NewMemory begins to read the hooks' inputs outside the data directory, in one goroutine per hook that ends after that. version is
+// hinit's own: a new version runs all steps.
 func NewMemory(o Options, version string, hooks []Hook) *Memory {
 	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]stepRecord)}
 	for _, h := range hooks {
@@ -82,19 +79,19 @@ func NewMemory(o Options, version string, hooks []Hook) *Memory {
 	return m
 }
 
-// key tells a hook from all others.
+// key identifies a hook.
 func (h Hook) key() string {
 	return h.Name + " " + hashOf(slices.Concat(h.Command, []string{"inputs"}, h.Inputs)...)[:16]
 }
 
-// hashOf is a hash over words that no other list of words has.
+// hashOf returns an unambiguous hash over words.
 func hashOf(words ...string) string {
 	r := &reader{sum: sha256.New()}
 	r.note(words...)
 	return hex.EncodeToString(r.sum.Sum(nil))
 }
 
-// readProgram hashes what nothing in this container changes.
+// readProgram hashes the inputs that nothing in this container changes.
 func (m *Memory) readProgram(s *memorable) {
 	defer close(s.read)
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
@@ -114,7 +111,7 @@ func (m *Memory) readProgram(s *memorable) {
 	s.program = hashOf(slices.Concat([]string{"hinit", m.version, m.o.Home, hash}, s.hook.Command)...)
 }
 
-// programs are the files that a hook's command names: the program, and the script that it is given.
+// programs returns the files that a hook's command names: the program, and its script.
 func (h Hook) programs(env func(string) (string, bool)) []string {
 	var files []string
 	for i, word := range h.Command {
@@ -132,15 +129,14 @@ func (h Hook) programs(env func(string) (string, bool)) []string {
 	return files
 }
 
-// passing are variables that differ from container to container, or that only hinit reads. No result of a step depends on them.
+// passing are variables that differ between containers or that only hinit reads. No step's result depends on them.
 var passing = []string{
 	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
 }
 
-// Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled
-// the data directory with what the image keeps for an empty one, see [Report]: then the image's record counts. Without a
-// record that can be read, every step runs.
+// Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled the
+// data directory from the image, see [Report]: then the image's record counts. Without a readable record, every step runs.
 func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -158,7 +154,7 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 		}) != nil {
 			return
 		}
-		// The steps that made what was planted left it so.
+		// The planted files are what these steps made.
 		for key, step := range k.Steps {
 			if s := m.known[key]; s != nil {
 				if now, ok := m.now(ctx, s); ok && now.Program == step.Program && now.Env == step.Env {
@@ -181,7 +177,7 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	m.steps = r.Steps
 }
 
-// within does something in the data directory as the agent, and does not wait long for it.
+// within runs do as the agent in the data directory, for a short time.
 func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error {
 	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
 	defer cancel()
@@ -195,7 +191,7 @@ func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error
 	})
 }
 
-// now is what a step would be recorded with at this moment, if that can be told.
+// now returns what a step would be recorded with now, if that is known.
 func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
 	select {
 	case <-s.read:
@@ -221,7 +217,7 @@ func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
 	return stepRecord{Program: s.program, Env: hashOf(m.env...), Volume: volume}, true
 }
 
-// unchanged reports whether a hook has nothing to do: it succeeded with just these inputs.
+// unchanged reports whether a hook has succeeded with the present inputs.
 func (m *Memory) unchanged(ctx context.Context, h Hook) bool {
 	s := m.find(h)
 	if s == nil {
@@ -237,7 +233,7 @@ func (m *Memory) unchanged(ctx context.Context, h Hook) bool {
 	return ok && now == last
 }
 
-// ran takes note of how a hook has ended.
+// ran records the end of a hook.
 func (m *Memory) ran(ctx context.Context, h Hook, well bool) {
 	s := m.find(h)
 	if s == nil {
@@ -274,9 +270,8 @@ func (m *Memory) find(h Hook) *memorable {
 	return m.known[h.key()]
 }
 
-// Settle is for the time after [RunHooks]: it gives config.yaml, which the agent may have written anew, its mode, and writes the
-// record, if anything in that has changed. Steps that are no longer configured are dropped from it. The record is not synced:
-// without it the steps run once more.
+// Settle runs after [RunHooks]. It sets the mode of config.yaml, which the agent may have replaced, and writes the record if it has
+// changed, without the steps that are no longer configured. The record is not synced: without it the steps run once more.
 func (m *Memory) Settle(ctx context.Context) error {
 	_ = m.within(ctx, func(d *fsutil.Dir) error { // failures are ignored, as before the hooks
 		_, err := d.Chmod(configFile, configMode)

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// steps is a runner whose hooks write the file that their last word names.
+// steps is a Runner whose hooks write the file that their last word names.
 type steps struct{ ran []string }
 
 func (s *steps) RunHook(_ context.Context, h Hook) (int, error) {
@@ -23,7 +23,7 @@ func (s *steps) RunHook(_ context.Context, h Hook) (int, error) {
 	return 0, nil
 }
 
-// boots is one boot after the other on the same volume.
+// boots are successive boots on the same volume.
 type boots struct {
 	t     *testing.T
 	o     Options
@@ -31,7 +31,6 @@ type boots struct {
 	env   []string
 }
 
-// boot returns the hooks that ran.
 func (b *boots) boot() string {
 	b.t.Helper()
 	ctx, r := context.Background(), &steps{}
@@ -97,7 +96,7 @@ func TestBootStepsAreRemembered(t *testing.T) {
 	expect("a link in the record's place", "a b c")
 }
 
-// A forged record says what it likes; a hook that is not the agent's runs all the same.
+// A forged record does not skip a hook of root's.
 func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 	cfg := config.Default()
 	cfg.Boot.Hooks = []config.Hook{{Command: []string{"/bin/x"}, User: "root", Inputs: []string{"/etc/passwd"}}}
@@ -175,7 +174,7 @@ func TestSkillsFromElsewhere(t *testing.T) {
 	}
 }
 
-// TestEmptyVolumeGetsACopy keeps what one volume has become, and gives it to another container with another agent's user.
+// One container's volume is kept and given to another with another agent's user.
 func TestEmptyVolumeGetsACopy(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -209,7 +208,6 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		must(t, os.Mkdir(n.o.Home, 0o755))
 		return &n
 	}
-	// The same path, as in a container.
 	must(t, os.Rename(home, home+".first"))
 	n := next("data")
 	must(t, os.Mkdir(home+"/lost+found", 0o700)) // of an ext4
@@ -242,7 +240,6 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		t.Errorf("the .env is %q: %v", text, err)
 	}
 
-	// A volume with anything on it gets nothing.
 	must(t, os.Rename(home, home+".second"))
 	n = next("data")
 	write(t, home+"/mine", "")

@@ -21,18 +21,17 @@ type ModesOptions struct {
 	Name     string        // what to call the agent's user
 }
 
-// Modes returns one line for each thing that this container can't do because of how it was started, worst first: none for
-// root with Docker's default capabilities on a writable root. The lines have no prefix. It blocks on /proc and on the root
-// file system.
+// Modes returns one line for each thing that this container can't do because of how it was started, worst first. Root with Docker's
+// default capabilities and a writable root gets none. It blocks on /proc and on the root file system.
 func Modes(o ModesOptions) []string {
-	// Of this thread: /proc/self is the main one, which may just be at work as the agent's user, without these capabilities.
+	// Of this thread: the main thread, /proc/self, may be at work as the agent's user just now.
 	runtime.LockOSThread()
 	status, _ := os.ReadFile("/proc/thread-self/status")
 	runtime.UnlockOSThread()
 	return modes(o, procStatus(string(status)), readOnly("/"), !runUsable())
 }
 
-// modes is Modes with what it would look up.
+// modes is Modes with its facts as arguments.
 func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID
@@ -75,7 +74,7 @@ func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string
 	return lines
 }
 
-// runUsable reports whether this process can write /run, or the directories there that the build of the image has made for it.
+// runUsable reports whether this process can write /run, or directories there that the image made for it.
 func runUsable() bool {
 	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
 	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")

@@ -15,17 +15,16 @@ import (
 	"hinit/internal/lease"
 )
 
-// What belongs to the agent beneath the data directory (contract, section 2.1, steps 5 to 8).
+// The agent's files beneath the data directory (contract, section 2.1, steps 5 to 8).
 var (
-	// alwaysDirs are looked through at every boot: nothing but the agent's own state is in them.
+	// alwaysDirs hold only the agent's own state and are checked at every boot.
 	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing", lease.DirName}
-	// targetedDirs are looked through when the whole data directory was somebody else's. At other times they may hold
-	// files that others put there on purpose.
+	// targetedDirs are checked when the whole data directory was somebody else's. They may hold others' files on purpose.
 	targetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
 		"state", "backups", // not in the contract's list, but what the gateway and this boot make there
 	}
-	// agentFiles are the files in the data directory that are the agent's; any other may be the host's.
+	// agentFiles are the agent's files in the data directory; any other may be the host's.
 	agentFiles = []string{
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
@@ -36,23 +35,21 @@ var (
 const (
 	configFile   = "config.yaml"
 	profilesName = "profiles"
-	// pendingName is a file that stands in the data directory while the repair of all of it is under way, so that one that
-	// was interrupted is taken up again: by then the data directory itself no longer tells.
+	// pendingName is a file that marks a repair of the whole data directory, so that an interrupted one is resumed.
 	pendingName = ".hinit-repair-pending"
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// mountPatience is how long the boot waits for a mount among the agent's directories. It is waited for in so many steps: a
-	// process that is held up itself, as in a container that is paused, finds one of them over when it goes on.
+	// mountPatience is how long the boot waits for mounts among the agent's directories, in several steps: a process that was
+	// paused finds only one of them over.
 	mountPatience = time.Second
 	mountSteps    = 10
 )
 
-// owner is whom files are given to.
 func (o Options) owner() fsutil.Owner {
 	id := o.Agent.Identity()
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected()}
 }
 
-// ownership gives the agent's user what a gateway needs to start and nothing recursively.
+// ownership gives the agent's user what a gateway needs to start, and nothing recursively.
 func (p *preparer) ownership(ctx context.Context, s *step) error {
 	if p.linked {
 		if p.Agent.Switches() {
@@ -106,7 +103,7 @@ type owning struct {
 	enough time.Time // when the homes that are left are for the repair in the background; zero for never
 }
 
-// homeItself gives away the data directory, and finds out whether everything in it has to be looked at.
+// homeItself gives away the data directory, and decides whether everything in it has to be checked.
 func (o *owning) homeItself() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -114,7 +111,7 @@ func (o *owning) homeItself() error {
 	}
 	uid := info.Sys().(*syscall.Stat_t).Uid
 	if uid == o.to.UID {
-		// The agent can't ask for it: it can neither make a file of root's nor write this into one.
+		// The agent can't forge this: it can neither make a file of root's nor write into one.
 		mark, err := o.root.Lstat(pendingName)
 		if err == nil && mark.Sys().(*syscall.Stat_t).Uid == 0 {
 			text, err := o.root.ReadFile(pendingName, int64(len(pendingText)))
@@ -123,7 +120,7 @@ func (o *owning) homeItself() error {
 		return nil
 	}
 	o.step.info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
-	// First, or else a crash in between would leave no trace. It stays root's; the agent can remove it all the same.
+	// Before the change of owner, so that a crash between the two leaves the mark. The agent can remove it.
 	_ = o.root.Replace(pendingName, []byte(pendingText), fsutil.ReplaceOptions{Mode: 0o644})
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.cannotChown(o.Home)
@@ -134,7 +131,7 @@ func (o *owning) homeItself() error {
 	return nil
 }
 
-// top gives away a file in the data directory. The file may be mounted there by itself.
+// top gives away a file in the data directory, which may be a mount.
 func (o *owning) top(name, action string) {
 	_, _, err := o.root.Chown(name, o.to)
 	switch {
@@ -145,7 +142,7 @@ func (o *owning) top(name, action string) {
 	}
 }
 
-// chowned judges what came of a change of owner.
+// chowned reports the result of a change of owner.
 func (o *owning) chowned(path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink):
@@ -156,7 +153,7 @@ func (o *owning) chowned(path string, err error) {
 	}
 }
 
-// directory gives away one of the agent's directories itself, or puts it off when something is mounted there.
+// directory gives away one of the agent's directories itself, or defers it when it is a mount.
 func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubSame(rel)
 	switch {
@@ -177,7 +174,7 @@ func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// profiles repairs the profiles' homes, as many as there is time for.
+// profiles repairs the profiles' homes until the budget is over.
 func (o *owning) profiles(d *fsutil.Dir) {
 	var found []string // those beyond the ceiling are for the repair in the background
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
@@ -207,8 +204,8 @@ func (o *owning) profiles(d *fsutil.Dir) {
 	}
 }
 
-// profile gives away a profile's home and what its gateway opens first; the rest follows in the background. Links are left
-// alone without a word, as the image's script did below the top level.
+// profile gives away a profile's home and what its gateway opens first; the rest follows in the background. It skips links
+// silently, as the image's script does.
 func (o *owning) profile(home *fsutil.Dir) {
 	give := func(rel string) {
 		_, _, err := home.Chown(rel, o.to)
@@ -233,8 +230,7 @@ func (o *owning) profile(home *fsutil.Dir) {
 	}
 }
 
-// names lists a directory and returns what tells whether a name beneath it may be there. Of one that can't be listed, every
-// name may be.
+// names lists a directory and returns a function that tells whether a name may be in it. If the listing fails, every name may be.
 func names(d *fsutil.Dir) func(rel string) bool {
 	entries, err := d.ReadDir("")
 	if err != nil {
@@ -247,7 +243,7 @@ func names(d *fsutil.Dir) func(rel string) bool {
 	}
 }
 
-// logs gives away the directories that the gateways' logs are written to.
+// logs gives away the directories of the gateways' logs.
 func (o *owning) logs(ctx context.Context) {
 	if d, err := o.root.SubSame("logs"); err == nil { // the boot log is written before Repair is through
 		for _, name := range []string{"container-boot.log", "container-boot.log.1"} {
@@ -289,7 +285,7 @@ func (o *owning) logs(ctx context.Context) {
 	}
 }
 
-// config gives away config.yaml and closes it to others (step 8).
+// config gives away config.yaml and makes it private (step 8).
 func (o *owning) config() {
 	info, err := o.root.Lstat(configFile)
 	switch {
@@ -302,7 +298,7 @@ func (o *owning) config() {
 	}
 }
 
-// private sets the mode of a file of the agent's, as the agent: whatever has been put in its place is not root's to change.
+// private sets the mode of a file as the agent, who may have put another in its place.
 func (p *preparer) private(rel string, mode fs.FileMode) {
 	d, err := p.asAgent()
 	if err != nil {
@@ -312,7 +308,7 @@ func (p *preparer) private(rel string, mode fs.FileMode) {
 	_, _ = d.Chmod(rel, mode) // failures are ignored (contract, section 2.1, step 8): it may be another user's in a rootless container
 }
 
-// mounts does what was put off, all at once, and does not wait long for a server that is gone.
+// mounts gives away the deferred directories, all at once, and does not wait long for a dead server.
 func (o *owning) mounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
@@ -351,8 +347,8 @@ func (o *owning) mounts(ctx context.Context) {
 	}
 }
 
-// mount is directory for one that is a mount of its own. Docker makes a missing directory as root, and then it is the
-// agent's to be; what belongs to another user is the host's, except where only profiles can be.
+// mount is directory for a mount. Docker makes a missing directory as root, and the agent gets it; another user's mount is the
+// host's, except where only profiles can be.
 func (o *owning) mount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {

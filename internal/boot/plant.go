@@ -21,20 +21,19 @@ import (
 )
 
 const (
-	// SeedDir is what the first boot makes of an empty data directory, as the build of the image has kept it.
+	// SeedDir holds what the first boot makes of an empty data directory, saved by the build of the image.
 	SeedDir = "/usr/share/hinit/home"
-	// seedRecord is put after the name of that directory: a record of the steps that have made it.
+	// seedRecord is the suffix of the file with the record of the steps that made SeedDir.
 	seedRecord = ".json"
 )
 
 // lostAndFound is in every empty ext4.
 const lostAndFound = "lost+found"
 
-// beforeTheBoot is what an empty data directory may hold: what the file system, the lease and an interrupted boot leave.
+// beforeTheBoot are the names that an empty data directory may hold: of the file system, the lease and an interrupted boot.
 var beforeTheBoot = []string{lostAndFound, lease.DirName, pendingName}
 
-// plant copies what the image keeps for an empty data directory, if it is empty. Everything is made by the agent's user and has
-// the mode that it has in the image.
+// plant copies SeedDir to an empty data directory, as the agent's user and with the modes of the image.
 func (p *preparer) plant(ctx context.Context, s *step) error {
 	if p.linked {
 		return nil
@@ -75,14 +74,13 @@ func (p *preparer) plant(ctx context.Context, s *step) error {
 	return nil
 }
 
-// kept is the record that stands beside the kept directory. All users can read that; so the modes that its files are to have,
-// where they are others, are here.
+// kept is the record beside SeedDir. SeedDir is readable by all; files that need another mode have it here.
 type kept struct {
 	record
 	Modes map[string]fs.FileMode `json:"modes"`
 }
 
-// copyTree copies directories and regular files. modes says which permission bits something gets. Nothing is synced.
+// copyTree copies directories and regular files, without a sync. mode returns the permission bits of a file.
 func copyTree(ctx context.Context, from fs.FS, to *fsutil.Dir, mode func(rel string, has fs.FileMode) fs.FileMode) error {
 	return fs.WalkDir(from, ".", func(rel string, e fs.DirEntry, err error) error {
 		if err != nil || rel == "." {
@@ -122,7 +120,7 @@ func copyTree(ctx context.Context, from fs.FS, to *fsutil.Dir, mode func(rel str
 	})
 }
 
-// withoutKey is an .env without the key that the boot generates for each container.
+// withoutKey returns an .env without the key that the boot generates for each container.
 func withoutKey(data []byte) []byte {
 	var b strings.Builder
 	for line := range strings.Lines(string(data)) {
@@ -133,7 +131,7 @@ func withoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// syncTree writes out the file system of a directory (syncfs(2)). A machine that crashes before it is done has an incomplete copy.
+// syncTree writes out the file system of a directory (syncfs(2)). A crash before its end leaves an incomplete copy.
 func syncTree(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -142,15 +140,15 @@ func syncTree(path string) error {
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
 }
 
-// neverKept is what the first boot of one container leaves that is not for another.
+// neverKept are files of the first boot that belong to one container.
 var neverKept = []string{
 	"logs", recordFile, pendingName, lostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
 }
 
-// KeepHome is for the build of an image: it keeps what a boot has made of an empty data directory home in dir, together with the
-// record of the boot steps. Keys that the boot has generated are not kept. The names of the steps that need not run with it are
-// returned; without any, nothing is kept.
+// KeepHome is for the build of an image: it saves in dir what a boot has made of an empty data directory home, with the record of
+// the boot steps, but without generated keys. It returns the names of the steps that can be skipped with it; without any, it keeps
+// nothing.
 func KeepHome(home, dir string) (steps []string, err error) {
 	from, err := fsutil.OpenReal(home, nil)
 	if err != nil {
@@ -205,7 +203,6 @@ func keep(home, dir string, r record) error {
 	return parent.Replace(filepath.Base(dir)+seedRecord, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// readKept reads that record.
 func readKept(dir string) (k kept, err error) {
 	data, err := os.ReadFile(dir + seedRecord)
 	if err == nil {

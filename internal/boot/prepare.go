@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
 
-// Options says what to make ready, for [Prepare] and [Repair]. Home, Logs, User, Agent and Env are required; the zero value
-// of anything else is what the Hermes image has.
+// Options are for [Prepare] and [Repair]. Home, Logs, User, Agent and Env are required; other zero values mean the Hermes image.
 type Options struct {
 	Home  string        // data directory, absolute and clean
 	Logs  string        // directory of the gateways' logs
@@ -42,18 +42,18 @@ type Options struct {
 
 // Report is what [Prepare] did.
 type Report struct {
-	Phases   []Phase
+	Phases   []client.BootStep
 	Warnings []string // texts of the lines that are warnings
 
 	// Env has variables for everything that is started later; Home is the value of HOME for it, "" for no change.
 	Env  map[string]string
 	Home string
 
-	// Full tells [Repair] that the data directory was somebody else's, or that an earlier Repair was interrupted: then it
-	// looks through all directories of the agent and not only those it looks through at every boot.
+	// Full tells [Repair] to check all of the agent's directories: the data directory was somebody else's, or an earlier Repair was
+	// interrupted.
 	Full bool
 
-	// Planted: the data directory was empty, and is now a copy of what the image keeps for that. See [Memory.Recall].
+	// Planted: the data directory was empty and is now a copy of the image's. See [Memory.Recall].
 	Planted bool
 
 	// Unusable: the data volume did not answer, or there is none. Services that don't need it can start.
@@ -61,22 +61,20 @@ type Report struct {
 }
 
 // Failed returns the first phase that failed, false when there is none.
-func (r Report) Failed() (Phase, bool) {
+func (r Report) Failed() (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" {
 			return p, true
 		}
 	}
-	return Phase{}, false
+	return client.BootStep{}, false
 }
 
-// Prepare makes the data volume ready, as far as a gateway needs it to start: the steps 2, 5 to 14, 16, 17 and 19 of
-// contract section 2.1, with everything recursive left to [Repair]. It is to be called after [Identity] and before anything
-// that uses the volume is started, once.
+// Prepare makes the data volume ready for the gateways: steps 2, 5 to 14, 16, 17 and 19 of contract section 2.1; [Repair] does the
+// recursive part. Call it once, after [Identity] and before anything that uses the volume.
 //
-// A phase that fails is a warning and does not keep the next from running. A phase that takes longer than its budget is
-// abandoned, and what else needs the volume is skipped then. Prepare returns when all phases are through or given up, in
-// any case after o.Budget. When ctx ends, the phase under way is abandoned.
+// A phase that fails is a warning. A phase that exceeds its budget is abandoned, and later phases that need the volume are skipped.
+// Prepare returns after all phases, at the latest after o.Budget. When ctx ends, the current phase is abandoned.
 func Prepare(ctx context.Context, o Options) Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
@@ -130,8 +128,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is what the phases on the volume share. They run one after the other; once one has been abandoned, no other
-// runs that touches it.
+// preparer is shared by the phases, which run one after the other. After one was abandoned, no other that uses it runs.
 type preparer struct {
 	Options
 
@@ -140,14 +137,13 @@ type preparer struct {
 	stuck  []string    // directories of the agent's, relative, that are on a mount that doesn't answer
 }
 
-// phase is one step; volume says that it needs the data volume.
 type phase struct {
 	name   string
 	volume bool
 	run    func(ctx context.Context, s *step) error
 }
 
-// step is what a running phase has to say. After it was abandoned nobody listens any more.
+// step collects what a running phase reports, until the phase is abandoned.
 type step struct {
 	mu       sync.Mutex
 	closed   bool
@@ -176,12 +172,12 @@ func (s *step) line(l Line) {
 func (s *step) info(format string, args ...any) { s.line(info(fmt.Sprintf(format, args...))) }
 func (s *step) warn(format string, args ...any) { s.line(warning(fmt.Sprintf(format, args...))) }
 
-// refuse says that a link is in the way of what root was about to do (contract, section 2.1, step 9).
+// refuse reports a link in the way of root's work (contract, section 2.1, step 9).
 func (s *step) refuse(action, path string) {
 	s.warn("refusing %s through symlinked path %s — continuing", action, path)
 }
 
-// cannotChown says that once: where one owner can't be changed, hardly any other can.
+// cannotChown reports that once: if one owner can't be changed, hardly any can.
 func (s *step) cannotChown(path string) {
 	s.mu.Lock()
 	first := !s.chownFailed
@@ -192,7 +188,6 @@ func (s *step) cannotChown(path string) {
 	}
 }
 
-// errAbandoned is the cause of the end of a phase's context.
 var errAbandoned = errors.New("took too long")
 
 func runPhases(ctx context.Context, o Options, phases []phase) Report {
@@ -205,7 +200,7 @@ func runPhases(ctx context.Context, o Options, phases []phase) Report {
 		budget := max(0, min(o.PhaseBudget, time.Until(end)))
 		start := time.Now()
 		s, abandoned, err := runPhase(ctx, o, ph, budget)
-		done := Phase{Name: ph.name, Seconds: since(start), Abandoned: abandoned}
+		done := client.BootStep{Name: ph.name, Seconds: since(start)}
 		if err != nil {
 			done.Error = err.Error()
 		}
@@ -238,7 +233,7 @@ func runPhases(ctx context.Context, o Options, phases []phase) Report {
 	return r
 }
 
-// runPhase runs one phase in a goroutine of its own, which it leaves behind when that hangs.
+// runPhase runs one phase in its own goroutine, which it leaves behind when that hangs.
 func runPhase(ctx context.Context, o Options, ph phase, budget time.Duration) (said *step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()
@@ -265,5 +260,4 @@ func runPhase(ctx context.Context, o Options, ph phase, budget time.Duration) (s
 	return s, false, err
 }
 
-// path is what rel is called in messages.
 func (p *preparer) path(rel string) string { return filepath.Join(p.Home, rel) }

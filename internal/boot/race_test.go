@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
-// TestSwapper is the attack on the boot: while it runs again and again, somebody exchanges what root and the agent work on
-// with links that lead out of the volume. Nothing outside may change.
+// TestSwapper attacks the boot: names that it works on are exchanged with links that lead out of the volume. Nothing outside may
+// change.
 func TestSwapper(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
 	outside := filepath.Dir(home) + "/outside"
 	dirs := []string{"cron", "profiles", "workspace", "logs", "logs/gateways", "profiles/coder", "platforms"}
@@ -32,7 +34,7 @@ func TestSwapper(t *testing.T) {
 	for _, name := range files {
 		write(t, home+"/"+name, "")
 	}
-	// The attacker holds the real directories open: going by path it would get led outside itself.
+	// Descriptors, because a path would lead the attacker outside, too.
 	places := filepath.Dir(home) + "/links" // on the same file system, so that they can be exchanged
 	must(t, os.Mkdir(places, 0o755))
 	type spot struct {
@@ -86,10 +88,14 @@ func TestSwapper(t *testing.T) {
 	env := map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "evil", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}
 	runs, start := 0, time.Now()
 	const enoughRefused, enoughSwapped = 10, 1000
+	span := 15 * time.Second
+	if testing.Short() {
+		span /= 30
+	}
 	more := func() bool {
 		took := time.Since(start)
-		// A busy machine may need longer to come to what proves anything.
-		return runs < 1000 && took < 15*time.Second || (refused.Load() < enoughRefused || swapped.Load() < enoughSwapped) && took < time.Minute
+		// A busy machine may need longer.
+		return runs < 1000 && took < span || (refused.Load() < enoughRefused || swapped.Load() < enoughSwapped) && took < time.Minute
 	}
 	for ; more(); runs++ {
 		o, _ := options(t, home, env)

@@ -12,20 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
 
-// Progress is how far [Repair] has come.
-type Progress struct {
-	Directory string // of the agent's directories, the one it is in
-	Seen      int64  // files and directories looked at
-	Changed   int64  // given to the agent's user
-	Failed    int64  // could not be changed or read
-}
-
-// Culprit is a file that was not the agent's. Which process made it can't be known any more; its owner is what there is.
+// Culprit is a file that was not the agent's, and its owner. The process that made it is unknown by now.
 type Culprit struct {
 	Path string
 	UID  uint32 // whose it was
@@ -34,18 +27,16 @@ type Culprit struct {
 
 // Result is what [Repair] did.
 type Result struct {
-	Progress
+	client.Repair
 
 	Refused int64 // left alone on purpose: device nodes, and root's files with names elsewhere
 	Mounts  int64 // mount points that were not entered
-	Seconds float64
 
 	Culprits []Culprit // the first that were found
-	Stopped  string    // why it ended early, "" when it is through
 	Links    []string  // directories of the agent's that are links and so were not entered
 }
 
-// String is a line for the log.
+// String returns a line for the log.
 func (r Result) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "ownership: %d of %d files and directories given to the agent's user in %.1f s", r.Changed, r.Seen, r.Seconds)
@@ -72,9 +63,9 @@ func (r Result) String() string {
 
 const (
 	mostCulprits = 10
-	// breath is the longest pause between two batches. Pausing as long as the batch took leaves half of the disk to others.
+	// breath is the longest pause between two batches. A pause as long as the batch leaves half of the disk to others.
 	breath = 20 * time.Millisecond
-	// hopeless is how many failures in a row, with no success, end the walk.
+	// hopeless is how many failures in a row end the walk.
 	hopeless = 100
 )
 
@@ -85,20 +76,20 @@ var (
 	errHopeless = errors.New("no owner can be changed here")
 )
 
-// Repair gives the agent's user all that is in its directories, where it isn't already: cron, profiles and pairing, and with
-// o.Full everything else that is the agent's beneath the data directory (contract, section 2.1, steps 5 and 6). It is to be
-// called after the gateways are up, and with o.Only for profiles that came later; it takes as long as there are files, reads and writes only when nobody else wants the
-// disk (ioprio_set(2)) and pauses after every few hundred files. Nothing is opened but directories.
+// Repair gives the agent's user the files in its directories that belong to others: cron, profiles and pairing, and with o.Full all
+// of the agent's directories beneath the data directory (contract, section 2.1, steps 5 and 6). It is called after the gateways are
+// up, and with o.Only for profiles that came later. It uses the disk only when it is idle (ioprio_set(2)), pauses after every few
+// hundred files, and opens only directories.
 //
-// No link is followed and no mount entered, except that profiles, cron and pairing may be mounts themselves. Device nodes
-// are not given away. A file of root's that has several names is given away only where the kernel keeps users from making
-// such names (see [fsutil.HardLinksProtected]): elsewhere the agent could have brought in a file that root keeps in another
-// directory of the volume. Set-user-ID bits do not survive a change of owner.
+// It follows no link and enters no mount, except that profiles, cron and pairing may be mounts themselves. Device nodes are not
+// given away. Root's files with several names are given away only where the kernel keeps users from making such names (see
+// [fsutil.HardLinksProtected]): elsewhere the agent could have linked a file that must stay root's. A change of owner removes
+// set-user-ID bits.
 //
-// progress, which may be nil, is called now and then by one goroutine. Repair returns when it is through, when a budget of o
-// is used up, or when ctx ends; o.Say gets one line when there was anything to do or to complain of. A process that is not
-// root, or can't become the agent's user, has nothing to repair.
-func Repair(ctx context.Context, o Options, progress func(Progress)) Result {
+// One goroutine calls progress, which may be nil, now and then. Repair returns when it is done, when a budget of o is used up, or
+// when ctx ends. o.Say gets one line if there is anything to report. A process that is not root, or can't become the agent's user,
+// has nothing to repair.
+func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
 	o = o.withDefaults()
 	if !o.Agent.Switches() {
 		return Result{}
@@ -106,7 +97,7 @@ func Repair(ctx context.Context, o Options, progress func(Progress)) Result {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.MaxTime, errTime)
 	defer cancel()
 	if progress == nil {
-		progress = func(Progress) {}
+		progress = func(client.Repair) {}
 	}
 	r := &repair{Options: o, progress: progress, walk: fsutil.OwnWalk{To: o.owner()}, start: time.Now()}
 	done := make(chan struct{})
@@ -135,8 +126,8 @@ func Repair(ctx context.Context, o Options, progress func(Progress)) Result {
 	return result
 }
 
-// idly runs work on a thread that gets what the disk has left over. Where that isn't possible the pauses must do. The thread is
-// given back: a new one can't be had when a service has used up what the container may have.
+// idly runs work on a thread with idle disk priority, where that is possible. The thread is given back: under a process limit there
+// may be no new one.
 func idly(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
 	runtime.LockOSThread()
@@ -157,7 +148,7 @@ func idly(work func()) {
 // repair is one run. The goroutine of the walk writes walk and the fields below mu; the others read copies under mu.
 type repair struct {
 	Options
-	progress func(Progress)
+	progress func(client.Repair)
 	start    time.Time
 	walk     fsutil.OwnWalk
 	batch    time.Time // start of the present batch
@@ -198,7 +189,7 @@ func (r *repair) run(ctx context.Context) {
 	r.end(nil)
 }
 
-// only walks the homes of the profiles that were asked for. One that is gone again, or is a link or a mount, is left alone.
+// only walks the homes of the requested profiles, except missing ones, links and mounts.
 func (r *repair) only(d *fsutil.Dir) {
 	all, err := d.Sub(profilesName) // which may be a mount
 	if err != nil {
@@ -214,7 +205,7 @@ func (r *repair) only(d *fsutil.Dir) {
 	r.end(nil)
 }
 
-// tree walks a directory that has the given name for people, and reports whether to go on.
+// tree walks a directory, which messages call name, and reports whether to go on.
 func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) bool {
 	r.mu.Lock()
 	r.result.Directory = name
@@ -240,11 +231,11 @@ func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) bool {
 	return true
 }
 
-// between counts, judges and pauses. It runs between two batches.
+// between counts, checks limits and pauses between two batches.
 func (r *repair) between(ctx context.Context) error {
 	r.mu.Lock()
 	r.count()
-	now, closed := r.result.Progress, r.closed
+	now, closed := r.result.Repair, r.closed
 	r.mu.Unlock()
 	if closed {
 		return errTime
@@ -267,7 +258,7 @@ func (r *repair) between(ctx context.Context) error {
 	return nil
 }
 
-// count copies the walk's account. The caller holds mu and is the goroutine of the walk.
+// count copies the walk's account. The walk's goroutine calls it and holds mu.
 func (r *repair) count() {
 	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
 	r.result.Refused, r.result.Mounts = r.walk.Refused, r.walk.Mounts
@@ -285,7 +276,7 @@ func (r *repair) found(path string, was uint32, err error) {
 	}
 }
 
-// end settles the result; err says why it is not complete.
+// end completes the result; err says why it is incomplete.
 func (r *repair) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,7 +287,7 @@ func (r *repair) end(err error) {
 	}
 }
 
-// reason takes the words around one of the reasons above off.
+// reason unwraps one of the reasons above.
 func reason(err error) error {
 	for _, known := range []error{errInodes, errTime, errHopeless, context.Canceled} {
 		if errors.Is(err, known) {
@@ -306,7 +297,7 @@ func reason(err error) error {
 	return err
 }
 
-// close returns the result and keeps a walk that hangs from doing more.
+// close returns the result and stops a walk that hangs.
 func (r *repair) close(cause error) Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -316,6 +307,6 @@ func (r *repair) close(cause error) Result {
 		result.Stopped = reason(cause).Error()
 	}
 	result.Culprits = append([]Culprit(nil), result.Culprits...)
-	result.Seconds = since(r.start)
+	result.Directory, result.Done, result.Seconds = "", true, since(r.start)
 	return result
 }

@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/client"
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 // fill makes n files of root's, in directories of a hundred.
@@ -29,13 +31,16 @@ func fill(t testing.TB, dir string, n int) {
 }
 
 func TestRepairOfManyFiles(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
-	const n = 20000
-	fill(t, home+"/profiles/coder/work", n)
+	n := int64(20_000)
+	if testing.Short() {
+		n = 5000
+	}
+	fill(t, home+"/profiles/coder/work", int(n))
 	o, said := options(t, home, nil)
-	var last Progress
-	res := Repair(context.Background(), o, func(p Progress) { last = p })
+	var last client.Repair
+	res := Repair(context.Background(), o, func(p client.Repair) { last = p })
 	if res.Seen != n+n/100+2 || res.Changed != res.Seen+1 || res.Failed != 0 || res.Stopped != "" { // and profiles itself
 		t.Errorf("result is %s", res)
 	}
@@ -57,7 +62,7 @@ func TestRepairOfManyFiles(t *testing.T) {
 }
 
 func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
 	for _, name := range []string{"coder", "writer", "other"} {
 		fill(t, home+"/profiles/"+name+"/work", 3)
@@ -77,7 +82,7 @@ func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
 }
 
 func TestRepairBudgets(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
 	fill(t, home+"/profiles", 2000)
 	o, _ := options(t, home, nil)
@@ -93,11 +98,11 @@ func TestRepairBudgets(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	o, _ = options(t, home, nil)
-	if res := Repair(ctx, o, func(Progress) { cancel() }); res.Stopped != context.Canceled.Error() || res.Seen > 1000 {
+	if res := Repair(ctx, o, func(client.Repair) { cancel() }); res.Stopped != context.Canceled.Error() || res.Seen > 1000 {
 		t.Errorf("result is %s", res)
 	}
 	cancel()
-	// And what was interrupted goes on.
+	// An interrupted repair is resumed.
 	o, _ = options(t, home, nil)
 	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
@@ -108,7 +113,7 @@ func TestRepairBudgets(t *testing.T) {
 }
 
 func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
 	fill(t, home+"/workspace", 2000)
 	o, _ := options(t, home, nil)
@@ -131,10 +136,9 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	}
 }
 
-// TestRepairRefuses: links stay what they are, devices and root's files with names elsewhere stay root's, and nothing keeps
-// a set-user-ID bit.
+// Links stay, devices and root's files with other names stay root's, and set-user-ID bits go.
 func TestRepairRefuses(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
 	outside := filepath.Dir(home) + "/outside"
 	write(t, outside+"/secret", "x")
@@ -180,7 +184,7 @@ func TestRepairRefuses(t *testing.T) {
 		t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 	}
 
-	// Where users can't link what they can't write, root's file with two names is root's own doing.
+	// With protected hard links, root's file with two names was linked by root.
 	w = fsutil.OwnWalk{To: fsutil.Owner{UID: agentUID, GID: agentGID}}
 	must(t, d.OwnTree("cron", false, &w))
 	if w.Changed != 1 || uidOf(t, dir+"/hard") != agentUID {
@@ -189,7 +193,7 @@ func TestRepairRefuses(t *testing.T) {
 }
 
 func TestRepairSurvivesDepth(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
 	must(t, os.Mkdir(home+"/cron", 0o755))
 	fd, err := unix.Open(home+"/cron", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -215,7 +219,7 @@ func TestRepairSurvivesDepth(t *testing.T) {
 }
 
 func TestAgentCannotAskForAFullRepair(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := volume(t)
 	write(t, home+"/"+pendingName, "")
 	give(t, home, agentUID)
@@ -225,9 +229,9 @@ func TestAgentCannotAskForAFullRepair(t *testing.T) {
 	}
 }
 
-// TestHomesBeyondTheTimeOfTheBootAreForTheRepair: the agent can make any number of homes, and the boot goes on to start gateways.
+// The agent can make any number of homes; the boot goes on.
 func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	home := tempDir(t)
 	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
 	o, _ := options(t, home, nil)

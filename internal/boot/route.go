@@ -9,7 +9,7 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is what hinit was started with, and the means to judge it. Every field is required.
+// CommandLine is hinit's command line and its surroundings. Every field is required.
 type CommandLine struct {
 	Argv0 string                           // argv[0] of the init; "tini" has options of its own
 	Args  []string                         // what follows the init and its verb: the container's CMD
@@ -20,38 +20,35 @@ type CommandLine struct {
 
 // Route is what a container's command means.
 type Route struct {
-	// Supervise: there is no command to run. The gateway of Profile is to be started and supervised, and the container
-	// lives until it is told to stop. Print [Breadcrumb] on stderr.
+	// Supervise: there is no command to run. The gateway of Profile is supervised, and the container lives until it is told to
+	// stop. Print [Breadcrumb] on stderr.
 	Supervise bool
 
-	// Path and Argv are the program to run as the container's command and its argument vector, Argv[0] included. Both
-	// are empty when Supervise is set.
+	// Path and Argv are the container's command, Argv[0] included. Both are empty when Supervise is set.
 	Path string
 	Argv []string
 
-	// Foreground: the command is itself the gateway of Profile, whose slot must not be wanted up beside it.
+	// Foreground: the command itself is the gateway of Profile, which must not be supervised too.
 	Foreground bool
 
-	// Profile is the profile whose gateway Supervise or Foreground speak of; empty when neither is set. ProfileNamed
-	// tells whether the command line named it; otherwise it is "default", and whoever honours the agent's sticky
-	// selection of a profile has to look there. A named profile need not exist.
+	// Profile is the profile of Supervise or Foreground, else empty. ProfileNamed reports whether the command line named it;
+	// otherwise it is "default", and the caller checks the agent's sticky profile. A named profile need not exist.
 	Profile      string
 	ProfileNamed bool
 
-	// Ignored are words after "gateway run" that have no effect because the supervised gateway has a command line of
-	// its own.
+	// Ignored are words after "gateway run" that have no effect on a supervised gateway.
 	Ignored []string
 
-	// DashboardOnly: the container exists for the dashboard alone. It gets no gateway slots and no boot log, for two
-	// containers that share a home would fight over its logs (contract, section 3.2).
+	// DashboardOnly: the container runs only the dashboard. It gets no gateways and no boot log: another container shares the home
+	// (contract, section 3.2).
 	DashboardOnly bool
 
-	// Plain: hinit supervises the services of its configuration and nothing else. There is no command to run, no agent, no
-	// profile and no data volume. RouteCommand never returns it.
+	// Plain: hinit supervises only the services of its configuration. There is no command, no agent, no profile and no data volume.
+	// RouteCommand never returns it.
 	Plain bool
 
-	// LegacyGatewayRun: a home without gateway_state.json is to be treated as if the default gateway had been running
-	// (contract, section 5, legacy migration).
+	// LegacyGatewayRun: in a home without gateway_state.json the default gateway counts as running (contract, section 5, legacy
+	// migration).
 	LegacyGatewayRun bool
 }
 
@@ -61,25 +58,21 @@ func (r Route) HasCommand() bool { return !r.Supervise && !r.Plain }
 // HasProfiles reports whether this container has gateways.
 func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
-// defaultProfile is the name of the root profile.
 const defaultProfile = "default"
 
-// RouteCommand says what a container's command means (contract, sections 3 to 3.2). It touches nothing but what
-// c.Look touches.
+// RouteCommand says what a container's command means (contract, sections 3 to 3.2). It touches only what c.Look touches.
 //
-// The words of the image's own entrypoint are peeled off first: the options of tini when the init was started under that
-// name, a leading "--", "/init", and a word that ends in /main-wrapper.sh, whose work hinit does by itself. Of the rest:
+// It first removes the words of the image's entrypoint: tini's options when hinit was started as tini, a leading "--", "/init", and
+// a word that ends in /main-wrapper.sh. Of the rest:
 //
 //   - nothing is the agent without arguments;
 //   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere, is a gateway to
-//     supervise, or one in the foreground when supervision is declined by --no-supervise,
-//     HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
+//     supervise, or one in the foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
 //   - a first word that a shell would find as a command is run as it is;
 //   - anything else is arguments for the agent.
 //
-// A shell also finds its builtins and keywords. They cannot be executed, so /bin/sh runs them ("cd /tmp", "exit 3"); a
-// keyword ends in its "not found" and status 127, as it would in the image's script. Without a /bin/sh there is no shell
-// to have builtins, and such a word goes to the agent.
+// A shell also finds its builtins and keywords, so /bin/sh runs those ("cd /tmp", "exit 3"); a keyword ends with status 127, as in
+// the image's script. Without a /bin/sh such a word goes to the agent.
 func RouteCommand(c CommandLine) Route {
 	words := peel(c)
 	agentArgs, program, argv := c.program(words)
@@ -108,7 +101,7 @@ func RouteCommand(c CommandLine) Route {
 	return r
 }
 
-// program returns what to execute for words, and the arguments of the agent when that is the agent (nil when it is not).
+// program returns the program for words and its argument vector. agentArgs are the agent's arguments, nil if it is another program.
 func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
 	agent := func(args []string) ([]string, string, []string) {
 		return slices.Concat([]string{}, args), c.Agent, slices.Concat([]string{c.Agent}, args)
@@ -135,8 +128,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 	return agent(words)
 }
 
-// shellWords are the words that "command -v" of the image's shell, dash, accepts without finding a file: its builtins and
-// its reserved words.
+// shellWords are the builtins and reserved words of dash, the image's shell, which "command -v" accepts.
 var shellWords = []string{
 	"!", ".", ":", "[", "alias", "bg", "break", "case", "cd", "chdir", "command", "continue", "do", "done", "echo", "elif",
 	"else", "esac", "eval", "exec", "exit", "export", "false", "fg", "fi", "for", "getopts", "hash", "if", "in", "jobs",
@@ -144,13 +136,12 @@ var shellWords = []string{
 	"type", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}",
 }
 
-// agentWord reports whether a command's first word is the agent itself.
 func agentWord(word, agent string) bool {
 	base := filepath.Base(word)
 	return base == "hermes" || agent != "" && base == filepath.Base(agent)
 }
 
-// dashboardOnly judges by the words alone, as the agent does.
+// dashboardOnly looks only at the words, as the agent does.
 func dashboardOnly(words []string, agent string) bool {
 	if len(words) > 0 && agentWord(words[0], agent) {
 		words = words[1:]
@@ -158,8 +149,7 @@ func dashboardOnly(words []string, agent string) bool {
 	return len(words) > 0 && words[0] == "dashboard"
 }
 
-// isGatewayRun reports whether the agent's arguments, without the profile's, run a gateway. "gateway" alone means
-// "gateway run"; a call for help runs nothing.
+// isGatewayRun reports whether the agent's arguments, without the profile's, run a gateway. A call for help runs nothing.
 func isGatewayRun(args []string) bool {
 	if len(args) == 0 || args[0] != "gateway" {
 		return false
@@ -170,9 +160,8 @@ func isGatewayRun(args []string) bool {
 	return args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help")
 }
 
-// splitProfile takes the first -p NAME, --profile NAME or --profile=NAME out of the agent's arguments, wherever it stands.
-// Without one the profile is the root one. It reports false for a name that cannot be one; what the agent says to that is
-// the better answer.
+// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. The default is the root
+// profile. ok is false for an invalid name, which the agent then complains about.
 func splitProfile(args []string) (profile string, named bool, rest []string, ok bool) {
 	for i, arg := range args {
 		name, joined := strings.CutPrefix(arg, "--profile=")
@@ -211,7 +200,7 @@ func value(env func(string) (string, bool), name string) string {
 	return v
 }
 
-// peel takes the words of the image's entrypoint off the command.
+// peel removes the words of the image's entrypoint.
 func peel(c CommandLine) []string {
 	words := c.Args
 	if filepath.Base(c.Argv0) == "tini" {
@@ -231,8 +220,7 @@ func peel(c CommandLine) []string {
 	return words
 }
 
-// peelTini discards the options that tini would have taken, up to "--" or the first word that is none. All of them have
-// to do with what hinit does anyway; -p and -e take a value.
+// peelTini removes tini's options, up to "--" or the first other word. -p and -e take a value.
 func peelTini(words []string) []string {
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
 		option := words[0]
@@ -247,8 +235,8 @@ func peelTini(words []string) []string {
 	return words
 }
 
-// Breadcrumb is what to print on stderr when a container's command became a supervised gateway: what happened, what the
-// user gets from it, and how to decline. It ends in a newline.
+// Breadcrumb returns the text for stderr when a command became a supervised gateway: what happened, its benefit, and how to
+// decline. It ends in a newline.
 func Breadcrumb(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here
@@ -258,10 +246,9 @@ func Breadcrumb(profile string) string {
 `
 }
 
-// Lookup returns a function that finds a program as a shell's "command -v" would, given the value of PATH and the working
-// directory. A word with a slash is found when it exists, whatever it is, so that running it tells what is wrong with
-// it; any other word must name an executable file in one of the directories of path. The function reads directories and
-// may block on them.
+// Lookup returns a function that finds a program like a shell's "command -v", given PATH and the working directory. A word with a
+// slash is found if it exists, so that running it reports what is wrong; another word must name an executable file in a directory
+// of path. The function blocks on these directories.
 func Lookup(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {

@@ -14,7 +14,7 @@ import (
 
 const agentBinary = "/opt/hermes/.venv/bin/hermes"
 
-// inImage finds what the image has: a few programs, the agent on PATH, a shell.
+// inImage finds the image's programs: a few, the agent and a shell.
 func inImage(word string) (string, bool) {
 	switch word {
 	case "sleep", "sh", "bash", "echo", "test", "true":
@@ -27,7 +27,7 @@ func inImage(word string) (string, bool) {
 	return "", false
 }
 
-// bareImage finds nothing at all, as in an image from scratch.
+// bareImage is an image without programs.
 func bareImage(string) (string, bool) { return "", false }
 
 func environ(vars map[string]string) func(string) (string, bool) {
@@ -230,7 +230,6 @@ func TestRouteTini(t *testing.T) {
 			}
 		}
 	}
-	// Under any other name these are words of the command.
 	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("-g -- chat"), Agent: agentBinary, Env: environ(nil), Look: inImage})
 	if want := agentRoute("-g", "--", "chat"); !reflect.DeepEqual(got, want) {
 		t.Errorf("options of tini under the name of init: got %+v", got)
@@ -258,7 +257,7 @@ func TestBreadcrumb(t *testing.T) {
 	}
 }
 
-// TestShellWords asks the shell of the image's family, dash, where this machine has it.
+// TestShellWords asks dash, the image's shell, where this machine has it.
 func TestShellWords(t *testing.T) {
 	if !slices.IsSorted(shellWords) {
 		t.Error("the list is not sorted")
@@ -284,7 +283,6 @@ func TestShellWords(t *testing.T) {
 	}
 }
 
-// TestShellRoute runs what RouteCommand makes of builtins.
 func TestShellRoute(t *testing.T) {
 	look := Lookup("/nonexistent", "/")
 	if _, ok := look("/bin/sh"); !ok {

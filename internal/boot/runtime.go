@@ -17,10 +17,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// systemRuntimeDir is where the runtime directory is when nothing else is said and /run can be written.
+// systemRuntimeDir is the default runtime directory where /run is writable.
 const systemRuntimeDir = "/run/hinit"
 
-// Runtime is where hinit puts its control socket.
+// Runtime is the place of hinit's control socket.
 type Runtime struct {
 	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty: there is no place for one
 	Dir      string // directory of Socket, ready for use; empty when Socket is abstract or empty
@@ -28,18 +28,15 @@ type Runtime struct {
 	Warning  string // why it is not, one line; empty when there is nothing to say
 }
 
-// PrepareRuntime finds and makes the directory of the control socket. socket is the configured path; when it is empty, the
-// directory is the one HINIT_RUNTIME_DIR names, or else /run/hinit. uid is the effective user, who will own the socket.
+// PrepareRuntime finds and makes the directory of the control socket. socket is the configured path; when it is empty,
+// HINIT_RUNTIME_DIR names the directory, else it is /run/hinit. uid is the effective user, who will own the socket.
 //
-// When that place cannot be used (a read-only root, another user's directory), the next of these is taken:
-// /run/hinit; hinit below XDG_RUNTIME_DIR (not for root); hinit-UID below TMPDIR and below /tmp; and last an abstract
-// socket named after the PID namespace, which needs no file system. Who connects is judged by peer credentials, so the
-// place needs to be safe from being replaced, not from being seen: a directory is used only when it and its parent belong
-// to root or to uid and nobody else can write them.
+// If that place cannot be used, it tries in turn: /run/hinit; hinit below XDG_RUNTIME_DIR (not for root); hinit-UID below TMPDIR
+// and below /tmp; and an abstract socket named after the PID namespace. A directory is used only if it and its parent belong to
+// root or uid and nobody else can write them: callers are checked by credentials, so the socket may be seen, but not replaced.
 //
-// It makes at most the directory and its missing parents, and may block on the disk.
-//
-// Root takes /run/hinit over where the build of the image has made it for the agent's user.
+// It makes at most the directory and its missing parents, and may block on the disk. Root replaces a /run/hinit that the image made
+// for the agent's user.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
 		reclaim(systemRuntimeDir, os.Getpid() == 1)
@@ -47,8 +44,8 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 	return prepare(places(socket, env, uid), abstractSocket(), uid)
 }
 
-// reclaim removes a directory that another user has below one of root's, so that root can make its own. It has to be empty,
-// unless this is process 1: what is in there was left by a container that was started as another user.
+// reclaim removes another user's directory below one of root's, so that root can make its own. It has to be empty, except for
+// process 1: an earlier container left its files.
 func reclaim(dir string, first bool) {
 	parent, err := fsutil.OpenReal(filepath.Dir(dir), nil)
 	if err != nil {
@@ -70,12 +67,10 @@ func reclaim(dir string, first bool) {
 	_ = parent.RemoveAll(name) // else it is refused, and another place found
 }
 
-// SocketCandidates returns where a client is to look for the control socket, in the order in which [PrepareRuntime] tries
-// the places; uid is the client's effective user. The init may run as another user, so the places of root and of the owner
-// of process 1 are among them. A place whose directory belongs to none of these is left out, for anybody could be
-// listening there. A socket in the list may be missing or left over from an earlier run: connect to one after the other. An
-// abstract name ("@…") can be taken by any user of the network namespace: a client must check that its peer's
-// credentials (SO_PEERCRED) are those of root, of the owner of process 1, or its own.
+// SocketCandidates returns where a client looks for the control socket, in the order of [PrepareRuntime]. uid is the client's
+// effective user. The places of root and of the owner of process 1 are included; places whose directory belongs to anybody else are
+// not. A socket in the list may be missing or dead. Any user of the network namespace can take an abstract name ("@…"): a client
+// must check its peer's credentials (SO_PEERCRED).
 func SocketCandidates(socket string, env func(string) (string, bool), uid int) []string {
 	trusted := []int{uid, 0}
 	if owner, ok := ownerOf("/proc/1"); ok {
@@ -105,7 +100,6 @@ type place struct {
 
 func (p place) dir() string { return filepath.Dir(p.socket) }
 
-// places lists the directories that PrepareRuntime tries for uid, best first.
 func places(socket string, env func(string) (string, bool), uid int) []place {
 	// A directory of root's must let the agent's user through to the socket.
 	private := os.FileMode(0o700)
@@ -135,8 +129,8 @@ func places(socket string, env func(string) (string, bool), uid int) []place {
 	return list
 }
 
-// abstractSocket names the abstract socket of this PID namespace, "" when /proc does not tell. Two containers that share a
-// network namespace, which is what abstract names live in, differ in their PID namespaces.
+// abstractSocket names the abstract socket of this PID namespace, "" if /proc does not tell. Containers may share a network
+// namespace, which holds the abstract names.
 func abstractSocket() string {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
@@ -145,7 +139,6 @@ func abstractSocket() string {
 	return "@hinit-" + strconv.FormatUint(st.Ino, 10)
 }
 
-// prepare takes the first place that can be used.
 func prepare(list []place, abstract string, uid int) Runtime {
 	var first error
 	for i, p := range list {
@@ -169,8 +162,7 @@ func prepare(list []place, abstract string, uid int) Runtime {
 	)}
 }
 
-// makeDir sees to it that dir is a directory that uid can write and that nobody but root and uid can tamper with, and
-// makes it with mode when it is missing.
+// makeDir makes dir if it is missing, and refuses it unless uid can write it and only root and uid can tamper with it.
 func makeDir(dir string, mode os.FileMode, uid int) error {
 	parent := filepath.Dir(dir)
 	info, err := os.Stat(parent)
@@ -192,7 +184,7 @@ func makeDir(dir string, mode os.FileMode, uid int) error {
 	} else if err != nil {
 		return bare(err)
 	}
-	// The directory is held open, so that what is checked is what was found, and a link in its place is refused.
+	// The open directory is the one that is checked, and a link in its place is refused.
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -215,13 +207,11 @@ func makeDir(dir string, mode os.FileMode, uid int) error {
 	return unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 }
 
-// tamperProof refuses a directory whose entries somebody else than root and uid could replace. In a sticky directory, such
-// as /tmp, nobody can touch the entries of others. Where root is not at stake, the group of a directory may write it:
-// with the umask 002 of many desktops it is the user's own.
+// tamperProof refuses a directory whose entries others than root and uid could replace. A sticky directory protects its entries. A
+// non-root user's directory may be writable by its group, which with umask 002 is the user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
 	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	// In a user namespace the /tmp of the machine belongs to a user whom the namespace does not know, so that none in it
-	// can be that user.
+	// In a user namespace the machine's /tmp may belong to a user whom nobody in the namespace can become.
 	stranger := info.Mode()&fs.ModeSticky != 0 && outsideNamespace(owner)
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)
@@ -236,7 +226,7 @@ func tamperProof(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// outsideNamespace reports whether uid stands for all users that this user namespace does not map (user_namespaces(7)).
+// outsideNamespace reports whether uid stands for all users that this namespace does not map (user_namespaces(7)).
 func outsideNamespace(uid int) bool {
 	overflow, err := os.ReadFile("/proc/sys/kernel/overflowuid")
 	if err != nil || strings.TrimSpace(string(overflow)) != strconv.Itoa(uid) {
@@ -255,7 +245,7 @@ func outsideNamespace(uid int) bool {
 	return true
 }
 
-// ownerOf returns the owner of a file that is no link followed, and whether it exists.
+// ownerOf returns the owner of a file or link, and whether it exists.
 func ownerOf(path string) (uid int, exists bool) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -264,7 +254,7 @@ func ownerOf(path string) (uid int, exists bool) {
 	return int(info.Sys().(*syscall.Stat_t).Uid), true
 }
 
-// bare takes the path off an error, for messages that name it already.
+// bare removes the path from an error, for messages that have it.
 func bare(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err

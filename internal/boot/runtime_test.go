@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 const testAbstract = "@hinit-test"
@@ -56,7 +58,6 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// put makes a directory with exactly this mode.
 func put(t *testing.T, path string, mode os.FileMode) string {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
@@ -66,17 +67,6 @@ func put(t *testing.T, path string, mode os.FileMode) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-func asRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("must be run as root")
-	}
-	t.Skip("not root")
 }
 
 func TestPrepareMakesTheDirectory(t *testing.T) {
@@ -97,9 +87,9 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 	}
 }
 
-// The build of the image makes the directory for the agent's user; root takes it over, with nothing in it.
+// The image made the directory for the agent's user.
 func TestRootTakesTheDirectoryOver(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	dir := put(t, t.TempDir()+"/run", 0o755)
 	theirs := put(t, dir+"/hinit", 0o755)
 	write(t, theirs+"/control.sock", "theirs")
@@ -119,7 +109,7 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 	if reclaim(theirs, true); func() bool { _, err := os.Lstat(socket); return err != nil }() {
 		t.Error("took over root's own")
 	}
-	// Where others could have put it there, it is left alone.
+	// A directory that others could have put there is left alone.
 	open := put(t, t.TempDir()+"/run", 0o777)
 	must(t, os.Mkdir(open+"/hinit", 0o755))
 	must(t, os.Lchown(open+"/hinit", 4711, 4711))
@@ -157,7 +147,7 @@ func TestPrepareRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.root {
-				asRoot(t)
+				testkit.NeedRoot(t)
 			}
 			switch tt.name {
 			case "another user's", "below another user's":
@@ -242,7 +232,6 @@ func TestAbstractSocketNamesThePidNamespace(t *testing.T) {
 	}
 }
 
-// TestClientFindsTheServer prepares a place for each kind of server and looks for it among each client's candidates.
 func TestClientFindsTheServer(t *testing.T) {
 	dir := t.TempDir()
 	env := environ(map[string]string{"TMPDIR": put(t, dir+"/tmp", 0o777|os.ModeSticky), "HINIT_RUNTIME_DIR": dir + "/named"})
@@ -275,7 +264,7 @@ func TestClientFindsTheServer(t *testing.T) {
 }
 
 func TestClientShunsDirectoriesOfOthers(t *testing.T) {
-	asRoot(t)
+	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	theirs := put(t, dir+"/hinit-0", 0o755)
 	env := environ(map[string]string{"TMPDIR": dir})

@@ -21,12 +21,12 @@ const (
 	apiKey      = "API_SERVER_KEY"
 	maxSeedSize = 1 << 20 // of a template or an .env; they are a few kilobytes
 
-	// What these files have after every boot (steps 8 and 14).
+	// The modes of these files after every boot (steps 8 and 14).
 	envMode    = 0o600
 	configMode = 0o640
 )
 
-// seeds makes the files that the agent expects (steps 11 to 14). All of it is done as the agent's user.
+// seeds makes the files that the agent expects (steps 11 to 14), as the agent's user.
 func (p *preparer) seeds(ctx context.Context, s *step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -57,8 +57,7 @@ func (p *preparer) seeds(ctx context.Context, s *step) error {
 	return errors.Join(problems...)
 }
 
-// removeStamp removes the note of an install method that older images left in homes that are shared with the host, where it
-// is wrong (step 11).
+// removeStamp removes the note of an install method that older images left in homes shared with the host (step 11).
 func (p *preparer) removeStamp(d *fsutil.Dir) {
 	data, err := d.ReadFile(stampFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
@@ -66,7 +65,7 @@ func (p *preparer) removeStamp(d *fsutil.Dir) {
 	}
 }
 
-// missing reports whether the file rel is to be made. A link is refused, except one that already leads to a file.
+// missing reports whether the file rel is to be made. It refuses a link, except one that leads to a file.
 func (p *preparer) missing(s *step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +89,7 @@ func (p *preparer) missing(s *step, d *fsutil.Dir, rel string) bool {
 	return false
 }
 
-// seedFrom copies a template to a file that isn't there (step 12).
+// seedFrom copies a template to a missing file (step 12).
 func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
 	if !p.missing(s, d, rel) {
 		return nil
@@ -112,7 +111,6 @@ func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, mode fs.
 	return p.create(s, d, rel, data, mode)
 }
 
-// create makes a file of the agent's, never in place of another.
 func (p *preparer) create(s *step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
 	err := d.Create(rel, data, mode)
 	switch {
@@ -125,7 +123,7 @@ func (p *preparer) create(s *step, d *fsutil.Dir, rel string, data []byte, mode 
 	return err
 }
 
-// generateKey gives the API server of the gateway a key of its own, where .env has none (step 13).
+// generateKey puts a key for the gateway's API server into .env if it has none (step 13).
 func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
 	data, err := d.ReadFile(envFile, maxSeedSize)
 	switch {
@@ -149,7 +147,7 @@ func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
 	return nil
 }
 
-// addLine puts line at the end of .env and takes empty assignments of the key out.
+// addLine appends line to .env and removes empty assignments of the key.
 func addLine(d *fsutil.Dir, data []byte, line string) error {
 	var b strings.Builder
 	for old := range strings.Lines(string(data)) {
@@ -165,7 +163,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
-	// It may be mounted there by itself, and then it can be written but not replaced. The last assignment counts.
+	// A file that is itself a mount can be written but not replaced. The last assignment counts.
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
@@ -175,7 +173,6 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	return nil
 }
 
-// hasKey reports whether a line of .env gives the key a value.
 func hasKey(data []byte) bool {
 	for line := range strings.Lines(string(data)) {
 		if v, mine := keyValue(line); mine && v != "" {
@@ -185,7 +182,6 @@ func hasKey(data []byte) bool {
 	return false
 }
 
-// keyValue returns what a line of .env sets the key to, if it does.
 func keyValue(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), apiKey)
 	if !ok {
@@ -195,7 +191,7 @@ func keyValue(line string) (value string, mine bool) {
 	return strings.Trim(value, " \t\r\n\"'"), ok
 }
 
-// closeEnv keeps the secrets in .env from others, at every boot (step 14).
+// closeEnv makes .env private, at every boot (step 14).
 func (p *preparer) closeEnv(s *step, d *fsutil.Dir) {
 	info, err := d.Lstat(envFile)
 	switch {

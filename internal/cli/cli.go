@@ -90,6 +90,9 @@ func (t *terminal) failed(doing string, err error) int {
 	message := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		message = "cannot " + doing + ": " + strings.ReplaceAll(said.Message, "\n", "; ")
+		if said.Kind == client.KindUnknown {
+			message += t.nameMeant(said.Message)
+		}
 	} else if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
@@ -100,17 +103,26 @@ func (t *terminal) failed(doing string, err error) int {
 type verb struct {
 	name, args, summary, help string
 	run                       func(*terminal, *call) int
+	outside                   bool // it is a program of its own
+	takesVerbs                bool // its words are verbs
 }
 
 // verbs is the command line, in the order in which help shows it.
 func verbs(be Init) []verb {
+	table := func() []verb { return verbs(be) }
 	return []verb{
-		initVerb(be), runVerb(be), statusVerb(),
+		initVerb(be), runVerb(be), statusVerb(), explainVerb(), treeVerb(),
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
-		profileVerb(), logsVerb(), eventsVerb(), reloadVerb(), reexecVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
-		seedVerb(), demoVerb(),
+		runOnceVerb(), profileVerb(), logsVerb(), eventsVerb(), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(), configVerb(), importVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
+		seedVerb(), demoVerb(), bundleVerb(table), completionVerb(table), manVerb(table),
+		companionVerb("sandbox", "run an agent's commands in containers that last"),
+		companionVerb("kanban", "the task board: list, create, dispatch"),
+		companionOf("hinit-web", []string{"web"}, "web", "serve the status page and metrics"),
+		companionOf("hinit-web", []string{"forward"}, "forward", "send logs and events to where they are collected"),
+		companionOf("hinit-web", []string{"metrics"}, "metrics", "print metrics of hinit and its services, for Prometheus"),
+		companionVerb("top", "look after all services on one screen"),
 	}
 }
 
@@ -119,6 +131,13 @@ type call struct {
 	verb  verb
 	raw   []string
 	flags *flag.FlagSet
+}
+
+// newCall is a call of a verb with these words.
+func newCall(v verb, words []string) *call {
+	c := &call{verb: v, raw: words, flags: flag.NewFlagSet(v.name, flag.ContinueOnError)}
+	c.flags.SetOutput(io.Discard)
+	return c
 }
 
 // parse reads the flags that the verb has defined on c.flags and returns the other words. When it returns false the verb
@@ -131,7 +150,7 @@ func (c *call) parse(t *terminal, atLeast, atMost int) (names []string, code int
 				c.usage(t.out)
 				return nil, exitDone, false
 			}
-			return nil, t.fail(exitUsage, "cannot %s: %v; see: hinit %s --help", c.doing(), err, c.verb.name), false
+			return nil, t.fail(exitUsage, "cannot %s: %v%s; see: hinit %s --help", c.doing(), err, c.flagMeant(err), c.verb.name), false
 		}
 		left := c.flags.Args()
 		if len(left) == 0 {
@@ -158,6 +177,14 @@ func (c *call) doing() string {
 		return "manage profiles"
 	case "status", "logs", "events", "version":
 		return "show the " + c.verb.name
+	case "import":
+		return "import a configuration"
+	case "tree":
+		return "show the tree"
+	case "run-once":
+		return "run a task once"
+	case "explain":
+		return "explain a service"
 	case "config":
 		return "show the configuration"
 	case "doctor":
@@ -196,8 +223,9 @@ func (c *call) usage(w io.Writer) {
 
 // Main runs the verb that the arguments name, and returns the exit code of the process. be is for the verbs that are no client: they make
 // this process an init.
-func Main(args []string, be Init) int {
-	t := newTerminal()
+func Main(args []string, be Init) int { return newTerminal().run(args, be) }
+
+func (t *terminal) run(args []string, be Init) int {
 	if len(args) == 0 {
 		help(t.err, be)
 		return exitUsage
@@ -211,9 +239,7 @@ func Main(args []string, be Init) int {
 	}
 	for _, v := range verbs(be) {
 		if v.name == args[0] {
-			c := &call{verb: v, raw: args[1:], flags: flag.NewFlagSet(v.name, flag.ContinueOnError)}
-			c.flags.SetOutput(io.Discard)
-			return v.run(t, c)
+			return v.run(t, newCall(v, args[1:]))
 		}
 	}
 	var names []string

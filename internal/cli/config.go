@@ -18,10 +18,11 @@ import (
 
 func configVerb() verb {
 	return verb{
-		name: "config", args: "[check [FILE]] [--json]", summary: "print the effective configuration and where each value came from",
+		name: "config", args: "[check [FILE] | schema] [--json]", summary: "print the effective configuration and where each value came from",
 		help: `Of the running init; when none is reachable, of the file and the environment as they are here.
 "hinit config check" reads a file (the one that hinit would read, or FILE) with the environment as it is here, without an
-init, and prints all that is wrong with it, a line each; the exit code is 1 then.`,
+init, and prints all that is wrong with it, a line each; the exit code is 1 then.
+"hinit config schema" prints a JSON schema of hinit.yaml, for editors.`,
 		run: configRun,
 	}
 }
@@ -33,8 +34,14 @@ func configRun(t *terminal, c *call) int {
 		return code
 	}
 	if len(words) > 0 {
+		if words[0] == "schema" && len(words) == 1 {
+			if err := writeJSON(t.out, config.Schema()); err != nil {
+				return t.failed("show the schema", err)
+			}
+			return exitDone
+		}
 		if words[0] != "check" {
-			return t.fail(exitUsage, "cannot show the configuration: expected: hinit config %s", c.verb.args)
+			return t.fail(exitUsage, "cannot show the configuration: expected: hinit config %s%s", c.verb.args, didYouMean(words[0], []string{"check", "schema"}))
 		}
 		return configCheck(t, append(words, "")[1], *asJSON)
 	}

@@ -24,8 +24,8 @@ func demoVerb() verb {
 	return verb{
 		name: "demo", args: "--agent PATH [--for D]", summary: "show it: three profiles of an agent under an init in a PID namespace",
 		help: `Makes a data volume with three profiles in a temporary directory, starts this binary as PID 1 of a
-PID namespace on it, lets one gateway crash on purpose, and shows the status. On a terminal it is a
-live view with keys to crash, stop and start a gateway. Ctrl-C ends it.`,
+PID namespace on it, lets one gateway crash on purpose, and tells the status. On a terminal it opens
+hinit top, if that is installed beside hinit; to leave it ends the demo. Else Ctrl-C ends it.`,
 		run: demo,
 	}
 }
@@ -57,7 +57,7 @@ func demo(t *terminal, c *call) int {
 		return t.fail(exitFailed, "cannot run the demo: %v", err)
 	}
 	defer os.RemoveAll(dir)
-	d := &demoRun{terminal: t, dir: dir, agent: path, period: *period}
+	d := &demoRun{terminal: t, dir: dir, agent: path, period: *period, top: screenProgram(t)}
 	if err := d.prepare(); err != nil {
 		return t.fail(exitFailed, "cannot run the demo: %v", err)
 	}
@@ -68,6 +68,24 @@ type demoRun struct {
 	*terminal
 	dir, agent string
 	period     time.Duration
+	top        string // program of the screen, "" when nobody looks at a terminal or it is not installed
+}
+
+// screenProgram finds hinit-top beside hinit, for a terminal with somebody who can press keys.
+func screenProgram(t *terminal) string {
+	if !t.screen || !proc.IsTerminal(t.in) {
+		return ""
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	program := filepath.Join(filepath.Dir(self), "hinit-top")
+	if unix.Access(program, unix.X_OK) != nil {
+		fmt.Fprintf(t.err, "demo: there is no %s, so the status is told instead of shown\n", program)
+		return ""
+	}
+	return program
 }
 
 // prepare makes the volume and the configuration.
@@ -98,12 +116,15 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-func (d *demoRun) start(isolated bool) (*proc.Child, error) {
-	// Settings of the user's own shell are not for this container.
+// environ is that of the container, and of who asks it. Settings of the user's own shell are not for it.
+func (d *demoRun) environ() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")
 	})
-	env = append(env, "HINIT_CONFIG="+d.dir+"/hinit.yaml", "HERMES_HOME="+d.dir+"/data")
+	return append(env, "HINIT_CONFIG="+d.dir+"/hinit.yaml", "HERMES_HOME="+d.dir+"/data")
+}
+
+func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	argv := []string{"/proc/self/exe", "demo", demoInside}
 	if !isolated {
 		argv = []string{"/proc/self/exe", "init", "gateway", "run"}
@@ -114,8 +135,8 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	}
 	defer null.Close()
 	stdout, stderr := os.Stdout, os.Stderr
-	if d.watched() { // the screen belongs to the live view
-		console, err := os.OpenFile(d.console(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if d.top != "" { // the terminal belongs to the screen
+		console, err := os.OpenFile(d.dir+"/console", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, err
 		}
@@ -123,16 +144,37 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 		stdout, stderr = console, console
 	}
 	return proc.StartChild(proc.Spec{
-		ID: 1, Argv: argv, Env: env, Files: []*os.File{null, stdout, stderr}, Isolated: isolated,
+		ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, Isolated: isolated,
 		Bound: true,
 	})
 }
 
-// watched reports whether somebody looks at a terminal, and can press keys.
-func (d *demoRun) watched() bool { return d.screen && proc.IsTerminal(d.in) }
-
-// console is where the output of the container goes in the live view.
-func (d *demoRun) console() string { return d.dir + "/console" }
+// look opens the screen once the container answers, and ends the demo when somebody leaves it.
+func (d *demoRun) look(ctx context.Context, quit func()) {
+	defer quit()
+	for {
+		if _, err := client.Dial([]string{d.dir + "/control.sock"}); err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(dialPause):
+		}
+	}
+	top, err := proc.StartChild(proc.Spec{
+		ID: 2, Argv: []string{d.top}, Env: d.environ(), Files: []*os.File{d.in, os.Stdout, os.Stderr}, Attached: true,
+	})
+	if err != nil {
+		fmt.Fprintf(d.err, "demo: %v\n", err)
+		return
+	}
+	unhook := context.AfterFunc(ctx, func() { _ = top.Signal(unix.SIGTERM) })
+	defer unhook()
+	if _, err := top.Wait(); err != nil {
+		fmt.Fprintf(d.err, "demo: %v\n", err)
+	}
+}
 
 func (d *demoRun) run() int {
 	runtime.LockOSThread() // the init is bound to it: it does not outlive this process, however that ends
@@ -168,8 +210,8 @@ func (d *demoRun) run() int {
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		if d.watched() {
-			d.live(ctx, func() { stop <- syscall.SIGTERM }, child)
+		if d.top != "" {
+			d.look(ctx, func() { stop <- syscall.SIGTERM })
 		} else {
 			d.narrate(ctx)
 		}

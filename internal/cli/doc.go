@@ -4,5 +4,5 @@
 // profiles. Nothing of PID 1 is in here. [Main] promises one line on standard error for whatever could not be done, and the exit codes of
 // docs/reference/exit-codes.md. A name that an agent can choose reaches a terminal escaped.
 //
-// The package owns the goroutines of a verb that reads several logs or draws a live view; they end with the verb.
+// The package owns the goroutines of a verb that reads several logs or opens the screen of the demo; they end with the verb.
 package cli

@@ -56,6 +56,7 @@ func doctor(t *terminal, c *call) int {
 	default:
 		x.configuration(cfg)
 		x.volume(cl)
+		x.board(cfg)
 	}
 	x.kernel()
 	if *asJSON {
@@ -77,6 +78,13 @@ func doctor(t *terminal, c *call) int {
 		}
 	}
 	return exitDone
+}
+
+// board points to who can look into the task board: it takes a database that hinit does not link.
+func (x *examination) board(cfg *config.Config) {
+	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
+		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
+	}
 }
 
 // init checks the running init and what it says of itself. It returns a client of it, nil when it does not answer, and the file of a
@@ -105,8 +113,8 @@ func (x *examination) init() (cl *client.Client, plain string) {
 	}
 	if visible(st.Init) {
 		x.memory(st)
-		if n := unburied(st.Init.PID, burialTime); n > 0 {
-			x.found.Failed("zombies", "%d ended processes are not buried", n)
+		if n := unreaped(st.Init.PID, reapTime); n > 0 {
+			x.found.Failed("zombies", "%d ended processes are not reaped", n)
 		}
 	}
 	return cl, st.Init.Plain
@@ -159,7 +167,7 @@ func (x *examination) service(s client.Service) {
 			last += "; " + s.Problem
 		}
 		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
-	case s.State == "parked", s.State == "failed":
+	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
 		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // what could not be started has written nothing
 			text += "; see: hinit logs " + s.Name
@@ -168,6 +176,8 @@ func (x *examination) service(s client.Service) {
 	case s.Problem == "":
 	case s.State == client.StateUp && s.Ready:
 		x.found.Failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
+	case s.State == client.StateUp && slices.ContainsFunc(s.Checks, func(c client.Check) bool { return c.Failed }):
+		x.found.Failed(s.Name, "not ready: %s; see: hinit status %s", s.Problem, s.Name)
 	case s.State == client.StateUp:
 		x.found.Warning(s.Name, "not ready: %s", s.Problem)
 	default:
@@ -188,13 +198,13 @@ func visible(in client.Init) bool {
 	return (age - time.Since(in.StartedAt)).Abs() < 2*time.Second
 }
 
-// burialTime lets the init bury what has just ended. It needs a fraction of it.
-func burialTime() {
-	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // nothing tells of a burial
+// reapTime lets the init reap what has just ended. It needs a fraction of it.
+func reapTime() {
+	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // nothing tells when it reaps
 }
 
-// unburied counts the children of a process that have ended and stay unburied for a while. If there are none it does not wait.
-func unburied(parent int, wait func()) int {
+// unreaped counts the children of a process that have ended and stay unreaped for a while. If there are none it does not wait.
+func unreaped(parent int, wait func()) int {
 	first := zombies(parent)
 	if len(first) == 0 {
 		return 0
@@ -205,7 +215,7 @@ func unburied(parent int, wait func()) int {
 	return len(first)
 }
 
-// zombies are the children of a process that have ended and are not buried, each known by its pid and the time it was started.
+// zombies are the children of a process that have ended and are not reaped, each known by its pid and the time it was started.
 func zombies(parent int) map[string]bool {
 	found := make(map[string]bool)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")

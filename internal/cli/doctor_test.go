@@ -27,20 +27,20 @@ func ended(t *testing.T) *os.Process {
 	return p
 }
 
-// TestAProcessThatIsJustBeingBuriedIsNoTrouble: the doctor found fault with a process that had ended a moment before.
-func TestAProcessThatIsJustBeingBuriedIsNoTrouble(t *testing.T) {
-	if n := unburied(os.Getpid(), func() { t.Error("it waits for nothing") }); n != 0 {
-		t.Fatalf("%d are unburied before anything has ended", n)
+// TestAProcessThatIsJustBeingReapedIsNoTrouble: the doctor found fault with a process that had ended a moment before.
+func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
+	if n := unreaped(os.Getpid(), func() { t.Error("it waits for nothing") }); n != 0 {
+		t.Fatalf("%d are unreaped before anything has ended", n)
 	}
 	ended(t)
 	fresh := ended(t)
-	n := unburied(os.Getpid(), func() {
+	n := unreaped(os.Getpid(), func() {
 		if _, err := fresh.Wait(); err != nil {
 			t.Error(err)
 		}
 	})
 	if n != 1 {
-		t.Errorf("%d are unburied, not the one that stays", n)
+		t.Errorf("%d are unreaped, not the one that stays", n)
 	}
 }
 

@@ -175,7 +175,7 @@ func (t *terminal) everything(ctx context.Context, cl *client.Client, verb strin
 		if s.Expected {
 			continue
 		}
-		if verb != "restart" && s.Kind == client.KindService && enabled[s.Name] {
+		if verb != "restart" && s.Kind == client.KindService && enabled[s.Name] && !s.Task {
 			names = append(names, s.Name)
 			continue
 		}

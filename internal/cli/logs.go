@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -25,11 +26,13 @@ import (
 
 func logsVerb() verb {
 	return verb{
-		name: "logs", args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--previous] [--json]",
+		name: "logs", args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
 		summary: "print what a gateway or service wrote",
 		help: `The lines come from the files on the volume, so this works while hinit does not run.
 Several names are shown together in the order of time, each line after its name; with -f what is written from then on comes
-as it is written. --since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339. With --json each line is an object with time (RFC 3339, when
+as it is written. With --grep and --level -n counts the lines that match (Go's regular expressions; (?i) for any case).
+--level finds the level in JSON, logfmt, klog, syslog and in words such as WARNING: or [error]; a line without one, as those
+of a traceback are, belongs to the line before it, and counts as info ahead of all. --since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339. With --json each line is an object with time (RFC 3339, when
 hinit read it), name and message; one that has no time in the file has none here. On a terminal a line keeps its colours,
 and everything else that a terminal would obey is shown as \x1b and the like; into a pipe the bytes go as they are.`,
 		run: logs,
@@ -45,6 +48,9 @@ func logs(t *terminal, c *call) int {
 	since := sinceFlag(c)
 	all := c.flags.Bool("all", false, "of everything that has a log file")
 	previous := c.flags.Bool("previous", false, "the archives too")
+	grep := c.flags.String("grep", "", "only lines whose text matches `RE`")
+	var least level
+	c.flags.Var(&least, "level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical")
 	asJSON := c.flags.Bool("json", false, "print JSON, one object a line")
 	names, code, ok := c.parse(t, 0, -1)
 	if !ok {
@@ -59,6 +65,10 @@ func logs(t *terminal, c *call) int {
 			return t.failed("show the logs", err)
 		}
 	}
+	pattern, err := regexp.Compile(*grep)
+	if err != nil {
+		return t.fail(exitUsage, "cannot show the logs: %v; quote the expression for the shell", err)
+	}
 	opt := logrotate.ReadOptions{N: *n, Follow: *follow, Previous: *previous}
 	opt.MaxLine, opt.MaxArchive = t.largest()
 	if !since.IsZero() {
@@ -70,6 +80,11 @@ func logs(t *terminal, c *call) int {
 	}
 	if *previous && !flagGiven(c, "n") {
 		opt.N = -1
+	}
+	last := -1 // of the lines that match
+	narrow := *grep != "" || least != 0
+	if narrow {
+		last, opt.N = opt.N, -1
 	}
 	dirs := make([]string, len(names))
 	plain := false
@@ -101,7 +116,13 @@ func logs(t *terminal, c *call) int {
 			format = jsonLine(names[i])
 		}
 		readers[i] = logReading{
-			read: func(ctx context.Context, fn func([]byte) error) { results[i] = logrotate.Read(ctx, opt, fn) },
+			read: func(ctx context.Context, fn func([]byte) error) {
+				if !narrow {
+					results[i] = logrotate.Read(ctx, opt, fn)
+				} else {
+					results[i] = readMatching(ctx, opt, allOf(atLeast(least), pattern.Match), last, fn)
+				}
+			},
 			show: func(line []byte) error {
 				mu.Lock()
 				defer mu.Unlock()

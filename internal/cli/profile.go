@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,7 +57,8 @@ func profile(t *terminal, c *call) int {
 	wants := map[string]int{"create": 1, "delete": 1, "rename": 2, "list": 0, "show": 1}
 	n, known := wants[words[0]]
 	if !known || len(words)-1 != n {
-		return t.fail(exitUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME")
+		return t.fail(exitUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME%s",
+			didYouMean(words[0], slices.Sorted(maps.Keys(wants))))
 	}
 	names := make([]string, n)
 	for i, w := range words[1:] {
@@ -111,6 +113,16 @@ func newManager(t *terminal) (*manager, error) {
 	return m, nil
 }
 
+// profileMeant is what [didYouMean] says of a profile.
+func (m *manager) profileMeant(name string) string {
+	all, _, _ := m.store.Discover()
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	return didYouMean(name, names)
+}
+
 // exists tells whether there is such a profile on the volume.
 func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
@@ -163,7 +175,7 @@ func (m *manager) delete(name string, yes bool) int {
 		if err != nil {
 			return m.failed(m.doing, err)
 		}
-		return m.fail(exitUnknown, "cannot delete profile %q: there is no such profile; hinit profile list shows them", name)
+		return m.fail(exitUnknown, "cannot delete profile %q: there is no such profile; hinit profile list shows them%s", name, m.profileMeant(name))
 	}
 	if !yes {
 		if ok, err := m.confirm(fmt.Sprintf("Delete profile %s with everything in %s? [y/N] ", name, p.Home)); err != nil {
@@ -206,7 +218,7 @@ func (m *manager) rename(from, to string) int {
 		if err != nil {
 			return m.failed(m.doing, err)
 		}
-		return m.fail(exitUnknown, "cannot rename profile %q: there is no such profile; hinit profile list shows them", from)
+		return m.fail(exitUnknown, "cannot rename profile %q: there is no such profile; hinit profile list shows them%s", from, m.profileMeant(from))
 	}
 	if _, there, _ := m.exists(to); there {
 		return m.fail(exitFailed, "cannot rename profile %q to %q: that one exists already", from, to)
@@ -335,119 +347,4 @@ func (m *manager) confirm(question string) (bool, error) {
 	}
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes", nil
-}
-
-// profileRow is a profile. One that was deleted is told of as it was, without a gateway.
-type profileRow struct {
-	Name    string `json:"name"`
-	Home    string `json:"home"`              // its directory
-	Active  bool   `json:"active"`            // it is the one that the agent's commands use
-	Prior   string `json:"prior_state"`       // what the state file says
-	Gateway string `json:"gateway"`           // state of its service, "" when no init is reachable
-	Want    string `json:"want"`              // "up" or "down", "" when no init is reachable
-	PID     int    `json:"pid"`               // of its gateway, 0 when there is none
-	Log     string `json:"log"`               // path of its current log file
-	Problem string `json:"problem,omitempty"` // what is wrong with its files
-}
-
-// list shows all profiles, or one.
-func (m *manager) list(only string) int {
-	rows, warnings, err := m.rows(only)
-	if err != nil {
-		return m.failed(m.doing, err)
-	}
-	if only != "" && len(rows) == 0 {
-		return m.fail(exitUnknown, "cannot show profile %q: there is no such profile; hinit profile list shows them", only)
-	}
-	code := m.print(rows, only != "")
-	for _, w := range warnings {
-		if only == "" && code == exitDone {
-			fmt.Fprintln(m.err, "warning:", show.Line(w.String()))
-		}
-	}
-	return code
-}
-
-// rows reads what list shows.
-func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
-	infos, warnings, err := m.store.List()
-	if err != nil && len(infos) == 0 {
-		return nil, nil, err
-	}
-	var st client.Status
-	if m.cl != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), shortWait)
-		defer cancel()
-		if st, err = m.cl.Status(ctx); err != nil {
-			return nil, nil, err
-		}
-	}
-	rows := []profileRow{}
-	for _, info := range infos {
-		if only != "" && info.Profile.Name != only {
-			continue
-		}
-		row := profileRow{
-			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior(),
-			Log: m.cfg.Logs.Dir + "/" + info.Profile.Name + "/current",
-		}
-		for _, s := range st.Services {
-			if s.Profile == row.Name && s.Kind == "gateway" {
-				row.Gateway, row.Want, row.PID = s.State, s.Want, s.PID
-			}
-		}
-		for _, w := range warnings {
-			if w.Profile == row.Name {
-				row.Problem = w.Message
-			}
-		}
-		rows = append(rows, row)
-	}
-	return rows, warnings, nil
-}
-
-// print shows profiles, or one.
-func (m *manager) print(rows []profileRow, one bool) int {
-	var err error
-	switch {
-	case m.json && one:
-		err = writeJSON(m.out, rows[0])
-	case m.json:
-		err = writeJSON(m.out, rows)
-	default:
-		err = m.printRows(rows, one)
-	}
-	if err != nil {
-		return m.failed(m.doing, err)
-	}
-	return exitDone
-}
-
-func (m *manager) printRows(rows []profileRow, one bool) error {
-	tw := tabwriter.NewWriter(m.out, 0, 0, 2, ' ', 0)
-	if one {
-		r := rows[0]
-		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, show.Line(r.Home), r.Active, show.Line(r.Prior), orDash(r.Gateway), orDash(r.Want), show.Number(r.PID), show.Line(r.Log))
-		if r.Problem != "" {
-			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
-		}
-		return tw.Flush()
-	}
-	fmt.Fprintln(tw, "NAME\tGATEWAY\tPID\tRECORDED\tHOME")
-	for _, r := range rows {
-		name := show.Name(r.Name)
-		if r.Active {
-			name += " *"
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), show.Name(r.Prior), show.Line(r.Home))
-	}
-	return tw.Flush()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

@@ -12,8 +12,8 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
-	"hinit/internal/handover"
 	"hinit/internal/proc"
+	"hinit/internal/reexec"
 )
 
 func reexecVerb() verb {
@@ -21,7 +21,7 @@ func reexecVerb() verb {
 		name: "reexec", args: "[--binary FILE] [--json]", summary: "replace the running hinit by the binary in its place; everything goes on",
 		help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
 one that does not work, or that others than root could write, is refused and nothing changes.`,
-		run: reexec,
+		run: reexecute,
 	}
 }
 
@@ -34,7 +34,7 @@ type reexecReport struct {
 	Same    bool   `json:"same"`    // it is the binary that ran before, so nothing has changed
 }
 
-func reexec(t *terminal, c *call) int {
+func reexecute(t *terminal, c *call) int {
 	file := c.flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
 	asJSON := c.flags.Bool("json", false, "print JSON")
 	if _, code, ok := c.parse(t, 0, 0); !ok {
@@ -81,7 +81,7 @@ func reexec(t *terminal, c *call) int {
 // runs reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
 // container, file numbers mean something else.
 func runs(in client.Init, path string) bool {
-	return in.BinaryID != "" && in.BinaryID == handover.FileID(path) && visible(in)
+	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && visible(in)
 }
 
 // tryTime is how long a binary may take to say that it can take over.
@@ -114,15 +114,15 @@ func tryImage(path string) error {
 		return err
 	case exit.Code != 0:
 		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, show.Line(firstLine(string(said))))
-	case strings.TrimSpace(string(said)) != strconv.Itoa(handover.Format):
-		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, show.Line(firstLine(string(said))), handover.Format)
+	case strings.TrimSpace(string(said)) != strconv.Itoa(reexec.Format):
+		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, show.Line(firstLine(string(said))), reexec.Format)
 	}
 	return nil
 }
 
 // showHandover is what tryImage asks.
 func showHandover(t *terminal) int {
-	fmt.Fprintln(t.out, handover.Format)
+	fmt.Fprintln(t.out, reexec.Format)
 	return exitDone
 }
 

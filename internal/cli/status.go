@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,11 +42,11 @@ func status(t *terminal, c *call) int {
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose)
-	for *watch && err == nil {
-		if waitForChange(ctx, cl) != nil {
-			break
-		}
-		down, err = t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose)
+	for *watch && err == nil { // again when hinit has become another image of itself
+		err = cl.Watch(ctx, func(client.StatusChange) error {
+			down, err = t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose) // the line has no memory of what did not change
+			return err
+		})
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -110,15 +109,6 @@ func (t *terminal) writeTable(table []byte) error {
 	}
 	_, err := t.raw().Write(b.Bytes())
 	return err
-}
-
-// waitForChange returns after the next event, at the latest after a second, so that ages stay true.
-func waitForChange(ctx context.Context, cl *client.Client) error {
-	wait, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	seen := fmt.Errorf("seen")
-	_ = cl.Events(wait, client.EventOptions{Last: -1, Follow: true}, func(client.Event) error { return seen })
-	return ctx.Err()
 }
 
 // writeJSON writes a document for programs, which is safe to look at on a terminal.

@@ -19,8 +19,10 @@ type Config struct {
 	Shutdown Shutdown
 	Logs     Logs
 	Services map[string]Service // by name; everything supervised besides the gateways
+	Runs     map[string]Run     // by name; commands that a client may have run once
 	Boot     Boot
 	Control  Control
+	On       Actions // after events of services that have no own ones for the event
 
 	// Path is the file that was read, empty when there was none.
 	Path string
@@ -45,6 +47,8 @@ type Agent struct {
 	ProfileCreate  []string          // empty: hinit creates a profile by itself
 	ProfileDelete  []string          // empty: hinit deletes a profile by itself
 	ProfileRename  []string          // empty: hinit renames a profile by itself
+	Setup                            // of every gateway
+	Checks         []Check           // of every gateway
 }
 
 // The values of [Agent].Ready: when a gateway counts as ready.
@@ -57,6 +61,8 @@ const (
 type Profiles struct {
 	Marker string // name of the file that makes a directory a profile
 	Max    int    // so many profiles are supervised beside the root one, and so many directories without the marker are followed
+
+	Own map[string]Profile // by name, of those that have settings of their own; see [Config.ProfileOf]
 }
 
 // Restart is the policy for a process that ended without having been asked to.
@@ -70,6 +76,10 @@ type Restart struct {
 	ImmediateOn     []int         // exit codes that restart at once and count as no failure
 	CrashLoopCount  int           // so many exits within CrashLoopWindow are shown as a crash loop
 	CrashLoopWindow time.Duration
+
+	Policy            string        // one of the Restart constants: which ends it is restarted after
+	MaxRestarts       int           // after so many restarts within MaxRestartsWindow the next end is the last; 0: no limit
+	MaxRestartsWindow time.Duration //
 }
 
 // Stop says how one service is stopped.
@@ -85,12 +95,16 @@ type Shutdown struct {
 
 // Logs says where the output of gateways and services goes.
 type Logs struct {
-	LogLimits                      // of every log that doesn't say otherwise
-	Dir       string               // absolute; one directory a profile below it
-	Console   string               // one of the Console constants
-	MaxLineKB int                  // a longer line is split
-	Mask      bool                 // secrets are not shown on the console
-	Profiles  map[string]LogLimits // by profile, of those that have limits of their own
+	LogLimits        // of every log that doesn't say otherwise
+	Dir       string // absolute; one directory a profile below it
+	Console   string // one of the Console constants
+	MaxLineKB int    // a longer line is split
+
+	// ConsoleStall is how long the reader of the console may take nothing before lines are left out there; 0: no service waits for it.
+	ConsoleStall time.Duration
+
+	Mask     bool                 // secrets are not shown on the console
+	Profiles map[string]LogLimits // by profile, of those that have limits of their own
 }
 
 // LogLimits bound one log.
@@ -138,9 +152,23 @@ type Service struct {
 	Env       map[string]string
 	Restart   Restart
 	Stop      Stop
-	Limits    map[string]uint64 // soft and hard resource limit by name ("nofile"), [Unlimited] for none
-	Log       bool              // false: console only, no log file of its own
+	Log       bool // false: console only, no log file of its own
 	Logs      LogLimits
+	Needs     []Need   // in force; an optional one that can't be met is left out
+	RestartOn []string // names with which it is restarted
+	Task      Task
+	Setup
+	Checks []Check // with templates of their own, see [Config.Expand]
+	Notify Notify
+	On     Actions // of its own, see [Config.ActionsOf]
+}
+
+// Run is a command that a client may have run once, as the agent's user. Command is a template for [Config.ExpandRun]; Env is expanded.
+type Run struct {
+	Command []string
+	Env     map[string]string
+	Limits  map[string]ResourceLimit // as those of a [Service]
+	Grace   time.Duration            // from TERM to KILL
 }
 
 // Unlimited is the resource limit "unlimited" (RLIM_INFINITY of getrlimit(2)).

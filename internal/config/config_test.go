@@ -1,7 +1,6 @@
 package config
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"hinit/internal/redact"
 )
 
 func environ(vars map[string]string) func(string) (string, bool) {
@@ -188,7 +185,7 @@ restart: {initial: 2s, factor: 3, max: 2m, jitter: 0, reset_after: 1h, park_on: 
   crash_loop_count: 3, crash_loop_window: 10s}
 stop: {signal: sigint, grace: 1500ms}
 shutdown: {budget: 20s}
-logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, max_age: 48h, quota_mb: 40, min_free_mb: 100, rate_limit: 7, compress: gzip, console: json, max_line_kb: 8, mask: true, profiles: {coder: {archives: 2, compress: none}, default: {}}}
+logs: {dir: "{home}/l", max_size_mb: 5, archives: 0, max_age: 48h, quota_mb: 40, min_free_mb: 100, rate_limit: 7, compress: gzip, console: json, console_stall: 3s, max_line_kb: 8, mask: true, profiles: {coder: {archives: 2, compress: none}, default: {}}}
 boot: {strict: true, hooks: [{command: [a, "{home}"], inputs: ["{home}/**/*.md", /etc/x]}, {command: [b], user: root, timeout: 5s, required: true, if_exists: "{home}/c"}]}
 control: {socket: /run/x/s, others: none}
 services:
@@ -206,6 +203,8 @@ services:
     log: false
     logs: {max_size_mb: 2, archives: 3, max_age: 1h, quota_mb: 6, min_free_mb: 0, rate_limit: 0, compress: none}
   dashboard: {user: dash, env: {X: y}}
+runs:
+  index: {command: [indexer, "{task}"], env: {H: "{home}"}, limits: {nofile: 64}, grace: 1s}
 `, nil)
 	want := Config{
 		Home: "/data",
@@ -215,18 +214,18 @@ services:
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",
 			},
-			ProfileCreate: []string{}, ProfileDelete: []string{"rm", "{profile}"}, ProfileRename: []string{"mv", "{profile}", "{to}"},
+			ProfileCreate: []string{}, ProfileDelete: []string{"rm", "{profile}"}, ProfileRename: []string{"mv", "{profile}", "{to}"}, Setup: newSetup(),
 		},
-		Profiles: Profiles{Marker: "PROFILE", Max: 50},
+		Profiles: Profiles{Marker: "PROFILE", Max: 50, Own: map[string]Profile{}},
 		Restart: Restart{
 			Initial: 2 * time.Second, Factor: 3, Max: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
-			ParkOn: []int{}, ImmediateOn: []int{1, 2}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second,
+			ParkOn: []int{}, ImmediateOn: []int{1, 2}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
 		Stop:     Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
 		Shutdown: Shutdown{Budget: 20 * time.Second},
 		Logs: Logs{
 			LogLimits: LogLimits{MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},
-			Dir:       "/data/l", Console: "json", MaxLineKB: 8, Mask: true,
+			Dir:       "/data/l", Console: "json", MaxLineKB: 8, ConsoleStall: 3 * time.Second, Mask: true,
 			Profiles: map[string]LogLimits{
 				"coder":   {MaxSizeMB: 5, Archives: 2, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "none"},
 				"default": {MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},
@@ -244,18 +243,24 @@ services:
 			Cwd: "/data/web", Env: map[string]string{"B": "/usr/bin/agent", "HOME": "/data"},
 			Restart: Restart{
 				Initial: 3 * time.Second, Factor: 1, Max: 3 * time.Second, Jitter: 0.5, ResetAfter: 2 * time.Second,
-				ParkOn: []int{0, 255}, ImmediateOn: []int{9}, CrashLoopCount: 9, CrashLoopWindow: time.Second,
+				ParkOn: []int{0, 255}, ImmediateOn: []int{9}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 			},
-			Stop:   Stop{Signal: syscall.SIGKILL, Grace: time.Second},
-			Limits: map[string]uint64{"nofile": 1024, "core": 0, "memlock": Unlimited},
-			Logs:   LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6, Compress: "none"},
+			Stop:  Stop{Signal: syscall.SIGKILL, Grace: time.Second},
+			Setup: Setup{Limits: map[string]ResourceLimit{"nofile": {1024, 1024}, "core": {}, "memlock": {Unlimited, Unlimited}}},
+			Logs:  LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6, Compress: "none"},
+			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 		},
 		"dashboard": {
 			Name: "dashboard", User: "dash", EnabledBy: "HERMES_DASHBOARD", Cwd: "/data",
 			Command: []string{"/usr/bin/agent", "dashboard", "--host", "0.0.0.0", "--port", "9119", "--no-open"},
 			Env:     map[string]string{"HOME": "/data", "X": "y"},
-			Restart: want.Restart, Stop: want.Stop, Limits: map[string]uint64{}, Logs: want.Logs.LogLimits,
+			Restart: want.Restart, Stop: want.Stop, Setup: newSetup(), Logs: want.Logs.LogLimits,
+			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 		},
+	}
+	want.Runs = map[string]Run{
+		"kanban-worker": {Command: kanbanWorker(), Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second},
+		"index":         {Command: []string{"indexer", "{task}"}, Env: map[string]string{"H": "/data"}, Limits: map[string]ResourceLimit{"nofile": {64, 64}}, Grace: time.Second},
 	}
 	want.Path, want.Text, want.origins = c.Path, c.Text, c.origins
 	if !reflect.DeepEqual(*c, want) {
@@ -280,158 +285,6 @@ services:
 		if got := c.Origin(key); got != want {
 			t.Errorf("origin of %s is %q, want %q", key, got, want)
 		}
-	}
-}
-
-func TestErrors(t *testing.T) {
-	for _, tt := range []struct {
-		name, text string
-		env        map[string]string
-		want       string
-	}{
-		{"typo", "restart:\n  inital: 1s\n", nil, `hinit.yaml:2: unknown key "restart.inital"; did you mean "restart.initial"?`},
-		{"top level typo", "hmoe: /x", nil, `hinit.yaml:1: unknown key "hmoe"; did you mean "home"?`},
-		{"wrong place", "grace: 1s", nil, `hinit.yaml:1: unknown key "grace"; did you mean "stop.grace"?`},
-		{
-			"wrong place in a service", "services:\n  web:\n    command: [a]\n    grace: 1s\n", nil,
-			`hinit.yaml:4: unknown key "services.web.grace"; did you mean "services.web.stop.grace"?`,
-		},
-		{
-			"service typo", "services: {dashboard: {comand: [a]}}", nil,
-			`hinit.yaml:1: unknown key "services.dashboard.comand"; did you mean "services.dashboard.command"?`,
-		},
-		{"nothing near", "profiles: {wibble: 1}", nil, `hinit.yaml:1: unknown key "profiles.wibble"; known here: marker, max`},
-		{
-			"limit typo", "services: {w: {command: [a], limits: {nofiles: 1}}}", nil,
-			`hinit.yaml:1: unknown key "services.w.limits.nofiles"; did you mean "services.w.limits.nofile"?`,
-		},
-		{"list for text", "home: [a]", nil, "hinit.yaml:1: cannot set home: expected a path, got a list"},
-		{"nothing for text", "home:", nil, "hinit.yaml:1: cannot set home: expected a path, got nothing"},
-		{
-			"boolean for text", "agent: {user: true}", nil,
-			`hinit.yaml:1: cannot set agent.user: expected a user, got the boolean true; write "true" in quotes`,
-		},
-		{
-			"scalar for mapping", "restart: 5", nil, "hinit.yaml:1: cannot read restart: expected a mapping with keys crash_loop_count, " +
-				"crash_loop_window, factor, immediate_on, initial, jitter, max, park_on, reset_after, got the number 5",
-		},
-		{
-			"list for file", "- a", nil, "hinit.yaml:1: cannot read the file: expected a mapping with keys agent, boot, control, " +
-				"home, logs, profiles, restart, services, shutdown, stop, got a list",
-		},
-		{
-			"number for duration", "stop: {grace: 30}", nil,
-			`hinit.yaml:1: cannot set stop.grace: expected a duration such as 30s, got the number 30; write "30s"`,
-		},
-		{"bad duration", "stop: {grace: 30 s}", nil, `hinit.yaml:1: cannot set stop.grace: expected a duration such as 30s, got the text "30 s"`},
-		{"zero duration", "stop: {grace: 0s}", nil, "hinit.yaml:1: cannot set stop.grace: expected a duration above zero, got 0s"},
-		{"negative duration", "stop: {grace: -1h}", nil, "hinit.yaml:1: cannot set stop.grace: expected a duration above zero, got -1h"},
-		{"yes is no boolean", "boot: {strict: yes}", nil, `hinit.yaml:1: cannot set boot.strict: expected true or false, got the text "yes"`},
-		{"text for number", "logs: {archives: many}", nil, `hinit.yaml:1: cannot set logs.archives: expected a whole number, got the text "many"`},
-		{"fraction for whole", "logs: {archives: 1.5}", nil, "hinit.yaml:1: cannot set logs.archives: expected a whole number, got the number 1.5"},
-		{"quoted number", `logs: {archives: "1"}`, nil, `hinit.yaml:1: cannot set logs.archives: expected a whole number, got the text "1"`},
-		{"out of range", "logs: {archives: -1}", nil, "hinit.yaml:1: cannot set logs.archives: expected a number from 0 to 10000, got -1"},
-		{"factor", "restart: {factor: 0.9}", nil, "hinit.yaml:1: cannot set restart.factor: expected a number from 1 to 1000, got 0.9"},
-		{"not a number", "restart: {factor: .nan}", nil, "hinit.yaml:1: cannot set restart.factor: expected a number, got the number .nan"},
-		{"jitter", "restart: {jitter: 0.6}", nil, "hinit.yaml:1: cannot set restart.jitter: expected a number from 0 to 0.5, got 0.6"},
-		{"codes", "restart: {park_on: 78}", nil, "hinit.yaml:1: cannot set restart.park_on: expected a list of numbers such as [78], got the number 78"},
-		{"code", "restart: {park_on: [1, x]}", nil, `hinit.yaml:1: cannot set restart.park_on: expected whole numbers, got the text "x"`},
-		{"code range", "restart: {park_on: [256]}", nil, "hinit.yaml:1: cannot set restart.park_on: an exit code is from 0 to 255, got 256"},
-		{"max below initial", "restart: {initial: 2m}", nil, "hinit.yaml:1: cannot use restart: max (60s) is shorter than initial (2m)"},
-		{
-			"max below initial in a service", "services:\n  w:\n    command: [a]\n    restart: {max: 1ms}\n", nil,
-			"hinit.yaml:4: cannot use services.w.restart: max (1ms) is shorter than initial (1s)",
-		},
-		{"both lists", "restart: {park_on: [75]}", nil, "hinit.yaml:1: cannot use restart: exit code 75 is in both park_on and immediate_on"},
-		{"signal", "stop: {signal: STOP}", nil, `hinit.yaml:1: cannot set stop.signal: expected one of TERM, INT, HUP, QUIT, USR1, USR2, KILL, got the text "STOP"`},
-		{"console", "logs: {console: loud}", nil, `hinit.yaml:1: cannot set logs.console: expected one of raw, prefixed, json, off, got "loud"`},
-		{"relative home", "home: data", nil, `hinit.yaml:1: cannot set home: expected an absolute path, got "data"`},
-		{"root as home", "home: //", nil, "hinit.yaml:1: cannot set home: the root directory cannot be the home"},
-		{"compression", "logs: {compress: xz}", nil, `hinit.yaml:1: cannot set logs.compress: expected one of none, gzip, got "xz"`},
-		{"name of a profile", "logs:\n  profiles: {Coder: {archives: 1}}", nil, `hinit.yaml:2: cannot set logs.profiles: "Coder" cannot be the name of a profile`},
-		{"limit of a profile", "logs:\n  profiles: {coder: {archive: 1}}", nil, `hinit.yaml:2: unknown key "logs.profiles.coder.archive"; did you mean "logs.profiles.coder.archives"?`},
-		{"profiles of logs", "logs:\n  profile: {coder: {}}", nil, `hinit.yaml:2: unknown key "logs.profile"; did you mean "logs.profiles"?`},
-		{"relative directory", "logs: {dir: l}", nil, `hinit.yaml:1: cannot set logs.dir: expected an absolute path, got "l"`},
-		{"marker", "profiles: {marker: a/b}", nil, `hinit.yaml:1: cannot set profiles.marker: expected the name of a file, got "a/b"`},
-		{"user", "agent: {user: a b}", nil, `hinit.yaml:1: cannot set agent.user: expected a user name, a uid or user:group, got "a b"`},
-		{"socket", "control: {socket: /" + strings.Repeat("x", 107) + "}", nil, "hinit.yaml:1: cannot set control.socket: the path of a socket can have 107 bytes, this one has 108"},
-		{"empty command", "agent: {gateway: []}", nil, "hinit.yaml:1: cannot set agent.gateway: a command cannot be empty"},
-		{"empty word", `agent: {profile_create: [""]}`, nil, "hinit.yaml:1: cannot set agent.profile_create: the first word of a command cannot be empty"},
-		{
-			"command as text", "services: {w: {command: sleep 60}}", nil,
-			`hinit.yaml:1: cannot set services.w.command: expected a list of words such as ["sleep", "60"], got the text "sleep 60"`,
-		},
-		{"placeholder", `agent: {gateway: [a, "{profil}"]}`, nil, "hinit.yaml:1: cannot set agent.gateway: unknown placeholder {profil}; did you mean {profile}?"},
-		{
-			"placeholder elsewhere", `agent: {gateway: ["{to}x"]}`, nil, "hinit.yaml:1: cannot set agent.gateway: unknown placeholder {to}; " +
-				"known here: {agent}, {profile}, {home}, {profile_home}; write {{to}} for the text itself",
-		},
-		{"placeholder in a variable", `agent: {env: {A: "{hoem}"}}`, nil, "hinit.yaml:1: cannot set agent.env: A: unknown placeholder {hoem}; did you mean {home}?"},
-		{"variable without value", "agent: {env: {A: }}", nil, "hinit.yaml:1: cannot set agent.env.A: expected text, got nothing"},
-		{"variable name", `agent: {env: {"A=B": x}}`, nil, `hinit.yaml:1: cannot set agent.env: "A=B" cannot be the name of an environment variable`},
-		{"NUL", `agent: {env: {A: "x\0y"}}`, nil, "hinit.yaml:1: cannot set agent.env.A: it contains a NUL byte"},
-		{"hooks", "boot: {hooks: {command: [a]}}", nil, `hinit.yaml:1: cannot set boot.hooks: expected a list of hooks such as [{command: ["sync"]}], got a mapping`},
-		{"hook", "boot: {hooks: [sync]}", nil, `hinit.yaml:1: cannot set boot.hooks.0: expected a hook such as {command: ["sync"]}, got the text "sync"`},
-		{"hook without command", "boot:\n  hooks:\n  - {command: [a]}\n  - {user: root}\n", nil, "hinit.yaml:4: cannot use boot.hooks.1: its command is missing"},
-		{"hook timeout", "boot: {hooks: [{command: [a], timeout: 0s}]}", nil, "hinit.yaml:1: cannot set boot.hooks.0.timeout: expected a duration above zero, got 0s"},
-		{"hook input", "boot: {hooks: [{command: [a], inputs: [b]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: expected an absolute path, got "b"`},
-		{"hook glob", "boot: {hooks: [{command: [a], inputs: [\"/a/[\"]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: "/a/[" is no glob: syntax error in pattern`},
-		{"hook of root with inputs", "boot: {hooks: [{command: [a], user: root, inputs: [/a]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; leave out the inputs, or user "root"`},
-		{"hook file", "boot: {hooks: [{command: [a], if_exists: b}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.if_exists: expected an absolute path, got "b"`},
-		{"hook typo", "boot: {hooks: [{comand: [a]}]}", nil, `hinit.yaml:1: unknown key "boot.hooks.0.comand"; did you mean "boot.hooks.0.command"?`},
-		{"strict variable", "", map[string]string{"HINIT_BOOT_STRICT": "maybe"}, `cannot use HINIT_BOOT_STRICT="maybe": expected 1, true or yes, or 0, false or no`},
-		{"no command", "services:\n  web:\n", nil, `hinit.yaml:2: cannot use service "web": services.web.command is missing`},
-		{
-			"service name", "services: {Web: {command: [a]}}", nil,
-			`hinit.yaml:1: cannot use service name "Web": a name is 1 to 64 of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`,
-		},
-		{
-			"gateway as service", "services: {gateway-x: {command: [a]}}", nil,
-			`hinit.yaml:1: cannot use service name "gateway-x": names that begin with "gateway-" belong to the gateways of profiles`,
-		},
-		{"cmd as service", "services: {cmd: {command: [a]}}", nil, `hinit.yaml:1: cannot use service name "cmd": the name is taken by hinit itself`},
-		{"limit", "services: {w: {command: [a], limits: {core: -1}}}", nil, "hinit.yaml:1: cannot set services.w.limits.core: expected a number from 0 to 9223372036854775807 or unlimited, got the number -1"},
-		{
-			"same list twice", "services:\n  w:\n    command: [a]\n    park_on: [1]\n    restart: {park_on: [1]}\n", nil,
-			"hinit.yaml:5: cannot set services.w.restart.park_on: it is already set on line 4",
-		},
-		{"duplicate", "stop: {grace: 1s}\nhome: /x\nstop: {}\n", nil, `hinit.yaml:3: duplicate key "stop"; it is already set on line 1`},
-		{"duplicate below", "stop:\n  grace: 1s\n  grace: 2s\n", nil, `hinit.yaml:3: duplicate key "stop.grace"; it is already set on line 2`},
-		{"merge key", "stop: &s {grace: 1s}\nservices: {w: {command: [a], stop: {<<: *s}}}\n", nil, "hinit.yaml:2: merge keys (<<) are not supported; write the keys out"},
-		{"two documents", "home: /x\n---\nhome: /y\n", nil, "hinit.yaml:2: cannot read a second document; one file is one configuration"},
-		{"syntax", "home: /x\n  a: b\n", nil, "hinit.yaml:2: cannot parse YAML: mapping values are not allowed in this context; is the line indented as those of the same level?"},
-		{"home variable", "", map[string]string{"HERMES_HOME": "data"}, `cannot use HERMES_HOME="data": expected an absolute path, got "data"`},
-		{"timeout variable", "", map[string]string{"HINIT_STOP_TIMEOUT": "soon"}, `cannot use HINIT_STOP_TIMEOUT="soon": expected a duration such as 8s, or a number of seconds`},
-		{"timeout too small", "", map[string]string{"HINIT_STOP_TIMEOUT": "-1"}, `cannot use HINIT_STOP_TIMEOUT="-1": expected a duration above zero, got -1s`},
-		{"console variable", "", map[string]string{"HINIT_LOG_CONSOLE": "x"}, `cannot use HINIT_LOG_CONSOLE="x": expected one of raw, prefixed, json, off, got "x"`},
-		{"directory variable", "", map[string]string{"HINIT_RUNTIME_DIR": "x"}, `cannot use HINIT_RUNTIME_DIR="x": expected an absolute path`},
-		{"port variable", "", map[string]string{"HERMES_DASHBOARD_PORT": "0"}, `cannot use HERMES_DASHBOARD_PORT="0": expected a port from 1 to 65535`},
-		{"host variable", "", map[string]string{"HERMES_DASHBOARD_HOST": "a b"}, `cannot use HERMES_DASHBOARD_HOST="a b": expected an address or a host name`},
-		{
-			"all at once, in order", "restart: {inital: 1s}\nservices: {w: {}}\nhome: 5\nlogs: {archives: x}\nx: &y 1\n",
-			map[string]string{"HINIT_STOP_TIMEOUT": "x", "HERMES_DASHBOARD_PORT": "y"},
-			`hinit.yaml:1: unknown key "restart.inital"; did you mean "restart.initial"?
-hinit.yaml:2: cannot use service "w": services.w.command is missing
-hinit.yaml:3: cannot set home: expected an absolute path, got "5"
-hinit.yaml:4: cannot set logs.archives: expected a whole number, got the text "x"
-hinit.yaml:5: unknown key "x"; known here: agent, boot, control, home, logs, profiles, restart, services, shutdown, stop
-cannot use HERMES_DASHBOARD_PORT="y": expected a port from 1 to 65535
-cannot use HINIT_STOP_TIMEOUT="x": expected a duration such as 8s, or a number of seconds`,
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if _, got := load(t, tt.text, tt.env); got != tt.want {
-				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
-			}
-		})
-	}
-}
-
-func TestProblemIsATypeOfItsOwn(t *testing.T) {
-	_, err := Load(Options{Path: writeFile(t, "x: 1"), Env: environ(nil)})
-	var p *Problem
-	if !errors.As(err, &p) || p.Line != 1 || p.File == "" || p.Env != "" {
-		t.Errorf("error %v holds problem %+v", err, p)
 	}
 }
 
@@ -564,371 +417,6 @@ func TestOwnServiceIsEnabledUnlessAVariableDecides(t *testing.T) {
 // whoever is who can change the file in the tests of what is root's.
 const whoever = 10000
 
-func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has something to lose")
-	}
-	refused := map[string]string{
-		"services.x.user":            "services: {x: {command: [id], user: root}}",
-		"services.dashboard.user":    `services: {dashboard: {user: "0:0"}}`,
-		"services.x.limits":          "services: {x: {command: [id], limits: {nofile: 1000000}}}",
-		"boot.hooks":                 "boot: {hooks: [{command: [id], user: root}]}",
-		"boot.strict":                "boot: {strict: true}",
-		"home":                       "home: /srv",
-		"agent.user":                 "agent: {user: root}",
-		"agent.binary":               "agent: {binary: /opt/data/hermes}",
-		"logs.dir":                   "logs: {dir: /var/log}",
-		"logs.max_line_kb":           "logs: {max_line_kb: 65536}",
-		"control.socket":             "control: {socket: /opt/data/s}",
-		"control.others":             "control: {others: none}",
-		"services.x.user, an anchor": "services: {y: &y {command: [id], user: nobody}, x: *y}",
-	}
-	for key, text := range refused {
-		path := writeFile(t, text)
-		if _, err := Load(Options{Path: path, Env: environ(nil)}); err != nil {
-			t.Errorf("%s in a file of root's: %v", key, err)
-		}
-		if err := os.Chown(path, whoever, 0); err != nil {
-			t.Fatal(err)
-		}
-		key, _, _ = strings.Cut(key, ",")
-		want := "cannot set " + key + " here: it is root's to decide, and " + path + " belongs to uid 10000; chown root " + path
-		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), path+":1: ") || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s in a file of the agent's: %v", key, err)
-		}
-		if socket := Socket(Options{Path: path, Env: environ(nil)}); socket != "" {
-			t.Errorf("%s: the socket is looked for in %s", key, socket)
-		}
-	}
-}
-
-// TestEveryKeyIsRootsOrHarmless names what an agent that can write the file may set: a new key has to be thought about.
-func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
-	harmless := strings.Fields(`agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
-		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget
-		services.command services.cwd services.enabled services.enabled_by services.env services.immediate_on services.log services.park_on`)
-	for _, limits := range []string{"logs.", "services.logs."} {
-		for name := range strings.FieldsSeq("archives compress max_age max_size_mb min_free_mb quota_mb rate_limit") {
-			harmless = append(harmless, limits+name)
-		}
-	}
-	for _, policy := range []string{"", "services."} {
-		for name := range strings.FieldsSeq(`restart.crash_loop_count restart.crash_loop_window restart.factor restart.immediate_on restart.initial
-			restart.jitter restart.max restart.park_on restart.reset_after stop.grace stop.signal`) {
-			harmless = append(harmless, policy+name)
-		}
-	}
-	check := func(path string, privileged bool) {
-		if privileged == slices.Contains(harmless, path) {
-			t.Errorf("%s: root's is %t; is it safe in the hands of the agent?", path, privileged)
-		}
-	}
-	for _, f := range configFields() {
-		check(f.path, f.privileged)
-	}
-	for _, f := range serviceFields() {
-		check("services."+f.path, f.privileged)
-	}
-}
-
-func TestAFileThatTheAgentCanWriteMaySetTheRest(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has something to lose")
-	}
-	path := writeFile(t, `home: /opt/data
-agent: {user: hermes, gateway: [serve, "{profile}"]}
-services: {x: {command: [id], user: hermes, env: {A: b}}}
-restart: {initial: 2s}`)
-	if err := os.Chown(path, whoever, 0); err != nil {
-		t.Fatal(err)
-	}
-	env := environ(map[string]string{"HINIT_BOOT_STRICT": "1", "HERMES_HOME": "/data"})
-	c, err := Load(Options{Path: path, Env: env})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Services["x"].User != "hermes" || c.Home != "/data" || !c.Boot.Strict || c.Restart.Initial != 2*time.Second {
-		t.Errorf("got %+v", c)
-	}
-	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], path+" belongs to uid 10000; chown root") {
-		t.Errorf("warnings %q", c.Warnings)
-	}
-	// Another image of the same process has what was read and judged before.
-	if c, err = Load(Options{Path: path, Text: []byte("home: /srv"), Env: environ(nil)}); err != nil || c.Home != "/srv" {
-		t.Errorf("from the image before: %v", err)
-	}
-}
-
-func TestExpand(t *testing.T) {
-	c := Default()
-	vars := map[string]string{"profile": "coder", "profile_home": "/p", "to": "b"}
-	for in, want := range map[string]string{
-		"{agent}": "/opt/hermes/.venv/bin/hermes", "{home}/x": "/opt/data/x", "a{profile}b{to}": "acoderbb", "{profile_home}": "/p",
-		"": "", "plain": "plain", "${profile}": "${profile}", "$ {profile}": "$ coder", "{{profile}}": "{profile}", "{}": "{}",
-		"{ profile }": "{ profile }", `{"a":{"b":1}}`: `{"a":{"b":1}}`, "{{.Names}}": "{{.Names}}", "{other}": "{other}",
-		"{profile": "{profile", "profile}": "profile}", "{{profile}": "{{profile}", "{": "{", "{{": "{{", "{{profile}}}": "{profile}}",
-		"{Profile}": "{Profile}",
-	} {
-		cmd := []string{in}
-		if got := c.Expand(cmd, vars); got[0] != want || cmd[0] != in {
-			t.Errorf("Expand(%q) = %q, want %q", in, got[0], want)
-		}
-	}
-	if got := c.Expand([]string{"{home}"}, map[string]string{"home": "/h"})[0]; got != "/h" {
-		t.Errorf("a variable of the caller does not win: %q", got)
-	}
-	if got := c.Expand([]string{"{profile}"}, map[string]string{"profile": "{home}"})[0]; got != "{home}" {
-		t.Errorf("a value was expanded again: %q", got)
-	}
-}
-
-func TestSecretsAreMasked(t *testing.T) {
-	text := "agent: {env: {API_KEY: one, plain: two}}\nservices: {w: {command: [a], env: {My_Password: three, DB_PASS: five, DATABASE_URL: 'pg://u:six@h/'}}}\n"
-	c := mustLoad(t, text, nil)
-	out, err := json.Marshal(c.Effective())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, secret := range []string{`"one"`, `"three"`, `"five"`, "six"} {
-		if strings.Contains(string(out), secret) {
-			t.Errorf("the effective values show %q", secret)
-		}
-	}
-	if !strings.Contains(string(out), `"two"`) {
-		t.Error("a value that is no secret is hidden")
-	}
-	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
-	if want := []Change{{"agent.env.API_KEY", redact.Hidden, redact.Hidden}}; !reflect.DeepEqual(changes, want) {
-		t.Errorf("changes are %v, want %v", changes, want)
-	}
-}
-
-func TestDiff(t *testing.T) {
-	a := mustLoad(t, "stop: {grace: 5s}\nservices: {w: {command: [a]}}", nil)
-	b := mustLoad(t, "services: {w: {command: [a, b], limits: {core: unlimited}}}\nagent: {env: {A: x}}", nil)
-	want := []Change{
-		{"agent.env.A", nil, "x"},
-		{"services.dashboard.stop.grace", "5s", "30s"},
-		{"services.w.command", []string{"a"}, []string{"a", "b"}},
-		{"services.w.limits.core", nil, "unlimited"},
-		{"services.w.stop.grace", "5s", "30s"},
-		{"stop.grace", "5s", "30s"},
-	}
-	if got := Diff(a, b); !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
-	if got := Diff(b, b); len(got) != 0 {
-		t.Errorf("no difference is %v", got)
-	}
-	if got := Diff(b, a); len(got) != len(want) || got[0].Old != "x" || got[0].New != nil {
-		t.Errorf("the way back is %v", got)
-	}
-}
-
-// TestRoundTrip writes the effective defaults as a file and reads the same configuration back.
-func TestRoundTrip(t *testing.T) {
-	tree := map[string]any{}
-	hooks := make([]map[string]any, len(Default().Boot.Hooks))
-	for _, e := range Default().Effective() {
-		if rest, ok := strings.CutPrefix(e.Key, "boot.hooks."); ok {
-			i, name := int(rest[0]-'0'), rest[2:]
-			if hooks[i] == nil {
-				hooks[i] = map[string]any{}
-			}
-			hooks[i][name] = e.Value
-			continue
-		}
-		at, path := tree, strings.Split(e.Key, ".")
-		for _, name := range path[:len(path)-1] {
-			if at[name] == nil {
-				at[name] = map[string]any{}
-			}
-			at = at[name].(map[string]any)
-		}
-		at[path[len(path)-1]] = e.Value
-	}
-	tree["boot"].(map[string]any)["hooks"] = hooks
-	text, err := json.MarshalIndent(tree, "", " ") // JSON is YAML
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := mustLoad(t, string(text), nil)
-	if changes := Diff(Default(), c); len(changes) != 0 {
-		t.Errorf("changes are %v", changes)
-	}
-	for _, e := range c.Effective() {
-		if !strings.HasPrefix(e.Origin, c.Path+":") {
-			t.Errorf("origin of %s is %q", e.Key, e.Origin)
-		}
-	}
-}
-
-func TestEffectiveIsSortedAndOnePerKey(t *testing.T) {
-	entries := mustLoad(t, "services: {a: {command: [x]}, z-2: {command: [x]}}", nil).Effective()
-	for i := 1; i < len(entries); i++ {
-		if entries[i-1].Key >= entries[i].Key {
-			t.Errorf("%q comes before %q", entries[i-1].Key, entries[i].Key)
-		}
-	}
-}
-
-func TestReferenceNamesEveryKey(t *testing.T) {
-	text := Reference()
-	var paths []string
-	paths = append(paths, fieldPaths(configFields())...)
-	for _, p := range fieldPaths(serviceFields()) {
-		paths = append(paths, "services.NAME."+p)
-	}
-	for _, p := range fieldPaths(profileLogFields()) {
-		paths = append(paths, "logs.profiles.NAME."+p)
-	}
-	for _, p := range fieldPaths(hookFields()) {
-		paths = append(paths, "boot.hooks[]."+p)
-	}
-	for _, p := range paths {
-		if strings.Count(text, "| `"+p+"` |") < 1 {
-			t.Errorf("the reference lacks %s", p)
-		}
-	}
-	for _, e := range Default().Effective() {
-		key := e.Key
-		if rest, ok := strings.CutPrefix(key, "services.dashboard."); ok {
-			key = "services.NAME." + rest
-		}
-		if rest, ok := strings.CutPrefix(key, "boot.hooks."); ok {
-			_, name, _ := strings.Cut(rest, ".")
-			key = "boot.hooks[]." + name
-		}
-		if i := strings.Index(key, ".env."); i >= 0 {
-			key = key[:i+len(".env")]
-		}
-		if !slices.Contains(paths, key) {
-			t.Errorf("%s is in force but in no schema", key)
-		}
-	}
-	for line := range strings.SplitSeq(text, "\n") {
-		if n := strings.Count(line, "|"); n != 0 && n != 4 && n != 6 {
-			t.Errorf("a broken table row: %s", line)
-		}
-	}
-	if text != Reference() {
-		t.Error("the reference is different each time")
-	}
-}
-
-// TestSchemaIsComplete sees to it that each key has its words and a type that can be decoded and shown.
-func TestSchemaIsComplete(t *testing.T) {
-	check := func(path, doc string, at any) {
-		if doc == "" || !strings.HasSuffix(doc, ".") {
-			t.Errorf("%s: meaning is %q", path, doc)
-		}
-		switch at.(type) {
-		case *map[string]string, *map[string]uint64, *[]Hook:
-		default:
-			if plain(at) == nil {
-				t.Errorf("%s: a %T cannot be shown", path, at)
-			}
-		}
-	}
-	for _, f := range configFields() {
-		check(f.path, f.doc, f.at(Default()))
-	}
-	for _, f := range serviceFields() {
-		check(f.path, f.doc, f.at(new(Service)))
-	}
-	for _, f := range hookFields() {
-		check(f.path, f.doc, f.at(new(Hook)))
-	}
-}
-
-func TestTruth(t *testing.T) {
-	for word, want := range map[string][2]bool{ // truthy-3, shell
-		"1": {true, true}, "true": {true, true}, "TRUE": {true, true}, "True": {true, true}, "yes": {true, true}, "YES": {true, true},
-		"Yes": {true, true}, "tRuE": {true, false}, "yEs": {true, false}, "on": {}, "": {}, "0": {}, " 1": {}, "2": {}, "y": {},
-	} {
-		if got := [2]bool{Truthy3(word), ShellTruthy(word)}; got != want {
-			t.Errorf("%q: got %v, want %v", word, got, want)
-		}
-	}
-}
-
-func TestFormatDuration(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", time.Second: "1s", 90 * time.Second: "90s", 2 * time.Minute: "2m", time.Hour: "1h", 90 * time.Minute: "1h30m",
-		1500 * time.Millisecond: "1.5s", time.Hour + time.Second: "1h0m1s", 10 * time.Hour: "10h", 20 * time.Minute: "20m",
-	} {
-		if got := formatDuration(d); got != want {
-			t.Errorf("%d: got %q, want %q", d, got, want)
-		}
-		if back, err := time.ParseDuration(want); err != nil || back != d {
-			t.Errorf("%q reads as %s (%v)", want, back, err)
-		}
-	}
-}
-
-func TestNearest(t *testing.T) {
-	for _, tt := range []struct {
-		word string
-		from []string
-		want string
-	}{
-		{"inital", []string{"max", "initial"}, "initial"},
-		{"grcae", []string{"grace"}, "grace"}, // neighbours swapped
-		{"x", []string{"home"}, ""},
-		{"completely", []string{"different"}, ""},
-		{"", []string{"ab"}, "ab"},
-		{"max", []string{"mix", "max"}, "max"},
-		{"mox", []string{"mix", "max"}, "mix"},
-	} {
-		if got := nearest(tt.word, tt.from); got != tt.want {
-			t.Errorf("nearest(%q, %q) = %q, want %q", tt.word, tt.from, got, tt.want)
-		}
-	}
-}
-
-// FuzzLoad looks for input that makes Load panic, return neither or both of its results, or report a problem on more than
-// one line.
-func FuzzLoad(f *testing.F) {
-	f.Add("home: /x\nservices: {w: {command: [a], limits: {core: unlimited}}}", "1m")
-	f.Add("a: &a {a: *a}\nrestart: &r [*r]", "1")
-	f.Add("agent: {env: &e {<<: *e}}\n? [x]\n: y", "")
-	f.Add("services:\n  dashboard:\n    restart: {max: 1ns}\n", "x")
-	f.Add("stop: !!binary aGk=\nhome: !!float x\nlogs: {archives: !!int y}", "nan")
-	f.Add("---\n...\n---\n{}\n", "1e400")
-	f.Fuzz(func(t *testing.T, text, timeout string) {
-		// Everything that Load does but reading the file, which would make the search slow.
-		env := environ(map[string]string{"HINIT_STOP_TIMEOUT": timeout, "HERMES_DASHBOARD_HOST": timeout})
-		l := &loader{cfg: defaults(), env: env, problems: problems{file: "hinit.yaml"}}
-		c, err := l.build([]byte(text))
-		if (c == nil) == (err == nil) {
-			t.Fatalf("got both or neither: %v and %v", c, err)
-		}
-		if err != nil {
-			joined, ok := err.(interface{ Unwrap() []error })
-			if !ok {
-				t.Fatalf("error %v is not a list of problems", err)
-			}
-			for _, one := range joined.Unwrap() {
-				if strings.ContainsAny(one.Error(), "\n\r") {
-					t.Errorf("problem on several lines: %q", one)
-				}
-			}
-			return
-		}
-		if changes := Diff(c, c); len(changes) != 0 {
-			t.Errorf("a configuration differs from itself: %v", changes)
-		}
-		if _, err := json.Marshal(c.Effective()); err != nil {
-			t.Errorf("the effective values are no JSON: %v", err)
-		}
-		for _, s := range c.Services {
-			if len(s.Command) == 0 || s.Command[0] == "" {
-				t.Errorf("service %q has no command", s.Name)
-			}
-		}
-	})
-}
-
 func TestBootFromEnvironmentAndOrigins(t *testing.T) {
 	path := writeFile(t, "boot:\n  strict: true\n  hooks:\n  - command: [a]\n    timeout: 5s\n")
 	c, err := Load(Options{Path: path, Env: environ(map[string]string{"HINIT_BOOT_STRICT": "no"})})
@@ -947,49 +435,5 @@ func TestBootFromEnvironmentAndOrigins(t *testing.T) {
 	}
 	if c, err = Load(Options{Path: writeFile(t, "boot: {hooks: []}"), Env: environ(nil)}); err != nil || len(c.Boot.Hooks) != 0 {
 		t.Errorf("an empty list leaves %v (%v)", c.Boot.Hooks, err)
-	}
-}
-
-func TestAMistakeIsOnTheLineThatHasIt(t *testing.T) {
-	for text, want := range map[string]string{
-		"services:\n  one:\n    command: [a]\n   log: false\n":                "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
-		"home: /x\nagent:\n    user: a\n  binary: b\nstop: {}\n":              "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
-		"services:\n  one:\n    command: [a]\n     user: b\n    log: false\n": "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
-		"home: \"/x\nagent: {user: a}\n":                                      "hinit.yaml:1: cannot parse YAML: found unexpected end of stream",
-		"home: /x\n# c\nagent:\n  user: x\xff\n":                              "hinit.yaml:4: cannot parse YAML: the byte 0xff in column 10 is no UTF-8; save the file as UTF-8",
-		"home: /x\nlogs: {dir: a\x01b}\n":                                     "hinit.yaml:2: cannot parse YAML: the character U+0001 in column 14 is a control character, which YAML doesn't allow",
-	} {
-		_, err := Load(Options{Path: "hinit.yaml", Text: []byte(text), Env: func(string) (string, bool) { return "", false }})
-		if err == nil || err.Error() != want {
-			t.Errorf("%q:\ngot  %v\nwant %s", text, err, want)
-		}
-	}
-}
-
-func TestASizeIsUnderstoodOrExplained(t *testing.T) {
-	none := func(string) (string, bool) { return "", false }
-	load := func(limits string) (*Config, error) {
-		return Load(Options{Path: "hinit.yaml", Text: []byte("services: {one: {command: [a], limits: {" + limits + "}}}"), Env: none})
-	}
-	for text, want := range map[string]uint64{"2G": 2 << 30, "512M": 512 << 20, "4k": 4 << 10, "1TiB": 1 << 40, "3gb": 3 << 30, "17": 17} {
-		c, err := load("as: " + text)
-		if err != nil || c.Services["one"].Limits["as"] != want {
-			t.Errorf("%s: %v, want %d", text, err, want)
-		}
-	}
-	for limits, want := range map[string]string{
-		"nofile: 2K":          "cannot set services.one.limits.nofile: expected a number or unlimited, got the text \"2K\"; it is no size in bytes, write 2048 or 2000",
-		"as: 2X":              "cannot set services.one.limits.as: expected a number, a size such as 512M or 2G, or unlimited, got the text \"2X\"",
-		"as: 99999999999999T": "expected a number, a size",
-		"as: -1G":             "expected a number, a size",
-		"nofile: G":           "expected a number or unlimited",
-	} {
-		if _, err := load(limits); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", limits, err)
-		}
-	}
-	_, err := Load(Options{Path: "hinit.yaml", Text: []byte("logs: {max_size_mb: 2G}"), Env: none})
-	if err == nil || !strings.Contains(err.Error(), "expected a whole number of megabytes, here 2048, got the text \"2G\"") {
-		t.Errorf("%v", err)
 	}
 }

@@ -3,13 +3,10 @@ package config
 import (
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -108,6 +105,8 @@ func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields [
 		switch {
 		case i >= 0:
 			decodeField(d, e, base, &fields[i], root)
+		case slices.Contains(names, e.key) && isWord(e.value) && shortOf(fields, path) != nil:
+			decodeField(d, e, base, shortOf(fields, path), root)
 		case slices.Contains(names, e.key):
 			decodeFields(d, e.value, base, path+".", fields, root, other)
 		default:
@@ -115,6 +114,18 @@ func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields [
 		}
 	}
 }
+
+// shortOf returns the field that a text in the place of the mapping at path means, nil for none.
+func shortOf[T any](fields []field[T], path string) *field[T] {
+	for i := range fields {
+		if fields[i].short && strings.HasPrefix(fields[i].path, path+".") {
+			return &fields[i]
+		}
+	}
+	return nil
+}
+
+func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
 // fieldNames returns the keys that are valid directly below the path within.
 func fieldNames[T any](fields []field[T], within string, other map[string]func(*yaml.Node)) []string {
@@ -152,9 +163,11 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 		return
 	}
 	root := ""
-	if rest, ok := strings.CutPrefix(prefix, "services."); ok {
-		name, _, _ := strings.Cut(rest, ".")
-		root = "services." + name + "."
+	for _, of := range []string{"services.", "profiles."} {
+		if rest, ok := strings.CutPrefix(prefix, of); ok {
+			name, _, _ := strings.Cut(rest, ".")
+			root = of + name + "."
+		}
 	}
 	for _, p := range paths {
 		if p == key || strings.HasSuffix(p, "."+key) {
@@ -198,7 +211,7 @@ func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) 
 		return
 	}
 	switch at.(type) {
-	case *map[string]string, *map[string]uint64: // noted name by name
+	case *map[string]string, *map[string]ResourceLimit: // noted name by name
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}
@@ -209,7 +222,7 @@ func copyOf(at any) any {
 	switch at := at.(type) {
 	case *map[string]string:
 		return maps.Clone(*at)
-	case *map[string]uint64:
+	case *map[string]ResourceLimit:
 		return maps.Clone(*at)
 	}
 	return reflect.ValueOf(at).Elem().Interface()
@@ -225,261 +238,6 @@ func (f *field[T]) expects() string {
 	return f.typeName(new(T))
 }
 
-// value decodes n into the value at a schema pointer.
-func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
-	fail := func(n *yaml.Node, expected string) {
-		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
-	}
-	tag := n.ShortTag()
-	scalar := n.Kind == yaml.ScalarNode
-	switch at := at.(type) {
-	case *string:
-		if text, ok := d.text(n, key, f.expects()); ok {
-			*at = text
-		}
-	case *bool:
-		if !scalar || tag != "!!bool" {
-			fail(n, "true or false")
-			return
-		}
-		*at = strings.EqualFold(n.Value, "true")
-	case *int:
-		if i, ok := integer(n); ok {
-			*at = i
-		} else {
-			fail(n, wholeNumber(key, n))
-		}
-	case *float64:
-		f, err := strconv.ParseFloat(n.Value, 64)
-		if !scalar || tag != "!!int" && tag != "!!float" || err != nil {
-			fail(n, "a number")
-			return
-		}
-		*at = f
-	case *time.Duration:
-		switch dur, err := time.ParseDuration(n.Value); {
-		case scalar && tag == "!!int":
-			d.problems.at(n.Line, "cannot set %s: expected a duration such as 30s, got %s; write %q", key, describe(n), n.Value+"s")
-		case !scalar || tag != "!!str" || err != nil:
-			fail(n, "a duration such as 30s")
-		default:
-			*at = dur
-		}
-	case *syscall.Signal:
-		sig, ok := parseSignal(n.Value)
-		if !scalar || !ok {
-			fail(n, "one of "+strings.Join(signalNames(), ", "))
-			return
-		}
-		*at = sig
-	case *[]string:
-		d.words(n, key, at)
-	case *[]int:
-		d.numbers(n, key, at)
-	case *map[string]string:
-		d.variables(n, key, *at)
-	case *map[string]uint64:
-		d.limits(n, key, *at)
-	case *[]Hook:
-		d.hooks(n, key, at)
-	}
-}
-
-// text returns what a scalar says, as it is written: a number is text too, but the words that YAML takes for something
-// else (true, null) must be quoted to be text.
-func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
-	n = resolve(n)
-	tag := n.ShortTag()
-	switch {
-	case n.Kind != yaml.ScalarNode || tag == "!!null" || tag == "!!binary":
-		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, article(expected), describe(n))
-	case tag == "!!bool":
-		d.problems.at(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, article(expected), describe(n), n.Value)
-	case strings.Contains(n.Value, "\x00"):
-		d.problems.at(n.Line, "cannot set %s: it contains a NUL byte", key)
-	default:
-		return n.Value, true
-	}
-	return "", false
-}
-
-func (d *decoder) words(n *yaml.Node, key string, at *[]string) {
-	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of words such as [\"sleep\", \"60\"], got %s", key, describe(n))
-		return
-	}
-	list := make([]string, 0, len(n.Content))
-	for _, item := range n.Content {
-		if text, ok := d.text(item, key, "words"); ok {
-			list = append(list, text)
-		}
-	}
-	*at = list
-}
-
-// hooks reads a list of hooks, which replaces the one that was there.
-func (d *decoder) hooks(n *yaml.Node, key string, at *[]Hook) {
-	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of hooks such as [{command: [\"sync\"]}], got %s", key, describe(n))
-		return
-	}
-	fields := hookFields()
-	list := make([]Hook, 0, len(n.Content))
-	for i, item := range n.Content {
-		item = resolve(item)
-		h, prefix := newHook(), key+"."+strconv.Itoa(i)+"."
-		if item.Kind != yaml.MappingNode {
-			d.problems.at(item.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", strings.TrimSuffix(prefix, "."), describe(item))
-			continue
-		}
-		before := len(d.problems.list)
-		decodeFields(d, item, prefix, "", fields, &h, nil)
-		if h.Command == nil && len(d.problems.list) == before {
-			d.problems.at(item.Line, "cannot use %s: its command is missing", strings.TrimSuffix(prefix, "."))
-		}
-		list = append(list, h)
-	}
-	*at = list
-}
-
-func (d *decoder) numbers(n *yaml.Node, key string, at *[]int) {
-	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of numbers such as [78], got %s", key, describe(n))
-		return
-	}
-	list := make([]int, 0, len(n.Content))
-	for _, item := range n.Content {
-		item = resolve(item)
-		i, ok := integer(item)
-		if !ok {
-			d.problems.at(item.Line, "cannot set %s: expected whole numbers, got %s", key, describe(item))
-			continue
-		}
-		list = append(list, i)
-	}
-	*at = list
-}
-
-func (d *decoder) variables(n *yaml.Node, key string, vars map[string]string) {
-	for _, e := range d.entries(n, key, nil) {
-		if !varName(e.key) {
-			d.problems.at(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
-			continue
-		}
-		if text, ok := d.text(e.value, key+"."+e.key, "text"); ok {
-			vars[e.key] = text
-			d.origins[key+"."+e.key] = origin{file: d.problems.file, line: e.line}
-		}
-	}
-}
-
-func (d *decoder) limits(n *yaml.Node, key string, limits map[string]uint64) {
-	for _, e := range d.entries(n, key, limitNames) {
-		if !slices.Contains(limitNames, e.key) {
-			d.unknown(e.line, key+".", e.key, limitNames, nil)
-			continue
-		}
-		switch tag := e.value.ShortTag(); {
-		case e.value.Kind == yaml.ScalarNode && tag == "!!str" && e.value.Value == "unlimited":
-			limits[e.key] = Unlimited
-		case e.value.Kind == yaml.ScalarNode && tag == "!!int":
-			// The largest number would read as unlimited; nobody means it as a number.
-			u, err := strconv.ParseUint(e.value.Value, 0, 64)
-			if err != nil || u > math.MaxInt64 {
-				d.problems.at(e.value.Line, "cannot set %s.%s: expected a number from 0 to %d or unlimited, got %s",
-					key, e.key, int64(math.MaxInt64), describe(e.value))
-				continue
-			}
-			limits[e.key] = u
-		default:
-			size, isSize := parseSize(e.value)
-			switch {
-			case isSize && slices.Contains(byteLimits, e.key):
-				limits[e.key] = size
-			case isSize:
-				d.problems.at(e.value.Line, "cannot set %s.%s: expected a number or unlimited, got %s; it is no size in bytes, write %d or %d",
-					key, e.key, describe(e.value), size, decimal(e.value.Value))
-				continue
-			default:
-				d.problems.at(e.value.Line, "cannot set %s.%s: expected a number%s or unlimited, got %s", key, e.key, sizeToo(e.key), describe(e.value))
-				continue
-			}
-		}
-		d.origins[key+"."+e.key] = origin{file: d.problems.file, line: e.line}
-	}
-}
-
-// byteLimits are the limits that count bytes.
-var byteLimits = []string{"as", "core", "data", "fsize", "memlock", "msgqueue", "rss", "stack"}
-
-func sizeToo(limit string) string {
-	if slices.Contains(byteLimits, limit) {
-		return ", a size such as 512M or 2G,"
-	}
-	return ""
-}
-
-// sizes are the suffixes of a size; each is 1024 times the one before.
-const sizes = "KMGT"
-
-// parseSize reads a size such as 512M, 2G or 2GiB.
-func parseSize(n *yaml.Node) (uint64, bool) {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		return 0, false
-	}
-	number, power, ok := cutSize(n.Value)
-	if !ok || number > math.MaxInt64>>(10*power) {
-		return 0, false
-	}
-	return number << (10 * power), true
-}
-
-// cutSize takes a size apart: the number, and how often it is multiplied.
-func cutSize(text string) (number uint64, power int, ok bool) {
-	digits := strings.TrimRight(text, "BbiKMGTkmgt")
-	suffix := strings.ToUpper(text[len(digits):])
-	if suffix = strings.TrimSuffix(strings.TrimSuffix(suffix, "B"), "I"); len(suffix) != 1 {
-		return 0, 0, false
-	}
-	number, err := strconv.ParseUint(digits, 10, 64)
-	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
-}
-
-// decimal is a size with suffixes that are 1000 times the one before.
-func decimal(text string) uint64 {
-	number, power, _ := cutSize(text)
-	for range power {
-		number *= 1000
-	}
-	return number
-}
-
-// wholeNumber says what is expected of a number whose key names a unit, where a size was given.
-func wholeNumber(key string, n *yaml.Node) string {
-	size, isSize := parseSize(n)
-	for suffix, unit := range map[string]struct {
-		name  string
-		shift int
-	}{"_mb": {"megabytes", 20}, "_kb": {"kilobytes", 10}} {
-		if !strings.HasSuffix(key, suffix) {
-			continue
-		}
-		if isSize && size>>unit.shift > 0 {
-			return fmt.Sprintf("a whole number of %s, here %d", unit.name, size>>unit.shift)
-		}
-		return "a whole number of " + unit.name
-	}
-	return "a whole number"
-}
-
-func integer(n *yaml.Node) (int, bool) {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
-		return 0, false
-	}
-	i, err := strconv.ParseInt(n.Value, 0, 0)
-	return int(i), err == nil
-}
-
 // checkHoles checks the placeholders of every text at a schema pointer.
 func checkHoles(at any, holes []string) string {
 	if holes == nil {
@@ -488,6 +246,8 @@ func checkHoles(at any, holes []string) string {
 	switch at := at.(type) {
 	case *string:
 		return checkTemplate(*at, holes)
+	case *Paths:
+		return checkHoles((*[]string)(at), holes)
 	case *[]string:
 		for _, s := range *at {
 			if reason := checkTemplate(s, holes); reason != "" {

@@ -26,20 +26,23 @@ func defaults() *Config {
 			ProfileCreate: []string{"{agent}", "profile", "create", "{profile}"},
 			ProfileDelete: []string{"{agent}", "profile", "delete", "{profile}", "--yes"},
 			ProfileRename: []string{"{agent}", "profile", "rename", "{profile}", "{to}"},
+			Setup:         newSetup(),
 		},
-		Profiles: Profiles{Marker: "SOUL.md", Max: 2000},
+		Profiles: Profiles{Marker: "SOUL.md", Max: 2000, Own: map[string]Profile{}},
 		Restart: Restart{
 			Initial: time.Second, Factor: 2, Max: time.Minute, Jitter: 0.1, ResetAfter: time.Minute,
 			ParkOn: []int{78}, ImmediateOn: []int{75},
 			CrashLoopCount: 5, CrashLoopWindow: time.Minute,
+			Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
 		Stop:     Stop{Signal: syscall.SIGTERM, Grace: 30 * time.Second},
 		Shutdown: Shutdown{Budget: 8 * time.Second},
 		Logs: Logs{
 			LogLimits: LogLimits{MaxSizeMB: 1, Archives: 10, Compress: CompressNone},
-			Dir:       "{home}/logs/gateways", Console: ConsoleRaw, MaxLineKB: 64, Profiles: map[string]LogLimits{},
+			Dir:       "{home}/logs/gateways", Console: ConsoleRaw, MaxLineKB: 64, ConsoleStall: time.Second, Profiles: map[string]LogLimits{},
 		},
 		Services: map[string]Service{},
+		Runs:     map[string]Run{},
 		Boot:     Boot{Hooks: imageHooks()},
 		Control:  Control{Socket: "/run/hinit/" + SocketName, Others: OthersStatus},
 		origins:  map[string]origin{},
@@ -83,9 +86,11 @@ func newService(c *Config, name string) Service {
 		Env:     map[string]string{"HOME": "{home}"},
 		Restart: c.Restart,
 		Stop:    c.Stop,
-		Limits:  map[string]uint64{},
+		Setup:   newSetup(),
 		Log:     true,
 		Logs:    c.Logs.LogLimits,
+		Needs:   []Need{}, RestartOn: []string{},
+		Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 	}
 	s.Restart.ParkOn = slices.Clone(c.Restart.ParkOn)
 	s.Restart.ImmediateOn = slices.Clone(c.Restart.ImmediateOn)

@@ -100,6 +100,16 @@ func (c *Config) leaves() []leaf {
 		s := c.Services[name]
 		leaves = appendLeaves(leaves, "services."+name+".", fields, &s)
 	}
+	profiles := profileFields()
+	for _, name := range sortedKeys(c.Profiles.Own) {
+		own := c.Profiles.Own[name]
+		leaves = appendLeaves(leaves, "profiles."+name+".", profiles, &own)
+	}
+	runs := runFields()
+	for _, name := range sortedKeys(c.Runs) {
+		r := c.Runs[name]
+		leaves = appendLeaves(leaves, "runs."+name+".", runs, &r)
+	}
 	slices.SortFunc(leaves, func(a, b leaf) int { return cmp.Compare(a.key, b.key) })
 	return leaves
 }
@@ -120,7 +130,18 @@ func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T)
 			for i := range *at {
 				leaves = appendLeaves(leaves, key+"."+strconv.Itoa(i)+".", hooks, &(*at)[i])
 			}
-		case *map[string]uint64:
+		case *[]Check:
+			for i := range *at {
+				c := &(*at)[i]
+				leaves = appendLeaves(leaves, key+"."+c.Name+".", checkFields(c.Type), c)
+			}
+		case *Actions:
+			for event, list := range *at {
+				for i := range list {
+					leaves = appendLeaves(leaves, key+"."+event+"."+strconv.Itoa(i)+".", list[i].fields(), &list[i])
+				}
+			}
+		case *map[string]ResourceLimit:
 			for name, n := range *at {
 				leaves = append(leaves, leaf{key: key + "." + name, value: plainLimit(n)})
 			}

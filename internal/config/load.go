@@ -215,10 +215,13 @@ func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
 	fields := configFields()
-	var services, profileLogs *yaml.Node
+	var services, runs, profileLogs *yaml.Node
+	var own []entry
 	if doc != nil {
 		decodeFields(d, doc, "", "", fields, c, map[string]func(*yaml.Node){
 			"services":      func(n *yaml.Node) { services = n },
+			"runs":          func(n *yaml.Node) { runs = n },
+			"profiles":      func(n *yaml.Node) { own = l.takeProfiles(d, n, fields) },
 			"logs.profiles": func(n *yaml.Node) { profileLogs = n },
 		})
 	}
@@ -227,6 +230,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	if reason := checkRestart(&c.Restart); reason != "" {
 		l.restartProblem("restart.", reason)
 	}
+	l.finishSetup(&c.Agent.Setup, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]
@@ -241,7 +245,10 @@ func (l *loader) finish(doc *yaml.Node) {
 		}
 	}
 	l.profileLogs(d, profileLogs)
+	l.ownProfiles(d, own)
 	l.services(d, services)
+	l.order()
+	l.runs(d, runs)
 	if l.plain {
 		l.refuseAgent()
 	}
@@ -300,7 +307,7 @@ func (l *loader) applyEnv(fields []field[Config]) {
 // restartProblem reports a policy that contradicts itself, at the first of its keys that somebody set.
 func (l *loader) restartProblem(prefix, reason string) {
 	var at origin
-	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} {
+	for _, name := range restartPairs {
 		if o, ok := l.cfg.origins[prefix+name]; ok && (at == origin{} || o.line < at.line) {
 			at = o
 		}

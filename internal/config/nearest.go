@@ -4,11 +4,11 @@ package config
 func Nearest(word string, candidates []string) string { return nearest(word, candidates) }
 
 // nearest returns the candidate with the smallest edit distance to word, or "" when none is near enough to be a likely
-// slip of the finger. Of equal candidates the first wins.
+// slip of the finger; one that has nothing in common with it is not. Of equal candidates the first wins.
 func nearest(word string, candidates []string) string {
 	best, limit := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
-		if d := editDistance(word, c, limit); d < limit {
+		if d := editDistance(word, c, limit); d < limit && (word == "" || d < max(len(word), len(c))) {
 			best, limit = c, d
 		}
 	}

@@ -1,20 +1,22 @@
-package config
+package config_test
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"hinit/internal/config"
 )
 
 // loadPlain reads a file as hinit run does.
-func loadPlain(t *testing.T, text string, env map[string]string) (*Config, error) {
+func loadPlain(t *testing.T, text string, env map[string]string) (*config.Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Load(Options{Path: path, Plain: true, Text: []byte(text), Env: func(name string) (string, bool) {
+	return config.Load(config.Options{Path: path, Plain: true, Text: []byte(text), Env: func(name string) (string, bool) {
 		v, ok := env[name]
 		return v, ok
 	}})

@@ -60,6 +60,26 @@ the container is root's word. An init that isn't root has nothing to protect and
 	})
 
 	b.WriteString(`
+## One profile
+
+` + "`profiles`" + ` is also a mapping of names of profiles to settings of their own. A name need not be that of a profile: the profile may come
+later. What is not said there is as for all gateways.
+
+` + "```yaml" + `
+profiles:
+  coder: {restart: {max: 5m}, stop: {grace: 60s}, needs: [db], env: {LANG: C.UTF-8}}
+` + "```" + `
+
+`)
+	profile := newProfile(root)
+	table(&b, "profiles.NAME.", profileFields(), &profile, func(f *field[Profile]) string {
+		if f.inherits != "" {
+			return "as `" + f.inherits + "`"
+		}
+		return defaultText(f, &profile)
+	})
+
+	b.WriteString(`
 ## Hooks
 
 ` + "`boot.hooks`" + ` is a list of commands that run at boot, as the agent's user unless they say otherwise, with the container's
@@ -128,6 +148,7 @@ keys above.
 		}
 	})
 
+	checkReference(&b)
 	b.WriteString(`
 ### The dashboard
 
@@ -135,6 +156,41 @@ The service ` + "`dashboard`" + ` exists without being written down. It runs ` +
 is enabled by ` + "`HERMES_DASHBOARD`" + ` and writes to the container log only. A ` + "`services.dashboard`" + ` in the file changes it
 key by key; a command there replaces the whole command, and the variables for its address then have no effect.
 
+### The task board
+
+The service ` + "`kanban`" + ` exists where ` + "`HINIT_KANBAN`" + ` is set, without being written down. It runs ` + "`hinit-kanban serve`" + `, which
+[dispatches the tasks of the board](../how-to/move-the-dispatcher-out-of-the-gateway.md), and is enabled by that variable. While it is
+enabled the gateways get ` + "`HERMES_KANBAN_DISPATCH_IN_GATEWAY=0`" + `, unless ` + "`agent.env`" + ` sets that variable.
+
+### The sandboxes
+
+The service ` + "`sandbox`" + ` exists where ` + "`HINIT_SANDBOX`" + ` is set, without being written down. It runs ` + "`hinit-sandbox serve`" + ` as root,
+which [owns the sandboxes of the volume](../explanation/sandboxes.md), and is enabled by that variable.
+
+### The status page
+
+The service ` + "`hinit-web`" + ` exists where ` + "`HINIT_WEB`" + ` is set, without being written down. It runs ` + "`hinit-web serve`" + `, which
+[serves the status page](../how-to/open-the-status-page.md), and is enabled by that variable.
+
+### Forwarding
+
+The service ` + "`hinit-forward`" + ` exists where ` + "`HINIT_FORWARD`" + ` is set, without being written down. It runs ` + "`hinit-web forward`" + `, which
+[sends logs and events elsewhere](../how-to/forward-logs.md), and is enabled by that variable.
+`)
+	actionReference(&b)
+	b.WriteString(`
+## Runs
+
+` + "`runs`" + ` is a mapping of names to commands that root and the agent's user may have run once, by the
+[control API](control-api.md#runs). They run as the agent's user. ` + "`kanban-worker`" + `, which works on one task of the board, exists
+without being written down; ` + "`HERMES_BIN`" + ` replaces its first word.
+
+`)
+	run := newRun()
+	run.Command = kanbanWorker()
+	table(&b, "runs.NAME.", runFields(), &run, func(f *field[Run]) string { return defaultText(f, &run) })
+
+	b.WriteString(`
 ## Environment variables
 
 | Variable | Key | Meaning |
@@ -147,6 +203,11 @@ key by key; a command there replaces the whole command, and the variables for it
 		}
 	}
 	b.WriteString("| `HERMES_DASHBOARD` | `services.dashboard.enabled` | `1`, `true` or `yes` runs the dashboard. |\n")
+	b.WriteString("| `HINIT_KANBAN` | `services.kanban.enabled` | `1`, `true` or `yes` dispatches the tasks of the board outside the gateways. |\n")
+	b.WriteString("| `HINIT_WEB` | `services.hinit-web.enabled` | `1`, `true` or `yes` serves the status page. |\n")
+	b.WriteString("| `HINIT_FORWARD` | `services.hinit-forward.enabled` | `1`, `true` or `yes` sends logs and events to `HINIT_FORWARD_TO`. |\n")
+	b.WriteString("| `HINIT_SANDBOX` | `services.sandbox.enabled` | `1`, `true` or `yes` runs the service that owns the sandboxes of the volume. |\n")
+	b.WriteString("| `HERMES_BIN` | `runs.kanban-worker.command` | First word of the command of a worker. |\n")
 	for _, v := range dashboardVars {
 		fmt.Fprintf(&b, "| `%s` | `services.dashboard.command` | %s |\n", v.name, v.doc)
 	}
@@ -202,7 +263,7 @@ func flow(at any) string {
 			parts = append(parts, name+": "+flowWord((*at)[name]))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
-	case *map[string]uint64:
+	case *map[string]ResourceLimit:
 		parts := make([]string, 0, len(*at))
 		for _, name := range sortedKeys(*at) {
 			parts = append(parts, fmt.Sprintf("%s: %v", name, plainLimit((*at)[name])))
@@ -210,6 +271,10 @@ func flow(at any) string {
 		return "{" + strings.Join(parts, ", ") + "}"
 	case *time.Duration:
 		return formatDuration(*at)
+	case *Actions:
+		return "{}"
+	case *[]Check:
+		return "[]"
 	case *[]Hook:
 		hooks := make([]string, len(*at))
 		for i, h := range *at {
@@ -226,6 +291,8 @@ func flow(at any) string {
 		return "[" + strings.Join(parts, ", ") + "]"
 	case []int:
 		return strings.ReplaceAll(fmt.Sprint(v), " ", ", ")
+	case []any: // the needs of nothing that has a default
+		return "[]"
 	case string:
 		return flowWord(v)
 	default:

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"strings"
 	"syscall"
 	"time"
 )
@@ -18,6 +17,7 @@ type field[T any] struct {
 	holes    []string     // placeholders its text may use; nil: no template
 	check    check        // says what is wrong with a value, "" when nothing
 	at       func(*T) any // pointer to the value
+	short    bool         // a text in the place of the mapping that the key is in is its value
 
 	// privileged: it decides what runs as whom, where root works, or how large PID 1 gets. Only a file that nobody but root can change may change it.
 	privileged bool
@@ -35,6 +35,7 @@ var (
 	renameHoles  = []string{holeAgent, holeProfile, holeTo, holeHome, holeProfileHome}
 	serviceHoles = []string{holeAgent, holeHome}
 	homeHoles    = []string{holeHome}
+	runHoles     = []string{holeAgent, holeProfile, holeTask, holeOptions, holeHome, holeProfileHome}
 )
 
 // configFields is the schema of everything but services.
@@ -87,6 +88,10 @@ func configFields() []field[Config] {
 			at:  func(c *Config) any { return &c.Agent.Settle },
 		},
 		{
+			path: "agent.checks", doc: "Checks of every gateway; see [Checks](#checks).",
+			at: func(c *Config) any { return &c.Agent.Checks },
+		},
+		{
 			path: "agent.profile_create", holes: profileHoles, check: checkOptionalCommand, typ: "command",
 			doc: "Command that creates a profile; an empty list: hinit creates it by itself.",
 			at:  func(c *Config) any { return &c.Agent.ProfileCreate },
@@ -132,6 +137,12 @@ func configFields() []field[Config] {
 			at: func(c *Config) any { return &c.Logs.Console },
 		},
 		{
+			privileged: true, path: "logs.console_stall", check: checkNotNegative,
+			doc: "A service with more output than the reader of the container log takes waits for that reader. When the reader takes nothing for " +
+				"so long, lines are left out there instead, and counted. `0s`: no service waits.",
+			at: func(c *Config) any { return &c.Logs.ConsoleStall },
+		},
+		{
 			privileged: true, path: "logs.max_line_kb", check: checkRange(1, 65536),
 			doc: "A line longer than so many KiB is split.",
 			at:  func(c *Config) any { return &c.Logs.MaxLineKB },
@@ -166,7 +177,9 @@ func configFields() []field[Config] {
 			doc:        "What users other than root and the agent's may do on the control socket: read the status, or nothing.",
 			at:         func(c *Config) any { return &c.Control.Others },
 		},
+		onField(func(c *Config) *Actions { return &c.On }),
 	}
+	fields = append(fields, setupFields("agent.", "", profileHoles, func(c *Config) *Setup { return &c.Agent.Setup })...)
 	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
 	fields = append(fields, restartFields("restart.", "", func(c *Config) *Restart { return &c.Restart })...)
 	return append(fields, stopFields("stop.", "", func(c *Config) *Stop { return &c.Stop })...)
@@ -207,16 +220,15 @@ func serviceFields() []field[Service] {
 			at:  func(s *Service) any { return &s.Env },
 		},
 		{
-			privileged: true, path: "limits",
-			typ: "mapping of limit names to numbers or `unlimited`",
-			doc: "Resource limits, soft and hard alike: " + "`" + strings.Join(limitNames, "`, `") + "`. Sizes in bytes or as 512M and 2G, times in seconds.",
-			at:  func(s *Service) any { return &s.Limits },
-		},
-		{
 			path: "log",
 			doc:  "Whether it has a log file of its own; otherwise its output goes to the container log only.",
 			at:   func(s *Service) any { return &s.Log },
 		},
+		{
+			path: "checks", doc: "Its checks; see [Checks](#checks).",
+			at: func(s *Service) any { return &s.Checks },
+		},
+		onField(func(s *Service) *Actions { return &s.On }),
 		{
 			path: "park_on", alias: "restart.park_on", check: checkCodes, typ: "list of exit codes",
 			doc: "Short for `restart.park_on` of this service.",
@@ -228,9 +240,40 @@ func serviceFields() []field[Service] {
 			at:  func(s *Service) any { return &s.Restart.ImmediateOn },
 		},
 	}
+	fields = append(fields, needsFields(func(s *Service) *[]Need { return &s.Needs }, func(s *Service) *[]string { return &s.RestartOn })...)
+	fields = append(fields, taskFields()...)
+	fields = append(fields, notifyFields()...)
+	fields = append(fields, setupFields("", "", serviceHoles, func(s *Service) *Setup { return &s.Setup })...)
 	fields = append(fields, logFields("logs.", "logs.", func(s *Service) *LogLimits { return &s.Logs })...)
 	fields = append(fields, restartFields("restart.", "restart.", func(s *Service) *Restart { return &s.Restart })...)
 	return append(fields, stopFields("stop.", "stop.", func(s *Service) *Stop { return &s.Stop })...)
+}
+
+// runFields is the schema of runs.NAME.
+func runFields() []field[Run] {
+	return []field[Run]{
+		{
+			path: "command", holes: runHoles, check: checkCommand, typ: "command",
+			doc: "What to run. Required, except for `kanban-worker`, which has a default. The word `{options}` is replaced by the words that the client adds, if any.",
+			at:  func(r *Run) any { return &r.Command },
+		},
+		{
+			path: "env", holes: serviceHoles,
+			doc: "Variables set on top of the container's; those of the client win.",
+			at:  func(r *Run) any { return &r.Env },
+		},
+		{
+			privileged: true, path: "limits",
+			typ: "mapping of limit names to numbers or `unlimited`",
+			doc: "Resource limits, as those of a service.",
+			at:  func(r *Run) any { return &r.Limits },
+		},
+		{
+			path: "grace", check: checkPositive,
+			doc: "Time from TERM to KILL when the run is ended.",
+			at:  func(r *Run) any { return &r.Grace },
+		},
+	}
 }
 
 // hookFields is the schema of one entry of boot.hooks.
@@ -270,132 +313,6 @@ func hookFields() []field[Hook] {
 	}
 }
 
-// profileLogFields is the schema of logs.profiles.NAME.
-func profileLogFields() []field[LogLimits] {
-	return logFields("", "logs.", func(l *LogLimits) *LogLimits { return l })
-}
-
-// logFields is to [LogLimits] what restartFields is to [Restart].
-func logFields[T any](prefix, inherited string, of func(*T) *LogLimits) []field[T] {
-	fields := []field[T]{
-		{
-			path: "max_size_mb", check: checkRange(1, 1<<20),
-			doc: "Size in MB at which a log file is rotated.",
-			at:  func(t *T) any { return &of(t).MaxSizeMB },
-		},
-		{
-			path: "archives", check: checkRange(0, 10000),
-			doc: "Rotated files kept for each log.",
-			at:  func(t *T) any { return &of(t).Archives },
-		},
-		{
-			path: "max_age", check: checkNotNegative,
-			doc: "Age after which a rotated file is removed; 0s: none is. It is looked at when something is written.",
-			at:  func(t *T) any { return &of(t).MaxAge },
-		},
-		{
-			path: "quota_mb", check: checkRange(0, 1<<30),
-			doc: "MB of all files of a log together; 0: no limit besides size and number.",
-			at:  func(t *T) any { return &of(t).QuotaMB },
-		},
-		{
-			path: "min_free_mb", check: checkRange(0, 1<<30),
-			doc: "MB that stay free on the volume: with less, no log file is written, as if the disk were full; 0: no limit.",
-			at:  func(t *T) any { return &of(t).MinFreeMB },
-		},
-		{
-			path: "rate_limit", check: checkRange(0, 1<<30),
-			doc: "Lines a second that are taken of one service; a line says how many were more. 0: all are taken.",
-			at:  func(t *T) any { return &of(t).RateLimit },
-		},
-		{
-			path: "compress", typ: oneOf(CompressNone, CompressGzip), check: checkOneOf(CompressNone, CompressGzip),
-			doc: "How rotated files are compressed, from a second after their rotation on.",
-			at:  func(t *T) any { return &of(t).Compress },
-		},
-	}
-	return below(prefix, inherited, fields)
-}
-
-// restartFields is the schema of a restart policy at prefix; inherited is the prefix of the keys it follows, "" for none.
-func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []field[T] {
-	fields := []field[T]{
-		{
-			path: "initial", check: checkPositive,
-			doc: "Delay before the first restart.",
-			at:  func(t *T) any { return &of(t).Initial },
-		},
-		{
-			path: "factor", check: checkFloat(1, 1000),
-			doc: "Each further delay is this many times the last one; at least 1.",
-			at:  func(t *T) any { return &of(t).Factor },
-		},
-		{
-			path: "max", check: checkPositive,
-			doc: "The longest delay.",
-			at:  func(t *T) any { return &of(t).Max },
-		},
-		{
-			path: "jitter", check: checkFloat(0, 0.5),
-			doc: "Each delay is varied by up to this part of it, 0 to 0.5.",
-			at:  func(t *T) any { return &of(t).Jitter },
-		},
-		{
-			path: "reset_after", check: checkPositive,
-			doc: "Time up after which a life was healthy: the first crash after it is restarted at once, and the delay starts over at `restart.initial`.",
-			at:  func(t *T) any { return &of(t).ResetAfter },
-		},
-		{
-			path: "park_on", check: checkCodes, typ: "list of exit codes",
-			doc: "Exit codes after which it is not restarted until its inputs change or an operator starts it.",
-			at:  func(t *T) any { return &of(t).ParkOn },
-		},
-		{
-			path: "immediate_on", check: checkCodes, typ: "list of exit codes",
-			doc: "Exit codes after which it is restarted at once; they count as no failure.",
-			at:  func(t *T) any { return &of(t).ImmediateOn },
-		},
-		{
-			path: "crash_loop_count", check: checkRange(2, 1000),
-			doc: "So many exits within `crash_loop_window` are shown as a crash loop.",
-			at:  func(t *T) any { return &of(t).CrashLoopCount },
-		},
-		{
-			path: "crash_loop_window", check: checkPositive,
-			doc: "The time over which exits are counted for that.",
-			at:  func(t *T) any { return &of(t).CrashLoopWindow },
-		},
-	}
-	return below(prefix, inherited, fields)
-}
-
-// stopFields is to [Stop] what restartFields is to [Restart].
-func stopFields[T any](prefix, inherited string, of func(*T) *Stop) []field[T] {
-	fields := []field[T]{
-		{
-			path: "signal", typ: "signal: `" + strings.Join(signalNames(), "`, `") + "`",
-			doc: "Signal that asks the process to stop.",
-			at:  func(t *T) any { return &of(t).Signal },
-		},
-		{
-			path: "grace", check: checkPositive,
-			doc: "Time until KILL follows when an operator stops one service.",
-			at:  func(t *T) any { return &of(t).Grace },
-		},
-	}
-	return below(prefix, inherited, fields)
-}
-
-func below[T any](prefix, inherited string, fields []field[T]) []field[T] {
-	for i := range fields {
-		if inherited != "" {
-			fields[i].inherits = inherited + fields[i].path
-		}
-		fields[i].path = prefix + fields[i].path
-	}
-	return fields
-}
-
 // typeName says in words what the field takes.
 func (f *field[T]) typeName(root *T) string {
 	if f.typ != "" {
@@ -414,10 +331,18 @@ func (f *field[T]) typeName(root *T) string {
 		return "list of words"
 	case *[]int:
 		return "list of numbers"
+	case *Bytes:
+		return "size"
+	case *Paths:
+		return "path or list of paths"
 	case *map[string]string:
 		return "mapping of names to text"
 	case *[]Hook:
 		return "list of hooks"
+	case *[]Need:
+		return "list of names"
+	case *[]Check:
+		return "list of checks"
 	default:
 		return "text"
 	}

@@ -35,6 +35,29 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 	if _, ok := nodes[DashboardName]; !ok && !l.plain {
 		nodes[DashboardName] = entry{}
 	}
+	if _, ok := nodes[KanbanName]; !ok && !l.plain {
+		if _, named := l.lookup(kanbanVar); named {
+			nodes[KanbanName] = entry{}
+		}
+	}
+	if _, ok := nodes[WebName]; !ok && !l.plain {
+		if _, named := l.lookup(webVar); named {
+			nodes[WebName] = entry{}
+		}
+	}
+	if _, ok := nodes[ForwardName]; !ok && !l.plain {
+		if _, named := l.lookup(forwardVar); named {
+			nodes[ForwardName] = entry{}
+		}
+	}
+	if _, ok := nodes[SandboxName]; !ok && !l.plain {
+		if _, named := l.lookup(sandboxVar); named {
+			nodes[SandboxName] = entry{}
+		}
+	}
+	if _, ok := nodes[ActionsName]; !ok && c.hasActions(nodes) {
+		nodes[ActionsName] = entry{}
+	}
 	fields := serviceFields()
 	for _, name := range sortedKeys(nodes) {
 		s := newService(c, name)
@@ -42,18 +65,68 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 			l.plainService(&s)
 		}
 		var commandFrom string
-		if name == DashboardName && !l.plain {
+		switch {
+		case name == ActionsName:
+			l.actions(&s)
+		case l.plain:
+		case name == DashboardName:
 			commandFrom = l.dashboard(&s)
+		case name == KanbanName:
+			s.Command, s.EnabledBy = []string{"hinit-kanban", "serve"}, kanbanVar
+		case name == WebName:
+			s.Command, s.EnabledBy = []string{"hinit-web", "serve"}, webVar
+		case name == ForwardName:
+			s.Command, s.EnabledBy = []string{"hinit-web", "forward"}, forwardVar
+			s.Env["HERMES_HOME"] = "{home}"
+		case name == SandboxName:
+			l.sandbox(&s)
 		}
 		prefix, e := "services."+name+".", nodes[name]
 		before := len(d.problems.list)
-		if e.value != nil {
+		if e.value != nil && name == SandboxName && !l.plain && d.doubt != nil { // it runs as root, whatever is said of it
+			d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
+				name, d.doubt)
+		} else if e.value != nil {
 			decodeFields(d, e.value, prefix, "", fields, &s, nil)
 		}
 		if len(d.problems.list) == before {
 			l.finishService(&s, prefix, commandFrom, e.line)
 		}
 		c.Services[name] = s
+	}
+	if s, ok := c.Services[KanbanName]; ok && s.Enabled && !l.plain {
+		l.gatewaysDispatchNot()
+	}
+}
+
+// WebName is the service that serves the status page, and webVar the variable that switches it on. What the page does is set by other
+// variables, which the service finds in the container's environment.
+const (
+	WebName = "hinit-web"
+	webVar  = "HINIT_WEB"
+)
+
+// ForwardName is the service that sends logs and events elsewhere, and forwardVar the variable that switches it on.
+const (
+	ForwardName = "hinit-forward"
+	forwardVar  = "HINIT_FORWARD"
+)
+
+// SandboxName is the service that owns the sandboxes of the volume, and sandboxVar the variable that switches it on.
+const (
+	SandboxName = "sandbox"
+	sandboxVar  = "HINIT_SANDBOX"
+)
+
+// sandboxRoots is the one variable of that service that has to name the agent's directories, which services of root are not given.
+const sandboxRoots = "HINIT_SANDBOX_ROOTS"
+
+// sandbox fills in the service of the sandboxes. It is root's: the agent's user must not reach the engine's socket.
+func (l *loader) sandbox(s *Service) {
+	s.Command, s.EnabledBy, s.User = []string{"hinit-sandbox", "serve", "--user", l.cfg.Agent.User}, sandboxVar, "root"
+	s.Env["HERMES_HOME"] = "{home}"
+	if roots, set := l.lookup(sandboxRoots); set {
+		s.Env[sandboxRoots] = roots
 	}
 }
 
@@ -106,15 +179,10 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	if _, set := c.origins[prefix+"command"]; !set && commandFrom != "" {
 		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
-	if reason := checkRestart(&s.Restart); reason != "" {
-		// A contradiction among inherited values alone has been reported where they are set.
-		for _, name := range []string{"initial", "max", "park_on", "immediate_on"} {
-			if _, own := c.origins[prefix+"restart."+name]; own {
-				l.restartProblem(prefix+"restart.", reason)
-				break
-			}
-		}
-	}
+	l.finishRestart(&s.Restart, prefix)
+	l.finishTask(s, prefix)
+	l.finishNotify(s, prefix)
+	l.finishSetup(&s.Setup, prefix)
 	if _, set := c.origins[prefix+"enabled"]; !set {
 		s.Enabled = s.EnabledBy == ""
 	}
@@ -127,7 +195,11 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	if l.plain {
 		l.refuseAgentHole(s, prefix)
 	}
+	l.finishChecks(s, prefix)
 	s.Command = c.Expand(s.Command, nil)
+	if s.EnvFile != nil {
+		s.EnvFile = c.Expand(s.EnvFile, nil)
+	}
 	s.Cwd = filepath.Clean(c.ExpandString(s.Cwd, nil))
 	for name, value := range s.Env {
 		s.Env[name] = c.ExpandString(value, nil)

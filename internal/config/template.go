@@ -13,6 +13,8 @@ const (
 	holeProfile     = "profile"      // name of the profile
 	holeProfileHome = "profile_home" // home directory of the profile
 	holeTo          = "to"           // new name, in a rename
+	holeTask        = "task"         // what a one-shot run is for
+	holeOptions     = "options"      // a whole word: the words that who asks for a run adds
 )
 
 // Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -69,21 +68,30 @@ func plain(at any) any {
 			}
 		}
 		return strconv.Itoa(int(*at))
+	case *Bytes:
+		return at.text()
+	case *Paths:
+		return append([]string{}, *at...)
 	case *[]string:
-		return slices.Concat([]string{}, *at)
+		return append([]string{}, *at...)
 	case *[]int:
-		return slices.Concat([]int{}, *at)
+		return append([]int{}, *at...)
+	case *[]Need:
+		return plainNeeds(*at)
 	default:
 		return nil
 	}
 }
 
 // plainLimit is plain for one resource limit.
-func plainLimit(n uint64) any {
-	if n == Unlimited {
+func plainLimit(l ResourceLimit) any {
+	if l.Soft != l.Hard {
+		return fmt.Sprintf("%v:%v", plainLimit(ResourceLimit{l.Soft, l.Soft}), plainLimit(ResourceLimit{l.Hard, l.Hard}))
+	}
+	if l.Soft == Unlimited {
 		return "unlimited"
 	}
-	return n
+	return l.Soft
 }
 
 // formatDuration writes whole seconds up to two minutes as seconds ("60s") and anything else as Go does, without the

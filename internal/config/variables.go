@@ -8,7 +8,11 @@ import (
 
 // otherVariables are those of hinit that set no key of the configuration, without what all of them begin with
 // (docs/reference/environment.md).
-var otherVariables = []string{"CONFIG", "ALLOW_ANY_UID", "S6", "SHIM_NATIVE", "STANDBY", "RUN", "HANDOVER", "FAULTS"}
+var otherVariables = []string{
+	"CONFIG", "ALLOW_ANY_UID", "S6", "SHIM_NATIVE", "STANDBY", "KANBAN", "SANDBOX", "SANDBOX_ALLOW", "SANDBOX_SOCKET", "SANDBOX_STATE", "SANDBOX_USER", "SANDBOX_IMAGES", "SANDBOX_ROOTS",
+	"SANDBOX_NETWORKS", "SANDBOX_RUNTIMES", "SANDBOX_MEMORY", "SANDBOX_CPUS", "SANDBOX_MOST", "SANDBOX_RUNTIME", "SANDBOX_SHELL", "SANDBOX_HELPER", "SANDBOX_TOKEN", "WEB", "WEB_LISTEN", "WEB_TOKEN_FILE", "WEB_TOKEN", "WEB_BASE_PATH", "WEB_HOST",
+	"FORWARD", "FORWARD_TO", "FORWARD_AUTHORIZATION", "FORWARD_STATE", "ACTIONS_STATE", "EVENT", "SERVICE", "PROFILE", "RUN", "HANDOVER", "FAULTS",
+}
 
 // UnknownVariables returns a warning for each variable of an environment (os.Environ) that begins as hinit's own do and that hinit
 // does not know.

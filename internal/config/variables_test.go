@@ -1,14 +1,16 @@
-package config
+package config_test
 
 import (
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"hinit/internal/config"
 )
 
 func TestAVariableThatHinitDoesNotKnowIsNamed(t *testing.T) {
-	got := UnknownVariables([]string{
+	got := config.UnknownVariables([]string{
 		"PATH=/bin", "HINIT_STOP_TIMEOUT=3s", "HINIT_CONFIG=/x", "HINIT_STOP_TIMOUT=3s", "HINIT_FULL_MOON=yes", "HERMES_HOME=/opt/data",
 	})
 	want := []string{
@@ -32,7 +34,7 @@ func TestTheVariablesOfTheReferenceAreKnown(t *testing.T) {
 			continue
 		}
 		found++
-		if warnings := UnknownVariables([]string{word + "=x"}); len(warnings) > 0 {
+		if warnings := config.UnknownVariables([]string{word + "=x"}); len(warnings) > 0 {
 			t.Error(warnings)
 		}
 	}

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/s6/personality"
 )
 
-// faults makes hinit panic when a test asks for it: a file "panic" beside the control socket says where, "loop", "scanner" or
-// "goroutine". It is removed first. Only binaries built with the tag faults have this.
+// faults panics where a file "panic" beside the control socket says: "loop", "scanner" or "goroutine". The file is removed first.
+// Only binaries built with the tag faults have it.
 func (c *container) faults() {
 	order := filepath.Join(os.Getenv("HINIT_RUNTIME_DIR"), "panic")
 	go func() {
@@ -29,7 +30,7 @@ func (c *container) faults() {
 			case "loop":
 				go func() { _ = c.loop.Yield(context.Background(), broken) }()
 			case "scanner":
-				go c.s6.Load().Panic(value)
+				go c.slots().(*personality.S6).Panic(value)
 			default:
 				guard.Go("obeying a test", broken)
 			}

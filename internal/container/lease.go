@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
@@ -29,8 +28,8 @@ const (
 
 func standby() bool { return config.Truthy3(os.Getenv(standbyVariable)) }
 
-// askForLease asks for the lease until the volume answers: while it does not, nobody knows whether another init has it. When that takes
-// longer than volumePatience it calls late, once, and ends if that returns an error.
+// askForLease asks for the lease until the volume answers. After volumePatience it calls late, once, and ends if that returns an
+// error.
 func (c *container) askForLease(ctx context.Context, late func(why error) error) error {
 	begin := time.Now()
 	err := c.lease.Acquire(ctx, lease.UntilKnown)
@@ -48,17 +47,16 @@ func (c *container) askForLease(ctx context.Context, late func(why error) error)
 		}
 	}
 	if took := time.Since(begin); took > leaseAgain {
-		c.steps([]boot.Phase{{Name: "lease", Seconds: took.Seconds()}})
+		c.boot.Add(client.BootStep{Name: "lease", Seconds: took.Seconds()})
 	}
 	return err
 }
 
-// claim settles whether this init supervises the profiles and the services: not when another one has the lease of the volume. Then
-// it runs its CMD, if it has one. early starts the CMD while the volume does not answer. claim returns false when there is nothing to do
-// at all; what is ready by then is undone at the end. again says that the boot has made the volume ready: a lease that can't be had now
-// can't be had at all.
-func (c *container) claim(ctx context.Context, ready, early func(), again bool) bool {
-	c.alone.Store(true)
+// claim settles whether this init supervises the profiles and services. While another init has the lease it only runs its CMD, if
+// it has one. claim returns false when there is nothing to do at all. again says that the boot has made the volume ready, so a
+// failure is final.
+func (c *container) claim(ctx context.Context, b *bootRun, again bool) bool {
+	c.serves.Store(true)
 	if !c.route.Load().HasProfiles() { // it has no volume, or was made to share a volume with the container that has the gateways
 		return true
 	}
@@ -68,11 +66,11 @@ func (c *container) claim(ctx context.Context, ready, early func(), again bool) 
 			return why
 		}
 		c.say("[hinit] %v within %s; the boot goes on when it does, and nothing but the CMD runs until then", why, volumePatience)
-		early()
+		b.startCmdEarly()
 		return nil
 	})
 	if failed {
-		ready()
+		b.ready()
 		c.fatal(fmt.Sprintf("%v, and boot.strict is set", err))
 		return false
 	}
@@ -87,7 +85,7 @@ func (c *container) claim(ctx context.Context, ready, early func(), again bool) 
 		}
 		return true
 	}
-	c.alone.Store(false)
+	c.serves.Store(false)
 	switch {
 	case !c.route.Load().Supervise && standby():
 		c.say("[hinit] %v; this one runs its CMD, and takes over when that one ends", err)
@@ -95,21 +93,21 @@ func (c *container) claim(ctx context.Context, ready, early func(), again bool) 
 		c.say("[hinit] %v; this one runs its CMD and nothing else", err)
 	case standby():
 		c.say("[hinit] %v; this one waits, and takes over when that one ends", err)
-		ready()
+		b.ready()
 		if c.lease.Acquire(ctx, lease.UntilTaken) != nil {
 			return false // the container has ended
 		}
-		c.alone.Store(true)
+		c.serves.Store(true)
 	default:
-		ready()
+		b.ready()
 		c.fatal(fmt.Sprintf("cannot supervise the gateway: %v; ask that one: hinit start %s; or set %s=1 to wait for it", err, c.route.Load().Profile, standbyVariable))
 		return false
 	}
 	return true
 }
 
-// tenure is called by an init that has just taken the lease, or can't have one. It returns the context of what this init does while it
-// has the lease. It ends with the lease, after everything that the lease is for has been killed.
+// tenure is called by an init that has just taken the lease, or can't have one. The context that it returns ends with the lease,
+// after everything that the lease is for has been killed.
 func (c *container) tenure(ctx context.Context) context.Context {
 	lost := c.lease.Lost()
 	if lost == nil {
@@ -134,13 +132,13 @@ func (c *container) tenure(ctx context.Context) context.Context {
 
 // fence ends everything that the lease was for, before another init may begin with it, and then tries to get the lease back.
 func (c *container) fence(ctx context.Context, end context.CancelCauseFunc) {
-	c.alone.Store(false)
+	c.serves.Store(false)
 	c.evict("the lease of the volume is lost")
 	why := c.lease.Status().Detail
 	end(errors.New(why))
 	c.say("[hinit] %s; its gateways and services were killed, and nothing that is wanted of them was written", why)
 	c.evict("the lease of the volume is lost") // what was being registered
-	c.keeper.reset()
+	c.keeper.Reset()
 	c.regain(ctx)
 }
 
@@ -154,7 +152,7 @@ func (c *container) evict(reason string) {
 	}
 	_ = c.loop.Do(context.Background(), supervisor.Evict{Names: names, Reason: reason}) // it fails when everything ends anyway
 	for _, name := range names {
-		if err := c.withdraw(context.Background(), name); err != nil {
+		if err := c.slots().Withdraw(context.Background(), name); err != nil {
 			c.say("[hinit] %v", err)
 		}
 	}
@@ -199,7 +197,7 @@ func (c *container) regain(ctx context.Context) {
 func (c *container) takeOver(ctx context.Context) {
 	serving := c.tenure(ctx) // first, so that a loss is noticed while the boot goes on
 	select {
-	case <-c.booted:
+	case <-c.boot.Over():
 	case <-ctx.Done():
 		return
 	}
@@ -212,19 +210,17 @@ func (c *container) takeOver(ctx context.Context) {
 			return
 		}
 	}
-	c.keeper.reset() // what that has noted since its lease was lost
-	c.alone.Store(true)
+	c.keeper.Reset() // what that has noted since its lease was lost
+	c.serves.Store(true)
 	if serving.Err() != nil || c.lease.Check() != nil {
-		c.alone.Store(false)
+		c.serves.Store(false)
 		return // it is lost again, and fence waits for it
 	}
 	cfg := c.cfg.Load()
 	c.say("[hinit] this container has the lease of %q now and serves its profiles", cfg.Home)
-	c.mu.Lock()
-	c.phases = nil
-	c.mu.Unlock()
+	c.boot.Again()
 	if !c.prepared.Load() {
-		if err := c.stage2(serving, cfg, func() {}); err != nil && serving.Err() == nil {
+		if err := c.stage2(serving, cfg, nil); err != nil && serving.Err() == nil {
 			c.fatal(err.Error())
 			return
 		}
@@ -258,14 +254,14 @@ func (c *container) resumeLease(ctx context.Context) context.Context {
 	case lease.Held:
 		return c.tenure(ctx)
 	case lease.None:
-		if c.alone.Load() && c.route.Load().HasProfiles() {
+		if c.serves.Load() && c.route.Load().HasProfiles() {
 			err := c.lease.Acquire(ctx, lease.UntilKnown)
 			switch {
 			case errors.Is(err, lease.ErrElsewhere):
 				c.warn("%v, and so are they by this one, which is new to leases: restart one of the two", err)
 				return ctx
 			case errors.Is(err, lease.ErrSlow):
-				c.alone.Store(false)
+				c.serves.Store(false)
 				guard.Go("waiting for the lease", func() { c.regain(ctx) })
 				return ctx
 			}

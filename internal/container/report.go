@@ -6,28 +6,43 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/container/units"
 	"hinit/internal/control/show"
+	"hinit/internal/probe"
+	"hinit/internal/runs"
+	"hinit/internal/tuning"
 	"hinit/supervisor"
 )
 
-// report follows the history: it writes a line for people about what matters, hands each record to the keeper, and gives
-// memory back when there is nothing more to report.
+// report follows the history. It logs what matters to people, hands each record to the keeper, and gives memory back when all is
+// reported.
 func (c *container) report(ctx context.Context) {
 	history := c.loop.History()
-	var rester rester
-	quiet := time.NewTimer(restAfter)
+	var memory tuning.Releaser
+	quiet := time.NewTimer(tuning.RestAfter)
 	defer quiet.Stop()
+	rested := false
+	stir := func() {
+		rested = false
+		quiet.Reset(tuning.RestAfter)
+	}
 	for {
 		news := history.News()
 		cursor, some := c.reportSome(history)
 		if some {
-			quiet.Reset(restAfter)
+			stir()
 			continue
 		}
 		select {
 		case <-news:
-		case <-quiet.C: // the boot or a burst is over
-			rester.rest()
+		case <-c.used:
+			stir()
+		case <-quiet.C: // the boot, a burst or a request is over
+			memory.Release()
+			if !rested {
+				rested = true
+				quiet.Reset(tuning.RestAgain)
+			}
 		case <-c.loop.Ended():
 			if history.Last() == cursor {
 				return
@@ -38,36 +53,36 @@ func (c *container) report(ctx context.Context) {
 	}
 }
 
-// reportSome deals with what is new and returns how far the report has come. Another image goes on from there: nothing is
-// reported while the images change.
+// reportSome reports what is new and returns how far it has come. The next generation goes on from there.
 func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bool) {
-	c.images.reporting.Lock()
-	defer c.images.reporting.Unlock()
-	records, lost := history.Since(c.images.reported)
+	c.reporting.Lock()
+	defer c.reporting.Unlock()
+	records, lost := history.Since(c.reported)
 	if len(records) > 0 && c.loop.Snapshot().Stopping {
-		c.keeper.stop()
+		c.keeper.Stop()
 	}
-	c.images.reported += lost
+	c.reported += lost
 	known := func(service string) bool { return c.loop.Snapshot().Find(service) != nil }
 	if lost > 0 {
 		c.say("[hinit] %d events are not shown here", lost)
 		c.logs.sweep(known) // services may have gone unseen
-		c.keeper.resume()
+		c.keeper.Catchup()
 	}
 	for _, r := range records {
-		c.images.reported = r.Seq
+		c.reported = r.Seq
 		if line := reportLine(r); line != "" {
 			c.say("[hinit] %s", line)
 		}
-		c.keeper.observe(r)
-		if scanner := c.s6.Load(); scanner != nil {
-			scanner.Observe(r)
-		}
+		c.keeper.Observe(r)
+		c.slots().Observe(r)
 		if r.Dropped {
+			if !known(r.Service) {
+				c.checks.Drop(r.Service)
+			}
 			c.logs.drop(r.Service, known)
 		}
 	}
-	return c.images.reported, len(records) > 0
+	return c.reported, len(records) > 0
 }
 
 // reportLine is what the container log says of a record, "" for what would only be noise.
@@ -75,9 +90,14 @@ func reportLine(r supervisor.Record) string {
 	switch {
 	case r.Service == "":
 		return r.Reason
-	case strings.HasPrefix(r.Service, hookPrefix):
+	case strings.HasPrefix(r.Service, units.HookPrefix):
 		return "" // the boot tells about it
-	case r.Service == cmdName:
+	case runs.Owns(r.Service): // there are many, and whoever asked for one is told
+		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
+			return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
+		}
+		return ""
+	case r.Service == units.CmdName:
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseSpawn {
 			return "cmd: " + r.Reason
 		}
@@ -88,6 +108,8 @@ func reportLine(r supervisor.Record) string {
 		return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
 	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonLoop):
 		return fmt.Sprintf("%s: %s; see: hinit status %s", r.Service, r.Reason, r.Service)
+	case r.From == r.To && strings.HasPrefix(r.Reason, probe.Remark):
+		return r.Service + ": " + r.Reason
 	case r.From == r.To:
 		return ""
 	}
@@ -112,6 +134,9 @@ func exitPhrase(x *supervisor.Exit) string {
 		return x.Error
 	}
 	how := fmt.Sprintf("exited with code %d", x.Code)
+	if x.Cause == supervisor.CauseHealth {
+		how = supervisor.ReasonUnhealthy + " (" + x.Error + "), " + how
+	}
 	if x.Signal != 0 {
 		how = "ended by " + show.Signal(x.Signal)
 	}

@@ -7,24 +7,22 @@ import (
 	"os"
 	"path/filepath"
 
-	"hinit/internal/account"
-	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/proc"
+	"hinit/internal/tuning"
 )
 
 // hereConfig is the file that hinit run reads when nobody names another one.
 const hereConfig = "hinit.yaml"
 
-// Plain is the init that supervises the services of a file and nothing else, "" for the usual places. It blocks until they are stopped,
-// and returns the exit code of the process.
+// Plain is the init that supervises the services of a file and nothing else, "" for the usual places. It blocks until they are
+// stopped, and returns the exit code of the process.
 func Plain(file string) int {
 	sig, made, code, over := beginInit(nil)
 	if over {
 		return code
 	}
-	collect := collectLater()
+	normalGC := tuning.RelaxGC()
 	file, err := plainFile(file)
 	if err != nil {
 		return refuse(exitUsage, err)
@@ -41,7 +39,7 @@ func Plain(file string) int {
 		return refuse(exitFailed, err)
 	}
 	return c.life(func(ctx context.Context) {
-		defer collect()
+		defer normalGC()
 		c.bootUp(ctx, made)
 	})
 }
@@ -65,38 +63,4 @@ func plainFile(named string) (file string, err error) {
 		}
 	}
 	return filepath.Abs(file)
-}
-
-// configOptions says where the configuration is read from again.
-func (c *container) configOptions() config.Options {
-	if c.route.Load().Plain {
-		return config.Options{Path: c.cfg.Load().Path, Plain: true, Env: os.LookupEnv}
-	}
-	return config.Options{Env: os.LookupEnv}
-}
-
-// plainEnv is the environment of a service of a plain supervisor: the caller's, with the home of the user it names.
-func (c *container) plainEnv(s config.Service) ([]string, error) {
-	env := *c.env.Load()
-	if s.User == "" {
-		return proc.SetEnv(env, s.Env), nil
-	}
-	var user account.User
-	err := blocking.Do(blocking.Foreign, func() (err error) {
-		user, err = account.Lookup("", s.User)
-		return err
-	})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("cannot run service %q as %q: %w", s.Name, s.User, err)
-	case user.UID == c.agent.User.UID:
-		return proc.SetEnv(env, s.Env), nil
-	case os.Geteuid() != 0:
-		return nil, fmt.Errorf("cannot run service %q as %q: hinit is not root; start it as root, or remove services.%s.user", s.Name, s.User, s.Name)
-	}
-	theirs := map[string]string{"HOME": user.Home}
-	if user.Name != "" {
-		theirs["USER"], theirs["LOGNAME"] = user.Name, user.Name
-	}
-	return proc.SetEnv(proc.SetEnv(env, theirs), s.Env), nil
 }

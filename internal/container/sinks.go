@@ -9,19 +9,25 @@ import (
 	"time"
 
 	"hinit/internal/config"
+	"hinit/internal/container/units"
+	"hinit/internal/runs"
+	"hinit/internal/tuning"
 	"hinit/logrotate"
 )
 
 // sinks is the supervisor's side of the logs: it finds the log of a service by its name without touching a disk.
 type sinks struct {
 	set  *logrotate.Set
-	logs sync.Map // service → *logrotate.Log
+	runs *runs.Book // they have files of their own
+	logs sync.Map   // service → *logrotate.Log
 
 	mu   sync.Mutex     // guards held, and that nothing of it is dropped; never held while the disk is used
 	held map[string]int // services that are being registered, which the supervisor need not know yet
 }
 
-func newSinks(set *logrotate.Set) *sinks { return &sinks{set: set, held: make(map[string]int)} }
+func newSinks(set *logrotate.Set) *sinks {
+	return &sinks{set: set, runs: runs.NewBook(), held: make(map[string]int)}
+}
 
 // logLimits are the limits as the configuration has them, where no archives are 0.
 func logLimits(l config.LogLimits) logrotate.Limits {
@@ -94,15 +100,18 @@ func (s *sinks) get(name string) *logrotate.Log {
 
 // Pipes implements supervisor.LogSink.
 func (s *sinks) Pipes(name string) (stdout, stderr *os.File, err error) {
+	if runs.Owns(name) {
+		return s.runs.Pipes(name)
+	}
 	l := s.get(name)
 	if l == nil {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: it has no log", name)
 	}
-	if err := spareDescriptors(); err != nil {
+	if err := tuning.SpareDescriptors(); err != nil {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
 	}
 	stdout, stderr, err = l.Pipes()
-	if err == nil && strings.HasPrefix(name, hookPrefix) { // the container's standard output is not for the boot
+	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // the container's standard output is not for the boot
 		_ = stdout.Close() // nothing was written through it
 		stdout = stderr
 	}

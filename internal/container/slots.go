@@ -3,230 +3,278 @@ package container
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
+	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/client"
-	"hinit/internal/blocking"
-	"hinit/internal/s6"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/units"
+	"hinit/internal/gateways"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/internal/s6/personality"
 	"hinit/internal/s6/scandir"
+	"hinit/internal/tuning"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
 
-// intentTime is how long a command to a slot waits for the data volume. After that it is answered as taken in, which is all that s6
-// promises (contract of s6, section 1).
-const intentTime = 2 * time.Second
+// markerTime is how long the end of a gateway waits for its planned-stop marker, without which it takes its end for a fault.
+const markerTime = 2 * time.Second
 
-// Acts implements control.Slots.
-func (a core) Acts() bool { return a.c.s6.Load() != nil }
+// slots is how this container answers as s6.
+func (c *container) slots() personality.Personality { return *c.s6.Load() }
 
-// Slots implements control.Slots. It returns none when the scan directory does not answer in time.
-func (a core) Slots(ctx context.Context) []client.Slot {
-	var all []client.Slot
-	if blocking.Wait(ctx, "looking at the scan directory", func() error { all = a.allSlots(); return nil }) != nil {
-		return nil
+func (c *container) answerAs(p personality.Personality) { c.s6.Store(&p) }
+
+// openS6 makes the directories of s6 and answers from now on as it does. Where it can't, hinit goes on without.
+func (c *container) openS6(ctx context.Context) error {
+	s6, err := personality.Open(ctx, slotHost{c}, c.s6Settings())
+	if err == nil {
+		c.answerAs(s6)
 	}
-	return all
+	return err
 }
 
-func (a core) allSlots() []client.Slot {
-	scanner := a.c.s6.Load()
-	if scanner == nil {
-		return nil
+func (c *container) s6Settings() personality.Settings {
+	return personality.Settings{
+		Agent: c.agent.Actor, Cred: c.agent.Cred, Env: c.units.Env(), Since: c.started,
+		Main: c.cfg.Load().Services[personality.MainHermes].Name == "", // else somebody has a use for the name
 	}
-	snap := a.c.loop.Snapshot()
-	services := make(map[string]*supervisor.Service, len(snap.Services))
-	for _, v := range snap.Services {
-		services[v.Name] = v
-	}
-	var out []client.Slot
-	for _, slot := range scanner.Slots() {
-		if slot.Fixed() {
-			out = append(out, a.c.fixedSlot(slot))
-		} else if v := services[slot.Name]; v != nil { // else it is about to be one, or was
-			out = append(out, scandir.View(v, slot.Dir, slot.NormallyUp()))
-		}
-	}
-	return out
 }
 
-// Slot implements control.Slots.
-func (a core) Slot(ctx context.Context, dir string) (client.Slot, error) {
-	var found client.Slot
-	err := blocking.Wait(ctx, "looking for a service directory", func() (err error) {
-		found, err = a.slot(ctx, dir)
-		return err
-	})
+// resumeS6 takes the scan directory over, if the last generation answered as s6. It must be called before the loop runs.
+func (c *container) resumeS6(old *scandir.Handover) {
+	if old == nil {
+		return
+	}
+	s6, err := personality.TakeOver(slotHost{c}, c.s6Settings(), old)
 	if err != nil {
-		return client.Slot{}, err
+		c.warn("%v", err)
+		return
 	}
-	return found, nil
+	c.answerAs(s6)
 }
 
-func (a core) slot(ctx context.Context, dir string) (client.Slot, error) {
-	slot, err := a.c.findSlot(ctx, dir)
+// gatewaySlot is what the slot of a profile's gateway says.
+func (c *container) gatewaySlot(cfg *config.Config, p profiles.Profile, down bool) personality.Definition {
+	u := c.units.Gateway(cfg, p, nil)
+	c.keeper.NoteDown(p.Name, down)
+	return personality.Definition{
+		Name: u.Name, Down: down, Argv: u.Spec.Argv, Env: c.units.GatewayVars(cfg, p, u.Spec.Dir), Dir: u.Spec.Dir,
+		Cred: u.Spec.Cred, Finish: true, ParkOn: cfg.Restart.ParkOn,
+		Log: cfg.Logs.Dir + "/" + p.Name, LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
+	}
+}
+
+// serviceSlot is what the slot of a service of hinit.yaml says.
+func (c *container) serviceSlot(cfg *config.Config, s config.Service) personality.Definition {
+	d := personality.Definition{
+		Name: s.Name, Down: !s.WantedUp(), Argv: s.Command, Env: c.units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: c.agent.Cred,
+		LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
+	}
+	if u, err := c.units.Service(cfg, s); err == nil {
+		if d.Dir = u.Spec.Dir; u.Spec.Cred == nil {
+			d.Cred = nil
+		}
+	}
+	if s.Log {
+		d.Log = cfg.Logs.Dir + "/" + s.Name
+	}
+	return d
+}
+
+// publishService makes the slot of a service of hinit.yaml.
+func (c *container) publishService(ctx context.Context, cfg *config.Config, s config.Service) {
+	c.slots().Publish(ctx, c.serviceSlot(cfg, s))
+	c.slots().SetDown(s.Name, !s.WantedUp())
+}
+
+// republish brings the slot of a service back that somebody has removed.
+func (c *container) republish(ctx context.Context, name string) {
+	if !c.slots().Acts() || c.slots().Has(name) {
+		return
+	}
+	cfg := c.cfg.Load()
+	if s, own := cfg.Services[name]; own {
+		c.publishService(ctx, cfg, s)
+		return
+	}
+	profile, ok := profiles.SlotProfile(name)
+	if !ok {
+		return
+	}
+	p, err := c.store.Profile(profile)
 	if err != nil {
-		return client.Slot{}, err
+		return
 	}
-	if slot.Fixed() {
-		return a.c.fixedSlot(slot), nil
-	}
-	v := a.c.loop.Snapshot().Find(slot.Name)
-	if v == nil {
-		return client.Slot{}, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("%s is not supervised", slot.Name)}
-	}
-	return scandir.View(v, slot.Dir, slot.NormallyUp()), nil
-}
-
-// findSlot returns the slot of a directory, and makes it first if it is still to be made.
-func (c *container) findSlot(ctx context.Context, dir string) (*scandir.Slot, error) {
-	scanner := c.s6.Load()
-	if scanner == nil {
-		return nil, supervisor.ErrUnknown
-	}
-	if err := scanner.Need(ctx, dir); err != nil {
-		return nil, err
-	}
-	slot, err := scanner.Find(dir)
-	if errors.Is(err, scandir.ErrUnknown) {
-		return nil, &client.Error{Kind: client.KindUnknown, Message: err.Error()}
-	}
-	return slot, err
-}
-
-// fixedSlot is a slot without a service: hinit itself stands for it.
-func (c *container) fixedSlot(slot *scandir.Slot) client.Slot {
-	return client.Slot{
-		Name: slot.Name, Dir: slot.Dir, Up: true, WantUp: true, NormallyUp: slot.NormallyUp(), Started: true, Run: 1,
-		PID: os.Getpid(), PGID: os.Getpid(), ExitCode: -1, Since: c.started.UTC(),
+	c.slots().Publish(ctx, c.gatewaySlot(cfg, p, true))
+	// Drop the exports of the removed slot.
+	if err := c.registerGateway(ctx, cfg, p); err != nil && !errors.Is(err, supervisor.ErrStopping) {
+		c.say("[hinit] %v", err)
 	}
 }
 
-// SlotControl implements control.Slots. What has not come about when ctx ends goes on: the letters have been taken in.
-func (a core) SlotControl(ctx context.Context, dir, letters string) error {
-	return blocking.Wait(ctx, "what the service was asked for", func() error {
-		return a.control(context.WithoutCancel(ctx), dir, letters)
+const (
+	// slotTime is how long the boot log, which says that the slots are there, waits for them on a slow file system.
+	slotTime = 20 * time.Second
+	// cmdSlotTime is how long the CMD waits for all slots.
+	cmdSlotTime = time.Second
+)
+
+// logSoon writes the boot log when the slots in the queue are there: who waits for that log looks for the slots next.
+func (c *container) logSoon(ctx context.Context, write func() error) {
+	logged := make(chan struct{})
+	c.logged = logged
+	made := c.slots().Made()
+	guard.Go("writing the boot log", func() {
+		defer close(logged)
+		if !within(ctx, slotTime, made) && ctx.Err() == nil {
+			c.warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+		}
+		if err := write(); err != nil {
+			c.warn("cannot write the boot log: %v", err)
+		}
 	})
 }
 
-func (a core) control(ctx context.Context, dir, letters string) error {
-	slot, err := a.c.findSlot(ctx, dir)
-	if err != nil || slot.Fixed() {
+// slotsForCmd lets a CMD that looks for slots find them, unless there are very many.
+func (c *container) slotsForCmd(ctx context.Context) {
+	if !c.slots().Acts() || c.reading == nil || c.route.Load().Supervise || c.route.Load().Foreground {
+		return
+	}
+	select {
+	case <-c.reading:
+	default:
+		return // the volume hangs
+	}
+	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
+	defer done()
+	_ = within(ctx, cmdSlotTime, c.slots().Made()) && within(ctx, cmdSlotTime, c.logged) // it starts in any case
+}
+
+// within waits for a channel to be closed, and says whether it was.
+func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
+	select {
+	case <-closed:
+		return true
+	case <-time.After(limit):
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// startStandIn starts the process that stands for a CMD "gateway run". An image without a sleep gets a copy of hinit.
+func (c *container) startStandIn(ctx context.Context) {
+	if !c.slots().Acts() || c.route.Load().DashboardOnly {
+		return
+	}
+	path, found := "", false
+	look(func() { path, found = boot.Lookup(proc.Getenv(c.units.Env(), "PATH"), "/")(personality.StandInName) })
+	if !found {
+		path = c.generation.Exe
+	}
+	u := personality.StandInUnit(units.CmdName, path, c.units.Env(), c.agent.Cred)
+	if err := c.register(ctx, u, supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
+		c.warn("cannot start the process that stands for the CMD: %v", err)
+	}
+}
+
+// slotHost is the container as the personality of s6 needs it. It implements [personality.Host].
+type slotHost struct{ c *container }
+
+// Gateway implements scandir.Host.
+func (h slotHost) Gateway(ctx context.Context, profile string, start bool, exports map[string]string) error {
+	c := h.c
+	if !c.route.Load().HasProfiles() {
+		return errors.New("this container has no gateways")
+	}
+	if err := c.lease.Check(); err != nil {
 		return err
 	}
-	for i := range len(letters) {
-		if err := a.c.letter(ctx, slot, letters[i]); err != nil {
-			return err
-		}
+	p, err := c.store.Profile(profile)
+	if err != nil {
+		return err
+	}
+	want := supervisor.WantDown
+	if start {
+		want = supervisor.WantUp
+	}
+	u := c.units.Gateway(c.cfg.Load(), p, exports)
+	c.keeper.NoteDown(profile, !start)
+	known := c.loop.Snapshot().Find(u.Name) != nil
+	if err := c.register(ctx, u, want); err != nil {
+		return err
+	}
+	if start {
+		c.keeper.WarnIfMissing(u.Name, profile)
+	}
+	if known && start { // a known one keeps what is wanted of it
+		return c.loop.Do(ctx, supervisor.Start{Name: u.Name})
 	}
 	return nil
 }
 
-// letter carries out one command of s6-svc. What hinit runs by itself is asked for as with hinit's own commands, so that
-// the intent is recorded; a foreign directory is told what s6 would tell it.
-func (c *container) letter(ctx context.Context, slot *scandir.Slot, letter byte) error {
-	name := slot.Name
-	do := func(e supervisor.Event) error { return c.loop.Do(ctx, e) }
-	switch letter {
-	case 'u', 'U':
-		if slot.Native() {
-			return c.command(ctx, "start", name)
-		}
-		if letter == 'U' {
-			if err := slot.SetDown(false); err != nil {
-				return err
-			}
-		}
-		if err := c.s6.Load().Refresh(ctx, name); err != nil {
-			return err
-		}
-		return do(supervisor.Start{Name: name})
-	case 'd', 'D':
-		if slot.Native() {
-			return c.command(ctx, "stop", name)
-		}
-		err := do(supervisor.Stop{Name: name})
-		if letter == 'D' {
-			err = errors.Join(err, slot.SetDown(true))
-		}
-		return err
-	case 'o':
-		return do(supervisor.Once{Name: name})
-	case 'O':
-		return do(supervisor.Unwant{Name: name})
-	case 'Q':
-		err := do(supervisor.Unwant{Name: name})
-		if profile, gateway := profiles.SlotProfile(name); gateway && slot.Native() {
-			return errors.Join(err, c.impatient(ctx, name, func(ctx context.Context) error {
-				return c.keeper.order(ctx, verbUnwant, name, profile)
-			}))
-		}
-		return errors.Join(err, slot.SetDown(true))
-	case 'p', 'P':
-		return do(supervisor.Pause{Name: name, Group: letter == 'P'})
-	case 'c', 'C':
-		return do(supervisor.Continue{Name: name, Group: letter == 'C'})
-	case 'x':
-		return nil // there is no supervisor of its own to be started again
-	case 'l':
-		return do(supervisor.SignalMain{Name: name, Signal: slot.ReloadSignal()})
-	case 't', 'r':
-		v := c.loop.Snapshot().Find(name)
-		if slot.Native() && v != nil && v.State == supervisor.Up && v.Want == supervisor.WantUp {
-			// A gateway that is asked to end exits with a code that looks like a failure.
-			return do(supervisor.Restart{Name: name})
-		}
-		signal := int(unix.SIGTERM)
-		if letter == 'r' {
-			signal = 0 // the one that stops it
-		}
-		return do(supervisor.SignalMain{Name: name, Signal: signal})
+// Unregistered implements scandir.Host. The intent for a profile stays on the volume: a slot is gone until the next start, a
+// profile is not.
+func (h slotHost) Unregistered(ctx context.Context, service string) {
+	c := h.c
+	profile, gateway := profiles.SlotProfile(service)
+	if gateway {
+		marked := make(chan struct{})
+		go func() { // the volume may hang
+			defer close(marked)
+			defer guard.Catch("announcing a stop")
+			c.keeper.AnnounceStop(service, profile)
+		}()
+		_ = within(context.Background(), markerTime, marked)
 	}
-	signal, group := s6.SvcSignal(letter)
-	if signal == 0 {
-		return &client.Error{Kind: client.KindBadRequest, Message: fmt.Sprintf("%q is no command of s6-svc", letter)}
+	var e supervisor.Event = supervisor.Stop{Name: service}
+	if gateway && !c.keeper.Exists(profile) {
+		e = supervisor.Remove{Name: service}
 	}
-	return do(supervisor.SignalMain{Name: name, Signal: signal, Group: group})
+	switch err := c.loop.Do(ctx, e); {
+	case err == nil:
+		c.say("[hinit] %s: its slot was removed, so it is stopped", service)
+	case !errors.Is(err, supervisor.ErrUnknown) && !errors.Is(err, supervisor.ErrStopping):
+		c.say("[hinit] %s: its slot was removed, but it cannot be stopped: %v", service, err)
+	}
 }
 
-// command gives a command of hinit's own to a slot.
-func (c *container) command(ctx context.Context, verb, name string) error {
-	return c.impatient(ctx, name, func(ctx context.Context) error { return c.keeper.command(ctx, verb, name) })
+// Reserved implements scandir.Host.
+func (h slotHost) Reserved(name string) string {
+	switch {
+	case name == units.CmdName, name == personality.MainHermes, strings.HasPrefix(name, units.HookPrefix):
+		return "the name is taken by hinit itself"
+	case h.c.loop.Snapshot().Find(name) != nil:
+		return "hinit has a service of that name; `hinit start " + name + "` brings its slot back"
+	}
+	return ""
 }
 
-// impatient gives an order and waits for its result, but not for a volume that takes too long: the order stays in force.
-func (c *container) impatient(ctx context.Context, name string, order func(context.Context) error) error {
-	patience, cancel := context.WithTimeout(ctx, intentTime)
-	defer cancel()
-	err := order(patience)
-	if patience.Err() == nil || ctx.Err() != nil {
-		return err
-	}
-	c.say("[hinit] %s: %v", name, err)
-	return nil
+// Identity implements scandir.Host.
+func (h slotHost) Identity(root bool) (*proc.Cred, []string) {
+	return h.c.units.Foreign(h.c.cfg.Load(), root)
 }
 
-// SlotScan implements control.Slots.
-func (a core) SlotScan(ctx context.Context, letters string) error {
-	c := a.c
-	scanner := c.s6.Load()
-	for _, letter := range letters {
-		var err error
-		switch letter {
-		case 'a', 'h':
-			err = scanner.Scan(ctx)
-		case 'n', 'N':
-			err = scanner.Prune(ctx)
-		case 't', 'q', 'b', 'i':
-			c.loop.Post(supervisor.Shutdown{Reason: "s6-svscanctl asked for it"})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// The other methods of personality.Host. A foreign service costs more descriptors than others, while it runs and while it does not.
+func (h slotHost) Room() error                    { return tuning.SpareDescriptors() }
+func (h slotHost) Snapshot() *supervisor.Snapshot { return h.c.loop.Snapshot() }
+func (h slotHost) Say(format string, args ...any) { h.c.say("[hinit] "+format, args...) }
+func (h slotHost) Warn(format string, a ...any)   { h.c.warn(format, a...) }
+func (h slotHost) Shutdown(reason string)         { h.c.loop.Post(supervisor.Shutdown{Reason: reason}) }
+
+func (h slotHost) Do(ctx context.Context, e supervisor.Event) error { return h.c.loop.Do(ctx, e) }
+
+func (h slotHost) Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error {
+	return h.c.register(ctx, u, want)
+}
+
+func (h slotHost) Command(ctx context.Context, verb client.Verb, name string) error {
+	return h.c.command(ctx, verb, name)
+}
+
+func (h slotHost) Unwant(ctx context.Context, name string) error {
+	return h.c.command(ctx, gateways.Unwant, name)
 }

@@ -12,17 +12,15 @@ import (
 	"hinit/client"
 )
 
-// peer is who is at the other end of a connection, as the kernel says (unix(7), SO_PEERCRED): the credentials of the
-// process that connected, at the time it did. A user that this user namespace does not know is the overflow user.
+// peer holds the credentials of the connecting process at that time (unix(7), SO_PEERCRED). A user that this namespace does not
+// know is the overflow user.
 type peer struct {
 	pid      int32
 	uid, gid uint32
 }
 
-// peerKey is where the context of a request keeps its peer.
 type peerKey struct{}
 
-// peerOf asks the kernel who has connected.
 func peerOf(c net.Conn) (peer, error) {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -34,7 +32,7 @@ func peerOf(c net.Conn) (peer, error) {
 	}
 	var cred *unix.Ucred
 	var failed error
-	// Inside Control the descriptor cannot be closed and reused by somebody else.
+	// Inside Control the descriptor cannot be closed and reused.
 	err = raw.Control(func(fd uintptr) {
 		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
@@ -44,7 +42,7 @@ func peerOf(c net.Conn) (peer, error) {
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
 }
 
-// access is what a route needs.
+// access is what a route requires.
 type access int
 
 const (
@@ -64,7 +62,6 @@ const (
 	classes
 )
 
-// policy decides who may do what.
 type policy struct {
 	self, agent uint32
 	others      bool // others may read
@@ -84,7 +81,7 @@ func (p policy) classOf(who peer) class {
 	return otherClass
 }
 
-// check returns why who may not have access, or nil.
+// check returns why a peer may not have access, or nil.
 func (p policy) check(who peer, need access) *client.Error {
 	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
 		what := "replace hinit"

@@ -16,8 +16,7 @@ const (
 	tailWidth = 200 // bytes of one of them
 )
 
-// account tells what became of a service that was to start: its state, how the run ended and its last log lines. The
-// lines are quoted: they are whatever the service wrote, and the message goes to a terminal.
+// account reports on a service that failed to start: its state, how the run ended, and its last log lines, quoted for a terminal.
 func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
@@ -54,7 +53,7 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	return b.String()
 }
 
-// overdue tells how far a command has come when its time is over.
+// overdue reports how far a command has come when its time is over.
 func overdue(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
@@ -89,7 +88,7 @@ func endText(x *supervisor.Exit) string {
 	return fmt.Sprintf("exited with code %d", x.Code)
 }
 
-// withTail waits a moment for the last log lines of the run that ended; they are read after the exit is known.
+// withTail waits up to tailTime for the last log lines of the run that ended.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
 		return v // it wrote nothing
@@ -118,7 +117,6 @@ func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *superviso
 	return v
 }
 
-// quote shortens a line and makes it safe to print.
 func quote(line string) string {
 	if len(line) > tailWidth {
 		line = strings.ToValidUTF8(line[:tailWidth], "") + "…"
@@ -126,7 +124,7 @@ func quote(line string) string {
 	return strconv.Quote(line)
 }
 
-// printable drops what could do something to a terminal.
+// printable drops characters that could control a terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if strconv.IsPrint(r) {

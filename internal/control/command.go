@@ -14,32 +14,32 @@ import (
 	"hinit/supervisor"
 )
 
-// verb is what can be asked of a service.
-type verb struct {
-	name  string // as [Core.Command] takes it
+// effect describes what a verb does.
+type effect struct {
 	past  string
 	want  supervisor.Want
 	fresh bool // only a new run will do
-	// timeout is how long it is waited for by default. An obstinate service is killed 30 seconds after it was asked to end
-	// unless configured otherwise, so whoever waits for that has to wait longer.
+	// timeout is a client's default wait. An obstinate service is killed after 30 seconds by default, so a wait for its end must be
+	// longer.
 	timeout time.Duration
 }
 
-// The verbs.
-func start() verb   { return verb{"start", "started", supervisor.WantUp, false, 30 * time.Second} }
-func stop() verb    { return verb{"stop", "stopped", supervisor.WantDown, false, 40 * time.Second} }
-func restart() verb { return verb{"restart", "restarted", supervisor.WantUp, true, 40 * time.Second} }
+var effects = map[client.Verb]effect{
+	client.VerbStart:   {"started", supervisor.WantUp, false, 30 * time.Second},
+	client.VerbStop:    {"stopped", supervisor.WantDown, false, 40 * time.Second},
+	client.VerbRestart: {"restarted", supervisor.WantUp, true, 40 * time.Second},
+}
 
-// longestWait bounds the timeout a client may ask for.
+// longestWait limits the timeout a client may ask for.
 const longestWait = time.Hour
 
 // command carries out a verb and, unless told otherwise, waits for its effect.
-func command(do verb) func(s *Server, r *request) (reply, error) {
+func command(verb client.Verb) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		if _, err := queryOf(r); err != nil {
 			return reply{}, err
 		}
-		wait, timeout, err := parseWait(r.body, do.timeout)
+		wait, timeout, err := parseWait(r.body, effects[verb].timeout)
 		if err != nil {
 			return reply{}, err
 		}
@@ -51,12 +51,12 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		if err := s.core.Command(ctx, do.name, before.Name); err != nil {
+		if err := s.core.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.soFar(ctx, before.Name, err)
 		}
 		after := s.core.Snapshot().Find(before.Name)
 		if wait {
-			v, err := s.await(r.Context(), s.goalOf(do, before, after), timeout-time.Since(begin))
+			v, err := s.await(r.Context(), s.goalOf(verb, before, after), timeout-time.Since(begin))
 			if err != nil {
 				return reply{}, err
 			}
@@ -69,7 +69,7 @@ func command(do verb) func(s *Server, r *request) (reply, error) {
 	}
 }
 
-// soFar adds to why a command was not done in time how its service is.
+// soFar adds the service's state to the reason why a command was not done in time.
 func (s *Server) soFar(ctx context.Context, name string, err error) error {
 	out := explain(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -79,7 +79,7 @@ func (s *Server) soFar(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// outcome is the answer to a command: the service, or what the command line says of it.
+// outcome answers a command with the service, or with the command line's words for it.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service) (reply, error) {
 	view := s.view(v, r.who)
 	if wantsText(r.Request) {
@@ -92,8 +92,7 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service) (reply, 
 	return withStatus(status, view)
 }
 
-// bootTime is how long a command that does not wait for its effect waits for what it can't be given without: the boot, and the record
-// of what it wants.
+// bootTime is how long a command without a wait may take for the boot and for the record of its intent.
 const bootTime = 5 * time.Second
 
 func patience(wait bool, timeout time.Duration) time.Duration {
@@ -103,8 +102,7 @@ func patience(wait bool, timeout time.Duration) time.Duration {
 	return timeout
 }
 
-// lookup resolves a name. One that is not known during the boot may be so after it. After that it may be a profile that was
-// made a moment ago, so the disk is asked before the answer is no. ctx ends with patience.
+// lookup resolves a name. It waits for the boot, then searches the disk: the profile may be new. ctx ends with patience.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := resolve(s.core.Snapshot(), name)
@@ -132,7 +130,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	return resolve(s.core.Snapshot(), name)
 }
 
-// awaitBoot waits until the boot is over, so that all services are known. It returns false when that is not to be waited for.
+// awaitBoot waits until the boot is over. It returns false when the request does not wait for that.
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	core, boots := s.core.(Booter)
 	if !boots {
@@ -165,7 +163,7 @@ func parseWait(body []byte, timeout time.Duration) (bool, time.Duration, error) 
 	return c.Wait == nil || *c.Wait, timeout, nil
 }
 
-// decode reads a JSON body; none at all is as good as {}.
+// decode reads a JSON body; an empty one counts as {}.
 func decode(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil

@@ -9,73 +9,79 @@ import (
 	"hinit/supervisor"
 )
 
-// Core is what the server speaks for. All methods may be called from any goroutine. Those without a context must not
-// block; those with one must return when it ends.
+// Core is PID 1 as the server needs it. All methods may be called from any goroutine. Those without a context must not block; those
+// with one must return when it ends.
 type Core interface {
-	// Snapshot, News, History and Orphans are those of [supervisor.Loop].
+	// See [supervisor.Loop].
 	Snapshot() *supervisor.Snapshot
 	News() <-chan struct{}
 	History() *supervisor.Ring
 	Orphans() uint64
-	// Command records durably what is wanted of a service, and acts. verb is "start", "stop" or "restart", service is the
-	// name of a service that a snapshot held. When it returns nil, both are done and the snapshot shows the effect. When ctx ends
-	// before, the error says how far it has come, and the command stays in force. The errors of [supervisor.Loop.Do] are
-	// understood; the text of any other is given to the client.
-	Command(ctx context.Context, verb, service string) error
-	// Rescan brings the services in step with the profiles on disk; the snapshot shows the result when it returns.
+	// Command records the intent for a service durably, and acts. service is a name from a snapshot. After nil the snapshot shows
+	// the effect. When ctx ends first, the error says how far it has come, and the command stays in force. Errors of
+	// [supervisor.Loop.Do] get their kind; the text of others is given to the client.
+	Command(ctx context.Context, verb client.Verb, service string) error
+	// Rescan brings the services in step with the profiles on disk. The snapshot shows the result when it returns.
 	Rescan(ctx context.Context) error
-	// Find is Rescan for a service that no snapshot has, by its name or that of its profile: it may look for that one only.
+	// Find is Rescan for one service that no snapshot has, by its name or its profile's.
 	Find(ctx context.Context, name string) error
-	// Reload reads the configuration again, applies it, and says what that has changed.
+	// Reload reads the configuration again, applies it, and returns the changes.
 	Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error)
-	// Examine looks at the data volume. When ctx ends before, it returns what it has found until then, and that.
+	// Examine examines the data volume. When ctx ends, it returns what it has found so far and says so.
 	Examine(ctx context.Context) client.Findings
 	// Config returns the effective configuration.
 	Config() []client.ConfigEntry
-	// Init describes hinit itself. The server fills in Stopping, Orphans, UptimeSeconds and Cmd.
+	// Init describes hinit. The server fills in Stopping, Orphans, UptimeSeconds and Cmd.
 	Init() client.Init
 }
 
-// errElsewhere is what [Elsewhere] wraps.
+// errElsewhere is wrapped by the errors of [Elsewhere].
 var errElsewhere = errors.New("elsewhere")
 
 type elsewhere struct{ error }
 
 func (elsewhere) Is(target error) bool { return target == errElsewhere }
 
-// Elsewhere makes an error of [Core.Find] that says that there is no such service here because another hinit has them all.
+// Elsewhere makes an error of [Core.Find]: another hinit supervises all profiles.
 func Elsewhere(err error) error { return elsewhere{err} }
 
-// Pinger is a Core that can tell whether the supervisor's loop turns. Ping returns nil once the loop has taken in an
-// event that means nothing; health asks it.
+// Pinger is a Core whose health can be checked. Ping returns nil once the supervisor's loop has handled an empty event.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// Booter is a Core that does not know all services from the beginning. AwaitBoot returns nil once it does, or as much as it ever
-// will. Its error says why that can't be waited for: pid, the process that asks, is part of the boot itself, or ctx has ended.
+// Booter is a Core that registers services during a boot. AwaitBoot returns nil when that is over. It refuses to wait for pid, the
+// caller, when that process is part of the boot.
 type Booter interface {
 	AwaitBoot(ctx context.Context, pid int) error
-	// Booting reports whether the boot is under way, and which hook runs; nil for none.
+	// Booting reports whether the boot is under way, and the hook that runs; nil for none.
 	Booting() (bool, *client.BootHook)
-	// Expected are the services that no snapshot has yet and that the boot will register as far as is known: all of them at the end of
-	// ctx, if it is asked for all. It returns nil once the boot is over.
+	// Expected returns services that the boot is known to register and no snapshot has yet. With all it waits until all are known
+	// or ctx ends. It returns nil once the boot is over.
 	Expected(ctx context.Context, all bool) []*supervisor.Service
 }
 
-// Settler is a Core that says how long a service has to be up to count as started when it can't say itself that it is ready. For
-// any other Core it is a second.
+// Settler is a Core that sets how long a service without readiness has to be up to count as started. The default is a second.
 type Settler interface {
 	Settle() time.Duration
 }
 
-// Noter is a Core that knows more about why a service is down than the supervisor does. Note returns it in a few words, "" for
-// nothing.
+// Noter is a Core that may know why a service is down, or what is wrong with one that is up. Note returns a few words, "" for nothing.
 type Noter interface {
 	Note(v *supervisor.Service) string
 }
 
-// Others says what users may do that are neither root, nor hinit's own, nor the agent's.
+// Counter is a Core that counts what services write. Output returns nil when it knows nothing of the service, and must not block.
+type Counter interface {
+	Output(service string) *client.Output
+}
+
+// Checker is a Core that checks services. Checks returns what the checks of a service have come to, nil for none.
+type Checker interface {
+	Checks(service string) []client.Check
+}
+
+// What users other than root, hinit's own and the agent's may do.
 const (
 	OthersStatus = "status" // read status, events and health, without log lines
 	OthersNone   = "none"   // nothing
@@ -86,4 +92,5 @@ type Options struct {
 	AgentUID uint32           // this user may control, besides root and hinit's own
 	Others   string           // OthersStatus or OthersNone; anything else is OthersNone
 	Log      func(msg string) // told about faults of the server; must not block; nil for nobody
+	Used     func()           // told when a request is answered; must not block; nil for nobody
 }

@@ -13,15 +13,15 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
-// at is a moment n seconds after the start of the golden world.
+// at returns the time n seconds after the start of the golden world.
 func at(n float64) time.Time {
 	return time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(n * float64(time.Second)))
 }
 
-// goldenCore is a hinit with one service of every sort.
 func goldenCore() *fakeCore {
 	policyExit := &supervisor.Exit{
 		Run: 3, PID: 120, Code: 1, Cause: supervisor.CauseCrash, At: at(90), Uptime: 1500 * time.Millisecond,
@@ -112,7 +112,6 @@ func TestNamesAreServicesThenProfiles(t *testing.T) {
 	}
 }
 
-// TestAnswersInWords is what a program gets that can't take JSON apart: what the command line prints.
 func TestAnswersInWords(t *testing.T) {
 	core := goldenCore()
 	s := serve(t, core, everyone)
@@ -287,14 +286,16 @@ func TestAProfileMadeJustNowIsFound(t *testing.T) {
 }
 
 func TestWhoMayDoWhat(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	reads := []string{"/v1/status", "/v1/services/coder", "/v1/events", "/v1/health", "/v1/slots", "/v1/slots/wait?dir=/run/service/coder&until=u"}
 	controls := []string{
 		"-X POST /v1/services/coder/start", "-d {\"wait\":false} /v1/services/coder/stop",
 		"-d {\"wait\":false} /v1/services/coder/restart", "-X POST /v1/rescan", "-X POST /v1/reload", "-X POST /v1/examine", "/v1/config",
 		"-d {\"dir\":\"/run/service/coder\",\"flags\":\"u\"} /v1/slots/control", "-d {\"flags\":\"an\"} /v1/slots/scan",
+		"-d {\"tag\":\"a\"} /v1/runs", "/v1/runs", "/v1/runs/x-1", "-X POST /v1/runs/x-1/stop", "-d {\"text\":\"a\"} /v1/services/kanban/say",
+		"-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",
 	}
-	if n := len(reads) + len(controls) + 1; n != len(routes()) { // and reexec, see handover_test.go
+	if n := len(reads) + len(controls) + 2; n != len(routes()) { // and reexec, see handover_test.go, and follow, which has no end
 		t.Fatalf("%d of %d routes are tried", n, len(routes()))
 	}
 	for _, tt := range []struct {
@@ -311,6 +312,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"nonsense", 65534, false, false},
 	} {
 		core := goldenCore()
+		core.snap.Services = append(core.snap.Services, &supervisor.Service{Name: "report", Kind: supervisor.KindService, State: supervisor.Down, Task: true})
 		core.slots = map[string]client.Slot{"/run/service/coder": {Name: "coder", Up: true}}
 		s := serve(t, core, Options{AgentUID: 10000, Others: tt.others})
 		try := func(args string, may bool, verb string) {
@@ -322,6 +324,9 @@ func TestWhoMayDoWhat(t *testing.T) {
 			if !may && (code != 403 || strings.TrimSpace(body) != want) {
 				t.Errorf("others %s, uid %d: %s: %d %s", tt.others, tt.uid, args, code, body)
 			}
+		}
+		if !tt.mayR {
+			try("/v1/status/follow", false, "read the status of hinit")
 		}
 		for _, args := range reads {
 			try(args, tt.mayR, "read the status of hinit")
@@ -336,7 +341,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 }
 
 func TestLogLinesAreNotForStrangers(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	s := serve(t, goldenCore(), everyone)
 	for uid, want := range map[int]bool{10000: true, 65534: false} {
 		for _, path := range []string{"/v1/status", "/v1/services/coder"} {

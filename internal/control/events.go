@@ -12,9 +12,8 @@ import (
 // batch is how many events are held for a client at a time.
 const batch = 64
 
-// getEvents streams the history, one JSON object a line. since=N begins after event N, last=N gives at most N of the
-// past, follow=1 goes on with what happens. Without since and last it is everything that is kept. A reader that falls
-// behind by more than the history is long gets a line that says how many it has lost.
+// getEvents streams the history, one JSON object a line. since=N begins after event N, last=N limits the past to N events, follow=1
+// goes on with new ones. The default is the whole history. A slow reader gets a line with the number of events it has lost.
 func getEvents(s *Server, r *request) (reply, error) {
 	query, err := queryOf(r, "since", "last", "follow")
 	if err != nil {
@@ -67,8 +66,8 @@ func number(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes what is after cursor and, with follow, what comes. It returns when there is no more, when the client does
-// not take it in, or when the server ends; what happened until then is written first.
+// events writes the events after cursor and, with follow, new ones. It returns at the end, when the client does not read, or when
+// the server ends; earlier events are written first.
 func (s *Server) events(w http.ResponseWriter, r *request, cursor uint64, follow bool) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
@@ -103,7 +102,7 @@ func (s *Server) events(w http.ResponseWriter, r *request, cursor uint64, follow
 	}
 }
 
-// lines writes JSON lines to a client that may be slow: each has its own deadline, and the first that fails is the last.
+// lines writes JSON lines to a slow client. Each has its own deadline; the first failure ends the stream.
 type lines struct {
 	server *Server
 	w      http.ResponseWriter
@@ -119,7 +118,6 @@ func (l *lines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// end hands over what is buffered.
 func (l *lines) end() {
 	if l.err == nil {
 		l.server.allowWrite(l.w)
@@ -130,7 +128,7 @@ func (l *lines) end() {
 func eventView(rec *supervisor.Record) client.Event {
 	e := client.Event{
 		Seq: rec.Seq, At: wireTime(rec.At), Service: rec.Service, From: string(rec.From), To: string(rec.To),
-		Reason: rec.Reason, PID: rec.PID,
+		Reason: rec.Reason, PID: rec.PID, Key: rec.Key, Data: rec.Data,
 	}
 	if rec.Exit != nil {
 		e.Exit = exitView(rec.Exit)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
@@ -22,7 +23,7 @@ import (
 func churn(t *testing.T, core *loopCore, rounds int) {
 	t.Helper()
 	for range rounds {
-		for _, verb := range []string{"start", "stop"} {
+		for _, verb := range []client.Verb{client.VerbStart, client.VerbStop} {
 			if err := core.Command(t.Context(), verb, "gateway-x"); err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +94,7 @@ func TestAnExitIsAnEventWithItsCause(t *testing.T) {
 	s := serve(t, core, everyone)
 	core.add(t, "x", supervisor.WantUp)
 	core.procs.end(core.Snapshot().Find("gateway-x").Run, 78, 0)
-	until(t, "parked", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Parked })
+	testkit.Until(t, "parked", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Parked })
 	var exit *client.Exit
 	err := s.client().Events(t.Context(), client.EventOptions{}, func(e client.Event) error {
 		if e.Exit != nil {
@@ -113,7 +114,7 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 	for core.History().Last() < 2000 { // a stop that is not over when the next start comes makes fewer of them
 		churn(t, core, 50)
 	}
-	until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
+	testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
 	newest := core.History().Last()
 	_, body := s.curl(t, -1, "/v1/events?since=0")
 	got, lost := seqs(t, body)
@@ -147,11 +148,11 @@ func TestFollowingWithCurl(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "connected", func() bool { return s.connections() == 1 })
+	testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
 	lines := bufio.NewScanner(out)
 	for range 3 { // each arrives before the next happens
 		churn(t, core, 1)
-		until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
+		testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
 		for last := core.History().Last(); next <= last; next++ {
 			if !lines.Scan() {
 				t.Fatalf("the stream ended: %v", lines.Err())
@@ -172,7 +173,6 @@ func TestFollowingWithCurl(t *testing.T) {
 	}
 }
 
-// connections counts those that are open.
 func (s *served) connections() (n int32) {
 	for i := range s.places.taken {
 		n += s.places.taken[i].Load()
@@ -199,7 +199,7 @@ func TestTheClientFollows(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || len(got) < 3 || got[0] != 3 || got[2] != 5 {
 		t.Errorf("%v, %v", got, err)
 	}
-	until(t, "the connection is closed", func() bool { return s.connections() == 0 })
+	testkit.Until(t, "the connection is closed", func() bool { return s.connections() == 0 })
 }
 
 func TestAFollowerThatDoesNotReadIsDroppedAndHoldsUpNobody(t *testing.T) {
@@ -214,8 +214,8 @@ func TestAFollowerThatDoesNotReadIsDroppedAndHoldsUpNobody(t *testing.T) {
 	if _, err := io.WriteString(c, "GET /v1/events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "connected", func() bool { return s.connections() == 1 })
-	until(t, "dropped", func() bool {
+	testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
+	testkit.Until(t, "dropped", func() bool {
 		churn(t, core, 20)
 		return s.connections() == 0
 	})

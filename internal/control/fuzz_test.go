@@ -13,8 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// FuzzRequests: whatever is asked, by whom, with which parameters and body, is answered, as JSON, and never with a fault of hinit.
-// Who may not control does not reach the core.
+// FuzzRequests checks that every request gets a JSON answer without an internal error, and that only controllers reach the core.
 func FuzzRequests(f *testing.F) {
 	for _, rt := range routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")

@@ -14,9 +14,10 @@ import (
 	"hinit/client"
 )
 
-// Replacer is a Core that can become another image of itself.
+// Replacer is a Core that can re-execute itself.
 type Replacer interface {
-	// Reexec checks whether it can be done and begins with it; it does not wait for the end. Image counts the images.
+	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. image is the number of the new
+	// generation.
 	Reexec(ctx context.Context, binary string) (image int, err error)
 }
 
@@ -39,18 +40,17 @@ func postReexec(s *Server, r *request) (reply, error) {
 	return withStatus(http.StatusAccepted, client.ReexecReply{Image: image})
 }
 
-// Socket is a control socket on its way to another image of this process.
+// Socket is a control socket that is handed over to the next generation.
 type Socket struct {
 	Path     string
-	FD       int
-	Dev, Ino uint64 // of the socket file; 0 for an abstract name
+	File     *os.File `reexec:"FD"`
+	Dev, Ino uint64   // of the socket file; 0 for an abstract name
 }
 
-// Detach takes the socket out of a listener of Listen, so that closing the listener neither ends the socket nor removes its
-// file. Clients that connect from then on wait for the answer of whoever gets the socket. The descriptor is the caller's, and
-// closed on exec.
+// Detach takes the socket out of a listener of Listen: closing the listener then neither ends the socket nor removes its file. New
+// clients wait for an answer of the socket's next owner. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
-	s := Socket{Path: l.Addr().String(), FD: -1}
+	s := Socket{Path: l.Addr().String()}
 	u, ok := l.(*net.UnixListener)
 	if own, is := l.(*listener); is {
 		u, ok = own.UnixListener, true
@@ -59,13 +59,8 @@ func Detach(l net.Listener) (Socket, error) {
 	if !ok {
 		return s, errors.New("internal error: not a control socket")
 	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return s, fmt.Errorf("cannot detach the control socket: %w", err)
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { s.FD, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) })
-	if err = errors.Join(err, failed); err != nil {
+	var err error
+	if s.File, err = u.File(); err != nil {
 		return s, fmt.Errorf("cannot detach the control socket: %w", err)
 	}
 	if own, is := l.(*listener); is {
@@ -74,14 +69,10 @@ func Detach(l net.Listener) (Socket, error) {
 	return s, nil
 }
 
-// Attach makes a listener of a detached socket. It takes the descriptor over.
+// Attach makes a listener of a detached socket and takes over its file.
 func Attach(s Socket) (net.Listener, error) {
-	f := os.NewFile(uintptr(s.FD), s.Path)
-	if f == nil {
-		return nil, fmt.Errorf("cannot go on listening on %q: %d is no descriptor", s.Path, s.FD)
-	}
-	defer f.Close() // FileListener has a copy
-	l, err := net.FileListener(f)
+	defer s.File.Close() // FileListener has a copy
+	l, err := net.FileListener(s.File)
 	if err != nil {
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
 	}

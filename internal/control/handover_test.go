@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
-// replacedCore becomes a later image when it is asked to, or says why not.
+// replacedCore re-executes when it is asked to, or says why not.
 type replacedCore struct {
 	*fakeCore
 	err error
@@ -53,11 +54,10 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			if _, err := cl.Health(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// One who waits for a stop, and one who waits for a restart.
 			stopped, restarted := make(chan error, 1), make(chan error, 1)
 			go func() { _, err := cl.Stop(t.Context(), "a", client.Wait{Wait: true}); stopped <- err }()
 			go func() { _, err := cl.Restart(t.Context(), "b", client.Wait{Wait: true}); restarted <- err }()
-			until(t, "both wait", func() bool { return len(core.asked()) == len("stop gateway-a, restart gateway-b") })
+			testkit.Until(t, "both wait", func() bool { return len(core.asked()) == len("stop gateway-a, restart gateway-b") })
 
 			s, err := Detach(l)
 			if err != nil {
@@ -72,7 +72,6 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			if err := <-restarted; !errors.Is(err, client.ErrReplaced) {
 				t.Errorf("who waited for a restart is told %v", err)
 			}
-			// Nobody listens, and nobody is refused.
 			asked := make(chan error, 1)
 			go func() { _, err := cl.Health(t.Context()); asked <- err }()
 
@@ -89,7 +88,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			if err := <-stopped; err != nil {
 				t.Errorf("who waited for a stop is told %v", err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), longest)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 			defer cancel()
 			if err := errors.Join(server.Close(ctx), <-served); err != nil {
 				t.Error(err)

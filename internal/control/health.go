@@ -10,11 +10,10 @@ import (
 	"hinit/supervisor"
 )
 
-// pingTime is how long the supervisor's loop may take for one turn before it counts as stuck. A turn takes well under a
-// millisecond unless a spawn hangs on a file system.
+// pingTime is how long one turn of the supervisor's loop may take before it counts as stuck.
 const pingTime = 3 * time.Second
 
-// getHealth answers with 200 whether hinit is healthy or not: ok is in the body.
+// getHealth always answers with 200; ok is in the body.
 func getHealth(s *Server, r *request) (reply, error) {
 	if _, err := queryOf(r); err != nil {
 		return reply{}, err
@@ -38,14 +37,14 @@ func getHealth(s *Server, r *request) (reply, error) {
 	}
 	snap, _ = s.known(r.Context(), nil)
 	for _, v := range snap.Services {
-		if v.Want != supervisor.WantUp || v.Kind == supervisor.KindStandIn {
+		if v.Want != supervisor.WantUp || v.Kind == supervisor.KindStandIn || v.Kind == supervisor.KindRun || v.Kind == supervisor.KindCheck {
 			continue
 		}
 		h.Wanted++
 		if v.State == supervisor.Up {
 			h.Up++
 		}
-		if v.CrashLoop || v.State == supervisor.Parked || v.State == supervisor.Failed {
+		if v.CrashLoop || v.State == supervisor.Parked || v.State == supervisor.Failed || s.fails(v) {
 			h.Troubled = append(h.Troubled, v.Name)
 		}
 	}

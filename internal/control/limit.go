@@ -18,21 +18,19 @@ import (
 	"hinit/internal/blocking"
 )
 
-// maxConns is how many connections a class of callers may have open. Each class has its own share, so that neither the
-// agent nor a stranger can lock root out.
+// maxConns is the number of connections per class of callers, so that neither the agent nor a stranger can lock root out.
 const maxConns = 128
 
-// maxWaits is how many of them may do nothing but wait for something to happen, for as long as they like. The others are left for
-// questions and commands, which come to an end.
+// maxWaits is how many of them may wait without a limit. The others are left for requests that end.
 const maxWaits = 96
 
-// Connections that are turned away stay half open for leaveTime, but only so many of them.
+// Refused connections stay half open for leaveTime, but only so many.
 const (
 	maxLeaving = 64
 	leaveTime  = 100 * time.Millisecond
 )
 
-// gate is a listener that knows who connects and bounds how many do.
+// gate is a listener that knows its callers and limits their number.
 type gate struct {
 	net.Listener
 	policy policy
@@ -47,16 +45,16 @@ type places struct {
 	closing sync.Mutex            // held while one is closed
 }
 
-// close closes a connection. One at a time is closed, so that many need no more threads. It takes no turn: package net waits until
-// nobody reads from the connection any more, who may himself be waiting for a turn.
+// close closes a connection, one at a time to save threads. It takes no turn: package net waits for a reader, which may wait for a
+// turn itself.
 func (p *places) close(c net.Conn) error {
 	p.closing.Lock()
 	defer p.closing.Unlock()
 	return c.Close()
 }
 
-// conn is a connection that knows its peer and gives its place back when it is closed. What it reads and writes takes turns, so that
-// however many clients there are, they need no more threads.
+// conn is a connection that knows its peer and gives its place back when it is closed. Reads and writes take turns, which limits
+// the number of threads.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -116,7 +114,7 @@ func short(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int,
 	return max(n, 0), err
 }
 
-// Accept returns the next connection there is room for. The others are answered without reading, and closed.
+// Accept returns the next connection that has a place. It answers others without reading, and closes them.
 func (g *gate) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
@@ -142,7 +140,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// wait takes one of the places for requests that wait without an end. release gives it back.
+// wait takes a place for a request that waits without a limit. release gives it back.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
 	if n.Add(1) > maxWaits {
@@ -159,13 +157,12 @@ func (c *conn) Close() error {
 	return c.places.close(c.Conn)
 }
 
-// turnAway answers a connection that is one too many. The answer fits into the empty buffer of a new socket, so writing
-// it does not wait; the deadline is for the case that it does. The connection stays half open for a moment, because some
-// clients (curl) take one that is closed before they have sent anything for one that was never made.
+// turnAway refuses a connection. The answer fits into the empty buffer of a new socket, so writing does not block; the deadline is
+// for the case that it does. The connection stays half open for a moment, because curl reports an early close as a failed
+// connection.
 func (g *gate) turnAway(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, maxConns))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-	// Whoever does not read the answer loses only the answer.
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {

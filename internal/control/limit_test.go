@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
-// ask makes a request on a connection that stays open until the end of the test.
 func (s *served) ask(t *testing.T, target string) *bufio.Reader {
 	t.Helper()
 	c, err := net.Dial("unix", s.socket)
@@ -26,7 +26,7 @@ func (s *served) ask(t *testing.T, target string) *bufio.Reader {
 	return bufio.NewReader(c)
 }
 
-// What a user saw: 128 waiting s6-svwait of the agent, and the agent's own status is told that nobody is there.
+// Reported: 128 waiting s6-svwait of the agent lock out the agent's own status.
 func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 	core := slotCore(client.Slot{Up: true, Run: 3})
 	s := serve(t, core, everyone)
@@ -36,7 +36,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 		s.ask(t, wait)
 	}
 	s.ask(t, "/v1/events?follow=1")
-	until(t, "all wait", func() bool { return s.places.waits[class].Load() == maxWaits })
+	testkit.Until(t, "all wait", func() bool { return s.places.waits[class].Load() == maxWaits })
 	for _, target := range []string{wait, "/v1/events?follow=1"} {
 		answer, err := http.ReadResponse(s.ask(t, target), nil)
 		if err != nil {
@@ -57,7 +57,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 		}
 	}
 	core.put(slotDir, func(slot *client.Slot) { slot.Up = false })
-	until(t, "those that waited for the slot give their places back", func() bool { return s.places.waits[class].Load() == 1 })
+	testkit.Until(t, "those that waited for the slot give their places back", func() bool { return s.places.waits[class].Load() == 1 })
 }
 
 func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {

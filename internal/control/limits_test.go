@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
-// hungCore is a hinit whose data volume and scan directory do not answer: what waits for them returns when its context ends.
+// hungCore is a Core whose disks don't answer: its calls return when their context ends.
 type hungCore struct{ *fakeCore }
 
 func hang(ctx context.Context) error {
@@ -23,7 +24,7 @@ func hang(ctx context.Context) error {
 	return fmt.Errorf("the disk does not answer: %w", context.Cause(ctx))
 }
 
-func (c hungCore) Command(ctx context.Context, _, _ string) error { return hang(ctx) }
+func (c hungCore) Command(ctx context.Context, _ client.Verb, _ string) error { return hang(ctx) }
 
 func (c hungCore) Rescan(ctx context.Context) error { return hang(ctx) }
 
@@ -41,6 +42,7 @@ func (c hungCore) Ping(ctx context.Context) error { return hang(ctx) }
 
 func (c hungCore) Reexec(ctx context.Context, _ string) (int, error) { return 0, hang(ctx) }
 func (c hungCore) Acts() bool                                        { return true }
+func (c hungCore) S6() Slots                                         { return c }
 func (c hungCore) Slots(ctx context.Context) []client.Slot           { _ = hang(ctx); return nil }
 
 func (c hungCore) Slot(ctx context.Context, _ string) (client.Slot, error) {
@@ -51,10 +53,21 @@ func (c hungCore) SlotControl(ctx context.Context, _, _ string) error { return h
 
 func (c hungCore) SlotScan(ctx context.Context, _ string) error { return hang(ctx) }
 
+func (c hungCore) StartRun(ctx context.Context, _ client.RunRequest) (client.Run, error) {
+	return client.Run{}, hang(ctx)
+}
+
+func (c hungCore) StopRun(ctx context.Context, _ string) (client.Run, error) {
+	return client.Run{}, hang(ctx)
+}
+
+func (c hungCore) FindRun(string) (client.Run, error) { return client.Run{ID: "x-1"}, nil }
+
+func (c hungCore) Say(ctx context.Context, _ string, _ int, _ string) error { return hang(ctx) }
+
 func (c hungCore) AwaitBoot(ctx context.Context, _ int) error { return c.does().boot(ctx, 0) }
 
-// TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs: a stop got no answer in 40 s on a frozen volume, though it had asked for one within 8.
-// Each route of the table has a row here, once after the boot and once before its end.
+// Each route has a row here, once after the boot and once before its end.
 func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	const dir = "?dir=/run/service/gateway-coder"
 	rows := map[string]struct {
@@ -63,22 +76,30 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		answer string // a part of it
 		boot   string // the same while the boot hangs; "" for no difference
 	}{
-		"GET /v1/status":                   {"/v1/status", "", `"name":"gateway-coder"`, ""},
-		"GET /v1/services/{name}":          {"/v1/services/coder", "", `"name":"gateway-coder"`, ""},
-		"POST /v1/services/{name}/start":   {"/v1/services/coder/start", `{"timeout_ms":50}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
-		"POST /v1/services/{name}/stop":    {"/v1/services/coder/stop", `{"timeout_ms":50,"wait":false}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
-		"POST /v1/services/{name}/restart": {"/v1/services/other/restart", `{"timeout_ms":50}`, "the data volume has not answered within 50ms whether there is one", "still booting after 50ms"},
-		"GET /v1/events":                   {"/v1/events", "", "", ""},
-		"POST /v1/rescan":                  {"/v1/rescan", "", "the disk does not answer: no answer within", "still booting after"},
-		"POST /v1/reload":                  {"/v1/reload", "", "the disk does not answer: no answer within", "still booting after"},
-		"POST /v1/examine":                 {"/v1/examine", "", "the disk does not answer: no answer within", ""},
-		"POST /v1/reexec":                  {"/v1/reexec", "", "the disk does not answer: no answer within", ""},
-		"GET /v1/config":                   {"/v1/config", "", `"entries"`, ""},
-		"GET /v1/health":                   {"/v1/health", "", "the supervisor does not answer: the disk does not answer", ""},
-		"GET /v1/slots":                    {"/v1/slots" + dir, "", "the disk does not answer: no answer within", ""},
-		"GET /v1/slots/wait":               {"/v1/slots/wait" + dir + "&until=u", "", "", ""}, // as long as the client does
-		"POST /v1/slots/control":           {"/v1/slots/control", `{"dir":"/run/service/gateway-coder","flags":"d"}`, "the disk does not answer: no answer within", ""},
-		"POST /v1/slots/scan":              {"/v1/slots/scan", `{"flags":"a"}`, "the disk does not answer: no answer within", ""},
+		"GET /v1/status":                    {"/v1/status", "", `"name":"gateway-coder"`, ""},
+		"GET /v1/status/follow":             {"/v1/status/follow", "", "", ""}, // as long as the client does
+		"GET /v1/services/{name}":           {"/v1/services/coder", "", `"name":"gateway-coder"`, ""},
+		"POST /v1/services/{name}/start":    {"/v1/services/coder/start", `{"timeout_ms":50}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
+		"POST /v1/services/{name}/stop":     {"/v1/services/coder/stop", `{"timeout_ms":50,"wait":false}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
+		"POST /v1/services/{name}/restart":  {"/v1/services/other/restart", `{"timeout_ms":50}`, "the data volume has not answered within 50ms whether there is one", "still booting after 50ms"},
+		"POST /v1/services/{name}/run-once": {"/v1/services/other/run-once", `{"timeout_ms":50}`, "the data volume has not answered within 50ms whether there is one", "still booting after 50ms"},
+		"POST /v1/services/{name}/say":      {"/v1/services/kanban/say", `{"text":"x"}`, "the disk does not answer: no answer within", ""},
+		"POST /v1/notices":                  {"/v1/notices", `{"key":"k"}`, "", ""}, // it waits for nothing
+		"POST /v1/runs":                     {"/v1/runs", `{"template":"t","tag":"a"}`, "the disk does not answer: no answer within", "still booting after"},
+		"GET /v1/runs":                      {"/v1/runs", "", `"runs":[]`, ""},
+		"GET /v1/runs/{id}":                 {"/v1/runs/x-1?wait_ms=40", "", `"id":"x-1"`, ""},
+		"POST /v1/runs/{id}/stop":           {"/v1/runs/x-1/stop", "", "the disk does not answer: no answer within", ""},
+		"GET /v1/events":                    {"/v1/events", "", "", ""},
+		"POST /v1/rescan":                   {"/v1/rescan", "", "the disk does not answer: no answer within", "still booting after"},
+		"POST /v1/reload":                   {"/v1/reload", "", "the disk does not answer: no answer within", "still booting after"},
+		"POST /v1/examine":                  {"/v1/examine", "", "the disk does not answer: no answer within", ""},
+		"POST /v1/reexec":                   {"/v1/reexec", "", "the disk does not answer: no answer within", ""},
+		"GET /v1/config":                    {"/v1/config", "", `"entries"`, ""},
+		"GET /v1/health":                    {"/v1/health", "", "the supervisor does not answer: the disk does not answer", ""},
+		"GET /v1/slots":                     {"/v1/slots" + dir, "", "the disk does not answer: no answer within", ""},
+		"GET /v1/slots/wait":                {"/v1/slots/wait" + dir + "&until=u", "", "", ""}, // as long as the client does
+		"POST /v1/slots/control":            {"/v1/slots/control", `{"dir":"/run/service/gateway-coder","flags":"d"}`, "the disk does not answer: no answer within", ""},
+		"POST /v1/slots/scan":               {"/v1/slots/scan", `{"flags":"a"}`, "the disk does not answer: no answer within", ""},
 	}
 	for _, booting := range []bool{false, true} {
 		core := hungCore{newFakeCore(gateway("coder", supervisor.Up))}
@@ -94,7 +115,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 				t.Errorf("%s has no row here", rt.pattern)
 				continue
 			}
-			if rt.pattern == "GET /v1/slots/wait" {
+			if rt.pattern == "GET /v1/slots/wait" || rt.pattern == "GET /v1/status/follow" {
 				continue
 			}
 			want := row.answer
@@ -109,17 +130,16 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		}
 	}
 	for _, rt := range routes() {
-		_, endless := map[string]bool{"GET /v1/events": true, "GET /v1/slots/wait": true}[rt.pattern]
+		_, endless := map[string]bool{"GET /v1/events": true, "GET /v1/status/follow": true, "GET /v1/slots/wait": true, "GET /v1/runs": true, "GET /v1/runs/{id}": true}[rt.pattern]
 		if rt.limit == 0 && !endless && rt.boot != forNames { // the commands take theirs from the body
 			t.Errorf("%s has no limit", rt.pattern)
 		}
 	}
 }
 
-// ask makes a request and returns the body of the answer, for which it waits as long as a test may.
 func (s *served) send(t *testing.T, method, path, body string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "http://hinit"+path, strings.NewReader(body))
 	if err != nil {

@@ -17,22 +17,21 @@ import (
 	"hinit/internal/blocking"
 )
 
-// maxPath is the longest path a Unix socket can have: sun_path holds 108 bytes with its final zero (unix(7)).
+// maxPath is the longest path of a Unix socket: sun_path holds 108 bytes with the final zero (unix(7)).
 const maxPath = 107
 
-// probeTime bounds the question whether a socket that exists is alive.
+// probeTime limits the test whether an existing socket is alive.
 const probeTime = time.Second
 
-// Listen returns a listener on a Unix socket: a path, or an abstract name that begins with "@" (which every process of
-// the network namespace can reach, and none can take away).
+// Listen returns a listener on a Unix socket: a path, or an abstract name that begins with "@". An abstract name can be reached by
+// every process of the network namespace, and replaced by none.
 //
-// The socket file has mode 0666: who may do what is decided for each connection by its credentials, so the mode would
-// only keep people from being told that they may not. Its directory must belong to root or to the user of this process
-// and must not be writable by others, unless it is sticky; else somebody could put another socket in its place. A socket
-// that nobody listens on is replaced, one that answers is an error. (Two that replace the same dead socket in the same
-// instant can both believe that they listen.) Closing the listener removes the file if it is still its own.
+// The socket file has mode 0666, because access is decided per connection by the peer's credentials. Its directory must belong to
+// root or to this user and must not be writable by others unless it is sticky, so that nobody can replace the socket. A dead socket
+// is replaced; a live one is an error. (Two processes that replace the same dead socket at once may both succeed.) Closing the
+// listener removes the file if it is still its own.
 //
-// It blocks for as long as the file system does, and at most a second for an existing socket to answer.
+// It blocks on the file system, and at most a second for an existing socket to answer.
 func Listen(path string) (net.Listener, error) {
 	l, err := listen(path)
 	if err != nil {
@@ -56,7 +55,7 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// From here on the directory is the one that was checked, whatever happens to its name.
+	// From here on a rename of the directory does not matter.
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
 		_ = dir.Close() // it was only looked at
@@ -65,7 +64,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// listenIn makes the socket base in dir, which is known to others as path.
+// listenIn makes the socket base in dir. path is its name for others.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := unixAddr("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base)
 	if err := clearStale(dir, base, path, addr); err != nil {
@@ -90,7 +89,6 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 	return l, nil
 }
 
-// clearStale removes a socket that nobody listens on.
 func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
 	fd := int(dir.Fd())
 	var st unix.Stat_t
@@ -116,7 +114,7 @@ func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
 	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", plain(err))
 }
 
-// safeDir opens a directory in which nobody but root and this user can replace a file of ours.
+// safeDir opens a directory in which only root and this user can replace files.
 func safeDir(name string) (*os.File, error) {
 	dir, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -162,7 +160,7 @@ func plain(err error) error {
 	return err
 }
 
-// listener is a socket that was made by way of an open directory.
+// listener is a socket that was made in an open directory.
 type listener struct {
 	*net.UnixListener
 	dir        *os.File
@@ -172,7 +170,7 @@ type listener struct {
 	err        error
 }
 
-// Addr returns the address under which clients find the socket.
+// Addr returns the address for clients.
 func (l *listener) Addr() net.Addr { return unixAddr(l.path) }
 
 // Close removes the socket file, if it is still this one, and stops listening.

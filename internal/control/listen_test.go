@@ -8,9 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
-// socketDir is a directory in which Listen makes sockets.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -96,11 +97,11 @@ func TestListenRefusesWhatIsNotSafe(t *testing.T) {
 			return chmod(t, dir, 0o777)
 		}, "has mode 0777, so others could replace the socket"},
 		"the group may write": {func(t *testing.T, dir string) string {
-			needRoot(t)
+			testkit.NeedRoot(t)
 			return chmod(t, dir, 0o775)
 		}, "has mode 0775"},
 		"somebody else's": {func(t *testing.T, dir string) string {
-			needRoot(t)
+			testkit.NeedRoot(t)
 			if err := os.Chown(dir, 10000, 0); err != nil {
 				t.Fatal(err)
 			}

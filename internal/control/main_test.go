@@ -21,6 +21,7 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/proc"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
@@ -29,11 +30,13 @@ func TestMain(m *testing.M) {
 		hog(socket)
 		os.Exit(0)
 	}
+	testkit.Alone()
+	testkit.AtOnce(12)
 	blocking.Few() // what waits with a turn for somebody who needs one hangs then
 	goleak.VerifyTestMain(m)
 }
 
-// hog opens more connections than there is room for, says so, and keeps them until its input ends.
+// hog opens more connections than allowed, says so, and keeps them until its input ends.
 func hog(socket string) {
 	var conns []net.Conn
 	for range 2 * maxConns {
@@ -49,7 +52,7 @@ func hog(socket string) {
 	runtime.KeepAlive(conns)
 }
 
-// fakeCore is a hinit whose state a test sets by hand.
+// fakeCore is a Core whose state a test sets.
 type fakeCore struct {
 	mu       sync.Mutex
 	snap     *supervisor.Snapshot
@@ -63,11 +66,12 @@ type fakeCore struct {
 	expected []*supervisor.Service
 	config   []client.ConfigEntry
 
+	fakeRuns
 	slots   map[string]client.Slot // by directory; nil for one that does not answer as s6
 	watched bool                   // a look at a slot counts as a command
 }
 
-// deeds is what a fakeCore does when it is asked to.
+// deeds are the functions that a fakeCore calls.
 type deeds struct {
 	effect func(verb, service string) error // of a command
 	rescan func(*fakeCore) error
@@ -85,7 +89,7 @@ func (f *fakeCore) does() deeds {
 
 func newFakeCore(services ...*supervisor.Service) *fakeCore {
 	return &fakeCore{
-		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}),
+		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}), fakeRuns: fakeRuns{bell: make(chan struct{})},
 		deeds: deeds{
 			effect: func(string, string) error { return nil },
 			rescan: func(*fakeCore) error { return nil },
@@ -97,7 +101,6 @@ func newFakeCore(services ...*supervisor.Service) *fakeCore {
 	}
 }
 
-// set publishes a snapshot.
 func (f *fakeCore) set(services ...*supervisor.Service) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,11 +121,11 @@ func (f *fakeCore) News() <-chan struct{} {
 	return f.news
 }
 
-func (f *fakeCore) Command(_ context.Context, verb, service string) error {
+func (f *fakeCore) Command(_ context.Context, verb client.Verb, service string) error {
 	f.mu.Lock()
-	f.commands = append(f.commands, verb+" "+service)
+	f.commands = append(f.commands, string(verb)+" "+service)
 	f.mu.Unlock()
-	return f.does().effect(verb, service)
+	return f.does().effect(string(verb), service)
 }
 
 func (f *fakeCore) Booting() (bool, *client.BootHook) {
@@ -140,9 +143,11 @@ func (f *fakeCore) Expected(ctx context.Context, all bool) []*supervisor.Service
 	return f.expected
 }
 
+func (f *fakeCore) Notice(context.Context, int, string, string) error { return nil }
+
 func (f *fakeCore) AwaitBoot(ctx context.Context, pid int) error { return f.does().boot(ctx, pid) }
 
-// change changes what the core does while it serves.
+// change changes the core while it serves.
 func (f *fakeCore) change(c func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +174,6 @@ func (f *fakeCore) Config() []client.ConfigEntry   { return f.config }
 func (f *fakeCore) Init() client.Init              { return f.info }
 func (f *fakeCore) Ping(ctx context.Context) error { return f.does().ping(ctx) }
 
-// gateway is a service in a state.
 func gateway(profile string, state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
 	v := &supervisor.Service{
 		Name: "gateway-" + profile, Profile: profile, Kind: supervisor.KindGateway, State: state, Want: supervisor.WantUp,
@@ -181,22 +185,24 @@ func gateway(profile string, state supervisor.State, change ...func(*supervisor.
 	return v
 }
 
-// unwanted makes a service one that is wanted down.
 func unwanted(v *supervisor.Service) { v.Want = supervisor.WantDown }
 
-// loopCore is a hinit with a real supervisor over processes that are not.
+// loopCore is a Core with a real supervisor over fake processes.
 type loopCore struct {
 	*supervisor.Loop
-	procs *fakeProcs
+	procs  *fakeProcs
+	settle time.Duration
 }
 
-func (c *loopCore) Command(ctx context.Context, verb, service string) error {
+func (c *loopCore) Settle() time.Duration { return c.settle }
+
+func (c *loopCore) Command(ctx context.Context, verb client.Verb, service string) error {
 	switch verb {
-	case "start":
+	case client.VerbStart:
 		return c.Do(ctx, supervisor.Start{Name: service})
-	case "stop":
+	case client.VerbStop:
 		return c.Do(ctx, supervisor.Stop{Name: service})
-	case "restart":
+	case client.VerbRestart:
 		return c.Do(ctx, supervisor.Restart{Name: service})
 	}
 	return fmt.Errorf("no verb %q", verb)
@@ -212,12 +218,11 @@ func (c *loopCore) Examine(context.Context) client.Findings { return nil }
 func (c *loopCore) Config() []client.ConfigEntry { return nil }
 func (c *loopCore) Init() client.Init            { return client.Init{} }
 
-// newLoopCore runs a supervisor until the end of the test.
 func newLoopCore(t *testing.T) *loopCore {
 	t.Helper()
 	procs := &fakeProcs{pid: 4 << 20, live: map[uint64]int{}, obey: true, sigchld: make(chan os.Signal, 1)}
 	signals := make(chan os.Signal, 1)
-	c := &loopCore{procs: procs, Loop: supervisor.NewLoop(supervisor.Config{
+	c := &loopCore{procs: procs, settle: hold, Loop: supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: procs, Budget: 8 * time.Second, Children: procs.sigchld, Signals: signals,
 		OnSignal: func(os.Signal) supervisor.Event { return supervisor.Shutdown{Reason: "end of the test"} },
 	})}
@@ -288,7 +293,6 @@ func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 	return pid, nil
 }
 
-// end ends the process of a run.
 func (f *fakeProcs) end(run uint64, code, signal int) {
 	f.set(func() { f.die(run, code, signal) })
 }
@@ -341,7 +345,7 @@ func (f *fakeProcs) Gone(runs []uint64) []uint64               { return runs }
 func (f *fakeProcs) Forget(uint64)                             {}
 func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }
 
-// Tail answers a little later, as reading a log does.
+// Tail answers later, as reading a log does.
 func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	f.tails.Go(func() {
 		f.mu.Lock()
@@ -361,14 +365,13 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 // everyone is a policy under which others may read.
 var everyone = Options{AgentUID: 10000, Others: OthersStatus}
 
-// served is a server on a socket.
 type served struct {
 	*Server
 	socket string
 	ended  chan error
 }
 
-// serve answers on a socket that every user can reach, until the end of the test.
+// serve listens on a socket that every user can reach, until the end of the test.
 func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // that of the test is for its own user only
@@ -380,6 +383,7 @@ func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
 		t.Fatal(err)
 	}
 	s := &served{New(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
+	s.lookTime = 50 * time.Millisecond // no boot here finds anything while a question waits
 	for _, f := range tune {
 		f(s.Server)
 	}
@@ -389,7 +393,7 @@ func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
 	}
 	go func() { s.ended <- s.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), longest)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
 			t.Errorf("Close: %v", err)
@@ -403,7 +407,7 @@ func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
 
 func (s *served) client() *client.Client { return client.New(s.socket) }
 
-// curl makes a request with curl, as a user (-1 is this one), and returns the status code and the body.
+// curl makes a request as a user (-1 is this one), and returns the status code and the body.
 func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {
 	t.Helper()
 	path, err := exec.LookPath("curl")
@@ -417,7 +421,7 @@ func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {
 	args[len(args)-1] = "http://hinit" + args[len(args)-1]
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	if uid >= 0 {
-		needRoot(t)
+		testkit.NeedRoot(t)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
 	out, err := cmd.CombinedOutput()
@@ -430,29 +434,4 @@ func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {
 		t.Fatalf("curl %v: %s", args, out)
 	}
 	return code, string(out[:i])
-}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
-
-// longest is how long a test waits for what has to come. It costs nothing when all is well.
-const longest = 40 * time.Second
-
-// until polls a condition.
-func until(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(longest); !cond(); {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
 }

@@ -6,7 +6,7 @@ import (
 	"hinit/client"
 )
 
-// What is asked of hinit as a whole.
+// Requests to hinit as a whole.
 
 func postRescan(s *Server, r *request) (reply, error) {
 	if err := bare(r); err != nil {
@@ -48,7 +48,7 @@ func getConfig(s *Server, r *request) (reply, error) {
 	return done(client.ConfigReply{Entries: list(s.core.Config())})
 }
 
-// bare refuses parameters and a body where there are none to understand.
+// bare refuses parameters and a body.
 func bare(r *request) error {
 	if _, err := queryOf(r); err != nil {
 		return err

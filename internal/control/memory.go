@@ -14,15 +14,14 @@ import (
 	"hinit/supervisor"
 )
 
-// oomFirst names the service whose main process the kernel takes first when memory runs out: it adds to the resident memory so
-// many thousandths of the limit as oom_score_adj says (proc_pid_oom_score(5)). views are those of all services but the CMD, in the same order. It
-// is "" when nothing runs.
+// oomFirst names the service whose main process the kernel kills first when memory runs out, "" when nothing runs. oom_score_adj
+// adds thousandths of the limit to the resident memory (proc_pid_oom_score(5)). views belong to services, in the same order.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	name, worst := "", 0.0
 	next := 0
 	for _, v := range services {
 		var memory uint64
-		if v.Kind == supervisor.KindCmd || v.Kind == supervisor.KindStandIn {
+		if !listed(v) {
 			memory = residentMemory(v.PID)
 		} else {
 			memory = views[next].MemoryBytes
@@ -35,7 +34,7 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	return name
 }
 
-// memoryLimit is what the container may have of memory, or all that the machine has.
+// memoryLimit is the container's memory limit, or the machine's memory.
 var memoryLimit = sync.OnceValue(func() float64 {
 	limit := math.Inf(1)
 	var machine unix.Sysinfo_t
@@ -54,10 +53,8 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	return limit
 })
 
-// residentMemory returns the resident memory of a process in bytes, 0 when it is not known: there is no process, it is
-// gone, or /proc hides it. The second number of statm counts pages (proc(5)). A process that ended since the snapshot was
-// taken is still there as a zombie, with 0, or its number is free; another process with the same number would need all
-// numbers to be used once in between.
+// residentMemory returns the resident memory of a process in bytes, 0 when it is not known: the process is gone, or /proc hides it.
+// The second number of statm counts pages (proc(5)).
 func residentMemory(pid int) (bytes uint64) {
 	if pid > 0 {
 		_ = blocking.Do(blocking.Short, func() error {
@@ -68,7 +65,7 @@ func residentMemory(pid int) (bytes uint64) {
 	return bytes
 }
 
-// isStopped reports whether a process is stopped by a signal (proc_pid_stat(5), state T). False when that is not known.
+// isStopped reports whether a signal has stopped a process (proc_pid_stat(5), state T), false when that is not known.
 func isStopped(pid int) (stopped bool) {
 	if pid > 0 {
 		_ = blocking.Do(blocking.Short, func() error {
@@ -82,7 +79,7 @@ func isStopped(pid int) (stopped bool) {
 }
 
 func readResident(pid int) uint64 {
-	// Straight system calls: os.ReadFile would offer the file to the poller, and this is asked for hundreds of processes.
+	// Direct system calls: os.ReadFile would offer each of hundreds of files to the poller.
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/statm", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0

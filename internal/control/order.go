@@ -10,15 +10,15 @@ import (
 	"hinit/client"
 )
 
-// Order carries out one order in words, "stop NAME", "start NAME", "restart NAME" or "status", as whoever hinit runs as, and returns
-// what the command line would say. It blocks like the request that it stands for.
+// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" as hinit's own user, and returns the command line's
+// words. It blocks like the request that it stands for.
 func (s *Server) Order(ctx context.Context, order string) string {
 	words := strings.Fields(order)
 	method, target := http.MethodPost, ""
 	switch {
 	case len(words) == 1 && words[0] == "status":
 		method, target = http.MethodGet, "/v1/status?as=table"
-	case len(words) == 2 && (words[0] == "stop" || words[0] == "start" || words[0] == "restart"):
+	case len(words) == 2 && isVerb(words[0]):
 		target = "/v1/services/" + url.PathEscape(words[1]) + "/" + words[0]
 	default:
 		return "it is none of: stop NAME, start NAME, restart NAME, status"
@@ -34,7 +34,12 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// recorder is an answer that goes nowhere.
+func isVerb(word string) bool {
+	_, known := effects[client.Verb(word)]
+	return known
+}
+
+// recorder is an http.ResponseWriter in memory.
 type recorder struct {
 	bytes.Buffer
 	header http.Header

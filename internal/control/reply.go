@@ -17,12 +17,11 @@ import (
 	"hinit/supervisor"
 )
 
-// refuse makes an error of a kind.
 func refuse(kind client.Kind, format string, args ...any) *client.Error {
 	return &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// httpStatus is the status code of each kind of error.
+// httpStatus returns the status code of a kind of error.
 func httpStatus(kind client.Kind) int {
 	switch kind {
 	case client.KindUnknown:
@@ -42,7 +41,7 @@ func httpStatus(kind client.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// explain turns any error of a handler into one for the wire.
+// explain turns a handler's error into one for the wire.
 func explain(ctx context.Context, err error) *client.Error {
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		return e
@@ -61,7 +60,7 @@ func explain(ctx context.Context, err error) *client.Error {
 	return &client.Error{Kind: kind, Message: err.Error()}
 }
 
-// reply is the answer of a handler: a body, or a stream that writes its own.
+// reply is a handler's answer: a body, or a stream that writes its own.
 type reply struct {
 	status int
 	header http.Header // besides what follows from the body, which is JSON unless this says otherwise
@@ -70,7 +69,6 @@ type reply struct {
 	fault  *client.Error // that body is about
 }
 
-// done is an answer with a value.
 func done(v any) (reply, error) { return withStatus(http.StatusOK, v) }
 
 func withStatus(status int, v any) (reply, error) {
@@ -81,30 +79,29 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// encoder writes one line of JSON per value, without the escapes that only a web page needs.
+// encoder writes one line of JSON per value, without HTML escapes.
 func encoder(w io.Writer) *json.Encoder {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e
 }
 
-// failure is an answer with an error.
 func failure(e *client.Error) reply {
 	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // two strings can be encoded
 	out.fault = e
 	return out
 }
 
-// wantsText says whether a program asks that has nothing to take JSON apart with.
+// wantsText reports whether the client asks for text instead of JSON.
 func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
 
-// text is an answer for people, some of whom read it on a terminal.
+// text answers people, who may read it on a terminal.
 func text(status int, header http.Header, body []byte) reply {
 	header.Set("Content-Type", client.Text+"; charset=utf-8")
 	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
 
-// inWords is an answer as text, where that is asked for and it is about an error: the message, and its kind in the header.
+// inWords turns an error into text if the client asks for that: the message, with its kind in a header.
 func (out reply) inWords(r *http.Request) reply {
 	if out.fault == nil || !wantsText(r) {
 		return out
@@ -128,7 +125,7 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 	_, _ = w.Write(out.body) // a client that went away needs no answer
 }
 
-// allowWrite gives a client some time to take in what is written next.
+// allowWrite sets the deadline for the next write.
 func (s *Server) allowWrite(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime)) // a real connection has deadlines
 }

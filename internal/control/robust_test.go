@@ -19,19 +19,21 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
-// impatient gives slow clients little time, and more than a test needs for what it has to send, where all is slow.
+// impatient gives slow clients little time.
 func impatient(s *Server) {
 	const little = 3 * time.Second
 	s.http.ReadHeaderTimeout, s.http.IdleTimeout, s.bodyTime, s.sendTime = little, little, little, little
 }
 
-// untiring lets clients that have nothing to ask keep their connections.
+// untiring lets silent clients keep their connections.
 func untiring(s *Server) { s.http.ReadHeaderTimeout = time.Hour }
 
 func TestClientsThatMisbehaveAreDropped(t *testing.T) {
+	t.Parallel()
 	many := make([]*supervisor.Service, 2000) // an answer that no socket buffer holds
 	for i := range many {
 		many[i] = gateway(strconv.Itoa(i), supervisor.Up)
@@ -61,9 +63,9 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			until(t, "connected", func() bool { return s.connections() == 1 })
+			testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
 			_, _ = io.WriteString(c, tt.send) // the server may have had enough before the end
-			until(t, "dropped", func() bool { return s.connections() == 0 })
+			testkit.Until(t, "dropped", func() bool { return s.connections() == 0 })
 			got, _ := io.ReadAll(c)
 			if !strings.HasPrefix(string(got), tt.want) || tt.want == "" && len(got) > 0 {
 				t.Errorf("got %.200q", got)
@@ -94,7 +96,7 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 		conns = append(conns, c)
 	}
 	for _, c := range conns[maxConns:] {
-		_ = c.SetReadDeadline(time.Now().Add(longest))
+		_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
 		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatalf("after %d: %v", refused, err)
@@ -112,7 +114,7 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	if code, body := s.curl(t, -1, "/v1/health"); code != 503 || !strings.Contains(body, `"kind":"busy"`) {
 		t.Errorf("curl, while it is full: %d %s", code, body)
 	}
-	// The client goes on asking until the silent ones have left.
+	// The client asks again until the silent ones have left.
 	leave := time.AfterFunc(time.Second, func() {
 		for _, c := range conns[:maxConns] {
 			_ = c.Close()
@@ -124,14 +126,14 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	}
 }
 
-// rest waits until no connection lingers that was turned away.
+// rest waits until no refused connection is left.
 func (s *served) rest(t *testing.T) {
 	t.Helper()
-	until(t, "all have left", func() bool { return s.places.leaving.Load() == 0 })
+	testkit.Until(t, "all have left", func() bool { return s.places.leaving.Load() == 0 })
 }
 
 func TestAStrangerCannotLockRootOut(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	s := serve(t, goldenCore(), everyone, untiring)
 	for _, uid := range []uint32{10000, 65534} {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -157,7 +159,7 @@ func TestAStrangerCannotLockRootOut(t *testing.T) {
 			t.Fatalf("uid %d: %s", uid, line)
 		}
 		n := &s.places.taken[s.policy.classOf(peer{uid: uid})]
-		until(t, "its share is used up", func() bool { return n.Load() == maxConns })
+		testkit.Until(t, "its share is used up", func() bool { return n.Load() == maxConns })
 	}
 	if code, body := s.curl(t, 0, "/v1/health"); code != 200 {
 		t.Errorf("root: %d %s", code, body)
@@ -170,6 +172,7 @@ func TestAStrangerCannotLockRootOut(t *testing.T) {
 
 func TestManyCommandsAtOnce(t *testing.T) {
 	core := newLoopCore(t)
+	core.settle = 20 * time.Millisecond
 	s := serve(t, core, everyone)
 	const n = maxConns + 10
 	for i := range n {
@@ -209,16 +212,16 @@ func TestCloseAnswersWhoWaits(t *testing.T) {
 	go func() {
 		result <- s.client().Events(t.Context(), client.EventOptions{Follow: true}, func(client.Event) error { return nil })
 	}()
-	until(t, "all ask", func() bool {
+	testkit.Until(t, "all ask", func() bool {
 		return s.connections() == 3 && core.Snapshot().Find("gateway-x").State == supervisor.Stopping
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	begun := time.Now()
 	if err := s.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > longest/2 { // of itself it would stay for an hour
+	if took := time.Since(begun); took > testkit.Patience/2 { // of itself it would stay for an hour
 		t.Errorf("a silent client held Close up for %v", took)
 	}
 	for range 2 {
@@ -253,7 +256,7 @@ func TestCloseCutsOffWhoDoesNotRead(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil { // the answer is on its way
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)
@@ -289,7 +292,6 @@ func TestCloseDoesNotWaitForeverForTheCore(t *testing.T) {
 	close(leave)
 }
 
-// fuzzing the one decoder that reads what a client sends beside net/http's own.
 func FuzzParseWait(f *testing.F) {
 	for _, body := range []string{"", "{}", `{"wait":false}`, `{"timeout_ms":1}`, `{"timeout_ms":-1}`, "[]", "null", "{}{}", "\x00"} {
 		f.Add([]byte(body))

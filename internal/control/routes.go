@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"hinit/client"
 )
 
-// request is a request with what was found out about it before a handler sees it. Its context ends with the limit of its route.
+// request is a request with its facts. Its context ends with the limit of its route.
 type request struct {
 	*http.Request
 	route route
@@ -15,7 +17,7 @@ type request struct {
 	body  []byte
 }
 
-// bootNeed is whether a route depends on the boot, before whose end not all services are known.
+// bootNeed says whether a route waits for the boot, at whose end all services are known.
 type bootNeed int
 
 const (
@@ -38,15 +40,23 @@ const (
 	workLimit = 30 * time.Second // what reads many files
 )
 
-// routes is the whole API: which request, who may make it, whether it needs the boot, how long it may take, what answers it.
-// However long the disk takes, each route answers within its limit: what the core does with the context of a request ends with that.
+// routes is the whole API: request, access, need of the boot, time limit, handler. Each route answers within its limit, however
+// slow the disk is: the core's calls end with the request's context.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, anytime, lookLimit, getStatus},
+		{"GET /v1/status/follow", mayRead, anytime, 0, getFollow},
 		{"GET /v1/services/{name}", mayRead, anytime, lookLimit, getService},
-		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(start())},
-		{"POST /v1/services/{name}/stop", mayControl, forNames, 0, command(stop())},
-		{"POST /v1/services/{name}/restart", mayControl, forNames, 0, command(restart())},
+		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(client.VerbStart)},
+		{"POST /v1/services/{name}/stop", mayControl, forNames, 0, command(client.VerbStop)},
+		{"POST /v1/services/{name}/restart", mayControl, forNames, 0, command(client.VerbRestart)},
+		{"POST /v1/services/{name}/run-once", mayControl, forNames, 0, postRunOnce},
+		{"POST /v1/services/{name}/say", mayControl, anytime, lookLimit, postSay},
+		{"POST /v1/runs", mayControl, afterAll, workLimit, postRun},
+		{"GET /v1/runs", mayControl, anytime, 0, getRuns},
+		{"GET /v1/runs/{id}", mayControl, anytime, 0, getRun},
+		{"POST /v1/runs/{id}/stop", mayControl, anytime, lookLimit, postRunStop},
+		{"POST /v1/notices", mayControl, anytime, lookLimit, postNotice},
 		{"GET /v1/events", mayRead, anytime, 0, getEvents},
 		{"POST /v1/rescan", mayControl, afterAll, workLimit, postRescan},
 		{"POST /v1/reload", mayControl, afterAll, workLimit, postReload},
@@ -61,10 +71,9 @@ func routes() []route {
 	}
 }
 
-// late is why the context of a request has ended: the limit of its route is over.
+// late is the cause of a context whose route's limit is over.
 type late time.Duration
 
 func (l late) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }
 
-// Unwrap makes it what the end of a context is.
 func (late) Unwrap() error { return context.DeadlineExceeded }

@@ -25,13 +25,12 @@ const (
 	maxBody    = 64 << 10
 )
 
-// errClosing and errReplaced are the causes of the end of a request that Close or Leave ended.
+// The causes of requests that Close or Leave ended.
 var (
 	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
 )
 
-// closed returns why the server has ended a request, nil when it has not.
 func closed(ctx context.Context) *client.Error {
 	if err, is := context.Cause(ctx).(*client.Error); is { //nolint:errorlint // nobody wraps it
 		return err
@@ -44,14 +43,17 @@ type Server struct {
 	core     Core
 	policy   policy
 	log      func(string)
+	used     func()
 	now      func() time.Time
 	bodyTime time.Duration // from the end of a header to the end of the body
 	sendTime time.Duration // for a client to take in one piece of an answer
+	lookTime time.Duration // for the boot's first look at the profiles, of a question about a name
 	limit    func(route) time.Duration
 	http     *http.Server
 	mux      *http.ServeMux
 	places   places
 	cancel   context.CancelCauseFunc
+	notices  notices
 
 	mu       sync.Mutex
 	closing  *client.Error // why no request may begin; nil while they may
@@ -61,12 +63,15 @@ type Server struct {
 // New returns a server that does not listen yet.
 func New(core Core, o Options) *Server {
 	s := &Server{
-		core: core, policy: newPolicy(o), log: o.Log, now: time.Now, mux: http.NewServeMux(),
-		bodyTime: 5 * time.Second, sendTime: 10 * time.Second,
+		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
+		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, lookTime: 2 * time.Second,
 		limit: func(rt route) time.Duration { return rt.limit },
 	}
 	if s.log == nil {
 		s.log = func(string) {}
+	}
+	if s.used == nil {
+		s.used = func() {}
 	}
 	base, cancel := context.WithCancelCause(context.Background())
 	s.cancel = cancel
@@ -88,8 +93,7 @@ func New(core Core, o Options) *Server {
 	return s
 }
 
-// Serve answers connections of l, which must be one of Listen, until Close; it returns nil then. It closes l. It blocks,
-// so it has a goroutine of its own.
+// Serve answers connections of l, which must come from Listen, until Close; it returns nil then. It closes l. It blocks.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.http.Serve(&gate{Listener: l, policy: s.policy, places: &s.places})
 	if errors.Is(err, http.ErrServerClosed) {
@@ -98,12 +102,12 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("cannot go on serving the control socket: %w", err)
 }
 
-// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is being worked on
-// any more. Clients that do not take their answer in are cut off after half a second. If ctx ends before all is done, it
-// cuts all connections and returns an error. It may be called once.
+// Close stops listening, answers and ends streams and waiting requests, and returns when no request is active. Clients that don't
+// read their answer are cut off after half a second. If ctx ends first, it cuts all connections and returns an error. It may be
+// called once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// Leave is Close for a server whose socket another image of this process will answer: clients are told to ask again.
+// Leave is Close before a re-execution: clients are told to ask again.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
 func (s *Server) close(ctx context.Context, why *client.Error) error {
@@ -122,8 +126,7 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	case <-idle:
 	case <-grace.Done():
 	}
-	// Who was answered has the answer already, or gets it while Shutdown waits. It would wait longer for a client that has
-	// not asked anything yet; that one, and all who are still here, Close cuts off.
+	// Shutdown would wait longer for clients that have not asked anything yet. Close cuts those off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	_ = s.http.Shutdown(flush) // what it could not end, Close does
@@ -136,7 +139,7 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	}
 }
 
-// enter says why a request may not begin any more, or nil.
+// enter counts a request, or says why it may not begin any more.
 func (s *Server) enter() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +149,6 @@ func (s *Server) enter() *client.Error {
 	return s.closing
 }
 
-// serve is what every request goes through.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 { // a client that announces a body and does not send it costs a few seconds, whatever we answer
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // a real connection has deadlines
@@ -158,11 +160,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.send(w, failure(err))
 		return
 	}
+	defer s.used()
 	defer s.handlers.Done()
 	s.mux.ServeHTTP(w, r)
 }
 
-// run answers with what the handler of a route has.
 func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out := s.guarded(rt, w, r)
 	if out.stream == nil {
@@ -178,7 +180,7 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out.stream(w)
 }
 
-// guarded checks who asks, reads the body and runs the handler; a panic of it becomes an error.
+// guarded checks access, reads the body and runs the handler; a panic becomes an error.
 func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -204,7 +206,7 @@ func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out 
 	return out
 }
 
-// answer runs the handler of a route once what that needs is there, within the limit of the route.
+// answer runs the handler of a route within the limit, after what the route waits for.
 func (s *Server) answer(rt route, r *request) (reply, error) {
 	limit := s.limit(rt)
 	if limit == 0 {
@@ -242,7 +244,6 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 	return body, nil
 }
 
-// noRoute answers what is not in the table.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	out := failure(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
 	out.status = http.StatusNotFound
@@ -259,7 +260,7 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	s.send(w, out)
 }
 
-// logWriter passes on what net/http has to say.
+// logWriter passes on the messages of net/http.
 type logWriter func(string)
 
 func (f logWriter) Write(b []byte) (int, error) {

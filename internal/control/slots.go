@@ -9,40 +9,39 @@ import (
 	"strings"
 
 	"hinit/client"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
-// Slots is a Core that answers as s6 does: its services are directories. Without it, or where Acts says no, there are no
-// slots. Dir is always an absolute path; the error of a directory that is no slot has the kind unknown.
+// Slots answer as s6 does. A Core that has them has a method S6() Slots; without it, or where Acts is false, there are no slots.
+// Dir is always an absolute path. The error of a directory that is no slot has the kind unknown.
 type Slots interface {
-	// Acts says whether hinit answers as s6 in this container.
+	// Acts reports whether hinit answers as s6 in this container.
 	Acts() bool
-	// Slots returns all slots in the order of their names.
+	// Slots returns all slots sorted by name.
 	Slots(ctx context.Context) []client.Slot
-	// Slot returns the slot of a service directory. When what a snapshot shows changes, its answer may.
+	// Slot returns the slot of a service directory. Its answer changes only with the snapshot.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl carries out letters of s6-svc, which are all known, in order.
+	// SlotControl carries out valid letters of s6-svc in order.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// SlotScan carries out letters of s6-svscanctl, which are all known, in order.
+	// SlotScan carries out valid letters of s6-svscanctl in order.
 	SlotScan(ctx context.Context, letters string) error
 }
 
-// The letters that commands may hold.
 const (
-	svcLetters  = s6.Letters
+	svcLetters  = formats.Letters
 	scanLetters = "zabhitqnN"
 	endLetters  = "tqbi" // those of them that end the container
 )
 
-// slots returns the core's slots, or an error that says that there are none.
 func (s *Server) slots() (Slots, error) {
-	if core, ok := s.core.(Slots); ok && core.Acts() {
-		return core, nil
+	if core, ok := s.core.(interface{ S6() Slots }); ok {
+		if slots := core.S6(); slots.Acts() {
+			return slots, nil
+		}
 	}
 	return nil, refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
 }
 
-// getSlots answers with all slots, or with the one of a directory.
 func getSlots(s *Server, r *request) (reply, error) {
 	query, err := queryOf(r, "dir")
 	if err != nil {
@@ -80,7 +79,6 @@ func absolute(dir string) error {
 	return nil
 }
 
-// postSlotControl takes in what s6-svc sends.
 func postSlotControl(s *Server, r *request) (reply, error) {
 	if _, err := queryOf(r); err != nil {
 		return reply{}, err
@@ -99,7 +97,6 @@ func postSlotControl(s *Server, r *request) (reply, error) {
 	return reply{status: http.StatusNoContent}, err
 }
 
-// postSlotScan takes in what s6-svscanctl sends.
 func postSlotScan(s *Server, r *request) (reply, error) {
 	if _, err := queryOf(r); err != nil {
 		return reply{}, err
@@ -123,7 +120,7 @@ func postSlotScan(s *Server, r *request) (reply, error) {
 	return reply{status: http.StatusNoContent}, err
 }
 
-// lettersOf refuses letters that are not known, before any of them is carried out.
+// lettersOf refuses unknown letters before any is carried out.
 func lettersOf(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {
@@ -136,10 +133,10 @@ func lettersOf(flags, known string) error {
 	return nil
 }
 
-// maxLetters bounds what one request can keep hinit busy with.
+// maxLetters limits the work of one request.
 const maxLetters = 64
 
-// getSlotWait answers when a slot is where the client wants it.
+// getSlotWait answers when a slot is in a state.
 func getSlotWait(s *Server, r *request) (reply, error) {
 	query, err := queryOf(r, "dir", "until")
 	if err != nil {
@@ -165,7 +162,6 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	return done(client.SlotsReply{Slots: []client.Slot{slot}})
 }
 
-// slotGoal is what a client waits for.
 type slotGoal struct {
 	letter byte
 	after  uint64 // the run that counts as the old one
@@ -188,7 +184,6 @@ func parseUntil(text string) (slotGoal, error) {
 	return u, nil
 }
 
-// reached says whether a slot is there.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
 	later := u.known && s.Run > u.after // it was down and nothing of it was running before that run
@@ -207,7 +202,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 	return s.Up && s.Ready && later
 }
 
-// awaitSlot blocks until the slot is there, it is certain that it will not be, or ctx ends.
+// awaitSlot blocks until the slot is in the state, can't get there, or ctx ends.
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
@@ -236,7 +231,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// vanished is the end of a wait for a slot that was removed meanwhile: it is as down as it can be.
+// vanished ends a wait for a slot that was removed: it counts as down.
 func vanished(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 )
 
 func (f *fakeCore) Acts() bool { return f.slots != nil }
+
+func (f *fakeCore) S6() Slots { return f }
 
 func (f *fakeCore) Slots(context.Context) []client.Slot {
 	f.mu.Lock()
@@ -125,7 +128,6 @@ func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
 	}
 }
 
-// waiting begins to wait for a slot and returns what it will have come to.
 func waiting(t *testing.T, s *served, until string) <-chan error {
 	t.Helper()
 	result := make(chan error, 1)
@@ -161,7 +163,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 		core.watched = true
 		s := serve(t, core, everyone)
 		done := waiting(t, s, wait)
-		until(t, "it has seen how the slot was", func() bool { return core.asked() != "" })
+		testkit.Until(t, "it has seen how the slot was", func() bool { return core.asked() != "" })
 		for i, step := range tt.steps {
 			select {
 			case err := <-done:
@@ -175,7 +177,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 			if err != nil {
 				t.Errorf("until %s: %v", wait, err)
 			}
-		case <-time.After(longest):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("until %s: never over", wait)
 		}
 	}
@@ -209,7 +211,7 @@ func TestAWaitForWhatWillNeverBeIsAnError(t *testing.T) {
 	core.watched = true
 	s = serve(t, core, everyone)
 	gone, down := waiting(t, s, "r"), waiting(t, s, "D")
-	until(t, "both wait", func() bool { return core.asked() == "look, look" })
+	testkit.Until(t, "both wait", func() bool { return core.asked() == "look, look" })
 	core.put(slotDir, nil)
 	if err := <-gone; kind(err) != client.KindPermanent {
 		t.Errorf("it is removed: %v", err)

@@ -16,8 +16,7 @@ import (
 	"hinit/supervisor"
 )
 
-// getStatus answers with hinit and all services but the CMD, or with those that are named, each once, in that order; as JSON
-// or as a table.
+// getStatus answers with hinit and all services but the CMD, or with the named ones in that order, as JSON or as a table.
 func getStatus(s *Server, r *request) (reply, error) {
 	query, err := queryOf(r, "name", "as", "width", "colour", "verbose")
 	if err != nil {
@@ -44,7 +43,6 @@ func getStatus(s *Server, r *request) (reply, error) {
 	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
 }
 
-// table is the status for people.
 func table(st client.Status, look show.Look) reply {
 	down := 0
 	for i := range st.Services {
@@ -57,11 +55,8 @@ func table(st client.Status, look show.Look) reply {
 	return out
 }
 
-// expectTime is how long a question about a name waits for the boot's first look at the profiles.
-const expectTime = 2 * time.Second
-
-// known is a snapshot with those names in it, if there are such services, even if the boot has not come to them yet, and those that it
-// adds itself.
+// known returns a snapshot that has the named services, if they exist, and the services it added because the boot has not
+// registered them yet.
 func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	snap = s.core.Snapshot()
 	core, boots := s.core.(Booter)
@@ -85,7 +80,7 @@ func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Sn
 		}
 	}
 	if with(core.Expected(ctx, false)); len(names) > 0 && missing() {
-		look, cancel := context.WithTimeout(ctx, expectTime)
+		look, cancel := context.WithTimeout(ctx, s.lookTime)
 		defer cancel()
 		with(core.Expected(look, true))
 	}
@@ -103,7 +98,7 @@ func (s *Server) status(ctx context.Context, names []string, who peer) (client.S
 	if len(names) == 0 {
 		out.Services = make([]client.Service, 0, len(snap.Services))
 		for _, v := range ordered(snap.Services) {
-			if v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn {
+			if listed(v) {
 				out.Services = append(out.Services, view(v))
 			}
 		}
@@ -127,8 +122,11 @@ func (s *Server) status(ctx context.Context, names []string, who peer) (client.S
 	return out, nil
 }
 
-// ordered puts the gateways in the order of their profiles, whenever they became known, among themselves; everything else stays where
-// it is.
+func listed(v *supervisor.Service) bool {
+	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
+}
+
+// ordered sorts the gateways among themselves by profile; everything else keeps its place.
 func ordered(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
@@ -163,7 +161,7 @@ func getService(s *Server, r *request) (reply, error) {
 	return done(out)
 }
 
-// resolve finds the service that a name means: the service of that name, else the gateway of the profile of that name.
+// resolve finds the service of a name, else the gateway of the profile of that name.
 func resolve(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	if v := snap.Find(name); v != nil && v.Kind != supervisor.KindStandIn {
 		return v, nil
@@ -176,8 +174,7 @@ func resolve(snap *supervisor.Snapshot, name string) (*supervisor.Service, error
 	return nil, refuse(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)
 }
 
-// queryOf returns the parameters of a request and refuses those that are not known, so that a typing error does not
-// silently mean something else.
+// queryOf returns the parameters of a request and refuses unknown ones, which may be typing errors.
 func queryOf(r *request, known ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -195,7 +192,6 @@ func queryOf(r *request, known ...string) (url.Values, error) {
 	return query, nil
 }
 
-// initView completes what the core says of hinit itself.
 func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i := s.core.Init()
 	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
@@ -213,13 +209,17 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// view is a service as the given caller may see it.
+// view returns a service as the caller may see it.
 func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: residentMemory(v.PID), Command: list(v.Command),
-		Needs: list(v.Needs), Run: v.Run, Paused: v.Paused, Drifted: v.Drifted,
+		Needs: list(v.Needs), Run: v.Run, Paused: v.Paused, Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
+	}
+	out.Checks = s.checks(v, who)
+	if core, counts := s.core.(Counter); counts {
+		out.Output = core.Output(v.Name)
 	}
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
@@ -227,6 +227,11 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	if !v.NextStart.IsZero() {
 		at := wireTime(v.NextStart)
 		out.NextStart = &at
+	}
+	out.Task, out.Done, out.Restart = v.Task, v.Done, string(v.After)
+	if !v.NextRun.IsZero() {
+		at := wireTime(v.NextRun)
+		out.NextRun = &at
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
@@ -238,7 +243,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	return out
 }
 
-// problem is what people should know of a service besides its state. What it says of itself is for those who may read its log.
+// problem says what people should know of a service besides its state. Only those who may read its log see the service's own words.
 func (s *Server) problem(v *supervisor.Service, who peer) string {
 	core, notes := s.core.(Noter)
 	switch trusted := s.policy.classOf(who) != otherClass; {
@@ -246,7 +251,7 @@ func (s *Server) problem(v *supervisor.Service, who peer) string {
 		return v.Said
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
 		return supervisor.ReasonLoop + ": " + v.LastExit.Words()
-	case v.State == supervisor.Down && notes:
+	case (v.State == supervisor.Down || v.State == supervisor.Up) && notes:
 		return core.Note(v)
 	}
 	return ""
@@ -266,7 +271,18 @@ func exitView(x *supervisor.Exit) *client.Exit {
 	return out
 }
 
-// list makes sure that a list is not null on the wire.
+func counts(by []supervisor.CauseCount) map[string]int {
+	if len(by) == 0 {
+		return nil
+	}
+	out := make(map[string]int, len(by))
+	for _, of := range by {
+		out[string(of.Cause)] = of.N
+	}
+	return out
+}
+
+// list returns an empty list for nil, so that it is not null on the wire.
 func list[T any](l []T) []T {
 	if l == nil {
 		return []T{}

@@ -9,8 +9,7 @@ import (
 	"hinit/internal/blocking"
 )
 
-// A connection is closed while somebody reads from it who waits for a turn, as happens to many at the end. Package net waits for the
-// reader then, so who closes must not keep a turn from it.
+// Package net waits for the reader of a closed connection, who waits for a turn: closing must not take the turn.
 func TestClosingWaitsForNoTurn(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {

@@ -10,46 +10,44 @@ import (
 )
 
 const (
-	// hold is how long a run has to be up to count as started when nobody says otherwise.
+	// hold is the default time that a run has to be up to count as started.
 	hold = time.Second
-	// tailTime is how long an account of a failure waits for the last log lines, which are read after the exit.
+	// tailTime is how long the report of a failure waits for the last log lines, which are read after the exit.
 	tailTime = 500 * time.Millisecond
 )
 
 // goal is what a command waits for.
 //
-// A start has come about when one run of the service is ready, whenever it began; a restart when that run is a new one. What
-// can't say that it is ready has to hold for settle. A task, which runs once and then stays down, may also have done its work by
-// then. A stop has come about as soon as the service is down: nothing of it is alive then and nothing but another command starts
-// it, so there is nothing to wait for.
+// A start succeeds when a run is ready, a restart when a new run is. A run that can't announce readiness must be up for settle
+// instead. A task, which runs once, may also have succeeded by then. A stop succeeds as soon as the service is down.
 type goal struct {
-	verb
+	effect
 	service *supervisor.Service // as it was before the command
 	after   uint64              // only a later run counts
 	settle  time.Duration
 }
 
-// ending are the states in which a run comes to its end.
+// ending are the states in which a run ends.
 var ending = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
-// goalOf chooses the goal of a command, from the service before and right after the supervisor took it in.
-func (s *Server) goalOf(do verb, before, after *supervisor.Service) goal {
-	g := goal{verb: do, service: before, settle: hold}
+// goalOf returns the goal of a command, from the service before and right after the supervisor took it in.
+func (s *Server) goalOf(verb client.Verb, before, after *supervisor.Service) goal {
+	g := goal{effect: effects[verb], service: before, settle: hold}
 	if core, ok := s.core.(Settler); ok {
 		g.settle = core.Settle()
 	}
-	if !do.fresh {
+	if !g.fresh {
 		return g
 	}
 	g.after = before.Run
-	// Still ending: the run that ends may be one that began after the first look.
+	// Still ending: that run may have begun after the first look.
 	if after != nil && slices.Contains(ending, after.State) {
 		g.after = after.Run
 	}
 	return g
 }
 
-// verdict is how things stand with a goal.
+// verdict is the state of a goal.
 type verdict struct {
 	reached bool
 	failed  *client.Error
@@ -57,7 +55,7 @@ type verdict struct {
 	again   time.Time // when to look again though nothing happens; zero for never
 }
 
-// judge compares a snapshot with the goal. v is the service in it, nil when it is no longer there.
+// judge compares a snapshot with the goal. v is the service in it, nil when it was removed.
 func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
@@ -101,8 +99,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	return verdict{}
 }
 
-// crashed says whether a run that counts has ended since the command in a way that makes the start a failure: not because it was
-// told to, and not to be started again at once or to make room for another instance.
+// crashed reports whether a run has ended since the command so that the start has failed: it was not told to end, and is not
+// replaced at once.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {
@@ -116,16 +114,14 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	return false
 }
 
-// endedByItself says whether the last run has ended since the command without being asked to. Of a service that is wanted
-// down, that makes a task: it is wanted up for one run only.
+// endedByItself reports whether the last run has ended by itself since the command. A service that is wanted down is a task then.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
 		(old == nil || old.Run < x.Run)
 }
 
-// await returns the service once the goal is reached. It blocks until then, or until it cannot be reached any more, the
-// time is over, or ctx ends. It looks at snapshots only, so the supervisor does not know that anybody waits.
+// await blocks until the goal is reached, can't be reached any more, timeout is over or ctx ends, and returns the service.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	timer := time.NewTimer(timeout)
@@ -164,7 +160,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 	}
 }
 
-// ended says why a request is over before its time.
+// ended returns the reason why a request ended early.
 func ended(ctx context.Context) error {
 	if err := closed(ctx); err != nil {
 		return err
@@ -172,7 +168,6 @@ func ended(ctx context.Context) error {
 	return context.Cause(ctx) // the client went away; nobody reads this
 }
 
-// removed is how a service looks once it is forgotten.
 func removed(v *supervisor.Service) *supervisor.Service {
 	gone := *v
 	gone.State, gone.Want, gone.Reason, gone.PID, gone.Ready = supervisor.Down, supervisor.WantDown, "removed", 0, false

@@ -13,12 +13,12 @@ import (
 	"hinit/supervisor"
 )
 
-// announces makes a service one that says itself when it is ready.
+// announces makes a service announce its readiness.
 func announces(ready bool) func(*supervisor.Service) {
 	return func(s *supervisor.Service) { s.Announces, s.Ready = true, ready }
 }
 
-// crashed gives a service a last run, its first, that ended.
+// crashed gives a service a first run that ended.
 func crashed(cause supervisor.Cause) func(*supervisor.Service) {
 	return func(s *supervisor.Service) { s.LastExit = &supervisor.Exit{Run: 1, PID: 7, Code: 1, Cause: cause} }
 }
@@ -38,41 +38,41 @@ func TestJudge(t *testing.T) {
 	run := func(n uint64) func(*supervisor.Service) { return func(s *supervisor.Service) { s.Run = n } }
 	for _, tt := range []struct {
 		name string
-		do   verb
+		do   client.Verb
 		run  uint64 // goal.after
 		v    *supervisor.Service
 		stop bool // the container is stopping
 		want string
 	}{
-		{"up long enough", start(), 0, v(supervisor.Up), false, "reached"},
-		{"not up long enough", start(), 0, v(supervisor.Up, since(hold-1)), false, "again"},
-		{"up for ever and not ready", start(), 0, v(supervisor.Up, since(time.Hour), announces(false)), false, "wait"},
-		{"ready at once", start(), 0, v(supervisor.Up, since(0), announces(true)), false, "reached"},
-		{"the old run was ready", restart(), 1, v(supervisor.Up, announces(true)), false, "wait"},
-		{"up again after a crash", start(), 0, v(supervisor.Up, since(time.Hour), crashed(supervisor.CauseCrash)), false, "died"},
-		{"up again as it asked", start(), 0, v(supervisor.Up, since(time.Hour), crashed(supervisor.CauseClean)), false, "reached"},
-		{"the old run, before", restart(), 2, v(supervisor.Up, since(time.Hour), run(3), crashed(supervisor.CauseCrash)), false, "reached"},
-		{"the old run", restart(), 1, v(supervisor.Up), false, "wait"},
-		{"the new run", restart(), 1, v(supervisor.Up, run(2)), false, "reached"},
-		{"new run, not long enough", restart(), 1, v(supervisor.Up, run(2), since(0)), false, "again"},
-		{"starting", start(), 0, v(supervisor.Starting), false, "wait"},
-		{"waiting", start(), 0, v(supervisor.Waiting), false, "wait"},
-		{"an old run ends", start(), 0, v(supervisor.Stopping), false, "wait"},
-		{"an old run is killed", restart(), 1, v(supervisor.Killing), false, "wait"},
-		{"backoff", start(), 0, v(supervisor.Backoff), false, "died"},
-		{"parked", restart(), 1, v(supervisor.Parked), false, "died"},
-		{"failed", start(), 0, v(supervisor.Failed), false, "died"},
-		{"somebody wants it down", start(), 0, v(supervisor.Up, unwanted), false, "failed: superseded: gateway-x was asked to stop meanwhile"},
-		{"it was removed", start(), 0, nil, false, "failed: superseded: gateway-x was removed meanwhile"},
-		{"the container stops", start(), 0, v(supervisor.Up), true, "stopping: the container is stopping"},
-		{"down", stop(), 0, v(supervisor.Down, unwanted), false, "reached"},
-		{"down while the container stops", stop(), 0, v(supervisor.Down, unwanted), true, "reached"},
-		{"gone", stop(), 0, nil, false, "reached"},
-		{"stopping", stop(), 0, v(supervisor.Stopping, unwanted), false, "wait"},
-		{"killing", stop(), 0, v(supervisor.Killing, unwanted), false, "wait"},
-		{"somebody wants it up", stop(), 0, v(supervisor.Stopping), false, "failed: superseded: gateway-x was asked to start meanwhile"},
+		{"up long enough", client.VerbStart, 0, v(supervisor.Up), false, "reached"},
+		{"not up long enough", client.VerbStart, 0, v(supervisor.Up, since(hold-1)), false, "again"},
+		{"up for ever and not ready", client.VerbStart, 0, v(supervisor.Up, since(time.Hour), announces(false)), false, "wait"},
+		{"ready at once", client.VerbStart, 0, v(supervisor.Up, since(0), announces(true)), false, "reached"},
+		{"the old run was ready", client.VerbRestart, 1, v(supervisor.Up, announces(true)), false, "wait"},
+		{"up again after a crash", client.VerbStart, 0, v(supervisor.Up, since(time.Hour), crashed(supervisor.CauseCrash)), false, "died"},
+		{"up again as it asked", client.VerbStart, 0, v(supervisor.Up, since(time.Hour), crashed(supervisor.CauseClean)), false, "reached"},
+		{"the old run, before", client.VerbRestart, 2, v(supervisor.Up, since(time.Hour), run(3), crashed(supervisor.CauseCrash)), false, "reached"},
+		{"the old run", client.VerbRestart, 1, v(supervisor.Up), false, "wait"},
+		{"the new run", client.VerbRestart, 1, v(supervisor.Up, run(2)), false, "reached"},
+		{"new run, not long enough", client.VerbRestart, 1, v(supervisor.Up, run(2), since(0)), false, "again"},
+		{"starting", client.VerbStart, 0, v(supervisor.Starting), false, "wait"},
+		{"waiting", client.VerbStart, 0, v(supervisor.Waiting), false, "wait"},
+		{"an old run ends", client.VerbStart, 0, v(supervisor.Stopping), false, "wait"},
+		{"an old run is killed", client.VerbRestart, 1, v(supervisor.Killing), false, "wait"},
+		{"backoff", client.VerbStart, 0, v(supervisor.Backoff), false, "died"},
+		{"parked", client.VerbRestart, 1, v(supervisor.Parked), false, "died"},
+		{"failed", client.VerbStart, 0, v(supervisor.Failed), false, "died"},
+		{"somebody wants it down", client.VerbStart, 0, v(supervisor.Up, unwanted), false, "failed: superseded: gateway-x was asked to stop meanwhile"},
+		{"it was removed", client.VerbStart, 0, nil, false, "failed: superseded: gateway-x was removed meanwhile"},
+		{"the container stops", client.VerbStart, 0, v(supervisor.Up), true, "stopping: the container is stopping"},
+		{"down", client.VerbStop, 0, v(supervisor.Down, unwanted), false, "reached"},
+		{"down while the container stops", client.VerbStop, 0, v(supervisor.Down, unwanted), true, "reached"},
+		{"gone", client.VerbStop, 0, nil, false, "reached"},
+		{"stopping", client.VerbStop, 0, v(supervisor.Stopping, unwanted), false, "wait"},
+		{"killing", client.VerbStop, 0, v(supervisor.Killing, unwanted), false, "wait"},
+		{"somebody wants it up", client.VerbStop, 0, v(supervisor.Stopping), false, "failed: superseded: gateway-x was asked to start meanwhile"},
 	} {
-		g := goal{tt.do, gateway("x", supervisor.Down), tt.run, hold}
+		g := goal{effects[tt.do], gateway("x", supervisor.Down), tt.run, hold}
 		is := g.judge(now, &supervisor.Snapshot{Stopping: tt.stop}, tt.v)
 		got := "wait"
 		switch {
@@ -91,7 +91,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// waiter waits for a command against a real supervisor, in virtual time.
+// waiter waits for commands of a real supervisor, in virtual time.
 type waiter struct {
 	*loopCore
 	server *Server
@@ -102,19 +102,17 @@ func newWaiter(t *testing.T) *waiter {
 	return &waiter{core, New(core, Options{})}
 }
 
-// do carries out a command as the handler does.
-func (w *waiter) do(ctx context.Context, do verb, timeout time.Duration) (*supervisor.Service, error) {
+func (w *waiter) do(ctx context.Context, do client.Verb, timeout time.Duration) (*supervisor.Service, error) {
 	before := w.Snapshot().Find("gateway-x")
-	if err := w.Command(ctx, do.name, before.Name); err != nil {
+	if err := w.Command(ctx, do, before.Name); err != nil {
 		return nil, err
 	}
 	return w.server.await(ctx, w.server.goalOf(do, before, w.Snapshot().Find(before.Name)), timeout)
 }
 
-// after runs f at a later time, beside the test.
 func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
-// What a user saw on a slow machine, of a gateway that had been started again meanwhile: "cannot start: gateway-x is up: started (crash)".
+// Reported on a slow machine: "cannot start: gateway-x is up: started (crash)", of a gateway that had restarted meanwhile.
 func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 	for _, tt := range []struct {
 		state supervisor.State
@@ -141,108 +139,108 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		want supervisor.Want // before
-		do   verb
+		do   client.Verb
 		prep func(t *testing.T, w *waiter) // after the registration
 		took time.Duration
 		err  string // "" is success
 		kind client.Kind
 	}{
-		{"a start holds for a second", supervisor.WantDown, start(), nil, time.Second, "", ""},
-		{"a start of what runs needs no waiting", supervisor.WantUp, start(), settle(time.Minute), 0, "", ""},
-		{"a start of what has just begun waits for the rest of the second", supervisor.WantUp, start(), settle(300 * time.Millisecond), 700 * time.Millisecond, "", ""},
+		{"a start holds for a second", supervisor.WantDown, client.VerbStart, nil, time.Second, "", ""},
+		{"a start of what runs needs no waiting", supervisor.WantUp, client.VerbStart, settle(time.Minute), 0, "", ""},
+		{"a start of what has just begun waits for the rest of the second", supervisor.WantUp, client.VerbStart, settle(300 * time.Millisecond), 700 * time.Millisecond, "", ""},
 		{
-			"a crash within the second", supervisor.WantDown, start(), dies(900*time.Millisecond, 1, 0), 910 * time.Millisecond,
+			"a crash within the second", supervisor.WantDown, client.VerbStart, dies(900*time.Millisecond, 1, 0), 910 * time.Millisecond,
 			`gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a crash after the second is not ours to tell", supervisor.WantDown, start(), dies(1100*time.Millisecond, 1, 0), time.Second, "", "",
+			"a crash after the second is not ours to tell", supervisor.WantDown, client.VerbStart, dies(1100*time.Millisecond, 1, 0), time.Second, "", "",
 		},
 		{
-			"a bad configuration", supervisor.WantDown, start(), dies(100*time.Millisecond, 78, 0), 110 * time.Millisecond,
+			"a bad configuration", supervisor.WantDown, client.VerbStart, dies(100*time.Millisecond, 78, 0), 110 * time.Millisecond,
 			`gateway-x is parked: exited with code 78 (config); last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a signal", supervisor.WantDown, start(), dies(time.Millisecond, -1, 11), 11 * time.Millisecond,
+			"a signal", supervisor.WantDown, client.VerbStart, dies(time.Millisecond, -1, 11), 11 * time.Millisecond,
 			`gateway-x is in backoff: ended by signal 11 (signal), starts again in 990ms; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a crash without a word", supervisor.WantDown, start(), silent(dies(time.Millisecond, 1, 0)), time.Millisecond + tailTime,
+			"a crash without a word", supervisor.WantDown, client.VerbStart, silent(dies(time.Millisecond, 1, 0)), time.Millisecond + tailTime,
 			`gateway-x is in backoff: exited with code 1 (crash), starts again in 500ms`, client.KindFailed,
 		},
-		{"an exit that asks for a restart", supervisor.WantDown, start(), dies(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
+		{"an exit that asks for a restart", supervisor.WantDown, client.VerbStart, dies(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
 		{
-			"a command that is missing", supervisor.WantDown, start(), fails(&proc.SpawnError{What: "hermes", Err: errors.New("no such file")}), 0,
+			"a command that is missing", supervisor.WantDown, client.VerbStart, fails(&proc.SpawnError{What: "hermes", Err: errors.New("no such file")}), 0,
 			`gateway-x is in backoff: cannot start "hermes": no such file (spawn), starts again in 1s`, client.KindFailed,
 		},
 		{
-			"a start out of backoff", supervisor.WantUp, start(), func(t *testing.T, w *waiter) {
+			"a start out of backoff", supervisor.WantUp, client.VerbStart, func(t *testing.T, w *waiter) {
 				w.procs.end(w.Snapshot().Find("gateway-x").Run, 1, 0)
 				settle(100*time.Millisecond)(t, w)
 			}, time.Second, "", "",
 		},
-		{"a stop is done when nothing lives", supervisor.WantUp, stop(), nil, 0, "", ""},
-		{"a stop of what is down", supervisor.WantDown, stop(), nil, 0, "", ""},
-		{"a stop of the obstinate waits for the kill", supervisor.WantUp, stop(), deaf(29 * time.Second), 29 * time.Second, "", ""},
+		{"a stop is done when nothing lives", supervisor.WantUp, client.VerbStop, nil, 0, "", ""},
+		{"a stop of what is down", supervisor.WantDown, client.VerbStop, nil, 0, "", ""},
+		{"a stop of the obstinate waits for the kill", supervisor.WantUp, client.VerbStop, deaf(29 * time.Second), 29 * time.Second, "", ""},
 		{
-			"a stop that takes too long", supervisor.WantUp, stop(), deaf(31 * time.Second), timeout,
+			"a stop that takes too long", supervisor.WantUp, client.VerbStop, deaf(31 * time.Second), timeout,
 			"gateway-x is not stopped after 30s: it is stopping: operator asked to stop", client.KindTimeout,
 		},
 		{
-			"a stop that somebody else revokes", supervisor.WantUp, stop(), func(t *testing.T, w *waiter) {
+			"a stop that somebody else revokes", supervisor.WantUp, client.VerbStop, func(t *testing.T, w *waiter) {
 				deaf(time.Hour)(t, w)
 				after(time.Second, func() { _ = w.Command(context.Background(), "start", "gateway-x") })
 			}, time.Second, "superseded: gateway-x was asked to start meanwhile", client.KindFailed,
 		},
 		{
-			"a start that somebody else revokes", supervisor.WantDown, start(), func(_ *testing.T, w *waiter) {
+			"a start that somebody else revokes", supervisor.WantDown, client.VerbStart, func(_ *testing.T, w *waiter) {
 				after(time.Millisecond, func() { _ = w.Command(context.Background(), "stop", "gateway-x") })
 			}, time.Millisecond, "superseded: gateway-x was asked to stop meanwhile", client.KindFailed,
 		},
 		{
-			"a start of what is removed", supervisor.WantDown, start(), func(_ *testing.T, w *waiter) {
+			"a start of what is removed", supervisor.WantDown, client.VerbStart, func(_ *testing.T, w *waiter) {
 				after(time.Millisecond, func() { _ = w.Do(context.Background(), supervisor.Remove{Name: "gateway-x"}) })
 			}, time.Millisecond, "superseded: gateway-x was", client.KindFailed,
 		},
 		{
-			"a start while the container stops", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+			"a start while the container stops", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
 				deaf(2*time.Second)(t, w)
 				after(time.Millisecond, func() { w.Post(supervisor.Shutdown{}) })
 			}, time.Millisecond, "the container is stopping", client.KindStopping,
 		},
-		{"a restart is a new run that holds", supervisor.WantUp, restart(), settle(time.Minute), time.Second, "", ""},
-		{"a restart of what is down", supervisor.WantDown, restart(), nil, time.Second, "", ""},
-		{"a restart waits for the old run", supervisor.WantUp, restart(), deaf(20 * time.Second), 21 * time.Second, "", ""},
+		{"a restart is a new run that holds", supervisor.WantUp, client.VerbRestart, settle(time.Minute), time.Second, "", ""},
+		{"a restart of what is down", supervisor.WantDown, client.VerbRestart, nil, time.Second, "", ""},
+		{"a restart waits for the old run", supervisor.WantUp, client.VerbRestart, deaf(20 * time.Second), 21 * time.Second, "", ""},
 		{
-			"a restart that crashes", supervisor.WantUp, restart(), dies(100*time.Millisecond, 1, 0), 110 * time.Millisecond,
+			"a restart that crashes", supervisor.WantUp, client.VerbRestart, dies(100*time.Millisecond, 1, 0), 110 * time.Millisecond,
 			"gateway-x is in backoff: exited with code 1 (crash)", client.KindFailed,
 		},
-		{"a task that does its work", supervisor.WantDown, start(), task(100*time.Millisecond, 0), 100 * time.Millisecond, "", ""},
-		{"a task that works for long", supervisor.WantDown, start(), task(time.Minute, 0), time.Second, "", ""},
+		{"a task that does its work", supervisor.WantDown, client.VerbStart, task(100*time.Millisecond, 0), 100 * time.Millisecond, "", ""},
+		{"a task that works for long", supervisor.WantDown, client.VerbStart, task(time.Minute, 0), time.Second, "", ""},
 		{
-			"a task that fails", supervisor.WantDown, start(), task(100*time.Millisecond, 3), 110 * time.Millisecond,
+			"a task that fails", supervisor.WantDown, client.VerbStart, task(100*time.Millisecond, 3), 110 * time.Millisecond,
 			`gateway-x is down: exited with code 3 (crash); last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a task that cannot be started", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+			"a task that cannot be started", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
 				task(0, 0)(t, w)
 				fails(errors.New("no such file"))(t, w)
 			}, 0, "gateway-x is down: no such file (spawn)", client.KindFailed,
 		},
-		{"a start returns when it says that it is ready", supervisor.WantDown, start(), says(2*time.Second, true, ""), 2 * time.Second, "", ""},
-		{"a start of what is ready needs no waiting", supervisor.WantUp, start(), ready, 0, "", ""},
-		{"a restart of what is ready waits for the new run", supervisor.WantUp, restart(), says(2*time.Second, true, ""), 2 * time.Second, "", ""},
+		{"a start returns when it says that it is ready", supervisor.WantDown, client.VerbStart, says(2*time.Second, true, ""), 2 * time.Second, "", ""},
+		{"a start of what is ready needs no waiting", supervisor.WantUp, client.VerbStart, ready, 0, "", ""},
+		{"a restart of what is ready waits for the new run", supervisor.WantUp, client.VerbRestart, says(2*time.Second, true, ""), 2 * time.Second, "", ""},
 		{
-			"a late refusal", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+			"a late refusal", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
 				says(time.Hour, true, "")(t, w)
 				dies(2400*time.Millisecond, 1, 0)(t, w)
 			}, 2410 * time.Millisecond, `gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms; last lines: "two"`, client.KindFailed,
 		},
 		{
-			"a gateway that never says so", supervisor.WantDown, start(), says(time.Second, false, "gateway_state.json says starting"), timeout,
+			"a gateway that never says so", supervisor.WantDown, client.VerbStart, says(time.Second, false, "gateway_state.json says starting"), timeout,
 			"gateway-x is up (pid 4194305) and has not said within 30s that it is ready: gateway_state.json says starting", client.KindTimeout,
 		},
 		{
-			"a need that is never met", supervisor.WantDown, start(), func(t *testing.T, w *waiter) {
+			"a need that is never met", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
 				if err := w.Do(t.Context(), supervisor.Remove{Name: "gateway-x"}); err != nil {
 					t.Fatal(err)
 				}
@@ -274,12 +272,12 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				switch tt.do.name {
-				case "stop":
+				switch tt.do {
+				case client.VerbStop:
 					if v.State != supervisor.Down || v.PID != 0 {
 						t.Errorf("got %+v", v)
 					}
-				case "restart":
+				case client.VerbRestart:
 					if v.Run <= old {
 						t.Errorf("run %d after %d", v.Run, old)
 					}
@@ -297,7 +295,6 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 	}
 }
 
-// settle lets time pass before the command.
 func settle(d time.Duration) func(*testing.T, *waiter) {
 	return func(*testing.T, *waiter) {
 		time.Sleep(d) // virtual
@@ -305,7 +302,7 @@ func settle(d time.Duration) func(*testing.T, *waiter) {
 	}
 }
 
-// dies ends the next run that lives, some time after the command.
+// dies ends the next run, some time after the command.
 func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		run := w.Snapshot().Find("gateway-x").Run + 1
@@ -313,7 +310,7 @@ func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	}
 }
 
-// says makes the service one that tells of itself, some time after its next start.
+// says makes the service describe itself, some time after its next start.
 func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.Announces = true })
@@ -322,7 +319,6 @@ func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
 	}
 }
 
-// ready makes the service one that has said so before the command.
 func ready(t *testing.T, w *waiter) {
 	w.add(t, "x", supervisor.WantUp, func(u *supervisor.Unit) { u.Policy.Announces = true })
 	v := w.Snapshot().Find("gateway-x")
@@ -339,7 +335,7 @@ func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	}
 }
 
-// silent takes the last words away.
+// silent removes the last log lines.
 func silent(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.tail = nil })
@@ -351,7 +347,7 @@ func fails(err error) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) { w.procs.set(func() { w.procs.fail = err }) }
 }
 
-// deaf makes stop signals have no effect until the process ends by itself.
+// deaf ignores stop signals until the process ends by itself.
 func deaf(d time.Duration) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.obey = false })
@@ -374,7 +370,7 @@ func TestAClientThatGoesAwayEndsItsWait(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		after(time.Second, cancel)
 		begun := time.Now()
-		if _, err := w.do(ctx, stop(), time.Minute); !errors.Is(err, context.Canceled) || time.Since(begun) != time.Second {
+		if _, err := w.do(ctx, client.VerbStop, time.Minute); !errors.Is(err, context.Canceled) || time.Since(begun) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 		if v := w.Snapshot().Find("gateway-x"); v.Want != supervisor.WantDown {

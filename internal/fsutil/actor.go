@@ -10,13 +10,13 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Identity is the file-system identity of a user: uid, gid and supplementary groups.
+// Identity is a user's file-system identity: uid, gid and supplementary groups.
 type Identity struct {
 	UID, GID uint32
 	Groups   []uint32
 }
 
-// Actor runs file operations as an [Identity]. It has no state that changes, so any number of goroutines may share it.
+// Actor runs file operations as an [Identity]. Any number of goroutines may share it.
 type Actor struct {
 	id       Identity
 	switches bool
@@ -29,9 +29,8 @@ func Self() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
-// NewActor returns an actor for id. It switches identity only when this process is root, id is another user, and the
-// kernel really lets it: NewActor tries it once, so that without CAP_SETUID or CAP_SETGID, or in a user namespace that
-// doesn't map id, it returns an actor that runs everything as the process itself. [Actor.Switches] tells.
+// NewActor returns an actor for id. It switches identity only if this process is root, id is another user, and a trial succeeds:
+// without CAP_SETUID or CAP_SETGID, or in a user namespace without id, everything runs as the process itself, see [Actor.Switches].
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -45,32 +44,29 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// In returns an actor that does the same as a and takes a turn of share for it: each Do, and so each operation of a [Dir] that
-// was opened with it, counts as one call that may wait, see [blocking.Do]. Its Do must not be nested.
+// In returns an actor like a whose every Do, and so every operation of its [Dir], takes a turn of share, see [blocking.Do]. Its Do
+// must not be nested.
 func (a *Actor) In(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share
 	return &bounded
 }
 
-// Identity returns whom the actor was made for, also when it doesn't switch. The caller must not change Groups.
+// Identity returns the identity the actor was made for, also when it doesn't switch. The caller must not change Groups.
 func (a *Actor) Identity() Identity { return a.id }
 
-// Switches reports whether Do really changes identity.
+// Switches reports whether Do changes identity.
 func (a *Actor) Switches() bool { return a.switches }
 
-// Do runs fn as the actor's identity and returns fn's error. A panic in fn goes on to the caller, after the identity has
-// been put back. fn may block. Do may be nested, unless the actor takes turns, see [Actor.In].
+// Do runs fn as the actor's identity and returns fn's error. fn may block, and may panic. Do may be nested, unless the actor takes
+// turns, see [Actor.In].
 //
-// While fn runs, the goroutine is tied to one thread and only that thread has changed: its file-system uid and gid and its
-// supplementary groups (credentials are per thread in Linux, see setfsuid(2)). The kernel then drops the thread's
-// CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER and the other file capabilities by itself and gives them back afterwards, see
-// capabilities(7), "Effect of user ID changes on capabilities". So fn must do its file operations itself: a goroutine it
-// starts runs as the process, and it must not start a process.
+// While fn runs, the goroutine is locked to its thread, and only that thread's file-system uid, gid and supplementary groups change
+// (see setfsuid(2)). The kernel drops the thread's file capabilities meanwhile, see capabilities(7), "Effect of user ID changes on
+// capabilities". So fn must not leave file operations to a goroutine, which would run as the process, and must not start a process.
 //
-// When the kernel refuses to switch, fn isn't run. When it refuses to switch back, which no known kernel does, Do returns
-// an error and never releases the thread: the goroutine keeps the wrong identity until it ends, and the Go runtime then
-// destroys the thread instead of giving it to another goroutine.
+// If the kernel refuses to switch, fn isn't run. If it refuses to switch back, which no known kernel does, Do returns an error and
+// keeps the thread locked: the Go runtime destroys the thread when the goroutine ends.
 func (a *Actor) Do(fn func() error) error {
 	if a.bounded {
 		return blocking.Do(a.share, func() error { return a.do(fn) })
@@ -101,7 +97,6 @@ func (a *Actor) do(fn func() error) (err error) {
 	return fn()
 }
 
-// threadIdentity returns the file-system identity of the calling thread.
 func threadIdentity() (Identity, error) {
 	gids, err := unix.Getgroups()
 	if err != nil {
@@ -114,9 +109,8 @@ func threadIdentity() (Identity, error) {
 	return id, nil
 }
 
-// setThreadIdentity changes the calling thread alone; x/sys makes these three calls without the runtime's all-threads
-// machinery. Groups and gid come first and the uid last in both directions: CAP_SETGID isn't one of the capabilities that
-// setfsuid takes away.
+// setThreadIdentity changes the calling thread alone; these calls of x/sys don't use the runtime's all-threads machinery. The uid
+// comes last in both directions: setfsuid keeps CAP_SETGID.
 func setThreadIdentity(id Identity) error {
 	gids := make([]int, len(id.Groups))
 	for i, g := range id.Groups {
@@ -125,7 +119,7 @@ func setThreadIdentity(id Identity) error {
 	if err := unix.Setgroups(gids); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}
-	// setfsgid and setfsuid have no error result: they return the old id, changed or not. Read it back.
+	// setfsgid and setfsuid return the old id whether they succeed or not, so it is read back.
 	if err := unix.Setfsgid(int(id.GID)); err != nil {
 		return fmt.Errorf("setfsgid: %w", err)
 	}

@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"errors"
@@ -14,9 +14,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
-// threadCredentials returns the lines of the calling thread's status that name its identity and capabilities.
+// threadCredentials returns the identity and capabilities of the calling thread.
 func threadCredentials(t *testing.T) string {
 	t.Helper()
 	var lines []string
@@ -29,10 +32,10 @@ func threadCredentials(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-func agentActor(t *testing.T, groups ...uint32) *Actor {
+func agentActor(t *testing.T, groups ...uint32) *fsutil.Actor {
 	t.Helper()
-	requireRoot(t)
-	a := NewActor(Identity{UID: agentUID, GID: agentGID, Groups: groups})
+	testkit.NeedRoot(t)
+	a := fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID, Groups: groups})
 	if !a.Switches() {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("the kernel doesn't let root switch identity")
@@ -42,7 +45,6 @@ func agentActor(t *testing.T, groups ...uint32) *Actor {
 	return a
 }
 
-// worldDir is a directory that every user can reach, unlike t.TempDir() under some TMPDIRs.
 func worldDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,7 +60,7 @@ func TestActorOwnsWhatItMakes(t *testing.T) {
 	must(t, os.Chown(dir, agentUID, agentGID))
 	d := openDir(t, dir, a)
 	must(t, d.Mkdir("sub", 0o755))
-	must(t, d.Replace("sub/state", []byte("x"), ReplaceOptions{Mode: 0o600}))
+	must(t, d.Replace("sub/state", []byte("x"), fsutil.ReplaceOptions{Mode: 0o600}))
 	if _, err := d.Append("sub/log", []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func TestActorHasNoPowerOfRoot(t *testing.T) {
 		t.Errorf("Append to root's file: %v", err)
 	}
 	for name, err := range map[string]error{
-		"Replace":   d.Replace("new", nil, ReplaceOptions{Mode: 0o600}),
+		"Replace":   d.Replace("new", nil, fsutil.ReplaceOptions{Mode: 0o600}),
 		"Mkdir":     d.Mkdir("new", 0o700),
 		"Remove":    d.Remove("secret"),
 		"RemoveAll": d.RemoveAll("secret"),
@@ -101,7 +103,7 @@ func TestActorHasNoPowerOfRoot(t *testing.T) {
 	}
 
 	must(t, os.Chmod(dir, 0o700))
-	if _, err := OpenDir(dir+"/.", a); !errors.Is(err, fs.ErrPermission) {
+	if _, err := fsutil.OpenDir(dir+"/.", a); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("OpenDir behind root's closed directory: %v", err)
 	}
 }
@@ -125,7 +127,7 @@ func TestActorSupplementaryGroups(t *testing.T) {
 
 func TestDoRestoresTheThread(t *testing.T) {
 	a := agentActor(t, 20001, 20002)
-	b := NewActor(Identity{UID: agentUID + 5, GID: agentGID + 5})
+	b := fsutil.NewActor(fsutil.Identity{UID: agentUID + 5, GID: agentGID + 5})
 	runtime.LockOSThread() // so that it is the same thread before and after
 	defer runtime.UnlockOSThread()
 	before := threadCredentials(t)
@@ -139,7 +141,7 @@ func TestDoRestoresTheThread(t *testing.T) {
 			}
 		}
 		nested := b.Do(func() error {
-			if got := fsuid(); got != agentUID+5 {
+			if got := fsutil.FSUID(); got != agentUID+5 {
 				t.Errorf("fsuid in the nested Do: %d", got)
 			}
 			return boom
@@ -175,12 +177,12 @@ func TestDoChangesNoOtherThread(t *testing.T) {
 		go func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			other <- fsuid()
+			other <- fsutil.FSUID()
 		}()
 		if got := <-other; got != 0 {
 			return fmt.Errorf("another thread has fsuid %d", got)
 		}
-		if got := fsuid(); got != agentUID {
+		if got := fsutil.FSUID(); got != agentUID {
 			return fmt.Errorf("own thread has fsuid %d", got)
 		}
 		return nil
@@ -191,14 +193,14 @@ func TestDoChangesNoOtherThread(t *testing.T) {
 }
 
 func TestActorThatNeedsNoSwitch(t *testing.T) {
-	self := Self()
+	self := fsutil.Self()
 	if self.Switches() {
 		t.Error("Self switches")
 	}
 	if got := self.Identity().UID; got != uint32(os.Geteuid()) {
 		t.Errorf("Self is uid %d", got)
 	}
-	same := NewActor(Identity{UID: uint32(os.Geteuid()), GID: 5})
+	same := fsutil.NewActor(fsutil.Identity{UID: uint32(os.Geteuid()), GID: 5})
 	if same.Switches() {
 		t.Error("an actor for the present uid switches")
 	}
@@ -206,29 +208,28 @@ func TestActorThatNeedsNoSwitch(t *testing.T) {
 	if err := same.Do(func() error { called = true; return nil }); err != nil || !called {
 		t.Errorf("Do: %v, called %v", err, called)
 	}
-	want := Identity{UID: 5, GID: 6, Groups: []uint32{7}}
-	if got := NewActor(want).Identity(); !reflect.DeepEqual(got, want) {
+	want := fsutil.Identity{UID: 5, GID: 6, Groups: []uint32{7}}
+	if got := fsutil.NewActor(want).Identity(); !reflect.DeepEqual(got, want) {
 		t.Errorf("Identity is %+v, want %+v", got, want)
 	}
 }
 
-// childChecks run in processes that can't switch.
 var childChecks = map[string]func() error{"cannot switch": func() error {
-	a := NewActor(Identity{UID: agentUID, GID: agentGID})
+	a := fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID})
 	if a.Switches() {
 		return errors.New("the actor claims to switch")
 	}
-	before := fsuid()
+	before := fsutil.FSUID()
 	return a.Do(func() error {
-		if fsuid() != before {
-			return fmt.Errorf("fsuid went from %d to %d", before, fsuid())
+		if fsutil.FSUID() != before {
+			return fmt.Errorf("fsuid went from %d to %d", before, fsutil.FSUID())
 		}
 		return nil
 	})
 }}
 
 func TestActorWhereTheKernelRefuses(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	t.Run("not root", func(t *testing.T) {
 		runChild(t, "cannot switch", func(cmd *exec.Cmd) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
@@ -236,7 +237,7 @@ func TestActorWhereTheKernelRefuses(t *testing.T) {
 	})
 	for name, capability := range map[string]uintptr{"no CAP_SETUID": unix.CAP_SETUID, "no CAP_SETGID": unix.CAP_SETGID} {
 		t.Run(name, func(t *testing.T) {
-			// A process takes the bounding set of the thread that forks it.
+			// A process inherits the bounding set of the thread that forks it.
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -272,8 +273,8 @@ func TestActorWhereTheKernelRefuses(t *testing.T) {
 
 func TestActorWorksWhereRootCannotSwitch(t *testing.T) {
 	dir := t.TempDir()
-	d := openDir(t, dir, &Actor{id: Identity{UID: agentUID}})
-	must(t, d.Replace("f", []byte("x"), ReplaceOptions{Mode: 0o600}))
+	d := openDir(t, dir, fsutil.ActorThatStays(fsutil.Identity{UID: agentUID}))
+	must(t, d.Replace("f", []byte("x"), fsutil.ReplaceOptions{Mode: 0o600}))
 	if got := readFile(t, dir+"/f"); got != "x" {
 		t.Errorf("content %q", got)
 	}

@@ -14,18 +14,16 @@ import (
 	"hinit/internal/fault"
 )
 
-// ErrSymlink is wrapped by every error that says that a symbolic link was in the way. Links are never followed, not even
-// those that stay beneath the directory.
+// ErrSymlink is wrapped when a symbolic link was in the way. No link is followed, not even one that stays beneath the directory.
 var ErrSymlink = errors.New("symbolic link refused")
 
-// Dir is an open directory under which names are resolved beneath it and never through a symbolic link. It stays the same
-// directory when its path is renamed or replaced. Mount points beneath it are crossed.
+// Dir is an open directory. Names resolve beneath it and never through a symbolic link. It stays the same directory when its path
+// is renamed or replaced. Mount points beneath it are crossed.
 //
-// A relative name ("rel" below) is a slash-separated path; empty and "." components are skipped, a leading slash, a ".."
-// component and a NUL byte are refused with fs.ErrInvalid. Every operation runs as the actor that [OpenDir] got.
+// A relative name ("rel" below) is a slash-separated path. Empty and "." components are skipped; a leading slash, a ".." component
+// or a NUL byte is fs.ErrInvalid. Every operation runs as the actor that [OpenDir] got.
 //
-// All methods may be called from several goroutines; Close waits for running operations, later ones fail with
-// fs.ErrClosed.
+// All methods may be called from several goroutines. Close waits for running operations; later ones fail with fs.ErrClosed.
 type Dir struct {
 	path  string
 	actor *Actor
@@ -35,8 +33,8 @@ type Dir struct {
 	fd int          // O_PATH; -1 when closed
 }
 
-// OpenDir opens the directory at path, as a. Path itself is trusted (it comes from configuration): links in it are
-// followed. A nil actor is [Self]. The caller closes the Dir.
+// OpenDir opens the directory at path, as a. Path is trusted: links in it are followed. A nil actor is [Self]. The caller closes
+// the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
 	if a == nil {
 		a = Self()
@@ -56,7 +54,7 @@ func newDir(path string, a *Actor) *Dir {
 	return &Dir{path: path, actor: a, walk: new(atomic.Bool), fd: -1}
 }
 
-// Close releases the directory. A second Close returns fs.ErrClosed.
+// Close closes the directory. A second Close returns fs.ErrClosed.
 func (d *Dir) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,8 +66,8 @@ func (d *Dir) Close() error {
 	return nil
 }
 
-// Path returns the path the directory was opened by, joined with the names that led here through Sub. It is for messages
-// and for configuration given to others; opening it again gives up the protection of the Dir.
+// Path returns the path the directory was opened by, joined with the names given to Sub. It is for messages and for others'
+// configuration; opening it again gives up the Dir's protection.
 func (d *Dir) Path() string { return d.path }
 
 // Sub opens a directory beneath d, with the same actor. The two are closed independently.
@@ -85,9 +83,9 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 	return sub, nil
 }
 
-// Together runs fn with d, as the actor once instead of once for each operation: to change a thread's identity there and
-// back is a dozen system calls, to look at a file is one. What [Actor.Do] says of fn holds. The Dir that fn gets, and what
-// Sub makes of it, is for fn and its goroutine alone: outside of them it works as the process, and it is closed with d.
+// Together runs fn with d, changing to the actor's identity once instead of per operation. See [Actor.Do] for the rules of fn. Only
+// fn and its goroutine may use its Dir and the results of Sub on that: elsewhere they work as the process. The Dir is closed with
+// d.
 func (d *Dir) Together(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -99,7 +97,7 @@ func (d *Dir) Together(fn func(*Dir) error) error {
 	})
 }
 
-// Lstat describes what is at rel, a link itself and not its target. "" and "." are the directory itself.
+// Lstat describes rel without following a link. "" and "." are the directory itself.
 func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	err = d.do("stat", rel, func(names []string) (err error) {
 		var st unix.Stat_t
@@ -119,8 +117,8 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return info, err
 }
 
-// Born returns when what is at rel was made, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike its number, that is never
-// somebody else's before. The error wraps errors.ErrUnsupported where the file system does not keep it.
+// Born returns when the file at rel was made, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike the inode number, no later
+// file has it. The error wraps errors.ErrUnsupported if the file system does not keep it.
 func (d *Dir) Born(rel string) (born int64, err error) {
 	err = d.do("stat", rel, func(names []string) error {
 		look := func(at int, name string, flags int) error {
@@ -142,8 +140,8 @@ func (d *Dir) Born(rel string) (born int64, err error) {
 	return born, err
 }
 
-// Has returns nil when there is something at rel, and an error that wraps fs.ErrNotExist when there is not. It is [Dir.Lstat] for
-// the many names of which most are missing: those cost one system call.
+// Has returns nil if rel exists, else an error that wraps fs.ErrNotExist. For missing names it needs only one system call, unlike
+// [Dir.Lstat].
 func (d *Dir) Has(rel string) error {
 	err := d.do("stat", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
@@ -159,8 +157,8 @@ func (d *Dir) Has(rel string) error {
 	return err
 }
 
-// Mkdir makes the directory rel and the missing ones above it, each with the given permission bits (less the umask). An
-// existing directory is fine and keeps its mode; a link or another file in the way is an error.
+// Mkdir makes the directory rel and missing ones above it, with the given permission bits (less the umask). An existing directory
+// keeps its mode; a link or another file in the way is an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	return d.do("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -184,8 +182,7 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	})
 }
 
-// Rename moves oldrel to newrel, both beneath d, and replaces a file or a link that was there. A link at oldrel is moved
-// itself.
+// Rename moves oldrel to newrel, both beneath d, and replaces a file or a link there. A link at oldrel is moved itself.
 func (d *Dir) Rename(oldrel, newrel string) error {
 	return d.do("rename", oldrel, func(names []string) error {
 		to, err := components(newrel)
@@ -204,7 +201,7 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// do checks rel, runs fn as the actor while the descriptor can't be closed, and gives the error its words.
+// do checks rel, runs fn as the actor while the descriptor stays open, and completes the error's words.
 func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -222,7 +219,6 @@ func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	return nil
 }
 
-// name is what rel is called in messages: not cleaned, so that a refused name is shown as it was given.
 func (d *Dir) name(rel string) string {
 	if rel == "" || rel == "." {
 		return d.path

@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"bytes"
@@ -7,202 +7,18 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
-func TestLinksAreRefusedEverywhere(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
-		ops := map[string]func(d *Dir, rel string) error{
-			"ReadFile": func(d *Dir, rel string) error { _, err := d.ReadFile(rel, 100); return err },
-			"ReadDir":  func(d *Dir, rel string) error { _, err := d.ReadDir(rel); return err },
-			"Append":   func(d *Dir, rel string) error { _, err := d.Append(rel, []byte("evil"), 0o600); return err },
-			"Replace": func(d *Dir, rel string) error {
-				return d.Replace(rel, []byte("evil"), ReplaceOptions{Mode: 0o600})
-			},
-			"Mkdir": func(d *Dir, rel string) error { return d.Mkdir(rel, 0o700) },
-			"Sub": func(d *Dir, rel string) error {
-				sub, err := d.Sub(rel)
-				if err == nil {
-					sub.Close()
-				}
-				return err
-			},
-			// These act on a link at the end itself, which is asserted elsewhere.
-			"Lstat":      func(d *Dir, rel string) error { _, err := d.Lstat(rel); return err },
-			"Remove":     func(d *Dir, rel string) error { return d.Remove(rel) },
-			"RemoveAll":  func(d *Dir, rel string) error { return d.RemoveAll(rel) },
-			"RenameFrom": func(d *Dir, rel string) error { return d.Rename(rel, "moved") },
-			"RenameTo":   func(d *Dir, rel string) error { return d.Rename("victim", rel) },
-		}
-		onTheLinkItself := []string{"Lstat", "Remove", "RemoveAll", "RenameFrom", "RenameTo"}
-		places := map[string]string{ // where the link is → the name asked for
-			"link":         "link",
-			"a/link":       "a/link",
-			"a/b/link":     "a/b/link",
-			"link ":        "link /x",
-			"a/link ":      "a/link /x",
-			"a/link-first": "a/link-first/y/x",
-		}
-		for op, run := range ops {
-			for link, rel := range places {
-				if link == rel && slices.Contains(onTheLinkItself, op) {
-					continue
-				}
-				for _, kind := range []string{"outside", "inside", "dangling", "loop"} {
-					t.Run(fmt.Sprintf("%s %q %s", op, rel, kind), func(t *testing.T) {
-						root := t.TempDir()
-						base, outside := root+"/base", root+"/outside"
-						for _, dir := range []string{outside, base + "/inside"} {
-							writeFile(t, dir+"/x", "untouched")
-							writeFile(t, dir+"/y/x", "untouched")
-						}
-						must(t, os.MkdirAll(base+"/a/b", 0o755))
-						writeFile(t, base+"/victim", "untouched")
-						target := map[string]string{
-							"outside": outside, "inside": base + "/inside", "dangling": root + "/nothing", "loop": base + "/" + link,
-						}[kind]
-						must(t, os.Symlink(target, base+"/"+link))
-						before := snapshot(t, root)
-
-						err := run(open(base), rel)
-						if !errors.Is(err, ErrSymlink) {
-							t.Errorf("error %v, want ErrSymlink", err)
-						} else if !strings.Contains(err.Error(), fmt.Sprintf("%q", base+"/"+rel)) ||
-							!strings.Contains(err.Error(), fmt.Sprintf("%q", filepath.Base(link))) {
-							t.Errorf("error %q names neither path nor link", err)
-						}
-						if after := snapshot(t, root); after != before {
-							t.Errorf("the tree changed:\n%s\nwas\n%s", after, before)
-						}
-					})
-				}
-			}
-		}
-	})
-}
-
-// snapshot describes everything beneath a directory.
-func snapshot(t *testing.T, root string) string {
-	t.Helper()
-	var b strings.Builder
-	must(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&b, "%s %s %d %d ", path, info.Mode(), info.Size(), info.ModTime().UnixNano())
-		switch {
-		case info.Mode().IsRegular():
-			data, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(&b, "%q", data)
-		case info.Mode()&fs.ModeSymlink != 0:
-			target, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			b.WriteString(target)
-		}
-		b.WriteByte('\n')
-		return nil
-	}))
-	return b.String()
-}
-
-func TestActingOnALinkItself(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
-		root := t.TempDir()
-		writeFile(t, root+"/outside/x", "untouched")
-		before := snapshot(t, root+"/outside")
-		base := root + "/base"
-		must(t, os.Mkdir(base, 0o755))
-		d := open(base)
-		for _, name := range []string{"l1", "l2", "l3"} {
-			must(t, os.Symlink(root+"/outside", base+"/"+name))
-		}
-		info, err := d.Lstat("l1")
-		must(t, err)
-		if info.Mode()&fs.ModeSymlink == 0 || info.Name() != "l1" {
-			t.Errorf("Lstat: %v", info)
-		}
-		must(t, d.Remove("l1"))
-		must(t, d.RemoveAll("l2"))
-		must(t, d.Rename("l3", "l4"))
-		if got := names(t, base); got != "l4" {
-			t.Errorf("left: %q", got)
-		}
-		writeFile(t, base+"/file", "f")
-		must(t, d.Rename("file", "l4"))
-		if got := readFile(t, base+"/l4"); got != "f" {
-			t.Errorf("l4 is %q", got)
-		}
-		if after := snapshot(t, root+"/outside"); after != before {
-			t.Errorf("outside changed:\n%s", after)
-		}
-	})
-}
-
-func TestNamesThatAreRefused(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
-		root := t.TempDir()
-		writeFile(t, root+"/out", "untouched")
-		must(t, os.MkdirAll(root+"/base/a", 0o755))
-		before := snapshot(t, root)
-		d := open(root + "/base")
-		for _, rel := range []string{"..", "../out", "a/../../out", "a/..", "/etc/passwd", "/", root + "/out", "a\x00b"} {
-			_, readErr := d.ReadFile(rel, 10)
-			_, dirErr := d.ReadDir(rel)
-			_, appendErr := d.Append(rel, nil, 0o600)
-			_, statErr := d.Lstat(rel)
-			_, subErr := d.Sub(rel)
-			for op, err := range map[string]error{
-				"ReadFile": readErr, "ReadDir": dirErr, "Append": appendErr, "Lstat": statErr, "Sub": subErr,
-				"Mkdir": d.Mkdir(rel, 0o700), "Remove": d.Remove(rel), "RemoveAll": d.RemoveAll(rel),
-				"Replace": d.Replace(rel, nil, ReplaceOptions{}), "RenameFrom": d.Rename(rel, "x"), "RenameTo": d.Rename("a", rel),
-			} {
-				if !errors.Is(err, fs.ErrInvalid) {
-					t.Errorf("%s %q: %v, want fs.ErrInvalid", op, rel, err)
-				}
-			}
-		}
-		for _, rel := range []string{"", ".", "./", ".//."} {
-			for op, err := range map[string]error{
-				"Remove": d.Remove(rel), "RemoveAll": d.RemoveAll(rel), "Rename": d.Rename(rel, "x"),
-				"Replace": d.Replace(rel, nil, ReplaceOptions{}),
-			} {
-				if !errors.Is(err, fs.ErrInvalid) {
-					t.Errorf("%s %q: %v, want fs.ErrInvalid", op, rel, err)
-				}
-			}
-			if _, err := d.ReadFile(rel, 10); !errors.Is(err, ErrNotRegular) {
-				t.Errorf("ReadFile %q: %v", rel, err)
-			}
-			must(t, d.Mkdir(rel, 0o700))
-			info, err := d.Lstat(rel)
-			must(t, err)
-			if !info.IsDir() || info.Name() != "base" {
-				t.Errorf("Lstat %q: %v", rel, info)
-			}
-		}
-		if after := snapshot(t, root); after != before {
-			t.Errorf("the tree changed:\n%s", after)
-		}
-	})
-}
-
 func TestReadFile(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		writeFile(t, base+"/a/f", "12345")
@@ -215,7 +31,7 @@ func TestReadFile(t *testing.T) {
 				t.Errorf("%q: %q, %v", rel, got, err)
 			}
 		}
-		if got, err := d.ReadFile("a/f", 4); !errors.Is(err, ErrTooLarge) || got != nil {
+		if got, err := d.ReadFile("a/f", 4); !errors.Is(err, fsutil.ErrTooLarge) || got != nil {
 			t.Errorf("limit of 4: %q, %v", got, err)
 		}
 		if got, err := d.ReadFile("big", 1<<63-1); err != nil || !bytes.Equal(got, big) {
@@ -236,11 +52,11 @@ func TestReadFile(t *testing.T) {
 		if err != nil || !strings.HasPrefix(string(status), "Name:") {
 			t.Errorf("status: %q, %v", status, err)
 		}
-		if _, err := proc.ReadFile("status", 10); !errors.Is(err, ErrTooLarge) {
+		if _, err := proc.ReadFile("status", 10); !errors.Is(err, fsutil.ErrTooLarge) {
 			t.Errorf("status with a limit of 10: %v", err)
 		}
 		for _, magic := range []string{"exe", "root/etc/passwd", "cwd/x"} {
-			if _, err := proc.ReadFile(magic, 1<<20); !errors.Is(err, ErrSymlink) {
+			if _, err := proc.ReadFile(magic, 1<<20); !errors.Is(err, fsutil.ErrSymlink) {
 				t.Errorf("magic link %s: %v", magic, err)
 			}
 		}
@@ -248,7 +64,7 @@ func TestReadFile(t *testing.T) {
 }
 
 func TestOnlyRegularFiles(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		must(t, unix.Mkfifo(base+"/fifo", 0o600))
@@ -257,20 +73,20 @@ func TestOnlyRegularFiles(t *testing.T) {
 		must(t, err)
 		defer l.Close()
 		for _, name := range []string{"fifo", "dir", "socket"} {
-			if _, err := d.ReadFile(name, 10); !errors.Is(err, ErrNotRegular) { // would hang on the FIFO without O_NONBLOCK
+			if _, err := d.ReadFile(name, 10); !errors.Is(err, fsutil.ErrNotRegular) { // would hang on the FIFO without O_NONBLOCK
 				t.Errorf("ReadFile %s: %v", name, err)
 			}
-			if _, err := d.Append(name, []byte("x"), 0o600); !errors.Is(err, ErrNotRegular) {
+			if _, err := d.Append(name, []byte("x"), 0o600); !errors.Is(err, fsutil.ErrNotRegular) {
 				t.Errorf("Append %s: %v", name, err)
 			}
-			if err := d.Replace(name, []byte("x"), ReplaceOptions{Mode: 0o600}); !errors.Is(err, ErrNotRegular) {
+			if err := d.Replace(name, []byte("x"), fsutil.ReplaceOptions{Mode: 0o600}); !errors.Is(err, fsutil.ErrNotRegular) {
 				t.Errorf("Replace %s: %v", name, err)
 			}
 		}
 		reader, err := os.OpenFile(base+"/fifo", os.O_RDWR, 0)
 		must(t, err)
 		defer reader.Close()
-		if _, err := d.Append("fifo", []byte("x"), 0o600); !errors.Is(err, ErrNotRegular) {
+		if _, err := d.Append("fifo", []byte("x"), 0o600); !errors.Is(err, fsutil.ErrNotRegular) {
 			t.Errorf("Append to a FIFO that has a reader: %v", err)
 		}
 		if got := names(t, base); got != "dir fifo socket" {
@@ -280,7 +96,7 @@ func TestOnlyRegularFiles(t *testing.T) {
 }
 
 func TestReadDir(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		var want []string
@@ -347,7 +163,7 @@ func TestReadDir(t *testing.T) {
 }
 
 func TestMkdir(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		must(t, d.Mkdir("a/b/c", 0o750))
@@ -370,7 +186,7 @@ func TestMkdir(t *testing.T) {
 }
 
 func TestAppend(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		for i, want := range []int64{3, 6, 9} {
@@ -413,7 +229,7 @@ func TestAppend(t *testing.T) {
 }
 
 func TestRemove(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		writeFile(t, base+"/a/f", "")
@@ -434,7 +250,7 @@ func TestRemove(t *testing.T) {
 }
 
 func TestRename(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		writeFile(t, base+"/a/f", "new")
@@ -453,12 +269,12 @@ func TestRename(t *testing.T) {
 }
 
 func TestMountsBeneathAreCrossed(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		must(t, os.MkdirAll(base+"/volume", 0o755))
 		mountTmpfs(t, base+"/volume", "size=64k")
 		d := open(base)
-		must(t, d.Replace("volume/f", []byte("x"), ReplaceOptions{Mode: 0o600}))
+		must(t, d.Replace("volume/f", []byte("x"), fsutil.ReplaceOptions{Mode: 0o600}))
 		if got, err := d.ReadFile("volume/f", 9); err != nil || string(got) != "x" {
 			t.Errorf("%q, %v", got, err)
 		}
@@ -481,10 +297,10 @@ func TestOpenDir(t *testing.T) {
 	if _, err := d.ReadFile("f", 9); err != nil {
 		t.Errorf("after the directory moved: %v", err)
 	}
-	if _, err := OpenDir(base+"/none", nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := fsutil.OpenDir(base+"/none", nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing: %v", err)
 	}
-	if _, err := OpenDir(base+"/moved/f", nil); !errors.Is(err, unix.ENOTDIR) {
+	if _, err := fsutil.OpenDir(base+"/moved/f", nil); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("a file: %v", err)
 	}
 }
@@ -492,7 +308,7 @@ func TestOpenDir(t *testing.T) {
 func TestClose(t *testing.T) {
 	base := t.TempDir()
 	writeFile(t, base+"/f", "x")
-	d, err := OpenDir(base, nil)
+	d, err := fsutil.OpenDir(base, nil)
 	must(t, err)
 	sub, err := d.Sub("")
 	must(t, err)
@@ -528,8 +344,8 @@ func TestWalkIsChosenForGood(t *testing.T) {
 	sub, err := d.Sub("a")
 	must(t, err)
 	defer sub.Close()
-	sub.walk.Store(true)
-	if !d.walk.Load() {
+	sub.SetWalk(true)
+	if !d.Walks() {
 		t.Error("a Sub doesn't share what was learned about openat2")
 	}
 	if got, err := d.ReadFile("a/f", 9); err != nil || string(got) != "x" {

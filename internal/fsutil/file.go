@@ -17,20 +17,20 @@ import (
 	"hinit/internal/fault"
 )
 
-// ErrNotRegular is wrapped when something that isn't a regular file (nor a link, see [ErrSymlink]) is where a file should be.
+// ErrNotRegular is wrapped when something other than a regular file or a link is where a file should be.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ErrTooLarge is wrapped when a file is larger than the reader allows.
 var ErrTooLarge = errors.New("file too large")
 
-// tempTries bounds the search for a free name of a temporary file.
+// tempTries limits the search for a free name of a temporary file.
 const tempTries = 100
 
-// minRead is the room for each read(2) beyond what is expected, so that the end of the file is found without growing.
+// minRead is the room for each read(2) beyond the expected size, so that the end is found without growing.
 const minRead = 512
 
-// ReadFile returns the content of the regular file rel, and [ErrTooLarge] when that is more than max bytes. A FIFO, a
-// device or a socket is [ErrNotRegular]; opening it doesn't wait for its other end.
+// ReadFile returns the content of the regular file rel, or [ErrTooLarge] for more than max bytes. A FIFO, a device or a socket is
+// [ErrNotRegular] and is not waited for.
 func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	err = d.do("read", rel, func(names []string) error {
 		fd, size, err := d.openRegular(names, unix.O_RDONLY, 0)
@@ -49,8 +49,8 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	return data, err
 }
 
-// Open opens the regular file rel for reading. What it refuses is as for [Dir.ReadFile]; the file has the path of the Dir in its
-// errors. The caller closes it.
+// Open opens the regular file rel for reading, see [Dir.ReadFile] for errors. The file's own errors have the path of the Dir. The
+// caller closes it.
 func (d *Dir) Open(rel string) (f *os.File, err error) {
 	err = d.do("open", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_RDONLY, 0)
@@ -62,8 +62,25 @@ func (d *Dir) Open(rel string) (f *os.File, err error) {
 	return f, err
 }
 
-// readAll reads to the end of the file, or until there is more than max. The size is a hint: the file may be growing, and
-// in /proc it is 0.
+// OpenAppend opens the regular file rel for appending, and makes a missing one with the given permission bits (less the umask).
+// Errors are as for [Dir.ReadFile]. The caller closes it.
+func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (f *os.File, err error) {
+	err = d.do("append to", rel, func(names []string) error {
+		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
+		if err != nil {
+			return err
+		}
+		if err := unix.SetNonblock(fd, false); err != nil { // a process that gets it shares the flag
+			closeFD(fd)
+			return err
+		}
+		f = os.NewFile(uintptr(fd), filepath.Join(d.path, rel))
+		return nil
+	})
+	return f, err
+}
+
+// readAll reads to the end of the file, or until there is more than max. size is a hint: the file may grow, and in /proc it is 0.
 func readAll(fd int, size, max int64) ([]byte, error) {
 	data := make([]byte, 0, size+minRead)
 	for int64(len(data)) <= max {
@@ -84,9 +101,9 @@ func readAll(fd int, size, max int64) ([]byte, error) {
 	return data, nil
 }
 
-// Append adds data to the end of the regular file rel in one write(2), so that lines of several writers don't mix, and
-// returns the size of the file afterwards. A missing file is made with the given permission bits (less the umask). When
-// only a part could be written (disk full), that part stays and the error wraps io.ErrShortWrite.
+// Append appends data to the regular file rel in one write(2), so that lines of several writers don't mix, and returns the new
+// size. A missing file is made with the given permission bits (less the umask). A partial write (disk full) stays, and the error
+// wraps io.ErrShortWrite.
 func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err error) {
 	err = d.do("append to", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
@@ -109,8 +126,7 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 	return size, err
 }
 
-// openRegular opens a regular file beneath d and returns its size. O_NONBLOCK is for the FIFO that it may turn out to be,
-// and means nothing for a regular file.
+// openRegular opens a regular file beneath d and returns its size. O_NONBLOCK keeps it from waiting for a FIFO.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
 	if fault.Enabled {
 		if err := fault.Before(fault.Open, strings.Join(names, "/")); err != nil {
@@ -137,32 +153,31 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 
 // ReplaceOptions says how [Dir.Replace] makes the new file.
 type ReplaceOptions struct {
-	// Mode has the permission bits of a new file, exactly: the umask plays no part.
+	// Mode has the exact permission bits of a new file; the umask does not apply.
 	Mode fs.FileMode
-	// KeepMode makes the permission bits of an existing regular file win over Mode.
+	// KeepMode keeps the permission bits of an existing regular file.
 	KeepMode bool
-	// TempName is the name of the temporary file, its last "*" replaced by random letters (they are appended where there
-	// is no "*"). "" means "." + base + ".*.tmp". It is made with O_EXCL and a slash in it is an error.
+	// TempName is the name of the temporary file in the same directory; random letters replace its last "*" or are appended. ""
+	// means "." + base + ".*.tmp".
 	TempName string
-	// Volatile leaves the syncing out: the new content survives the end of this process, but not for certain that of the machine.
+	// Volatile skips syncing: after a crash of the machine the new content may be lost.
 	Volatile bool
-	// NameLater leaves the sync of the directory to SyncName: until then a crash of the machine may bring the old content back.
+	// NameLater leaves the sync of the directory to SyncName: until then a crash of the machine may restore the old content.
 	NameLater bool
-	// Confirm is asked when all is written and synced and only the rename is left, which is after a while on a busy disk.
-	// It gets what is at the name just then, nil when nothing is. Its error stops the replacing, and is that of Replace. It
-	// must not use the Dir.
+	// Confirm is called right before the rename with the file at the name, nil for none. Its error ends Replace. It must not use
+	// the Dir.
 	Confirm func(now fs.FileInfo) error
 }
 
-// Replace makes data the content of the regular file rel: readers see the old content or the new one and never a part, and
-// after a crash of the machine it is one of the two. The data goes to a temporary file in the same directory, which is
-// synced and renamed over rel, then the directory is synced. The new file belongs to the actor.
+// Replace makes data the content of the regular file rel. Readers, also after a crash of the machine, see either the old content or
+// the new. Data goes to a temporary file in the same directory, which is synced and renamed over rel; then the directory is synced.
+// The new file belongs to the actor.
 //
-// On any error before the rename the old file is as it was and the temporary file is gone. Only the last step, the sync of
-// the directory, can fail later: then the new content is there but may not survive a crash, and the error says so.
+// After an error before the rename the old file is unchanged and the temporary file is gone. If only the last sync fails, the new
+// content is there but may not survive a crash; the error says so.
 //
-// A link at rel is [ErrSymlink], anything else that isn't a regular file is [ErrNotRegular]. A link that is put there
-// after that check is replaced by the file, and its target isn't touched.
+// A link at rel is [ErrSymlink], any other irregular file is [ErrNotRegular]. A link that appears after that check is replaced, and
+// its target isn't touched.
 func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
 	return d.do("replace", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
@@ -184,7 +199,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	case o.KeepMode:
 		mode = st.Mode & 0o777
 	}
-	// Opened first, so that a directory that can't be synced is an error while nothing has happened yet.
+	// Opened first: a directory that can't be synced fails before anything has happened.
 	dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -211,8 +226,8 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	return nil
 }
 
-// SyncName makes the name rel survive a crash of the machine, with what Replace has put there: it syncs the directory that it is
-// in. It blocks as long as the disk takes.
+// SyncName syncs the directory of rel, so that Replace's rename survives a crash of the machine. It blocks as long as the disk
+// takes.
 func (d *Dir) SyncName(rel string) error {
 	return d.do("sync the directory of", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
@@ -226,7 +241,6 @@ func (d *Dir) SyncName(rel string) error {
 	})
 }
 
-// confirm asks whether what is at base now may be replaced.
 func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	if ask == nil {
 		return nil
@@ -311,7 +325,7 @@ func createTemp(parent int, pattern string) (fd int, name string, err error) {
 	return fd, name, err
 }
 
-// fsync is fsync(2). File systems that can't sync a directory say EINVAL, and have nothing to sync.
+// fsync is fsync(2). It ignores EINVAL, from file systems that can't sync a directory and need not.
 func fsync(fd int, name string) error {
 	err := call(fault.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {

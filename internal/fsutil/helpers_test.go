@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"os"
@@ -8,9 +8,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
-// agentUID and agentGID belong to nobody; the kernel doesn't mind.
+// agentUID and agentGID are no user's.
 const agentUID, agentGID = 10000, 10001
 
 // childEnv makes the test binary run one of childChecks instead of the tests.
@@ -24,10 +27,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testkit.Alone()
 	os.Exit(m.Run())
 }
 
-// runChild runs a check in a process of its own, changed by edit before it starts.
+// runChild runs a check in a child process, which edit may change.
 func runChild(t *testing.T, name string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -38,26 +42,11 @@ func runChild(t *testing.T, name string, edit func(*exec.Cmd)) {
 	}
 }
 
-func requireRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("this test needs root")
-	}
-	t.Skip("this test needs root")
-}
-
-// mountTmpfs mounts a tmpfs for the time of the test.
 func mountTmpfs(t *testing.T, dir, options string) {
 	t.Helper()
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("mount: %v", err)
-		}
-		t.Skipf("mount: %v", err)
+		testkit.Cannot(t, "mount: "+err.Error())
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -67,18 +56,18 @@ func mountTmpfs(t *testing.T, dir, options string) {
 }
 
 // bothWays runs a test with openat2 and with the component walk.
-func bothWays(t *testing.T, test func(t *testing.T, open func(path string) *Dir)) {
+func bothWays(t *testing.T, test func(t *testing.T, open func(path string) *fsutil.Dir)) {
 	t.Helper()
 	for name, walk := range map[string]bool{"openat2": false, "walk": true} {
 		t.Run(name, func(t *testing.T) {
 			if !walk {
 				requireOpenat2(t)
 			}
-			test(t, func(path string) *Dir {
-				d := openDir(t, path, Self())
-				d.walk.Store(walk)
+			test(t, func(path string) *fsutil.Dir {
+				d := openDir(t, path, fsutil.Self())
+				d.SetWalk(walk)
 				t.Cleanup(func() {
-					if d.walk.Load() != walk {
+					if d.Walks() != walk {
 						t.Errorf("the way of resolving changed on the way")
 					}
 				})
@@ -94,12 +83,12 @@ func requireOpenat2(t *testing.T) {
 	if err != nil {
 		t.Skipf("no openat2 here: %v", err)
 	}
-	closeFD(fd)
+	_ = unix.Close(fd)
 }
 
-func openDir(t *testing.T, path string, a *Actor) *Dir {
+func openDir(t *testing.T, path string, a *fsutil.Actor) *fsutil.Dir {
 	t.Helper()
-	d, err := OpenDir(path, a)
+	d, err := fsutil.OpenDir(path, a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +116,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// names lists a directory for comparison.
 func names(t *testing.T, path string) string {
 	t.Helper()
 	entries, err := os.ReadDir(path)

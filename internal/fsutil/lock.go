@@ -17,7 +17,7 @@ var ErrLocked = errors.New("somebody else holds the lock")
 // ErrNotLocal is wrapped by [Dir.Lock] when a lock would not be known to everybody who can reach the directory.
 var ErrNotLocal = errors.New("not a local file system")
 
-// local are the file systems that only this kernel writes, so that a lock excludes everybody (statfs(2), f_type).
+// local are the file systems that only this kernel writes (statfs(2), f_type).
 var local = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
 	unix.F2FS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC, zfsMagic,
@@ -25,9 +25,17 @@ var local = []int64{
 
 const zfsMagic = 0x2fc12fc1
 
-// Lock takes the exclusive lock (flock(2)) of the directory itself and does not wait for it. The lock is that of the file that
-// it returns: the kernel lets go of it when that is closed or the process ends, however it ends. The directory is the lock
-// because nobody who can only write in it can put another in its place. [ErrLocked] and [ErrNotLocal] say why there is none.
+// Local reports whether a path is on a file system that only this kernel writes: there locks exclude everybody and inotify(7) sees
+// every change. It follows links.
+func Local(path string) bool {
+	var st unix.Statfs_t
+	err := retryEINTR(func() error { return unix.Statfs(path, &st) })
+	return err == nil && slices.Contains(local, int64(st.Type)) //nolint:unconvert // its type is not the same on all machines
+}
+
+// Lock takes the exclusive lock (flock(2)) of the directory without waiting. The kernel releases it when the returned file is
+// closed or the process ends. The lock is on the directory because users who can only write in it can't replace it. The error may
+// wrap [ErrLocked] or [ErrNotLocal].
 func (d *Dir) Lock() (held *os.File, err error) {
 	err = d.do("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -62,8 +70,8 @@ func lock(fd int, path string) error {
 	return err
 }
 
-// Exclusive makes the regular file rel, and fails with fs.ErrExist where there is something of that name: of all who try at the
-// same time, on whichever machines, one succeeds. Data follows in a second step, so that a reader may find the file empty.
+// Exclusive makes the regular file rel, and fails with fs.ErrExist if there is something of that name: of several callers, on any
+// machines, one succeeds. A reader may find the file still empty.
 func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("create", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
@@ -81,8 +89,8 @@ func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// Overwrite puts data at the beginning of the regular file rel, which must exist, in one write(2). What follows in the file stays.
-// It needs no room on the disk when the file is as long already; a reader may see a part of both.
+// Overwrite writes data at the beginning of the existing regular file rel in one write(2). The rest of the file stays. A file that
+// is long enough needs no disk space; a reader may see a mixture.
 func (d *Dir) Overwrite(rel string, data []byte) error {
 	return d.do("overwrite", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)

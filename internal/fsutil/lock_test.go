@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"errors"
@@ -8,12 +8,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"hinit/internal/fsutil"
 )
 
 func TestLockOfADirectory(t *testing.T) {
 	path := t.TempDir()
-	open := func() *Dir {
-		d, err := OpenDir(path, nil)
+	open := func() *fsutil.Dir {
+		d, err := fsutil.OpenDir(path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,11 +27,11 @@ func TestLockOfADirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := two.Lock(); !errors.Is(err, ErrLocked) {
+	if _, err := two.Lock(); !errors.Is(err, fsutil.ErrLocked) {
 		t.Errorf("twice: %v", err)
 	}
 	_ = one.Close() // the lock is that of the file
-	if _, err := two.Lock(); !errors.Is(err, ErrLocked) {
+	if _, err := two.Lock(); !errors.Is(err, fsutil.ErrLocked) {
 		t.Errorf("after the directory was closed: %v", err)
 	}
 	_ = held.Close()
@@ -38,19 +40,19 @@ func TestLockOfADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = again.Close()
-	proc, err := OpenDir("/proc", nil)
+	proc, err := fsutil.OpenDir("/proc", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer proc.Close()
-	if _, err := proc.Lock(); !errors.Is(err, ErrNotLocal) {
+	if _, err := proc.Lock(); !errors.Is(err, fsutil.ErrNotLocal) {
 		t.Errorf("a file system that is not known: %v", err)
 	}
 }
 
 func TestExclusiveLetsOneSucceed(t *testing.T) {
 	path := t.TempDir()
-	d, err := OpenDir(path, nil)
+	d, err := fsutil.OpenDir(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,7 @@ func TestExclusiveLetsOneSucceed(t *testing.T) {
 	if err := d.Overwrite("f", []byte("your")); err != nil {
 		t.Error(err)
 	}
-	if err := d.Overwrite("link", []byte("evil")); !errors.Is(err, ErrSymlink) {
+	if err := d.Overwrite("link", []byte("evil")); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("through a link: %v", err)
 	}
 	if err := d.Overwrite("none", nil); !errors.Is(err, fs.ErrNotExist) {

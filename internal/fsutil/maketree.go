@@ -9,19 +9,21 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
 )
 
-// Node is one thing in a tree that [Dir.MakeTree] makes: a directory, a FIFO or, without either type bit, a regular file.
+// Node is one node of [Dir.MakeTree]: a directory, a FIFO or, without either type bit, a regular file.
 type Node struct {
 	Name string      // relative to the top of the tree; its directory comes before it
 	Mode fs.FileMode // type, permission bits and set-group-ID and sticky bits, exactly: the umask plays no part
 	Data []byte      // of a file
 }
 
-// MakeTree makes the directory rel with everything in it, or nothing: it has another name, which begins with a dot, until
-// it is complete. What is at rel already is fs.ErrExist. Everything belongs to the actor. Nothing is synced: it is for what
-// a crash of the machine takes away anyway.
-func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node) error {
+// MakeTree makes the directory rel with all nodes or not at all: until it is complete, it has a temporary name with a leading dot.
+// If rel exists, the error is fs.ErrExist. Everything belongs to the actor; nothing is synced. If may is not nil, it is called just
+// before the rename, and its error undoes all; may must use no Dir but those of [Dir.Together].
+func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
 	return d.do("make", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
 			if _, err := lstatat(parent, base); err == nil {
@@ -29,6 +31,9 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node) error {
 			}
 			temp := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".new"
 			err := growTree(parent, temp, mode, nodes)
+			if err == nil && may != nil {
+				err = may()
+			}
 			if err == nil {
 				err = moveTree(parent, temp, base)
 			}
@@ -40,6 +45,11 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node) error {
 	})
 }
 
+// Grow makes nodes beneath d, as [Dir.MakeTree] does. Existing ones stay as they are.
+func (d *Dir) Grow(nodes []Node) error {
+	return d.do("fill", "", func([]string) error { return growAll(d.fd, nodes, true) })
+}
+
 func growTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 	if err := grow(parent, top, Node{Mode: fs.ModeDir | mode}); err != nil {
 		return err
@@ -49,42 +59,54 @@ func growTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 		return err
 	}
 	defer closeFD(fd)
+	return growAll(fd, nodes, false)
+}
+
+// growAll makes nodes beneath a directory. It opens a shared parent once.
+func growAll(top int, nodes []Node, keep bool) error {
+	parent, opened := top, ""
+	defer func() {
+		if parent != top {
+			closeFD(parent)
+		}
+	}()
 	for _, n := range nodes {
-		if err := growBeneath(fd, n); err != nil {
+		dir, base := path.Split(n.Name)
+		names, err := components(dir)
+		if err == nil && dir != opened {
+			next := top
+			if len(names) > 0 {
+				next, err = walkBeneath(top, names, unix.O_PATH|unix.O_DIRECTORY, 0)
+			}
+			if err == nil {
+				if parent != top {
+					closeFD(parent)
+				}
+				parent, opened = next, dir
+			}
+		}
+		if err == nil {
+			err = grow(parent, base, n)
+		}
+		if err != nil && !(keep && errors.Is(err, unix.EEXIST)) {
 			return fmt.Errorf("%q: %w", n.Name, err)
 		}
 	}
 	return nil
 }
 
-func growBeneath(top int, n Node) error {
-	dir, base := path.Split(n.Name)
-	names, err := components(dir)
-	if err != nil {
-		return err
-	}
-	if len(names) == 0 {
-		return grow(top, base, n)
-	}
-	parent, err := walkBeneath(top, names, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer closeFD(parent)
-	return grow(parent, base, n)
-}
-
-// grow makes one thing. Its mode is set through a descriptor: a path below /proc is not open to every identity.
+// grow makes one node. It sets a mode that the umask changed through a descriptor: not every identity can open a path below /proc.
 func grow(parent int, base string, n Node) error {
 	var err error
+	mode := bits(n.Mode)
 	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
 	switch n.Mode.Type() {
 	case fs.ModeDir:
 		flags = unix.O_RDONLY | unix.O_DIRECTORY
-		err = retryEINTR(func() error { return unix.Mkdirat(parent, base, 0o700) })
+		err = retryEINTR(func() error { return unix.Mkdirat(parent, base, mode&0o777) })
 	case fs.ModeNamedPipe:
 		flags = unix.O_RDWR | unix.O_NONBLOCK
-		err = retryEINTR(func() error { return unix.Mknodat(parent, base, unix.S_IFIFO|0o600, 0) })
+		err = retryEINTR(func() error { return unix.Mknodat(parent, base, unix.S_IFIFO|mode&0o777, 0) })
 	case 0:
 	default:
 		err = fmt.Errorf("cannot make a file of type %v: %w", n.Mode.Type(), fs.ErrInvalid)
@@ -92,7 +114,12 @@ func grow(parent int, base string, n Node) error {
 	if err != nil {
 		return err
 	}
-	fd, err := openat(parent, base, flags|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
+	if n.Mode.Type() != 0 {
+		if st, err := lstatat(parent, base); err == nil && st.Mode&0o7777 == mode {
+			return nil
+		}
+	}
+	fd, err := openat(parent, base, flags|unix.O_NOFOLLOW|unix.O_NOCTTY, mode&0o777)
 	if err != nil {
 		return err
 	}
@@ -100,10 +127,12 @@ func grow(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
-	return retryEINTR(func() error { return unix.Fchmod(fd, bits(n.Mode)) })
+	if st, err := fstat(fd); err == nil && st.Mode&0o7777 == mode {
+		return nil
+	}
+	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
 
-// bits are the permission bits and the special ones that a directory may have.
 func bits(mode fs.FileMode) uint32 {
 	b := uint32(mode.Perm())
 	if mode&fs.ModeSetgid != 0 {
@@ -115,11 +144,11 @@ func bits(mode fs.FileMode) uint32 {
 	return b
 }
 
-// moveTree gives a directory its name unless that name is taken.
+// moveTree renames a directory unless the name is taken.
 func moveTree(parent int, temp, base string) error {
-	err := retryEINTR(func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
+	err := call(fault.Rename, temp, func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		// Some file systems have no such flag. A directory replaces nothing but an empty one.
+		// Some file systems lack the flag. A directory replaces only an empty one.
 		err = retryEINTR(func() error { return unix.Renameat(parent, temp, parent, base) })
 	}
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {

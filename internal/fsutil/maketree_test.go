@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"errors"
@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
-func slotNodes() []Node {
-	return []Node{
+func slotNodes() []fsutil.Node {
+	return []fsutil.Node{
 		{Name: "run", Mode: 0o755, Data: []byte("#!/bin/sh\n")},
 		{Name: "down"},
 		{Name: "event", Mode: fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o730},
@@ -26,7 +28,7 @@ func TestMakeTreeMakesEverythingExactlyAsAsked(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
 	dir := t.TempDir()
 	d := openDir(t, dir, nil)
-	if err := d.MakeTree("slot", 0o755, slotNodes()); err != nil {
+	if err := d.MakeTree("slot", 0o755, slotNodes(), nil); err != nil {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]fs.FileMode{
@@ -47,16 +49,16 @@ func TestMakeTreeTakesNothingsPlaceAndLeavesNothingBehind(t *testing.T) {
 	dir := t.TempDir()
 	d := openDir(t, dir, nil)
 	must(t, os.Mkdir(filepath.Join(dir, "slot"), 0o755))
-	if err := d.MakeTree("slot", 0o755, slotNodes()); !errors.Is(err, fs.ErrExist) {
+	if err := d.MakeTree("slot", 0o755, slotNodes(), nil); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("over an empty directory: %v", err)
 	}
-	for name, bad := range map[string]Node{
+	for name, bad := range map[string]fsutil.Node{
 		"a device":       {Name: "x", Mode: fs.ModeDevice},
 		"a way out":      {Name: "../x"},
 		"a missing room": {Name: "no/x"},
 		"twice the same": {Name: "run"},
 	} {
-		if err := d.MakeTree("other", 0o755, append(slotNodes(), bad)); err == nil {
+		if err := d.MakeTree("other", 0o755, append(slotNodes(), bad), nil); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -68,7 +70,7 @@ func TestMakeTreeBelongsToTheActor(t *testing.T) {
 	dir := worldDir(t)
 	must(t, os.Chown(dir, agentUID, agentGID))
 	d := openDir(t, dir, actor)
-	if err := d.MakeTree("slot", 0o755, slotNodes()); err != nil {
+	if err := d.MakeTree("slot", 0o755, slotNodes(), nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"slot", "slot/run", "slot/event", "slot/log/supervise/control"} {
@@ -79,6 +81,49 @@ func TestMakeTreeBelongsToTheActor(t *testing.T) {
 		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != actor.Identity().UID {
 			t.Errorf("%s belongs to %d", name, owner)
 		}
+	}
+}
+
+func TestMakeTreeAsksBeforeItGivesTheName(t *testing.T) {
+	dir := t.TempDir()
+	d := openDir(t, dir, nil)
+	refused := errors.New("refused")
+	err := d.Together(func(d *fsutil.Dir) error {
+		return d.MakeTree("slot", 0o755, slotNodes(), func() error {
+			if err := d.Has("slot"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("it has its name already: %v", err)
+			}
+			return refused
+		})
+	})
+	if !errors.Is(err, refused) {
+		t.Errorf("it was made all the same: %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestGrowAddsWhatIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	d := openDir(t, dir, nil)
+	must(t, os.WriteFile(filepath.Join(dir, "run"), []byte("mine"), 0o600))
+	for range 2 {
+		if err := d.Grow(slotNodes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "run")); string(data) != "mine" {
+		t.Errorf("what was there holds %q, %v", data, err)
+	}
+	info, err := os.Lstat(filepath.Join(dir, "log/supervise/control"))
+	if err != nil || info.Mode() != fs.ModeNamedPipe|0o660 {
+		t.Errorf("what was missing: %v, %v", info, err)
+	}
+	must(t, os.RemoveAll(filepath.Join(dir, "log")))
+	must(t, os.Symlink(t.TempDir(), filepath.Join(dir, "log")))
+	if err := d.Grow(slotNodes()); err == nil {
+		t.Error("a link was followed")
 	}
 }
 

@@ -13,41 +13,39 @@ import (
 	"hinit/internal/fault"
 )
 
-// Errors that [Dir.Chown] and [Dir.OwnTree] refuse with.
+// Refusals of [Dir.Chown] and [Dir.OwnTree].
 var (
-	// ErrDevice: whoever owns a device node can use the device, so it is not given away.
+	// ErrDevice: the owner of a device node can use the device.
 	ErrDevice = errors.New("device node refused")
-	// ErrHardLink: root's file has other names, and one of them may be where root wants it to stay root's.
+	// ErrHardLink: the file's other names may have to stay root's.
 	ErrHardLink = errors.New("root's file with several names refused")
 	// ErrMount: another file system is mounted there.
 	ErrMount = errors.New("mount point")
 )
 
-// Owner is whom files are given to.
+// Owner is the new owner of files.
 type Owner struct {
 	UID, GID uint32
-	// KeepLinked refuses root's regular files that have several names ([ErrHardLink]). It is needed where users may make
-	// names for files they can't write, see [HardLinksProtected]: a user could have linked a file of root's, from a
-	// directory that it can only read, into one whose files are given to it.
+	// KeepLinked refuses root's regular files with several names ([ErrHardLink]). Without [HardLinksProtected] a user could link a
+	// file of root's into a directory whose files are given away.
 	KeepLinked bool
 }
 
-// HardLinksProtected reports whether the kernel keeps users from making further names for files that they neither own nor
-// can write (protected_hardlinks of proc_sys_fs(5)). Where it can't be known the answer is no.
+// HardLinksProtected reports whether the kernel keeps users from linking files that they neither own nor can write
+// (protected_hardlinks of proc_sys_fs(5)). Unknown counts as no.
 func HardLinksProtected() bool {
 	data, err := os.ReadFile("/proc/sys/fs/protected_hardlinks")
 	return err == nil && bytes.Equal(bytes.TrimSpace(data), []byte("1"))
 }
 
-// Chown gives what is at rel, "" being the directory itself, to another user unless it belongs to that user already; the
-// group alone makes no difference. It returns whose it was and whether that has changed.
+// Chown gives rel, "" being the directory itself, to another user; a file with the right user keeps its group. It returns the old
+// owner and whether that has changed.
 //
-// A link at rel is [ErrSymlink], never its target's change of owner. Device nodes are [ErrDevice]; see [Owner] for files
-// with several names. The kernel takes the set-user-ID and set-group-ID bits and the capabilities off a file that is given
-// away, see chown(2).
+// A link at rel is [ErrSymlink], a device node [ErrDevice]; see [Owner] for files with several names. The kernel removes
+// set-user-ID and set-group-ID bits and capabilities, see chown(2).
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
-		if st, ok := d.glance(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			was = st.Uid
 			return nil // the usual case, without opening it
 		}
@@ -70,8 +68,8 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 	return was, changed, err
 }
 
-// glance describes what is one step away from d, or d itself. By the time of its answer another thing may be there.
-func (d *Dir) glance(names []string) (st unix.Stat_t, ok bool) {
+// lstatNear describes a name one step away from d, or d itself. The name may be replaced right after.
+func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	var err error
 	switch len(names) {
 	case 0:
@@ -84,7 +82,7 @@ func (d *Dir) glance(names []string) (st unix.Stat_t, ok bool) {
 	return st, err == nil
 }
 
-// own gives away what fd is open on, which st describes: nothing is looked up by name any more.
+// own gives away the open file fd, which st describes, without looking up a name.
 func own(fd int, st unix.Stat_t, to Owner) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
@@ -101,10 +99,10 @@ func own(fd int, st unix.Stat_t, to Owner) (changed bool, err error) {
 	return err == nil, err
 }
 
-// Chmod sets the permission bits of the regular file or directory rel and reports whether they were others. A link is
-// [ErrSymlink], anything else [ErrNotRegular].
+// Chmod sets the permission bits of the regular file or directory rel and reports whether they changed. A link is [ErrSymlink],
+// anything else [ErrNotRegular].
 //
-// Call it on a Dir whose actor is the file's owner: root would change whatever has been put there.
+// Call it on a Dir whose actor owns the file: root would change whatever others have put there.
 func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	err = d.do("chmod", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
@@ -132,8 +130,8 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	return changed && err == nil, err
 }
 
-// chmod changes what an O_PATH descriptor is open on: by fchmodat2(2), or through /proc where the kernel (before 6.6) or a
-// seccomp filter hasn't got it.
+// chmod changes the file of an O_PATH descriptor: by fchmodat2(2), or through /proc where the kernel (before 6.6) or a seccomp
+// filter lacks it.
 func chmod(fd int, mode uint32) error {
 	err := retryEINTR(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
@@ -142,8 +140,8 @@ func chmod(fd int, mode uint32) error {
 	return err
 }
 
-// Create makes the regular file rel with exactly these permission bits, with all of data or not at all, and never in the
-// place of something: what is there already is fs.ErrExist, a link is [ErrSymlink]. The file is synced.
+// Create makes the regular file rel with exactly these permission bits, with all of data or not at all. It replaces nothing: an
+// existing file is fs.ErrExist, a link [ErrSymlink]. The file is synced.
 func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("create", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
@@ -165,7 +163,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// moveNew gives a file its name unless that name is taken. Not every file system has each of the ways.
+// moveNew renames a file unless the name is taken. File systems differ in how they can.
 func moveNew(parent int, temp, base string) error {
 	err := call(fault.Rename, temp, func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
@@ -178,7 +176,7 @@ func moveNew(parent int, temp, base string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// Neither: FAT and its kind. The name was free a moment ago.
+	// Neither works on FAT and its kind. The name was free a moment ago.
 	if err := retryEINTR(func() error { return unix.Renameat(parent, temp, parent, base) }); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}

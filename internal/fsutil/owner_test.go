@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"errors"
@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 func ownerOf(t *testing.T, path string) uint32 {
@@ -20,8 +23,8 @@ func ownerOf(t *testing.T, path string) uint32 {
 }
 
 func TestChown(t *testing.T) {
-	requireRoot(t)
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	testkit.NeedRoot(t)
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		writeFile(t, base+"/d/file", "")
 		must(t, os.Symlink("file", base+"/d/link"))
@@ -29,8 +32,8 @@ func TestChown(t *testing.T) {
 		must(t, os.Link(base+"/d/file", base+"/d/second"))
 		must(t, unix.Mkfifo(base+"/fifo", 0o600))
 		d := open(base)
-		to := Owner{UID: agentUID, GID: agentGID}
-		if _, _, err := d.Chown("d/file", Owner{UID: agentUID, GID: agentGID, KeepLinked: true}); !errors.Is(err, ErrHardLink) {
+		to := fsutil.Owner{UID: agentUID, GID: agentGID}
+		if _, _, err := d.Chown("d/file", fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}); !errors.Is(err, fsutil.ErrHardLink) {
 			t.Errorf("a file with two names: %v", err)
 		}
 		for _, rel := range []string{"", "d", "d/file", "fifo"} {
@@ -44,12 +47,12 @@ func TestChown(t *testing.T) {
 				t.Errorf("%q is uid %d's", rel, got)
 			}
 		}
-		// Root's, and only root's, are kept for their names.
-		if _, changed, err := d.Chown("d/second", Owner{UID: 1, GID: 1, KeepLinked: true}); err != nil || !changed {
+		// Only root's files are refused for their names.
+		if _, changed, err := d.Chown("d/second", fsutil.Owner{UID: 1, GID: 1, KeepLinked: true}); err != nil || !changed {
 			t.Errorf("another user's file with two names: %v", err)
 		}
 		for rel, want := range map[string]error{
-			"d/link": ErrSymlink, "dirlink/file": ErrSymlink, "dirlink": ErrSymlink, "nothing": fs.ErrNotExist, "../x": fs.ErrInvalid,
+			"d/link": fsutil.ErrSymlink, "dirlink/file": fsutil.ErrSymlink, "dirlink": fsutil.ErrSymlink, "nothing": fs.ErrNotExist, "../x": fs.ErrInvalid,
 		} {
 			if _, changed, err := d.Chown(rel, to); changed || !errors.Is(err, want) {
 				t.Errorf("%q: changed %v, %v, want %v", rel, changed, err, want)
@@ -62,7 +65,7 @@ func TestChown(t *testing.T) {
 }
 
 func TestChmod(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		writeFile(t, base+"/file", "")
 		must(t, os.Symlink("file", base+"/link"))
@@ -78,7 +81,7 @@ func TestChmod(t *testing.T) {
 		if info.Mode() != 0o600 {
 			t.Errorf("mode is %v", info.Mode())
 		}
-		for rel, want := range map[string]error{"link": ErrSymlink, "fifo": ErrNotRegular, "none": fs.ErrNotExist} {
+		for rel, want := range map[string]error{"link": fsutil.ErrSymlink, "fifo": fsutil.ErrNotRegular, "none": fs.ErrNotExist} {
 			if _, err := d.Chmod(rel, 0o644); !errors.Is(err, want) {
 				t.Errorf("%q: %v", rel, err)
 			}
@@ -101,13 +104,13 @@ func TestChmodByProc(t *testing.T) {
 }
 
 func TestCreate(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		must(t, os.Mkdir(base+"/d", 0o755))
 		must(t, os.Symlink("nowhere", base+"/d/link"))
 		d := open(base)
 		must(t, d.Create("d/new", []byte("one"), 0o640))
-		for rel, want := range map[string]error{"d/new": fs.ErrExist, "d": fs.ErrExist, "d/link": ErrSymlink, "x/y": fs.ErrNotExist} {
+		for rel, want := range map[string]error{"d/new": fs.ErrExist, "d": fs.ErrExist, "d/link": fsutil.ErrSymlink, "x/y": fs.ErrNotExist} {
 			if err := d.Create(rel, []byte("two"), 0o640); !errors.Is(err, want) {
 				t.Errorf("%q: %v", rel, err)
 			}
@@ -126,7 +129,7 @@ func TestCreate(t *testing.T) {
 func TestMakeReal(t *testing.T) {
 	base := t.TempDir()
 	for i, want := range []bool{true, false} {
-		d, made, err := MakeReal(base+"/a/b/c", 0o750, nil)
+		d, made, err := fsutil.MakeReal(base+"/a/b/c", 0o750, nil)
 		must(t, err)
 		d.Close()
 		if made != want {
@@ -136,20 +139,19 @@ func TestMakeReal(t *testing.T) {
 	must(t, os.Symlink("b", base+"/a/link"))
 	writeFile(t, base+"/a/file", "")
 	for path, want := range map[string]error{
-		base + "/a/link": ErrSymlink, base + "/a/file": unix.ENOTDIR, base + "/a/none": fs.ErrNotExist, "relative": fs.ErrInvalid,
+		base + "/a/link": fsutil.ErrSymlink, base + "/a/file": unix.ENOTDIR, base + "/a/none": fs.ErrNotExist, "relative": fs.ErrInvalid,
 	} {
-		if _, err := OpenReal(path, nil); !errors.Is(err, want) {
+		if _, err := fsutil.OpenReal(path, nil); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", path, err, want)
 		}
 	}
-	d, err := OpenReal("/", nil)
+	d, err := fsutil.OpenReal("/", nil)
 	must(t, err)
 	d.Close()
 }
 
-// TestRealFollowsRootsLinksOnly: a link on the way is followed where only root can have made it.
 func TestRealFollowsRootsLinksOnly(t *testing.T) {
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	mnt := t.TempDir()
 	mountTmpfs(t, mnt, "mode=755") // its top is root's, and so is what is in it
 	for _, dir := range []string{"/real/data", "/agent/real/data"} {
@@ -158,21 +160,21 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 	must(t, os.Symlink("real", mnt+"/link"))
 	must(t, os.Symlink("real", mnt+"/agent/link"))
 	must(t, os.Chown(mnt+"/agent", agentUID, agentGID))
-	d, err := OpenReal(mnt+"/link/data", nil)
+	d, err := fsutil.OpenReal(mnt+"/link/data", nil)
 	if err != nil {
 		t.Errorf("root's link: %v", err)
 	} else {
 		d.Close()
 	}
-	if _, err := OpenReal(mnt+"/agent/link/data", nil); !errors.Is(err, ErrSymlink) {
+	if _, err := fsutil.OpenReal(mnt+"/agent/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("the agent's link: %v", err)
 	}
-	// What root's link leads through can be the agent's, and a link there the agent's too.
+	// Root's link may lead through the agent's directory, with the agent's link.
 	must(t, os.Symlink(mnt+"/agent/link", mnt+"/far"))
 	must(t, os.Symlink("agent/../agent/real", mnt+"/near"))
 	must(t, os.Symlink("loop", mnt+"/loop"))
-	for path, want := range map[string]error{"/far/data": ErrSymlink, "/near/data": nil, "/near": ErrSymlink, "/loop/data": unix.ELOOP} {
-		d, err := OpenReal(mnt+path, nil)
+	for path, want := range map[string]error{"/far/data": fsutil.ErrSymlink, "/near/data": nil, "/near": fsutil.ErrSymlink, "/loop/data": unix.ELOOP} {
+		d, err := fsutil.OpenReal(mnt+path, nil)
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", path, err, want)
 		}
@@ -180,24 +182,24 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 			d.Close()
 		}
 	}
-	for path, want := range map[string]error{"/far": ErrSymlink, "/near": nil, "/near/data/": nil, "/agent/link": ErrSymlink, "/none": fs.ErrNotExist} {
-		fd, err := OpenForRoot(mnt + path)
+	for path, want := range map[string]error{"/far": fsutil.ErrSymlink, "/near": nil, "/near/data/": nil, "/agent/link": fsutil.ErrSymlink, "/none": fs.ErrNotExist} {
+		fd, err := fsutil.OpenForRoot(mnt + path)
 		if !errors.Is(err, want) {
 			t.Errorf("for root, %s: %v, want %v", path, err, want)
 		}
 		if err == nil {
-			closeFD(fd)
+			unix.Close(fd)
 		}
 	}
 	must(t, os.Chmod(mnt, 0o777))
-	if _, err := OpenReal(mnt+"/link/data", nil); !errors.Is(err, ErrSymlink) {
+	if _, err := fsutil.OpenReal(mnt+"/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("anybody's link: %v", err)
 	}
 }
 
 func TestOwnTree(t *testing.T) {
-	requireRoot(t)
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	testkit.NeedRoot(t)
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		for _, name := range []string{"t/a", "t/sub/b", "t/mine", "outside/secret", "u/m/n"} {
 			writeFile(t, base+"/"+name, "")
@@ -209,7 +211,7 @@ func TestOwnTree(t *testing.T) {
 		writeFile(t, base+"/t/sub/mounted", "")
 		d := open(base)
 		var found []string
-		w := OwnWalk{To: Owner{UID: agentUID, GID: agentGID}, Found: func(path string, was uint32, err error) {
+		w := fsutil.OwnWalk{To: fsutil.Owner{UID: agentUID, GID: agentGID}, Found: func(path string, was uint32, err error) {
 			found = append(found, fmt.Sprintf("%s %d %v", strings.TrimPrefix(path, base), was, err))
 		}}
 		must(t, d.OwnTree("t", false, &w))
@@ -221,12 +223,12 @@ func TestOwnTree(t *testing.T) {
 				t.Errorf("%s is uid %d's, want %d", name, got, uid)
 			}
 		}
-		for rel, want := range map[string]error{"top": ErrSymlink, "t/sub": ErrMount, "t/a": unix.ENOTDIR, "none": fs.ErrNotExist} {
+		for rel, want := range map[string]error{"top": fsutil.ErrSymlink, "t/sub": fsutil.ErrMount, "t/a": unix.ENOTDIR, "none": fs.ErrNotExist} {
 			if err := d.OwnTree(rel, false, &w); !errors.Is(err, want) {
 				t.Errorf("%q: %v, want %v", rel, err, want)
 			}
 		}
-		if _, err := d.SubSame("t/sub"); !errors.Is(err, ErrMount) {
+		if _, err := d.SubSame("t/sub"); !errors.Is(err, fsutil.ErrMount) {
 			t.Errorf("SubSame: %v", err)
 		}
 		must(t, d.OwnTree("t/sub", true, &w))
@@ -234,11 +236,11 @@ func TestOwnTree(t *testing.T) {
 			t.Error("a mount at the top was not walked")
 		}
 		stop := errors.New("stop")
-		for i := range 2 * ownBatch {
+		for i := range 2 * fsutil.OwnBatch {
 			writeFile(t, fmt.Sprintf("%s/u/m/%d", base, i), "")
 		}
-		w = OwnWalk{To: w.To, Between: func() error { return stop }}
-		if err := d.OwnTree("u", false, &w); !errors.Is(err, stop) || w.Seen != ownBatch {
+		w = fsutil.OwnWalk{To: w.To, Between: func() error { return stop }}
+		if err := d.OwnTree("u", false, &w); !errors.Is(err, stop) || w.Seen != fsutil.OwnBatch {
 			t.Errorf("stopped with %v after %d", err, w.Seen)
 		}
 	})

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// maxOwnDepth is how many directories OwnTree holds open; no program that goes by paths can work deeper than this.
+	// maxOwnDepth is how many directories OwnTree holds open. Programs that use paths can't go deeper.
 	maxOwnDepth = 1000
 	// ownBatch is how many entries OwnTree looks at between two calls of OwnWalk.Between.
 	ownBatch = 256
 )
 
-// OwnWalk is a walk over one tree or several, with one account of them all. The caller sets the upper fields.
+// OwnWalk is a walk over one or several trees with one account. The caller sets the upper fields.
 type OwnWalk struct {
 	To Owner
 
-	// Between is called after every few hundred entries. What it returns ends the walk.
+	// Between is called after every few hundred entries. Its error ends the walk.
 	Between func() error
-	// Found is called for every file that was somebody else's: given away (err is nil), refused, or failed. May be nil.
+	// Found is called for every file of another owner: given away (err is nil), refused, or failed. May be nil.
 	Found func(path string, was uint32, err error)
 
 	Seen    int64 // entries looked at
@@ -33,12 +33,11 @@ type OwnWalk struct {
 	stop error
 }
 
-// OwnTree gives what is at rel, which must be a directory, and everything beneath it to w.To, where it isn't already. Links
-// are given away themselves and never followed, other mounts are never entered, not even looked at, and a file that is
-// renamed meanwhile is either found or not. See [Dir.Chown] for what is refused.
+// OwnTree gives the directory rel and everything beneath it to w.To. Links are given away themselves and never followed; other
+// mounts are not entered. A file that is renamed meanwhile may be missed. See [Dir.Chown] for refusals.
 //
-// With crossTop, rel itself may be a mount point; otherwise that is [ErrMount]. A single file's failure is counted and does
-// not end the walk. The error is that of w.Between, or says why rel could not be opened.
+// With crossTop, rel itself may be a mount point; otherwise that is [ErrMount]. A file's failure is counted and does not end the
+// walk. The error is that of w.Between, or says why rel could not be opened.
 func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
 	return d.do("give away", rel, func(names []string) error {
 		flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK
@@ -53,8 +52,7 @@ func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
 	})
 }
 
-// SubSame is [Dir.Sub] that opens nothing another file system is mounted on: that is [ErrMount], at once, even when the
-// server of that mount is gone.
+// SubSame is [Dir.Sub] that fails with [ErrMount] at once for a mount point, even when its server is gone.
 func (d *Dir) SubSame(rel string) (*Dir, error) {
 	sub := &Dir{path: d.name(rel), actor: d.actor, walk: d.walk, fd: -1}
 	err := d.do("open directory", rel, func(names []string) (err error) {
@@ -89,7 +87,6 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 	return parent, nil
 }
 
-// tree gives away the open directory fd and what is in it.
 func (w *OwnWalk) tree(walk *atomic.Bool, fd int, path string, depth int) {
 	st, err := fstat(fd)
 	if err != nil {
@@ -188,8 +185,7 @@ func (w *OwnWalk) fail(path string, was uint32, err error) {
 	}
 }
 
-// openSame opens one name in a directory, and nothing that is mounted on it ([ErrMount]). It never waits for another file
-// system: a mount whose server is gone can't hold it up.
+// openSame opens one name in a directory. A mount point is [ErrMount], and is never waited for.
 func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error) {
 	if !walk.Load() {
 		fd, err := openOnMount(parent, name, flags)
@@ -205,7 +201,7 @@ func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error
 			return fd, err
 		}
 	}
-	// O_PATH first: it does not reach what is mounted there.
+	// O_PATH first: it does not contact the mounted file system.
 	fd, err := openComponent(parent, name, unix.O_PATH|flags&unix.O_DIRECTORY, 0)
 	if err != nil {
 		return -1, err
@@ -242,8 +238,8 @@ func openOnMount(parent int, name string, flags int) (int, error) {
 	}
 }
 
-// sameMount compares the mounts of two descriptors, or their devices where the kernel (before 5.8) can't tell mounts. It
-// asks for what is cached, so that a dead server isn't waited for.
+// sameMount compares the mounts of two descriptors, or their devices where the kernel (before 5.8) can't. It asks for cached data,
+// which needs no answer of a server.
 func sameMount(a, b int) (bool, error) {
 	var sa, sb unix.Statx_t
 	const flags = unix.AT_EMPTY_PATH | unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT

@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"errors"
@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
-// TestSwapper is the attack: the owner of the tree exchanges, as fast as it can, a directory and a file with symbolic links
-// that lead outside, while every operation that writes runs on those names.
+// TestSwapper attacks every writing operation: the tree's owner exchanges a directory and a file with links that lead outside.
 func TestSwapper(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		base, outside := root+"/base", root+"/outside"
 		for _, name := range []string{"log", "state", "gone", "tree/x", "tree/y/z", "file"} {
@@ -39,7 +41,7 @@ func TestSwapper(t *testing.T) {
 			}
 			for !stop.Load() {
 				exchange("/dir")
-				// Replace may win over a link at the last moment and take it away: have a new one each time.
+				// Replace may take a link away at the last moment: make a new one each time.
 				for _, make := range []func(string) error{
 					func(path string) error { return os.Symlink(outside+"/file", path) },
 					func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -54,24 +56,28 @@ func TestSwapper(t *testing.T) {
 		})
 		ops := map[string]func() error{
 			"Append":      func() error { _, err := d.Append("dir/log", []byte("evil"), 0o600); return err },
-			"Replace":     func() error { return d.Replace("dir/state", []byte("evil"), ReplaceOptions{Mode: 0o600}) },
+			"Replace":     func() error { return d.Replace("dir/state", []byte("evil"), fsutil.ReplaceOptions{Mode: 0o600}) },
 			"Mkdir":       func() error { return d.Mkdir("dir/tree/new", 0o755) },
 			"Remove":      func() error { return d.Remove("dir/gone") },
 			"RemoveAll":   func() error { return d.RemoveAll("dir/tree") },
 			"Rename":      func() error { return d.Rename("dir/log", "dir/log2") },
 			"Append file": func() error { _, err := d.Append("file", []byte("evil"), 0o600); return err },
 			"Replace file": func() error {
-				return d.Replace("file", []byte("evil"), ReplaceOptions{Mode: 0o600})
+				return d.Replace("file", []byte("evil"), fsutil.ReplaceOptions{Mode: 0o600})
 			},
 		}
-		deadline, giveUp := time.Now().Add(time.Second), time.Now().Add(20*time.Second)
+		span := time.Second
+		if testing.Short() {
+			span /= 10
+		}
+		deadline, giveUp := time.Now().Add(span), time.Now().Add(testkit.Patience)
 		var users sync.WaitGroup
 		for name, op := range ops {
 			users.Go(func() {
 				refused, other := 0, 0
 				// A busy machine may need longer to come to both.
 				for time.Now().Before(deadline) || (refused == 0 || other == 0) && time.Now().Before(giveUp) {
-					if err := op(); errors.Is(err, ErrSymlink) {
+					if err := op(); errors.Is(err, fsutil.ErrSymlink) {
 						refused++
 					} else {
 						other++ // done, or not there at the moment

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MostNames is how many names of one directory are held in memory at a time. Whoever may write there decides how many it has, and
-// ten thousand of the longest take 6 MB.
+// MostNames is how many names of one directory are held in memory: ten thousand of the longest take 6 MB.
 const MostNames = 10_000
 
 // ErrCrowded says that a directory has more than [MostNames] names.
 var ErrCrowded = errors.New("too many names in one directory")
 
-// ReadDir lists the directory rel, "" or "." being d itself, sorted by byte. The Info of an entry is [Dir.Lstat] at the
-// time it is asked for. One with more than [MostNames] names is [ErrCrowded]; [Dir.EachName] takes any number.
+// ReadDir lists the directory rel, "" or "." being d itself, sorted by byte. An entry's Info is a new [Dir.Lstat]. More than
+// [MostNames] names are [ErrCrowded]; [Dir.EachName] takes any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	entries, more, err := d.ReadSome(rel, MostNames)
 	if err == nil && more {
@@ -28,8 +27,7 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadSome is [Dir.ReadDir] for a directory that somebody may have filled: it looks at no more than most names, and says
-// whether there are others. Which it looks at is the file system's choice.
+// ReadSome is [Dir.ReadDir] limited to most names in the file system's order. more reports whether there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.do("read directory", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -51,9 +49,8 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 	return entries, more, nil
 }
 
-// EachName calls found for each name in the directory rel, "" or "." being d itself, with the type of what is there, until found
-// returns false. The names come in the order of the file system and are not kept, so a directory may hold any number of them.
-// found may use d where that is the Dir of [Dir.Together].
+// EachName calls found for each name in the directory rel, "" or "." being d itself, with its type, until found returns false. The
+// order is the file system's, and no name is kept. found may use d if that is the Dir of [Dir.Together].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
 	return d.do("read directory", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -65,7 +62,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 	})
 }
 
-// entry is an fs.DirEntry that resolves beneath its Dir; those of package os go by the path.
+// entry is an fs.DirEntry that resolves beneath its Dir; those of package os use the path.
 type entry struct {
 	name string
 	mode fs.FileMode // type bits
@@ -79,7 +76,7 @@ func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
-// readEntries calls found for each name in the open directory fd except "." and "..", from its present position on, until it
+// readEntries calls found for each name in the open directory fd except "." and "..", from its current position on, until found
 // returns false.
 func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
@@ -120,7 +117,7 @@ func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	}
 }
 
-// entryMode translates a DT_ type; false when the file system doesn't tell.
+// entryMode translates a DT_ type; false when it is unknown.
 func entryMode(kind uint8) (fs.FileMode, bool) {
 	switch kind {
 	case unix.DT_REG:

@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// maxRemoveDepth is how many directories RemoveAll holds open. What lies deeper is first moved up to the top of the
-	// tree, so that a tree of any depth needs few descriptors and little stack.
+	// maxRemoveDepth is how many directories RemoveAll holds open. Deeper ones are first moved to the top of the tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses bounds the fight with somebody who keeps making files in the tree while it is removed.
+	// maxRemovePasses limits the fight with somebody who keeps making files.
 	maxRemovePasses = 1 << 16
-	// maxRemoveNames is how many directories one pass holds the names of; the next pass takes the rest.
+	// maxRemoveNames is how many directory names one pass holds; the next pass takes the rest.
 	maxRemoveNames = 1 << 10
 )
 
-// Remove removes the file, the link itself, or the empty directory at rel. A missing one is fs.ErrNotExist.
+// Remove removes the file, link or empty directory at rel. A missing one is fs.ErrNotExist.
 func (d *Dir) Remove(rel string) error {
 	return d.do("remove", rel, func(names []string) error {
 		return d.inParent(names, removeName)
 	})
 }
 
-// RemoveAll removes what is at rel with everything in it; a missing one is fine. It never follows a link: a link is
-// removed, its target isn't touched. d itself can't be removed.
+// RemoveAll removes rel with everything in it; a missing one is fine. It removes links and never follows them. d itself can't be
+// removed.
 func (d *Dir) RemoveAll(rel string) error {
 	return d.do("remove", rel, func(names []string) error {
 		err := d.inParent(names, removeTree)
@@ -41,7 +40,6 @@ func (d *Dir) RemoveAll(rel string) error {
 	})
 }
 
-// removeName removes one file, link or empty directory.
 func removeName(parent int, name string) error {
 	err := call(fault.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
 	if !errors.Is(err, unix.EISDIR) {
@@ -50,7 +48,6 @@ func removeName(parent int, name string) error {
 	return call(fault.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
-// removeTree removes name and what is in it.
 func removeTree(parent int, name string) error {
 	for range maxRemovePasses {
 		err := removeName(parent, name)
@@ -73,7 +70,7 @@ func removeTree(parent int, name string) error {
 	return fmt.Errorf("files keep appearing: %w", unix.ENOTEMPTY)
 }
 
-// empty removes what is in dir once, which is depth levels below top's parent; what somebody adds meanwhile may stay.
+// empty removes what is in dir once. dir is depth levels below top's parent.
 func empty(top, dir, depth int) error {
 	var subdirs []string
 	var firstErr error
@@ -102,7 +99,6 @@ func empty(top, dir, depth int) error {
 	return firstErr
 }
 
-// emptySub empties the directory name in dir and removes it.
 func emptySub(top, dir int, name string, depth int) error {
 	sub, err := openComponent(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOTDIR) {

@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"fmt"
@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 func TestRemoveAllTree(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *Dir) {
+	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		writeFile(t, root+"/outside/x", "untouched")
 		before := snapshot(t, root+"/outside")
@@ -38,19 +40,19 @@ func TestRemoveAllDeepTreeWithFewDescriptors(t *testing.T) {
 	base := t.TempDir()
 	d := openDir(t, base, nil)
 	const depth = 1500 // a path of more than PATH_MAX
-	fd, err := openat(unix.AT_FDCWD, base, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := unix.Openat(unix.AT_FDCWD, base, unix.O_PATH|unix.O_DIRECTORY, 0)
 	must(t, err)
 	for range depth {
 		must(t, unix.Mkdirat(fd, "deep", 0o700))
-		next, err := openat(fd, "deep", unix.O_PATH|unix.O_DIRECTORY, 0)
+		next, err := unix.Openat(fd, "deep", unix.O_PATH|unix.O_DIRECTORY, 0)
 		must(t, err)
-		closeFD(fd)
+		unix.Close(fd)
 		fd = next
 	}
-	file, err := openat(fd, "f", unix.O_WRONLY|unix.O_CREAT, 0o600)
+	file, err := unix.Openat(fd, "f", unix.O_WRONLY|unix.O_CREAT, 0o600)
 	must(t, err)
-	closeFD(file)
-	closeFD(fd)
+	unix.Close(file)
+	unix.Close(fd)
 
 	var old unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))

@@ -1,4 +1,4 @@
-package fsutil
+package fsutil_test
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 func TestReplaceModes(t *testing.T) {
@@ -24,23 +26,23 @@ func TestReplaceModes(t *testing.T) {
 		return info.Mode().Perm()
 	}
 
-	must(t, d.Replace("f", []byte("1"), ReplaceOptions{Mode: 0o644, KeepMode: true}))
+	must(t, d.Replace("f", []byte("1"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true}))
 	if got := mode(); got != 0o644 {
 		t.Errorf("new file: mode %o, want 644 whatever the umask", got)
 	}
 	must(t, os.Chmod(base+"/f", 0o604))
-	must(t, d.Replace("f", []byte("22"), ReplaceOptions{Mode: 0o644, KeepMode: true}))
+	must(t, d.Replace("f", []byte("22"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true}))
 	if got := mode(); got != 0o604 {
 		t.Errorf("KeepMode: mode %o, want 604", got)
 	}
-	must(t, d.Replace("f", []byte("3"), ReplaceOptions{Mode: 0o640}))
+	must(t, d.Replace("f", []byte("3"), fsutil.ReplaceOptions{Mode: 0o640}))
 	if got := mode(); got != 0o640 {
 		t.Errorf("without KeepMode: mode %o, want 640", got)
 	}
 	if got := readFile(t, base+"/f"); got != "3" {
 		t.Errorf("content %q", got)
 	}
-	must(t, d.Replace("f", nil, ReplaceOptions{Mode: 0o640}))
+	must(t, d.Replace("f", nil, fsutil.ReplaceOptions{Mode: 0o640}))
 	if got := readFile(t, base+"/f"); got != "" {
 		t.Errorf("content %q", got)
 	}
@@ -53,7 +55,7 @@ func TestReplaceMakesANewFile(t *testing.T) {
 	base := t.TempDir()
 	writeFile(t, base+"/f", "old")
 	must(t, os.Link(base+"/f", base+"/other-name"))
-	must(t, openDir(t, base, nil).Replace("f", []byte("new"), ReplaceOptions{Mode: 0o600}))
+	must(t, openDir(t, base, nil).Replace("f", []byte("new"), fsutil.ReplaceOptions{Mode: 0o600}))
 	if got := readFile(t, base+"/other-name"); got != "old" {
 		t.Errorf("the old file was written to: %q", got)
 	}
@@ -63,13 +65,13 @@ func TestReplaceIsAtomicForReaders(t *testing.T) {
 	base := t.TempDir()
 	d := openDir(t, base, nil)
 	contents := [][]byte{bytes.Repeat([]byte("a"), 100_000), bytes.Repeat([]byte("b"), 50_000)}
-	must(t, d.Replace("f", contents[0], ReplaceOptions{Mode: 0o600}))
+	must(t, d.Replace("f", contents[0], fsutil.ReplaceOptions{Mode: 0o600}))
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(done)
 		for i := range 100 {
-			if err := d.Replace("f", contents[i%2], ReplaceOptions{Mode: 0o600}); err != nil {
+			if err := d.Replace("f", contents[i%2], fsutil.ReplaceOptions{Mode: 0o600}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -92,7 +94,7 @@ func TestReplaceTempName(t *testing.T) {
 	base := t.TempDir()
 	d := openDir(t, base, nil)
 	for _, pattern := range []string{"a/b*", "/tmp/x", "x\x00"} {
-		if err := d.Replace("f", nil, ReplaceOptions{TempName: pattern}); !errors.Is(err, fs.ErrInvalid) {
+		if err := d.Replace("f", nil, fsutil.ReplaceOptions{TempName: pattern}); !errors.Is(err, fs.ErrInvalid) {
 			t.Errorf("TempName %q: %v", pattern, err)
 		}
 	}
@@ -102,14 +104,14 @@ func TestReplaceTempName(t *testing.T) {
 		"a*b*c":      {"a*b", "c"},
 		"plain":      {"plain", ""},
 	} {
-		name, err := writeTemp(d.fd, "f", []byte("x"), 0o600, ReplaceOptions{TempName: pattern})
+		name, err := d.WriteTemp("f", []byte("x"), 0o600, fsutil.ReplaceOptions{TempName: pattern})
 		must(t, err)
 		if !strings.HasPrefix(name, want[0]) || !strings.HasSuffix(name, want[1]) || len(name) < len(want[0]+want[1])+5 {
 			t.Errorf("pattern %q gave %q", pattern, name)
 		}
 		must(t, d.Remove(name))
 	}
-	must(t, d.Replace("f", []byte("x"), ReplaceOptions{Mode: 0o600, TempName: ".mine.*"}))
+	must(t, d.Replace("f", []byte("x"), fsutil.ReplaceOptions{Mode: 0o600, TempName: ".mine.*"}))
 	if got := names(t, base); got != "f" {
 		t.Errorf("directory has %q", got)
 	}
@@ -121,7 +123,7 @@ func TestReplaceIsConfirmedWhenOnlyTheRenameIsLeft(t *testing.T) {
 	no := errors.New("somebody was faster")
 	asked := 0
 	put := func(text string, confirm func(fs.FileInfo) error) error {
-		return d.Replace("f", []byte(text), ReplaceOptions{Mode: 0o600, TempName: ".temp.*", Confirm: func(now fs.FileInfo) error {
+		return d.Replace("f", []byte(text), fsutil.ReplaceOptions{Mode: 0o600, TempName: ".temp.*", Confirm: func(now fs.FileInfo) error {
 			asked++
 			temps, err := filepath.Glob(base + "/.temp.*")
 			if err != nil || len(temps) != 1 {
@@ -167,17 +169,17 @@ func TestDiskFull(t *testing.T) {
 	base := t.TempDir()
 	mountTmpfs(t, base, "size=64k")
 	d := openDir(t, base, nil)
-	must(t, d.Replace("f", []byte("old"), ReplaceOptions{Mode: 0o640}))
+	must(t, d.Replace("f", []byte("old"), fsutil.ReplaceOptions{Mode: 0o640}))
 	before := snapshot(t, base)
 	big := make([]byte, 1<<20)
 
-	if err := d.Replace("f", big, ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
+	if err := d.Replace("f", big, fsutil.ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Replace: %v, want ENOSPC", err)
 	}
-	if err := d.Replace("new", big, ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
+	if err := d.Replace("new", big, fsutil.ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Replace of a new file: %v, want ENOSPC", err)
 	}
-	// Two files came and went, so the directory's own time may differ: compare the file and the names.
+	// Temporary files change the directory's time, so compare the file and the names.
 	if got := names(t, base); got != "f" {
 		t.Errorf("directory has %q", got)
 	}
@@ -205,7 +207,7 @@ func TestReplaceInAReadOnlyDirectory(t *testing.T) {
 	writeFile(t, base+"/f", "old")
 	d := openDir(t, base, nil)
 	must(t, unix.Mount("", base, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	if err := d.Replace("f", []byte("new"), ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.EROFS) {
+	if err := d.Replace("f", []byte("new"), fsutil.ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.EROFS) {
 		t.Errorf("Replace: %v, want EROFS", err)
 	}
 	if got := readFile(t, base+"/f"); got != "old" {

@@ -11,10 +11,10 @@ import (
 	"hinit/internal/fault"
 )
 
-// eagainTries bounds the repeats of openat2, which gives EAGAIN while names above the resolved one are being renamed.
+// eagainTries limits the repeats of openat2, which fails with EAGAIN while names above are being renamed.
 const eagainTries = 32
 
-// open opens the name beneath d that the components make, d itself when there is none.
+// open opens the name beneath d with these components, d itself when there is none.
 func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	if len(names) == 0 {
 		return openat(d.fd, ".", flags, mode)
@@ -23,11 +23,11 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			// No openat2, or a seccomp filter that refuses it. EPERM can also be meant (an immutable file); then the walk
-			// gets it too, and walking from now on costs a few system calls and no safety.
+			// openat2 is missing, or a seccomp filter refuses it. EPERM may also have another cause (an immutable file): then the
+			// walk fails too.
 			d.walk.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-			// The walk always comes to an end, and it can tell which component is the link.
+			// The walk always ends, and it can name the component that is a link.
 		default:
 			return fd, err
 		}
@@ -73,8 +73,7 @@ func openBeneath(dirfd int, name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// walkBeneath resolves one component at a time. The components are checked: none is "..", so that no step leads upwards,
-// and O_NOFOLLOW on each means that no step leads aside.
+// walkBeneath resolves one component at a time. None is "..", and O_NOFOLLOW applies to each.
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
 	last := len(names) - 1
 	cur := dirfd
@@ -94,14 +93,14 @@ func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error)
 	return openComponent(cur, names[last], flags, mode)
 }
 
-// openComponent opens one name in a directory and says ErrSymlink where that is a link.
+// openComponent opens one name in a directory. A link is ErrSymlink.
 func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) {
 	fd, err := openat(dirfd, name, flags|unix.O_NOFOLLOW, mode)
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return -1, symlinkError(name)
 	case errors.Is(err, unix.ENOTDIR) && isSymlink(dirfd, name):
-		// O_DIRECTORY looks at the type before O_NOFOLLOW does.
+		// O_DIRECTORY checks the type before O_NOFOLLOW does.
 		return -1, symlinkError(name)
 	case errors.Is(err, unix.ENOTDIR):
 		return -1, fmt.Errorf("%q: %w", name, err)
@@ -109,7 +108,6 @@ func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) 
 	return fd, err
 }
 
-// symlinkError names the component that is a link.
 func symlinkError(name string) error {
 	return fmt.Errorf("%q: %w", name, ErrSymlink)
 }
@@ -142,7 +140,7 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 	return fd, nil
 }
 
-// call is retryEINTR for a call of the kernel that tests can make fail.
+// call is retryEINTR for a kernel call that tests can make fail.
 func call(c fault.Call, name string, fn func() error) error {
 	if err := fault.Before(c, name); err != nil {
 		return err
@@ -162,6 +160,6 @@ func retryEINTR(fn func() error) error {
 	}
 }
 
-// closeFD closes a descriptor. Its error says nothing that could be acted on: what was written has been synced, or the
-// writer was told; and after EINTR the descriptor is gone all the same, see close(2).
+// closeFD closes a descriptor. Its error is of no use: written data is synced already, and after EINTR the descriptor is closed
+// too, see close(2).
 func closeFD(fd int) { _ = unix.Close(fd) }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stat is an fs.FileInfo of a file that was asked for by one system call; package os needs it open.
+// stat is an fs.FileInfo from one system call; package os would need the file open.
 type stat struct {
 	name string
 	sys  syscall.Stat_t // as package os has it

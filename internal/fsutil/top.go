@@ -10,22 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenReal opens the directory at path, which must be absolute, for somebody who is about to change what it belongs to. It
-// differs from [OpenDir] in what links it follows: none in the last place, and none in a directory that somebody else than
-// root can write, on the way that a link says too. What is left are the links of the image, which nobody but root could have made.
-// A nil actor is [Self].
+// OpenReal opens the directory at path, which must be absolute, for a caller that will change its owner or content. Unlike
+// [OpenDir] it follows no link in the last place, and elsewhere only links in directories that only root can write. A nil actor is
+// [Self].
 func OpenReal(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
 }
 
-// MakeReal is [OpenReal] that makes the directory and the missing ones above it with the given permission bits (less the
-// umask). It reports whether the directory itself had to be made.
+// MakeReal is [OpenReal] that makes missing directories with the given permission bits (less the umask). made reports whether the
+// last one was missing.
 func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	return openReal("make directory", path, mode.Perm()|makeMissing, a)
 }
 
-// makeMissing marks a mode that says how to make a directory, even one without permissions.
+// makeMissing marks a mode for making directories, even one without permissions.
 const makeMissing = fs.ModeDir
 
 func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
@@ -43,16 +42,15 @@ func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool,
 	return d, made, nil
 }
 
-// rules say what links a walk follows and what it makes.
+// rules say which links a walk follows and what it makes.
 type rules struct {
 	mode     fs.FileMode // of directories that are missing; without makeMissing they are an error
 	lastLink bool        // a link in the last place counts like any other
 }
 
-// OpenForRoot opens the directory at path for a program that root runs, on a path that somebody has typed, and returns an O_PATH
-// descriptor, which the caller closes. It follows the links that only root can have made, in the last place too. With another one
-// in the way the error wraps [ErrSymlink]. A relative path begins at the working directory. For any other user it follows every
-// link, as open(2) does.
+// OpenForRoot opens the directory at a path that somebody has typed, for a program that root runs. It returns an O_PATH descriptor,
+// which the caller closes. Root follows only links that only root can have made, in the last place too; another link is
+// [ErrSymlink]. A relative path begins at the working directory. Other users follow every link, as with open(2).
 func OpenForRoot(path string) (fd int, err error) {
 	if unix.Geteuid() != 0 {
 		return openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -72,11 +70,11 @@ func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
 	return walkFrom(path, rules{mode: mode})
 }
 
-// maxLinks is how many links a path may lead through, as in path_resolution(7).
+// maxLinks is the most links on a path, as in path_resolution(7).
 const maxLinks = 40
 
-// walkFrom opens one directory after the other. A link that may be followed is read, and what it says is walked by the same rules:
-// a link of root's may lead through a directory of somebody else's.
+// walkFrom opens one directory after the other. The target of a link is walked by the same rules: it may lead through somebody
+// else's directory.
 func walkFrom(path string, r rules) (fd int, made bool, err error) {
 	begin := func(path string) (int, error) {
 		if filepath.IsAbs(path) {
@@ -119,12 +117,11 @@ func walkFrom(path string, r rules) (fd int, made bool, err error) {
 	return fd, made, nil
 }
 
-// words are the names in a path.
 func words(path string) []string {
 	return strings.FieldsFunc(path, func(c rune) bool { return c == '/' })
 }
 
-// step opens one directory in another, or returns what a link there says that may be followed.
+// step opens one directory in another, or returns the target of a link that may be followed.
 func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
 	if name == ".." { // the directory above, whatever names led here
 		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -133,8 +130,7 @@ func (r rules) step(parent int, name string, last bool) (fd int, target string, 
 	fd, err = openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, ErrSymlink) && (!last || r.lastLink):
-		// Whoever can write a directory can put a link there. In a sticky one such as /tmp too: nobody can replace what is
-		// there, but anybody can be first.
+		// Whoever can write a directory can put a link there, in a sticky one too.
 		if st, statErr := fstat(parent); statErr != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
 			return -1, "", false, errors.Join(err, statErr)
 		}
@@ -151,7 +147,6 @@ func (r rules) step(parent int, name string, last bool) (fd int, target string, 
 	return fd, "", made, err
 }
 
-// readlinkat returns what a link says.
 func readlinkat(parent int, name string) (target string, err error) {
 	buf := make([]byte, unix.PathMax)
 	n := 0

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/reexec"
 )
 
 func quiet(string) {}
@@ -18,6 +19,7 @@ func quiet(string) {}
 // Two inits on one local directory: the first has the lease, the second knows whose it is, and has it as soon as the first is gone,
 // whatever became of the files.
 func TestALocalVolumeIsLocked(t *testing.T) {
+	t.Parallel() // it waits
 	home := newHome(t)
 	one, two := New(home, fsutil.Self(), quiet), New(home, fsutil.Self(), quiet)
 	if err := one.Check(); err != nil {
@@ -56,20 +58,27 @@ func TestALocalVolumeIsLocked(t *testing.T) {
 	two.Release(t.Context())
 }
 
-// An image hands its lock over: nobody gets it in between, and the next image lets go of it.
+// A generation hands its lock over: nobody gets it in between, and the next one lets go of it.
 func TestALockIsHandedOver(t *testing.T) {
+	t.Parallel() // it waits
 	home := newHome(t)
 	old := New(home, fsutil.Self(), quiet)
 	if err := old.Acquire(t.Context(), UntilKnown); err != nil {
 		t.Fatal(err)
 	}
-	state, keep, err := old.Export()
-	if err != nil || len(keep) != 1 {
-		t.Fatalf("%d descriptors, %v", len(keep), err)
+	c := reexec.NewCodec()
+	data, err := c.Encode(old.HandOver())
+	if err != nil || len(c.Keep()) != 1 {
+		t.Fatalf("%d descriptors, %v", len(c.Keep()), err)
+	}
+	var h Handover
+	if err := reexec.NewCodec().Decode(data, &h); err != nil {
+		t.Fatal(err)
 	}
 	next := New(home, fsutil.Self(), quiet)
-	if err := next.Resume(state); err != nil || next.Status().State != Held || next.self.Boot != old.self.Boot {
-		t.Fatalf("%v, %+v", err, next.Status())
+	next.TakeOver(&h)
+	if next.Status().State != Held || next.self.Boot != old.self.Boot {
+		t.Fatalf("%+v", next.Status())
 	}
 	other := New(home, fsutil.Self(), quiet)
 	if err := other.Acquire(t.Context(), UntilKnown); !errors.Is(err, ErrElsewhere) {

@@ -35,6 +35,7 @@ type world struct {
 	over   bool
 	locker *node     // who has the lock of a local volume
 	frozen time.Time // until when nothing can be written
+	lives  int       // containers that were started
 }
 
 func (w *world) random(d time.Duration) time.Duration {
@@ -197,10 +198,11 @@ func (n *node) after(d time.Duration) <-chan time.Time {
 	return c
 }
 
-var lives int
-
 func (w *world) boot(container string) *node {
-	lives++
+	w.mu.Lock()
+	w.lives++
+	lives := w.lives
+	w.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &node{w: w, container: container, cancel: cancel, eligible: time.Now()}
 	self := Holder{Boot: fmt.Sprintf("life%d", lives), Host: container, Machine: "m", Container: container, PIDSpace: uint64(lives)}
@@ -423,6 +425,7 @@ func model(t *testing.T, seed uint64, many int, slow time.Duration, what weather
 // However many inits of one machine share a local volume, are killed and paused, and whenever the volume is frozen: at most one runs
 // what the lease is for, somebody does while somebody could, and nobody that was not paused loses it.
 func TestOneServesALocalVolume(t *testing.T) {
+	t.Parallel() // it waits
 	eachSchedule(t, func(seed uint64, many int) {
 		slow := []time.Duration{0, time.Millisecond, 50 * time.Millisecond}[seed/3%3]
 		model(t, seed, many, slow, weather{local: true, kill: seed%2 == 0 || seed%5 == 0, pause: seed%2 == 1 || seed%7 == 0, freeze: seed%4 > 1})
@@ -432,6 +435,7 @@ func TestOneServesALocalVolume(t *testing.T) {
 // However many inits share a volume, are killed, paused and cut off from it: at most one runs what the lease is for, and somebody
 // does while somebody could.
 func TestOneServesAndSomebodyDoes(t *testing.T) {
+	t.Parallel() // it waits
 	eachSchedule(t, func(seed uint64, many int) {
 		slow := []time.Duration{time.Millisecond, 20 * time.Millisecond, 100 * time.Millisecond}[seed/3%3]
 		model(t, seed, many, slow, weather{kill: seed%2 == 0 || seed%5 == 0, pause: seed%2 == 1 || seed%7 == 0, hang: seed%4 > 1})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 
@@ -171,13 +170,4 @@ func (d *disk) sweep(below uint64) {
 			_ = dir.Remove(DirName + "/" + name) // what stays does no harm
 		}
 	})
-}
-
-// adopt makes the descriptor of a lock that another image has left.
-func adopt(fd int) io.Closer {
-	f := os.NewFile(uintptr(fd), "lease")
-	if f == nil {
-		return nil
-	}
-	return f
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
 
@@ -22,7 +23,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 				orphans++
 			}
 		}
-		await(t, "the comet to fly", func() bool { table.Reap(true, count); return orphans > 50 })
+		testkit.Until(t, "the comet to fly", func() bool { table.Reap(true, count); return orphans > 50 })
 		if err := table.Signal(id, int(unix.SIGTERM)); err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +31,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 			t.Error("nothing is left behind, it is said")
 		}
 		of := 0
-		await(t, "the comet to be gone", func() bool {
+		testkit.Until(t, "the comet to be gone", func() bool {
 			table.Reap(true, func(x Exit) {
 				if x.Of == id {
 					of++

@@ -1,17 +1,13 @@
 package proc
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
-
-	"hinit/internal/handover"
 )
 
-// state is what a table tells its successor in another image of this process. What is not in it is looked up anew.
-type state struct {
+// Handover is what a table tells that of the next generation. What is not in it is looked up anew.
+type Handover struct {
 	Nonce string
 	Marks marker
 	Runs  []run
@@ -24,29 +20,25 @@ type member struct {
 	Run uint64
 }
 
-// Export returns what a successor needs to go on with the same processes.
-func (t *Table) Export(c *handover.Codec) (json.RawMessage, error) {
-	s := state{Nonce: t.nonce, Marks: t.marks}
+// HandOver returns what a successor needs to go on with the same processes.
+func (t *Table) HandOver() Handover {
+	s := Handover{Nonce: t.nonce, Marks: t.marks}
 	for _, r := range t.runs {
 		s.Runs = append(s.Runs, *r)
 	}
 	for who, id := range t.fam.known {
 		s.Known = append(s.Known, member{who, id})
 	}
-	return c.Encode(&s)
+	return s
 }
 
-// Resume is New for a process that was another image of hinit before and had a table then: its children are this one's. A
-// main process that ended before it could be buried here is reported by the next Reap; one that was buried without anybody
-// having been told of it is no longer the main process of its run ([Table.Main]).
-func Resume(c *handover.Codec, data json.RawMessage) (*Table, error) {
+// TakeOver is New for a generation that is not the first: the children are there already. A main process that has ended and
+// is not reaped yet is reported by the next Reap; one that was reaped without anybody having been told of it is no longer the
+// main process of its run ([Table.Main]).
+func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {
 		return nil, err
-	}
-	var s state
-	if err := c.Decode(data, &s); err != nil {
-		return nil, fmt.Errorf("cannot take over the processes: %w", err)
 	}
 	t.nonce, t.marks = s.Nonce, s.Marks
 	for _, r := range s.Runs {
@@ -68,7 +60,7 @@ func Resume(c *handover.Codec, data json.RawMessage) (*Table, error) {
 	return t, nil
 }
 
-// Main returns the main process of a run that is not buried, or 0.
+// Main returns the main process of a run that is not reaped, or 0.
 func (t *Table) Main(id uint64) int {
 	if r := t.runs[id]; r != nil {
 		return r.main
@@ -76,7 +68,7 @@ func (t *Table) Main(id uint64) int {
 	return 0
 }
 
-// isChild reports whether a process is a child of this one that is not buried.
+// isChild reports whether a process is a child of this one that is not reaped.
 func isChild(pid int) bool {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)

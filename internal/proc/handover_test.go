@@ -8,18 +8,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/handover"
+	"hinit/internal/reexec"
+	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
 
-// resume makes a successor of a table, as another image of this process would.
+// resume makes a successor of a table, as the next generation would.
 func resume(t *testing.T, old *Table) *Table {
 	t.Helper()
-	data, err := old.Export(handover.NewCodec())
+	was := old.HandOver()
+	data, err := reexec.NewCodec().Encode(&was)
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := Resume(handover.NewCodec(), data)
+	var is Handover
+	if err := reexec.NewCodec().Decode(data, &is); err != nil {
+		t.Fatal(err)
+	}
+	table, err := TakeOver(is)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +40,7 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the daemon is adopted", func() bool { s, ok := old.proc.stat(daemon); return ok && s.ppid == os.Getpid() })
+	testkit.Until(t, "the daemon is adopted", func() bool { s, ok := old.proc.stat(daemon); return ok && s.ppid == os.Getpid() })
 
 	table := resume(t, old)
 	if got := table.Main(7); got != main {
@@ -44,7 +50,7 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	var exit Exit
-	await(t, "the exit of the run", func() bool {
+	testkit.Until(t, "the exit of the run", func() bool {
 		table.Reap(true, func(x Exit) {
 			if x.ID == 7 {
 				exit = x
@@ -58,7 +64,7 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	if n := table.SignalTree(7, int(unix.SIGKILL)); n != 1 {
 		t.Errorf("%d processes of the run were found, not the daemon alone", n)
 	}
-	await(t, "the daemon is gone", func() bool {
+	testkit.Until(t, "the daemon is gone", func() bool {
 		table.Reap(false, func(Exit) {})
 		return len(table.Gone([]uint64{7})) == 1
 	})
@@ -71,11 +77,11 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	}
 }
 
-func TestSuccessorBuriesWhatEndedMeanwhile(t *testing.T) {
+func TestSuccessorReapsWhatEndedMeanwhile(t *testing.T) {
 	old := newTable(t)
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
-	await(t, "it can be buried", func() bool { ended, _ := peek(); return ended == pid })
+	testkit.Until(t, "it can be reaped", func() bool { ended, _ := peek(); return ended == pid })
 	table := resume(t, old)
 	var got []Exit
 	table.Reap(true, func(x Exit) { got = append(got, x) })
@@ -88,8 +94,8 @@ func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
 	old := newTable(t)
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
-	await(t, "it can be buried", func() bool { ended, _ := peek(); return ended == pid })
-	bury(pid) // and a fault kept anybody from being told
+	testkit.Until(t, "it can be reaped", func() bool { ended, _ := peek(); return ended == pid })
+	reap(pid) // and a fault kept anybody from being told
 	table := resume(t, old)
 	if got := table.Main(1); got != 0 {
 		t.Errorf("process %d counts as alive", got)

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unignore sees to it that no child starts with a signal ignored because this process was: an ignored signal stays ignored
-// across exec (execve(2)). A shell starts background jobs with SIGINT and SIGQUIT ignored, and glibc's posix_spawn leaves
-// the C library's own signals ignored. What Go can handle is handled and dropped, which makes it default in a child; the
-// rest is set to its default. It is to be called once, early, besides signal.Notify for what means something.
+// Unignore lets no child start with a signal ignored because this process was started so: an ignored signal stays ignored across
+// exec (execve(2)). What Go can handle is handled and dropped, the rest is set to its default. It is to be called once, early,
+// besides signal.Notify.
 func Unignore() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
@@ -42,10 +41,10 @@ func exchange(s syscall.Signal, action sigaction) (old sigaction) {
 	return old
 }
 
-// Hush returns a function that stops SIGCHLD from being delivered, and lets it come again. Children that end meanwhile wait
-// to be buried (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)), and nobody is told of them. signal.Stop would not do: the Go
-// runtime goes on handling the signal, and each costs a thread its sleep. The function belongs to one goroutine.
-func Hush() func(quiet bool) {
+// MuteChildren returns a function that stops SIGCHLD from being delivered, and lets it come again. Children that end meanwhile wait
+// to be reaped (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). With signal.Stop the Go runtime would go on handling the signal. The
+// function belongs to one goroutine.
+func MuteChildren() func(quiet bool) {
 	var heard sigaction
 	quietNow := false
 	return func(quiet bool) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 func TestADaemonIsLeftBehindAlsoWhereOneProcessEndsAlone(t *testing.T) {
@@ -21,7 +23,7 @@ func TestADaemonIsLeftBehindAlsoWhereOneProcessEndsAlone(t *testing.T) {
 		}
 		if x.Leftover {
 			table.SignalTree(id, int(unix.SIGKILL))
-			await(t, "the tree to be gone", func() bool {
+			testkit.Until(t, "the tree to be gone", func() bool {
 				table.Reap(true, func(Exit) {})
 				return len(table.Gone([]uint64{id})) == 1
 			})

@@ -71,7 +71,7 @@ func (t *Table) runOf(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// limit reads the mark of a process, which may have ended, as long as it is not buried.
+// limit reads the mark of a process, which may have ended, as long as it is not reaped.
 func (t *Table) limit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // of the same user, or with a capability: one call instead of three

@@ -21,10 +21,9 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raise makes the kernel prefer a process that was just started when it has to kill one for memory. What that process has
-// started already is raised too, except a daemon that has left it in this instant; everything later inherits it. It can't be set before
-// the process starts: a child has the value of its parent, and raising that of this process even for a moment could end it, because
-// a fork is what runs short of memory. To raise takes no privilege.
+// raise makes the kernel prefer a process that was just started, and what that has started already, when it has to kill one for
+// memory. It can't be set before the start: raising the value of this process even for a moment could end it. To raise takes no
+// privilege.
 func (own oomScore) raise(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
@@ -64,9 +63,8 @@ func (s *scanner) write(dir, name string, data []byte) bool {
 	return err == nil
 }
 
-// OOMKills returns a function that reads how many processes of this container the kernel has killed for memory, or nil
-// when the kernel does not tell (cgroups(7)). Reading a control file does not block on a disk. The file stays open, because
-// it is read at every exit: to open it anew each time is ten system calls, to read it is one.
+// OOMKills returns a function that reads how many processes of this container the kernel has killed for memory, or nil when the
+// kernel does not tell (cgroups(7)). It does not block on a disk. The file stays open, because it is read at every exit.
 func OOMKills() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2

@@ -20,8 +20,8 @@ type sigchldInfo struct {
 	_   [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
 
-// canWait finds out whether the kernel lets this process learn that a child has ended, without a child. The filter of system
-// calls (seccomp(2)) stays the same for the life of a process.
+// canWait finds out, without a child, whether the kernel lets this process learn that a child has ended. A seccomp(2) filter stays
+// for the life of a process.
 func canWait() error {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
@@ -49,7 +49,7 @@ func refused(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 
-// peek returns the process id of a child that has ended and is not buried yet, without burying it; 0 when there is none.
+// peek returns the process id of a child that has ended and is not reaped yet, without reaping it; 0 when there is none.
 // childless is true when this process has no child at all. It never blocks.
 func peek() (pid int, childless bool) {
 	for {
@@ -67,8 +67,8 @@ func peek() (pid int, childless bool) {
 	}
 }
 
-// bury reaps one child that peek named.
-func bury(pid int) (unix.WaitStatus, unix.Rusage) {
+// reap frees the process id of one child that peek named.
+func reap(pid int) (unix.WaitStatus, unix.Rusage) {
 	var status unix.WaitStatus
 	var usage unix.Rusage
 	for {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -18,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
 
@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(code)
 	}
+	testkit.Alone()
 	goleak.VerifyTestMain(m)
 }
 
@@ -39,22 +40,9 @@ func newTable(t *testing.T) *Table {
 	}
 	t.Cleanup(func() {
 		table.SignalRest(int(unix.SIGKILL))
-		await(t, "no child left", func() bool { return table.Reap(false, func(Exit) {}) })
+		testkit.Until(t, "no child left", func() bool { return table.Reap(false, func(Exit) {}) })
 	})
 	return table
-}
-
-// patience is how long a test waits for what has to come. It costs nothing when all is well.
-const patience = 40 * time.Second
-
-// await polls until cond holds.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %v for: %s", patience, what)
-		}
-	}
 }
 
 // spawn starts a child and returns a reader of its output.
@@ -90,7 +78,7 @@ func line(t *testing.T, r *bufio.Reader) string {
 func exitOf(t *testing.T, table *Table, id uint64) Exit {
 	t.Helper()
 	var got *Exit
-	await(t, "the run to end", func() bool {
+	testkit.Until(t, "the run to end", func() bool {
 		table.Reap(true, func(x Exit) {
 			if x.ID == id {
 				got = &x
@@ -135,13 +123,13 @@ func TestExitCodesAndSignalsAreReportedForTheirRun(t *testing.T) {
 	}
 }
 
-func TestOrphansAreBuriedAndNotMistakenForServices(t *testing.T) {
+func TestOrphansAreReapedAndNotMistakenForServices(t *testing.T) {
 	table := newTable(t)
 	const n = 200
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done", n)
 	spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", script}})
 	orphans, ended, childless := 0, 0, false
-	await(t, "all orphans to be buried", func() bool {
+	testkit.Until(t, "all orphans to be reaped", func() bool {
 		childless = table.Reap(false, func(x Exit) {
 			if x.ID == 0 {
 				orphans++
@@ -152,16 +140,16 @@ func TestOrphansAreBuriedAndNotMistakenForServices(t *testing.T) {
 		return childless
 	})
 	if orphans != n || ended != 1 {
-		t.Errorf("%d orphans and %d services buried, want %d and 1", orphans, ended, n)
+		t.Errorf("%d orphans and %d services reaped, want %d and 1", orphans, ended, n)
 	}
 }
 
-func TestHushedChildrenStayToBeBuriedAndTheSignalComesBack(t *testing.T) {
+func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, unix.SIGCHLD)
 	defer signal.Stop(told)
 	table := newTable(t)
-	hush := Hush()
+	mute := MuteChildren()
 	end := func(id uint64) {
 		_, out := spawn(t, table, Spec{ID: id, Argv: []string{"/bin/sh", "-c", "exit 3"}})
 		_, _ = io.Copy(io.Discard, out)
@@ -169,11 +157,11 @@ func TestHushedChildrenStayToBeBuriedAndTheSignalComesBack(t *testing.T) {
 			t.Errorf("run %d: %+v", id, x)
 		}
 	}
-	hush(true)
+	mute(true)
 	id := uint64(0)
 	for quiet := 0; quiet < 5; { // a signal of an earlier child may still be on its way
 		if id++; id > 50 {
-			t.Fatal("SIGCHLD comes though it is hushed")
+			t.Fatal("SIGCHLD comes though it is muted")
 		}
 		end(id)
 		select {
@@ -183,9 +171,9 @@ func TestHushedChildrenStayToBeBuriedAndTheSignalComesBack(t *testing.T) {
 			quiet++
 		}
 	}
-	hush(false)
+	mute(false)
 	end(id + 1)
-	await(t, "SIGCHLD to come again", func() bool { return len(told) > 0 })
+	testkit.Until(t, "SIGCHLD to come again", func() bool { return len(told) > 0 })
 }
 
 func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {
@@ -324,10 +312,10 @@ func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	if err := table.SignalGroup(1, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	buried := make(map[int]bool) // the children come to this process when their parent is gone
-	await(t, "the whole group has ended", func() bool {
-		table.Reap(false, func(x Exit) { buried[x.PID] = x.Signal == int(unix.SIGKILL) })
-		return buried[children[0].pid] && buried[children[1].pid] && len(buried) == 3
+	reaped := make(map[int]bool) // the children come to this process when their parent is gone
+	testkit.Until(t, "the whole group has ended", func() bool {
+		table.Reap(false, func(x Exit) { reaped[x.PID] = x.Signal == int(unix.SIGKILL) })
+		return reaped[children[0].pid] && reaped[children[1].pid] && len(reaped) == 3
 	})
 	if err := table.SignalGroup(1, int(unix.SIGKILL)); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("after its end: %v", err)
@@ -363,7 +351,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 
 func TestCredentials(t *testing.T) {
 	if os.Getuid() != 0 {
-		skipUnlessCI(t, "needs root")
+		testkit.Cannot(t, "needs root")
 	}
 	table := newTable(t)
 	// The test binary is not readable for everyone; the shell is.
@@ -377,239 +365,6 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, all)
 		}
 	}
-}
-
-func skipUnlessCI(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
-
-func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
-	for _, how := range []string{"tagged", "clean"} {
-		t.Run(how, func(t *testing.T) {
-			table := newTable(t)
-			if how == "tagged" {
-				table.marks = marker{} // as where the limit can't be set
-			}
-			_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", how, "deaf")})
-			daemon, err := strconv.Atoi(line(t, out))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if how == "tagged" { // the kernel shows a process without an environment before it shows it with its own
-				await(t, "the daemon to carry the tag", func() bool { return table.tagged(daemon) == 1 })
-			}
-			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
-				t.Errorf("signalled %d processes, want 2", n)
-			}
-			exitOf(t, table, 1)
-			await(t, "the daemon to be gone", func() bool {
-				table.Reap(true, func(Exit) {})
-				return !alive(daemon) && len(table.Gone([]uint64{1})) == 1
-			})
-		})
-	}
-}
-
-// TestASiblingOfTheMainProcessIsLeftBehind: a process can make a child of its own parent. That is a child of the thread that started the
-// main process, which need not be the one that takes in orphans.
-func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
-	for range 4 { // on any thread
-		table := newTable(t)
-		_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("sibling")})
-		pid, err := strconv.Atoi(line(t, out))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := table.Signal(1, int(unix.SIGTERM)); err != nil {
-			t.Fatal(err)
-		}
-		if x := exitOf(t, table, 1); !x.Leftover {
-			t.Errorf("process %d is not said to be left behind", pid)
-		}
-		if n := table.SignalTree(1, int(unix.SIGKILL)); n != 1 {
-			t.Errorf("signalled %d processes, want 1", n)
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
-		await(t, "the sibling to be gone", func() bool {
-			table.Reap(true, func(Exit) {})
-			return !alive(pid)
-		})
-	}
-}
-
-// TestAProcessThatHidesItsRunIsNamed: it has left its parents, session and environment and lowered its mark, so that nothing tells
-// whose it is. Who ends before it was started is not suspected.
-func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
-	table := newTable(t)
-	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("hide")})
-	daemon, err := strconv.Atoi(line(t, out))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Kill(daemon, unix.SIGKILL) })
-	if table.marks.next == 0 {
-		t.Skip("there are no marks here")
-	}
-	table.SignalTree(1, int(unix.SIGKILL))
-	if x := exitOf(t, table, 1); x.Leftover || !slices.Equal(x.Strays, []int{daemon}) {
-		t.Errorf("leftover is %v, and these hide: %v, not %d", x.Leftover, x.Strays, daemon)
-	}
-	if !alive(daemon) {
-		t.Error("it was killed on a guess")
-	}
-	p, _ := table.proc.stat(daemon)
-	await(t, "a tick of the kernel's clock", func() bool { // else both may have begun in the same one
-		pid, _ := spawn(t, table, Spec{ID: 2, Name: "later", Argv: testproc.Argv("exit")})
-		later, ok := table.proc.stat(pid)
-		x := exitOf(t, table, 2)
-		table.Forget(2)
-		if !ok || later.start <= p.start {
-			return false
-		}
-		if len(x.Strays) != 0 {
-			t.Errorf("of a run that began later these are said to hide: %v", x.Strays)
-		}
-		return true
-	})
-}
-
-// TestAProcessWhoseFirstThreadHasEndedIsAlive: the kernel shows it as a zombie, and it was taken for one.
-func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
-	table := newTable(t)
-	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", "clean", "headless")})
-	daemon, err := strconv.Atoi(line(t, out))
-	if err != nil {
-		t.Fatal(err)
-	}
-	await(t, "its first thread to end", func() bool {
-		p, ok := table.proc.stat(daemon)
-		return ok && p.state == 'Z'
-	})
-	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 2 {
-		t.Errorf("signalled %d processes, want 2", n)
-	}
-	if x := exitOf(t, table, 1); !x.Leftover {
-		t.Error("nothing is said to be left behind")
-	}
-	if len(table.Gone([]uint64{1})) != 0 {
-		t.Error("the run is said to be gone")
-	}
-	table.SignalTree(1, int(unix.SIGKILL))
-	await(t, "the daemon to be gone", func() bool {
-		table.Reap(true, func(Exit) {})
-		return unix.Kill(daemon, 0) != nil && len(table.Gone([]uint64{1})) == 1
-	})
-}
-
-func TestAnotherServicesDaemonIsLeftAlone(t *testing.T) {
-	table := newTable(t)
-	daemons := make([]int, 2)
-	for i := range daemons {
-		_, out := spawn(t, table, Spec{ID: uint64(i + 1), Name: "svc", Argv: testproc.Argv("escape", "clean", "deaf")})
-		daemons[i], _ = strconv.Atoi(line(t, out))
-	}
-	table.SignalTree(1, int(unix.SIGKILL))
-	exitOf(t, table, 1)
-	await(t, "the first daemon to be gone", func() bool {
-		table.Reap(true, func(Exit) {})
-		return !alive(daemons[0])
-	})
-	if !alive(daemons[1]) {
-		t.Error("the daemon of the other service is gone")
-	}
-}
-
-func TestMarksNestAndRunOut(t *testing.T) {
-	m := marker{base: firstMark, next: firstMark, step: outerStep}
-	var before unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &before); err != nil {
-		t.Fatal(err)
-	}
-	if before.Max < firstMark>>1 {
-		t.Skip("real-time scheduling is limited here")
-	}
-	first := m.take()
-	if first == 0 && before.Max != unix.RLIM_INFINITY {
-		t.Skip("this process has lower marks already")
-	}
-	nested := newMarker()
-	if nested.step != nestedStep || nested.next != first {
-		t.Errorf("nested marker %+v under mark %d", nested, first)
-	}
-	inner := nested.take()
-	if inner >= first || inner <= first-outerStep {
-		t.Errorf("inner mark %d is not within the outer run's range (%d, %d]", inner, first-outerStep, first)
-	}
-	m.next = firstMark >> 1
-	if m.take() != 0 {
-		t.Error("marks go below their floor")
-	}
-}
-
-func TestWhatACrashLeavesBehindIsReported(t *testing.T) {
-	table := newTable(t)
-	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("children", "3")})
-	line(t, out)
-	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
-		t.Fatal(err)
-	}
-	if x := exitOf(t, table, 1); !x.Leftover {
-		t.Fatalf("exit = %+v, want leftovers", x)
-	}
-	if gone := table.Gone([]uint64{1}); len(gone) != 0 {
-		t.Error("reported as gone while children live")
-	}
-	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 3 {
-		t.Errorf("signalled %d, want 3", n)
-	}
-	await(t, "all gone", func() bool {
-		table.Reap(true, func(Exit) {})
-		return len(table.Gone([]uint64{1})) == 1
-	})
-}
-
-func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
-	if os.Getuid() != 0 {
-		skipUnlessCI(t, "needs root")
-	}
-	table := newTable(t)
-	script := `(setsid sleep 100 >/dev/null 2>&1 & echo $!) ; exec sleep 100`
-	_, out := spawn(t, table, Spec{
-		ID: 1, Name: "svc", Argv: []string{"/bin/sh", "-c", script}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000},
-	})
-	daemon, err := strconv.Atoi(line(t, out))
-	if err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the orphan to carry the tag", func() bool {
-		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
-		return err == nil && table.tagged(daemon) == 1
-	})
-	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that made the daemon may be there still
-		t.Errorf("signalled %d, want 2 or 3", n)
-	}
-	if uid := syscall.Geteuid(); uid != 0 {
-		t.Errorf("this process's user is %d now", uid)
-	}
-}
-
-func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
-	table := newTable(t)
-	_, out := spawn(t, table, Spec{
-		ID: 1, Name: "svc", Argv: []string{"/bin/sh", "-c", "echo ready; while :; do (sleep 5 &) ; done"},
-	})
-	line(t, out)
-	table.SignalTree(1, int(unix.SIGKILL))
-	exitOf(t, table, 1)
-	await(t, "everything of it to be gone", func() bool {
-		table.SignalTree(1, int(unix.SIGKILL))
-		table.Reap(true, func(Exit) {})
-		return len(table.Gone([]uint64{1})) == 1
-	})
 }
 
 func TestParseStatSurvivesAnyCommandName(t *testing.T) {

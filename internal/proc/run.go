@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a process that a command-line program started and waits for. A process that has a Table must not have one:
-// both would wait for the same children.
+// Child is a process that a command-line program started and waits for. A process that has a Table must not have one.
 type Child struct{ pid int }
 
 // StartChild starts a process. Files must hold at least three descriptors. A Spec with Bound needs a goroutine that stays
@@ -35,7 +34,7 @@ func (c *Child) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Wait blocks until the process has ended, and buries it.
+// Wait blocks until the process has ended, and reaps it.
 func (c *Child) Wait() (Exit, error) {
 	var status unix.WaitStatus
 	for {
@@ -54,8 +53,8 @@ func (c *Child) Wait() (Exit, error) {
 	return x, nil
 }
 
-// namespace makes the child PID 1 of a PID namespace of its own, with mounts of its own. A caller that is not root gets a
-// user namespace too, in which it is root.
+// namespace makes the child PID 1 of a PID namespace with mounts of its own. A caller that is not root gets a user namespace too,
+// as its root.
 func namespace(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
 	if uid := os.Geteuid(); uid != 0 {

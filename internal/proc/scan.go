@@ -125,7 +125,7 @@ func (s *scanner) hasChild(pid int) bool {
 // one at that moment, at least its topmost part, so that where there are no others nothing was left. That costs one file
 // for each thread of this process instead of one for every process of the container. The oldest thread takes in all orphans. Each of
 // the others may have started a process, and what that one makes its sibling (clone(2), CLONE_PARENT) is a child of the same thread. The
-// lists are exact, because nobody else buries these children.
+// lists are exact, because nobody else reaps these children.
 func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	if s.dir < 0 {
 		return true

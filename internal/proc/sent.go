@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faultSignals are those that the kernel raises for what a program does, and by which a Go program ends. A process can send
-// them too.
+// faultSignals are those that the kernel raises for a fault and by which a Go program ends. A process can send them too.
 var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
 	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which has none
@@ -70,8 +69,7 @@ type SentFault struct {
 	UID    int // its user; -1 when it is not known
 }
 
-// SentFaults tells what was ignored since the process began. The kernel keeps one of a signal that is pending already, so of
-// many at a time some are not counted.
+// SentFaults returns what was ignored since the process began. Signals that came while one was pending are not counted.
 func SentFaults() []SentFault {
 	var all []SentFault
 	for _, s := range slices.Concat(faultSignals, bareSignals) {

@@ -31,12 +31,14 @@ type Spec struct {
 	Env      []string   // whole environment; the tag is added to it
 	Dir      string     // working directory, "" keeps hinit's
 	Cred     *Cred      // nil keeps hinit's identity
-	Files    []*os.File // descriptors 0, 1, 2, ...; what is nil or missing is /dev/null below 3, and closed from there on
+	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; what is nil or missing is /dev/null below 3, and closed from there on
 	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
+	Console  bool       // Files[0] is a terminal: it becomes that of the command's own session
 	Attached bool       // stay in hinit's own session and process group
 	Isolated bool       // be PID 1 of a PID namespace of its own
 	Bound    bool       // is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
 	Limits   []Limit    // resource limits, in force before the first instruction of the command
+	Setup    Setup      // what else is, priorities and files of variables
 	OOM      int        // how much more the kernel's out-of-memory killer likes it than this process (oom_score_adj); 0 is as much
 }
 
@@ -48,7 +50,8 @@ func (s Spec) Same(o Spec) bool {
 	if s.Cred != nil && (s.Cred.UID != o.Cred.UID || s.Cred.GID != o.Cred.GID || !slices.Equal(s.Cred.Groups, o.Cred.Groups)) {
 		return false
 	}
-	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits)
+	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits) &&
+		s.Setup.same(&o.Setup) && s.OOM == o.OOM
 }
 
 // TagVar is the environment variable that names the run a process belongs to.
@@ -99,8 +102,8 @@ func (e *SpawnError) ShellCode() int {
 	return 126
 }
 
-// Permanent reports whether trying again is pointless until somebody changes something: the command or its directory is not there, it can't
-// be executed, or a limit can't be set.
+// Permanent reports whether trying again is pointless until somebody changes something: command or directory missing, not
+// executable, a limit that can't be set.
 func (e *SpawnError) Permanent() bool {
 	for _, reason := range []error{errNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
 		if errors.Is(e.Err, reason) {
@@ -110,8 +113,8 @@ func (e *SpawnError) Permanent() bool {
 	return e.Limit
 }
 
-// Passing reports whether the kernel refused for want of memory, process numbers or descriptors, or because the program is
-// just being written, so that trying again later may succeed.
+// Passing reports whether trying again later may succeed: the kernel was short of memory, process numbers or descriptors, or the
+// program is just being written.
 func (e *SpawnError) Passing() bool {
 	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
 		if errors.Is(e.Err, errno) {
@@ -150,11 +153,11 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		}
 	}
 	argv := spec.Argv
-	if len(spec.Limits) > 0 {
+	if len(spec.Limits) > 0 || !spec.Setup.none() {
 		if err := checkLimited(spec, path); err != nil {
 			return 0, err
 		}
-		argv = limitArgv(spec.Limits, path, argv)
+		argv = limitArgv(spec, path)
 		path = selfExe
 	}
 	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.files(spec.Files), Sys: sysProcAttr(spec)}
@@ -225,7 +228,7 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 		// In the child, between fork and exec: with every signal blocked there, so SIGTTOU can't stop it.
 		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
 	default:
-		sys.Setsid = true
+		sys.Setsid, sys.Setctty = true, spec.Console
 	}
 	if spec.Isolated {
 		namespace(sys)
@@ -233,7 +236,7 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	if spec.Bound {
 		sys.Pdeathsig = unix.SIGKILL
 	}
-	if c := spec.Cred; c != nil {
+	if c := spec.Cred; c != nil && !spec.Setup.before() {
 		sys.Credential = &syscall.Credential{Uid: c.UID, Gid: c.GID, Groups: c.Groups}
 	}
 	return sys
@@ -254,8 +257,7 @@ func (t *Table) files(files []*os.File) []uintptr {
 	return fds
 }
 
-// fork starts the child with an empty signal mask: a child inherits the mask of the thread that forks it, and hinit may
-// itself have been started with signals blocked.
+// fork starts the child with an empty signal mask; it would inherit that of the thread that forks.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	if t.masked {
 		runtime.LockOSThread()
@@ -313,12 +315,12 @@ const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"
 
-func limitArgv(limits []Limit, path string, argv []string) []string {
-	out := []string{LimitsName}
-	for _, l := range limits {
+func limitArgv(spec Spec, path string) []string {
+	out := append([]string{LimitsName}, spec.Setup.words(spec.Cred)...)
+	for _, l := range spec.Limits {
 		out = append(out, strconv.Itoa(l.Resource)+":"+strconv.FormatUint(l.Soft, 10)+":"+strconv.FormatUint(l.Hard, 10))
 	}
-	return append(append(out, "--", path), argv...)
+	return append(append(out, "--", path), spec.Argv...)
 }
 
 // limitNames are the resource limits as hinit.yaml names them (getrlimit(2)).
@@ -345,9 +347,11 @@ func limitName(resource int) string {
 	return strconv.Itoa(resource)
 }
 
-// checkLimited finds what would fail between the fork and the command where limits are set, and where nobody but the log would be told:
-// a limit that can't be set, and a command that isn't there.
+// checkLimited finds what would fail where limits are set between the fork and the command: only the log would show it.
 func checkLimited(spec Spec, path string) error {
+	if err := checkSetup(&spec.Setup); err != nil {
+		return err
+	}
 	for _, l := range spec.Limits {
 		var now unix.Rlimit
 		if unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
@@ -388,17 +392,23 @@ func raises(cred *Cred) bool {
 	if cred != nil && cred.UID != 0 {
 		return false
 	}
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+	return capable(unix.CAP_SYS_RESOURCE)
 }
 
-// LimitsMain is the program behind LimitsName: it sets the limits and executes the command. It returns only when that
-// failed, with the exit code and the reason.
+// LimitsMain is the program behind LimitsName: it sets the limits and executes the command. It returns only on failure, with the
+// exit code and the reason.
 func LimitsMain(argv []string) (int, error) {
+	runtime.LockOSThread() // the thread that executes the command is the one whose priorities count
 	var limits []Limit
+	var later pending
 	i := 1
 	for ; i < len(argv) && argv[i] != "--"; i++ {
+		if strings.Contains(argv[i], "=") {
+			if err := later.apply(argv[i]); err != nil {
+				return 126, err
+			}
+			continue
+		}
 		var l Limit
 		if _, err := fmt.Sscanf(argv[i], "%d:%d:%d", &l.Resource, &l.Soft, &l.Hard); err != nil {
 			return 126, fmt.Errorf("cannot read limit %q: %w", argv[i], err)
@@ -408,14 +418,23 @@ func LimitsMain(argv []string) (int, error) {
 	if len(argv) < i+3 {
 		return 126, errNoCommand
 	}
+	env, err := environ(os.Environ(), later.files, later.keep)
+	if err != nil {
+		return 126, err
+	}
 	for _, l := range limits {
 		// unix.Setrlimit tells the Go runtime too, so that exec does not put its saved RLIMIT_NOFILE back.
 		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil {
 			return 126, fmt.Errorf("cannot set the limit %s to %s: %w", limitName(l.Resource), limitText(l.Hard), err)
 		}
 	}
+	if later.noNewPrivs {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
+		}
+	}
 	path := argv[i+1]
-	err := syscall.Exec(path, argv[i+2:], os.Environ())
+	err = syscall.Exec(path, argv[i+2:], env)
 	e := &SpawnError{What: path, Err: err}
 	return e.ShellCode(), e
 }

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Table is the set of processes that this process started and has not buried. One goroutine owns it: no method may be
-// called from two.
+// Table is the set of processes that this process started and has not reaped. Only one goroutine may use it.
 type Table struct {
 	owned  map[int]uint64  // live main process → run
 	runs   map[uint64]*run // until Forget
@@ -30,15 +29,15 @@ type Table struct {
 type run struct {
 	id      uint64
 	mark    uint64 // 0 when it has none
-	main    int    // 0 once it is buried
+	main    int    // 0 once it is reaped
 	group   int    // its process group, as long as the main process or a known member holds the number
 	session bool   // the group is a session of its own too
 }
 
-// Exit is a buried child.
+// Exit is a reaped child.
 type Exit struct {
 	ID       uint64 // its run; 0 is an orphan
-	Of       uint64 // of an orphan: the run that it belonged to, whose main process is buried; 0 when that is not known
+	Of       uint64 // of an orphan: the run that it belonged to, whose main process is reaped; 0 when that is not known
 	PID      int
 	Code     int // -1 when ended by a signal
 	Signal   int // 0 when it exited
@@ -78,7 +77,7 @@ func New() (*Table, error) {
 	return t, nil
 }
 
-// Signal signals the main process of a run. The error is os.ErrProcessDone when it is buried.
+// Signal signals the main process of a run. The error is os.ErrProcessDone when it is reaped.
 func (t *Table) Signal(id uint64, signal int) error {
 	r := t.runs[id]
 	if r == nil || r.main == 0 {
@@ -91,7 +90,7 @@ func (t *Table) Signal(id uint64, signal int) error {
 }
 
 // SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone when that
-// process is buried: the number of the group may be another's by then.
+// process is reaped: the number of the group may be another's by then.
 func (t *Table) SignalGroup(id uint64, signal int) error {
 	r := t.runs[id]
 	if r == nil || r.main == 0 {
@@ -103,7 +102,7 @@ func (t *Table) SignalGroup(id uint64, signal int) error {
 	return nil
 }
 
-// Reap buries every child that has ended and reports each of them, in the order the kernel gives. With trees it looks,
+// Reap reaps every child that has ended and reports each of them, in the order the kernel gives. With trees it looks,
 // while an ended main process still holds its numbers, for what the run left behind. It returns whether no child is left.
 // It never blocks. each may call Spawn, Signal and SignalTree.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
@@ -127,7 +126,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			}
 		}
 		delete(t.owned, pid)
-		status, usage := bury(pid)
+		status, usage := reap(pid)
 		x.Code = status.ExitStatus()
 		if status.Signaled() {
 			x.Code, x.Signal, x.Core = -1, int(status.Signal()), status.CoreDump()

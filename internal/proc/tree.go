@@ -25,7 +25,7 @@ type families struct {
 	known   map[identity]uint64 // living process, main ones left out → run
 	living  map[uint64][]stat   // run → its living processes, the main one left out
 	origins map[identity]uint64 // orphan → run, 0 for none, unknown: asked once per process
-	ended   map[identity]uint64 // dead orphan that is not buried → run, 0 for none, unknown
+	ended   map[identity]uint64 // dead orphan that is not reaped → run, 0 for none, unknown
 	fresh   map[uint64]int      // run → how many of these the look before did not show dead
 	asked   int                 // how many of these were asked for their mark
 	strays  []stat              // living orphan that hides its run
@@ -121,7 +121,7 @@ func (t *Table) sort() {
 const most = 256
 
 // sortEnded attributes a dead orphan. A process of a run that forks and ends at once may be missing in every look alive, but not
-// dead too: it is this process that buries it, which does not happen during a look. So a look that shows nothing of a run,
+// dead too: it is this process that reaps it, which does not happen during a look. So a look that shows nothing of a run,
 // neither alive nor newly dead, proves that nothing is left of it.
 func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.pid]; main {
@@ -156,7 +156,7 @@ func (t *Table) noteLatest(id uint64, p stat) {
 	}
 }
 
-// lingering reports whether there are runs whose main process is buried and that are not forgotten.
+// lingering reports whether there are runs whose main process is reaped and that are not forgotten.
 func (t *Table) lingering() bool { return len(t.runs) > len(t.owned) }
 
 // ancestry returns the run of the nearest ancestor that has one, the process itself included, and notes it for all on the
@@ -181,8 +181,8 @@ func ancestry(pid, self int, owner map[int]uint64, parent map[int]int) uint64 {
 	return id
 }
 
-// leftBehind looks for living processes of a run whose main process has ended and is not buried yet, and reports whether
-// there are any. Where several have ended together, one look at the whole process table does for all of them.
+// leftBehind reports whether processes live of a run whose main process has ended and is not reaped. Where several have ended
+// together, one look at the process table does for all.
 func (t *Table) leftBehind(r *run, several bool) bool {
 	if !t.proc.sawEnd(r.main) { // else the look is younger than the end, and nothing it started can be missing
 		if !several && !t.proc.hasChildBesides(t.owned) {
@@ -201,9 +201,8 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 	return len(t.fam.living[r.id])+t.fam.fresh[r.id] > 0
 }
 
-// straysSince lists the orphans that hide their run and are younger than the main process of a run, which is not buried yet. They
-// may be of that run. It goes by the last look, which shows them if there are any: as long as an orphan lives, the end of each main
-// process takes a look.
+// straysSince lists the orphans that hide their run and are younger than the main process of a run. It goes by the last look, which
+// shows them if there are any: while an orphan lives, the end of each main process takes a look.
 func (t *Table) straysSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.proc.stats, func(p stat) bool { return p.pid == main })
 	if at < 0 || t.fam.look != t.proc.looks {
@@ -225,9 +224,8 @@ func (s *scanner) sawEnd(pid int) bool {
 	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.pid == pid && p.dead() })
 }
 
-// Observe looks at the living processes of a run, so that one which loses its parents later is still known to belong. The
-// process table, which is as long as the container has processes, is read only where there may be any: not for a service
-// that is alone. For many that are observed together it is read once.
+// Observe looks at the living processes of a run, so one that loses its parents later is still known to belong. The process table
+// is read only where the service is not alone, and once for many that are observed together.
 func (t *Table) Observe(id uint64) {
 	if r := t.runs[id]; r != nil && r.main != 0 && t.proc.stale() && !t.proc.hasChild(r.main) && !t.proc.hasChildBesides(t.owned) {
 		t.proc.spared = time.Now()
@@ -246,7 +244,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	}
 	seen, signalled := make(map[identity]bool), 0
 	if r.main != 0 {
-		_ = unix.Kill(r.main, syscall.Signal(signal)) // it can't be gone: it is not buried
+		_ = unix.Kill(r.main, syscall.Signal(signal)) // it can't be gone: it is not reaped
 		signalled++
 	}
 	t.proc.lookWithin(fresh)
@@ -287,9 +285,8 @@ const (
 	chaseAhead = 16
 )
 
-// chase follows a process that forks and ends, for ever, faster than the process table can be read: a new process gets the next
-// free number, so the next generation is there. A process is signalled only if it carries the mark of the run. It returns how
-// many were.
+// chase follows a process that forks and ends faster than the process table can be read: the next generation has the next free
+// number. It signals only a process with the mark of the run, and returns how many.
 func (t *Table) chase(id uint64) (hits int) {
 	pid := t.fam.latest[id].pid
 	begin := time.Now()
@@ -330,8 +327,8 @@ func (t *Table) strike(pid int, id uint64) (there, hit bool) {
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// kill signals a process that is not this one's to bury, through a descriptor that can't be recycled: between the look
-// and the signal its number could have gone to another. It reports whether the process was there to take the signal.
+// kill signals a process that is not a child through a descriptor, because its number could go to another meanwhile. It reports
+// whether the process took the signal.
 func (t *Table) kill(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or seccomp
@@ -351,8 +348,8 @@ func (t *Table) kill(p stat, signal int) bool {
 	return err == nil
 }
 
-// Gone returns those of the given runs of which no process is alive. While processes of a run end that nobody has seen, it is
-// not gone; it is to be asked again once these are buried.
+// Gone returns those of the given runs of which no process is alive. While unseen processes of a run end it is not gone; ask again
+// once these are reaped.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
 	t.proc.look()
@@ -380,6 +377,26 @@ func (t *Table) SignalRest(signal int) {
 	for _, p := range t.proc.stats {
 		if p.pid != self && !p.dead() && ancestry(p.ppid, 0, owner, parent) == 1 {
 			t.kill(p, signal)
+		}
+	}
+}
+
+// Began returns when a process began, by the kernel's count since its own start; 0 when there is none.
+func (t *Table) Began(pid int) uint64 {
+	p, _ := t.proc.stat(pid)
+	return p.start
+}
+
+// KillSession kills the processes of a session that began before a moment (Began). One that was made later with the same number is
+// another.
+func (t *Table) KillSession(session int, before uint64) {
+	if session <= 1 {
+		return
+	}
+	t.proc.look()
+	for _, p := range t.proc.stats {
+		if p.session == session && p.start < before && !p.dead() && p.pid != os.Getpid() {
+			t.kill(p, int(unix.SIGKILL))
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package redact knows which variables hold secrets. It has the one list of names that everything follows which shows values:
-// the effective configuration and the container log.
+// Package redact finds secrets: in variables by their names, and in text by the shapes of tokens and by given values. Everything
+// that shows values follows its one list of names.
 //
 // A name can only hint. A secret in a variable with an innocent name is shown. The package owns no goroutine and has no state.
 package redact

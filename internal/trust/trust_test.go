@@ -1,4 +1,4 @@
-package trust
+package trust_test
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/trust"
 )
 
 // tree is a directory that root alone can change, with what a test puts into it.
@@ -88,7 +90,7 @@ func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := tree(t)
 			must(t, os.MkdirAll(dir+"/a/b", 0o755), os.WriteFile(dir+"/a/b/file", []byte("text"), 0o644))
-			fd, doubt, err := Open(c.spoil(t, dir), RootOnly)
+			fd, doubt, err := trust.Open(c.spoil(t, dir), trust.RootOnly)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +117,7 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 		dir + "/fifo": "not a regular file", dir: "not a regular file", "relative": "not an absolute path", dir + "/gone": unix.ENOENT.Error(),
 		dir + "/loop": unix.ELOOP.Error(), dir + "/file/below": unix.ENOTDIR.Error(), dir + "/file/": "",
 	} {
-		fd, _, err := Open(path, RootOnly)
+		fd, _, err := trust.Open(path, trust.RootOnly)
 		if err == nil {
 			unix.Close(fd)
 		}
@@ -133,7 +135,7 @@ func TestAReadOnlyMountLeavesNoDoubt(t *testing.T) {
 	}
 	defer func() { must(t, unix.Unmount(dir+"/file", 0)) }()
 	must(t, unix.Mount("", dir+"/file", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	fd, doubt, err := Open(dir+"/file", RootOnly)
+	fd, doubt, err := trust.Open(dir+"/file", trust.RootOnly)
 	must(t, err, unix.Close(fd))
 	if doubt != nil {
 		t.Errorf("doubted: %v", doubt)
@@ -144,12 +146,12 @@ func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
 	dir := tree(t)
 	must(t, os.Mkdir(dir+"/shared", 0o755), os.Chmod(dir+"/shared", 0o777|os.ModeSticky), os.Mkdir(dir+"/group", 0o755), os.Chown(dir+"/group", 0, 50), os.Chmod(dir+"/group", 0o775))
 	for path, doubted := range map[string]bool{"/gone": false, "/shared/gone": true, "/shared": true, "/group": true} {
-		doubt, err := Look(dir+path, NotBy(10000, []uint32{50}))
+		doubt, err := trust.Look(dir+path, trust.NotBy(10000, []uint32{50}))
 		if missing := strings.HasSuffix(path, "gone"); missing != errors.Is(err, unix.ENOENT) || doubted != (doubt != nil) {
 			t.Errorf("%s: %v, %v", path, doubt, err)
 		}
 	}
-	if doubt, _ := Look(dir+"/group", NotBy(10000, []uint32{10000})); doubt != nil {
+	if doubt, _ := trust.Look(dir+"/group", trust.NotBy(10000, []uint32{10000})); doubt != nil {
 		t.Errorf("a user who is not in the group: %v", doubt)
 	}
 }
@@ -175,7 +177,7 @@ func TestSwapper(t *testing.T) {
 	}()
 	seen := map[string]int{}
 	for range 20000 {
-		fd, doubt, err := Open(dir+"/a/file", RootOnly)
+		fd, doubt, err := trust.Open(dir+"/a/file", trust.RootOnly)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +200,7 @@ func TestAValueThatLeadsIntoTheVolume(t *testing.T) {
 		"file:///opt/data/x": true, "/lib/x.so /opt/data/y.so": true, "/opt/database": false, "/opt/data.old": false, "/opt/data-2 /opt/data": true,
 		"": false, "opt/data": false, "/opt/dat": false,
 	} {
-		if got := Leads(value, "/opt/data"); got != want {
+		if got := trust.Leads(value, "/opt/data"); got != want {
 			t.Errorf("%q: %t", value, got)
 		}
 	}
@@ -209,7 +211,7 @@ func FuzzOpen(f *testing.F) {
 		f.Add(path)
 	}
 	f.Fuzz(func(_ *testing.T, path string) {
-		if fd, _, err := Open(path, RootOnly); err == nil {
+		if fd, _, err := trust.Open(path, trust.RootOnly); err == nil {
 			unix.Close(fd)
 		}
 	})

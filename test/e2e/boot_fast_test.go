@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -104,6 +105,36 @@ func TestBootStepsRunOnce(t *testing.T) {
 	said(t, image, []string{"-v", volume + ":/opt/data:nocopy"}, "sh", "-c", "echo changed >>/opt/data/skills/greet/SKILL.md")
 	boot(nil, "3\n0\n")
 	boot(nil, "3\n1\n")
+}
+
+// TestAShortCmdIsSparedTheRestOfItsSlots looks at what a container changed below /run, which is its own layer here: a slot's
+// definition, the directories of s6 and the control socket. What else belongs to a slot is made a moment after the CMD began, and a
+// CMD that is over by then never pays for it. A machine that is slow may take longer than that moment now and then.
+func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
+	parallel(t)
+	const most = 32
+	var last []string
+	for range 20 {
+		c := create(t, setup{}, "true")
+		if r := c.attach(); r.code != 0 {
+			t.Fatal(r)
+		}
+		last = nil
+		for line := range strings.Lines(mustDocker(t, "diff", c.id)) {
+			if path := strings.TrimSpace(line[1:]); strings.HasPrefix(path, "/run/") {
+				last = append(last, path)
+			}
+		}
+		for _, path := range []string{"gateway-default/run", "gateway-default/down", "dashboard/run", "main-hermes/run"} {
+			if !slices.Contains(last, "/run/service/"+path) {
+				t.Fatalf("%s is not there: %q", path, last)
+			}
+		}
+		if len(last) <= most {
+			return
+		}
+	}
+	t.Errorf("%d names below /run were made or changed, want %d at most: %q", len(last), most, last)
 }
 
 // TestOneStdout takes what a command prints, and nothing else, in the first boot too.

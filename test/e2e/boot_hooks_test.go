@@ -91,6 +91,7 @@ func TestHooks(t *testing.T) {
 
 // TestHookStopsTheBoot has a hook without which the container must not run.
 func TestHookStopsTheBoot(t *testing.T) {
+	parallel(t)
 	const failing = "command: [/bin/false]"
 	tests := []struct {
 		name, config string

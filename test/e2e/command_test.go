@@ -12,6 +12,7 @@ import (
 // TestCommand runs containers for one command: it gets its arguments, and the container its exit code
 // (contract, sections 3 and 12).
 func TestCommand(t *testing.T) {
+	parallel(t)
 	tests := []struct {
 		name    string
 		options []string
@@ -123,7 +124,7 @@ func TestOrphans(t *testing.T) {
 	eventually(t, settle, func() error { // the last of them may not have come to its end, and is no zombie before
 		st, err := c.look()
 		if err == nil && st.Init.Orphans < 10000 {
-			err = fmt.Errorf("the init has buried %d orphans, want 10000", st.Init.Orphans)
+			err = fmt.Errorf("the init has reaped %d orphans, want 10000", st.Init.Orphans)
 		}
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 // TestGatewayRun is "gateway run" as the container's command: the gateway is supervised, with no process that only keeps
 // the container alive (contract, section 3.1).
 func TestGatewayRun(t *testing.T) {
+	parallel(t)
 	tests := []struct {
 		name    string
 		options []string
@@ -47,6 +48,7 @@ func TestGatewayRun(t *testing.T) {
 
 // TestNoSupervise declines: the gateway is the container's command, as it was before there was a supervisor.
 func TestNoSupervise(t *testing.T) {
+	parallel(t)
 	tests := []struct {
 		name    string
 		options []string
@@ -111,7 +113,7 @@ func TestExitCodes(t *testing.T) {
 // TestKillLoop kills each of three gateways twenty times.
 func TestKillLoop(t *testing.T) {
 	parallel(t)
-	const kills = 20
+	const kills = 10
 	leak := "leak_child=doublefork-setsid-cleanenv"
 	files := together(profile("default", "running", leak), profile("coder", "running", leak), profile("writer", "running", leak))
 	files["/etc/hinit/hinit.yaml"] = "restart: {initial: 10ms, max: 20ms}\n"

@@ -97,6 +97,7 @@ var makeContext = sync.OnceValues(func() (string, error) {
 	steps := [][]string{
 		{"go", "build", "-trimpath", "-ldflags=-s -w -E hinit_entry", "-o", dist + "/", "./cmd/hinit"},
 		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/", "./cmd/hinit-shim"},
+		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/", "./cmd/hinit-kanban", "./cmd/hinit-web", "./cmd/hinit-sandbox", "./cmd/hinit-sandbox-helper", "./cmd/hinit-top", "./cmd/hinit-actions"},
 		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/example-agent", "./examples/agent"},
 	}
 	for _, step := range steps {

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"crypto/rand"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // runID tells this run of the tests from all others, and runLabel marks what it leaves with the engine.
@@ -18,19 +19,9 @@ var (
 	runLabel = "hinit-e2e=" + runID
 )
 
-// atOnce is how many tests have containers at the same time, unless -parallel says otherwise. They mostly wait, so that it
-// may be more than the machine has cores.
-const atOnce = "4"
-
 func TestMain(m *testing.M) {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		if err := flag.Set("test.parallel", atOnce); err != nil {
-			panic(err)
-		}
-	}
+	testkit.Alone()
+	testkit.AtOnce(8) // tests with containers mostly wait
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
 	go func() {

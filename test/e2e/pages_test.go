@@ -295,7 +295,7 @@ func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	}
 	none := regexp.MustCompile(`docker run[^` + "`" + `\n]* IMAGE\b`)
 	for _, name := range found {
-		if strings.Contains(name, "/adr/") || strings.Contains(name, "benchmarks") {
+		if strings.Contains(name, "/adr/") || strings.Contains(name, "benchmarks") || strings.HasSuffix(name, "reference/sandbox.md") { // the last lists arguments
 			continue
 		}
 		text, err := os.ReadFile(name)

@@ -11,6 +11,7 @@ import (
 // TestRestricted takes away what the container usually has, one after the other. All features work all the same, and what
 // is different is said.
 func TestRestricted(t *testing.T) {
+	parallel(t)
 	tests := []struct {
 		name    string
 		options []string

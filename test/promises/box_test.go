@@ -463,19 +463,19 @@ func (b *box) of(service string) []process {
 	})
 }
 
-// zombies counts the processes that nobody has buried.
+// zombies counts the processes that nobody has reaped.
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
-		if p.dead() && p.ppid == b.cmd.Process.Pid { // else it is a process of the box that has not buried it yet
+		if p.dead() && p.ppid == b.cmd.Process.Pid { // else it is a process of the box that has not reaped it yet
 			n++
 		}
 	}
 	return n
 }
 
-// buried complains while there is a zombie.
-func (b *box) buried() error {
+// reaped complains while there is a zombie.
+func (b *box) reaped() error {
 	if n := b.zombies(); n > 0 {
 		return fmt.Errorf("%d zombies are left", n)
 	}

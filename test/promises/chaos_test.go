@@ -259,7 +259,7 @@ func (c *chaos) compare() error {
 	for name, s := range services {
 		return fmt.Errorf("%s is %s, and should be gone", name, s.State)
 	}
-	return c.buried()
+	return c.reaped()
 }
 
 // counted complains unless the lines are those of lives that each count from 1 without a gap.

@@ -108,8 +108,9 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	b.boot()
 	b.up("sly", "calm")
 	within(t, patience, func() error {
-		if list := b.alive(); len(list) != 4 { // the CMD, two gateways, and the daemon
-			return fmt.Errorf("alive are %+v", list)
+		list := b.alive()
+		if len(list) != 4 || slices.ContainsFunc(list, func(p process) bool { return p.ppid != b.cmd.Process.Pid }) {
+			return fmt.Errorf("alive are %+v, not the CMD, two gateways, and the daemon whose parents have ended", list)
 		}
 		return nil
 	})

@@ -322,7 +322,7 @@ func TestNoMoreProcesses(t *testing.T) {
 		for _, name := range names {
 			within(t, patience, b.is(name, client.StateUp))
 		}
-		within(t, patience, b.buried)
+		within(t, patience, b.reaped)
 		sheet.add("faults", 1)
 	})
 	t.Run("open files", func(t *testing.T) {
@@ -351,7 +351,7 @@ func pidsGroup(t *testing.T) string {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being buried
+			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being reaped
 		})
 		if _, err := os.Stat(filepath.Join(dir, "pids.max")); err == nil {
 			return dir

@@ -7,11 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
+	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
 
@@ -40,15 +39,13 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	syscall.Umask(0o022)
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", strconv.Itoa(scale(4, 100))) // most of the time they wait; in the full form see beside
-	}
+	testkit.Alone()
+	testkit.AtOnce(scale(6, 100))                // most of the time they wait; in the full form see beside
 	root, err := os.MkdirTemp("/var/tmp", "hp-") // short: the path of a socket has 107 bytes at most
 	if err == nil {
 		err = os.Chmod(root, 0o755)
 	}
-	if err == nil {
+	if err == nil && !testing.Short() {
 		err = build(root)
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/client"
 )
@@ -28,7 +29,7 @@ func TestNoMoreMemory(t *testing.T) {
 	before, err := b.service("calm")
 	b.check(err, b.inherited("calm"), b.tell("start", "small"))
 	kills := 0
-	within(t, patience, func() error {
+	within(t, 5*time.Minute, func() error { // a busy machine starts few processes a second
 		if !b.running() {
 			return errHopeless
 		}
@@ -48,8 +49,9 @@ func TestNoMoreMemory(t *testing.T) {
 	b.check(b.do("stop", "large"))
 	now, err := b.service("calm")
 	b.check(err)
-	if now.Run != before.Run || now.State != client.StateUp {
-		t.Errorf("a gateway that takes nothing was in run %d and is in run %d, %s", before.Run, now.Run, now.State)
+	// The kernel may choose once more while it has not yet got back what its last choice had.
+	if now.Restarts > before.Restarts+1 || now.State != client.StateUp {
+		t.Errorf("a gateway that takes nothing was restarted %d times, and is %s", now.Restarts-before.Restarts, now.State)
 	}
 	if code, _ := b.stop(); code != 0 {
 		t.Errorf("the container ended with code %d", code)
@@ -115,15 +117,21 @@ func oomScoreAdj(pid int) int {
 // memoryGroup makes a control group with a memory limit, or skips the test.
 func memoryGroup(t *testing.T, limit int) string {
 	t.Helper()
-	for root, file := range map[string]string{"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"} {
+	for _, limitFile := range []string{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"} {
+		root, file := filepath.Split(limitFile)
 		dir := filepath.Join(root, fmt.Sprintf("hinit-memory-%d-%s", os.Getpid(), t.Name()))
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being buried
+			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being reaped
 		})
-		if os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(limit)), 0) == nil {
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // on a tmpfs it would be made, and limit nothing
+		if err != nil {
+			continue
+		}
+		_, err = f.WriteString(strconv.Itoa(limit))
+		if errors.Join(err, f.Close()) == nil {
 			return dir
 		}
 	}

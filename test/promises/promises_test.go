@@ -49,7 +49,7 @@ func promises() []promise {
 			tests: []string{
 				"test/promises.TestFiftyClientsAtOnce", "supervisor.FuzzStep",
 				"test/promises.TestOrdersAroundAFrozenVolume", "test/promises.TestEveryRouteAnswersOnAFrozenVolume",
-				"internal/container.TestDiskAndGatewayAgreeWhateverHappens", "internal/control.TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs",
+				"internal/gateways.TestDiskAndGatewayAgreeWhateverHappens", "internal/control.TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs",
 			},
 			tried: "{concurrent commands} commands of 50 clients; {orders in a freeze} orders while the volume was frozen, {freezes} times: disk and gateway agreed " +
 				"{worst agreement} after it answered again at the latest; {frozen answers} answers of the API meanwhile, the latest {worst answer} after its time",
@@ -83,7 +83,7 @@ func promises() []promise {
 			number: 10, text: "2,000 profiles boot, and each of them costs nearly what it costs where there are few. No service waits for its slot of s6.",
 			tests: []string{
 				"test/promises.TestTwoThousandProfiles", "profiles.TestMoreProfilesThanTheLimitAreLeftOutAloud", "test/promises.TestServicesDoNotWaitForTheirSlots",
-				"internal/s6/scandir.TestASlotThatIsOfferedIsThereWhenSomebodyLooks",
+				"internal/s6/scandir.TestASlotInTheQueueIsThereWhenSomebodyLooks",
 			},
 			tried: "{profiles booted} profiles with shells that sleep: of 500 each takes {cost of each of few}; of 2,000 {cost of each of many}, and {memory of each} of PID 1's memory; " +
 				"{services without slots} services of hinit.yaml, which ran after {their start} while the disk of their slots did not answer; the slots took {their slots} then",

@@ -8,6 +8,9 @@ import (
 
 // TestNoFaultsInWhatIsShipped: the binary that is shipped does not even know the name of the file with the faults.
 func TestNoFaultsInWhatIsShipped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	for file, want := range map[string]bool{built.shipped: false, built.faulty: true} {
 		binary, err := os.ReadFile(file)
 		if err != nil {

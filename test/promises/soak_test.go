@@ -43,9 +43,9 @@ func TestOrphans(t *testing.T) {
 	var status client.Status
 	within(t, patience, func() error { // those that were made last may still have to run
 		if status = b.status(); status.Init.Orphans < want {
-			return fmt.Errorf("only %d orphans were buried, of %d", status.Init.Orphans, want)
+			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
 		}
-		return b.buried()
+		return b.reaped()
 	})
 	if s, err := b.service("a"); err != nil || s.State != client.StateUp || s.Restarts != 0 {
 		t.Errorf("a is %+v, %v", s, err)

@@ -231,7 +231,7 @@ while :; do read x <>FIFOS/$1; done
 		signals, err := os.ReadFile(name)
 		t.Errorf("the %s was hit by %q, %v", filepath.Base(name), signals, err)
 	}
-	within(t, patience, b.buried)
+	within(t, patience, b.reaped)
 	select {
 	case err := <-guest:
 		t.Errorf("the guest has ended: %v", err)

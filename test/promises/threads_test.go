@@ -60,7 +60,7 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("max"), 0))
 	b.check(b.do("stop", "bomb"))
 	b.all("start", names)
-	within(t, patience, b.buried)
+	within(t, patience, b.reaped)
 	sheet.add("calls at the limit", int(asked.Load()))
 	sheet.set("threads", strconv.Itoa(after))
 }

@@ -19,6 +19,7 @@ import (
 
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
+	"hinit/internal/testkit"
 )
 
 // ours is the directory of hinit's tools; theirs that of s6's, "" when it isn't installed.
@@ -26,6 +27,7 @@ var ours, theirs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	testkit.Alone()
 	proc.Unignore() // a shell can't trap what was ignored when it began, as SIGHUP is under nohup
 	os.Exit(run(m))
 }
@@ -37,6 +39,9 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir) // a temporary directory
+	if testing.Short() {
+		return m.Run() // nothing is compared
+	}
 	if err := errors.Join(os.Chmod(dir, 0o755), provide(dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -73,23 +78,11 @@ func provide(dir string) error {
 // requireS6 skips a test where there is nothing to compare with.
 func requireS6(t *testing.T) {
 	t.Helper()
-	switch {
-	case theirs != "":
-	case os.Getenv("CI") == "true":
-		t.Fatal("s6 is not installed, and CI must not skip: apt-get install s6")
-	default:
-		t.Skip("s6 is not installed; test/s6/install-s6 does that")
+	if testing.Short() {
+		t.Skip("takes seconds")
 	}
-}
-
-func requireRoot(t *testing.T) {
-	t.Helper()
-	switch {
-	case os.Geteuid() == 0:
-	case os.Getenv("CI") == "true":
-		t.Fatal("this test needs root")
-	default:
-		t.Skip("this test needs root")
+	if theirs == "" {
+		testkit.Cannot(t, "s6 is not installed; test/s6/install-s6 does that")
 	}
 }
 
@@ -100,9 +93,16 @@ type outcome struct {
 	files  string // what it left: mode, path and content, one file after the other
 }
 
-// helpers is what scripts may use: idle waits until a process has done all that it can do for now, however long it is kept from it.
+// helpers is what scripts may use: idle waits until a process has done all that it can do for now, however long it is kept from it. One
+// look is not enough: its threads are looked at one after the other, and one that starts may wake the other meanwhile.
 const helpers = `umask 022
-idle() { while grep -qs '^State:.[RDT]' /proc/$1/task/*/status; do sleep 0.02; done; }
+idle() {
+	was=none
+	while now=$(grep -hsE '^State|ctxt_switches' /proc/$1/task/*/status); [ "$now" != "$was" ] || printf %s "$now" | grep -q '^State:.[RDT]'; do
+		was=$now
+		sleep 0.02
+	done
+}
 `
 
 // script runs a shell script in a directory of its own, with the tools of a directory first on PATH.

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // The supervisors that are compared, as they are started in their own namespaces, where /run is empty but for the services.
@@ -99,7 +101,7 @@ var finishArgs = regexp.MustCompile(`(?m)^(finish .*) pgid \d+$`)
 
 func TestSupervisionIsThatOfS6(t *testing.T) {
 	requireS6(t)
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	for name, c := range map[string]struct{ services, script string }{
 		"a service that runs": {
 			"printf '#!/bin/sh\\nexec sleep 1000\\n' | service a", `

@@ -1,11 +1,15 @@
 package s6_test
 
-import "testing"
+import (
+	"testing"
+
+	"hinit/internal/testkit"
+)
 
 // TestFiltersDoWhatThoseOfS6Do compares the tools that need no supervisor.
 func TestFiltersDoWhatThoseOfS6Do(t *testing.T) {
 	requireS6(t)
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	known := []difference{{
 		"1972-06-30 23:59:60", "1972-07-01 00:00:00", "a second that Go's clock does not have is shown as the next one",
 	}}

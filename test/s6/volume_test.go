@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // agentID is whose the volume is.
@@ -277,7 +279,7 @@ func (v *volume) story(t *testing.T, profile string) (said, archives []string) {
 // TestAVolumeGoesFromS6ToHinitAndBack has the same gateways run by s6, by hinit and by s6 again, on one volume.
 func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 	requireS6(t)
-	requireRoot(t)
+	testkit.NeedRoot(t)
 	for name, end := range map[string]syscall.Signal{"stopped": syscall.SIGTERM, "killed": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -51,7 +51,7 @@ import (
 //	waitproc PATTERN                    wait until one has
 //	waituntil WORD...                   run a program on the host's side over and over until it succeeds
 //	processes N                         so many processes are alive in the container besides the init, soon
-//	nozombies                           every zombie of the container is buried soon
+//	nozombies                           every zombie of the container is reaped soon
 //	type TEXT                           type on the container's terminal; \x03 and the like are known
 //	numbered FILE FIRST LAST            the flood lines in a file are those, in order, each once
 //	lines FILE PATTERN...               every line of a file matches one of the patterns
@@ -349,6 +349,12 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 		return errors.New("expected: reexec N")
 	}
 	argv := append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit"), "reexec")
+	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // of another version: to and fro between the two
+		argv = append(argv, "--binary", next)
+		if n, err := strconv.Atoi(args[0]); err == nil && n%2 != 0 {
+			argv[len(argv)-1] = filepath.Join(built.bin, "hinit")
+		}
+	}
 	var refused error
 	err := poll(patience, func() error {
 		refused = ts.Exec(argv[0], argv[1:]...)
@@ -361,6 +367,11 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 		refused = fmt.Errorf("expected image %s: %s", args[0], out)
 	}
 	return cmp.Or(err, refused)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func cmdInside(ts *testscript.TestScript, neg bool, args []string) {

@@ -1,20 +1,23 @@
 package script_test
 
 import (
-	"flag"
+	"cmp"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"hinit/internal/testkit"
 )
 
 // agentID is the uid and gid of the agent's user in the scenarios that root runs.
@@ -30,16 +33,12 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(stageVar); order != "" {
 		os.Exit(stage(order))
 	}
-	flag.Parse()
+	testkit.AtOnce(10) // a scenario mostly waits
 	os.Exit(run(m))
 }
 
 func run(m *testing.M) int {
-	syscall.Umask(0o022)
-	// A scenario mostly waits, so more of them than there are processors make sense.
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "6")
-	}
+	testkit.Alone()
 	root, err := scratch()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -56,14 +55,15 @@ func run(m *testing.M) int {
 
 // scratch makes a directory that every user can enter. It is not in /tmp, over which some scenarios mount.
 func scratch() (string, error) {
-	root, err := os.MkdirTemp("/var/tmp", "hinit-script-")
+	root, err := os.MkdirTemp(cmp.Or(testkit.InMemory(), "/var/tmp"), "hinit-script-")
 	if err != nil {
 		return "", err
 	}
 	return root, os.Chmod(root, 0o755)
 }
 
-// provide puts the binaries into a directory: those of HINIT_TEST_BIN, such as a release's, or freshly built ones.
+// provide puts the binaries into a directory: those of HINIT_TEST_BIN, such as a release's, or freshly built ones. A hinit in
+// its directory next is what reexec changes to, and back.
 func provide(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))
@@ -80,9 +80,13 @@ func build(dir string) error {
 	for _, args := range [][]string{
 		{entry, "-o", dir + "/", "hinit/cmd/hinit"},
 		{"-ldflags=-s -w", "-o", dir + "/", "hinit/cmd/hinit-shim"},
+		{"-ldflags=-s -w", "-o", dir + "/", "hinit/cmd/hinit-actions"},
 		{"-ldflags=-s -w", "-o", dir + "/example-agent", "hinit/examples/agent"},
 		{entry, "-tags=faults", "-o", dir + "/faulty/hinit", "hinit/cmd/hinit"},
 	} {
+		if testing.Short() && strings.HasSuffix(args[len(args)-2], "/faulty/hinit") {
+			continue // the scenarios with faults take long
+		}
 		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -101,7 +105,8 @@ const (
 // TestPID1 runs the scenarios with hinit as PID 1.
 func TestPID1(t *testing.T) { scenarios(t, pid1) }
 
-// TestSubreaper runs the same scenarios with hinit below another PID 1, which passes its exit code on.
+// TestSubreaper runs the same scenarios with hinit below another PID 1, which passes its exit code on. With -short, each scenario runs
+// in one of the two ways.
 func TestSubreaper(t *testing.T) { scenarios(t, subreaper) }
 
 func scenarios(t *testing.T, mode string) {
@@ -118,8 +123,16 @@ func scenarios(t *testing.T, mode string) {
 	if deadline = deadline.Add(-time.Minute); !limited {
 		deadline = time.Now().Add(time.Hour)
 	}
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if testing.Short() {
+		odd := mode == pid1
+		files = slices.DeleteFunc(files, func(string) bool { odd = !odd; return odd })
+	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata", WorkdirRoot: root, Setup: func(e *testscript.Env) error { return setup(e, mode) },
+		Files: files, WorkdirRoot: root, Setup: func(e *testscript.Env) error { return setup(e, mode) },
 		Condition: func(name string) (bool, error) {
 			switch name {
 			case pid1, subreaper:

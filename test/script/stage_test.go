@@ -34,7 +34,7 @@ type order struct {
 	TTY      bool   // descriptor 0 is the controlling terminal
 }
 
-// stage prepares the mounts and becomes the init, or becomes a PID 1 that starts the init and buries what dies.
+// stage prepares the mounts and becomes the init, or becomes a PID 1 that starts the init and reaps what dies.
 func stage(text string) int {
 	runtime.LockOSThread() // what is bound to the life of the test is this thread
 	var o order
@@ -104,7 +104,7 @@ func (o order) drop() error {
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 }
 
-// watch is what "docker run --init" puts before the init: it starts it, buries orphans, and ends with its exit code. It
+// watch is what "docker run --init" puts before the init: it starts it, reaps orphans, and ends with its exit code. It
 // reports what the init has left alive.
 func (o order) watch(left *os.File) (int, error) {
 	cmd := exec.Command(o.Program)

@@ -1,4 +1,4 @@
-package db
+package db_test
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"hinit/internal/account/db"
 )
 
 const (
@@ -33,9 +35,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func open(t *testing.T, root string) *DB {
+func open(t *testing.T, root string) *db.DB {
 	t.Helper()
-	d, err := Open(root)
+	d, err := db.Open(root)
 	must(t, err)
 	return d
 }
@@ -102,12 +104,12 @@ func TestRefuses(t *testing.T) {
 	root := etc(t)
 	d := open(t, root)
 	for name, tt := range map[string]struct{ got, want error }{
-		"uid of another user": {d.SetUID("hermes", 33), ErrTaken},
-		"uid of nobody's":     {d.SetUID("nobody", 5), ErrNoEntry},
-		"gid of nobody's":     {d.SetGID("nobody", 5), ErrNoEntry},
-		"group name taken":    {d.AddGroup("root", 5), ErrTaken},
-		"gid taken":           {d.AddGroup("five", 20), ErrTaken},
-		"no such group":       {d.AddMember("five", "hermes"), ErrNoEntry},
+		"uid of another user": {d.SetUID("hermes", 33), db.ErrTaken},
+		"uid of nobody's":     {d.SetUID("nobody", 5), db.ErrNoEntry},
+		"gid of nobody's":     {d.SetGID("nobody", 5), db.ErrNoEntry},
+		"group name taken":    {d.AddGroup("root", 5), db.ErrTaken},
+		"gid taken":           {d.AddGroup("five", 20), db.ErrTaken},
+		"no such group":       {d.AddMember("five", "hermes"), db.ErrNoEntry},
 		"bad name":            {d.AddGroup("a:b", 5), os.ErrInvalid},
 	} {
 		if !errors.Is(tt.got, tt.want) {

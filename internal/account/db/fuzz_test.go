@@ -1,4 +1,4 @@
-package db
+package db_test
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hinit/internal/account"
+	"hinit/internal/account/db"
 )
 
 // FuzzAccounts: any bytes in place of /etc/passwd and /etc/group are read without harm, a change is found again, and lines that
@@ -30,7 +31,7 @@ func FuzzAccounts(f *testing.F) {
 		if err == nil && (u.UID == 1<<32-1 || u.GID == 1<<32-1) {
 			t.Fatalf("%q is %+v, which the kernel reads as \"unchanged\"", name, u)
 		}
-		d, err := Open(root)
+		d, err := db.Open(root)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +45,7 @@ func FuzzAccounts(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := Open(root)
+		again, err := db.Open(root)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// Look is how a status is to look.
+// Look describes the terminal of a status.
 type Look struct {
 	Named   bool // somebody has named the services, which are shown with their whole names and errors
 	Width   int  // columns of the terminal, at least 40 are used; 0 for no limit
@@ -23,7 +23,7 @@ type Look struct {
 // minWidth is the narrowest terminal that a table is fitted into.
 const minWidth = 40
 
-// Status is what `hinit status` prints. What an agent has chosen in it is escaped.
+// Status returns what `hinit status` prints. Text that the agent chose is escaped.
 func Status(st client.Status, look Look) []byte {
 	if look.Width > 0 {
 		look.Width = max(look.Width, minWidth)
@@ -38,7 +38,7 @@ func Status(st client.Status, look Look) []byte {
 	rows = append(rows, row{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "LAST EXIT", "NOTE"})
 	for i := range st.Services {
 		s := &st.Services[i]
-		name, last, about := Line(s.Name), Line(lastCell(s)), Line(note(s))
+		name, last, about := Line(s.Name), Line(lastCell(s)), Line(Note(s, time.Now()))
 		if !look.Named {
 			name, last, about = cut(name, nameWidth), cut(last, phraseWidth), cut(about, phraseWidth)
 		}
@@ -49,27 +49,31 @@ func Status(st client.Status, look Look) []byte {
 	}
 	below := w.fit(rows)
 	w.layOut(rows, below)
+	if look.Named {
+		for i := range st.Services {
+			w.checks(&st.Services[i])
+		}
+	}
 	return w.Bytes()
 }
 
-// lastCell is the last exit. Why nothing could be started is in the note already.
+// lastCell describes the last exit. The note already says why nothing could be started.
 func lastCell(s *client.Service) string {
-	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(note(s), x.Error) {
+	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
 		return "not started, " + Duration(time.Since(x.At)) + " ago"
 	}
 	return LastExit(s.LastExit)
 }
 
-// page is the text that is made.
 type page struct {
 	bytes.Buffer
 	look Look
 }
 
-// line writes a line, on as many of the terminal as it takes.
+// line writes a line, wrapped at the terminal's width.
 func (w *page) line(text string) { w.wrapped("", text) }
 
-// wrapped writes a line of words after an indent; the rest of it, on the lines that follow, is indented by two more.
+// wrapped writes a line after an indent; continuation lines are indented by two more.
 func (w *page) wrapped(indent, text string) {
 	room := w.look.Width - len(indent)
 	if w.look.Width == 0 || columns(text) <= room {
@@ -102,7 +106,7 @@ func (w *page) wrapped(indent, text string) {
 	}
 }
 
-// head is what there is to say of hinit itself.
+// head writes the lines about hinit itself.
 func (w *page) head(in client.Init) {
 	where := "home " + Line(in.Home)
 	if in.Plain != "" {
@@ -157,10 +161,9 @@ func (w *page) head(in client.Init) {
 	}
 }
 
-// row is a line of the table.
 type row [8]string
 
-// The columns that give way on a narrow terminal.
+// Columns that shrink or vanish on a narrow terminal.
 const (
 	colName = iota
 	colState
@@ -172,11 +175,11 @@ const (
 	colNote
 )
 
-// gap is between two columns.
+// gap is the space between two columns.
 const gap = 2
 
-// fit makes the rows as narrow as the terminal: columns that tell little are left out, long cells are cut. Of services that somebody
-// has named nothing is cut: below is what goes under each row instead.
+// fit makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. Services asked for by name are not cut;
+// below holds what goes under each row instead.
 func (w *page) fit(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
@@ -211,7 +214,7 @@ func (w *page) fit(rows []row) (below [][]string) {
 	return below
 }
 
-// shrink cuts the cells of a column until the rows fit, but not to less than so many columns.
+// shrink cuts the cells of a column until the rows fit, down to the width least.
 func shrink(rows []row, width, column, least int) {
 	over := total(rows) - width
 	if over <= 0 {
@@ -240,7 +243,6 @@ func widths(rows []row) (width [len(row{})]int) {
 	return width
 }
 
-// total is how wide the widest row is.
 func total(rows []row) int {
 	width, most := widths(rows), 0
 	for i := range rows {
@@ -256,7 +258,7 @@ func total(rows []row) int {
 	return most
 }
 
-// layOut writes rows with columns two spaces apart. The last column, and an empty end of a line, take no padding.
+// layOut writes the rows, without padding at the end of a line.
 func (w *page) layOut(rows []row, below [][]string) {
 	width := widths(rows)
 	for i := range rows {
@@ -284,7 +286,7 @@ func (w *page) layOut(rows []row, below [][]string) {
 	}
 }
 
-// stateColour is what a terminal shows a state in: green works, yellow is on its way, red needs somebody.
+// stateColour returns the colour of a state: green works, yellow is on its way, red needs somebody.
 func stateColour(word string) string {
 	state, more, _ := strings.Cut(word, " ")
 	switch {
@@ -298,7 +300,6 @@ func stateColour(word string) string {
 	return "\x1b[33m"
 }
 
-// stateWord is the state with what changes its meaning.
 func stateWord(s *client.Service) string {
 	switch {
 	case s.CrashLoop:
@@ -311,32 +312,47 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// note says what happens next, or why nothing does.
-func note(s *client.Service) string {
-	parts := slices.DeleteFunc([]string{transition(s), s.Problem}, func(part string) bool { return part == "" })
+// Note says what happens next to a service, or why nothing does, and what is wrong with it besides. It is not escaped.
+func Note(s *client.Service, now time.Time) string {
+	parts := slices.DeleteFunc([]string{transition(s, now), s.Problem}, func(part string) bool { return part == "" })
 	return strings.Join(parts, "; ")
 }
 
-// transition says what is to come of a service, or why it is where it is.
-func transition(s *client.Service) string {
+// transition says what is next for a service, or why it is in its state.
+func transition(s *client.Service, now time.Time) string {
 	if s.Drifted {
 		return "drifted: restart to apply"
 	}
 	switch s.State {
-	case "backoff":
+	case client.StateBackoff:
 		if s.NextStart != nil {
-			return "next start in " + Duration(max(time.Until(*s.NextStart), 0))
+			return "next start in " + Duration(max(s.NextStart.Sub(now), 0))
 		}
-	case "waiting":
-		return "waits for " + strings.Join(s.Needs, ", ")
-	case "parked", "failed", "stopping", "killing", "finishing":
-		return s.Reason
-	case "down":
-		if s.Want == "up" {
+	case client.StateWaiting:
+		if strings.HasPrefix(s.Reason, "waits for ") {
 			return s.Reason
 		}
+		return "waits for " + strings.Join(s.Needs, ", ")
+	case client.StateParked, client.StateFailed, client.StateStopping, client.StateKilling, client.StateFinishing:
+		return s.Reason + nextRun(s)
+	case client.StateDown:
+		switch {
+		case s.Want == client.WantUp:
+			return s.Reason
+		case s.Done && s.Task:
+			return "done" + nextRun(s)
+		}
+		return strings.TrimPrefix(nextRun(s), "; ")
 	}
 	return ""
+}
+
+// nextRun says when the schedule of a task has it started next.
+func nextRun(s *client.Service) string {
+	if s.NextRun == nil {
+		return ""
+	}
+	return "; next run in " + Duration(max(time.Until(*s.NextRun), 0))
 }
 
 func megabytes(bytes uint64) string {

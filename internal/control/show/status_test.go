@@ -26,7 +26,7 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 	}
 }
 
-// The time stands still, or ages would differ between two looks.
+// Virtual time, because ages would differ between two looks.
 func TestStatusLinesUpItsColumnsAndEndsNoLineInBlanks(t *testing.T) {
 	synctest.Test(t, linesUpItsColumns)
 }

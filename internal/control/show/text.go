@@ -9,17 +9,16 @@ import (
 )
 
 const (
-	// nameWidth is how many columns a name may take in a table.
+	// nameWidth is the widest name in a table, in columns.
 	nameWidth = 40
-	// phraseWidth is how many a cell of words may take that isn't the last of its line.
+	// phraseWidth is the widest cell of words that doesn't end its line.
 	phraseWidth = 120
 	// mostMarks is how many combining marks a letter may have; languages need two.
 	mostMarks = 2
 )
 
-// Line makes a text that may hold what the agent has chosen, such as a name on the volume, fit to be one line on a terminal or in a
-// log. What would not be seen, would move the cursor, turn the direction of writing or pile up is written as Go escapes it:
-// \n, \x1b, \u202e, and \xff for what is no UTF-8. So no two lines come of one, and no text can pass for what hinit says.
+// Line makes text that the agent may have chosen safe as one line on a terminal or in a log. Characters that are invisible, move
+// the cursor, change the direction of writing or pile up are escaped as in Go: \n, \x1b, \u202e, and \xff for invalid UTF-8.
 func Line(text string) string {
 	if plainText(text) {
 		return text
@@ -41,11 +40,10 @@ func Text(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Name is a name as a table shows it: as [Line] writes it, and not wider than 40 columns.
+// Name is [Line] for a name in a table, cut to 40 columns.
 func Name(name string) string { return cut(Line(name), nameWidth) }
 
-// Output is a line of a program's output as a terminal gets it: as [Line] writes it, but for tabs and colours, which end with the
-// line. Nothing else that a terminal would obey is left.
+// Output is [Line] for a program's output: it keeps tabs and colours, which end with the line.
 func Output(line string) string {
 	if plainText(line) {
 		return line
@@ -57,7 +55,6 @@ func Output(line string) string {
 	return b.String()
 }
 
-// plainText reports whether there is nothing to escape in a text, for most have only ASCII.
 func plainText(text string) bool {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] > '~' {
@@ -67,7 +64,7 @@ func plainText(text string) bool {
 	return true
 }
 
-// escape writes a line, with its colours if they are wanted, and reports whether it has any.
+// escape writes a line, with its colours if colours is set, and reports whether it has any.
 func escape(b *strings.Builder, text string, colours bool) (coloured bool) {
 	b.Grow(len(text) + 16)
 	marks := mostMarks // one at the very beginning would go with what stands before
@@ -106,7 +103,7 @@ func escape(b *strings.Builder, text string, colours bool) (coloured bool) {
 	return coloured
 }
 
-// blank are letters and symbols that nobody sees.
+// blank reports whether a letter or symbol is invisible.
 func blank(r rune) bool {
 	switch r {
 	case 0x115f, 0x1160, 0x2800, 0x3164, 0xffa0:
@@ -115,7 +112,7 @@ func blank(r rune) bool {
 	return false
 }
 
-// colour returns how long the sequence is that sets colours and begins the text, 0 for none: ESC [ numbers m.
+// colour returns the length of a colour sequence (ESC [ numbers m) at the beginning of text, 0 for none.
 func colour(text string) int {
 	if !strings.HasPrefix(text, "\x1b[") {
 		return 0
@@ -131,7 +128,7 @@ func colour(text string) int {
 	return 0
 }
 
-// columns is how wide a terminal shows an escaped text.
+// columns returns the width of an escaped text on a terminal.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {
@@ -153,7 +150,7 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// cut ends an escaped text with an ellipsis where it is wider than so many columns.
+// cut shortens an escaped text to most columns, with an ellipsis.
 func cut(text string, most int) string {
 	if len(text) <= most || columns(text) <= most {
 		return text
@@ -167,7 +164,7 @@ func cut(text string, most int) string {
 	return text
 }
 
-// JSON makes a JSON document fit for a terminal, and leaves what it says as it is: what [Line] would escape is written as \u.
+// JSON escapes in a JSON document what [Line] would escape, as \u, so its meaning stays.
 func JSON(doc []byte) []byte {
 	clean := true
 	for i := range doc {

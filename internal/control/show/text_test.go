@@ -63,7 +63,7 @@ func TestALogKeepsItsColoursOnATerminalAndNothingElse(t *testing.T) {
 	}
 }
 
-// hostile reports what a terminal would obey in a text of lines.
+// hostile names a character of the text that a terminal would obey.
 func hostile(text string) (what string) {
 	marks := 0
 	for i, r := range text {
@@ -86,7 +86,6 @@ func hostile(text string) (what string) {
 	return ""
 }
 
-// FuzzNames has names and words of the agent's choice in everything that is shown.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{"coder", "a\nb", "\x1b[2J", "\u202e", "\xff\xc2", "\u0301\u0301\u0301", "\u009b", strings.Repeat("\u0483x", 70)} {
 		f.Add(name)

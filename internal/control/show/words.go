@@ -11,7 +11,7 @@ import (
 	"hinit/client"
 )
 
-// Signal is the name of a signal.
+// Signal returns the name of a signal.
 func Signal(n int) string {
 	if name := unix.SignalName(syscall.Signal(n)); name != "" {
 		return name
@@ -56,7 +56,7 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline is the boot in one line: "0.153s (control 1ms, home 0ms, ...)".
+// Timeline writes the boot in one line: "0.153s (control 1ms, home 0ms, ...)".
 func Timeline(steps []client.BootStep) string {
 	total, longest := 0.0, 0.0 // of those that ran at the same time, the longest counts
 	parts := make([]string, len(steps))
@@ -77,7 +77,7 @@ func Timeline(steps []client.BootStep) string {
 	return fmt.Sprintf("%.3fs (%s)", total, strings.Join(parts, ", "))
 }
 
-// Hook says, after "booting", how far the boot has come: ": hook 1 of 2 (update.sh), 3s"; nothing where no hook runs.
+// Hook writes how far the boot has come: ": hook 1 of 2 (update.sh), 3s", or nothing where no hook runs.
 func Hook(h *client.BootHook) string {
 	if h == nil {
 		return ""
@@ -85,16 +85,21 @@ func Hook(h *client.BootHook) string {
 	return fmt.Sprintf(": hook %d of %d (%s), %s", h.Number, h.Of, Line(h.Name), Seconds(h.Seconds))
 }
 
-// LastExit says how a service ended last and when: "code 1 (crash), 3.2s ago".
-func LastExit(x *client.Exit) string {
+// LastExit writes how and when a service ended last: "code 1 (crash), 3.2s ago".
+func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
+
+// LastExitAt is [LastExit] at another time. It is not escaped.
+func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
 	}
-	ago := Duration(time.Since(x.At)) + " ago"
+	ago := Duration(now.Sub(x.At)) + " ago"
 	switch {
 	case x.Cause == "spawn":
 		line, _, _ := strings.Cut(x.Error, "\n")
 		return line + ", " + ago
+	case x.Cause == "health":
+		return "unhealthy, " + ago + ": " + x.Error
 	case x.Signal != nil:
 		return fmt.Sprintf("%s (%s), %s", Signal(*x.Signal), x.Cause, ago)
 	case x.Code != nil:
@@ -103,7 +108,25 @@ func LastExit(x *client.Exit) string {
 	return x.Cause + ", " + ago
 }
 
-// Accepted is what they print with --no-wait, of a service that may not have got there yet.
+// Ended tells how the last run of a task ended.
+func Ended(s client.Service) string {
+	x := s.LastExit
+	if x == nil {
+		return Line(s.Name) + " has not run"
+	}
+	after := ", after " + Seconds(x.UptimeSeconds)
+	switch {
+	case x.Cause == "spawn":
+		return fmt.Sprintf("%s was not started: %s", Line(s.Name), Line(x.Error))
+	case x.Signal != nil:
+		return fmt.Sprintf("%s has ended: %s (%s)%s", Line(s.Name), Signal(*x.Signal), x.Cause, after)
+	case x.Code != nil:
+		return fmt.Sprintf("%s has ended: exit %d (%s)%s", Line(s.Name), *x.Code, x.Cause, after)
+	}
+	return fmt.Sprintf("%s has ended (%s)%s", Line(s.Name), x.Cause, after)
+}
+
+// Accepted is what the commands print with --no-wait.
 func Accepted(s client.Service) string {
 	if fresh := !s.Announces && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
 		s.State = client.StateStarting
@@ -111,7 +134,7 @@ func Accepted(s client.Service) string {
 	return Outcome(s)
 }
 
-// Outcome is what `hinit start`, stop and restart print of a service that has got there.
+// Outcome is what `hinit start`, stop and restart print on success.
 func Outcome(s client.Service) string {
 	if s.PID != 0 {
 		return fmt.Sprintf("%s is %s (pid %d)", Line(s.Name), s.State, s.PID)

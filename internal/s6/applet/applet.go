@@ -24,23 +24,22 @@ const (
 	exitNotFound = 127
 )
 
-// Call is one call of an applet: what a process has.
+// Call is one call of an applet.
 type Call struct {
 	Name     string   // the name it is called by, for its messages
 	Args     []string // the words after the name
 	Env      []string
 	In       *os.File
 	Out, Err io.Writer
-	// Dial connects to PID 1. Only applets that need it call it.
+	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// Root is put before the paths of files that belong to the image: "" but in tests.
+	// Root is put before the paths of the image's files. Only tests set it.
 	Root string
 }
 
-// Main is an applet. It returns the exit code, or replaces the process.
+// Main runs an applet. It returns the exit code, or replaces the process.
 type Main func(*Call) int
 
-// applets are all names that the binary answers to.
 var applets = map[string]Main{
 	"s6-envdir":      envdir,
 	"s6-log":         logMain,
@@ -55,7 +54,7 @@ var applets = map[string]Main{
 	"with-contenv":   withContenv,
 }
 
-// Find returns the applet that argv[0] names, by its last component. The one that the shim calls is among them.
+// Find returns the applet that the last component of argv[0] names. It knows the shim's applet too.
 func Find(argv0 string) (name string, run Main, ok bool) {
 	name = filepath.Base(argv0)
 	if name == shim.NativeName {
@@ -65,7 +64,7 @@ func Find(argv0 string) (name string, run Main, ok bool) {
 	return name, run, ok
 }
 
-// Names returns the names of all applets that are to be installed, in no order.
+// Names returns the names of all applets to install, unsorted.
 func Names() []string {
 	names := make([]string, 0, len(applets))
 	for name := range applets {
@@ -74,10 +73,9 @@ func Names() []string {
 	return names
 }
 
-// usage prints how the applet is called and returns the exit code for that.
+// usage prints how to call the applet and returns the exit code for wrong usage.
 func (c *Call) usage(args string) int { return c.die(exitUsage, "usage: "+c.Name+" "+args) }
 
-// fatal prints the last message of a tool and returns the exit code.
 func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+text) }
 
 func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
@@ -87,7 +85,6 @@ func (c *Call) die(code int, text string) int {
 	return code
 }
 
-// print writes a line to stdout and returns the exit code: a reader that is gone gets no answer.
 func (c *Call) print(line string) int {
 	if _, err := io.WriteString(c.Out, line+"\n"); err != nil {
 		return c.fatal(exitSystem, "unable to write to stdout: "+strerror(err))
@@ -95,7 +92,7 @@ func (c *Call) print(line string) int {
 	return exitDone
 }
 
-// strerror is the reason in an error as C programs say it: the first letter large, without the path.
+// strerror returns the reason in an error as C programs print it: capitalised and without the path.
 func strerror(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -113,7 +110,6 @@ func strerror(err error) string {
 	return err.Error()
 }
 
-// lookupEnv returns the first value of a variable.
 func lookupEnv(env []string, key string) (string, bool) {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
@@ -123,12 +119,10 @@ func lookupEnv(env []string, key string) (string, bool) {
 	return "", false
 }
 
-// defaultPath is where programs are when PATH isn't set.
 const defaultPath = "/usr/bin:/bin"
 
-// become replaces the process by a program that is looked for in PATH as execvp(3) does, but that a file without a
-// magic number isn't given to a shell. It returns the exit code for a program that couldn't be run. who is the name of
-// the tool in the message, which of a chain of tools the last one prints.
+// become replaces the process by a program found in PATH, like execvp(3) but without a shell for files that have no magic number.
+// It returns the exit code if that fails. who is the tool's name in the message: the last one of a chain.
 func (c *Call) become(who string, argv, env []string) int {
 	err := execPath(argv, env)
 	c.Name = who

@@ -14,19 +14,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 	"hinit/internal/trust"
 )
 
-// containerEnvironment is where the init keeps the container's environment, one file a variable.
 const containerEnvironment = "/run/s6/container_environment"
 
 const usageEnvdir = "[ -I | -i ] [ -n ] [ -f ] [ -L ] [ -c nullchar ] dir prog..."
 
-// withContenv runs a program in the container's environment. Nothing of the caller's own is kept but PATH, where the
-// container has none; with S6_KEEP_ENV set to a number that isn't 0 all of it is kept and nothing is read. Root gets no PATH with a
-// directory that somebody else can put programs into, and no variable that leads into the data volume but the agent's own, which
-// begin with HERMES_: scripts of an image need to know where the volume is.
+// withContenv runs a program in the container's environment, with the caller's PATH where the container has none. If S6_KEEP_ENV is
+// a number other than 0, the caller's environment is kept instead. Root's environment is reduced by rootEnv.
 func withContenv(c *Call) int {
 	if len(c.Args) == 0 {
 		return c.usage("prog...")
@@ -48,7 +45,8 @@ func withContenv(c *Call) int {
 	return c.become(c.Name, c.Args, env)
 }
 
-// rootEnv returns what root may have of env.
+// rootEnv returns the variables of env that are safe for root: PATH without directories that others can write, and no other
+// variable that leads into the data volume. HERMES_ variables stay: scripts need to find the volume.
 func rootEnv(env []string) []string {
 	volume, ok := lookupEnv(env, "HERMES_HOME")
 	if !ok || !filepath.IsAbs(volume) {
@@ -72,10 +70,9 @@ func rootEnv(env []string) []string {
 	return out
 }
 
-// envdir runs a program with the variables of a directory added to the environment.
 func envdir(c *Call) int {
 	rules, mustExist := envDirRules{null: '\n'}, true
-	o := s6.Options{Words: c.Args, Plain: "IinfL", WithValue: "c"}
+	o := formats.Options{Words: c.Args, Plain: "IinfL", WithValue: "c"}
 	for {
 		letter, value, more, ok := o.Next()
 		if !ok {
@@ -111,7 +108,6 @@ func envdir(c *Call) int {
 	return c.become(c.Name, o.Words[1:], env)
 }
 
-// envDirRules say how a file becomes a value.
 type envDirRules struct {
 	whole bool // the whole file and not its first line
 	asIs  bool // blanks at the end of a line, and the newline at the end of a whole file, are part of the value
@@ -119,19 +115,18 @@ type envDirRules struct {
 }
 
 const (
-	// maxEnvValue is the longest value that a program can be given (MAX_ARG_STRLEN, see execve(2)).
+	// maxEnvValue is the longest value of a program's variable (MAX_ARG_STRLEN, see execve(2)).
 	maxEnvValue = 128 << 10
-	// maxEnvTotal is more than all values of a program together can have.
+	// Limits above what one program's environment can hold.
 	maxEnvTotal = 8 << 20
-	// maxEnvFiles is more than that many bytes can name.
 	maxEnvFiles = 64 << 10
 )
 
-// readEnvDir returns env with the variables of the files of a directory: an empty file takes its variable away. Names that
-// begin with a dot or hold a "=" are no variables. On error it returns env as it was.
+// readEnvDir returns env changed by the files of a directory: an empty file removes its variable. Names with a leading dot or a "="
+// are skipped. On error it returns env unchanged.
 //
-// Files are regular, or the null device, and none is waited for. For root, links count only in a directory that nobody else
-// can write, on the way to the directory too: whoever could make one could have root read any file, and hand it on.
+// Only regular files and the null device are read, without blocking. Root follows links only where nobody else can write, also on
+// the way to the directory; otherwise root could be made to read and pass on any file.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	at, err := openForRoot(dir)
 	if err != nil {
@@ -186,7 +181,7 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return out, nil
 }
 
-// envFlags are those with which the files in a directory are opened by this process.
+// envFlags returns the flags for opening the files of a directory.
 func envFlags(d *os.File) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 	strange, err := others(int(d.Fd()))
@@ -196,7 +191,7 @@ func envFlags(d *os.File) (int, error) {
 	return flags, err
 }
 
-// readEnvFile reads a file of a directory, or as much of it as its first line can need.
+// readEnvFile reads a file, or enough of it for its first line.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {

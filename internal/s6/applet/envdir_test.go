@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envOf reads a directory of variables as s6-envdir does.
 func envOf(t *testing.T, dir string, rules envDirRules) ([]string, error) {
 	t.Helper()
 	type answer struct {
@@ -151,7 +150,6 @@ func TestTheAgentGetsNoSecretOfRootsByALinkInPlaceOfTheDirectoryOfVariables(t *t
 			t.Errorf("%s: %q", dir, env)
 		}
 	}
-	// root's own link, by way of the agent's directory
 	if err := os.Symlink(agents+"/link", roots+"/far"); err != nil {
 		t.Fatal(err)
 	}

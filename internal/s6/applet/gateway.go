@@ -18,7 +18,7 @@ import (
 	"hinit/shim"
 )
 
-// Lifecycle is what the gateway commands need of PID 1. [client.Client] has it.
+// Lifecycle is the part of PID 1 that the gateway commands use. [client.Client] implements it.
 type Lifecycle interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
@@ -26,16 +26,15 @@ type Lifecycle interface {
 	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
 }
 
-// An agentError means that the agent's own program is to answer, if it can; it says why hinit does not.
+// An agentError says why hinit leaves a command to the agent's own program.
 type agentError string
 
 func (e agentError) Error() string { return string(e) }
 
-// agents words an agentError.
-func agents(format string, args ...any) error { return agentError(fmt.Sprintf(format, args...)) }
+func agentErrorf(format string, args ...any) error { return agentError(fmt.Sprintf(format, args...)) }
 
-// gateway answers a lifecycle command of a gateway in the place of the agent, with its texts and exit codes, after having
-// waited for the effect. Whatever it isn't sure of goes to the agent, as long as nothing has been done.
+// gateway answers a lifecycle command in the agent's place, with the agent's texts and exit codes, once the effect is there. Before
+// anything is done, it leaves cases it is not sure of to the agent.
 func gateway(c *Call) int {
 	if len(c.Args) == 0 {
 		return c.usage("agent [ -p profile ] gateway start|stop|restart|status [ --all ]")
@@ -47,14 +46,14 @@ func gateway(c *Call) int {
 	case isDir(c.Root+baseDir) || !shim.ChangesLifecycle(c.Args[1:]):
 		return c.agent()
 	}
-	// Nothing answers for s6 here. The agent would start or stop nothing and say that all is well, or wait for ever.
+	// Without s6 the agent would do nothing and report success, or wait for ever.
 	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err).Error()))
 }
 
-// baseDir is there when the init answers for s6.
+// baseDir exists when the init answers for s6.
 const baseDir = "/run/s6/basedir"
 
-// agent gives the command to the agent, as if nobody had looked at it.
+// agent runs the agent's own program with the command.
 func (c *Call) agent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
 	c.Name = "hermes-shim"
@@ -65,11 +64,10 @@ func (c *Call) agent() int {
 	return c.die(code, "cannot execute "+c.Args[0]+": "+err.Error())
 }
 
-// gateway returns an error only when nothing was done.
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := shim.ParseLifecycle(words)
 	if !ok {
-		return 0, agents("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
+		return 0, agentErrorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
 	}
 	if inside, _ := lookupEnv(c.Env, "_HERMES_GATEWAY"); inside == "1" && (cmd.Verb == "stop" || cmd.Verb == "restart") {
 		return c.say("✗ refusing to %s the gateway from inside a gateway: it would end the command too. Ask from another shell.", cmd.Verb), nil
@@ -92,9 +90,9 @@ func (c *Call) gateway(words []string) (int, error) {
 	case err != nil:
 		return 0, err
 	case st.Init.Home != root:
-		return 0, agents("hinit runs the gateways of %s, and HERMES_HOME means %s", st.Init.Home, root)
+		return 0, agentErrorf("hinit runs the gateways of %s, and HERMES_HOME means %s", st.Init.Home, root)
 	case st.Init.Stopping:
-		return 0, agents("the container is stopping")
+		return 0, agentErrorf("the container is stopping")
 	}
 	if cmd.All {
 		c.everyGateway(ctx, init, st, cmd.Verb)
@@ -103,12 +101,12 @@ func (c *Call) gateway(words []string) (int, error) {
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile)
 }
 
-// whose finds the home of the agent and the profile that is meant: the named one, else the one whose home HERMES_HOME is,
-// else the one that was chosen to stay. The profile is "" when it was named and isn't there.
+// whose finds the agent's home and the profile: the named one, else that of HERMES_HOME, else the sticky one. It returns "" for a
+// named profile that doesn't exist.
 func (c *Call) whose(named string) (root, profile string, err error) {
 	home, _ := lookupEnv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
-		return "", "", agents("HERMES_HOME is %q, which is no absolute path", home)
+		return "", "", agentErrorf("HERMES_HOME is %q, which is no absolute path", home)
 	}
 	root = filepath.Clean(home)
 	if parent := filepath.Dir(root); filepath.Base(parent) == "profiles" {
@@ -120,7 +118,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 			return root, profile, nil
 		}
 		if err := profiles.ValidName(profile); err != nil {
-			return "", "", agents("%q is no profile: %v", named, err)
+			return "", "", agentErrorf("%q is no profile: %v", named, err)
 		}
 		if !isDir(filepath.Join(root, "profiles", profile)) {
 			return root, "", nil
@@ -141,13 +139,13 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 		return root, profile, nil
 	}
 	if profiles.ValidName(profile) != nil || !isDir(filepath.Join(root, "profiles", profile)) {
-		return "", "", agents("there is no profile %q, which HERMES_HOME or `%s profile use` has chosen", profile, filepath.Base(c.Args[0]))
+		return "", "", agentErrorf("there is no profile %q, which HERMES_HOME or `%s profile use` has chosen", profile, filepath.Base(c.Args[0]))
 	}
 	return root, profile, nil
 }
 
-// sticky returns the profile that `hermes profile use` has chosen, "" for none. A supervised gateway has none. The agent can put
-// anything in the place of the file, and this may be root: what is no regular file, or can't be read, is the agent's to judge.
+// sticky returns the profile that `hermes profile use` has chosen, "" for none. A supervised gateway has none. The agent can
+// replace the file, and this process may be root; so a file that isn't regular or readable is left to the agent.
 func (c *Call) sticky(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if value, _ := lookupEnv(c.Env, name); value != "" {
@@ -156,7 +154,7 @@ func (c *Call) sticky(root string) (string, error) {
 	}
 	home, err := fsutil.OpenDir(root, nil)
 	if err != nil {
-		return "", agents("cannot open %q: %v", root, err)
+		return "", agentErrorf("cannot open %q: %v", root, err)
 	}
 	defer home.Close()
 	text, err := home.ReadFile("active_profile", 1024)
@@ -164,7 +162,7 @@ func (c *Call) sticky(root string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", agents("cannot tell which profile is chosen: %v", err)
+		return "", agentErrorf("cannot tell which profile is chosen: %v", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
@@ -174,19 +172,18 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// say prints what didn't work, where the agent prints it: on stdout.
+// say prints an error on stdout, where the agent prints its own.
 func (c *Call) say(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
 	return exitNo
 }
 
-// oneGateway carries out a command for one profile.
 func (c *Call) oneGateway(ctx context.Context, init Lifecycle, st client.Status, verb, profile string) (int, error) {
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
 		s, ok := find(st, slot)
 		if !ok || s.PID == 0 && c.runsByHand(st.Init.Home, profile) {
-			return 0, agents("hinit does not run it")
+			return 0, agentErrorf("hinit does not run it")
 		}
 		c.showGateway(st, s)
 		return exitDone, nil
@@ -207,7 +204,6 @@ func (c *Call) oneGateway(ctx context.Context, init Lifecycle, st client.Status,
 	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err).Error()), profile, profile), nil
 }
 
-// do gives one command and waits for its effect.
 func do(ctx context.Context, init Lifecycle, verb, slot string) (client.Service, error) {
 	wait := client.Wait{Wait: true}
 	switch verb {
@@ -219,7 +215,7 @@ func do(ctx context.Context, init Lifecycle, verb, slot string) (client.Service,
 	return init.Restart(ctx, slot, wait)
 }
 
-// everyGateway stops every gateway, or restarts those that are wanted up, all at the same time.
+// everyGateway stops all gateways, or restarts all that are wanted up, at the same time.
 func (c *Call) everyGateway(ctx context.Context, init Lifecycle, st client.Status, verb string) {
 	var slots []string
 	registered := 0
@@ -269,7 +265,6 @@ func (c *Call) everyGateway(ctx context.Context, init Lifecycle, st client.Statu
 	}
 }
 
-// indented keeps the lines of a long reason together.
 func indented(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") }
 
 func find(st client.Status, slot string) (client.Service, bool) {
@@ -280,8 +275,7 @@ func find(st client.Status, slot string) (client.Service, bool) {
 	return st.Services[i], true
 }
 
-// runsByHand reports whether a gateway of the profile may run that isn't supervised: it has left its pid file. The agent
-// knows how to look at those.
+// runsByHand reports whether a gateway of the profile may run unsupervised: its pid file exists.
 func (c *Call) runsByHand(root, profile string) bool {
 	home := root
 	if profile != profiles.Default {
@@ -291,7 +285,6 @@ func (c *Call) runsByHand(root, profile string) bool {
 	return err == nil
 }
 
-// showGateway prints the state of a gateway and, in short, of the others.
 func (c *Call) showGateway(st client.Status, s client.Service) {
 	if s.PID != 0 {
 		fmt.Fprintf(c.Out, "✓ Gateway is running (PID: %d)\n", s.PID)
@@ -320,7 +313,7 @@ func (c *Call) showGateway(st client.Status, s client.Service) {
 	}
 }
 
-// stateOf says in what state a gateway is and, where it isn't plain, why.
+// stateOf returns the state of a gateway and, where needed, the reason.
 func stateOf(s client.Service) string {
 	text := s.State
 	if s.State == client.StateUp && !s.Ready {

@@ -16,7 +16,6 @@ import (
 	"hinit/client"
 )
 
-// gateways is a PID 1 with gateways.
 type gateways struct {
 	*fakeInit
 	root     string // of an image
@@ -60,7 +59,7 @@ func waited(verb string, w client.Wait) string {
 	return verb
 }
 
-// volume is a home with the profiles coder and writer, whose gateways PID 1 knows, and new, which it doesn't.
+// volume returns a home with the profiles coder and writer, which PID 1 knows, and new, which it doesn't.
 func volume(t *testing.T) *gateways {
 	t.Helper()
 	home := t.TempDir()
@@ -86,7 +85,7 @@ func volume(t *testing.T) *gateways {
 	}
 }
 
-// agentSays is the exit code that stands for the agent in these tests: its program doesn't exist.
+// agentSays is the exit code when the agent is asked: its program doesn't exist here.
 const agentSays = exitNotFound
 
 func (g *gateways) enter(words string, env ...string) (said, []string) {
@@ -237,8 +236,7 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-// TestWithoutS6NothingIsCalledDoneThatIsNot: without anybody that answers for s6 the agent says that its commands do not apply here,
-// with exit code 0 and nothing started, or waits for ever. So it is asked for what changes nothing only.
+// Without s6 the agent reports success although it does nothing, or waits for ever. So only commands that change nothing go to it.
 func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
 	bare := func(t *testing.T) *gateways {
 		g := volume(t)

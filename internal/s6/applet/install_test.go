@@ -1,12 +1,13 @@
-package applet
+package applet_test
 
 import (
 	"os"
 	"slices"
 	"testing"
+
+	"hinit/internal/s6/applet"
 )
 
-// TestEveryToolIsInstalled: the images get the links that docker/command has.
 func TestEveryToolIsInstalled(t *testing.T) {
 	const dir = "../../../docker/command"
 	entries, err := os.ReadDir(dir)
@@ -20,7 +21,7 @@ func TestEveryToolIsInstalled(t *testing.T) {
 			t.Errorf("%s leads to %q, %v", e.Name(), target, err)
 		}
 	}
-	names := Names()
+	names := applet.Names()
 	slices.Sort(names)
 	if !slices.Equal(installed, names) {
 		t.Errorf("docker/command has %q, the binary answers to %q", installed, names)

@@ -11,19 +11,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
 const (
 	usageLog = "[ -d notif ] [ -q | -v ] [ -b ] [ -p ] [ -l linelimit ] [ -- ] logging_script"
-	// partialTime is how long the rest of a line may take once s6-log has been told to end.
+	// partialTime is how long s6-log waits for the end of a line once it was told to end.
 	partialTime = 2 * time.Second
-	// mostPending is how much of a log that can't be written is kept before nothing more is read. The writer then waits, as
-	// for any slow reader of a pipe: nothing of it is lost, and memory is bounded.
+	// mostPending limits the bytes that wait for a failing directory. At the limit s6-log stops reading, and the writer blocks.
 	mostPending = 4 << 20
 )
 
-// logger is a running s6-log.
 type logger struct {
 	c        *Call
 	steps    []scriptStep
@@ -40,7 +38,6 @@ type logger struct {
 	label   []byte
 }
 
-// logMain is s6-log: it reads lines from stdin and does with each what its script says.
 func logMain(c *Call) int {
 	l := &logger{c: c, limit: lineLimit, verbose: 1}
 	notify, script, ok := l.options()
@@ -81,10 +78,9 @@ func logMain(c *Call) int {
 	return l.run(wake)
 }
 
-// options reads the words before the script.
 func (l *logger) options() (notify int, script []string, ok bool) {
 	notify = -1
-	o := s6.Options{Words: l.c.Args, Plain: "qvbp", WithValue: "dl"}
+	o := formats.Options{Words: l.c.Args, Plain: "qvbp", WithValue: "dl"}
 	for {
 		letter, value, more, ok := o.Next()
 		if !ok {
@@ -121,21 +117,20 @@ func (l *logger) options() (notify int, script []string, ok bool) {
 	}
 }
 
-// inherited reports whether a descriptor came from whoever started this process. Those that the Go runtime has opened since are
-// closed on exec.
+// inherited reports whether a descriptor came from the parent. The Go runtime's own are closed on exec.
 func inherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0 && unix.SetNonblock(fd, false) == nil
 }
 
-// signalPipe returns the end of a pipe that delivers one byte for each signal that s6-log takes: its number.
+// signalPipe returns a pipe that delivers the number of each signal as one byte.
 func signalPipe() (int, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return 0, err
 	}
 	signals := make(chan os.Signal, 16)
-	// PIPE too: a write to a closed stdout then fails, and doesn't end the process.
+	// SIGPIPE too: a write to a closed stdout then fails instead of ending the process.
 	signal.Notify(signals, unix.SIGTERM, unix.SIGHUP, unix.SIGALRM, unix.SIGPIPE)
 	go func() {
 		for s := range signals {
@@ -147,7 +142,7 @@ func signalPipe() (int, error) {
 	return p[0], nil
 }
 
-// run reads until the input ends or a signal says so, and completes the files.
+// run reads until the input or a signal ends it, and completes the files.
 func (l *logger) run(wake int) int {
 	stdin := int(l.c.In.Fd())
 	buf := make([]byte, 1<<16)
@@ -190,7 +185,6 @@ func (l *logger) run(wake int) int {
 	return l.end()
 }
 
-// mayRead reports whether there is room for more.
 func (l *logger) mayRead() bool {
 	for _, d := range l.dirs {
 		if d != nil && (len(d.pending) > mostPending || l.blocking && len(d.pending) > 0) {
@@ -200,8 +194,7 @@ func (l *logger) mayRead() bool {
 	return true
 }
 
-// patience is how long to wait for something to happen, in milliseconds: until a directory is to be tried again, or the
-// end. When it is to end and no line is incomplete, what can be read now is all there is.
+// patience returns how long to wait for input, in milliseconds: until a directory is tried again, or the end is due.
 func (l *logger) patience(now, ending time.Time) int {
 	var next time.Time
 	for _, d := range l.dirs {
@@ -223,7 +216,7 @@ func (l *logger) patience(now, ending time.Time) int {
 	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
 }
 
-// signalled handles the signals that came and reports whether one of them is to end s6-log.
+// signalled handles pending signals and reports whether one ends s6-log.
 func (l *logger) signalled(wake int, now time.Time) (end bool) {
 	var came [64]byte
 	n, _ := unix.Read(wake, came[:]) // nothing to be read: none
@@ -265,7 +258,7 @@ func (l *logger) take(input []byte, now time.Time) {
 	}
 }
 
-// split takes pieces off a line that is too long. What is just long enough stays: its end may be next.
+// split cuts a line that is longer than the limit. A line of just the limit stays: its end may be next.
 func (l *logger) split(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
@@ -275,7 +268,6 @@ func (l *logger) split(now time.Time) {
 	l.partial = append(l.partial[:0], rest...)
 }
 
-// line does with a line what the script says.
 func (l *logger) line(line []byte, now time.Time) {
 	selected, acted := true, false
 	for i := range l.steps {
@@ -306,14 +298,13 @@ func (l *logger) line(line []byte, now time.Time) {
 	}
 }
 
-// stamp returns what is put before a line, made once for what was read at once.
 func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	switch {
 	case !kind.tai64n && !kind.local:
 		return nil
 	case len(l.label) == 0:
-		l.label = append(s6.AppendTAI64N(l.label[:0], now), ' ')
-		l.local = append(s6.AppendLocalTime(l.local[:0], now), "  "...)
+		l.label = append(formats.AppendTAI64N(l.label[:0], now), ' ')
+		l.local = append(formats.AppendLocalTime(l.local[:0], now), "  "...)
 	}
 	switch {
 	case !kind.local:
@@ -324,7 +315,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	return append(append([]byte(nil), l.label...), l.local...)
 }
 
-// flush writes what the lines that were read have left to write: to the files first, because who reads stdout may be slow.
+// flush writes pending output, files first: the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		if d != nil {
@@ -340,7 +331,7 @@ func (l *logger) flush(now time.Time) {
 	l.out = l.out[:0]
 }
 
-// end writes everything, the line without an end too, and completes the files.
+// end writes everything, including an incomplete line, and completes the files.
 func (l *logger) end() int {
 	now := time.Now()
 	if len(l.partial) > 0 {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// logTo runs s6-log on what write writes, and returns what it printed to stdout and its exit code.
+// logTo runs s6-log on what write writes, and returns its stdout and exit code.
 func logTo(t *testing.T, script string, write func(w *os.File)) (out string, code int) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -28,7 +28,12 @@ func logTo(t *testing.T, script string, write func(w *os.File)) (out string, cod
 		write(w)
 	}()
 	var stdout, stderr bytes.Buffer
-	code = logMain(&Call{Name: "s6-log", Args: strings.Fields(script), In: r, Out: &stdout, Err: &stderr})
+	words, dir, named := strings.Cut(script, "/") // the directory may have blanks in its name
+	args := strings.Fields(words)
+	if named {
+		args = append(args, "/"+dir)
+	}
+	code = logMain(&Call{Name: "s6-log", Args: args, In: r, Out: &stdout, Err: &stderr})
 	if stderr.Len() > 0 {
 		t.Logf("s6-log: %s", stderr.String())
 	}
@@ -153,7 +158,7 @@ func FuzzScriptsNeverHurt(f *testing.F) {
 	})
 }
 
-// stuck is a stdout that nobody reads until it is released.
+// stuck is a stdout that blocks until it is released.
 type stuck struct{ release chan struct{} }
 
 func (s stuck) Write(b []byte) (int, error) {
@@ -231,7 +236,7 @@ func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
 		t.Errorf("root's directory holds %v, and its current %q: %v, %v", entries, text, err, readErr)
 	}
 
-	// a link that only root can have made, to what is the agent's
+	// root's link to the agent's directory
 	if err := os.Symlink(agents, filepath.Join(roots, "to")); err != nil {
 		t.Fatal(err)
 	}

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
-// finalMode is the mode of a log file that is complete: the owner's x bit says so. liveMode is that of one in use.
+// The mode of a log file in use, and of a complete one: the owner's x bit marks it.
 const (
 	finalMode = 0o744
 	liveMode  = 0o644
 )
 
-// logDir is a directory of s6-log: the file current, older ones whose names are labels of the time of their rotation, and a
-// lock that one process holds. No name in it is followed when it is a symbolic link.
+// logDir is a directory of s6-log: current, archives named by the time of their rotation, and a lock. No symbolic link in it is
+// followed.
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
@@ -35,10 +35,8 @@ type logDir struct {
 	retryAt time.Time // when it is worth to try again; zero: now
 }
 
-// openLogDir opens a directory, which it makes when only the last component is missing, and takes its lock. Root gets there through
-// no link that another could have made. others are those that
-// this process has open already: one of them can be the same, as with s6, whose locks are those of a process. what says what
-// failed, in the words of s6.
+// openLogDir opens and locks a directory; it makes a missing last component. For root see [fsutil.OpenForRoot]. others are the
+// directories this process has open already: its lock does not exclude itself. On error, what says in the words of s6 what failed.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -55,7 +53,7 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.same)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
-	// The state of processors, which this s6-log has none of. Its file belongs to a new directory all the same.
+	// The state of processors. This s6-log has none, but a new directory has the file.
 	if !l.finished() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
 			_ = unix.Close(fd) // it was only to be there
@@ -71,7 +69,7 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	return l, "", nil
 }
 
-// makeLogDir makes the directory at path when only the last component is missing. For root, see [fsutil.OpenForRoot].
+// makeLogDir makes the last component of path if it is missing.
 func makeLogDir(path string) error {
 	path = filepath.Clean(path)
 	name := filepath.Base(path)
@@ -89,7 +87,6 @@ func makeLogDir(path string) error {
 	return nil
 }
 
-// openForRoot opens a directory for reading by the rules of [fsutil.OpenForRoot].
 func openForRoot(path string) (int, error) {
 	place, err := fsutil.OpenForRoot(path)
 	if err != nil {
@@ -99,7 +96,7 @@ func openForRoot(path string) (int, error) {
 	return unix.Openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 }
 
-// others reports whether this is root in a directory where others can make names.
+// others reports whether this process is root in a directory where others can make names.
 func others(dir int) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -108,16 +105,14 @@ func others(dir int) (bool, error) {
 	return unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0), nil
 }
 
-// errOtherNames says that a file is in other directories too, maybe in one of root's.
 var errOtherNames = errors.New("it has other names (hard links)")
 
-// same reports whether another directory is this one.
 func (l *logDir) same(other *logDir) bool {
 	var a, b unix.Stat_t
 	return other != nil && unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// lockFile locks as s6 does, with a lock of the process, and so that two openings in one process exclude each other too.
+// lockFile takes the lock of the process that s6 takes, and one that also excludes a second opening in the same process.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
@@ -134,8 +129,7 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens current. One that an earlier s6-log completed is gone on with; one that it didn't live to complete becomes an
-// archive, whose name tells that.
+// begin opens current. It continues a complete one and archives an incomplete one under a name that says so.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -157,7 +151,7 @@ func (l *logDir) begin(now time.Time) error {
 	return nil
 }
 
-// ours refuses, as root in another's directory, a file that others can have put there: one that root has elsewhere.
+// ours refuses, as root in another's directory, a file that root has elsewhere.
 func (l *logDir) ours(fd int) error {
 	strange, err := others(l.dir)
 	if err != nil || !strange {
@@ -173,20 +167,18 @@ func (l *logDir) ours(fd int) error {
 	return nil
 }
 
-// finished reports whether there is a current that is complete.
 func (l *logDir) finished() bool {
 	var st unix.Stat_t
 	return unix.Fstatat(l.dir, "current", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&0o100 != 0
 }
 
-// archive renames current to the label of now, or of the next nanosecond that is free, and removes archives that are too
-// many.
+// archive renames current to the label of now, or of the next free nanosecond, and trims the archives.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
-		err := unix.Renameat2(l.dir, "current", l.dir, s6.TAI64N(now)+suffix, unix.RENAME_NOREPLACE)
+		err := unix.Renameat2(l.dir, "current", l.dir, formats.TAI64N(now)+suffix, unix.RENAME_NOREPLACE)
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // a file system without it
-			err = unix.Renameat(l.dir, "current", l.dir, s6.TAI64N(now)+suffix)
+			err = unix.Renameat(l.dir, "current", l.dir, formats.TAI64N(now)+suffix)
 		case errors.Is(err, unix.EEXIST):
 			now = now.Add(1)
 			continue
@@ -199,7 +191,7 @@ func (l *logDir) archive(now time.Time, suffix string) error {
 	return unix.EEXIST
 }
 
-// trim removes the oldest archives until no limit is exceeded. What can't be removed is left for the next time.
+// trim removes the oldest archives until no limit is exceeded.
 func (l *logDir) trim() {
 	names, err := l.archives()
 	if err != nil {
@@ -223,7 +215,6 @@ func (l *logDir) trim() {
 	}
 }
 
-// archives returns the names of the archives, in no order. It reads the directory that is open, whatever its name is now.
 func (l *logDir) archives() ([]string, error) {
 	fd, err := l.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -240,11 +231,11 @@ func isArchive(name string) bool {
 	if !ok {
 		label, ok = strings.CutSuffix(name, ".u")
 	}
-	_, rest, label64 := s6.ParseTAI64N(label)
+	_, rest, label64 := formats.ParseTAI64N(label)
 	return ok && label64 && rest == ""
 }
 
-// add takes a line in, newline and all, and marks where a file is full.
+// add takes a line with its newline, and marks where a file is full.
 func (l *logDir) add(stamp, line []byte) {
 	if l.size >= l.rules.size-l.rules.tolerance {
 		l.cut()
@@ -253,15 +244,15 @@ func (l *logDir) add(stamp, line []byte) {
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// cut marks the end of pending as the place where the next file begins. A file that would be empty isn't one.
+// cut marks the end of pending as the start of the next file, unless the file would be empty.
 func (l *logDir) cut() {
 	if l.size > 0 {
 		l.starts, l.size = append(l.starts, len(l.pending)), 0
 	}
 }
 
-// flush writes what is pending, and rotates where that is due. What fails is tried again after the time that the script
-// gives; until then nothing is lost.
+// flush writes what is pending and rotates. After a failure it tries again when the script's delay is over; until then nothing is
+// lost.
 func (l *logDir) flush(now time.Time) {
 	if now.Before(l.retryAt) {
 		return
@@ -296,7 +287,6 @@ func (l *logDir) flush(now time.Time) {
 	}
 }
 
-// written forgets the first n bytes of pending.
 func (l *logDir) written(n int) {
 	l.pending = append(l.pending[:0], l.pending[n:]...)
 	for i := range l.starts {
@@ -309,7 +299,7 @@ func (l *logDir) failed(now time.Time, verb string, err error) {
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
-// rotate completes current and makes an archive of it. There is no current then.
+// rotate completes current and archives it, without opening a new one.
 func (l *logDir) rotate(now time.Time) error {
 	if err := l.complete(); err != nil {
 		return err
@@ -322,7 +312,6 @@ func (l *logDir) rotate(now time.Time) error {
 	return nil
 }
 
-// complete marks current as complete.
 func (l *logDir) complete() error {
 	if err := unix.Fchmod(l.current, finalMode); err != nil {
 		return err
@@ -333,7 +322,7 @@ func (l *logDir) complete() error {
 	return nil
 }
 
-// end writes what it can and completes current. It returns false when lines are lost.
+// end writes what is pending and completes current. It returns false when lines are lost.
 func (l *logDir) end(now time.Time) bool {
 	l.retryAt = time.Time{}
 	l.flush(now)

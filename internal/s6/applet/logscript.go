@@ -7,15 +7,14 @@ import (
 )
 
 const (
-	// lineLimit is the longest line of s6-log, unless -l says otherwise; longer ones are split.
-	lineLimit = 8192
-	// leastLineLimit is the least that -l can say.
+	// lineLimit is the default of -l, the length at which lines are split.
+	lineLimit      = 8192
 	leastLineLimit = 48
-	// leastSize is the least that a log file may have before it is rotated.
+	// leastSize is the smallest size of a log file before its rotation.
 	leastSize = 4096
 )
 
-// scriptStep is one thing that is done with each line: a selection, or an action on the lines that are selected.
+// scriptStep is one step of a logging script: a selection, or an action on the selected lines.
 type scriptStep struct {
 	do    byte // '+' '-' 'f': select; '1' '2': print; '/': to a directory
 	match *regexp.Regexp
@@ -24,10 +23,8 @@ type scriptStep struct {
 	dir   dirRules
 }
 
-// stampKind is what is put before a line.
 type stampKind struct{ tai64n, local bool }
 
-// dirRules are the limits of a logging directory.
 type dirRules struct {
 	path      string
 	archives  uint64 // how many archives are kept
@@ -37,7 +34,7 @@ type dirRules struct {
 	retry     uint64 // milliseconds before what failed is tried again
 }
 
-// parseScript reads a logging script. The error is the text of s6-log for the first directive that is wrong.
+// parseScript reads a logging script. wrong is s6-log's message about the first wrong directive.
 func parseScript(words []string) (steps []scriptStep, wrong string) {
 	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
 	var stamp stampKind
@@ -93,7 +90,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// ending are the steps at the end of a script that no action follows.
+// ending returns how many steps at the end of a script no action follows.
 func ending(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
@@ -102,7 +99,7 @@ func ending(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// set takes a directive with a number. They count for the directories that follow.
+// set reads a directive with a number. It applies to the directories that follow.
 func (r *dirRules) set(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {

@@ -13,10 +13,8 @@ import (
 
 const usageSetuidgid = "username prog..."
 
-// setuidgid runs a program as another user, who keeps the environment as it is: HOME and USER too.
-//
-// The account is a name, or "uid:gid" in digits. s6 makes a chain of two programs of it, s6-envuidgid and
-// s6-applyuidgid; the messages are theirs, as callers know them.
+// setuidgid runs a program as another user, a name or "uid:gid" in digits. The environment stays as it is, HOME and USER included.
+// The messages are those of s6-envuidgid and s6-applyuidgid, which s6 chains.
 func setuidgid(c *Call) int {
 	if len(c.Args) < 2 {
 		return c.usage(usageSetuidgid)
@@ -36,7 +34,7 @@ func setuidgid(c *Call) int {
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
 	}
-	// execve(2) ends all other threads, and the program gets the identity of the thread that calls it; see package shim.
+	// execve(2) ends all other threads, and the program gets the identity of the calling one; see package shim.
 	runtime.LockOSThread()
 	err = nil
 	if unix.Geteuid() == 0 && u.UID != 0 {
@@ -52,7 +50,6 @@ func setuidgid(c *Call) int {
 	return c.become("s6-applyuidgid", argv, c.Env)
 }
 
-// couldNot says which part of the identity was refused, in the words of s6.
 func couldNot(err error) string {
 	if refused, ok := errors.AsType[*shim.RefusedError](err); ok {
 		switch refused.Call {

@@ -14,7 +14,6 @@ import (
 	"hinit/client"
 )
 
-// fakeInit is a PID 1 that knows some slots.
 type fakeInit struct {
 	Lifecycle
 	slots    map[string]client.Slot
@@ -67,8 +66,8 @@ func (f *fakeInit) SlotScan(_ context.Context, flags string) error {
 	return f.refuse
 }
 
-// scanDir is a scan directory with the slots up, down, told (which tells its readiness) and stray (which nobody supervises),
-// and its PID 1. The working directory is the scan directory.
+// scanDir makes a scan directory and its PID 1, with the slots up, down, told (which announces readiness) and stray (unsupervised),
+// and changes to it.
 func scanDir(t *testing.T) *fakeInit {
 	t.Helper()
 	dir := t.TempDir()
@@ -89,7 +88,6 @@ func scanDir(t *testing.T) *fakeInit {
 	}, waits: make(map[string]error)}
 }
 
-// said is what a tool printed and returned.
 type said struct {
 	code     int
 	out, err string
@@ -220,7 +218,7 @@ func TestWhoMayNotIsToldSo(t *testing.T) {
 	}
 }
 
-// restarting is a PID 1 whose services restart while they are asked to, before anybody can wait for it.
+// restarting is a PID 1 whose services restart before anybody can wait for that.
 type restarting struct{ *fakeInit }
 
 func (r restarting) SlotControl(ctx context.Context, dir, flags string) error {
@@ -231,7 +229,7 @@ func (r restarting) SlotControl(ctx context.Context, dir, flags string) error {
 }
 
 func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
-	// An end is seen, too, though the service is up again before anybody looks.
+	// The end is seen although the service is up again.
 	for _, words := range []string{"-wr -T 20000 -r up", "-wd -T 20000 -k up", "-wD -T 20000 -k up"} {
 		init := restarting{scanDir(t)}
 		var out, errs strings.Builder
@@ -242,8 +240,7 @@ func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
 	}
 }
 
-// reexecuting is an init that becomes another image of itself whenever it is asked for something: the times of a run are
-// computed anew.
+// reexecuting is an init that re-executes at every request, which changes the times of runs.
 type reexecuting struct{ *fakeInit }
 
 func (r reexecuting) Slot(ctx context.Context, dir string) (client.Slot, error) {

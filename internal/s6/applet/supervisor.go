@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 
 	"hinit/client"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
-// Supervisor is what the tools need of PID 1. [client.Client] has it.
+// Supervisor is the part of PID 1 that the tools use. [client.Client] implements it.
 type Supervisor interface {
 	Slots(ctx context.Context) ([]client.Slot, error)
 	Slot(ctx context.Context, dir string) (client.Slot, error)
@@ -20,10 +20,10 @@ type Supervisor interface {
 	Lifecycle
 }
 
-// errNotListening is the answer for a directory that exists and is no slot, and for all of them when there is no init.
+// errNotListening is the answer for a directory that is no slot, and for every directory when there is no init.
 var errNotListening = errors.New("supervisor not listening")
 
-// absolute is the directory as PID 1 is asked for it: lexically clean, links and all.
+// absolute returns the path that PID 1 is asked for: lexically clean, links unresolved.
 func absolute(dir string) (string, error) {
 	if dir == "" {
 		return "", os.ErrNotExist
@@ -31,7 +31,6 @@ func absolute(dir string) (string, error) {
 	return filepath.Abs(dir)
 }
 
-// reach connects to PID 1 for a service directory and returns how PID 1 is asked for it.
 func (c *Call) reach(dir string) (init Supervisor, path string, err error) {
 	if path, err = absolute(dir); err != nil {
 		return nil, "", err
@@ -40,7 +39,6 @@ func (c *Call) reach(dir string) (init Supervisor, path string, err error) {
 	return init, path, missing(dir, err)
 }
 
-// slot asks for the state of a service directory.
 func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
 	init, path, err := c.reach(dir)
 	if err != nil {
@@ -50,7 +48,7 @@ func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
 	return s, missing(dir, err)
 }
 
-// missing turns "there is no such slot" and "there is no init" into what s6 finds then: no directory, or nobody listening.
+// missing turns a missing slot or init into what s6 reports then.
 func missing(dir string, err error) error {
 	switch {
 	case err == nil:
@@ -68,7 +66,7 @@ func missing(dir string, err error) error {
 	return reasonOf(err)
 }
 
-// reasonOf is what PID 1 said, without what it was asked.
+// reasonOf returns what PID 1 said, without the request.
 func reasonOf(err error) error {
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		return errors.New(said.Message)
@@ -76,7 +74,6 @@ func reasonOf(err error) error {
 	return err
 }
 
-// isBusy reports whether PID 1 is there and has no place for another call.
 func isBusy(err error) bool {
 	said := (*client.Error)(nil)
 	return errors.As(err, &said) && said.Kind == client.KindBusy
@@ -88,9 +85,9 @@ func isPermanent(err error) bool {
 	return errors.As(err, &said) && said.Kind == client.KindPermanent
 }
 
-// status is a slot in the words of s6.
-func status(s client.Slot) s6.Status {
-	return s6.Status{
+// status converts a slot into the words of s6.
+func status(s client.Slot) formats.Status {
+	return formats.Status{
 		Up: s.Up, WantUp: s.WantUp, NormallyUp: s.NormallyUp, Ready: s.Ready, Paused: s.Paused, Finishing: s.Finishing,
 		Started: s.Started, PID: s.PID, PGID: s.PGID, ExitCode: s.ExitCode, Signal: s.Signal, Since: s.Since, ReadySince: s.ReadySince,
 	}

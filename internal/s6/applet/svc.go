@@ -8,14 +8,14 @@ import (
 	"strings"
 
 	"hinit/client"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
 const usageSvc = "[ -wu | -wU | -wd | -wD | -wr | -wR ] [ -T timeout ] [ -s signal | -abqhkti12pcyrlPCK ] [ -oduDUxOQ ] servicedir..."
 
-// svc sends commands to services. They are in force when it returns; only with -w does it wait for their effect.
+// svc sends commands to services. PID 1 has taken them in when it returns; -w also waits for their effect.
 func svc(c *Call) int {
-	words, ok := s6.ParseSvc(c.Args)
+	words, ok := formats.ParseSvc(c.Args)
 	if !ok {
 		return c.usage(usageSvc)
 	}
@@ -54,8 +54,8 @@ func svc(c *Call) int {
 	return c.waitFor(ctx, words.Dirs, until, words.Timeout, true, before)
 }
 
-// waitable is what can be waited for: readiness only of services that tell it.
-func (c *Call) waitable(words s6.Svc) byte {
+// waitable returns the state to wait for: readiness only for services that announce it.
+func (c *Call) waitable(words formats.Svc) byte {
 	if words.Wait != 'U' && words.Wait != 'R' {
 		return words.Wait
 	}
@@ -83,7 +83,7 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 // svscanctl sends commands to the scanner. A scan is complete when it returns.
 func svscanctl(c *Call) int {
 	var letters strings.Builder
-	o := s6.Options{Words: c.Args, Plain: "zabhitqnN"}
+	o := formats.Options{Words: c.Args, Plain: "zabhitqnN"}
 	for {
 		letter, _, more, ok := o.Next()
 		if !ok {

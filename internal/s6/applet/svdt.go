@@ -6,14 +6,14 @@ import (
 	"strings"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
-// svdt prints when and how the runs of a service directory ended, oldest first: -n the last few of them only, -s signals by
-// number and not by name. The gateways of hinit have no such record; their history is that of "hinit events".
+// svdt prints when and how the runs of a service ended, oldest first: -n limits their number, -s prints signals by number. Gateways
+// have no tally; see "hinit events".
 func svdt(c *Call) int {
-	most, names := s6.MaxTally, true
-	o := s6.Options{Words: c.Args, Plain: "Ss", WithValue: "n"}
+	most, names := formats.MaxTally, true
+	o := formats.Options{Words: c.Args, Plain: "Ss", WithValue: "n"}
 	for {
 		letter, value, more, ok := o.Next()
 		if ok && more && letter == 'n' {
@@ -39,15 +39,15 @@ func svdt(c *Call) int {
 	if err != nil {
 		return c.fatal(exitSystem, "unable to read death tally for service "+dir+": "+strerror(err))
 	}
-	deaths := s6.Deaths(tally)
+	deaths := formats.Deaths(tally)
 	var b strings.Builder
 	for _, d := range deaths[max(0, len(deaths)-most):] {
-		b.WriteString(s6.TAI64N(d.At))
+		b.WriteString(formats.TAI64N(d.At))
 		switch {
 		case d.Signal == 0:
 			b.WriteString(" exitcode " + strconv.Itoa(d.Code))
 		case names:
-			b.WriteString(" signal " + s6.SignalName(d.Signal))
+			b.WriteString(" signal " + formats.SignalName(d.Signal))
 		default:
 			b.WriteString(" signal " + strconv.Itoa(d.Signal))
 		}
@@ -61,8 +61,7 @@ func svdt(c *Call) int {
 
 const usageSvdt = "[ -S | -s ] [ -n maxentries ] servicedir"
 
-// readTally reads what may have been put there by whoever could write the directory: nothing is waited for, and no link leads
-// out of it.
+// readTally never blocks and follows no link out of the directory: whoever can write it may have made the file.
 func readTally(dir string) ([]byte, error) {
 	path, err := absolute(dir)
 	if err != nil {
@@ -73,5 +72,5 @@ func readTally(dir string) ([]byte, error) {
 		return nil, err
 	}
 	defer d.Close() // it is only read
-	return d.ReadFile(s6.TallyFile, s6.MaxTallyFile)
+	return d.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 }

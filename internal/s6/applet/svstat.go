@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
 const usageSvstat = "[ -uwNrpgest | -o up,wantedup,normallyup,ready,paused,pid,pgid,exitcode,signal,signum,updownsince,readysince,updownfor,readyfor ] [ -n ] servicedir"
@@ -17,11 +17,10 @@ var shortFields = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
 
-// svstat prints the state of a service in one line.
 func svstat(c *Call) int {
 	var fields []string
 	numbers := false
-	o := s6.Options{Words: c.Args, Plain: "uwNrpgestn", WithValue: "o"}
+	o := formats.Options{Words: c.Args, Plain: "uwNrpgestn", WithValue: "o"}
 	for {
 		letter, value, more, ok := o.Next()
 		if !ok {
@@ -35,7 +34,7 @@ func svstat(c *Call) int {
 			numbers = true
 		case 'o':
 			for name := range strings.SplitSeq(strings.TrimSuffix(value, ","), ",") {
-				if !s6.IsField(name) {
+				if !formats.IsField(name) {
 					return c.fatal(exitUsage, "invalid option field: "+name)
 				}
 				fields = append(fields, name)
@@ -64,9 +63,9 @@ func svstat(c *Call) int {
 	return c.print(status(slot).Line(time.Now(), numbers))
 }
 
-// svok answers with its exit code whether a directory is supervised.
+// svok reports by its exit code whether a directory is supervised.
 func svok(c *Call) int {
-	o := s6.Options{Words: c.Args}
+	o := formats.Options{Words: c.Args}
 	if _, _, _, ok := o.Next(); !ok || len(o.Words) == 0 {
 		return c.usage("servicedir")
 	}

@@ -7,20 +7,19 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
-// recheck is how long a wait for a restart, or for an end, trusts that it saw the beginning.
+// recheck is the pause between two checks of a wait for a restart or an end, which may miss the beginning.
 const recheck = 500 * time.Millisecond
 
-// svwait waits until services are in a state.
 func svwait(c *Call) int {
 	until, all, limit := byte('u'), true, time.Duration(0)
-	o := s6.Options{Words: c.Args, Plain: "UudDrRao", WithValue: "t"}
+	o := formats.Options{Words: c.Args, Plain: "UudDrRao", WithValue: "t"}
 	for {
 		letter, value, more, ok := o.Next()
 		if ok && more && letter == 't' {
-			limit, ok = s6.ParseMilliseconds(value)
+			limit, ok = formats.ParseMilliseconds(value)
 		}
 		if !ok {
 			return c.usage("[ -U | -u | -d | -D | -r | -R ] [ -a | -o ] [ -t timeout ] servicedir...")
@@ -43,8 +42,8 @@ func svwait(c *Call) int {
 	return c.waitFor(ctx, o.Words, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in a state, or one of them, and returns the exit code. before has what they were
-// when a restart or an end was asked for; of a service that isn't in it only what happens from now on counts.
+// waitFor waits until all services are in a state, or one of them, and returns the exit code. before holds their slots from before
+// the command, for restarts and ends; without one, only later changes count.
 func (c *Call) waitFor(ctx context.Context, dirs []string, until byte, limit time.Duration, all bool, before map[string]client.Slot) int {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -96,7 +95,7 @@ func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
 	return c.fatal(exitSystem, "unable to subscribe to events for "+dir+": "+strerror(err))
 }
 
-// waitOne waits for one service. A service that is taken away while its end is waited for has reached it.
+// waitOne waits for one service. A removed service counts as ended.
 func (c *Call) waitOne(ctx context.Context, dir string, until byte, old client.Slot, known bool) error {
 	init, path, err := c.reach(dir)
 	if err != nil {
@@ -131,8 +130,8 @@ func (c *Call) waitOne(ctx context.Context, dir string, until byte, old client.S
 	}
 }
 
-// passed reports whether another run is up than the one that was, if one was: then that one was restarted, and has ended. Times
-// do not tell: those of a run are a little different after a re-execution of hinit.
+// passed reports whether another run is up than the old one, so that the old one has ended. Times don't tell: a re-execution
+// changes them slightly.
 func passed(old, now client.Slot, until byte) bool {
 	return now.Up && (now.Ready || until != 'R') && (!old.Up || now.PID != old.PID || now.Run != old.Run)
 }

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"io"
 
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
-// tai64nlocal copies lines and writes the label at the beginning of a line as a time of day: local time, or with -g that
-// of Greenwich. Lines without a label stay as they are. What has been read is written before more is waited for.
+// tai64nlocal copies lines and replaces a leading label by the local time, with -g by UTC. It writes what it has read before it
+// waits for more.
 func tai64nlocal(c *Call) int {
 	greenwich := false
-	o := s6.Options{Words: c.Args, Plain: "g"}
+	o := formats.Options{Words: c.Args, Plain: "g"}
 	for {
 		_, _, more, ok := o.Next()
 		if !ok {
@@ -29,11 +29,11 @@ func tai64nlocal(c *Call) int {
 	for start := true; ; {
 		piece, err := in.ReadSlice('\n') // of a long line, a part
 		if start {
-			if t, rest, ok := s6.ParseTAI64N(piece); ok {
+			if t, rest, ok := formats.ParseTAI64N(piece); ok {
 				if greenwich {
 					t = t.UTC()
 				}
-				stamp = s6.AppendLocalTime(stamp[:0], t)
+				stamp = formats.AppendLocalTime(stamp[:0], t)
 				_, _ = out.Write(stamp) // Flush tells
 				piece = rest
 			}

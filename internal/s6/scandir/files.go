@@ -4,11 +4,11 @@ import (
 	"io/fs"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 )
 
-// Files are the scripts of a slot that hinit runs by itself. They are never run by it: they say to people what it does, and
-// do the same when somebody runs them by hand.
+// Files are the scripts of a slot whose service hinit runs. hinit never runs the scripts; they are for people, who can run them by
+// hand.
 type Files struct {
 	Run    string
 	Finish string // "" for none
@@ -21,29 +21,31 @@ const (
 	controlMode = fs.ModeNamedPipe | 0o660
 )
 
-// nodes is the whole slot.
-func (f Files) nodes(down bool) []fsutil.Node {
-	nodes := []fsutil.Node{
-		{Name: s6.TypeFile, Mode: 0o644, Data: []byte("longrun\n")},
-		{Name: s6.RunFile, Mode: 0o755, Data: []byte(f.Run)},
-	}
-	if f.Finish != "" {
-		nodes = append(nodes, fsutil.Node{Name: s6.FinishFile, Mode: 0o755, Data: []byte(f.Finish)})
-	}
+// definition returns the nodes that must exist when the slot gets its name.
+func (f Files) definition(down bool) []fsutil.Node {
+	nodes := []fsutil.Node{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
 	if down {
-		nodes = append(nodes, fsutil.Node{Name: s6.DownFile, Mode: 0o644})
-	}
-	nodes = append(nodes, skeleton("")...)
-	if f.Log != "" {
-		nodes = append(nodes,
-			fsutil.Node{Name: s6.LogDir, Mode: fs.ModeDir | 0o755},
-			fsutil.Node{Name: s6.LogDir + "/" + s6.RunFile, Mode: 0o755, Data: []byte(f.Log)})
-		nodes = append(nodes, skeleton(s6.LogDir+"/")...)
+		nodes = append(nodes, fsutil.Node{Name: formats.DownFile, Mode: 0o644})
 	}
 	return nodes
 }
 
-// skeleton is what the tools of s6 look for in every service directory.
+// rest returns all other nodes of a slot. hinit and the agent don't read them.
+func (f Files) rest() []fsutil.Node {
+	nodes := []fsutil.Node{{Name: formats.TypeFile, Mode: 0o644, Data: []byte("longrun\n")}}
+	if f.Finish != "" {
+		nodes = append(nodes, fsutil.Node{Name: formats.FinishFile, Mode: 0o755, Data: []byte(f.Finish)})
+	}
+	nodes = append(nodes, skeleton("")...)
+	if f.Log != "" {
+		nodes = append(nodes,
+			fsutil.Node{Name: formats.LogDir, Mode: fs.ModeDir | 0o755},
+			fsutil.Node{Name: formats.LogDir + "/" + formats.RunFile, Mode: 0o755, Data: []byte(f.Log)})
+		nodes = append(nodes, skeleton(formats.LogDir+"/")...)
+	}
+	return nodes
+}
+
 func skeleton(in string) []fsutil.Node {
 	return []fsutil.Node{
 		{Name: in + "event", Mode: eventMode},

@@ -3,58 +3,65 @@ package scandir
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/handover"
+	"hinit/internal/reexec"
 	"hinit/supervisor"
 )
 
-// successor ends a scanner and begins another with what that has handed over, as the next image of the process would. The
-// descriptors of the first are closed by its end, so the second gets copies.
-func successor(t *testing.T, h *host, g Ground, old *Scanner, stop context.CancelFunc) *Scanner {
+// successor ends a scanner and begins another from its handover. It copies the files, because the end of the first closes them.
+func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.CancelFunc) *Scanner {
 	t.Helper()
 	release, err := old.Hold(t.Context())
 	must(t, err)
-	data, keep, err := old.Export(handover.NewCodec())
+	in := old.HandOver()
+	c := reexec.NewCodec()
+	_, err = c.Encode(in)
 	must(t, err)
-	copies := make(map[int]int)
-	for _, fd := range keep {
-		copies[fd], err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
-		must(t, err)
-	}
-	var in handed
-	must(t, handover.NewCodec().Decode(data, &in))
-	in.Lock = copies[in.Lock]
-	files := make(map[int]*os.File)
-	for i := range in.Pairs {
-		p := &in.Pairs[i]
-		if p.Service.Pin >= 0 {
-			p.Service.Pin = copies[p.Service.Pin]
+	copies := make(map[*os.File]*os.File)
+	for _, f := range files(in) {
+		if *f == nil {
+			continue
 		}
-		for _, end := range []*int{&p.Read, &p.Write} {
-			if *end >= 0 { // the supervisor's files
-				*end = copies[*end]
-				files[*end] = os.NewFile(uintptr(*end), "copy")
-			}
+		if copies[*f] == nil {
+			fd, err := unix.FcntlInt((*f).Fd(), unix.F_DUPFD_CLOEXEC, 3)
+			must(t, err)
+			copies[*f] = os.NewFile(uintptr(fd), "copy")
 		}
+		*f = copies[*f]
 	}
-	data, err = handover.NewCodec().Encode(&in)
-	must(t, err)
+	if len(c.Keep()) != len(copies) {
+		t.Errorf("%d descriptors for %d files", len(c.Keep()), len(copies))
+	}
 	release()
 	stop()
 	<-old.Ended()
-	return resume(t, h, g, data, files)
+	return resume(t, h, g, in)
 }
 
-func resume(t *testing.T, h *host, g Ground, data json.RawMessage, files map[int]*os.File) *Scanner {
+// files returns all files of a handover.
+func files(in *Handover) []**os.File {
+	list := []**os.File{&in.Lock}
+	for _, service := range in.Pairs {
+		list = append(list, &service.Main.Pin, &service.Read, &service.Write)
+		if service.Logs != nil {
+			list = append(list, &service.Logs.Pin)
+		}
+	}
+	return list
+}
+
+func resume(t *testing.T, h *host, g Layout, in *Handover) *Scanner {
 	t.Helper()
-	next, err := Resume(h, g, handover.NewCodec(), data, files)
+	next, err := TakeOver(h, g, in)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	next.Start(ctx)
@@ -63,8 +70,8 @@ func resume(t *testing.T, h *host, g Ground, data json.RawMessage, files map[int
 	return next
 }
 
-// first opens a scanner that ends with the returned function.
-func first(t *testing.T, h *host, g Ground) (*Scanner, context.CancelFunc) {
+// first opens a scanner; the returned function ends it.
+func first(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -76,6 +83,7 @@ func first(t *testing.T, h *host, g Ground) (*Scanner, context.CancelFunc) {
 var loggedFiles = map[string]string{"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"}
 
 func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
+	t.Parallel() // it waits
 	g, h := room(t), newHost()
 	g.Env = []string{"A=1"}
 	s, stop := first(t, h, g)
@@ -113,7 +121,6 @@ func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 		t.Errorf("gone: %v, said: %v", gone, h.said)
 	}
 
-	// It works: what comes and goes is noticed.
 	lay(t, g, "late", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, next.Scan(t.Context()))
 	must(t, os.RemoveAll(filepath.Join(g.Scan, "logged")))
@@ -136,14 +143,9 @@ func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
 	if _, err := io.ReadFull(h.unit("logged/log").Stdin, text); err != nil || string(text) != "before\nafter\n" {
 		t.Errorf("%q, %v", text, err)
 	}
-	u := h.unit("logged")
-	spec := Finish(u.Name, u.Spec)(supervisor.Exit{Signal: 9, PID: 5})
-	if want := u.Finish(supervisor.Exit{Signal: 9, PID: 5}); spec.Dir != want.Dir || len(spec.Argv) != 5 || spec.Argv[1] != "256" {
-		t.Errorf("finish is %v, expected %v", spec, want)
-	}
 }
 
-func TestWhatIsRemovedWhileTheImagesChangeIsNoticed(t *testing.T) {
+func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	g, h := room(t), newHost()
 	s, stop := first(t, h, g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
@@ -152,16 +154,10 @@ func TestWhatIsRemovedWhileTheImagesChangeIsNoticed(t *testing.T) {
 	must(t, s.Scan(t.Context()))
 	release, err := s.Hold(t.Context())
 	must(t, err)
-	data, _, err := s.Export(handover.NewCodec())
-	must(t, err)
-	var in handed
-	must(t, handover.NewCodec().Decode(data, &in))
-	in.Lock = -1
-	for i := range in.Pairs {
-		in.Pairs[i].Read, in.Pairs[i].Write, in.Pairs[i].Service.Pin = -1, -1, -1
+	in := s.HandOver()
+	for _, f := range files(in) {
+		*f = nil
 	}
-	data, err = handover.NewCodec().Encode(&in)
-	must(t, err)
 	must(t, os.RemoveAll(filepath.Join(g.Scan, "gateway-a")))
 	must(t, os.RemoveAll(filepath.Join(g.Scan, "gone")))
 	must(t, g.Agent.Do(func() error {
@@ -176,7 +172,7 @@ func TestWhatIsRemovedWhileTheImagesChangeIsNoticed(t *testing.T) {
 	for _, name := range []string{"gone", "replaced"} {
 		must(t, h.Register(t.Context(), supervisor.Unit{Name: name}, supervisor.WantUp))
 	}
-	resume(t, h, g, data, nil)
+	resume(t, h, g, in)
 	until(t, "all are noticed", func() bool {
 		return len(h.unregistered()) == 1 && !h.has("gone") && !h.has("replaced")
 	})
@@ -201,4 +197,22 @@ func names(s *Scanner) [5]string {
 		out[i] = slot.Name
 	}
 	return out
+}
+
+// Earlier generations wrote these names: a changed one loses their state.
+func TestTheNamesOnTheWireStay(t *testing.T) {
+	const wire = `{"Slots":[{"Name":"a","Kind":2,"ID":{"dev":1,"ino":2},"Link":{"dev":3,"ino":4},"Exports":[["K","v"]]}],` +
+		`"Pairs":[{"Name":"a","Leaving":true,"Service":{"Path":"/a","ID":{"dev":1,"ino":2},"Root":true,"Pin":-1,"Said":"x"},` +
+		`"Logger":{"Path":"/a/log","ID":{"dev":5,"ino":6},"Root":false,"Pin":-1,"Said":""},"Read":1,"Write":-1}],` +
+		`"Ending":[["b/log",{"wall":1}]],"Later":[["c",{"kind":1,"files":{"Run":"r","Finish":"","Log":""},"down":true,"failed":true}]],` +
+		`"Refused":[["d",{"dev":7,"ino":8}]],"Lock":-1}`
+	var h Handover
+	must(t, reexec.NewCodec().Decode([]byte(wire), &h))
+	again, err := reexec.NewCodec().Encode(&h)
+	must(t, err)
+	var want, got any
+	must(t, errors.Join(json.Unmarshal([]byte(wire), &want), json.Unmarshal(again, &got)))
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
 }

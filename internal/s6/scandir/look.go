@@ -6,15 +6,18 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"hinit/internal/s6"
+	"hinit/internal/fsutil"
+	"hinit/internal/s6/foreign"
+	"hinit/internal/s6/formats"
 	"hinit/profiles"
 )
 
-// Scan looks at everything: new directories are supervised when it returns, and those that are gone are told to end.
+// Scan supervises new directories before it returns, and tells the services of removed ones to end.
 func (s *Scanner) Scan(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -27,7 +30,7 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	return s.wait(ctx, done)
 }
 
-// scan is one scan for everybody who has asked by now.
+// scan is one scan for all requests that wait.
 func (s *Scanner) scan(first chan struct{}) {
 	waiting := []chan struct{}{first}
 	for more := true; more; {
@@ -45,100 +48,120 @@ func (s *Scanner) scan(first chan struct{}) {
 	}
 }
 
-// Prune looks at what is gone and leaves what is new alone.
+// Prune looks for removed directories and ignores new ones.
 func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.look) }
 
-// Refresh reads the definition of a foreign slot again, for its next start. It does nothing for others.
+// Refresh reads the definition of a foreign slot again, for its next start. It ignores other slots.
 func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	return s.do(ctx, func() {
-		if p := s.pairOf(name); p != nil {
-			s.refresh(p)
+		if service := s.service(name); service != nil {
+			service.Refresh()
 		}
 	})
 }
 
-// look finds what is gone, and what of the others has changed.
+// look finds removed slots and changed definitions.
 func (s *Scanner) look() {
 	s.pending.Store(false)
 	s.looked = time.Now()
-	gone := false
-	for _, name := range slices.Sorted(maps.Keys(s.slots)) {
-		slot := s.slots[name]
+	gone := s.gone()
+	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
+		e := s.entries[name]
 		switch {
-		case !s.same(slot):
-			gone = true
-			s.forget(slot)
-			s.lost(slot)
-		case slot.kind == foreign:
-			s.refresh(slot.pair)
+		case gone[name]:
+			s.lost(e)
+		case e.Slot != nil && e.Slot.Kind == other:
+			e.Service.Refresh()
 		}
+		if e.Service != nil {
+			e.Service.Settle()
+		}
+		if e.Refused != (foreign.ID{}) { // so that it is complained about again when it comes back
+			if info, err := s.dir.Lstat(name); err != nil || foreign.IDOf(info) != e.Refused {
+				e.Refused = foreign.ID{}
+			}
+		}
+		s.tidy(name)
 	}
-	s.settle()
 	s.catchUp()
-	for name, id := range s.refused { // so that it is complained about again when it comes back
-		if info, err := s.dir.Lstat(name); err != nil || idOf(info) != id {
-			delete(s.refused, name)
-		}
-	}
-	if gone {
+	if len(gone) > 0 {
 		s.publish()
 	}
 }
 
-// lost ends what a slot that is gone stood for.
-func (s *Scanner) lost(slot *Slot) {
-	switch slot.kind {
+// gone returns the slots whose directory was removed or replaced. Together changes the identity once for all of them.
+func (s *Scanner) gone() map[string]bool {
+	gone := make(map[string]bool)
+	_ = s.dir.Together(func(d *fsutil.Dir) error { // it fails when there is no directory to look at, and then nothing is gone
+		for name, e := range s.entries {
+			if e.Slot != nil && !e.Slot.named(d) {
+				gone[name] = true
+			}
+		}
+		return nil
+	})
+	return gone
+}
+
+func (s *Scanner) lost(e *entry) {
+	slot := e.Slot
+	s.forget(e)
+	switch slot.Kind {
 	case native:
 		s.host.Unregistered(s.ctx, slot.Name)
-	case foreign:
+	case other:
 		s.host.Say("%s: its service directory is gone", slot.Name)
-		s.leave(slot.pair)
+		e.Service.Leave()
 	case fixed:
 	}
 }
 
-// find takes in directories that are new. However many somebody has put there, it looks at so many names and complains about
-// so many directories, and has one word about the rest.
+// find supervises new directories. The numbers of names and of complaints are limited; one line tells of the rest.
 func (s *Scanner) find() {
-	names, refused := 16*s.ground.most, s.ground.most/10
+	names, refused := 16*s.layout.most, s.layout.most/10
 	entries, more, err := s.dir.ReadSome("", names)
 	if err != nil {
 		s.host.Say("cannot scan for services: %v", err)
 		return
 	}
-	crowd := ""
+	partial := ""
 	if more {
-		crowd = fmt.Sprintf("it holds more than %d names, and hinit looks at no more", names)
+		partial = fmt.Sprintf("it holds more than %d names, and hinit looks at no more", names)
 	}
 	for _, e := range entries {
-		if skipped(e.Name()) || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slots[e.Name()] != nil {
+		if skipped(e.Name()) || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(e.Name()) != nil {
 			continue
 		}
 		if why := s.full(); why != "" {
-			crowd = why
+			partial = why
 			break
 		}
 		if err := s.take(e.Name(), !e.IsDir()); err != nil && !s.refuse(e, err, refused) {
-			crowd = fmt.Sprintf("more than %d directories in it are not in order", refused)
+			partial = fmt.Sprintf("more than %d directories in it are not in order", refused)
 			break
 		}
 	}
-	if crowd != s.crowd && crowd != "" {
-		s.host.Say("not all of the scan directory %q is supervised: %s", s.ground.Scan, crowd)
+	if partial != s.partial && partial != "" {
+		s.host.Say("not all of the scan directory %q is supervised: %s", s.layout.Scan, partial)
 	}
-	s.crowd = crowd
-	s.publish()
+	s.partial = partial
 }
 
 // full says why there is no room for another service, "" when there is.
 func (s *Scanner) full() string {
-	services := len(s.slots) + len(s.ending)
-	for _, p := range s.pairs {
-		if p.leaving {
+	services := 0
+	for _, e := range s.entries {
+		if e.Slot != nil {
+			services++
+		}
+		if e.Service != nil && e.Service.Leaving {
 			services++ // it is still there, and may be for as long as it likes
 		}
+		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
+			services++
+		}
 	}
-	if services >= s.ground.most {
+	if services >= s.layout.most {
 		return fmt.Sprintf("there are %d services already", services)
 	}
 	if err := s.host.Room(); err != nil {
@@ -147,37 +170,43 @@ func (s *Scanner) full() string {
 	return ""
 }
 
-// skipped says whether a name is none of a service. The agent makes gateway-NAME.tmp on its way to gateway-NAME.
+// skipped reports whether a name is no service's. The agent makes gateway-NAME.tmp before gateway-NAME.
 func skipped(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
-// refuse complains about a directory, once as long as it is the same. It returns false when there were too many.
+// refuse complains about a directory, once until it is replaced. It returns false after too many complaints.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
-	if len(name) > s6.MaxName {
-		name = name[:s6.MaxName]
+	if len(name) > formats.MaxName {
+		name = name[:formats.MaxName]
 	}
 	info, err := e.Info()
 	if err != nil {
 		return true // it is gone
 	}
-	id := idOf(info)
-	if s.refused[e.Name()] == id {
+	known := s.at(e.Name())
+	defer s.tidy(e.Name())
+	if known.Refused == foreign.IDOf(info) {
 		return true
 	}
-	if len(s.refused) >= most {
+	refused := 0
+	for _, e := range s.entries {
+		if e.Refused != (foreign.ID{}) {
+			refused++
+		}
+	}
+	if refused >= most {
 		return false
 	}
-	s.refused[e.Name()] = id
+	known.Refused = foreign.IDOf(info)
 	s.host.Say("cannot supervise the service directory %q: %v", name, why)
 	return true
 }
 
-// take takes in one directory.
 func (s *Scanner) take(name string, link bool) error {
-	if len(name) > s6.MaxName {
-		return fmt.Errorf("its name is longer than %d characters", s6.MaxName)
+	if len(name) > formats.MaxName {
+		return fmt.Errorf("its name is longer than %d characters", formats.MaxName)
 	}
 	if profile, ok := profiles.SlotProfile(name); ok {
 		if link {
@@ -185,38 +214,68 @@ func (s *Scanner) take(name string, link bool) error {
 		}
 		return s.takeGateway(name, profile)
 	}
-	if why := s.host.Reserved(name); why != "" && s.pairs[name] == nil {
+	if why := s.host.Reserved(name); why != "" && !s.supervises(name) {
 		return errors.New(why)
 	}
 	return s.takeForeign(name, link)
 }
 
-// takeGateway takes in a slot that the agent has registered. Its scripts say what hinit does anyway, but for what run exports.
+// takeGateway takes in a slot that the agent has registered. Only the exports of its run count.
 func (s *Scanner) takeGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
 		return err
 	}
-	if slot.exports, err = s.exportsOf(slot); err != nil {
+	if slot.Exports, err = s.exportsOf(slot); err != nil {
 		slot.close()
 		return err
 	}
-	s.slots[name] = slot
+	e := s.at(name)
+	defer s.tidy(name)
+	e.Slot = slot
 	s.publish() // who else registers the gateway now has to know what its slot exports
-	if err := s.host.Gateway(s.ctx, profile, slot.NormallyUp(), slot.exports); err != nil {
-		s.forget(slot)
+	if err := s.host.Gateway(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
+		s.forget(e)
 		s.publish()
 		return err
 	}
 	return nil
 }
 
-// maxRun is how long the run of a gateway may be.
+func (s *Scanner) supervises(name string) bool {
+	service := s.service(name)
+	return service != nil && !service.Left
+}
+
+func (s *Scanner) takeForeign(name string, link bool) error {
+	e := s.at(name)
+	defer s.tidy(name)
+	slot := &Slot{Name: name, Kind: other}
+	if link {
+		info, err := s.dir.Lstat(name)
+		if err != nil {
+			return err
+		}
+		slot.Link = foreign.IDOf(info)
+	}
+	service := e.Service
+	if service == nil {
+		service = foreign.New(serviceHost{s.host, s}, name)
+	}
+	if err := service.Take(filepath.Join(s.layout.Scan, name), link); err != nil {
+		return err
+	}
+	slot.ID = service.Main.ID
+	e.Slot, e.Service = slot, service
+	service.Begin()
+	return nil
+}
+
 const maxRun = 64 << 10
 
-// exportsOf reads the run of a slot. One that can't be read or understood is said and changes nothing: it is not executed.
+// exportsOf reads the exports of a slot's run, which is not executed.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
-	script, err := slot.dir.ReadFile(s6.RunFile, maxRun)
+	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, errors.New("it has no run")
@@ -224,7 +283,7 @@ func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 		s.host.Say("%s: what its run exports is not taken over: %v", slot.Name, err)
 		return nil, nil //nolint:nilerr // the gateway runs without
 	}
-	exports, unclear := s6.Exports(script)
+	exports, unclear := formats.Exports(script)
 	if len(unclear) > 0 {
 		s.host.Say("%s: its run exports %s with words that only a shell understands, so they are not taken over; write the values themselves",
 			slot.Name, strings.Join(unclear, " "))

@@ -16,15 +16,20 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testkit.Alone()
+	testkit.AtOnce(8)
+	goleak.VerifyTestMain(m)
+}
 
-// agent is whom the scan directory belongs to when root runs the tests.
+// agentUID and agentGID own the scan directory when root runs the tests.
 const agentUID, agentGID = 10000, 10000
 
-// host is a hinit whose services are whatever was registered, up if they are wanted so.
+// host is a fake PID 1: every registered service that is wanted up is up.
 type host struct {
 	mu       sync.Mutex
 	services map[string]*supervisor.Service
@@ -136,7 +141,7 @@ func (h *host) Say(format string, args ...any) {
 	h.said = append(h.said, fmt.Sprintf(format, args...))
 }
 
-// see looks at the host while nothing changes it.
+// see runs look while nothing changes the host.
 func (h *host) see(look func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,8 +174,8 @@ func (h *host) unregistered() []string {
 	return slices.Clone(h.gone)
 }
 
-// room is a place for the directories of s6 that every user can reach.
-func room(t *testing.T) Ground {
+// room returns a layout in a directory that every user can reach.
+func room(t *testing.T) Layout {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "scandir") //nolint:usetesting // that of the test is for its own user only
 	if err != nil {
@@ -182,11 +187,10 @@ func room(t *testing.T) Ground {
 	if os.Geteuid() == 0 {
 		agent = fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID})
 	}
-	return Ground{Scan: filepath.Join(dir, "run/service"), Base: filepath.Join(dir, "run/s6"), Agent: agent}
+	return Layout{Scan: filepath.Join(dir, "run/service"), Base: filepath.Join(dir, "run/s6"), Agent: agent}
 }
 
-// open works until the end of the test.
-func open(t *testing.T, h Host, g Ground) *Scanner {
+func open(t *testing.T, h Host, g Layout) *Scanner {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := Open(ctx, h, g)
@@ -202,7 +206,7 @@ func open(t *testing.T, h Host, g Ground) *Scanner {
 	return s
 }
 
-func leftovers(g Ground) int {
+func leftovers(g Layout) int {
 	n := 0
 	for _, dir := range []string{filepath.Dir(g.Scan), filepath.Dir(g.Base)} {
 		entries, _ := os.ReadDir(dir)
@@ -222,10 +226,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// patience is how long a test waits for what has to come. It costs nothing when all is well.
+// patience is the deadline of all polls.
 const patience = 40 * time.Second
 
-// until polls a condition.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); {
@@ -236,9 +239,9 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// lay makes a service directory as its owner would: a name that ends in a slash is a directory, a text that begins with #!
-// is a program.
-func lay(t *testing.T, g Ground, name string, files map[string]string) string {
+// lay makes a service directory as its owner would. A name that ends in a slash is a directory, a text that begins with #! a
+// program.
+func lay(t *testing.T, g Layout, name string, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(g.Scan, name)
 	must(t, g.Agent.Do(func() error { return layAt(dir, files) }))

@@ -7,21 +7,23 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/s6/foreign"
 	"hinit/profiles"
 )
 
-// Publish makes the directory of a service that hinit runs by itself. One that is there already stays as it is; that of a
-// gateway which nobody has scanned for yet is taken in.
+// Publish makes the directory of a service that hinit runs. An existing one stays as it is; a gateway's that waits for a scan is
+// taken in.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.put(ctx, name, native, files, down)
 }
 
-// PublishFixed makes a directory behind which there is no service.
+// PublishFixed makes a directory without a service.
 func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) error {
 	return s.put(ctx, name, fixed, files, false)
 }
@@ -29,9 +31,8 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, down bool) error {
 	var err error
 	if lost := s.do(ctx, func() {
-		err = s.make(name, k, files, down)
+		err = s.make(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
 		s.publish()
-		s.retry(name, postponed{kind: k, files: files, down: down}, err)
 	}); lost != nil {
 		return lost
 	}
@@ -41,137 +42,131 @@ func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, dow
 	return nil
 }
 
-// errAnothers says that the name of a slot is another service's, which time does not change.
-var errAnothers = errors.New("a directory of that name defines another service; remove it")
+var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is how long after a failure the making of a slot is tried again: a disk that was full has room again some day.
+// slotRetry is how long after a failure a slot is tried again, such as on a full disk.
 const slotRetry = time.Second
 
-// retry has a slot made later that could not be made.
-func (s *Scanner) retry(name string, p postponed, err error) {
-	if err == nil || errors.Is(err, errAnothers) {
-		return
+// make makes a slot now, or later after a failure. Readers see it after the next publish.
+func (s *Scanner) make(name string, d definition) error {
+	err := s.makeNow(name, d)
+	d.bare = false
+	switch {
+	case err == nil, errors.Is(err, errForeign):
+		return err
+	case errors.Is(err, errLater):
+		s.due.Reset(makingPoll)
+		err = nil
+	default:
+		d.Failed = true
+		s.due.Reset(slotRetry)
 	}
-	p.failed = true
-	s.later[name] = p
-	s.due.Reset(slotRetry)
+	s.at(name).Later = &d
+	return err
 }
 
-// make makes a slot. Readers see it after the next publishing.
-func (s *Scanner) make(name string, k kind, files Files, down bool) error {
-	if old := s.slots[name]; old != nil {
-		if old.kind == foreign {
-			return errAnothers
+func (s *Scanner) makeNow(name string, d definition) error {
+	e := s.at(name)
+	defer s.tidy(name)
+	if old := e.Slot; old != nil {
+		if old.Kind == other {
+			return errForeign
 		}
 		if s.same(old) {
+			if !d.bare {
+				s.fill(old)
+			}
 			return nil
 		}
-		s.forget(old)
+		s.forget(e)
 	}
-	err := s.build(name, k, files, down)
-	if errors.Is(err, errLater) {
-		return nil
-	}
+	err := s.build(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
 		err = s.takeGateway(name, profile) // somebody was first, who did not ask for a scan yet
 	} else if err == nil {
 		var slot *Slot
-		if slot, err = s.open(name, k); err == nil {
-			s.slots[name] = slot
+		if slot, err = s.open(name, d.Kind); err == nil {
+			e.Slot = slot
+			if d.bare {
+				s.fillLater(slot, d.Files)
+			}
 		}
 	}
 	return err
 }
 
-// errLater says that a slot is not made yet, because somebody else is about to make it.
 var errLater = errors.New("somebody else is making it")
 
-// build makes the directory of a slot, in two steps: just before it gets its name it is asked once more whether somebody
-// else is about to give that name to a directory. The agent looks whether there is one, makes its own beside it, and then
-// can't put it in its place if hinit was faster (contract, section 9.3).
-func (s *Scanner) build(name string, k kind, files Files, down bool) error {
-	if s.beingMade(name) {
-		s.postpone(name, k, files, down)
-		return errLater
+// build makes the directory of a slot. It yields to an agent that is about to make the same one: the agent checks the name first,
+// and its rename would fail (contract, section 9.3).
+func (s *Scanner) build(name string, d definition) error {
+	nodes := d.Files.definition(d.Down)
+	if !d.bare {
+		nodes = append(nodes, d.Files.rest()...)
 	}
-	hidden := "." + name + ".hinit"
-	err := s.dir.MakeTree(hidden, 0o755, files.nodes(down))
-	if errors.Is(err, fs.ErrExist) { // somebody else's, or left behind
-		if err = s.dir.RemoveAll(hidden); err == nil {
-			err = s.dir.MakeTree(hidden, 0o755, files.nodes(down))
+	return s.dir.Together(func(in *fsutil.Dir) error {
+		free := func() error {
+			if s.beingMade(in, name) {
+				return errLater
+			}
+			return nil
 		}
-	}
-	if err != nil {
-		return err
-	}
-	_, err = s.dir.Lstat(name)
-	switch {
-	case err == nil:
-		err = fs.ErrExist
-	case s.beingMade(name):
-		s.postpone(name, k, files, down)
-		err = errLater
-	default:
-		err = s.dir.Rename(hidden, name)
-		if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.ENOTDIR) {
-			err = fs.ErrExist
+		if err := free(); err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		err = errors.Join(err, s.dir.RemoveAll(hidden))
-	}
-	return err
+		return in.MakeTree(name, 0o755, nodes, free)
+	})
 }
 
-// beingMade says whether the agent is making a slot, under one of the names it has for that. One that was left behind does
-// not count for long, nor does one whose time stamp is of no use.
-func (s *Scanner) beingMade(name string) bool {
+// beingMade reports whether the agent is making a gateway's slot under a temporary name. Old names and wrong time stamps don't
+// count.
+func (s *Scanner) beingMade(dir *fsutil.Dir, name string) bool {
+	if _, ok := profiles.SlotProfile(name); !ok {
+		return false
+	}
+	e := s.entries[name]
 	for _, temp := range []string{"." + name + ".tmp", name + ".tmp"} {
-		info, err := s.dir.Lstat(temp)
+		info, err := dir.Lstat(temp)
 		if err != nil || time.Since(info.ModTime()).Abs() >= makingTime {
 			continue
 		}
-		if s.making[name].IsZero() {
-			s.making[name] = time.Now()
+		if e.making.IsZero() {
+			e.making = time.Now()
 		}
-		return time.Since(s.making[name]) < makingLimit
+		return time.Since(e.making) < makingLimit
 	}
-	delete(s.making, name)
+	e.making = time.Time{}
 	return false
 }
 
-// postponed is a slot that is made later, unless somebody else does.
-type postponed struct {
-	kind  kind
-	files Files
-	down  bool
-	// failed says that it could not be made before, which was said.
-	failed bool
+// definition is what one of hinit's own slots is made of. It is handed over.
+type definition struct {
+	Kind   kind  `reexec:"kind"`
+	Files  Files `reexec:"files"`
+	Down   bool  `reexec:"down"`
+	Failed bool  `reexec:"failed"` // it could not be made before, which was said
+
+	bare bool `reexec:"-"` // it gets its run and down now and the rest when nothing else is to be done
 }
 
-func (s *Scanner) postpone(name string, k kind, files Files, down bool) {
-	s.later[name] = postponed{kind: k, files: files, down: down}
-	s.due.Reset(endingPoll)
-}
-
-// catchUp makes what was postponed.
 func (s *Scanner) catchUp() {
-	if len(s.later) == 0 {
-		return
-	}
-	later := maps.Clone(s.later)
-	clear(s.later)
-	for name, p := range later {
-		err := s.make(name, p.kind, p.files, p.down)
-		if err != nil && !p.failed {
+	tried := false
+	for _, name := range slices.Collect(maps.Keys(s.entries)) {
+		e := s.entries[name]
+		if e == nil || e.Later == nil {
+			continue
+		}
+		d := *e.Later
+		e.Later, tried = nil, true
+		if err := s.make(name, d); err != nil && !d.Failed {
 			s.host.Say("cannot make the slot of %s: %v", name, err)
 		}
-		s.retry(name, p, err)
 	}
-	s.publish()
+	if tried {
+		s.publish()
+	}
 }
 
-// open opens a directory of the scan directory that is no link.
 func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	d, err := s.dir.Sub(name)
 	if err != nil {
@@ -182,23 +177,24 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 		_ = d.Close() // nothing was done with it
 		return nil, err
 	}
-	return &Slot{Name: name, Dir: filepath.Join(s.ground.Scan, name), kind: k, id: idOf(info), dir: d}, nil
+	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: foreign.IDOf(info), dir: d}, nil
 }
 
-// Withdraw removes the directory of a service that is gone. Another directory that has taken its place stays.
+// Withdraw removes the directory of a service. A directory that has replaced it stays.
 func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
-		delete(s.later, name)
-		s.offers.drop(name)
-		slot := s.slots[name]
-		if slot == nil || slot.kind == foreign {
+		s.queue.drop(name)
+		e := s.at(name)
+		defer s.tidy(name)
+		e.Later = nil
+		if e.Slot == nil || e.Slot.Kind == other {
 			return
 		}
-		if s.same(slot) {
+		if s.same(e.Slot) {
 			err = s.dir.RemoveAll(name)
 		}
-		s.forget(slot)
+		s.forget(e)
 		s.publish()
 	}); lost != nil {
 		return lost
@@ -209,14 +205,14 @@ func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	return nil
 }
 
-func (s *Scanner) forget(slot *Slot) {
-	delete(s.slots, slot.Name)
-	slot.close()
+func (s *Scanner) forget(e *entry) {
+	e.Slot.close()
+	e.Slot = nil
 }
 
-// SetDown says by the down file of a slot whether its service starts by itself. Without a slot it does nothing.
+// SetDown makes or removes the down file of a slot. Without a slot it does nothing.
 func (s *Scanner) SetDown(name string, down bool) error {
-	if s.offers.setDown(name, down) {
+	if s.queue.setDown(name, down) {
 		return nil
 	}
 	slot := s.table.Load().byName[name]
@@ -229,7 +225,7 @@ func (s *Scanner) SetDown(name string, down bool) error {
 	return nil
 }
 
-// present says whether the directory of a slot is still there. One that is not is on its way out.
+// present fails if the directory of a slot was removed, and has that looked at.
 func (s *Scanner) present(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
@@ -245,14 +241,5 @@ func (s *Scanner) present(slot *Slot) error {
 	return fmt.Errorf("%w: %q is gone", ErrUnknown, slot.Dir)
 }
 
-// same says whether the name of a slot is still that of the slot's directory.
-func (s *Scanner) same(slot *Slot) bool {
-	info, err := s.dir.Lstat(slot.Name)
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist) // what can't be looked at is not gone for that
-	}
-	if info.Mode()&fs.ModeSymlink != 0 {
-		return idOf(info) == slot.link
-	}
-	return slot.link == fileID{} && idOf(info) == slot.id
-}
+// same reports whether the slot's name still means the slot's directory.
+func (s *Scanner) same(slot *Slot) bool { return slot.named(s.dir) }

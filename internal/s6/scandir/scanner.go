@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,58 +15,61 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
-	"hinit/internal/proc"
-	"hinit/internal/s6"
+	"hinit/internal/s6/foreign"
+	"hinit/internal/s6/formats"
 	"hinit/supervisor"
 )
 
-// ErrUnknown says that a directory is none that is supervised.
+// ErrUnknown says that no supervised service has that directory.
 var ErrUnknown = errors.New("no such slot")
 
-// errGone says that the scanner has ended.
-var errGone = errors.New("the scanner has ended")
-
-// MainHermes is the slot of the container's CMD in the image that s6 ran. It answers and does nothing.
+// MainHermes is the slot of the container's CMD in the s6 image. It has no service.
 const MainHermes = "main-hermes"
 
 const (
 	maxServices = 1000
-	makingTime  = 5 * time.Second       // that somebody may take to make a slot
-	makingLimit = 3 * makingTime        // also when the name they use for it is renewed all the time
-	maxScans    = 128                   // that wait for one
-	loggerTime  = 5 * time.Second       // for a logger whose service is gone to end by itself
-	idlePoll    = time.Minute           // where notifications work
-	busyPoll    = 5 * time.Second       // where they do not
-	settleTime  = 50 * time.Millisecond // from a notification to the look it causes
-	lookAgain   = time.Second           // between two looks that notifications cause
+	makingTime  = 5 * time.Second        // that somebody may take to make a slot
+	makingPoll  = 100 * time.Millisecond // to see whether they have
+	makingLimit = 3 * makingTime         // also when the name they use for it is renewed all the time
+	maxScans    = 128                    // that wait for one
+	idlePoll    = time.Minute            // where notifications work
+	busyPoll    = 5 * time.Second        // where they do not
+	settleTime  = 50 * time.Millisecond  // from a notification to the look it causes
+	lookAgain   = time.Second            // between two looks that notifications cause
+	fillTime    = 100 * time.Millisecond // from the last slot that was made to the rest of the first
 )
 
-// Host is the hinit around a scan directory. The scanner's goroutine calls it; what it does may block.
+// Host is PID 1 around a scan directory. The scanner's goroutine calls it; its methods may block.
 type Host interface {
-	// Gateway makes the gateway of a profile known whose slot somebody has registered, and starts it if start says so. exports
-	// is what the slot's run exports beside the container's environment.
+	// Gateway makes known the gateway of a profile whose slot somebody has registered, and starts it if start is true. exports are
+	// the variables that the slot's run adds to the container's environment.
 	Gateway(ctx context.Context, profile string, start bool, exports map[string]string) error
-	// Unregistered is told that the slot of a service of hinit's own is gone although nobody withdrew it.
+	// Unregistered reports that somebody removed the slot of one of hinit's own services.
 	Unregistered(ctx context.Context, service string)
-	// Reserved says why no directory may have a name, "" when it may.
+	// Reserved says why a directory may not have a name, "" when it may.
 	Reserved(name string) string
 	// Room says why there is no room for another service, nil when there is.
 	Room() error
-	// Register, Do and Snapshot are those of the supervisor; Register makes a log as well.
-	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
-	Do(ctx context.Context, e supervisor.Event) error
-	Snapshot() *supervisor.Snapshot
-	// Identity is who runs a directory that is not root's, and with what environment; or root's own, without what the
-	// agent could have put into it.
-	Identity(root bool) (cred *proc.Cred, env []string)
-	// Say writes a line for people.
-	Say(format string, args ...any)
+	// Register of a foreign.Supervisor makes a log as well.
+	foreign.Supervisor
 }
+
+// serviceHost makes a Scanner the scanner of a foreign service.
+type serviceHost struct {
+	Host
+	s *Scanner
+}
+
+func (a serviceHost) Publish()                                { a.s.publish() }
+func (a serviceHost) Watch(path string)                       { a.s.watch(path) }
+func (a serviceHost) Unwatch(path string)                     { a.s.unwatch(path) }
+func (a serviceHost) LookIn(d time.Duration)                  { a.s.due.Reset(d) }
+func (a serviceHost) Agent() (context.Context, *fsutil.Actor) { return a.s.ctx, a.s.layout.foreign }
 
 // Scanner keeps the scan directory and the supervisor in step.
 type Scanner struct {
 	host     Host
-	ground   Ground
+	layout   Layout
 	dir      *fsutil.Dir
 	lock     *os.File
 	requests chan func()
@@ -75,18 +79,14 @@ type Scanner struct {
 	resumed  chan struct{} // of a successor
 	table    atomic.Pointer[table]
 	pending  atomic.Bool // a look at what is gone is due
-	offers   *offers
+	queue    *queue
 
-	// All below belongs to the goroutine.
-	ctx     context.Context //nolint:containedctx // the life of the goroutine
-	slots   map[string]*Slot
-	pairs   map[string]*pair     // of foreign slots, those that are leaving too
-	ending  map[string]time.Time // loggers whose service is gone, and when their time is over
-	later   map[string]postponed // slots that are to be made when nobody else is about to
-	unseen  []made               // slots that were offered and are made, but not published
-	refused map[string]fileID    // directories that were complained about, by name; a tenth of the services at most
-	making  map[string]time.Time // slots that somebody else is making, and since when
-	crowd   string               // what was last complained about on the whole
+	// Everything below belongs to the goroutine.
+	ctx     context.Context   //nolint:containedctx // the life of the goroutine
+	entries map[string]*entry // by name in the scan directory
+	unseen  []made            // slots of the queue that are made, but not published
+	bare    filling           // slots that are still to be filled
+	partial string            // why not all of the scan directory is supervised, as it was last said
 	hints   *fsnotify.Watcher
 	due     *time.Timer
 	poll    time.Duration
@@ -95,13 +95,13 @@ type Scanner struct {
 }
 
 // Open wipes and makes the directories and begins to work. It ends with ctx.
-func Open(ctx context.Context, host Host, ground Ground) (*Scanner, error) {
-	ground = ground.inTurn()
-	dir, lock, err := ground.prepare()
+func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
+	layout = layout.limited()
+	dir, lock, err := layout.prepare()
 	if err != nil {
 		return nil, err
 	}
-	s := newScanner(host, ground, dir, lock)
+	s := newScanner(host, layout, dir, lock)
 	s.ctx = ctx
 	s.publish()
 	s.observeFiles()
@@ -110,40 +110,111 @@ func Open(ctx context.Context, host Host, ground Ground) (*Scanner, error) {
 	return s, nil
 }
 
-// newScanner makes a scanner that does not work yet.
-func newScanner(host Host, ground Ground, dir *fsutil.Dir, lock *os.File) *Scanner {
-	if ground.most == 0 {
-		ground.most = maxServices
+func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scanner {
+	if layout.most == 0 {
+		layout.most = maxServices
 	}
 	return &Scanner{
-		host: host, ground: ground, dir: dir, lock: lock, requests: make(chan func()), scans: make(chan chan struct{}, maxScans),
-		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), offers: newOffers(),
-		slots: make(map[string]*Slot), pairs: make(map[string]*pair), refused: make(map[string]fileID),
-		ending: make(map[string]time.Time), later: make(map[string]postponed), making: make(map[string]time.Time),
-		due: time.NewTimer(time.Hour), poll: busyPoll,
+		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()), scans: make(chan chan struct{}, maxScans),
+		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: newQueue(),
+		entries: make(map[string]*entry),
+		due:     time.NewTimer(time.Hour), bare: filling{due: time.NewTimer(time.Hour)}, poll: busyPoll,
 	}
 }
 
-// observeFiles begins to wait for notifications. Without them it polls more often.
+// observeFiles begins to watch the scan directory. If that fails, the scanner polls more often.
 func (s *Scanner) observeFiles() {
 	hints, err := fsnotify.NewWatcher()
 	if err != nil {
 		return
 	}
 	s.hints = hints
-	if blocking.Do(blocking.Runtime, func() error { return hints.Add(s.ground.Scan) }) == nil {
+	if blocking.Do(blocking.Runtime, func() error { return hints.Add(s.layout.Scan) }) == nil {
 		s.poll = idlePoll
+	}
+}
+
+func (s *Scanner) watch(path string) {
+	if s.hints != nil {
+		_ = blocking.Do(blocking.Foreign, func() error { return s.hints.Add(path) })
+	}
+}
+
+func (s *Scanner) unwatch(path string) {
+	if s.hints != nil {
+		_ = s.hints.Remove(path) // it may be gone already
+	}
+}
+
+func (s *Scanner) at(name string) *entry {
+	e := s.entries[name]
+	if e == nil {
+		e = &entry{}
+		s.entries[name] = e
+	}
+	return e
+}
+
+// tidy removes a foreign service that is gone, and an empty entry.
+func (s *Scanner) tidy(name string) {
+	e := s.entries[name]
+	if e == nil {
+		return
+	}
+	if e.Service != nil && e.Service.Gone() {
+		e.Service = nil
+	}
+	if e.empty() {
+		delete(s.entries, name)
+	}
+}
+
+func (s *Scanner) slot(name string) *Slot {
+	if e := s.entries[name]; e != nil {
+		return e.Slot
+	}
+	return nil
+}
+
+// service returns the foreign service that a name belongs to, which may be its logger's.
+func (s *Scanner) service(name string) *foreign.Service {
+	top, _, _ := strings.Cut(name, "/")
+	if e := s.entries[top]; e != nil {
+		return e.Service
+	}
+	return nil
+}
+
+// Observe passes a record of the supervisor to the scanner. It does not block: the next look makes up for a record that finds no
+// room.
+func (s *Scanner) Observe(r supervisor.Record) {
+	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
+		return
+	}
+	top, _, _ := strings.Cut(r.Service, "/")
+	if e := s.table.Load().entries[top]; e == nil || e.Service == nil {
+		return
+	}
+	select {
+	case s.records <- r:
+	default:
+	}
+}
+
+func (s *Scanner) observe(r supervisor.Record) {
+	if service := s.service(r.Service); service != nil {
+		service.Observe(r)
+		s.tidy(service.Name)
 	}
 }
 
 // Ended is closed when the scanner's goroutine has ended.
 func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 
-// run is the goroutine.
 func (s *Scanner) run() {
 	defer close(s.ended)
 	s.work()
-	s.end() // not after a panic: another image goes on with the files
+	s.end() // not after a panic: another generation goes on with the files
 }
 
 func (s *Scanner) work() {
@@ -158,8 +229,8 @@ func (s *Scanner) work() {
 			return
 		case f := <-s.requests:
 			f()
-		case <-s.offers.wake:
-			s.serveOffers()
+		case <-s.queue.wake:
+			s.serveQueue()
 		case done := <-s.scans:
 			s.scan(done)
 		case r := <-s.records:
@@ -175,6 +246,8 @@ func (s *Scanner) work() {
 				lost = nil
 			}
 			s.soon()
+		case <-s.bare.due.C:
+			s.fillNext()
 		case <-s.due.C:
 			s.hinted = false
 			s.due.Reset(s.poll)
@@ -183,7 +256,7 @@ func (s *Scanner) work() {
 	}
 }
 
-// soon makes the next look come soon, but not right after the last one.
+// soon schedules a look, but not right after the last one.
 func (s *Scanner) soon() {
 	if !s.hinted {
 		s.hinted = true
@@ -191,15 +264,15 @@ func (s *Scanner) soon() {
 	}
 }
 
-// matters says whether a notification is worth a look. Most are not: registering makes temporary names, and services write
-// into their directories.
+// matters reports whether a notification deserves a look. Most don't: temporary names, and what services write in their
+// directories.
 func (s *Scanner) matters(ev fsnotify.Event) bool {
 	dir, name := filepath.Split(ev.Name)
-	if filepath.Clean(dir) == s.ground.Scan {
-		slot := s.slots[name]                                            // somebody's new directory waits for a scan
+	if filepath.Clean(dir) == s.layout.Scan {
+		slot := s.slot(name)                                             // somebody's new directory waits for a scan
 		return slot != nil && !(ev.Has(fsnotify.Create) && s.same(slot)) // or it is the one that was just made
 	}
-	return s6.Defines(name)
+	return formats.Defines(name)
 }
 
 func (s *Scanner) end() {
@@ -207,17 +280,19 @@ func (s *Scanner) end() {
 		_ = s.hints.Close() // nothing is read from it any more
 	}
 	s.due.Stop()
-	for _, p := range s.pairs {
-		p.close()
-	}
-	for _, slot := range s.slots {
-		slot.close()
+	s.bare.due.Stop()
+	for _, e := range s.entries {
+		if e.Service != nil {
+			e.Service.Close()
+		}
+		if e.Slot != nil {
+			e.Slot.close()
+		}
 	}
 	_ = s.dir.Close()  // a directory
 	_ = s.lock.Close() // it ends the lock
 }
 
-// do runs f in the goroutine and waits for it.
 func (s *Scanner) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	select {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/s6"
+	"hinit/internal/s6/formats"
 	"hinit/supervisor"
 )
 
@@ -104,7 +104,7 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	if !s.Has("gateway-half") || !s.Has("gateway-up") || s.Has("gateway-new.tmp") {
 		t.Errorf("slots: %v", s.Slots())
 	}
-	// The profile appears: its slot is there already, and stays as the agent wrote it.
+	// The slot that the agent wrote stays when its profile appears.
 	must(t, s.Publish(t.Context(), "gateway-up", gatewayFiles, true))
 	if _, err := os.Stat(g.Scan + "/gateway-up/down"); err == nil {
 		t.Error("a slot of the agent's was changed")
@@ -133,7 +133,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	if h.heard("exports C with words that only a shell understands") != 1 {
 		t.Errorf("nobody was told of C: %v", h.said)
 	}
-	// One that hinit makes itself says what hinit does anyway, and its successor needs no repetition.
+	// hinit's own slot has no exports, and neither has its successor.
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
 	if got := s.Exports("gateway-b"); got != nil {
 		t.Errorf("a slot of hinit's own exports %v", got)
@@ -143,7 +143,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	if got := s.Exports("gateway-a"); got != nil {
 		t.Errorf("without a slot it exports %v", got)
 	}
-	// One too long to be read is a gateway all the same.
+	// A run that is too long is a gateway's all the same.
 	lay(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRun), "down": ""})
 	must(t, s.Scan(t.Context()))
 	if got := s.Exports("gateway-a"); !s.Has("gateway-a") || got != nil || h.heard("gateway-a: what its run exports is not taken over") != 1 {
@@ -181,7 +181,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 			t.Errorf("%s: %v, known: %v", name, err, s.Has(name))
 		}
 	}
-	// One that was left behind is in nobody's way for long, and neither is one that goes.
+	// An old temporary name, or one that goes, does not count.
 	temp := lay(t, g, ".gateway-c.tmp", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Publish(t.Context(), "gateway-c", gatewayFiles, true))
 	past := time.Now().Add(-time.Hour)
@@ -201,7 +201,7 @@ func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
 	}
 	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
 	must(t, os.Rename(g.Scan+"/gateway-b", g.Scan+"/.gateway-b"))
-	// Another directory of the same name is another slot, even when the file system gives it the number of the old one.
+	// A new directory of the same name is another slot, even with the old inode number.
 	must(t, os.RemoveAll(g.Scan+"/gateway-c"))
 	lay(t, g, "gateway-c", map[string]string{"run": "#!/bin/sh\n"})
 	until(t, "all three are noticed", func() bool {
@@ -210,7 +210,6 @@ func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
 		return strings.Join(gone, " ") == "gateway-a gateway-b gateway-c"
 	})
 	until(t, "nobody finds them any more", func() bool { return len(s.Slots()) == 0 })
-	// Nothing comes back by itself.
 	must(t, s.Scan(t.Context()))
 	if !s.Has("gateway-c") || s.Has("gateway-a") {
 		t.Errorf("slots: %v", s.Slots())
@@ -280,6 +279,7 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 }
 
 func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
+	t.Parallel() // it waits
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	dir := lay(t, g, "foo", map[string]string{
@@ -293,15 +293,8 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 		!p.Announces || !p.Finish || !slices.Equal(p.PermanentFinish, []int{125}) || u.NotifyFD != 4 || !p.Spare {
 		t.Errorf("policy %+v, notification %d", p, u.NotifyFD)
 	}
-	if !slices.Equal(u.Spec.Argv, []string{"./run", "foo"}) || u.Spec.Dir != dir || u.Stdout != nil {
+	if !slices.Equal(u.Spec.Argv, []string{"./run", "foo"}) || u.Spec.Dir != dir || u.Stdout != nil || u.Finish != "./finish" {
 		t.Errorf("%+v", u.Spec)
-	}
-	for want, x := range map[string]supervisor.Exit{
-		"./finish 3 0 foo 9": {PID: 9, Code: 3}, "./finish 256 9 foo 9": {PID: 9, Code: -1, Signal: 9},
-	} {
-		if got := strings.Join(u.Finish(x).Argv, " "); got != want {
-			t.Errorf("finish: %s, want %s", got, want)
-		}
 	}
 	if v := h.Snapshot().Find("foo"); v.Want != supervisor.WantDown {
 		t.Errorf("with a down file it is wanted %s", v.Want)
@@ -310,7 +303,7 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	if err != nil || slot.Native() || slot.Fixed() || slot.ReloadSignal() != 12 || slot.NormallyUp() {
 		t.Errorf("%+v, %v", slot, err)
 	}
-	// A change counts from the next start, without a scan.
+	// A change takes effect at the next start, without a scan.
 	must(t, os.Remove(dir+"/timeout-kill"))
 	until(t, "the change is noticed", func() bool { return h.unit("foo").Policy.KillNever })
 	must(t, os.RemoveAll(dir))
@@ -323,14 +316,14 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n", "max-death-tally": "2\n"})
 	must(t, os.Mkdir(dir+"/supervise", 0o777))
 	must(t, os.Chmod(dir+"/supervise", 0o777))
-	must(t, os.WriteFile(dir+"/"+s6.TallyFile, make([]byte, 140), 0o644)) // of an earlier supervisor
+	must(t, os.WriteFile(dir+"/"+formats.TallyFile, make([]byte, 140), 0o644)) // of an earlier supervisor
 	must(t, s.Scan(t.Context()))
-	if _, err := os.Lstat(dir + "/" + s6.TallyFile); !os.IsNotExist(err) {
+	if _, err := os.Lstat(dir + "/" + formats.TallyFile); !os.IsNotExist(err) {
 		t.Errorf("what another supervisor counted is still there: %v", err)
 	}
-	deaths := func(dir string) []s6.Death {
-		tally, _ := os.ReadFile(dir + "/" + s6.TallyFile) // none at first
-		return s6.Deaths(tally)
+	deaths := func(dir string) []formats.Death {
+		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile) // none at first
+		return formats.Deaths(tally)
 	}
 	for code := range 4 {
 		s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10 + code, Code: code, At: time.Now()}})
@@ -344,7 +337,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	if got := deaths(dir); len(got) != 2 || got[0].Code != 2 || got[1].Code != 3 {
 		t.Errorf("the last two deaths are %+v", got)
 	}
-	// A link that leads out is not followed, and hurts nobody.
+	// A link that leads out is not followed, and affects no other service.
 	outside := t.TempDir()
 	must(t, os.RemoveAll(dir+"/supervise"))
 	must(t, os.Symlink(outside, dir+"/supervise"))
@@ -358,8 +351,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	}
 }
 
-// TestRootCountsNoDeathsWhereTheAgentCanWrite: with supervise the agent's, as the agent itself makes it, a link there to a file of
-// root's was read and written again as root.
+// The agent owns supervise and links the tally to a file of root's.
 func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	g, h := room(t), newHost()
 	if !g.Agent.Switches() {
@@ -373,22 +365,22 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	secret := filepath.Join(filepath.Dir(g.Scan), "secret")
 	must(t, os.WriteFile(secret, make([]byte, 28), 0o600))
 	must(t, s.Scan(t.Context()))
-	must(t, os.Link(secret, dir+"/"+s6.TallyFile))
+	must(t, os.Link(secret, dir+"/"+formats.TallyFile))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10, Code: 1, At: time.Now()}})
 	must(t, s.Prune(t.Context())) // comes after it
 	must(t, s.Prune(t.Context()))
-	info, err := os.Lstat(dir + "/" + s6.TallyFile)
+	info, err := os.Lstat(dir + "/" + formats.TallyFile)
 	if err != nil || info.Size() != 28 || info.Mode().Perm() != 0o600 {
 		t.Errorf("in its place there is now %v, %v", info, err)
 	}
 	if u := h.unit("foo"); u.Spec.Cred != nil {
 		t.Errorf("the service was to be root's: %+v", u.Spec.Cred)
 	}
-	// Where supervise is root's too, root counts.
-	must(t, os.Remove(dir+"/"+s6.TallyFile))
+	// Root counts where supervise is root's too.
+	must(t, os.Remove(dir+"/"+formats.TallyFile))
 	must(t, os.Chown(dir+"/supervise", 0, 0))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 11, Code: 1, At: time.Now()}})
-	until(t, "the death is counted", func() bool { _, err := os.Lstat(dir + "/" + s6.TallyFile); return err == nil })
+	until(t, "the death is counted", func() bool { _, err := os.Lstat(dir + "/" + formats.TallyFile); return err == nil })
 }
 
 func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
@@ -403,6 +395,7 @@ func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
 }
 
 func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
+	t.Parallel() // it waits
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
@@ -421,7 +414,7 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	if slot, err := s.Find(dir + "/log"); err != nil || slot.Name != "foo/log" {
 		t.Errorf("%v, %v", slot, err)
 	}
-	// The service goes first; the logger is not told to end before nobody can write to it any more.
+	// The service ends first; only then the logger reads the end of its input.
 	must(t, os.RemoveAll(dir))
 	until(t, "the service is removed", func() bool { return !h.has("foo") })
 	s.Observe(supervisor.Record{Service: "foo", Dropped: true})
@@ -433,6 +426,7 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 }
 
 func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
+	t.Parallel() // it waits
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	h.taken["taken"] = "the name is taken"
@@ -495,7 +489,7 @@ func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 			t.Errorf("%s runs as root: %v (known: %v)", name, root, h.has(name))
 		}
 	}
-	// What is run as root is the directory that was looked at, whatever its name means by then.
+	// The pinned directory is run, whatever its name means by then.
 	u := h.unit("roots")
 	must(t, os.Rename(g.Scan+"/roots", g.Scan+"/.roots"))
 	lay(t, g, "roots", map[string]string{"run": "#!/bin/sh\nevil\n"})

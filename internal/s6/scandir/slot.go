@@ -4,54 +4,79 @@ import (
 	"errors"
 	"io/fs"
 	"syscall"
+	"time"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/s6"
+	"hinit/internal/s6/foreign"
+	"hinit/internal/s6/formats"
 )
 
-// kind is what a slot is.
 type kind int
 
 const (
-	native  kind = iota // a service that hinit has anyway
-	fixed               // no service at all: it answers as up
-	foreign             // a directory that defines its service
+	native kind = iota // a service that hinit has anyway
+	fixed              // no service at all: it answers as up
+	other              // a directory that defines its service, see package foreign
 )
 
-// Slot is one directory of the scan directory, or its logger. It is immutable.
+// Slot is one directory of the scan directory, or its logger. It is immutable. Fields without a tag are handed over.
 type Slot struct {
-	Name string // of the service
-	Dir  string // absolute path, as the scan directory has it
+	Name    string            // of the service
+	Kind    kind              //
+	ID      foreign.ID        // of the directory
+	Link    foreign.ID        // of the name, when that is a symbolic link
+	Exports map[string]string // by run, of a gateway that somebody has registered
 
-	kind       kind
-	id         fileID      // of the directory
-	link       fileID      // of the name, when that is a symbolic link
-	dir        *fsutil.Dir // the open directory, as who may read it
-	definition s6.Definition
-	pair       *pair             // of a foreign one
-	exports    map[string]string // by run, of a gateway that somebody has registered
+	Dir    string      `reexec:"-"` // absolute path, as the scan directory has it
+	dir    *fsutil.Dir `reexec:"-"` // the open directory, as who may read it
+	reload int         `reexec:"-"` // signal that asks the service to read its configuration anew, 0 for the usual one
 }
 
-// Native says that hinit has the service anyway: a gateway or a service of hinit.yaml.
-func (s *Slot) Native() bool { return s.kind == native }
+// entry is everything the scanner knows of a name in the scan directory. Empty entries are removed.
+type entry struct {
+	Slot    *Slot            // nil when there is none
+	Service *foreign.Service // of a directory that defines one, also while it is on its way out
+	Later   *definition      // the slot is to be made when nobody else is about to
+	Refused foreign.ID       // the directory was complained about
 
-// Fixed says that there is no service: the slot answers as up and takes no command.
-func (s *Slot) Fixed() bool { return s.kind == fixed }
+	making time.Time `reexec:"-"` // somebody else is making the slot, since then
+}
 
-// ReloadSignal is the signal that asks the service to read its configuration anew.
+func (e *entry) empty() bool {
+	return e.Slot == nil && e.Service == nil && e.Later == nil && e.Refused == foreign.ID{} && e.making.IsZero()
+}
+
+func (e *entry) copy() *entry {
+	c := *e
+	if e.Service != nil {
+		c.Service = e.Service.Copy()
+	}
+	if e.Later != nil {
+		c.Later = new(*e.Later)
+	}
+	return &c
+}
+
+// Native reports whether hinit runs the service: a gateway, or a service of hinit.yaml.
+func (s *Slot) Native() bool { return s.Kind == native }
+
+// Fixed reports whether there is no service: the slot answers as up and takes no command.
+func (s *Slot) Fixed() bool { return s.Kind == fixed }
+
+// ReloadSignal returns the signal that makes the service read its configuration again.
 func (s *Slot) ReloadSignal() int {
-	if s.kind == foreign {
-		return s.definition.ReloadSignal
+	if s.reload != 0 {
+		return s.reload
 	}
 	return int(syscall.SIGHUP)
 }
 
-// NormallyUp says whether it starts by itself. It blocks on the file system of the scan directory.
+// NormallyUp reports whether the service starts with the container. It blocks on the file system of the scan directory.
 func (s *Slot) NormallyUp() bool {
 	if s.dir == nil {
 		return true
 	}
-	_, err := s.dir.Lstat(s6.DownFile)
+	_, err := s.dir.Lstat(formats.DownFile)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
@@ -61,32 +86,46 @@ func (s *Slot) SetDown(down bool) error {
 		return nil
 	}
 	if down {
-		_, err := s.dir.Append(s6.DownFile, nil, 0o644)
+		_, err := s.dir.Append(formats.DownFile, nil, 0o644)
 		return err
 	}
-	if err := s.dir.Remove(s6.DownFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.dir.Remove(formats.DownFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-type fileID struct{ dev, ino uint64 }
-
-func idOf(info fs.FileInfo) fileID {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fileID{}
+// named reports whether the slot's name in the scan directory still means the slot's directory.
+func (s *Slot) named(in *fsutil.Dir) bool {
+	info, err := in.Lstat(s.Name)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) // what can't be looked at is not gone for that
 	}
-	return fileID{st.Dev, st.Ino}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return foreign.IDOf(info) == s.Link
+	}
+	return s.Link == foreign.ID{} && foreign.IDOf(info) == s.ID
 }
 
 func (s *Slot) close() {
-	if s.dir != nil {
+	if s.dir != nil && s.Kind != other {
 		_ = s.dir.Close() // it may be closed already
 	}
 }
 
-// loggerOf is the logger of a service whose log hinit writes itself.
+// loggerOf returns the logger of a service whose log hinit writes.
 func loggerOf(slot *Slot) *Slot {
-	return &Slot{Name: slot.Name + "/" + s6.LogDir, Dir: slot.Dir + "/" + s6.LogDir, kind: fixed}
+	return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}
+}
+
+// slotsOf returns the slots of a foreign service and of its logger.
+func slotsOf(named *Slot, s *foreign.Service) []*Slot {
+	at := func(name string, p *foreign.Place, link foreign.ID) *Slot {
+		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
+	}
+	slots := []*Slot{at(named.Name, &s.Main, named.Link)}
+	if s.Logs != nil {
+		slots = append(slots, at(s.LoggerName(), s.Logs, foreign.ID{}))
+	}
+	return slots
 }

@@ -8,32 +8,31 @@ import (
 	"strings"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/s6"
+	"hinit/internal/s6/foreign"
+	"hinit/internal/s6/formats"
 )
 
-// table is what readers see: all slots and, apart, those beneath them, by name and by directory.
+// table is what readers see.
 type table struct {
-	byName map[string]*Slot
-	byID   map[fileID]*Slot
-	sorted []*Slot
-	// foreign are the names of the foreign services, those on their way out too.
-	foreign map[string]bool
-	kept    kept
+	byName  map[string]*Slot
+	byID    map[foreign.ID]*Slot
+	sorted  []*Slot
+	entries map[string]*entry // for a successor
 }
 
-// publish shows readers what there is now.
 func (s *Scanner) publish() {
 	t := &table{
-		byName: make(map[string]*Slot, len(s.slots)), byID: make(map[fileID]*Slot, len(s.slots)),
-		foreign: make(map[string]bool, len(s.pairs)), kept: s.keep(),
+		byName: make(map[string]*Slot, len(s.entries)), byID: make(map[foreign.ID]*Slot, len(s.entries)),
+		entries: make(map[string]*entry, len(s.entries)),
 	}
-	for name := range s.pairs {
-		t.foreign[name] = true
-	}
-	for _, slot := range s.slots {
-		t.add(slot)
-		if p := slot.pair; p != nil && p.logger != nil {
-			t.add(p.logger)
+	for name, e := range s.entries {
+		t.entries[name] = e.copy()
+		switch {
+		case e.Slot == nil:
+		case e.Slot.Kind == other:
+			t.add(slotsOf(e.Slot, e.Service)...)
+		default:
+			t.add(e.Slot)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.byName)) {
@@ -43,46 +42,51 @@ func (s *Scanner) publish() {
 	s.shown()
 }
 
-func (t *table) add(slot *Slot) {
-	t.byName[slot.Name] = slot
-	t.byID[slot.id] = slot
+func (t *table) add(slots ...*Slot) {
+	for _, slot := range slots {
+		t.byName[slot.Name] = slot
+		t.byID[slot.ID] = slot
+	}
 }
 
-// Slots returns all slots in the order of their names. It does not block.
+// Slots returns all slots sorted by name. It does not block.
 func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 
-// Has says whether there is a slot of that name, or one is offered. It does not block.
+// Has reports whether a slot exists or is queued. It does not block.
 func (s *Scanner) Has(name string) bool {
-	return s.offers.has(name) || s.table.Load().byName[name] != nil
+	return s.queue.has(name) || s.table.Load().byName[name] != nil
 }
 
-// Exports returns what the run of a gateway exports that somebody has registered, nil for any other service. It does not
-// block. The map must not be changed.
+// Exports returns the variables that the run of a registered gateway exports, nil for any other service. It does not block. The map
+// must not be changed.
 func (s *Scanner) Exports(name string) map[string]string {
 	if slot := s.table.Load().byName[name]; slot != nil {
-		return slot.exports
+		return slot.Exports
 	}
 	return nil
 }
 
-// Foreign says whether a directory that somebody else has made defines a service of that name. It does not block.
-func (s *Scanner) Foreign(name string) bool { return s.table.Load().foreign[name] }
+// Foreign reports whether somebody else's directory defines a service of that name. It does not block.
+func (s *Scanner) Foreign(name string) bool {
+	e := s.table.Load().entries[name]
+	return e != nil && e.Service != nil && !e.Service.Left
+}
 
-// Find returns the slot of a service directory, which may be reached through links; path is absolute. The error wraps
-// [ErrUnknown] when there is none. It blocks on the file system as the agent's user.
+// Find returns the slot of a service directory, whose absolute path may go through links. The error wraps [ErrUnknown] when there
+// is none. It blocks on the file system as the agent's user.
 func (s *Scanner) Find(path string) (*Slot, error) {
 	path = filepath.Clean(path)
 	t := s.table.Load()
-	name, lexical := strings.CutPrefix(path, s.ground.Scan+"/")
+	name, lexical := strings.CutPrefix(path, s.layout.Scan+"/")
 	if lexical {
 		if slot := t.byName[name]; slot != nil {
 			return slot, s.present(slot)
 		}
 	}
-	if parent := t.byName[filepath.Dir(name)]; lexical && parent != nil && filepath.Base(name) == s6.LogDir && parent.kind == native {
+	if parent := t.byName[filepath.Dir(name)]; lexical && parent != nil && filepath.Base(name) == formats.LogDir && parent.Kind == native {
 		return loggerOf(parent), s.present(parent)
 	}
-	d, err := fsutil.OpenDir(path, s.ground.foreign)
+	d, err := fsutil.OpenDir(path, s.layout.foreign)
 	if err != nil {
 		return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
 	}
@@ -91,11 +95,11 @@ func (s *Scanner) Find(path string) (*Slot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
 	}
-	if slot := t.byID[idOf(info)]; slot != nil {
+	if slot := t.byID[foreign.IDOf(info)]; slot != nil {
 		return slot, s.present(slot)
 	}
-	if filepath.Base(path) == s6.LogDir {
-		if parent, err := s.Find(filepath.Dir(path)); err == nil && parent.kind == native {
+	if filepath.Base(path) == formats.LogDir {
+		if parent, err := s.Find(filepath.Dir(path)); err == nil && parent.Kind == native {
 			return loggerOf(parent), nil
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	"hinit/supervisor"
 )
 
-// View is a service as the tools of s6 see it. A service that is parked or can't be started counts as wanted down: that is
-// what s6 makes of a finish program that says so.
+// View returns a service as the tools of s6 see it. A service that is parked or can't be started counts as wanted down.
 func View(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
 		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,

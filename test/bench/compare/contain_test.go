@@ -42,7 +42,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bench{self: self, sleep: "/bin/sleep", work: t.TempDir(), figures: figures{}, quick: true, runs: 1}
+	return &bench{self: self, sleep: "/bin/sleep", work: t.TempDir(), figures: newFigures(), quick: true, runs: 1}
 }
 
 // The floor stands in for all candidates here: it needs nothing that may not be installed.
@@ -81,7 +81,7 @@ func TestCandidateIsWatchedAndEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, n, err := i.drain(0); err != nil || n != 1 {
-		t.Errorf("the loop, which buries nobody, has left %d zombies, %v", n, err)
+		t.Errorf("the loop, which reaps nobody, has left %d zombies, %v", n, err)
 	}
 	if took, err = i.terminate(15); err != nil || took <= 0 {
 		t.Errorf("stop of %v, %v", took, err)

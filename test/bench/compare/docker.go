@@ -49,10 +49,10 @@ func (b *bench) containers() error {
 		{hinitName, []string{"--entrypoint", "/init", image, "/true"}},
 	}
 	for range b.runs {
-		var alone float64
-		for _, way := range ways {
+		took := map[string]float64{}
+		for _, way := range shuffled(ways) {
 			argv := docker(append([]string{"run", "--rm", "--network", "none"}, way.args...)...).Args
-			took, err := timed([]string{"HOME=" + os.Getenv("HOME")}, "", [][]string{argv})
+			d, err := timed([]string{"HOME=" + os.Getenv("HOME")}, "", [][]string{argv})
 			if code := (exitError{}); errors.As(err, &code) && (code.code == engineFailed || code.code == engineHangs) {
 				b.note("M11 is not complete: the Docker engine has failed")
 				return nil
@@ -60,12 +60,13 @@ func (b *bench) containers() error {
 			if err != nil {
 				return err
 			}
-			b.figures.add("M11", "whole", way.name, ms(took))
-			if way.name == withoutInit {
-				alone = ms(took)
-				continue
+			took[way.name] = ms(d)
+		}
+		for name, whole := range took {
+			b.figures.add("M11", "whole", name, whole)
+			if name != withoutInit {
+				b.figures.add("M11", "added", name, whole-took[withoutInit])
 			}
-			b.figures.add("M11", "added", way.name, ms(took)-alone)
 		}
 	}
 	return nil

@@ -67,7 +67,7 @@ make bench         # about twelve minutes; "make bench-quick" is a minute, with 
 const pageHow = `## How it is measured
 
 - Every candidate is process 1 of a PID namespace of its own, with a /proc of its own. Candidates take turns in every round, and
-  medians count. A ratio is the median of the ratios of the rounds.
+  medians count. A ratio is the median of the ratios of the rounds. Who comes first in a round is left to chance.
 - Every service is a copy of ` + "`sleep infinity`" + `. With hinit each is the gateway of a profile, as user 10000, with log file and
   console; with s6 and runit each has a run script of sh and a logger of its own (s6-log, svlogd -tt); all are rotated at 1 MB,
   ten old ones are kept. supervisord has no time stamps.
@@ -75,8 +75,10 @@ const pageHow = `## How it is measured
 - The bare loop is the floor under a boot and a stop: one thread of a Go program that forks (vfork, setsid, /dev/null three times) and
   execs, and nothing else: no pipes, no change of user, no logs; at a TERM it passes it on and waits.
 - The volume that hinit boots from belongs to the agent's user, as on every start of a container but the first.
-- Memory is PSS of the supervisor and all loggers, without the services. At rest all candidates are there at the same time.
-- Every candidate takes part in as many rounds as every other, in random order; only hinit and the bare loop go beyond 500 services.
+- Memory is PSS of the supervisor and all loggers, without the services. At rest all candidates are there at the same time. hinit drops
+  the pages of its program file from its page tables when it comes to rest; within a second the heartbeat of its lease maps up to 2.8 MB of
+  them again, clean, from the page cache.
+- Every candidate takes part in as many rounds as every other; only hinit and the bare loop go beyond 500 services.
 - M3, restart: with the shortest delay. hinit 1 µs; s6 starts a service again at once that has said that it is ready, which it does;
   runit and supervisord have no delay to set. M3, as delivered: nothing is configured, and the service has run for a minute.
 - The directory that runsvdir scans is an hour old: runsvdir waits for a second beside one that has just changed.
@@ -114,16 +116,6 @@ func (b *bench) page(sheets []sheet, r result) string {
 	m := r.Machine
 	fmt.Fprintf(&w, "%s, commit %s, %d × %s, %d MB, Linux %s, %s, %s. All samples are in [benchmarks.json](benchmarks.json).\n",
 		r.Date, m.Commit, m.Processors, m.Processor, m.MemoryMB, m.Kernel, m.System, m.Go)
-	if len(r.Loads) > 0 {
-		w.WriteString("\nLoad of the machine (one-minute average) when each part began; the parts before it raise it:")
-		for k, l := range r.Loads {
-			if k > 0 {
-				w.WriteString(";")
-			}
-			fmt.Fprintf(&w, " %s %.2f", l.Measures, l.Load)
-		}
-		w.WriteString(".\n")
-	}
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 		fmt.Fprintf(&w, "\n- %s: %s", name, r.Versions[name])
 	}
@@ -147,13 +139,14 @@ func (b *bench) page(sheets []sheet, r result) string {
 			fmt.Fprintf(&w, "- **%s**: %s\n", id, b.explain(id))
 		}
 	}
-	w.WriteString("\n" + elsewhere + pageHow + "## All figures\n\nIn brackets: times hinit's.\n")
+	w.WriteString("\n" + elsewhere + pageHow + "## All figures\n\nIn brackets: times hinit's. Load is the one-minute average of the " +
+		"machine while the samples were taken, which taking them raises.\n")
 	for _, s := range sheets {
 		unit := ""
 		if s.unit != "" {
 			unit = ", " + s.unit
 		}
-		fmt.Fprintf(&w, "\n### %s: %s%s\n\n| |%s\n|---|%s\n", s.id, s.title, unit, columns(s.at), strings.Repeat("--:|", len(s.at)))
+		fmt.Fprintf(&w, "\n### %s: %s%s\n\n%s| |%s\n|---|%s\n", s.id, s.title, unit, s.load, columns(s.at), strings.Repeat("--:|", len(s.at)))
 		for _, r := range s.rows {
 			fmt.Fprintf(&w, "| %s |", r.name)
 			for _, c := range r.cells {
@@ -170,7 +163,10 @@ func (b *bench) page(sheets []sheet, r result) string {
 
 // column is a column's name in words.
 func (v verdict) column() string {
-	if _, err := strconv.Atoi(v.at); err == nil {
+	switch _, err := strconv.Atoi(v.at); {
+	case v.at == "1":
+		return "1 service"
+	case err == nil:
 		return v.at + " services"
 	}
 	return v.at

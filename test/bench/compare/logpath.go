@@ -30,6 +30,7 @@ func (b *bench) logPath() error {
 			Logger, Writer string
 			MBs            float64 `json:"mb_per_second"`
 			CPUGB          float64 `json:"cpu_seconds_per_gb"`
+			Load           span
 			Shown          float64 // share of the lines that the console's reader got; negative without a console
 		}
 	}
@@ -41,14 +42,15 @@ func (b *bench) logPath() error {
 		if !known {
 			continue
 		}
+		b.figures.loaded(measure, r.Load)
 		name := r.Logger
 		if name == logHinit {
 			name = hinitName
 		}
-		b.figures.add(measure, "MB/s", name, r.MBs)
-		b.figures.add(measure, "CPU s/GB", name, r.CPUGB)
+		b.figures.keep(measure, "MB/s", name, r.MBs)
+		b.figures.keep(measure, "CPU s/GB", name, r.CPUGB)
 		if r.Shown >= 0 {
-			b.figures.add(measure, consoleGot, name, r.Shown*100)
+			b.figures.keep(measure, consoleGot, name, r.Shown*100)
 		}
 	}
 	return nil

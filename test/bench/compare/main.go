@@ -38,7 +38,7 @@ func main() {
 		}
 		return
 	}
-	b := bench{figures: figures{}}
+	b := bench{figures: newFigures()}
 	dist := "dist/linux-" + runtime.GOARCH
 	flag.StringVar(&b.hinit, "hinit", dist+"/hinit", "the hinit to measure")
 	flag.StringVar(&b.shim, "shim", dist+"/hinit-shim", "the exec shim to measure")
@@ -84,7 +84,6 @@ type bench struct {
 	sites             int
 	peers             []peer
 	left              []string // notes on who is left out
-	loads             []loadAt
 	figures           figures
 	running           running
 }
@@ -181,7 +180,6 @@ func (b *bench) run() error {
 			continue
 		}
 		begin := time.Now()
-		b.loads = append(b.loads, loadAt{strings.Join(s.measures, ", "), load()})
 		if err := s.do(); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ const orphanBatches = 5
 const orphanScript = `i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done`
 
 // orphans takes M7: the processor time of process 1 for each of 20,000 orphans, what part of them stays behind as zombies, and how long
-// it takes to bury the last. The orphans come from a process that has entered the namespace, as those of docker exec do.
+// it takes to reap the last. The orphans come from a process that has entered the namespace, as those of docker exec do.
 func (b *bench) orphans() error {
 	size := 4000
 	if b.quick {
@@ -36,7 +36,7 @@ func (b *bench) orphans() error {
 			break
 		}
 		var kept []*instance
-		err := g.each(func(i *instance) error { return b.bury(i, size) })
+		err := g.each(func(i *instance) error { return b.reap(i, size) })
 		for _, i := range g.instances {
 			if i.zombiesLeft > size/10 { // there are not enough process ids for all zombies of those
 				i.kill()
@@ -52,8 +52,8 @@ func (b *bench) orphans() error {
 	return nil
 }
 
-// bury is one batch.
-func (b *bench) bury(i *instance, size int) error {
+// reap is one batch.
+func (b *bench) reap(i *instance, size int) error {
 	before, err := cpuTime(i.pid())
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 package main
 
-// plainInit is an init that has one child and buries orphans, and does nothing else.
+// plainInit is an init that has one child and reaps orphans, and does nothing else.
 type plainInit struct {
 	program string
 	before  []string // words before the command

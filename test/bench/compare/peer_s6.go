@@ -7,10 +7,12 @@ import (
 	"syscall"
 )
 
+const s6Name = "s6"
+
 // s6 is s6-svscan with an s6-supervise for each service and each logger, and s6-log as the logger: what s6-overlay runs.
 type s6 struct{}
 
-func (s6) name() string { return "s6" }
+func (s6) name() string { return s6Name }
 func (s6) programs() []string {
 	return []string{"s6-svscan", "s6-supervise", "s6-log", "s6-svc", "s6-svstat"}
 }

@@ -13,6 +13,7 @@ import (
 type sheet struct {
 	measure
 	rows []row
+	load string // a line of the page
 }
 
 type row struct {
@@ -31,7 +32,7 @@ func (b *bench) sheets() []sheet {
 	var all []sheet
 	for _, m := range measures {
 		s := sheet{measure: m}
-		for k := range b.figures {
+		for k := range b.figures.samples {
 			if k.measure == m.id && !slices.Contains(s.at, k.at) {
 				s.at = append(slices.Clone(s.at), k.at)
 			}
@@ -59,13 +60,16 @@ func (b *bench) sheets() []sheet {
 			}
 			s.rows = append(s.rows, r)
 		}
+		if l, known := b.figures.loads[m.id]; known {
+			s.load = fmt.Sprintf("Load %.1f to %.1f.\n\n", l.From, l.To)
+		}
 		all = append(all, s)
 	}
 	return all
 }
 
 func (b *bench) any(so func(key) bool) bool {
-	for k := range b.figures {
+	for k := range b.figures.samples {
 		if so(k) {
 			return true
 		}
@@ -80,7 +84,7 @@ func (b *bench) order(measure string) []string {
 		first = append(first, p.name())
 	}
 	var names []string
-	for k := range b.figures {
+	for k := range b.figures.samples {
 		if k.measure == measure && !slices.Contains(names, k.peer) {
 			names = append(names, k.peer)
 		}
@@ -216,7 +220,7 @@ func (b *bench) growths() []growing {
 		const from = 100
 		first, ok := b.figures.median(m.id, strconv.Itoa(from), hinitName)
 		to, last := 0, 0.0
-		for k := range b.figures {
+		for k := range b.figures.samples {
 			if n := int(asNumber(k.at)); k.measure == m.id && k.peer == hinitName && n > to {
 				to = n
 				last, _ = b.figures.median(m.id, k.at, hinitName)

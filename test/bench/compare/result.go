@@ -16,14 +16,8 @@ type result struct {
 	Machine  machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Notes    []string          `json:"notes"`
-	Loads    []loadAt          `json:"loads"`
+	Loads    map[string]span   `json:"loads"` // by measure
 	Figures  []figure          `json:"figures"`
-}
-
-// loadAt is the load of the machine when some measures began.
-type loadAt struct {
-	Measures string  `json:"measures"`
-	Load     float64 `json:"load"`
 }
 
 type figure struct {
@@ -36,8 +30,8 @@ type figure struct {
 
 // gatherResult is what this run came to.
 func (b *bench) gatherResult() result {
-	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.left, Loads: b.loads}
-	for k, samples := range b.figures {
+	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.left, Loads: b.figures.loads}
+	for k, samples := range b.figures.samples {
 		f := figure{Measure: k.measure, At: k.at, Of: k.peer, Median: digits(median(samples))}
 		for _, v := range samples {
 			f.Samples = append(f.Samples, digits(v))
@@ -97,7 +91,10 @@ func (b *bench) load(path string) (result, error) {
 		return r, fmt.Errorf("%s: %w", path, err)
 	}
 	for _, f := range r.Figures {
-		b.figures[key{f.Measure, f.At, f.Of}] = f.Samples
+		b.figures.samples[key{f.Measure, f.At, f.Of}] = f.Samples
+	}
+	for measure, s := range r.Loads {
+		b.figures.loaded(measure, s)
 	}
 	b.left = r.Notes
 	b.peers = b.allPeers() // for their order

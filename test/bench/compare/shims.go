@@ -109,7 +109,7 @@ func timeShims(o shimOrder) (map[string][]float64, error) {
 	}
 	took := map[string][]float64{}
 	for range o.Rounds {
-		for _, c := range o.Candidates {
+		for _, c := range shuffled(o.Candidates) {
 			d, err := timed(nil, "/", [][]string{c.Argv})
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.Name, err)

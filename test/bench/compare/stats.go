@@ -1,21 +1,53 @@
 package main
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // key names a figure: the measure, what it was taken at (such as a number of services), and of whom.
 type key struct{ measure, at, peer string }
 
-// figures collect samples.
-type figures map[key][]float64
+// figures collect samples, and how loaded the machine was when those of a measure were taken.
+type figures struct {
+	samples map[key][]float64
+	loads   map[string]span
+	load    func() float64 // now
+}
+
+// span is from the least to the most.
+type span struct {
+	From float64 `json:"from"`
+	To   float64 `json:"to"`
+}
+
+func newFigures() figures {
+	return figures{map[key][]float64{}, map[string]span{}, load}
+}
 
 func (f figures) add(measure, at, peer string, value float64) {
+	f.keep(measure, at, peer, value)
+	now := f.load()
+	f.loaded(measure, span{now, now})
+}
+
+// keep adds a sample that was taken at another time.
+func (f figures) keep(measure, at, peer string, value float64) {
 	k := key{measure, at, peer}
-	f[k] = append(f[k], value)
+	f.samples[k] = append(f.samples[k], value)
+}
+
+// loaded widens the load of a measure.
+func (f figures) loaded(measure string, s span) {
+	if was, known := f.loads[measure]; known {
+		s = span{math.Min(was.From, s.From), math.Max(was.To, s.To)}
+	}
+	f.loads[measure] = s
 }
 
 // median of a figure, and whether there is one.
 func (f figures) median(measure, at, peer string) (float64, bool) {
-	samples := f[key{measure, at, peer}]
+	samples := f.samples[key{measure, at, peer}]
 	if len(samples) == 0 {
 		return 0, false
 	}
@@ -25,7 +57,7 @@ func (f figures) median(measure, at, peer string) (float64, bool) {
 // ratio is the median of the ratios of each round, so that a slow moment of the machine hits both sides of it. It needs
 // samples taken in turns.
 func (f figures) ratio(measure, at, peer, other string) (float64, bool) {
-	a, b := f[key{measure, at, peer}], f[key{measure, at, other}]
+	a, b := f.samples[key{measure, at, peer}], f.samples[key{measure, at, other}]
 	n := min(len(a), len(b))
 	if n == 0 {
 		return 0, false

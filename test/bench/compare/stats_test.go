@@ -30,7 +30,7 @@ func TestMedian(t *testing.T) {
 }
 
 func TestRatioIsTakenInEachRound(t *testing.T) {
-	f := figures{}
+	f := newFigures()
 	for _, slow := range []float64{1, 10, 3} { // the machine was slow in the second round
 		f.add("M2", "10", "a", 4*slow)
 		f.add("M2", "10", "b", 2*slow)
@@ -49,7 +49,7 @@ func TestRatioIsTakenInEachRound(t *testing.T) {
 }
 
 func TestTargets(t *testing.T) {
-	f := figures{}
+	f := newFigures()
 	f.add("M3", "restart", hinitName, 1.9)
 	f.add("M7", "µs", hinitName, 30)
 	f.add("M7", "µs", "tini", 10)
@@ -155,7 +155,7 @@ func TestRunScriptQuotesEveryWord(t *testing.T) {
 
 // somebody is a bench that has measured something.
 func somebody() *bench {
-	b := &bench{figures: figures{}}
+	b := &bench{figures: newFigures()}
 	for _, n := range []string{"1", "10", "100", "500", "2000"} {
 		b.figures.add("M2", n, hinitName, 2*asNumber(n))
 		b.figures.add("M2", n, loopName, asNumber(n))
@@ -219,7 +219,7 @@ func TestPageHasFiguresTargetsAndPictures(t *testing.T) {
 	dir := t.TempDir()
 	b := somebody()
 	b.note("nitro is left out: there is no nitro here")
-	again := &bench{figures: figures{}}
+	again := &bench{figures: newFigures()}
 	if err := b.gatherResult().writeJSON(filepath.Join(dir, "figures.json")); err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -75,7 +77,30 @@ type row struct {
 	MBs     float64  `json:"mb_per_second"`
 	CPUGB   float64  `json:"cpu_seconds_per_gb"`
 	Shown   float64  `json:"shown"`
+	Load    span     `json:"load"`
 	Samples []sample `json:"samples"`
+}
+
+// span is the load of the machine from the least to the most, the one-minute average (proc_loadavg(5)).
+type span struct {
+	From float64 `json:"from"`
+	To   float64 `json:"to"`
+}
+
+func (s *span) widen(v float64) {
+	if s.To == 0 {
+		s.From = v
+	}
+	s.From, s.To = min(s.From, v), max(s.To, v)
+}
+
+func load() float64 {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	v, _ := strconv.ParseFloat(strings.Fields(string(text))[0], 64)
+	return v
 }
 
 type report struct {
@@ -117,11 +142,13 @@ func (b *bench) run(only, out string) error {
 		}
 		rows := make([]row, len(loggers))
 		for range b.rounds { // in turns, so that a slow moment of the machine hits all
-			for i, l := range loggers {
+			for _, i := range rand.Perm(len(loggers)) {
+				l := loggers[i]
 				s, err := b.measure(l, kind)
 				if err != nil {
 					return fmt.Errorf("%s: %w", l.name, err)
 				}
+				rows[i].Load.widen(load())
 				rows[i].Samples = append(rows[i].Samples, s)
 			}
 		}
@@ -171,7 +198,7 @@ func table(kind string, b *bench, rows []row) {
 	fmt.Printf("\n%d lines of %d bytes, %s; medians of %d; %s\n\n", b.lines, lineSize, kind, b.rounds, time.Now().Format(time.DateOnly))
 	ref := slices.IndexFunc(rows, func(r row) bool { return r.Logger == reference })
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "logger\tMB/s\t× s6-log\tCPU s/GB\t÷ s6-log\tconsole got\t")
+	fmt.Fprintln(w, "logger\tMB/s\t× s6-log\tCPU s/GB\t÷ s6-log\tconsole got\tload\t")
 	for _, r := range rows {
 		speed, cost, shown := "-", "-", "-"
 		if ref >= 0 {
@@ -181,7 +208,7 @@ func table(kind string, b *bench, rows []row) {
 		if r.Shown >= 0 {
 			shown = fmt.Sprintf("%.1f %%", r.Shown*100)
 		}
-		fmt.Fprintf(w, "%s\t%.0f\t%s\t%.2f\t%s\t%s\t\n", r.Logger, r.MBs, speed, r.CPUGB, cost, shown)
+		fmt.Fprintf(w, "%s\t%.0f\t%s\t%.2f\t%s\t%s\t%.1f to %.1f\t\n", r.Logger, r.MBs, speed, r.CPUGB, cost, shown, r.Load.From, r.Load.To)
 	}
 	_ = w.Flush()
 }

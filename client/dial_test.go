@@ -1,0 +1,144 @@
+package client_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+func TestDialTakesTheFirstThatListens(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	_ = dead.Close()
+	alive := serve(t, nil).Socket()
+	missing := filepath.Join(dir, "missing")
+
+	c, err := client.Dial([]string{missing, stale, alive})
+	if err != nil || c.Socket() != alive {
+		t.Fatalf("got %v, %v", c, err)
+	}
+	_, err = client.Dial([]string{missing, stale})
+	if !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), stale) {
+		t.Errorf("two that do not listen: %v", err)
+	}
+	_, err = client.Dial([]string{stale})
+	if !errors.Is(err, client.ErrUnreachable) || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("one that does not listen: %v", err)
+	}
+	if _, err = client.Dial(nil); !errors.Is(err, client.ErrUnreachable) {
+		t.Errorf("no candidates: %v", err)
+	}
+}
+
+// asUser starts this test binary as another user; it needs root.
+func asUser(t *testing.T, uid int, env ...string) string {
+	t.Helper()
+	testkit.NeedRoot(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p, err := os.StartProcess("/proc/self/exe", []string{"test"}, &os.ProcAttr{
+		Dir: "/", Env: append(os.Environ(), env...), Files: []*os.File{nil, w, os.Stderr},
+		Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}},
+	})
+	_ = w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _ := io.ReadAll(r)
+	if state, err := p.Wait(); err != nil || !state.Success() {
+		t.Fatalf("child: %v, %v", state, err)
+	}
+	return string(out)
+}
+
+func TestDialTellsAForbiddenSocket(t *testing.T) {
+	private := serve(t, nil).Socket()
+	if err := os.Chmod(filepath.Dir(private), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out := asUser(t, 65534, "CLIENT_TEST_DIAL=/missing/socket|"+private)
+	if !strings.HasPrefix(out, "true false cannot reach hinit: this user may not open") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// The directory of the socket is replaced after the check of the candidates.
+func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
+	testkit.NeedRoot(t)
+	path := t.TempDir() + "/control.sock"
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	listening := make(chan error, 1)
+	go func() { listening <- listenAs(fd, 65534) }() // on a thread that ends with it
+	if err := <-listening; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Dial([]string{path}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
+		t.Errorf("a stranger's: %v", err)
+	}
+}
+
+func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
+	name := "@hinit-client-test-" + strconv.Itoa(os.Getpid())
+	l, err := net.Listen("unix", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := client.Dial([]string{name}); err != nil {
+		t.Errorf("one's own: %v", err)
+	}
+	if os.Geteuid() == 0 {
+		if out := asUser(t, 65534, "CLIENT_TEST_DIAL="+name); !strings.HasPrefix(out, "false false") {
+			t.Errorf("root's: %s", out)
+		}
+	}
+	stranger := "@hinit-client-test-stranger-" + strconv.Itoa(os.Getpid())
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	// SO_PEERCRED is the effective user of listen(2); only this thread becomes a stranger.
+	listening := make(chan error, 1)
+	go func() {
+		if os.Geteuid() != 0 {
+			listening <- errors.New("needs root")
+			return
+		}
+		err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: stranger})
+		if err == nil {
+			err = listenAs(fd, 65534)
+		}
+		listening <- err
+	}()
+	if err := <-listening; err != nil {
+		testkit.Cannot(t, err.Error())
+	}
+	if _, err := client.Dial([]string{stranger}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
+		t.Errorf("a stranger's: %v", err)
+	}
+}

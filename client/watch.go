@@ -1,0 +1,70 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// StatusChange is one line of a status that is followed. The first has everything, the next what has changed since the one before
+// it, and nothing where nothing has.
+type StatusChange struct {
+	Whole    bool      `json:"whole,omitempty"` // Services are all there are, in their order; without it they take the places of those of their names
+	Init     Init      `json:"init"`            // as it is now
+	Services []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst are of the time of the line
+}
+
+// Apply brings a status up to date.
+func (c StatusChange) Apply(st *Status) {
+	oom := st.Init.OOMFirst
+	st.Version, st.Init = StatusVersion, c.Init
+	if c.Whole {
+		st.Services = c.Services
+		return
+	}
+	st.Init.OOMFirst = oom
+	if len(c.Services) == 0 {
+		return
+	}
+	place := make(map[string]int, len(st.Services))
+	for i := range st.Services {
+		place[st.Services[i].Name] = i
+	}
+	next := append([]Service(nil), st.Services...) // who holds the old list goes on reading it
+	for _, s := range c.Services {
+		if i, is := place[s.Name]; is {
+			next[i] = s
+		}
+	}
+	st.Services = next
+}
+
+// Watch calls fn with the whole status, then with each change of it, and returns fn's error if it has one. A line comes at most
+// once a second and at least every [WatchBeat], so a longer silence means that hinit does not answer; what changes in between comes
+// together. A slow fn misses nothing but what has changed again. It returns nil when hinit ends or becomes another image of itself;
+// then it can be called again. fn runs in the caller's goroutine. Of a hinit that can't be followed the status is asked once a second.
+func (c *Client) Watch(ctx context.Context, fn func(StatusChange) error) error {
+	q := question{doing: "follow the status", method: http.MethodGet, path: "/v1/status/follow"}
+	err := stream(ctx, c, q, fn)
+	if !errors.Is(err, ErrBadRequest) {
+		return err
+	}
+	for {
+		st, err := c.Status(ctx)
+		if err == nil {
+			err = fn(StatusChange{Whole: true, Init: st.Init, Services: st.Services})
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// WatchBeat is the longest time between two lines of a status that is followed.
+const WatchBeat = 2 * time.Second

@@ -1,0 +1,181 @@
+// Package worker works on one task of the shared board, as a worker of the Hermes agent does: it reads the task, does what the text of
+// the task says, and finishes it, with heartbeats meanwhile. It is told by its environment which task and which attempt it is.
+//
+// The board is reached by a command, hinit-kanban or what EXAMPLE_KANBAN_TOOL names, so that the example needs no database. The package
+// owns a goroutine for the heartbeats and one for signals, until the process ends.
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"hinit/examples/agent/internal/helper"
+)
+
+// TaskVar is set in a worker and nowhere else.
+const TaskVar = "HERMES_KANBAN_TASK"
+
+const (
+	exitDone      = 0
+	exitFailed    = 1
+	exitRateLimit = 75 // a quota is used up: try again later, it is no failure
+
+	// beat is the time between two heartbeats.
+	beat = 60 * time.Second
+)
+
+// task is what the worker needs to know of its task.
+type task struct {
+	Task struct {
+		Title string `json:"title"`
+		Body  string `json:"body"`
+	} `json:"task"`
+	Runs []struct{} `json:"runs"`
+}
+
+// Run works on the task that the environment names and returns the exit code.
+func Run(stdout, stderr io.Writer) int {
+	id := os.Getenv(TaskVar)
+	w := worker{id: id, run: os.Getenv("HERMES_KANBAN_RUN_ID"), out: stdout}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
+	go w.leave(signals)
+	go w.beats()
+	lock, alone := lockTask(id)
+	if !alone {
+		fmt.Fprintln(stderr, "Error: another worker is at work on", id)
+		return exitFailed
+	}
+	defer lock.Close()
+	t, err := w.read()
+	if err != nil {
+		fmt.Fprintln(stderr, "Error:", err)
+		return exitFailed
+	}
+	fmt.Fprintf(stdout, "working on %s: %s (attempt %d)\n", id, t.Task.Title, len(t.Runs))
+	code, done, err := w.work(t)
+	if err == nil && !done {
+		return code
+	}
+	if err == nil {
+		err = w.tool("complete", id, "--run", w.run, "--summary", "done: "+t.Task.Title)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "Error:", err)
+		return exitFailed
+	}
+	return exitDone
+}
+
+// lockTask takes the lock of a task until it is closed, where EXAMPLE_KANBAN_LOCKS names a directory for locks: a test sees there that no
+// task has two workers. The file "violated" says that one had.
+func lockTask(id string) (lock *os.File, alone bool) {
+	dir := os.Getenv("EXAMPLE_KANBAN_LOCKS")
+	if dir == "" {
+		return nil, true
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, id), os.O_CREATE|os.O_RDWR, 0o644)
+	if err == nil {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
+		_ = os.WriteFile(filepath.Join(dir, "violated"), []byte(id+": "+err.Error()+"\n"), 0o644) // the exit code tells, too
+	}
+	return lock, err == nil
+}
+
+type worker struct {
+	id, run string
+	out     io.Writer
+}
+
+// work does what the lines of a task's body say. It reports false when the task is not to be completed.
+func (w worker) work(t task) (code int, done bool, err error) {
+	for line := range strings.Lines(t.Task.Body) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if words[0] == "once" { // only at the first attempt
+			if words = words[1:]; len(t.Runs) > 1 || len(words) == 0 {
+				continue
+			}
+		}
+		switch words[0] {
+		case "sleep":
+			if len(words) < 2 {
+				return 0, false, errors.New("sleep needs a duration")
+			}
+			d, err := time.ParseDuration(words[1])
+			if err != nil {
+				return 0, false, err
+			}
+			time.Sleep(d)
+		case "say":
+			fmt.Fprintln(w.out, strings.Join(words[1:], " "))
+		case "fail":
+			return exitFailed, false, nil
+		case "rate-limit":
+			return exitRateLimit, false, nil
+		case "vanish": // ends without a word to the board
+			return exitDone, false, nil
+		case "die":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		case "block":
+			return exitDone, false, w.tool("block", w.id, strings.Join(words[1:], " "), "--run", w.run)
+		case "leave": // a daemon that takes no notice of TERM
+			if err := (helper.Sleeper{For: time.Hour, IgnoreTerm: true, DoubleFork: true, Setsid: true}).Start(); err != nil {
+				return 0, false, err
+			}
+		default:
+			return 0, false, fmt.Errorf("the task says %q; it may say: sleep D, say TEXT, fail, rate-limit, vanish, die, block REASON, leave, each also after once", words[0])
+		}
+	}
+	return 0, true, nil
+}
+
+// leave ends the process on a signal: at once, and with code 0, whatever it is doing.
+func (w worker) leave(signals <-chan os.Signal) {
+	<-signals
+	fmt.Fprintf(w.out, "told to end; leaving %s\n", w.id)
+	os.Exit(exitDone)
+}
+
+// beats says that the task is being worked on.
+func (w worker) beats() {
+	for range time.Tick(beat) {
+		_ = w.tool("heartbeat", w.id, "--run", w.run) // the next one tells as much
+	}
+}
+
+func command() string {
+	if tool := os.Getenv("EXAMPLE_KANBAN_TOOL"); tool != "" {
+		return tool
+	}
+	return "hinit-kanban"
+}
+
+func (w worker) read() (t task, err error) {
+	out, err := exec.Command(command(), "show", w.id, "--json").Output()
+	if err != nil {
+		return t, fmt.Errorf("cannot read task %s: %w", w.id, err)
+	}
+	return t, json.Unmarshal(out, &t)
+}
+
+func (w worker) tool(args ...string) error {
+	if out, err := exec.Command(command(), args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot %s %s: %w: %s", args[0], w.id, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

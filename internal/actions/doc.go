@@ -1,0 +1,6 @@
+// Package actions carries out what hinit.yaml wants done after events of services: commands, and requests to web servers. It is a
+// client of PID 1, outside it. It owns one goroutine for each target that has something waiting, so that none holds up another.
+//
+// An event is a change of what the status says. What has been seen, and what is still to be delivered, is in a file. So an action that
+// was due is carried out at least once, also when the program is killed.
+package actions

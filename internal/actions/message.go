@@ -1,0 +1,68 @@
+package actions
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"hinit/internal/redact"
+	"hinit/internal/version"
+)
+
+// Message is what an action is told, as JSON.
+type Message struct {
+	ID        string    `json:"id"`      // the same when it comes again
+	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed or oom
+	Service   string    `json:"service"` // gateway-coder, dashboard
+	Profile   string    `json:"profile"` // "" when it belongs to no profile
+	Kind      string    `json:"kind"`    // gateway or service
+	State     string    `json:"state"`
+	Reason    string    `json:"reason"` // why it is in this state, for people
+	Cause     string    `json:"cause"`  // of its last end, "" before the first
+	Exit      *Exit     `json:"exit"`   // null before the first end
+	Tail      []string  `json:"tail"`   // last log lines before its last end, without secrets of known shapes
+	At        time.Time `json:"at"`     // when it was seen
+	Container string    `json:"container"`
+	Version   string    `json:"hinit"`
+}
+
+// Exit is how a service ended.
+type Exit struct {
+	Code   *int      `json:"code"`   // null when a signal ended it or it never ran
+	Signal *int      `json:"signal"` // null when none did
+	At     time.Time `json:"at"`
+	Error  string    `json:"error"` // why it could not be started, "" when it was
+}
+
+// message tells an event. The result is JSON on one line.
+func message(h Happening, host string, at time.Time) []byte {
+	s := &h.Service
+	id := make([]byte, 8)
+	_, _ = rand.Read(id) // never fails
+	m := Message{
+		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: hidden(s.Reason),
+		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,
+	}
+	if x := s.LastExit; x != nil {
+		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.At, Error: x.Error}
+		if len(x.Tail) > 0 {
+			m.Tail = strings.Split(hidden(strings.Join(x.Tail, "\n")), "\n")
+		}
+	}
+	body, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // a struct of texts and numbers
+	}
+	return body
+}
+
+// hidden is a text without the secrets of known shapes.
+func hidden(text string) string {
+	if text == "" {
+		return ""
+	}
+	var mask redact.Masker
+	return strings.TrimSuffix(string(mask.Hide([]byte(text+"\n"), nil)), "\n")
+}

@@ -1,0 +1,214 @@
+package actions
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/backoff"
+	"hinit/internal/config"
+	"hinit/internal/guard"
+)
+
+// mostWaiting bounds what waits for one target.
+const mostWaiting = 100
+
+// mostTries is how often a request is sent until it is given up.
+const mostTries = 10
+
+// Runner carries out actions. Its fields are set before Run and not changed after.
+type Runner struct {
+	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // as [client.Client.Watch]
+	Rules func() (*config.Config, error)                                      // reads the configuration; nil is as before
+	State string                                                              // path of the file
+	Host  string                                                              // what messages call the container
+	Log   *slog.Logger
+	Retry backoff.Policy // between the tries of a request; the zero value is 1 s, twice as long each time, 1 min at most
+
+	mu      sync.Mutex
+	state   state
+	senders map[string]int // targets with a goroutine, and how many of their jobs were dropped
+	unsaved string         // the last failure to save
+	rules   *config.Config
+	wrong   string // what is wrong with the configuration
+	work    sync.WaitGroup
+}
+
+// Run carries out actions until ctx ends. What is not delivered by then stays in the file. The error is that of the first reading of the
+// configuration.
+func (r *Runner) Run(ctx context.Context) error {
+	var err error
+	if r.rules, err = r.Rules(); err != nil {
+		return err
+	}
+	if r.state, err = load(r.State); err != nil {
+		r.Log.Warn(err.Error())
+	}
+	if r.Retry == (backoff.Policy{}) {
+		r.Retry = backoff.Policy{Initial: time.Second, Factor: 2, Max: time.Minute, Jitter: 0.1}
+	}
+	r.senders = map[string]int{}
+	defer r.work.Wait()
+	r.mu.Lock()
+	for _, j := range r.state.Jobs {
+		r.wake(ctx, j.target())
+	}
+	r.mu.Unlock()
+	said := ""
+	for ctx.Err() == nil {
+		err := r.Watch(ctx, func(c client.StatusChange) error {
+			said = ""
+			r.see(ctx, c)
+			return ctx.Err()
+		})
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			r.Log.Warn("hinit does not tell its status", "err", err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// see makes jobs of a change.
+func (r *Runner) see(ctx context.Context, c client.StatusChange) {
+	r.reload()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := !r.state.Init.Equal(c.Init.StartedAt)
+	if first {
+		r.state.Init, r.state.Marks = c.Init.StartedAt, Marks{}
+	}
+	var fresh []*Job
+	happened, changed := r.state.Marks.Apply(c, first)
+	for _, h := range happened {
+		actions := r.rules.ActionsOf(h.Service.Name, h.Service.Profile, h.Event)
+		if len(actions) == 0 {
+			continue
+		}
+		body := message(h, r.Host, time.Now())
+		for _, a := range actions {
+			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body})
+		}
+	}
+	r.state.Jobs = append(r.state.Jobs, fresh...)
+	for _, j := range fresh {
+		r.bound(j.target())
+	}
+	if first || changed || len(fresh) > 0 {
+		r.save()
+	}
+	for _, j := range fresh {
+		r.wake(ctx, j.target())
+	}
+}
+
+// reload takes the rules of a changed file. A wrong file changes nothing.
+func (r *Runner) reload() {
+	rules, err := r.Rules()
+	switch {
+	case err != nil && err.Error() != r.wrong:
+		r.wrong = err.Error()
+		r.Log.Warn("going on with the actions as they were", "err", err)
+	case err == nil && rules != nil:
+		r.rules, r.wrong = rules, ""
+		r.Log.Info("the actions are read again")
+	}
+}
+
+// bound drops the oldest job of a target that has too many, but not the one that is being delivered. The caller holds the lock.
+func (r *Runner) bound(target string) {
+	count, oldest := 0, -1
+	_, busy := r.senders[target]
+	for i, j := range r.state.Jobs {
+		if j.target() != target {
+			continue
+		}
+		if count++; oldest < 0 && (count > 1 || !busy) {
+			oldest = i
+		}
+	}
+	if count <= mostWaiting {
+		return
+	}
+	j := r.state.Jobs[oldest]
+	r.state.Jobs = slices.Delete(r.state.Jobs, oldest, oldest+1)
+	dropped := 1
+	if busy {
+		r.senders[target]++
+		dropped = r.senders[target]
+	}
+	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
+}
+
+// wake sees to it that somebody delivers the jobs of a target. The caller holds the lock.
+func (r *Runner) wake(ctx context.Context, target string) {
+	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
+		return
+	}
+	r.senders[target] = 0
+	r.work.Add(1)
+	guard.Go("carrying out actions", func() {
+		defer r.work.Done()
+		r.deliver(ctx, target)
+	})
+}
+
+// deliver carries out the jobs of a target one after the other, until there are none.
+func (r *Runner) deliver(ctx context.Context, target string) {
+	for {
+		r.mu.Lock()
+		at := slices.IndexFunc(r.state.Jobs, func(j *Job) bool { return j.target() == target })
+		if at < 0 || ctx.Err() != nil {
+			delete(r.senders, target)
+			r.mu.Unlock()
+			return
+		}
+		j := r.state.Jobs[at]
+		r.mu.Unlock()
+		err := r.carryOut(ctx, j)
+		if ctx.Err() != nil {
+			continue
+		}
+		if err != nil {
+			r.Log.Warn("an action has failed", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
+		} else {
+			r.Log.Info("done", "event", j.Event, "service", j.Service, "target", j.shown())
+		}
+		r.mu.Lock()
+		r.state.Jobs = slices.DeleteFunc(r.state.Jobs, func(o *Job) bool { return o == j })
+		r.save()
+		r.mu.Unlock()
+	}
+}
+
+// save writes the file. Without it everything goes on, but is not remembered. The caller holds the lock.
+func (r *Runner) save() {
+	err := r.state.save(r.State)
+	if err == nil {
+		r.unsaved = ""
+	} else if err.Error() != r.unsaved {
+		r.unsaved = err.Error()
+		r.Log.Warn("cannot remember what is to be done; it would be lost with this process", "err", err)
+	}
+}
+
+// target is what makes jobs wait for each other.
+func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.Action.Exec, "\x00")) }
+
+// shown names the target in the log. What follows the host in the address of a webhook is often secret.
+func (j *Job) shown() string {
+	if u, err := url.Parse(j.Action.Webhook); err == nil && u.Host != "" {
+		return u.Scheme + "://" + u.Host
+	}
+	return strings.Join(j.Action.Exec, " ")
+}

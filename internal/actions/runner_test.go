@@ -1,0 +1,305 @@
+package actions_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/actions"
+	"hinit/internal/backoff"
+	"hinit/internal/config"
+	"hinit/internal/testkit"
+)
+
+// bench is a Runner with a hinit that says what the test wants.
+type bench struct {
+	t       *testing.T
+	state   string
+	changes chan client.StatusChange
+	log     *lines
+	stop    func() // ends the Runner
+}
+
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// start runs a Runner with these actions for parked.
+func start(t *testing.T, state string, parked ...config.Action) *bench {
+	t.Helper()
+	b := &bench{t: t, state: state, changes: make(chan client.StatusChange), log: &lines{}}
+	first := true
+	r := &actions.Runner{
+		Watch: func(ctx context.Context, fn func(client.StatusChange) error) error {
+			for {
+				select {
+				case c := <-b.changes:
+					if err := fn(c); err != nil {
+						return err
+					}
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		},
+		Rules: func() (*config.Config, error) {
+			if !first {
+				return nil, nil
+			}
+			first = false
+			return &config.Config{On: config.Actions{config.EventParked: parked}}, nil
+		},
+		State: state, Host: "box", Log: slog.New(slog.NewTextHandler(b.log, nil)), Retry: backoff.Policy{Initial: time.Millisecond, Factor: 1, Max: time.Millisecond},
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(b.stop)
+	return b
+}
+
+// park tells that services are parked after their run n.
+func (b *bench) park(n int, names ...string) {
+	c := client.StatusChange{Init: client.Init{UptimeSeconds: 500}}
+	code := 78
+	for _, name := range names {
+		s := ended(n, "config", client.StateParked)
+		s.Name, s.Profile, s.Reason, s.LastExit.Code = name, "coder", "exit code 78", &code
+		s.LastExit.Tail = []string{"token ghp_" + strings.Repeat("a1", 18), "bye"}
+		c.Services = append(c.Services, s)
+	}
+	b.changes <- c
+}
+
+func (b *bench) logged(text string, times int) {
+	b.t.Helper()
+	testkit.Until(b.t, fmt.Sprintf("the log has %q %d times", text, times), func() bool { return strings.Count(b.log.String(), text) >= times })
+}
+
+// waiting waits until the file has so many jobs.
+func (b *bench) waiting(want int) {
+	b.t.Helper()
+	testkit.Until(b.t, fmt.Sprintf("%d jobs are waiting", want), func() bool {
+		text, err := os.ReadFile(b.state)
+		var s struct{ Jobs []any }
+		return err == nil && json.Unmarshal(text, &s) == nil && len(s.Jobs) == want
+	})
+}
+
+func hook(url string) config.Action { return config.Action{Webhook: url, Timeout: 20 * time.Second} }
+
+func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type request struct {
+		body      []byte
+		signature string
+	}
+	got := make(chan request, 20)
+	var tries atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		switch tries.Add(1) {
+		case 1:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case 2:
+			w.WriteHeader(http.StatusTooManyRequests)
+		case 3:
+			panic(http.ErrAbortHandler)
+		case 4: // hangs: the try ends with its timeout
+			<-q.Context().Done()
+		default:
+			got <- request{body, q.Header.Get(actions.SignatureHeader)}
+		}
+	}))
+	defer server.Close()
+	a := hook(server.URL + "/very-secret")
+	a.SecretFile, a.Timeout = secret, 500*time.Millisecond
+	b := start(t, filepath.Join(t.TempDir(), "state"), a)
+	b.park(1, "gateway-coder")
+	r := <-got
+	mac := hmac.New(sha256.New, []byte("key"))
+	mac.Write(r.body)
+	if want := "sha256=" + hex.EncodeToString(mac.Sum(nil)); r.signature != want {
+		t.Errorf("the signature is %q, want %q", r.signature, want)
+	}
+	var m actions.Message
+	if err := json.Unmarshal(r.body, &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.ID == "" || m.Event != "parked" || m.Service != "gateway-coder" || m.Profile != "coder" || m.State != "parked" || m.Cause != "config" || *m.Exit.Code != 78 ||
+		m.Container != "box" || m.Reason != "exit code 78" || m.At.IsZero() || len(m.Tail) != 2 || m.Tail[1] != "bye" {
+		t.Errorf("the message is %s", r.body)
+	}
+	if strings.Contains(string(r.body), "ghp_") || !strings.Contains(m.Tail[0], "***") {
+		t.Errorf("a token is in the message: %s", r.body)
+	}
+	b.waiting(0)
+	b.logged("msg=done", 1)
+	if strings.Contains(b.log.String(), "very-secret") {
+		t.Errorf("the address is in the log:\n%s", b.log)
+	}
+}
+
+func TestAHangingTargetHoldsUpNoOther(t *testing.T) {
+	release := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer hangs.Close()
+	defer close(release)
+	got := make(chan struct{}, 10)
+	works := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
+	defer works.Close()
+	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangs.URL), hook(works.URL))
+	for n := range 3 {
+		b.park(n, "web")
+		<-got
+	}
+	b.waiting(3)
+	b.stop()
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	release := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer hangs.Close()
+	defer close(release)
+	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangs.URL))
+	b.park(1, "first")
+	for n := range 104 {
+		b.park(n, "web")
+	}
+	b.waiting(100)
+	b.logged("dropped=5", 1)
+	if text, _ := os.ReadFile(b.state); strings.Count(string(text), `"service":"first"`) != 1 {
+		t.Error("what is being delivered was dropped")
+	}
+	b.stop()
+}
+
+func TestARefusedOneIsGivenUp(t *testing.T) {
+	var failed, refused atomic.Int32
+	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		failed.Add(1)
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer fails.Close()
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		refused.Add(1)
+		w.Header().Set("Location", fails.URL)
+		w.WriteHeader(http.StatusFound)
+	}))
+	defer refuses.Close()
+	b := start(t, filepath.Join(t.TempDir(), "state"), hook(fails.URL), hook(refuses.URL))
+	b.park(1, "web")
+	b.logged("given up after 10 tries: the answer is 500", 1)
+	b.logged("it is refused: the answer is 302", 1)
+	b.waiting(0)
+	if failed.Load() != 10 || refused.Load() != 1 {
+		t.Errorf("%d and %d requests, want 10 and 1", failed.Load(), refused.Load())
+	}
+}
+
+func TestACommandGetsTheEvent(t *testing.T) {
+	dir := t.TempDir()
+	good := config.Action{Exec: []string{"sh", "-c", `cat >"$0/in"; echo "$HINIT_EVENT $HINIT_SERVICE $HINIT_PROFILE" >"$0/vars"`, dir}, Timeout: 20 * time.Second}
+	bad := config.Action{Exec: []string{"sh", "-c", "exit 3"}, Timeout: 20 * time.Second}
+	none := config.Action{Exec: []string{"/no/such/program"}, Timeout: 20 * time.Second}
+	slow := config.Action{Exec: []string{"sh", "-c", "sleep 1009 & wait"}, Timeout: 50 * time.Millisecond}
+	b := start(t, filepath.Join(dir, "state"), good, bad, none, slow)
+	b.park(1, "web")
+	b.logged("msg=done", 1)
+	b.logged("exit code 3", 1)
+	b.logged("no such file", 1)
+	b.logged("it was killed after 50ms", 1)
+	b.waiting(0)
+	var m actions.Message
+	if text, err := os.ReadFile(filepath.Join(dir, "in")); err != nil || json.Unmarshal(text, &m) != nil || m.Service != "web" {
+		t.Errorf("its input is %q: %v", text, err)
+	}
+	if text, _ := os.ReadFile(filepath.Join(dir, "vars")); string(text) != "parked web coder\n" {
+		t.Errorf("its variables are %q", text)
+	}
+}
+
+// TestWhatIsNotDeliveredIsKept over the end of the program. The file is written before anything is sent, so how it ends makes no difference.
+func TestWhatIsNotDeliveredIsKept(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	var works atomic.Bool
+	got := make(chan string, 10)
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		if !works.Load() {
+			<-release
+			return
+		}
+		body, _ := io.ReadAll(q.Body)
+		var m actions.Message
+		_ = json.Unmarshal(body, &m)
+		got <- m.Service
+	}))
+	defer server.Close()
+	b := start(t, state, hook(server.URL))
+	b.park(1, "web", "db")
+	b.waiting(2)
+	killed, err := os.ReadFile(state) // as it is when kill -9 comes now
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.stop()
+	close(release)
+	if err := os.WriteFile(state, killed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	works.Store(true)
+	b = start(t, state, hook(server.URL))
+	if first, second := <-got, <-got; first != "web" || second != "db" {
+		t.Errorf("delivered: %s, %s", first, second)
+	}
+	b.waiting(0)
+	b.park(1, "web", "db") // it is known that they are
+	b.park(2, "db")
+	if s := <-got; s != "db" {
+		t.Errorf("delivered: %s", s)
+	}
+	b.waiting(0)
+	if len(got) > 0 {
+		t.Errorf("delivered again: %s", <-got)
+	}
+}

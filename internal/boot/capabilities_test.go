@@ -1,0 +1,90 @@
+package boot
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
+)
+
+// Reported: a container with Docker's capabilities warned of "no CAP_CHOWN" after a takeover.
+func TestNoCapabilityIsMissedThatIsThere(t *testing.T) {
+	testkit.NeedRoot(t)
+	inChild(t, "mainthread", volume(t), func(*exec.Cmd) {})
+}
+
+func TestWithoutRoot(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	must(t, os.Chown(home, agentUID, agentGID))
+	o, _ := options(t, home, nil)
+	install(t, o)
+	inChild(t, "user", home, func(cmd *exec.Cmd) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: agentUID, Gid: agentGID}}
+	})
+	wantOwner(t, home+"/config.yaml", fmt.Sprintf("%d:%d 0640", agentUID, agentGID))
+}
+
+func TestWithoutTheRightToChown(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	must(t, os.Chmod(home, 0o777)) // or else the agent could do nothing in it
+	write(t, home+"/auth.json", "")
+	write(t, home+"/profiles/coder/.env", "")
+	limited(t, "nochown", home, func(c int) bool { return c != unix.CAP_CHOWN })
+	if uidOf(t, home+"/sessions") != agentUID {
+		t.Error("directories are not made as the agent")
+	}
+	if _, err := os.Lstat(home + "/" + pendingName); err == nil {
+		t.Error("the mark of a repair is left")
+	}
+}
+
+// The documentation lists the capabilities that the boot needs.
+func TestFewCapabilities(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	write(t, home+"/workspace/private/f", "")
+	must(t, os.Chmod(home+"/workspace/private", 0o700))
+	give(t, home+"/workspace/private", 1234) // closed to root without CAP_DAC_OVERRIDE
+	limited(t, "fewcaps", home, func(c int) bool {
+		switch c {
+		case unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL:
+			return true
+		}
+		return false
+	})
+	if uidOf(t, home+"/workspace/private/f") != agentUID {
+		t.Error("a closed directory was not repaired")
+	}
+}
+
+func TestNoCapabilities(t *testing.T) {
+	testkit.NeedRoot(t)
+	limited(t, "nocaps", volume(t), func(int) bool { return false })
+}
+
+func limited(t *testing.T, name, home string, keep func(int) bool) {
+	t.Helper()
+	inChild(t, name, home, func(cmd *exec.Cmd) {
+		setpriv, err := exec.LookPath("setpriv")
+		if err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatal(err)
+			}
+			t.Skip(err)
+		}
+		set := "-all"
+		for c := 0; c <= unix.CAP_LAST_CAP; c++ {
+			if keep(c) {
+				set += fmt.Sprintf(",+cap_%d", c)
+			}
+		}
+		cmd.Path, cmd.Args = setpriv, []string{setpriv, "--bounding-set", set, "--inh-caps", "-all", "/proc/" + fmt.Sprint(os.Getpid()) + "/exe"}
+	})
+}

@@ -1,0 +1,306 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/control/show"
+	"hinit/internal/redact"
+	"hinit/internal/version"
+	"hinit/profiles"
+)
+
+const (
+	bundleTime  = 15 * time.Second // for everything: what has not ended by then is left as it is
+	bundleParts = 8                // so many are collected at a time
+	bundleSize  = 4 << 20          // of one part
+	bundleLines = 500              // of each log
+)
+
+func bundleVerb(table func() []verb) verb {
+	return verb{
+		name: "bundle", args: "[-o FILE] [-n N] [--hide VARIABLE]...", summary: "collect everything that a bug report needs in one tar.gz, without secrets",
+		help: `Versions, status, events, doctor, the configuration in force, the ends of all logs, the gateways' state files, processes, and
+what the kernel says of this container. It works without a running hinit, with what there is then, and takes 15 s at most.
+Secrets are replaced by stars: variables by their names, tokens by their shapes, the values of secret variables of this
+environment, the CMD's and the profiles' .env wherever they stand. --hide names further variables. Have a look before you send it.`,
+		run: func(t *terminal, c *call) int {
+			file := c.flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
+			n := c.flags.Int("n", bundleLines, "so many lines, `N`, of each log")
+			var hide words
+			c.flags.Var(&hide, "hide", "hide the value of this `VARIABLE` too; may be repeated")
+			if _, code, ok := c.parse(t, 0, 0); !ok {
+				return code
+			}
+			b := &bundle{terminal: t, table: table(), end: time.Now().Add(bundleTime), hide: hide}
+			return b.write(cmp.Or(*file, "hinit-bundle-"+time.Now().Format("20060102-150405")+".tar.gz"), *n)
+		},
+	}
+}
+
+// words is a flag that may be repeated.
+type words []string
+
+// String implements flag.Value.
+func (w *words) String() string { return "" }
+
+// Set implements flag.Value.
+func (w *words) Set(word string) error {
+	*w = append(*w, word)
+	return nil
+}
+
+// bundle is a bug report in the making.
+type bundle struct {
+	*terminal
+	table []verb
+	end   time.Time
+	hide  []string
+}
+
+// part is one file of a bundle.
+type part struct {
+	name, about string
+	fill        func(w io.Writer) error
+}
+
+func (b *bundle) write(file string, lines int) int {
+	const doing = "write the bundle"
+	out, report := b.raw(), b.err
+	if file != "-" {
+		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			return b.fail(exitFailed, "cannot %s: %q exists; name another file with -o", doing, file)
+		}
+		if err != nil {
+			return b.failed(doing, err)
+		}
+		defer f.Close()
+		out, report = f, b.out
+	}
+	set := redact.NewSecrets(b.secrets())
+	files := b.collect(append(b.parts(), b.logs(lines)...))
+	var list strings.Builder
+	fmt.Fprintf(&list, "hinit bundle of %s, %s\n\n", time.Now().UTC().Format(time.RFC3339), version.Get())
+	for i := range files {
+		files[i].content = (&redact.Masker{}).Hide(files[i].content, set)
+		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].about)
+	}
+	files = slices.Insert(files, 0, bundled{name: "CONTENTS.txt", content: []byte(list.String())})
+	if err := writeArchive(out, "hinit-bundle", files, time.Now()); err != nil {
+		return b.failed(doing, err)
+	}
+	fmt.Fprint(report, list.String())
+	if file != "-" {
+		fmt.Fprintf(report, "\nwrote %s; secrets that hinit knows of are hidden; have a look at it before you send it\n", show.Line(file))
+	}
+	return exitDone
+}
+
+// parts is what a bundle holds besides logs. A command is asked as people ask it, so that it works where that does.
+func (b *bundle) parts() []part {
+	return []part{
+		b.command("version.json", "this command", "version", "--json"),
+		b.command("healthcheck.txt", "whether hinit does its work", "healthcheck"),
+		b.command("status.txt", "services, boot steps and warnings", "status", "-v"),
+		b.command("status.json", "the same for programs", "status", "--json"),
+		b.command("events.ndjson", "what has happened", "events", "--json", "-n", "-1"),
+		b.command("doctor.txt", "what commonly goes wrong", "doctor"),
+		b.command("config.txt", "the configuration in force, and where each value came from", "config"),
+		b.command("config-check.txt", "what is wrong with the file as it is here", "config", "check"),
+		b.command("profiles.txt", "the profiles on the volume", "profile", "list"),
+		b.command("tree.txt", "the processes of each service", "tree"),
+		{"gateway-states.txt", "what the gateways' state files say", b.states},
+		{"environment.txt", "variables of this command and of process 1", func(w io.Writer) error { return environmentFacts(w, b.hide) }},
+		{"kernel.txt", "kernel, limits, mounts and cgroup", kernelFacts},
+	}
+}
+
+// command is a part that a verb prints.
+func (b *bundle) command(name, about string, args ...string) part {
+	return part{name, about, func(w io.Writer) error {
+		t := &terminal{in: b.in, out: w, err: w, env: b.env}
+		for _, v := range b.table {
+			if v.name == args[0] {
+				if code := v.run(t, newCall(v, args[1:])); code != exitDone {
+					fmt.Fprintf(w, "(exit code %d)\n", code)
+				}
+			}
+		}
+		return nil
+	}}
+}
+
+// logs is a part for each log.
+func (b *bundle) logs(lines int) (parts []part) {
+	names, err := within(b.end, b.allLogs)
+	if err != nil {
+		return []part{{"logs.txt", "why there are none", func(io.Writer) error { return err }}}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		parts = append(parts, b.command("logs/"+name+".log", "its last lines", "logs", "-n", fmt.Sprint(lines), "--", name))
+	}
+	return parts
+}
+
+// within calls fn and waits for it until the end.
+func within[T any](end time.Time, fn func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := fn()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-time.After(time.Until(end)):
+		var nothing T
+		return nothing, errors.New("no answer in time; does the volume hang?")
+	}
+}
+
+// bundled is a file of a bundle with its content.
+type bundled struct {
+	name, about string
+	content     []byte
+}
+
+// collect fills all parts, some at a time. What is not there in time is left as far as it has come.
+func (b *bundle) collect(parts []part) []bundled {
+	texts := make([]*capture, len(parts))
+	limit := make(chan struct{}, bundleParts)
+	var all sync.WaitGroup
+	for i, p := range parts {
+		texts[i] = &capture{}
+		all.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			if err := p.fill(texts[i]); err != nil {
+				fmt.Fprintf(texts[i], "%v\n", err)
+			}
+			texts[i].finish("")
+		})
+	}
+	_, _ = within(b.end, func() (struct{}, error) { all.Wait(); return struct{}{}, nil })
+	files := make([]bundled, len(parts))
+	for i, p := range parts {
+		files[i] = bundled{p.name, p.about, texts[i].finish("(hinit bundle did not wait longer for this)\n")}
+	}
+	return files
+}
+
+// capture takes what is written, until it is finished or large.
+type capture struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	done bool
+}
+
+// Write implements io.Writer.
+func (c *capture) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.done && c.text.Len() < bundleSize {
+		c.text.Write(p)
+	}
+	return len(p), nil
+}
+
+// finish returns what was written. late is added when nobody has finished it before.
+func (c *capture) finish(late string) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.done {
+		c.text.WriteString(late)
+	}
+	c.done = true
+	return c.text.Bytes()
+}
+
+// secrets are the values that are hidden wherever they stand.
+func (b *bundle) secrets() (values []string) {
+	add := func(name, value string) {
+		if slices.Contains(b.hide, name) {
+			values = append(values, value)
+		} else if secret := redact.Secret(name, value); secret != "" {
+			values = append(values, secret)
+		}
+	}
+	one, _ := os.ReadFile("/proc/1/environ")
+	for _, pair := range append(os.Environ(), strings.Split(string(one), "\x00")...) {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			add(name, value)
+		}
+	}
+	cfg, err := b.config()
+	if err != nil {
+		return values
+	}
+	for name, value := range cfg.Agent.Env {
+		add(name, value)
+	}
+	for _, s := range cfg.Services {
+		for name, value := range s.Env {
+			add(name, value)
+		}
+	}
+	of, _ := within(b.end.Add(-bundleTime/2), func() (found []string, err error) {
+		err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
+			secrets, _ := store.Secrets(p.Name)
+			found = append(found, secrets...)
+		})
+		return found, err
+	})
+	return append(values, of...)
+}
+
+// eachProfile calls fn for each profile on the volume, which is read as the agent's user.
+func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
+	cfg, err := b.config()
+	if err != nil {
+		return err
+	}
+	agent, err := boot.LookupAgent(cfg)
+	if err != nil {
+		return err
+	}
+	store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
+	all, _, err := store.Discover()
+	for _, p := range all {
+		fn(store, p)
+	}
+	return err
+}
+
+// states is what the gateways say of themselves.
+func (b *bundle) states(w io.Writer) error {
+	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
+		st, err := store.ReadState(p.Name)
+		switch {
+		case err != nil:
+			fmt.Fprintf(w, "%s: %v\n", show.Name(p.Name), err)
+		case !st.Exists:
+			fmt.Fprintf(w, "%s: no state file\n", show.Name(p.Name))
+		default:
+			fmt.Fprintf(w, "%s: desired %q, gateway %q, pid %d, written %s, restart requested %v, exit reason %q, trouble %q\n", show.Name(p.Name),
+				st.Desired, st.Gateway, st.PID, st.Written.UTC().Format(time.RFC3339), st.RestartRequested, st.ExitReason, st.Trouble())
+		}
+	})
+}

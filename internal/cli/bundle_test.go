@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// unpack reads a bundle with the standard library.
+func unpack(t *testing.T, file string) map[string]string {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for archive := tar.NewReader(z); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimPrefix(h.Name, "hinit-bundle/")] = string(text)
+	}
+}
+
+func TestBundleWithoutAHinitAndWithoutSecrets(t *testing.T) {
+	t.Setenv("SOME_TOKEN", "correct-horse-battery")
+	t.Setenv("PLAIN_NAME", "staple-and-more")
+	term := quiet(t)
+	env := term.env
+	term.env = func(name string) (string, bool) { return env(name) }
+	file := filepath.Join(t.TempDir(), "b.tar.gz")
+	if code := term.run([]string{"bundle", "-o", file, "--hide", "PLAIN_NAME"}, Init{}); code != exitDone {
+		t.Fatalf("exit code %d: %s", code, term.err)
+	}
+	files := unpack(t, file)
+	for _, name := range []string{"CONTENTS.txt", "version.json", "status.json", "events.ndjson", "doctor.txt", "config.txt", "kernel.txt", "environment.txt", "gateway-states.txt"} {
+		if files[name] == "" {
+			t.Errorf("the bundle has no %s", name)
+		}
+		if !strings.Contains(files["CONTENTS.txt"], name) && name != "CONTENTS.txt" {
+			t.Errorf("the list of contents lacks %s", name)
+		}
+	}
+	for name, text := range files {
+		for _, secret := range []string{"correct-horse-battery", "staple-and-more"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s holds %q", name, secret)
+			}
+		}
+	}
+	if !strings.Contains(files["environment.txt"], "SOME_TOKEN=****") || !strings.Contains(files["status.txt"], "no hinit listens") {
+		t.Errorf("environment:\n%s\nstatus:\n%s", files["environment.txt"], files["status.txt"])
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v, %v", info.Mode(), err)
+	}
+	if code := term.run([]string{"bundle", "-o", file}, Init{}); code != exitFailed {
+		t.Errorf("over an existing file: exit code %d", code)
+	}
+}
+
+func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
+	release := make(chan struct{})
+	b := &bundle{end: time.Now().Add(50 * time.Millisecond)}
+	files := b.collect([]part{
+		{"quick", "", func(w io.Writer) error { _, err := io.WriteString(w, "here\n"); return err }},
+		{"hangs", "", func(w io.Writer) error {
+			_, _ = io.WriteString(w, "begun\n")
+			<-release
+			return nil
+		}},
+		{"fails", "", func(io.Writer) error { return errors.New("no such luck") }},
+	})
+	close(release)
+	for i, want := range []string{"here\n", "begun\n(hinit bundle did not wait longer for this)\n", "no such luck\n"} {
+		if got := string(files[i].content); got != want {
+			t.Errorf("%s holds %q, want %q", files[i].name, got, want)
+		}
+	}
+}
+
+func TestArchiveOfFilesOfAnySize(t *testing.T) {
+	var files []bundled
+	for _, n := range []int{0, 1, 511, 512, 513, 100_000} {
+		files = append(files, bundled{name: "f" + strings.Repeat("x", n%7), content: bytes.Repeat([]byte("a"), n)})
+	}
+	var out bytes.Buffer
+	if err := writeArchive(&out, "d", files, time.Unix(1e9, 0)); err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := tar.NewReader(z)
+	for _, f := range files {
+		h, err := archive.Next()
+		if err != nil || h.Name != "d/"+f.name || h.Size != int64(len(f.content)) || !h.ModTime.Equal(time.Unix(1e9, 0)) {
+			t.Fatalf("got %+v, %v", h, err)
+		}
+	}
+	if _, err := archive.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last: %v", err)
+	}
+}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/internal/control/show"
+)
+
+// shells are the scripts that ask "hinit completion words" for what may stand in the place of the last word.
+var shells = [...]struct{ name, script string }{
+	{"bash", `# bash completion of hinit: source <(hinit completion bash)
+_hinit() {
+	local IFS=$'\n'
+	COMPREPLY=($("$1" completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+	if [ "${COMPREPLY[0]-}" = ":files" ]; then
+		COMPREPLY=()
+		compopt -o default
+	fi
+}
+complete -F _hinit hinit
+`},
+	{"zsh", `#compdef hinit
+# zsh completion of hinit: hinit completion zsh > a directory of $fpath, as _hinit
+_hinit() {
+	local line
+	local -a found
+	while IFS= read -r line; do
+		if [[ $line == :files ]]; then
+			_files
+			return
+		fi
+		found+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+	done < <("${words[1]}" completion words --describe -- "${(@)words[2,CURRENT]}" 2>/dev/null)
+	_describe hinit found
+}
+if [ "$funcstack[1]" = "_hinit" ]; then _hinit "$@"; else compdef _hinit hinit; fi
+`},
+	{"fish", `# fish completion of hinit: hinit completion fish | source
+function __hinit_words
+	set -l typed (commandline -opc) (commandline -ct)
+	set -l found ($typed[1] completion words --describe -- $typed[2..-1] 2>/dev/null)
+	if test "$found[1]" = ":files"
+		__fish_complete_path (commandline -ct)
+		return
+	end
+	printf '%s\n' $found
+end
+complete -c hinit -f -a '(__hinit_words)'
+`},
+}
+
+// filesWanted stands for names of files, which the shell completes by itself.
+const filesWanted = ":files"
+
+// completionWait is how long a key press may wait for hinit. Without an answer there are no live names.
+const completionWait = 300 * time.Millisecond
+
+func completionVerb(table func() []verb) verb {
+	return verb{
+		name: "completion", args: "bash|zsh|fish", summary: "print a script that lets a shell complete commands and live names",
+		help: `For this shell: source <(hinit completion bash), or hinit completion fish | source. To keep it, write it where the
+shell looks: /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, ~/.config/fish/completions/hinit.fish.
+Names of services and profiles come from the running hinit; where it does not answer in time there are only the words.`,
+		run: func(t *terminal, c *call) int {
+			describing := c.flags.Bool("describe", false, "words: with what each word means, after a tab")
+			words, code, ok := c.parse(t, 1, -1)
+			if !ok {
+				return code
+			}
+			if words[0] == "words" {
+				for _, one := range t.complete(table(), words[1:]) {
+					line := one.word
+					if *describing && line != filesWanted {
+						line += "\t" + one.about
+					}
+					fmt.Fprintln(t.out, show.Line(line))
+				}
+				return exitDone
+			}
+			var names []string
+			for _, s := range shells {
+				if s.name == words[0] && len(words) == 1 {
+					fmt.Fprint(t.raw(), s.script)
+					return exitDone
+				}
+				names = append(names, s.name)
+			}
+			return t.fail(exitUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], didYouMean(words[0], names))
+		},
+	}
+}
+
+// candidate is a word that may be meant, and what it is.
+type candidate struct{ word, about string }
+
+// complete returns what may stand in the place of the last word.
+func (t *terminal) complete(table []verb, words []string) (found []candidate) {
+	if len(words) == 0 || words[len(words)-1] == "=" { // bash takes --flag=value for three words
+		words = append(words, "")
+	}
+	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "=" })
+	typed := words[len(words)-1]
+	offer := func(word, about string) {
+		if strings.HasPrefix(word, typed) && !slices.ContainsFunc(found, func(c candidate) bool { return c.word == word }) {
+			found = append(found, candidate{word, about})
+		}
+	}
+	files := func() { found = append(found, candidate{word: filesWanted}) }
+	if len(words) == 1 {
+		for _, v := range table {
+			offer(v.name, v.summary)
+		}
+		offer("help", "what there is")
+		return found
+	}
+	at := slices.IndexFunc(table, func(v verb) bool { return v.name == words[0] })
+	if at < 0 || table[at].outside {
+		return nil
+	}
+	d := describe(table[at])
+	values := func(f describedFlag) {
+		switch f.value {
+		case "FILE", "DIR", "PATH":
+			files()
+		case "NAME":
+			t.offerNames(typed, offer)
+		}
+		for _, word := range f.words {
+			offer(word, f.usage)
+		}
+	}
+	before := words[len(words)-2]
+	if f, value, known := d.find(before); known && f.value != "" && value == "" && len(words) > 2 {
+		values(f)
+		return found
+	}
+	if f, value, known := d.find(typed); known && f.value != "" && strings.Contains(typed, "=") {
+		flagged := strings.TrimSuffix(typed, value)
+		typed = value
+		values(f)
+		for i := range found {
+			if found[i].word != filesWanted {
+				found[i].word = flagged + found[i].word
+			}
+		}
+		return found
+	}
+	if strings.HasPrefix(typed, "-") {
+		for _, f := range d.flags {
+			offer(f.name, f.usage)
+		}
+		return found
+	}
+	place := 0 // of this word among those that are no flags
+	for _, word := range words[1 : len(words)-1] {
+		if !strings.HasPrefix(word, "-") {
+			place++
+		}
+	}
+	switch {
+	case d.words != nil && place == 0:
+		for _, word := range d.words {
+			offer(word, "")
+		}
+	case d.takesVerbs:
+		for _, v := range table {
+			offer(v.name, v.summary)
+		}
+	case d.files:
+		files()
+	case d.names:
+		t.offerNames(typed, offer)
+	}
+	return found
+}
+
+// offerNames offers what the running hinit knows. The slots double the profiles, so they are for who has begun to type one.
+func (t *terminal) offerNames(typed string, offer func(word, about string)) {
+	type known struct{ names, slots []string }
+	answer := make(chan known, 1)
+	go func() {
+		names, slots := t.liveNames(completionWait)
+		answer <- known{names, slots}
+	}()
+	select {
+	case k := <-answer:
+		for _, name := range k.names {
+			offer(name, "")
+		}
+		if typed != "" {
+			for _, slot := range k.slots {
+				offer(slot, "")
+			}
+		}
+	case <-time.After(completionWait): // to connect may take longer
+	}
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/control/show"
+)
+
+func explainVerb() verb {
+	return verb{
+		name: "explain", args: "NAME [--json]", summary: "tell why a service is in its state, what happens next, and what to type",
+		help: "The exit code is 3 when it is not up.",
+		run:  explain,
+	}
+}
+
+// explanation is what people want to know of one service.
+type explanation struct {
+	Name  string   `json:"name"`  // the service
+	State string   `json:"state"` // as in the status
+	Why   []string `json:"why"`   // what led to the state, in sentences
+	Tail  []string `json:"tail"`  // the last lines of the run that ended last, where they may tell why
+	Next  string   `json:"next"`  // what hinit does next by itself
+	Type  []advice `json:"type"`  // what to type, the most useful first
+}
+
+// advice is a command with what it is good for.
+type advice struct {
+	Command string `json:"command"` // as it is typed
+	For     string `json:"for"`     // what it does
+}
+
+func explain(t *terminal, c *call) int {
+	asJSON := c.flags.Bool("json", false, "print JSON")
+	names, code, ok := c.parse(t, 1, 1)
+	if !ok {
+		return code
+	}
+	doing := fmt.Sprintf("explain %q", names[0])
+	cl, err := t.dial()
+	if err != nil {
+		return t.failed(doing, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
+	defer cancel()
+	st, err := cl.Status(ctx, names...)
+	if err != nil {
+		return t.failed(doing, err)
+	}
+	code = exitDone
+	for _, s := range st.Services {
+		if s.State != client.StateUp {
+			code = exitNotUp
+		}
+		e := explained(s, time.Now())
+		if *asJSON {
+			if err := writeJSON(t.out, e); err != nil {
+				return t.failed(doing, err)
+			}
+			continue
+		}
+		e.print(t)
+	}
+	return code
+}
+
+func (e explanation) print(t *terminal) {
+	fmt.Fprintf(t.out, "%s is %s\n", show.Name(e.Name), e.State)
+	line := func(label, text string) { fmt.Fprintf(t.out, "  %-6s %s\n", label, show.Line(text)) }
+	for i, why := range e.Why {
+		line(map[bool]string{true: "why"}[i == 0], why)
+	}
+	for _, last := range e.Tail {
+		line("", "| "+last)
+	}
+	line("next", e.Next)
+	for i, a := range e.Type {
+		line(map[bool]string{true: "type"}[i == 0], fmt.Sprintf("%-32s %s", a.Command, a.For))
+	}
+}
+
+// upNext says what comes after the end of what runs.
+func upNext(s client.Service) string {
+	switch {
+	case s.Task && s.Restart == "on-failure":
+		return "nothing; it ends by itself, and is tried again when it fails"
+	case s.Task:
+		return "nothing; it ends by itself"
+	case s.Restart == "never":
+		return "nothing, not even when it ends (restart: never)"
+	case s.Restart != "":
+		return "nothing; when it ends it is started again as its policy says (restart: " + s.Restart + ")"
+	}
+	return "nothing; when it ends it is started again"
+}
+
+func nextRun(s client.Service, now time.Time) string {
+	if s.NextRun == nil {
+		return ""
+	}
+	return ", or by its schedule in " + show.Duration(max(s.NextRun.Sub(now), 0))
+}
+
+// explained puts the status of a service into sentences.
+func explained(s client.Service, now time.Time) explanation {
+	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}}
+	if s.CrashLoop {
+		e.State += " (crash-loop)"
+	}
+	e.State += ", since " + show.Duration(now.Sub(s.Since))
+	name := s.Name
+	if s.Profile != "" {
+		name = s.Profile
+	}
+	say := func(text string) {
+		if text != "" {
+			e.Why = append(e.Why, text)
+		}
+	}
+	propose := func(command, use string) { e.Type = append(e.Type, advice{"hinit " + command + " " + name, use}) }
+	ended := s.State != client.StateUp && s.LastExit != nil
+
+	say(s.Reason)
+	say(s.Problem)
+	for i := range s.Checks {
+		if c := &s.Checks[i]; c.State != client.CheckHeld && c.State != "passing" {
+			say("check " + c.Name + " " + show.Check(c))
+		}
+	}
+	if s.Drifted {
+		say("it runs as an older configuration says")
+	}
+	if s.Paused {
+		say("an operator has stopped its process with SIGSTOP")
+	}
+	if ended {
+		say("its last run ended: " + show.LastExit(s.LastExit))
+		e.Tail = append(e.Tail, s.LastExit.Tail[max(0, len(s.LastExit.Tail)-5):]...)
+	}
+	if s.Want == client.WantDown && !s.Task && (s.Restart == "" || s.LastExit == nil) {
+		say("it is not wanted: somebody has stopped it, or it was down before the container started")
+	}
+
+	switch s.State {
+	case client.StateUp:
+		e.Next = upNext(s)
+		switch {
+		case s.Drifted:
+			propose("restart", "run it as the configuration says now")
+		case s.Paused:
+			propose("restart", "end it and start it again")
+		case !s.Ready:
+			e.Next = "it is waited for until it says that it is ready"
+		}
+	case client.StateBackoff:
+		e.Next = "it is started again"
+		if s.NextStart != nil {
+			e.Next += " in " + show.Duration(max(s.NextStart.Sub(now), 0))
+		}
+		propose("start", "start it now")
+	case client.StateWaiting:
+		e.Next = "it starts when " + strings.Join(s.Needs, ", ") + " is there"
+		if len(s.Needs) == 0 {
+			e.Next = "it starts when the boot comes to it"
+		}
+	case client.StateParked:
+		e.Next = "nothing until its configuration changes, or it is started"
+		propose("start", "start it now")
+	case client.StateFailed:
+		e.Next = "nothing until it is started" + nextRun(s, now)
+		if s.Task {
+			propose("run-once", "try again, when what is wrong has been mended")
+			break
+		}
+		propose("start", "try again, when what is wrong has been mended")
+	case client.StateDown:
+		e.Next = "nothing until it is started"
+		if s.Want == client.WantUp {
+			e.Next = "it is started"
+		}
+		if s.Task {
+			e.Next += nextRun(s, now)
+			propose("run-once", "run it now")
+			break
+		}
+		propose("start", "start it")
+	case client.StateStarting:
+		e.Next = "it is up as soon as its process runs"
+	default: // stopping, killing, finishing
+		e.Next = "it is down when nothing of it is left; then it is started again if it is wanted"
+	}
+	if s.Log != "" || s.State == client.StateUp {
+		propose("logs", "what it wrote")
+	}
+	propose("events", "what happened to it")
+	return e
+}

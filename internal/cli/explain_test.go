@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
+	now := time.Now()
+	code := func(n int) *int { return &n }
+	soon := now.Add(3 * time.Second)
+	for name, c := range map[string]struct {
+		s    client.Service
+		want []string // in this order
+		not  string
+	}{
+		"up": {
+			s:    client.Service{State: client.StateUp, Want: client.WantUp, Ready: true, Log: "/l"},
+			want: []string{"up, since 1m0s", "next", "nothing; when it ends it is started again", "hinit logs coder", "hinit events coder"}, not: "hinit start",
+		},
+		"a port that is in use": {
+			s:    client.Service{State: client.StateUp, Want: client.WantUp, Problem: "platform api is retrying: port 8642 is in use"},
+			want: []string{"why", "port 8642 is in use", "waited for until it says that it is ready"},
+		},
+		"a crash loop": {
+			s: client.Service{
+				State: client.StateBackoff, Want: client.WantUp, CrashLoop: true, NextStart: &soon, Log: "/l",
+				LastExit: &client.Exit{Code: code(1), Cause: "crash", At: now, Tail: []string{"1", "2", "3", "4", "5", "cannot open \x1b[2J"}},
+			},
+			want: []string{"backoff (crash-loop)", "its last run ended: code 1 (crash)", "| 2", `| cannot open \x1b[2J`, "started again in 3", "hinit start coder"}, not: "| 1\n",
+		},
+		"parked": {
+			s:    client.Service{State: client.StateParked, Want: client.WantUp, Reason: "exited with code 78"},
+			want: []string{"exited with code 78", "nothing until its configuration changes", "hinit start coder"},
+		},
+		"stopped by an operator": {
+			s:    client.Service{State: client.StateDown, Want: client.WantDown},
+			want: []string{"somebody has stopped it", "nothing until it is started", "hinit start coder"},
+		},
+		"waiting": {
+			s:    client.Service{State: client.StateWaiting, Want: client.WantUp, Needs: []string{"profiles"}},
+			want: []string{"it starts when profiles is there"}, not: "hinit logs",
+		},
+		"drifted": {
+			s:    client.Service{State: client.StateUp, Want: client.WantUp, Ready: true, Drifted: true},
+			want: []string{"an older configuration", "hinit restart coder"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.s.Name, c.s.Profile, c.s.Since = "gateway-coder", "coder", now.Add(-time.Minute)
+			var out strings.Builder
+			explained(c.s, now).print(&terminal{out: escaped{&out}})
+			rest := out.String()
+			for _, want := range c.want {
+				_, after, ok := strings.Cut(rest, want)
+				if !ok {
+					t.Fatalf("there is no %q at its place in\n%s", want, out.String())
+				}
+				rest = after
+			}
+			if c.not != "" && strings.Contains(out.String(), c.not) {
+				t.Errorf("it says %q:\n%s", c.not, out.String())
+			}
+		})
+	}
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestProcessesBelongToTheirServices(t *testing.T) {
+	const own, first, second = 1 << 61, 1<<61 - 2<<40, 1<<61 - 4<<40
+	all := map[int]process{}
+	for _, p := range []process{
+		{pid: 1, mark: own},
+		{pid: 10, ppid: 1, session: 10, mark: first},
+		{pid: 11, ppid: 10, session: 10, mark: first},
+		{pid: 12, ppid: 11, session: 12, mark: first},        // a session of its own
+		{pid: 13, ppid: 1, session: 13, mark: first},         // and left by its parents
+		{pid: 14, ppid: 1, session: 14, mark: first - 1<<20}, // started by a hinit in the service
+		{pid: 20, ppid: 1, session: 20, mark: second},        // the other service
+		{pid: 21, ppid: 1, session: 20, mark: 0},             // whose mark can't be read
+		{pid: 30, ppid: 0, session: 30, mark: own},           // docker exec
+		{pid: 31, ppid: 30, session: 30, mark: own},          //
+		{pid: 9, ppid: 10, session: 10, mark: first},         // a number that was free again
+		{pid: 40, ppid: 41, session: 40},
+		{pid: 41, ppid: 40}, // a circle, as it may be read
+	} {
+		all[p.pid] = p
+	}
+	roots := []treeRoot{{"hinit", "", 1}, {"a", "up", 10}, {"b", "up", 20}, {"c", "down", 0}}
+	var got strings.Builder
+	for _, b := range growTree(roots, all, 1, true, func(uint32) string { return "root" }) {
+		fmt.Fprintf(&got, "%s:", b.Name)
+		for _, p := range b.Processes {
+			fmt.Fprintf(&got, " %d/%d", p.PID, p.Depth)
+		}
+		got.WriteString("\n")
+	}
+	const want = "hinit: 1/0\na: 10/0 9/1 11/1 12/2 13/0 14/0\nb: 20/0 21/0\nc:\n: 30/0 31/1\n"
+	if got.String() != want {
+		t.Errorf("got\n%swant\n%s", got.String(), want)
+	}
+}
+
+func TestCommandLinesWithoutSecrets(t *testing.T) {
+	for _, c := range []struct{ argv, want string }{
+		{"server --port 80 --verbose", "server --port 80 --verbose"},
+		{"server --api-key abc --port 80", "server --api-key ******** --port 80"},
+		{"server --token=abc", "server --token=********"},
+		{"env DB_PASSWORD=abc PORT=80 server", "env DB_PASSWORD=******** PORT=80 server"},
+		{"psql postgres://me:abc@db/x", "psql postgres://me:********@db/x"},
+		{"psql --url=postgres://me:abc@db/x", "psql --url=postgres://me:********@db/x"},
+		{"curl sk-a1b2c3d4e5f6g7h8i9j0", "curl ***"},
+		{"server --token --port 80", "server --token --port 80"},
+	} {
+		if got := maskedCommand(strings.Split(c.argv, " ")); got != c.want {
+			t.Errorf("%q is shown as %q, want %q", c.argv, got, c.want)
+		}
+	}
+}

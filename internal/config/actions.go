@@ -1,0 +1,236 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The events of services that actions follow.
+const (
+	EventCrashLoop = "crash-loop" // it ends again and again
+	EventParked    = "parked"     // it is not started again until somebody acts
+	EventUnhealthy = "unhealthy"  // a startup or alive check fails, or it is restarted for its health
+	EventReady     = "ready"      // a run of it works
+	EventFailed    = "failed"     // it can't be started as defined, or isn't started again
+	EventOOM       = "oom"        // the kernel has killed it for memory
+)
+
+// ActionEvents are the events of services that actions follow.
+var ActionEvents = []string{EventCrashLoop, EventParked, EventUnhealthy, EventReady, EventFailed, EventOOM}
+
+// Actions are what is done by event.
+type Actions map[string][]Action
+
+// Action is what is done after an event of a service: a command that runs, or a request that is sent.
+type Action struct {
+	Exec       []string // nil for a webhook
+	Webhook    string   // "" for a command
+	SecretFile string   // file with the key that signs the request, "" for none
+	Timeout    time.Duration
+}
+
+// ActionsName is the service that carries out actions. It exists without being written down where the file has some.
+const ActionsName = "hinit-actions"
+
+// mostActions bounds the actions of one event.
+const mostActions = 16
+
+// ActionsOf returns what is done after an event of a service. The service's own actions replace those of its profile, and these replace
+// the ones of all services.
+func (c *Config) ActionsOf(service, profile, event string) []Action {
+	if s, known := c.Services[service]; known {
+		if list, own := s.On[event]; own {
+			return list
+		}
+	}
+	if p, known := c.Profiles.Own[profile]; known && profile != "" {
+		if list, own := p.On[event]; own {
+			return list
+		}
+	}
+	return c.On[event]
+}
+
+// hasActions reports whether there is the key "on" anywhere. nodes are the services as they are written.
+func (c *Config) hasActions(nodes map[string]entry) bool {
+	if len(c.On) > 0 {
+		return true
+	}
+	for _, p := range c.Profiles.Own {
+		if len(p.On) > 0 {
+			return true
+		}
+	}
+	for _, e := range nodes {
+		if e.value == nil {
+			continue
+		}
+		n := resolve(e.value)
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if resolve(n.Content[i]).Value == "on" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// actions fills in the service that carries out actions. It reads the same file, as the agent's user.
+func (l *loader) actions(s *Service) {
+	path := l.cfg.Path
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	s.Command = []string{ActionsName, "serve", "--config", path}
+	if l.plain {
+		s.Command = append(s.Command, "--plain")
+		return
+	}
+	s.Env["HERMES_HOME"] = "{home}"
+}
+
+// onField is the key with the actions.
+func onField[T any](of func(*T) *Actions) field[T] {
+	return field[T]{
+		path: "on", typ: "mapping of events to actions", doc: "What is done after events; see [Actions](#actions).",
+		at: func(t *T) any { return of(t) },
+	}
+}
+
+// actionFields is the schema of one action: of a command, of a webhook, or "" for all keys.
+func actionFields(of string) []field[Action] {
+	fields := []field[Action]{
+		{
+			path: "exec", check: checkCommand, typ: "command",
+			doc: "Command that runs as the user of `" + ActionsName + "`. It finds the event as JSON on its standard input, and its name, the service and the " +
+				"profile in `HINIT_EVENT`, `HINIT_SERVICE` and `HINIT_PROFILE`.",
+			at: func(a *Action) any { return &a.Exec },
+		},
+		{
+			path: "webhook", check: checkWebhook, typ: "URL",
+			doc: "Address that the event is sent to, as JSON by POST.",
+			at:  func(a *Action) any { return &a.Webhook },
+		},
+		{
+			path: "secret_file", check: checkOptional(checkAbs), typ: "path",
+			doc: "File with a key. The header `X-Hinit-Signature` of the request is then `sha256=` and the HMAC-SHA256 of the body in hex. " +
+				"The user of `" + ActionsName + "` has to be able to read it.",
+			at: func(a *Action) any { return &a.SecretFile },
+		},
+		{
+			path: "timeout", check: checkPositive,
+			doc: "Time after which the command is killed, or one try of the request is over.",
+			at:  func(a *Action) any { return &a.Timeout },
+		},
+	}
+	return slices.DeleteFunc(fields, func(f field[Action]) bool {
+		return of == "exec" && (f.path == "webhook" || f.path == "secret_file") || of == "webhook" && f.path == "exec"
+	})
+}
+
+// fields is the schema of what this action has.
+func (a *Action) fields() []field[Action] {
+	if a.Webhook != "" {
+		return actionFields("webhook")
+	}
+	return actionFields("exec")
+}
+
+func newAction() Action { return Action{Timeout: 30 * time.Second} }
+
+func checkWebhook(at any) string {
+	s := *at.(*string)
+	if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return fmt.Sprintf("expected a URL such as https://example.org/hooks/1, got %q", s)
+	}
+	return ""
+}
+
+// actions reads a mapping of events to an action or a list of them.
+func (d *decoder) actions(n *yaml.Node, key string, at *Actions) {
+	out := Actions{}
+	for _, e := range d.entries(n, key, ActionEvents) {
+		if !slices.Contains(ActionEvents, e.key) {
+			d.unknown(e.line, key+".", e.key, ActionEvents, nil)
+			continue
+		}
+		key, items := key+"."+e.key, []*yaml.Node{e.value}
+		if e.value.Kind == yaml.SequenceNode {
+			items = e.value.Content
+		}
+		if len(items) > mostActions {
+			d.problems.at(e.line, "cannot set %s: an event can have %d actions, here are %d", key, mostActions, len(items))
+			continue
+		}
+		out[e.key] = []Action{}
+		for i, item := range items {
+			if a, ok := d.action(resolve(item), key+"."+strconv.Itoa(i)); ok {
+				out[e.key] = append(out[e.key], a)
+			}
+		}
+	}
+	*at = out
+}
+
+func (d *decoder) action(n *yaml.Node, key string) (a Action, ok bool) {
+	if n.Kind != yaml.MappingNode {
+		d.problems.at(n.Line, "cannot set %s: expected an action such as {exec: [notify]} or {webhook: \"https://example.org/hooks/1\"}, got %s", key, describe(n))
+		return a, false
+	}
+	before := len(d.problems.list)
+	a = newAction()
+	decodeFields(d, n, key+".", "", actionFields(""), &a, nil)
+	switch {
+	case len(d.problems.list) > before:
+	case (a.Exec == nil) == (a.Webhook == ""):
+		d.problems.at(n.Line, "cannot use %s: an action has either exec or webhook", key)
+	case a.Exec != nil && a.SecretFile != "":
+		d.problems.at(n.Line, "cannot use %s: secret_file is for a webhook; remove it", key)
+	}
+	return a, len(d.problems.list) == before
+}
+
+// actionsSchema is what YAML may hold for actions.
+func actionsSchema() map[string]any {
+	a := newAction()
+	one := object(actionFields(""), &a)
+	events := map[string]any{}
+	for _, event := range ActionEvents {
+		events[event] = map[string]any{"anyOf": []any{one, map[string]any{"type": "array", "items": one}}}
+	}
+	return map[string]any{"type": "object", "additionalProperties": false, "properties": events}
+}
+
+// actionReference writes the section about actions.
+func actionReference(b *strings.Builder) {
+	b.WriteString(`
+## Actions
+
+` + "`on`" + `, ` + "`services.NAME.on` and `profiles.NAME.on`" + ` are mappings of events to an action or a list of them: a command that runs, or a request that
+is sent. See [act on events](../how-to/act-on-events.md). What a service says of an event replaces what its profile says, and that replaces what
+` + "`on`" + ` says for all; an empty list is no action. The events are ` + "`" + strings.Join(ActionEvents, "`, `") + "`" + `.
+
+` + "```yaml" + `
+on:
+  parked: {webhook: "https://example.org/hooks/1", secret_file: /run/secrets/hook}
+  crash-loop: [{exec: [/usr/local/bin/page, me]}, {webhook: "https://example.org/hooks/1"}]
+` + "```" + `
+
+The service ` + "`" + ActionsName + "`" + ` carries them out. It exists where the file has actions, without being written down, and runs as the agent's user.
+
+`)
+	a := newAction()
+	table(b, "on.EVENT[].", actionFields(""), &a, func(f *field[Action]) string {
+		if f.path == "timeout" {
+			return defaultText(f, &a)
+		}
+		return ""
+	})
+}

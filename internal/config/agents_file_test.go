@@ -1,0 +1,116 @@
+package config
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has something to lose")
+	}
+	refused := map[string]string{
+		"services.x.user":            "services: {x: {command: [id], user: root}}",
+		"services.dashboard.user":    `services: {dashboard: {user: "0:0"}}`,
+		"services.x.limits":          "services: {x: {command: [id], limits: {nofile: 1000000}}}",
+		"boot.hooks":                 "boot: {hooks: [{command: [id], user: root}]}",
+		"boot.strict":                "boot: {strict: true}",
+		"home":                       "home: /srv",
+		"agent.user":                 "agent: {user: root}",
+		"agent.binary":               "agent: {binary: /opt/data/hermes}",
+		"logs.dir":                   "logs: {dir: /var/log}",
+		"logs.console_stall":         "logs: {console_stall: 1h}",
+		"logs.max_line_kb":           "logs: {max_line_kb: 65536}",
+		"control.socket":             "control: {socket: /opt/data/s}",
+		"control.others":             "control: {others: none}",
+		"services.x.user, an anchor": "services: {y: &y {command: [id], user: nobody}, x: *y}",
+	}
+	for key, text := range refused {
+		path := writeFile(t, text)
+		if _, err := Load(Options{Path: path, Env: environ(nil)}); err != nil {
+			t.Errorf("%s in a file of root's: %v", key, err)
+		}
+		if err := os.Chown(path, whoever, 0); err != nil {
+			t.Fatal(err)
+		}
+		key, _, _ = strings.Cut(key, ",")
+		want := "cannot set " + key + " here: it is root's to decide, and " + path + " belongs to uid 10000; chown root " + path
+		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), path+":1: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s in a file of the agent's: %v", key, err)
+		}
+		if socket := Socket(Options{Path: path, Env: environ(nil)}); socket != "" {
+			t.Errorf("%s: the socket is looked for in %s", key, socket)
+		}
+	}
+}
+
+// TestEveryKeyIsRootsOrHarmless names what an agent that can write the file may set: a new key has to be thought about.
+func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
+	harmless := strings.Fields(`agent.checks services.checks agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
+		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget
+		services.command services.cwd services.enabled services.enabled_by services.env services.immediate_on services.log services.park_on
+		services.needs services.notify.fd services.once services.restart_on services.schedule.cron services.schedule.jitter services.schedule.missed services.schedule.timezone
+		profiles.env profiles.needs profiles.restart_on
+		on services.on profiles.on`)
+	for _, limits := range []string{"logs.", "services.logs."} {
+		for name := range strings.FieldsSeq("archives compress max_age max_size_mb min_free_mb quota_mb rate_limit") {
+			harmless = append(harmless, limits+name)
+		}
+	}
+	for _, policy := range []string{"", "services.", "profiles."} {
+		for name := range strings.FieldsSeq(`restart.crash_loop_count restart.max_restarts restart.max_restarts_window restart.policy restart.crash_loop_window restart.factor restart.immediate_on restart.initial
+			restart.jitter restart.max restart.park_on restart.reset_after stop.grace stop.signal`) {
+			harmless = append(harmless, policy+name)
+		}
+	}
+	for _, of := range []string{"agent.", "services.", "profiles."} { // the file is read as the user it runs as, and root believes only its own
+		for name := range strings.FieldsSeq("env_file memory.warn memory.restart") {
+			harmless = append(harmless, of+name)
+		}
+	}
+	check := func(path string, privileged bool) {
+		if privileged == slices.Contains(harmless, path) {
+			t.Errorf("%s: root's is %t; is it safe in the hands of the agent?", path, privileged)
+		}
+	}
+	for _, f := range configFields() {
+		check(f.path, f.privileged)
+	}
+	for _, f := range serviceFields() {
+		check("services."+f.path, f.privileged)
+	}
+	for _, f := range profileFields() {
+		check("profiles."+f.path, f.privileged)
+	}
+}
+
+func TestAFileThatTheAgentCanWriteMaySetTheRest(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has something to lose")
+	}
+	path := writeFile(t, `home: /opt/data
+agent: {user: hermes, gateway: [serve, "{profile}"]}
+services: {x: {command: [id], user: hermes, env: {A: b}}}
+restart: {initial: 2s}`)
+	if err := os.Chown(path, whoever, 0); err != nil {
+		t.Fatal(err)
+	}
+	env := environ(map[string]string{"HINIT_BOOT_STRICT": "1", "HERMES_HOME": "/data"})
+	c, err := Load(Options{Path: path, Env: env})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Services["x"].User != "hermes" || c.Home != "/data" || !c.Boot.Strict || c.Restart.Initial != 2*time.Second {
+		t.Errorf("got %+v", c)
+	}
+	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], path+" belongs to uid 10000; chown root") {
+		t.Errorf("warnings %q", c.Warnings)
+	}
+	// Another image of the same process has what was read and judged before.
+	if c, err = Load(Options{Path: path, Text: []byte("home: /srv"), Env: environ(nil)}); err != nil || c.Home != "/srv" {
+		t.Errorf("from the image before: %v", err)
+	}
+}

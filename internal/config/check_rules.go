@@ -1,0 +1,178 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What the keys of a check may hold.
+
+// finishChecks refuses what a service's checks can't have: it has no profile.
+func (l *loader) finishChecks(s *Service, prefix string) {
+	for i := range s.Checks {
+		c := &s.Checks[i]
+		key := fmt.Sprintf("%schecks.%d", prefix, i)
+		at := l.cfg.origins[key+".kind"]
+		switch {
+		case c.Type == CheckState || c.Type == CheckDeaf:
+			l.problems.from(at, "cannot use %s: only gateways write a state file and have a habit; put it into agent.checks, or use another check", key)
+		case c.Type == CheckExec && l.doubt != nil && s.User != l.cfg.Agent.User:
+			l.problems.from(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.doubt)
+		}
+		for _, text := range c.Templates() {
+			if reason := checkTemplate(text, serviceHoles); reason != "" {
+				l.problems.from(at, "cannot use %s: %s", key, reason)
+			}
+		}
+	}
+}
+
+// Templates are the texts of a check that may have placeholders.
+func (c *Check) Templates() []string {
+	texts := []string{c.HTTP.URL, c.HTTP.Port, c.HTTP.Path, c.Dial.Port, c.Dial.Path, c.File.Path}
+	for _, name := range sortedKeys(c.HTTP.Headers) {
+		texts = append(texts, c.HTTP.Headers[name])
+	}
+	return slices.Concat(texts, c.Command)
+}
+
+// checkReference writes the section on checks.
+func checkReference(b *strings.Builder) {
+	b.WriteString(`
+### Checks
+
+` + "`agent.checks` and `services.NAME.checks`" + ` are lists. A check has a kind and one of the types ` + "`http`, `tcp`, `unix`, `exec`, `file`, `log`, `state` and `deaf`" + `.
+Thresholds are those of Kubernetes. How to use them is in [check that a service is alive](../how-to/check-that-a-service-is-alive.md).
+
+` + "```yaml" + `
+services:
+  web:
+    command: [httpd, -f, -p, "8080"]
+    checks:
+      - {kind: ready, http: {port: 8080, path: /health}}
+      - {kind: alive, tcp: {port: 8080}, period: 5s, failure_threshold: 2}
+` + "```" + `
+
+In texts that may have placeholders ` + "`{env:NAME}`" + ` is a variable of the service's configuration, or else of the ` + "`.env`" + ` of its profile (of the
+home, for a service). A check with a variable that is not set is left out.
+
+`)
+	check := newCheck(CheckAlive)
+	table(b, "checks[].", checkFields(""), &check, func(f *field[Check]) string {
+		text := defaultText(f, &check)
+		switch {
+		case text == "`\"\"`", text == "`[]`", text == "`0s`", text == "`{}`", f.path == "kind":
+			return ""
+		}
+		return text
+	})
+}
+
+func checkCheckName(at any) string {
+	if s := *at.(*string); !serviceName(s) {
+		return fmt.Sprintf(`a name is 1 to %d of "a" to "z", "0" to "9", "_" and "-", got %q`, serviceNameMax, s)
+	}
+	return ""
+}
+
+func checkAtLeast(least time.Duration) check {
+	return func(at any) string {
+		if d := *at.(*time.Duration); d < least || d > 24*time.Hour {
+			return fmt.Sprintf("expected a duration from %v to 24h, got %s", least, formatDuration(d))
+		}
+		return ""
+	}
+}
+
+// checkPort takes a number or something that becomes one.
+func checkPort(at any) string {
+	s := *at.(*string)
+	if n, err := strconv.ParseUint(s, 10, 16); (err != nil || n == 0) && !strings.Contains(s, "{") {
+		return fmt.Sprintf("expected a port from 1 to 65535 or {env:NAME}, got %q", s)
+	}
+	return ""
+}
+
+func checkHost(at any) string {
+	s := *at.(*string)
+	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err != nil && s != "localhost" {
+		return fmt.Sprintf("expected an IP address or localhost, got %q; hinit asks no name server, use an exec check for other hosts", s)
+	}
+	return ""
+}
+
+func checkURL(at any) string {
+	s := *at.(*string)
+	u, err := url.Parse(holesFilled(s))
+	switch {
+	case err != nil:
+		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
+	case u.Scheme == "https":
+		return "https is not supported; use an exec check with curl, or an address without TLS in the container"
+	case u.Scheme != "http" || u.Host == "" || u.User != nil:
+		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
+	}
+	if port := u.Port(); port != "" {
+		if reason := checkPort(&port); reason != "" {
+			return reason
+		}
+	}
+	host := u.Hostname()
+	return checkHost(&host)
+}
+
+// holesFilled puts something into a template that may stand for a port, or in a path.
+func holesFilled(s string) string {
+	return regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1")
+}
+
+// checkStatus takes "200", "200-299", and both after commas.
+func checkStatus(at any) string {
+	if _, err := ParseStatus(*at.(*string)); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// ParseStatus reads a list of status codes and ranges of them.
+func ParseStatus(s string) (ranges [][2]int, err error) {
+	for part := range strings.SplitSeq(s, ",") {
+		lo, hi, both := strings.Cut(strings.TrimSpace(part), "-")
+		from, err := strconv.Atoi(lo)
+		to := from
+		if both && err == nil {
+			to, err = strconv.Atoi(hi)
+		}
+		if err != nil || from < 100 || to > 599 || from > to {
+			return nil, fmt.Errorf("expected status codes such as 200-399 or 200,204, got %q", s)
+		}
+		ranges = append(ranges, [2]int{from, to})
+	}
+	return ranges, nil
+}
+
+func checkRegexp(at any) string {
+	if _, err := regexp.Compile(*at.(*string)); err != nil {
+		return fmt.Sprintf("expected a regular expression (RE2): %v", err)
+	}
+	return ""
+}
+
+func checkHeaders(at any) string {
+	headers := *at.(*map[string]string)
+	for _, name := range sortedKeys(headers) {
+		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`()<>@,;:\"/[]?={}`, r) }) {
+			return fmt.Sprintf("%q cannot be the name of a header", name)
+		}
+		if strings.ContainsAny(headers[name], "\r\n") {
+			return fmt.Sprintf("the header %s has to be one line", name)
+		}
+	}
+	return ""
+}

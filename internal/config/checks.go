@@ -1,0 +1,342 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Check is one check of a service or of every gateway: what is asked, how often, and how many answers in a row count.
+type Check struct {
+	Name      string // unique in its service
+	Kind      string // one of the Check kinds
+	Type      string // one of the Check types: the part below that counts
+	Period    time.Duration
+	Timeout   time.Duration
+	Delay     time.Duration // from the start of the process to the first look
+	Success   int           // good answers in a row until it passes
+	Failure   int           // bad answers in a row until it fails
+	Jitter    float64       // each period is varied by up to this part of it
+	OnFailure string        // one of the On constants; empty for a ready check
+
+	HTTP    HTTPCheck
+	Dial    DialCheck // tcp, unix
+	Command []string  // exec
+	File    FileCheck
+	Log     LogCheck
+	State   StateCheck
+	Deaf    DeafCheck
+}
+
+// The kinds of a check.
+const (
+	CheckStartup = "startup" // the others wait until it has passed once
+	CheckReady   = "ready"   // whether the service counts as ready
+	CheckAlive   = "alive"   // whether it is to be left running
+)
+
+// The types of a check, which are also the keys that hold what they look at.
+const (
+	CheckHTTP  = "http"
+	CheckTCP   = "tcp"
+	CheckUnix  = "unix"
+	CheckExec  = "exec"
+	CheckFile  = "file"
+	CheckLog   = "log"
+	CheckState = "state"
+	CheckDeaf  = "deaf"
+)
+
+// The values of [Check].OnFailure.
+const (
+	OnRestart  = "restart"
+	OnReport   = "report"
+	OnPark     = "park"
+	OnShutdown = "shutdown"
+)
+
+// HTTPCheck asks a server of the container with GET. All texts but Status, Contains and Matches are templates.
+type HTTPCheck struct {
+	URL, Host, Port, Path string
+	Status                string // codes and ranges of codes: "200-399,404"
+	Contains, Matches     string // what the body has to have, both as far as they are set
+	Headers               map[string]string
+}
+
+// DialCheck connects, and sends nothing.
+type DialCheck struct {
+	Host, Port string
+	Path       string // of a Unix socket
+}
+
+// FileCheck looks at a file.
+type FileCheck struct {
+	Path    string
+	Fresher time.Duration // it was written within this time; 0: it only has to be there
+}
+
+// LogCheck looks at the lines that the service writes.
+type LogCheck struct {
+	Contains, Matches string        // of a line; both as far as they are set
+	Never             bool          // such a line must not come
+	Within            time.Duration // such a line has to come at least so often; 0: once in a run
+}
+
+// StateCheck looks at the gateway's own state file.
+type StateCheck struct {
+	Heartbeat time.Duration // it was written within this time; 0: at any time
+	Platforms string        // "any" or "all" of the platforms are connected; "" for none of that
+}
+
+// DeafCheck looks for several signs at once that a gateway is up and does nothing.
+type DeafCheck struct {
+	After time.Duration // a silence counts when it is longer than this
+}
+
+var (
+	checkKinds = []string{CheckStartup, CheckReady, CheckAlive}
+	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
+)
+
+// mostChecks bounds what one service can make PID 1 do.
+const mostChecks = 32
+
+func newCheck(kind string) Check {
+	c := Check{
+		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3, Jitter: 0.05,
+		Deaf: DeafCheck{After: 4 * time.Minute},
+		HTTP: HTTPCheck{Path: "/", Status: "200-399", Headers: map[string]string{}},
+	}
+	if kind != CheckReady {
+		c.OnFailure = OnRestart
+	}
+	return c
+}
+
+// Target is the address that an http check asks, still a template.
+func (h HTTPCheck) Target() string {
+	if h.URL != "" {
+		return h.URL
+	}
+	return "http://" + hostPort(h.Host, h.Port) + h.Path
+}
+
+// Target is where a tcp check connects to, still a template.
+func (d DialCheck) Target() string { return hostPort(d.Host, d.Port) }
+
+func hostPort(host, port string) string {
+	host = cmp.Or(host, "127.0.0.1")
+	if strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
+		host = "[" + host + "]"
+	}
+	return host + ":" + port
+}
+
+// checks reads a list of checks.
+func (d *decoder) checks(n *yaml.Node, key string, at *[]Check) {
+	if n.Kind != yaml.SequenceNode {
+		d.problems.at(n.Line, "cannot set %s: expected a list of checks such as [{kind: alive, tcp: {port: 8080}}], got %s", key, describe(n))
+		return
+	}
+	if len(n.Content) > mostChecks {
+		d.problems.at(n.Line, "cannot set %s: a service can have %d checks, here are %d", key, mostChecks, len(n.Content))
+		return
+	}
+	list := make([]Check, 0, len(n.Content))
+	for i, item := range n.Content {
+		if c, ok := d.check(resolve(item), key+"."+strconv.Itoa(i)); ok {
+			if slices.ContainsFunc(list, func(o Check) bool { return o.Name == c.Name }) {
+				d.problems.at(item.Line, "cannot use %s.%d: another check is called %q already; give one of them a name", key, i, c.Name)
+				continue
+			}
+			list = append(list, c)
+		}
+	}
+	*at = list
+}
+
+// check reads one check. What it looks at decides which keys it knows.
+func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
+	if n.Kind != yaml.MappingNode {
+		d.problems.at(n.Line, "cannot set %s: expected a check such as {kind: alive, tcp: {port: 8080}}, got %s", key, describe(n))
+		return c, false
+	}
+	kind, types := "", []string{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		switch name := resolve(n.Content[i]).Value; {
+		case name == "kind":
+			kind = resolve(n.Content[i+1]).Value
+		case slices.Contains(checkTypes, name):
+			types = append(types, name)
+		}
+	}
+	before := len(d.problems.list)
+	c = newCheck(kind)
+	fields := checkFields("")
+	if len(types) == 1 {
+		c.Type = types[0]
+		fields = checkFields(c.Type)
+	}
+	decodeFields(d, n, key+".", "", fields, &c, nil)
+	if len(d.problems.list) > before {
+		return c, false
+	}
+	switch {
+	case kind == "":
+		d.problems.at(n.Line, "cannot use %s: its kind is missing; it is one of %s", key, strings.Join(checkKinds, ", "))
+	case len(types) == 0:
+		d.problems.at(n.Line, "cannot use %s: it says not what to look at; add one of %s", key, strings.Join(checkTypes, ", "))
+	case len(types) > 1:
+		d.problems.at(n.Line, "cannot use %s: one check looks at one thing, here are %s; write a check for each", key, strings.Join(types, " and "))
+	default:
+		if reason := c.contradiction(); reason != "" {
+			d.problems.at(n.Line, "cannot use %s: %s", key, reason)
+		}
+	}
+	c.Name = cmp.Or(c.Name, c.Kind+"-"+c.Type)
+	return c, len(d.problems.list) == before
+}
+
+// contradiction says what is wrong with a check whose single values are in order.
+func (c *Check) contradiction() string {
+	switch {
+	case c.Kind != CheckReady && c.Success != 1:
+		return fmt.Sprintf("success_threshold of %s check is always 1", article(c.Kind))
+	case c.Kind == CheckReady && c.OnFailure != "":
+		return "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"
+	}
+	switch c.Type {
+	case CheckHTTP:
+		return c.HTTP.contradiction()
+	case CheckTCP:
+		if c.Dial.Port == "" {
+			return "tcp.port is missing"
+		}
+	case CheckUnix:
+		if c.Dial.Path == "" {
+			return "unix.path is missing"
+		}
+	case CheckExec:
+		if len(c.Command) == 0 {
+			return "exec.command is missing"
+		}
+	case CheckFile:
+		if c.File.Path == "" {
+			return "file.path is missing"
+		}
+	case CheckLog:
+		switch {
+		case c.Log.Contains == "" && c.Log.Matches == "":
+			return "log.contains or log.matches is missing"
+		case c.Log.Never && c.Log.Within > 0:
+			return "log.never and log.within contradict each other"
+		}
+	case CheckState:
+		if c.State.Heartbeat == 0 && c.State.Platforms == "" {
+			return "state.heartbeat or state.platforms is missing"
+		}
+	}
+	return ""
+}
+
+func (h HTTPCheck) contradiction() string {
+	switch {
+	case h.URL != "" && (h.Port != "" || h.Host != "" || h.Path != "/"):
+		return "http.url says everything; remove http.host, http.port and http.path"
+	case h.URL == "" && h.Port == "":
+		return "http.port is missing, or http.url"
+	case h.URL == "" && !strings.HasPrefix(h.Path, "/"):
+		return fmt.Sprintf("http.path begins with \"/\", got %q", h.Path)
+	}
+	return ""
+}
+
+// checkFields is the schema of one entry of a list of checks: what all have, and what those of a type have. "" is for all types.
+func checkFields(of string) []field[Check] {
+	fields := []field[Check]{
+		{
+			path: "kind", typ: oneOf(checkKinds...), check: checkOneOf(checkKinds...),
+			doc: "`startup`: the other checks wait until it has passed once. `ready`: whether the service counts as ready. `alive`: whether it is left " +
+				"running. Required.",
+			at: func(c *Check) any { return &c.Kind },
+		},
+		{
+			path: "name", check: checkCheckName,
+			doc: "What status and events call it. Not set: kind and type, as `alive-http`.",
+			at:  func(c *Check) any { return &c.Name },
+		},
+		{
+			path: "period", check: checkAtLeast(100 * time.Millisecond),
+			doc: "Time between two looks; at least 100ms.",
+			at:  func(c *Check) any { return &c.Period },
+		},
+		{
+			path: "timeout", check: checkAtLeast(10 * time.Millisecond),
+			doc: "A look that takes longer is a bad answer.",
+			at:  func(c *Check) any { return &c.Timeout },
+		},
+		{
+			path: "initial_delay", check: checkNotNegative,
+			doc: "Time from the start of the process to the first look.",
+			at:  func(c *Check) any { return &c.Delay },
+		},
+		{
+			path: "success_threshold", check: checkRange(1, 1000),
+			doc: "So many good answers in a row make it pass; 1 for `startup` and `alive`.",
+			at:  func(c *Check) any { return &c.Success },
+		},
+		{
+			path: "failure_threshold", check: checkRange(1, 100_000),
+			doc: "So many bad answers in a row make it fail.",
+			at:  func(c *Check) any { return &c.Failure },
+		},
+		{
+			path: "jitter", check: checkFloat(0, 0.5),
+			doc: "Each period is shortened by up to this part of it, 0 to 0.5, so that checks don't all come at once.",
+			at:  func(c *Check) any { return &c.Jitter },
+		},
+		{
+			path: "on_failure", typ: oneOf(OnRestart, OnReport, OnPark, OnShutdown), check: checkOneOf(OnRestart, OnReport, OnPark, OnShutdown),
+			doc: "What a `startup` or `alive` check does when it fails: restart the service with cause `health`, only say so, stop it until somebody starts it, or stop the " +
+				"container. Not set: `restart`.",
+			at: func(c *Check) any { return &c.OnFailure },
+		},
+	}
+	for _, f := range typedCheckFields() {
+		if of == "" || strings.HasPrefix(f.path, of+".") {
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}
+
+func typedCheckFields() []field[Check] {
+	return []field[Check]{
+		{path: "http.url", holes: profileHoles, check: checkURL, typ: "URL", doc: "Address to GET: `http://`, an IP address or `localhost`, a port, a path.", at: func(c *Check) any { return &c.HTTP.URL }},
+		{path: "http.port", holes: profileHoles, check: checkPort, typ: "port", doc: "Port, instead of the URL.", at: func(c *Check) any { return &c.HTTP.Port }},
+		{path: "http.host", check: checkHost, typ: "IP address", doc: "Its IP address, or `localhost`. Not set: `127.0.0.1`.", at: func(c *Check) any { return &c.HTTP.Host }},
+		{path: "http.path", holes: profileHoles, doc: "Path, instead of the URL.", at: func(c *Check) any { return &c.HTTP.Path }},
+		{path: "http.status", check: checkStatus, typ: "status codes", doc: "Status codes that are good: codes and ranges, as `200-299,404`.", at: func(c *Check) any { return &c.HTTP.Status }},
+		{path: "http.contains", doc: "Text that the first 64 KiB of the body have to have.", at: func(c *Check) any { return &c.HTTP.Contains }},
+		{path: "http.matches", check: checkRegexp, typ: "regular expression", doc: "Regular expression that the first 64 KiB of the body have to match.", at: func(c *Check) any { return &c.HTTP.Matches }},
+		{path: "http.headers", holes: profileHoles, check: checkHeaders, doc: "Headers of the request.", at: func(c *Check) any { return &c.HTTP.Headers }},
+		{path: "tcp.port", holes: profileHoles, check: checkPort, typ: "port", doc: "Port that has to take a connection.", at: func(c *Check) any { return &c.Dial.Port }},
+		{path: "tcp.host", check: checkHost, typ: "IP address", doc: "Its IP address, or `localhost`. Not set: `127.0.0.1`.", at: func(c *Check) any { return &c.Dial.Host }},
+		{path: "unix.path", holes: profileHoles, check: checkDirTemplate, typ: "path", doc: "Unix socket that has to take a connection. No symbolic link may be on the way.", at: func(c *Check) any { return &c.Dial.Path }},
+		{path: "exec.command", holes: profileHoles, check: checkCommand, typ: "command", doc: "Command that has to exit with code 0, as the service's user and in its environment. Its last line is the answer.", at: func(c *Check) any { return &c.Command }},
+		{path: "file.path", holes: profileHoles, check: checkDirTemplate, typ: "path", doc: "File that has to be there. No symbolic link may be on the way.", at: func(c *Check) any { return &c.File.Path }},
+		{path: "file.fresher_than", check: checkPositive, doc: "It was written within this time. Not set: at any time.", at: func(c *Check) any { return &c.File.Fresher }},
+		{path: "log.contains", doc: "Text of a line that the service writes.", at: func(c *Check) any { return &c.Log.Contains }},
+		{path: "log.matches", check: checkRegexp, typ: "regular expression", doc: "Regular expression that such a line matches.", at: func(c *Check) any { return &c.Log.Matches }},
+		{path: "log.never", doc: "Such a line must not come; one that comes is a bad answer at the next look.", at: func(c *Check) any { return &c.Log.Never }},
+		{path: "log.within", check: checkPositive, doc: "Such a line has to come at least so often. Not set: once in a run.", at: func(c *Check) any { return &c.Log.Within }},
+		{path: "state.heartbeat", check: checkPositive, doc: "The gateway has written its `gateway_state.json` within this time. For gateways only.", at: func(c *Check) any { return &c.State.Heartbeat }},
+		{path: "state.platforms", typ: oneOf("any", "all"), check: checkOneOf("any", "all"), doc: "Whether one or all of its platforms have to be connected. For gateways only.", at: func(c *Check) any { return &c.State.Platforms }},
+		{path: "deaf.after", check: checkAtLeast(time.Second), doc: "How long a silence has to last, besides three times its habit; see [deaf gateways](../explanation/deaf-gateways.md). For gateways only.", at: func(c *Check) any { return &c.Deaf.After }},
+	}
+}

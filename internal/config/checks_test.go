@@ -1,0 +1,106 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestChecksAreRead with what they don't say.
+func TestChecksAreRead(t *testing.T) {
+	path := writeFile(t, `
+agent: {checks: [{kind: alive, http: {port: "{env:PORT}", path: "/{profile}"}, on_failure: report}, {kind: ready, state: {heartbeat: 2m}}]}
+services:
+  web:
+    command: [x]
+    checks:
+      - {kind: ready, http: {url: "http://localhost:8080/health", status: "200,204-206", matches: "^ok"}, success_threshold: 2}
+      - {kind: startup, exec: {command: [test, -e, "{home}/up"]}, failure_threshold: 60, period: 1s}
+      - {kind: alive, name: lines, log: {contains: tick, within: 1m}}
+      - {kind: alive, unix: {path: "{home}/s"}, initial_delay: 5s}
+      - {kind: alive, file: {path: /run/x, fresher_than: 5s}, jitter: 0}
+`)
+	c, err := Load(Options{Path: path, Env: environ(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checks := c.Services["web"].Checks
+	if len(checks) != 5 || len(c.Agent.Checks) != 2 {
+		t.Fatalf("they are %+v", checks)
+	}
+	if a := c.Agent.Checks[0]; a.Name != "alive-http" || a.OnFailure != OnReport || a.HTTP.Target() != "http://127.0.0.1:{env:PORT}/{profile}" || a.Period != 10*time.Second || a.Failure != 3 {
+		t.Errorf("the first one of the gateways is %+v", a)
+	}
+	if a := checks[0]; a.OnFailure != "" || a.Success != 2 || a.HTTP.Target() != "http://localhost:8080/health" {
+		t.Errorf("the first one is %+v", a)
+	}
+	if checks[2].Name != "lines" || checks[1].OnFailure != OnRestart || checks[3].Delay != 5*time.Second || checks[4].Jitter != 0 {
+		t.Errorf("the others are %+v", checks[1:])
+	}
+	if got := c.Origin("services.web.checks.ready-http.http.status"); got == "" {
+		t.Error("config does not show the keys of a check")
+	}
+}
+
+// TestWrongChecksNameTheWayOut: each with its line, and what to write instead.
+func TestWrongChecksNameTheWayOut(t *testing.T) {
+	for check, want := range map[string]string{
+		`tcp: {port: 80}`:             "its kind is missing; it is one of startup, ready, alive",
+		`kind: live, tcp: {port: 80}`: `expected one of startup, ready, alive, got "live"`,
+		`kind: ready`:                 "it says not what to look at; add one of http, tcp, unix",
+		`kind: ready, tcp: {port: 80}, unix: {path: /s}`:               "one check looks at one thing, here are tcp and unix; write a check for each",
+		`kind: ready, htp: {port: 80}`:                                 `did you mean "services.web.checks.0.http"?`,
+		`kind: ready, tcp: {prot: 80}`:                                 `did you mean "services.web.checks.0.tcp.port"?`,
+		`kind: ready, tcp: {port: 80, path: /}`:                        "unknown key",
+		`kind: ready, tcp: {port: 70000}`:                              "expected a port from 1 to 65535 or {env:NAME}",
+		`kind: ready, tcp: {host: "::1"}`:                              "tcp.port is missing",
+		`kind: ready, tcp: {host: example.com, port: 1}`:               "hinit asks no name server, use an exec check",
+		`kind: ready, http: {}`:                                        "http.port is missing, or http.url",
+		`kind: ready, http: {url: "https://127.0.0.1/"}`:               "https is not supported; use an exec check",
+		`kind: ready, http: {url: "127.0.0.1:80"}`:                     "expected a URL such as http://127.0.0.1:8080/health",
+		`kind: ready, http: {url: "http://x.example/"}`:                "hinit asks no name server",
+		`kind: ready, http: {url: "http://[::1]:80/", port: 1}`:        "http.url says everything; remove",
+		`kind: ready, http: {port: 1, path: health}`:                   `http.path begins with "/"`,
+		`kind: ready, http: {port: 1, status: ok}`:                     "expected status codes such as 200-399",
+		`kind: ready, http: {port: 1, status: "300-200"}`:              "expected status codes such as 200-399",
+		`kind: ready, http: {port: 1, matches: "("}`:                   "expected a regular expression (RE2)",
+		`kind: ready, http: {port: 1, headers: {"a b": x}}`:            `"a b" cannot be the name of a header`,
+		`kind: ready, http: {port: 1, headers: {a: "x\ny"}}`:           "the header a has to be one line",
+		`kind: ready, http: {port: 1, path: "/{profile}"}`:             "unknown placeholder {profile}",
+		`kind: ready, unix: {path: s.sock}`:                            "expected an absolute path",
+		`kind: ready, unix: {}`:                                        "unix.path is missing",
+		`kind: ready, exec: {command: []}`:                             "a command cannot be empty",
+		`kind: ready, exec: {command: true}`:                           "expected a list of words",
+		`kind: ready, file: {fresher_than: 1m}`:                        "file.path is missing",
+		`kind: ready, file: {path: /x, fresher_than: 60}`:              `write "60s"`,
+		`kind: ready, log: {within: 1m}`:                               "log.contains or log.matches is missing",
+		`kind: alive, log: {contains: x, never: true, within: 1m}`:     "log.never and log.within contradict each other",
+		`kind: ready, state: {heartbeat: 1m}`:                          "only gateways write a state file and have a habit; put it into agent.checks",
+		`kind: ready, tcp: {port: 80}, period: 10`:                     `write "10s"`,
+		`kind: ready, tcp: {port: 80}, period: 1ms`:                    "expected a duration from 100ms to 24h",
+		`kind: ready, tcp: {port: 80}, timeout: 0s`:                    "expected a duration from 10ms to 24h",
+		`kind: ready, tcp: {port: 80}, failure_threshold: 0`:           "expected a number from 1 to 100000",
+		`kind: alive, tcp: {port: 80}, success_threshold: 2`:           "success_threshold of an alive check is always 1",
+		`kind: ready, tcp: {port: 80}, on_failure: restart`:            "remove on_failure, or use kind alive",
+		`kind: alive, tcp: {port: 80}, on_failure: explode`:            "expected one of restart, report, park, shutdown",
+		`kind: alive, tcp: {port: 80}, jitter: 2`:                      "expected a number from 0 to 0.5",
+		`kind: alive, tcp: {port: 80}, name: "A b"`:                    "a name is 1 to 64",
+		`kind: alive, tcp: {port: 80}}, {kind: alive, tcp: {port: 81}`: "give one of them a name",
+	} {
+		path := writeFile(t, "services:\n  web:\n    command: [x]\n    checks: [{"+check+"}]\n")
+		_, err := Load(Options{Path: path, Env: environ(nil)})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path+":4: ") {
+			t.Errorf("%s:\n %v\nexpected %q", check, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"checks: {kind: alive}":                       "expected a list of checks such as",
+		"checks: [alive]":                             "expected a check such as",
+		"checks: [" + strings.Repeat("{},", 33) + "]": "a service can have 32 checks, here are 33",
+	} {
+		path := writeFile(t, "services:\n  web:\n    command: [x]\n    "+text+"\n")
+		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s:\n %v\nexpected %q", text, err, want)
+		}
+	}
+}

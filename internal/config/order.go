@@ -1,0 +1,331 @@
+package config
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/cronspec"
+)
+
+// Need is what a service or a gateway waits for before it starts.
+type Need struct {
+	Name     string // of a service; gateway-NAME is the gateway of a profile
+	Until    string // one of the Until constants
+	Optional bool   // it is left out where there is no such service, or nobody wants it up
+
+	said bool // Until is as the file says it
+	line int
+}
+
+// The values of [Need].Until.
+const (
+	UntilStarted = "started" // its process runs
+	UntilReady   = "ready"   // it says that it works, or it runs and can't say so
+	UntilDone    = "done"    // its last run has ended with exit code 0
+)
+
+// The values of [Restart].Policy.
+const (
+	RestartAlways    = "always"
+	RestartOnFailure = "on-failure"
+	RestartNever     = "never"
+	RestartOnSuccess = "on-success"
+)
+
+// The values of [Task].Once.
+const (
+	OnceBoot      = "boot"       // at each boot of the container
+	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs it
+	OnceManual    = "manual"     // when somebody asks for it
+)
+
+// The values of [Schedule].Missed.
+const (
+	MissedSkip = "skip"
+	MissedRun  = "run"
+)
+
+// Task says when a service that ends by itself runs. A service with neither key is none.
+type Task struct {
+	Once     string // one of the Once constants; empty: as the schedule says
+	Schedule Schedule
+}
+
+// Schedule says at which times a task runs.
+type Schedule struct {
+	Cron     string        // in cron's syntax; empty: there is no schedule
+	Timezone string        // empty: that of the container
+	Jitter   time.Duration // each time is put off by up to so much
+	Missed   string        // one of the Missed constants
+}
+
+// IsTask reports whether the service ends by itself, so that it counts as done.
+func (s *Service) IsTask() bool { return s.Task.Once != "" || s.Task.Schedule.Cron != "" }
+
+// WantedUp reports whether the service is to run when the container starts.
+func (s *Service) WantedUp() bool {
+	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
+}
+
+// Profile is what one profile has of its own, complete with what it inherits. The values of Env are templates.
+type Profile struct {
+	Restart   Restart
+	Stop      Stop
+	Needs     []Need
+	RestartOn []string
+	Env       map[string]string // on top of [Agent].Env
+	Setup
+	On Actions // of its own, see [Config.ActionsOf]
+}
+
+// ProfileOf returns the settings of a profile.
+func (c *Config) ProfileOf(name string) Profile {
+	if p, own := c.Profiles.Own[name]; own {
+		return p
+	}
+	return Profile{Restart: c.Restart, Stop: c.Stop, Setup: c.Agent.Setup}
+}
+
+// gatewayPrefix begins what a gateway is called as a service.
+const gatewayPrefix = "gateway-"
+
+// needsFields are the keys of what must be there before something starts, and of what it follows.
+func needsFields[T any](needs func(*T) *[]Need, restartOn func(*T) *[]string) []field[T] {
+	return []field[T]{
+		{
+			path: "needs", typ: "list of names, or of mappings with `name`, `until` and `optional`",
+			doc: "What it [waits for](../how-to/start-services-in-order.md): services, and gateways as `gateway-NAME`. `until` is `started`, `ready` " +
+				"or `done`; not set: `done` for a task, else `ready`. An optional one is left out where there is none.",
+			at: func(t *T) any { return needs(t) },
+		},
+		{
+			path: "restart_on", typ: "list of names",
+			doc: "Services and gateways with which it is restarted: when one of them is started anew or, for a task, is done again.",
+			at:  func(t *T) any { return restartOn(t) },
+		},
+	}
+}
+
+// taskFields are the keys of a task.
+func taskFields() []field[Service] {
+	return []field[Service]{
+		{
+			path: "once", typ: oneOf(OnceBoot, OnceEachStart, OnceManual), check: checkOptional(checkOneOf(OnceBoot, OnceEachStart, OnceManual)),
+			doc: "Makes it a [task](../how-to/run-tasks-on-a-schedule.md), which ends by itself. It runs at each boot, at each boot and before each " +
+				"later start of a service that needs it, or only with `hinit run-once`. Not set: no task, unless there is a schedule.",
+			at: func(s *Service) any { return &s.Task.Once },
+		},
+		{
+			path: "schedule.cron", short: true, check: checkOptional(checkCron), typ: "schedule",
+			doc: "Makes it a task that runs at these times: five fields as in a crontab, or `@daily` and the like. Short: `schedule: \"0 3 * * *\"`.",
+			at:  func(s *Service) any { return &s.Task.Schedule.Cron },
+		},
+		{
+			path: "schedule.timezone", check: checkOptional(checkZone), typ: "time zone",
+			doc: "Time zone of the schedule, such as `Europe/Berlin`. Not set: the container's own.",
+			at:  func(s *Service) any { return &s.Task.Schedule.Timezone },
+		},
+		{
+			path: "schedule.jitter", check: checkNotNegative,
+			doc: "Each time is put off by a random part of this.",
+			at:  func(s *Service) any { return &s.Task.Schedule.Jitter },
+		},
+		{
+			path: "schedule.missed", typ: oneOf(MissedSkip, MissedRun), check: checkOneOf(MissedSkip, MissedRun),
+			doc: "What becomes of times at which no hinit ran: they are skipped, or the task runs once after the boot.",
+			at:  func(s *Service) any { return &s.Task.Schedule.Missed },
+		},
+	}
+}
+
+// profileFields is the schema of profiles.NAME.
+func profileFields() []field[Profile] {
+	fields := []field[Profile]{{
+		path: "env", holes: profileHoles,
+		doc: "Variables set for this gateway on top of `agent.env`.",
+		at:  func(p *Profile) any { return &p.Env },
+	}, onField(func(p *Profile) *Actions { return &p.On })}
+	fields = append(fields, needsFields(func(p *Profile) *[]Need { return &p.Needs }, func(p *Profile) *[]string { return &p.RestartOn })...)
+	fields = append(fields, setupFields("", "agent.", profileHoles, func(p *Profile) *Setup { return &p.Setup })...)
+	fields = append(fields, restartFields("restart.", "restart.", func(p *Profile) *Restart { return &p.Restart })...)
+	return append(fields, stopFields("stop.", "stop.", func(p *Profile) *Stop { return &p.Stop })...)
+}
+
+func newProfile(c *Config) Profile {
+	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited()}
+	p.Restart.ParkOn, p.Restart.ImmediateOn = slices.Clone(c.Restart.ParkOn), slices.Clone(c.Restart.ImmediateOn)
+	return p
+}
+
+// needFields are the keys of one need.
+func needFields() []field[Need] {
+	return []field[Need]{
+		{path: "name", at: func(n *Need) any { return &n.Name }},
+		{path: "until", check: checkOneOf(UntilStarted, UntilReady, UntilDone), at: func(n *Need) any { return &n.Until }},
+		{path: "optional", at: func(n *Need) any { return &n.Optional }},
+	}
+}
+
+// needs reads a list of needs, which replaces the one that was there.
+func (d *decoder) needs(n *yaml.Node, key string, at *[]Need) {
+	if n.Kind != yaml.SequenceNode {
+		d.problems.at(n.Line, "cannot set %s: expected a list of names such as [db] or [{name: db, until: started}], got %s", key, describe(n))
+		return
+	}
+	fields := needFields()
+	list := make([]Need, 0, len(n.Content))
+	for i, item := range n.Content {
+		item = resolve(item)
+		need, one, before := Need{line: item.Line}, key+"."+strconv.Itoa(i), len(d.problems.list)
+		switch {
+		case item.Kind != yaml.MappingNode:
+			need.Name, _ = d.text(item, key, "names")
+		default:
+			decodeFields(d, item, one+".", "", fields, &need, nil)
+			if need.Name == "" && len(d.problems.list) == before {
+				d.problems.at(item.Line, "cannot set %s: its name is missing; write {name: db}", one)
+			}
+		}
+		need.said = need.Until != ""
+		if slices.ContainsFunc(list, func(n Need) bool { return n.Name == need.Name }) {
+			d.problems.at(item.Line, "cannot set %s: %q is in the list twice; one need has one condition", key, need.Name)
+		}
+		if len(d.problems.list) == before {
+			list = append(list, need)
+		}
+	}
+	*at = list
+}
+
+// plainNeeds is plain for a list of needs.
+func plainNeeds(needs []Need) []any {
+	out := make([]any, 0, len(needs))
+	for _, n := range needs {
+		if !n.said && !n.Optional {
+			out = append(out, n.Name)
+			continue
+		}
+		one := map[string]any{"name": n.Name}
+		if n.said {
+			one["until"] = n.Until
+		}
+		if n.Optional {
+			one["optional"] = true
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+func checkOptional(c check) check {
+	return func(at any) string {
+		if *at.(*string) == "" {
+			return ""
+		}
+		return c(at)
+	}
+}
+
+// checkCron reads a schedule. Its zone is checked apart.
+func checkCron(at any) string {
+	if _, err := cronspec.Parse(*at.(*string), ""); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func checkZone(at any) string {
+	if _, err := cronspec.Zone(*at.(*string)); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// finishTask settles the keys of a task that depend on each other.
+func (l *loader) finishTask(s *Service, prefix string) {
+	t := &s.Task.Schedule
+	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
+		l.problems.from(l.cfg.origins[prefix+"schedule.timezone"], "cannot use %sschedule: %v", prefix, err)
+	}
+	if t.Cron == "" {
+		for _, key := range []string{"timezone", "jitter"} {
+			if o, set := l.cfg.origins[prefix+"schedule."+key]; set && (t.Timezone != "" || t.Jitter != 0) {
+				l.problems.from(o, "cannot use %sschedule: it has no times; add cron, as in {cron: \"0 3 * * *\", %s: …}", prefix, key)
+				break
+			}
+		}
+	}
+	if !s.IsTask() {
+		return
+	}
+	policy := prefix + "restart.policy"
+	o, own := l.cfg.origins[policy]
+	switch {
+	case !own: // what others do when they end means nothing for what is to end
+		s.Restart.Policy = RestartNever
+	case s.Restart.Policy == RestartAlways || s.Restart.Policy == RestartOnSuccess:
+		l.problems.from(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
+	}
+}
+
+// takeProfiles reads the mapping "profiles": its own keys, and the names of profiles. own gets the latter.
+func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field[Config]) (own []entry) {
+	const within = "profiles."
+	names := fieldNames(fields, within, nil)
+	for _, e := range d.entries(n, "profiles", append(slices.Clone(names), "names of profiles")) {
+		if i := slices.IndexFunc(fields, func(f field[Config]) bool { return f.path == within+e.key }); i >= 0 {
+			decodeField(d, e, "", &fields[i], l.cfg)
+			continue
+		}
+		switch {
+		case e.value.Kind != yaml.MappingNode && e.value.ShortTag() != "!!null":
+			if near := nearest(e.key, names); near != "" {
+				d.unknown(e.line, within, e.key, names, nil)
+				continue
+			}
+			d.problems.at(e.line, "unknown key %q; known here: %s, and names of profiles, as in {%s: {restart: never}}", within+e.key, strings.Join(names, ", "), e.key)
+		case !serviceName(e.key):
+			d.problems.at(e.line, "cannot set profiles: %q cannot be the name of a profile", e.key)
+		default:
+			own = append(own, e)
+		}
+	}
+	return own
+}
+
+// ownProfiles builds the settings of profiles. What they inherit is final by now.
+func (l *loader) ownProfiles(d *decoder, own []entry) {
+	fields := profileFields()
+	for _, e := range own {
+		p, prefix := newProfile(l.cfg), "profiles."+e.key+"."
+		before := len(d.problems.list)
+		decodeFields(d, e.value, prefix, "", fields, &p, nil)
+		if len(d.problems.list) == before {
+			l.finishRestart(&p.Restart, prefix)
+			l.finishSetup(&p.Setup, prefix)
+		}
+		l.cfg.Profiles.Own[e.key] = p
+	}
+}
+
+// finishRestart checks a policy whose keys at prefix were read. A contradiction among inherited values alone has been reported where
+// they are set.
+func (l *loader) finishRestart(r *Restart, prefix string) {
+	reason := checkRestart(r)
+	if reason == "" {
+		return
+	}
+	for _, name := range restartPairs {
+		if _, own := l.cfg.origins[prefix+"restart."+name]; own {
+			l.restartProblem(prefix+"restart.", reason)
+			return
+		}
+	}
+}
+
+// restartPairs are the keys of a policy that can contradict each other.
+var restartPairs = []string{"initial", "max", "park_on", "immediate_on"}

@@ -1,0 +1,150 @@
+package config
+
+import (
+	"slices"
+	"strings"
+)
+
+// owner is something that has needs.
+type owner struct {
+	name, prefix string // as a service, and before its keys
+	needs        *[]Need
+	restartOn    *[]string
+}
+
+// order checks what needs what, once everything is known, and settles what a need waits for.
+func (l *loader) order() {
+	c := l.cfg
+	var owners []owner
+	services := make(map[string]*Service, len(c.Services))
+	for _, name := range sortedKeys(c.Services) {
+		s := c.Services[name]
+		services[name] = &s
+		owners = append(owners, owner{name, "services." + name + ".", &s.Needs, &s.RestartOn})
+	}
+	own := make(map[string]*Profile, len(c.Profiles.Own))
+	for _, name := range sortedKeys(c.Profiles.Own) {
+		p := c.Profiles.Own[name]
+		own[name] = &p
+		owners = append(owners, owner{gatewayPrefix + name, "profiles." + name + ".", &p.Needs, &p.RestartOn})
+	}
+	needs, follows := edges{}, edges{}
+	for _, o := range owners {
+		kept := make([]Need, 0, len(*o.needs))
+		for _, n := range *o.needs {
+			if l.need(o, &n) {
+				kept = append(kept, n)
+				needs[o.name] = append(needs[o.name], edge{n.Name, n.line})
+			}
+		}
+		*o.needs = kept
+		key := o.prefix + "restart_on"
+		for _, name := range *o.restartOn {
+			line := c.origins[key].line
+			l.known(key, line, name)
+			follows[o.name] = append(follows[o.name], edge{name, line})
+		}
+	}
+	for name, s := range services {
+		c.Services[name] = *s
+	}
+	for name, p := range own {
+		c.Profiles.Own[name] = *p
+	}
+	for _, o := range owners {
+		l.cycle(o, needs, "needs", "nothing of it could ever start; remove one of these needs")
+		l.cycle(o, follows, "restart_on", "they would restart each other for ever; remove one of these names")
+	}
+}
+
+// need settles one need and reports whether it counts.
+func (l *loader) need(o owner, n *Need) bool {
+	key := o.prefix + "needs"
+	s, isService := l.cfg.Services[n.Name]
+	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
+	if n.Optional && (!isService && !isGateway || isService && !s.Enabled) {
+		return false
+	}
+	if !l.known(key, n.line, n.Name) {
+		return false
+	}
+	task, policy := isService && s.IsTask(), s.Restart.Policy
+	if isGateway {
+		policy = l.cfg.ProfileOf(profile).Restart.Policy
+	}
+	switch {
+	case n.Until == "" && task:
+		n.Until = UntilDone
+	case n.Until == "":
+		n.Until = UntilReady
+	case n.Until == UntilReady && task:
+		l.problems.at(n.line, "cannot set %s: %s is a task, which is never ready; write until: done", key, n.Name)
+		return false
+	case n.Until == UntilDone && !task && (policy == RestartAlways || policy == RestartOnSuccess):
+		l.problems.at(n.line, "cannot set %s: %s is never done, for it is restarted when it ends; write until: ready, or make it a task with once: boot", key, n.Name)
+		return false
+	}
+	if owner, is := l.cfg.Services[o.name]; isService && !s.Enabled && (!is || owner.Enabled) {
+		l.warn("%s waits for %s, which is not enabled; enable it, or make the need optional: {name: %s, optional: true}", o.name, n.Name, n.Name)
+	}
+	return true
+}
+
+// known reports whether there is, or may be later, a service of a name, and says so if there is not.
+func (l *loader) known(key string, line int, name string) bool {
+	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
+	_, isService := l.cfg.Services[name]
+	switch {
+	case isService, isGateway && serviceName(profile) && !l.plain:
+		return true
+	case isGateway && l.plain:
+		l.problems.at(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
+	case isGateway:
+		l.problems.at(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
+	case nearest(name, sortedKeys(l.cfg.Services)) != "":
+		l.problems.at(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, nearest(name, sortedKeys(l.cfg.Services)))
+	default:
+		way := "; a gateway is called gateway-NAME"
+		if l.plain {
+			way = "; add it below services"
+		}
+		l.problems.at(line, "cannot set %s: there is no service %q%s%s", key, name, listKeys("; there are: ", sortedKeys(l.cfg.Services)), way)
+	}
+	return false
+}
+
+// edge leads from an owner to what it names.
+type edge struct {
+	to   string
+	line int
+}
+
+type edges map[string][]edge
+
+// cycle says that an owner leads back to itself. Of the names in a cycle the first says it.
+func (l *loader) cycle(o owner, from edges, key, why string) {
+	var path []string
+	seen := map[string]bool{}
+	var walk func(name string) bool
+	walk = func(name string) bool {
+		seen[name] = true
+		path = append(path, name)
+		for _, e := range from[name] {
+			if e.to == o.name || !seen[e.to] && walk(e.to) {
+				return true
+			}
+		}
+		path = path[:len(path)-1]
+		return false
+	}
+	if !walk(o.name) || slices.Min(path) != o.name {
+		return
+	}
+	line := 0
+	for _, e := range from[o.name] {
+		if len(path) > 1 && e.to == path[1] || len(path) == 1 && e.to == o.name {
+			line = e.line
+		}
+	}
+	l.problems.at(line, "cannot set %s%s: %s → %s is a cycle; %s", o.prefix, key, strings.Join(path, " → "), o.name, why)
+}

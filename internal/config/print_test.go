@@ -1,0 +1,248 @@
+package config
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/redact"
+)
+
+func TestExpand(t *testing.T) {
+	c := Default()
+	vars := map[string]string{"profile": "coder", "profile_home": "/p", "to": "b"}
+	for in, want := range map[string]string{
+		"{agent}": "/opt/hermes/.venv/bin/hermes", "{home}/x": "/opt/data/x", "a{profile}b{to}": "acoderbb", "{profile_home}": "/p",
+		"": "", "plain": "plain", "${profile}": "${profile}", "$ {profile}": "$ coder", "{{profile}}": "{profile}", "{}": "{}",
+		"{ profile }": "{ profile }", `{"a":{"b":1}}`: `{"a":{"b":1}}`, "{{.Names}}": "{{.Names}}", "{other}": "{other}",
+		"{profile": "{profile", "profile}": "profile}", "{{profile}": "{{profile}", "{": "{", "{{": "{{", "{{profile}}}": "{profile}}",
+		"{Profile}": "{Profile}",
+	} {
+		cmd := []string{in}
+		if got := c.Expand(cmd, vars); got[0] != want || cmd[0] != in {
+			t.Errorf("Expand(%q) = %q, want %q", in, got[0], want)
+		}
+	}
+	if got := c.Expand([]string{"{home}"}, map[string]string{"home": "/h"})[0]; got != "/h" {
+		t.Errorf("a variable of the caller does not win: %q", got)
+	}
+	if got := c.Expand([]string{"{profile}"}, map[string]string{"profile": "{home}"})[0]; got != "{home}" {
+		t.Errorf("a value was expanded again: %q", got)
+	}
+}
+
+func TestSecretsAreMasked(t *testing.T) {
+	text := "agent: {env: {API_KEY: one, plain: two}}\nservices: {w: {command: [a], env: {My_Password: three, DB_PASS: five, DATABASE_URL: 'pg://u:six@h/'}}}\n"
+	c := mustLoad(t, text, nil)
+	out, err := json.Marshal(c.Effective())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{`"one"`, `"three"`, `"five"`, "six"} {
+		if strings.Contains(string(out), secret) {
+			t.Errorf("the effective values show %q", secret)
+		}
+	}
+	if !strings.Contains(string(out), `"two"`) {
+		t.Error("a value that is no secret is hidden")
+	}
+	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
+	if want := []Change{{"agent.env.API_KEY", redact.Hidden, redact.Hidden}}; !reflect.DeepEqual(changes, want) {
+		t.Errorf("changes are %v, want %v", changes, want)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	a := mustLoad(t, "stop: {grace: 5s}\nservices: {w: {command: [a]}}", nil)
+	b := mustLoad(t, "services: {w: {command: [a, b], limits: {core: unlimited}}}\nagent: {env: {A: x}}", nil)
+	want := []Change{
+		{"agent.env.A", nil, "x"},
+		{"services.dashboard.stop.grace", "5s", "30s"},
+		{"services.w.command", []string{"a"}, []string{"a", "b"}},
+		{"services.w.limits.core", nil, "unlimited"},
+		{"services.w.stop.grace", "5s", "30s"},
+		{"stop.grace", "5s", "30s"},
+	}
+	if got := Diff(a, b); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	if got := Diff(b, b); len(got) != 0 {
+		t.Errorf("no difference is %v", got)
+	}
+	if got := Diff(b, a); len(got) != len(want) || got[0].Old != "x" || got[0].New != nil {
+		t.Errorf("the way back is %v", got)
+	}
+}
+
+// TestRoundTrip writes the effective defaults as a file and reads the same configuration back.
+func TestRoundTrip(t *testing.T) {
+	tree := map[string]any{}
+	hooks := make([]map[string]any, len(Default().Boot.Hooks))
+	for _, e := range Default().Effective() {
+		if rest, ok := strings.CutPrefix(e.Key, "boot.hooks."); ok {
+			i, name := int(rest[0]-'0'), rest[2:]
+			if hooks[i] == nil {
+				hooks[i] = map[string]any{}
+			}
+			hooks[i][name] = e.Value
+			continue
+		}
+		at, path := tree, strings.Split(e.Key, ".")
+		for _, name := range path[:len(path)-1] {
+			if at[name] == nil {
+				at[name] = map[string]any{}
+			}
+			at = at[name].(map[string]any)
+		}
+		at[path[len(path)-1]] = e.Value
+	}
+	tree["boot"].(map[string]any)["hooks"] = hooks
+	text, err := json.MarshalIndent(tree, "", " ") // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mustLoad(t, string(text), nil)
+	if changes := Diff(Default(), c); len(changes) != 0 {
+		t.Errorf("changes are %v", changes)
+	}
+	for _, e := range c.Effective() {
+		if !strings.HasPrefix(e.Origin, c.Path+":") {
+			t.Errorf("origin of %s is %q", e.Key, e.Origin)
+		}
+	}
+}
+
+func TestEffectiveIsSortedAndOnePerKey(t *testing.T) {
+	entries := mustLoad(t, "services: {a: {command: [x]}, z-2: {command: [x]}}", nil).Effective()
+	for i := 1; i < len(entries); i++ {
+		if entries[i-1].Key >= entries[i].Key {
+			t.Errorf("%q comes before %q", entries[i-1].Key, entries[i].Key)
+		}
+	}
+}
+
+func TestReferenceNamesEveryKey(t *testing.T) {
+	text := Reference()
+	var paths []string
+	paths = append(paths, fieldPaths(configFields())...)
+	for _, p := range fieldPaths(serviceFields()) {
+		paths = append(paths, "services.NAME."+p)
+	}
+	for _, p := range fieldPaths(profileFields()) {
+		paths = append(paths, "profiles.NAME."+p)
+	}
+	for _, p := range fieldPaths(profileLogFields()) {
+		paths = append(paths, "logs.profiles.NAME."+p)
+	}
+	for _, p := range fieldPaths(runFields()) {
+		paths = append(paths, "runs.NAME."+p)
+	}
+	for _, p := range fieldPaths(hookFields()) {
+		paths = append(paths, "boot.hooks[]."+p)
+	}
+	for _, p := range paths {
+		if strings.Count(text, "| `"+p+"` |") < 1 {
+			t.Errorf("the reference lacks %s", p)
+		}
+	}
+	for _, e := range Default().Effective() {
+		key := e.Key
+		if rest, ok := strings.CutPrefix(key, "services.dashboard."); ok {
+			key = "services.NAME." + rest
+		}
+		if rest, ok := strings.CutPrefix(key, "runs.kanban-worker."); ok {
+			key = "runs.NAME." + rest
+		}
+		if rest, ok := strings.CutPrefix(key, "boot.hooks."); ok {
+			_, name, _ := strings.Cut(rest, ".")
+			key = "boot.hooks[]." + name
+		}
+		if i := strings.Index(key, ".env."); i >= 0 {
+			key = key[:i+len(".env")]
+		}
+		if !slices.Contains(paths, key) {
+			t.Errorf("%s is in force but in no schema", key)
+		}
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		if n := strings.Count(line, "|"); n != 0 && n != 4 && n != 6 {
+			t.Errorf("a broken table row: %s", line)
+		}
+	}
+	if text != Reference() {
+		t.Error("the reference is different each time")
+	}
+}
+
+// TestSchemaIsComplete sees to it that each key has its words and a type that can be decoded and shown.
+func TestSchemaIsComplete(t *testing.T) {
+	check := func(path, doc string, at any) {
+		if doc == "" || !strings.HasSuffix(doc, ".") {
+			t.Errorf("%s: meaning is %q", path, doc)
+		}
+		switch at.(type) {
+		case *map[string]string, *map[string]ResourceLimit, *[]Hook, *[]Check, *Actions:
+		default:
+			if plain(at) == nil {
+				t.Errorf("%s: a %T cannot be shown", path, at)
+			}
+		}
+	}
+	for _, f := range configFields() {
+		check(f.path, f.doc, f.at(Default()))
+	}
+	for _, f := range serviceFields() {
+		check(f.path, f.doc, f.at(new(Service)))
+	}
+	for _, f := range hookFields() {
+		check(f.path, f.doc, f.at(new(Hook)))
+	}
+}
+
+func TestTruth(t *testing.T) {
+	for word, want := range map[string][2]bool{ // truthy-3, shell
+		"1": {true, true}, "true": {true, true}, "TRUE": {true, true}, "True": {true, true}, "yes": {true, true}, "YES": {true, true},
+		"Yes": {true, true}, "tRuE": {true, false}, "yEs": {true, false}, "on": {}, "": {}, "0": {}, " 1": {}, "2": {}, "y": {},
+	} {
+		if got := [2]bool{Truthy3(word), ShellTruthy(word)}; got != want {
+			t.Errorf("%q: got %v, want %v", word, got, want)
+		}
+	}
+}
+
+func TestFormatDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", time.Second: "1s", 90 * time.Second: "90s", 2 * time.Minute: "2m", time.Hour: "1h", 90 * time.Minute: "1h30m",
+		1500 * time.Millisecond: "1.5s", time.Hour + time.Second: "1h0m1s", 10 * time.Hour: "10h", 20 * time.Minute: "20m",
+	} {
+		if got := formatDuration(d); got != want {
+			t.Errorf("%d: got %q, want %q", d, got, want)
+		}
+		if back, err := time.ParseDuration(want); err != nil || back != d {
+			t.Errorf("%q reads as %s (%v)", want, back, err)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	for _, tt := range []struct {
+		word string
+		from []string
+		want string
+	}{
+		{"inital", []string{"max", "initial"}, "initial"},
+		{"grcae", []string{"grace"}, "grace"}, // neighbours swapped
+		{"x", []string{"home"}, ""},
+		{"completely", []string{"different"}, ""},
+		{"", []string{"ab"}, "ab"},
+		{"max", []string{"mix", "max"}, "max"},
+		{"mox", []string{"mix", "max"}, "mix"},
+	} {
+		if got := nearest(tt.word, tt.from); got != tt.want {
+			t.Errorf("nearest(%q, %q) = %q, want %q", tt.word, tt.from, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// KanbanName is the service that dispatches the tasks of the board. It exists without being written down where its variable is set.
+	KanbanName = "kanban"
+	// KanbanWorker is the run that works on one task. It exists without being written down.
+	KanbanWorker = "kanban-worker"
+
+	kanbanVar   = "HINIT_KANBAN"
+	dispatchVar = "HERMES_KANBAN_DISPATCH_IN_GATEWAY"
+)
+
+// gatewaysDispatchNot tells the gateways that a service dispatches the board's tasks. What the file says of that wins.
+func (l *loader) gatewaysDispatchNot() {
+	c := l.cfg
+	key := "agent.env." + dispatchVar
+	if _, set := c.origins[key]; set {
+		return
+	}
+	c.Agent.Env = maps.Clone(c.Agent.Env)
+	c.Agent.Env[dispatchVar] = "0"
+	c.origins[key] = origin{env: kanbanVar}
+}
+
+// runs builds the commands that a client may have run once.
+func (l *loader) runs(d *decoder, n *yaml.Node) {
+	c := l.cfg
+	nodes := map[string]entry{}
+	if n != nil {
+		for _, e := range d.entries(n, "runs", nil) {
+			if !serviceName(e.key) {
+				d.problems.at(e.line, "cannot use the name %q of a run: %s", e.key, checkServiceName(e.key))
+				continue
+			}
+			nodes[e.key] = e
+		}
+	}
+	if _, ok := nodes[KanbanWorker]; !ok && !l.plain {
+		nodes[KanbanWorker] = entry{}
+	}
+	fields := runFields()
+	for _, name := range sortedKeys(nodes) {
+		r, e, prefix := newRun(), nodes[name], "runs."+name+"."
+		if name == KanbanWorker && !l.plain {
+			r.Command = kanbanWorker()
+			if v, ok := l.lookup("HERMES_BIN"); ok {
+				r.Command[0] = v
+				c.origins[prefix+"command"] = origin{env: "HERMES_BIN"}
+			}
+		}
+		if e.value != nil {
+			decodeFields(d, e.value, prefix, "", fields, &r, nil)
+		}
+		if r.Command == nil {
+			l.problems.at(e.line, "cannot use the run %q: %scommand is missing", name, prefix)
+		}
+		for name, value := range r.Env {
+			r.Env[name] = c.ExpandString(value, nil)
+		}
+		c.Runs[name] = r
+	}
+}
+
+// newRun returns what a run is before its own keys are read. A worker of the agent gives up within two seconds of TERM (contract
+// kanban, section 22.1).
+func newRun() Run {
+	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}
+}
+
+// kanbanWorker is the worker's command line (contract kanban, section 21.1).
+func kanbanWorker() []string {
+	return []string{"{agent}", "-p", "{profile}", "--accept-hooks", "{options}", "chat", "-q", "work kanban task {task}"}
+}
+
+// ExpandRun is [Config.Expand] for the command of a run: the word {options} is replaced by options, which are not expanded.
+func (c *Config) ExpandRun(command []string, vars map[string]string, options []string) []string {
+	at := slices.Index(command, "{"+holeOptions+"}")
+	if at < 0 {
+		return c.Expand(command, vars)
+	}
+	return slices.Concat(c.Expand(command[:at], vars), options, c.Expand(command[at+1:], vars))
+}

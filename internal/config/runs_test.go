@@ -1,0 +1,78 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestKanbanIsEnabledByItsVariable(t *testing.T) {
+	c, err := Load(Options{Text: []byte("{}"), Env: environ(map[string]string{"HINIT_KANBAN": "1", "HERMES_BIN": "/opt/h"})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.Services[KanbanName]
+	if !s.Enabled || !slices.Equal(s.Command, []string{"hinit-kanban", "serve"}) || s.User != c.Agent.User {
+		t.Errorf("the service is %+v", s)
+	}
+	if c.Agent.Env[dispatchVar] != "0" || c.Origin("agent.env."+dispatchVar) != "env HINIT_KANBAN" {
+		t.Errorf("gateways get %q from %s", c.Agent.Env[dispatchVar], c.Origin("agent.env."+dispatchVar))
+	}
+	if got := c.Runs[KanbanWorker].Command[0]; got != "/opt/h" {
+		t.Errorf("a worker is %q", got)
+	}
+	if defaults().Agent.Env[dispatchVar] != "" {
+		t.Error("the defaults have changed with it")
+	}
+}
+
+func TestKanbanIsOffByDefault(t *testing.T) {
+	for _, vars := range []map[string]string{nil, {"HINIT_KANBAN": ""}, {"HINIT_KANBAN": "0"}} {
+		c, err := Load(Options{Text: []byte("{}"), Env: environ(vars)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Services[KanbanName].Enabled || c.Agent.Env[dispatchVar] != "" {
+			t.Errorf("with %v: %+v, gateways get %q", vars, c.Services[KanbanName], c.Agent.Env[dispatchVar])
+		}
+	}
+}
+
+// Whoever writes the variable himself decides.
+func TestAgentEnvWinsOverKanban(t *testing.T) {
+	c, err := Load(Options{Text: []byte("agent: {env: {" + dispatchVar + ": '1'}}"), Env: environ(map[string]string{"HINIT_KANBAN": "1"})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Agent.Env[dispatchVar] != "1" {
+		t.Errorf("gateways get %q", c.Agent.Env[dispatchVar])
+	}
+}
+
+func TestOptionsTakeThePlaceOfTheirWord(t *testing.T) {
+	c := Default()
+	vars := map[string]string{"profile": "coder", "task": "t_1"}
+	got := c.ExpandRun(kanbanWorker(), vars, []string{"--skills", "{agent}"})
+	want := []string{c.Agent.Binary, "-p", "coder", "--accept-hooks", "--skills", "{agent}", "chat", "-q", "work kanban task t_1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if got := c.ExpandRun([]string{"x", "{task}"}, vars, []string{"y"}); !slices.Equal(got, []string{"x", "t_1"}) {
+		t.Errorf("without the word: %q", got)
+	}
+}
+
+func TestBadRuns(t *testing.T) {
+	for text, want := range map[string]string{
+		"runs: {a: {}}":                        "runs.a.command is missing",
+		"runs: {A: {command: [x]}}":            `cannot use the name "A" of a run`,
+		"runs: {a: {command: [x, '{to}']}}":    "unknown placeholder {to}",
+		"runs: {a: {command: [x], grace: 0s}}": "runs.a.grace",
+		"runs: {a: {command: [x], user: y}}":   "unknown key",
+	} {
+		_, err := Load(Options{Text: []byte(text), Env: environ(nil)})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

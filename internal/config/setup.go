@@ -1,0 +1,328 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Setup is what a process sets about itself before it becomes its command, and what is allowed to it. The zero value sets nothing.
+type Setup struct {
+	EnvFile     Paths // files of variables; a missing one is no error where the path follows a "-"
+	Nice        int   // added to that of hinit
+	IONice      IONice
+	OOMScore    int    // how much higher its oom_score_adj is than that of hinit, 0: by what it is
+	CPUAffinity string // list of processors such as 0-3,6, "": as hinit
+	Umask       string // octal, "": as hinit
+	NoNewPrivs  bool
+	Limits      map[string]ResourceLimit // by name ("nofile")
+	Memory      Memory
+}
+
+// IONice is the priority for the disk.
+type IONice struct {
+	Class string // one of the IO constants, "": as hinit
+	Level int    // 0 is served first, 7 last
+}
+
+// The values of [IONice].Class.
+const (
+	IORealtime   = "realtime"
+	IOBestEffort = "best-effort"
+	IOIdle       = "idle"
+)
+
+// Memory is how much memory all processes of a service together may have; 0 is no limit. hinit looks every few seconds.
+type Memory struct {
+	Warn    Bytes // from here on hinit says so
+	Restart Bytes // from here on it is restarted
+}
+
+// Set reports whether there is a limit.
+func (m Memory) Set() bool { return m.Warn > 0 || m.Restart > 0 }
+
+// ResourceLimit is one limit of setrlimit(2), [Unlimited] for none.
+type ResourceLimit struct{ Soft, Hard uint64 }
+
+// Paths are paths; in the file, one path needs no list.
+type Paths []string
+
+// Bytes is a size.
+type Bytes uint64
+
+// text writes a size as the file has it.
+func (b Bytes) text() string {
+	n := uint64(b)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		if unit := uint64(1) << (10 * (i + 1)); n >= unit && n%unit == 0 {
+			return fmt.Sprintf("%d%ciB", n/unit, sizes[i])
+		}
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// inherited is a Setup of its own that begins as s.
+func (s Setup) inherited() Setup {
+	s.Limits, s.EnvFile = maps.Clone(s.Limits), slices.Clone(s.EnvFile)
+	return s
+}
+
+func newSetup() Setup { return Setup{Limits: map[string]ResourceLimit{}} }
+
+// setupFields is the schema of a Setup at prefix; inherited is the prefix of the keys it follows, "" for none. holes are the placeholders of the paths.
+func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *Setup) []field[T] {
+	return below(prefix, inherited, []field[T]{
+		{
+			path: "env_file", holes: holes, check: checkEnvFiles,
+			doc: "Files of variables, read at each start as the user it runs as: lines `NAME=VALUE` as in `.env`. They win over the container's " +
+				"variables; `env` wins over them. A missing file is an error, unless a `-` stands before the path.",
+			at: func(t *T) any { return &of(t).EnvFile },
+		},
+		{
+			privileged: true, path: "nice", check: checkRange(-20, 19),
+			doc: "Added to hinit's nice value, which is 0 in most containers: the more, the later it gets the processor. Below 0 needs the capability `SYS_NICE`.",
+			at:  func(t *T) any { return &of(t).Nice },
+		},
+		{
+			privileged: true, path: "ionice.class", typ: oneOf(IOBestEffort, IOIdle, IORealtime), check: checkOptional(checkOneOf(IOBestEffort, IOIdle, IORealtime)),
+			doc: "Priority for the disk. `realtime` needs the capability `SYS_NICE`. Not set: as hinit.",
+			at:  func(t *T) any { return &of(t).IONice.Class },
+		},
+		{
+			privileged: true, path: "ionice.level", check: checkRange(0, 7),
+			doc: "Priority within that class, 7 is last.",
+			at:  func(t *T) any { return &of(t).IONice.Level },
+		},
+		{
+			privileged: true, path: "oom_score", check: checkRange(0, 1000),
+			doc: "How much more the kernel's out-of-memory killer likes it than hinit, added to hinit's `oom_score_adj`; " +
+				"1000 is killed first. 0: 800 for a gateway, 750 for a service.",
+			at: func(t *T) any { return &of(t).OOMScore },
+		},
+		{
+			privileged: true, path: "cpu_affinity", typ: "list of processors", check: checkCPUs,
+			doc: "Processors it may run on, such as `0-3,6`. Empty: those of hinit.",
+			at:  func(t *T) any { return &of(t).CPUAffinity },
+		},
+		{
+			privileged: true, path: "umask", typ: "octal number", check: checkUmask,
+			doc: "Permissions that its new files don't get, such as `\"027\"`. Empty: those of hinit.",
+			at:  func(t *T) any { return &of(t).Umask },
+		},
+		{
+			privileged: true, path: "no_new_privs",
+			doc: "Whether it and its children gain nothing by executing set-user-id programs such as `sudo`.",
+			at:  func(t *T) any { return &of(t).NoNewPrivs },
+		},
+		limitsField("limits", "", "Resource limits: `"+strings.Join(limitNames, "`, `")+"`. A number is the soft and the hard limit, `soft:hard` sets both. "+
+			"Sizes in bytes or as 512M and 2G, times in seconds.", of),
+		limitsField("rlimits", "limits", "The same as `limits`.", of),
+		{
+			path: "memory.warn",
+			doc: "Memory of all its processes together from which on hinit warns, once until it is less again: an event, and a note in `hinit status`. " +
+				"Looked at every few seconds. 0: never.",
+			at: func(t *T) any { return &of(t).Memory.Warn },
+		},
+		{
+			path: "memory.restart",
+			doc:  "Memory from which on hinit restarts it, with the cause `health`. 0: never.",
+			at:   func(t *T) any { return &of(t).Memory.Restart },
+		},
+	})
+}
+
+func limitsField[T any](path, alias, doc string, of func(*T) *Setup) field[T] {
+	return field[T]{
+		privileged: true, path: path, alias: alias, typ: "mapping of limit names to numbers or `unlimited`", doc: doc,
+		at: func(t *T) any { return &of(t).Limits },
+	}
+}
+
+// checkEnvFiles wants absolute paths, after a "-" or not.
+func checkEnvFiles(at any) string {
+	for _, p := range *at.(*Paths) {
+		path := strings.TrimPrefix(p, "-")
+		if reason := checkDirTemplate(&path); reason != "" {
+			return reason + "; begin with {home} for a file of the data directory"
+		}
+	}
+	return ""
+}
+
+// maxCPU is the highest number of a processor that can be named.
+const maxCPU = 1023
+
+func checkCPUs(at any) string {
+	list := *at.(*string)
+	if list == "" {
+		return ""
+	}
+	for part := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err := strconv.ParseUint(from, 10, 16)
+		last, err2 := strconv.ParseUint(to, 10, 16)
+		switch {
+		case err != nil || err2 != nil:
+			return fmt.Sprintf("expected processors such as \"0-3,6\", got %q", list)
+		case last < first:
+			return fmt.Sprintf("the range %s ends before it begins; write %s-%s", part, to, from)
+		case last > maxCPU:
+			return fmt.Sprintf("a processor is from 0 to %d, got %d", maxCPU, last)
+		}
+	}
+	return ""
+}
+
+func checkUmask(at any) string {
+	s := *at.(*string)
+	if s == "" {
+		return ""
+	}
+	if n, err := strconv.ParseUint(s, 8, 32); err != nil || n > 0o777 || len(s) < 3 {
+		return fmt.Sprintf("expected three octal digits such as \"027\", got %q", s)
+	}
+	return ""
+}
+
+// checkSetup says what is wrong with values that are in order one by one: the key and the reason, "" for nothing.
+func checkSetup(s *Setup) (key, reason string) {
+	switch m := s.Memory; {
+	case s.IONice.Class == "" && s.IONice.Level != 0:
+		return "ionice.level", "it has no class; add ionice.class, one of " + strings.Join([]string{IOBestEffort, IOIdle, IORealtime}, ", ")
+	case s.IONice.Class == IOIdle && s.IONice.Level != 0:
+		return "ionice.level", "the class idle has no levels; remove it, or set ionice.class to best-effort"
+	case m.Warn > 0 && m.Restart > 0 && m.Warn >= m.Restart:
+		return "memory.warn", fmt.Sprintf("%s is not below memory.restart (%s)", m.Warn.text(), m.Restart.text())
+	}
+	return "", ""
+}
+
+// finishSetup reports what checkSetup finds where the keys below prefix set it.
+func (l *loader) finishSetup(s *Setup, prefix string) {
+	if key, reason := checkSetup(s); reason != "" {
+		l.problems.from(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
+	}
+}
+
+// leastMemory is what a program of any kind has.
+const leastMemory = 1 << 20
+
+func (d *decoder) bytes(n *yaml.Node, key string, at *Bytes) {
+	size, ok := parseSize(n)
+	if !ok && n.Kind == yaml.ScalarNode {
+		u, err := strconv.ParseUint(n.Value, 0, 63)
+		size, ok = u, err == nil
+	}
+	switch {
+	case !ok:
+		d.problems.at(n.Line, "cannot set %s: expected a size such as 512MiB or 2GiB, got %s", key, describe(n))
+	case size > 0 && size < leastMemory:
+		d.problems.at(n.Line, "cannot set %s: %s is less than any program has; write %dMiB if megabytes are meant", key, describe(n), size)
+	default:
+		*at = Bytes(size)
+	}
+}
+
+func (d *decoder) paths(n *yaml.Node, key string, at *Paths) {
+	if n.Kind != yaml.SequenceNode {
+		if text, ok := d.text(n, key, "path"); ok {
+			*at = Paths{text}
+		}
+		return
+	}
+	var list []string
+	d.words(n, key, &list)
+	*at = list
+}
+
+func (d *decoder) limits(n *yaml.Node, key string, limits map[string]ResourceLimit) {
+	own := strings.TrimSuffix(key, "rlimits") + "limits" // whatever it is spelled like
+	if !strings.HasSuffix(key, "rlimits") {
+		own = key
+	}
+	for _, e := range d.entries(n, key, limitNames) {
+		if !slices.Contains(limitNames, e.key) {
+			d.unknown(e.line, key+".", e.key, limitNames, nil)
+			continue
+		}
+		if first, twice := d.origins[own+"."+e.key]; twice && own != key {
+			d.problems.at(e.line, "cannot set %s.%s: it is already set on line %d", key, e.key, first.line)
+			continue
+		}
+		limit, ok := d.limit(e, key+"."+e.key)
+		if ok {
+			limits[e.key] = limit
+			d.origins[own+"."+e.key] = origin{file: d.problems.file, line: e.line}
+		}
+	}
+}
+
+// limit reads one limit, or a soft and a hard one.
+func (d *decoder) limit(e entry, key string) (limit ResourceLimit, ok bool) {
+	soft, hard, both := strings.Cut(e.value.Value, ":")
+	if !both || e.value.Kind != yaml.ScalarNode {
+		limit.Soft, ok = d.limitNumber(e.value, e.key, key)
+		return ResourceLimit{limit.Soft, limit.Soft}, ok
+	}
+	for i, text := range []string{soft, hard} {
+		part := yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: e.value.Line}
+		n, ok := d.limitNumber(&part, e.key, key)
+		if !ok {
+			return limit, false
+		}
+		if i == 0 {
+			limit.Soft = n
+		} else {
+			limit.Hard = n
+		}
+	}
+	if limit.Soft > limit.Hard {
+		d.problems.at(e.value.Line, "cannot set %s: the soft limit %s is above the hard limit %s; write \"%s:%s\"", key, soft, hard, hard, soft)
+		return limit, false
+	}
+	return limit, true
+}
+
+func (d *decoder) limitNumber(n *yaml.Node, name, key string) (uint64, bool) {
+	switch tag := n.ShortTag(); {
+	case n.Kind == yaml.ScalarNode && tag == "!!str" && n.Value == "unlimited":
+		return Unlimited, true
+	case n.Kind == yaml.ScalarNode && tag == "!!int":
+		// The largest number would read as unlimited; nobody means it as a number.
+		u, err := strconv.ParseUint(n.Value, 0, 64)
+		if err != nil || u > math.MaxInt64 {
+			d.problems.at(n.Line, "cannot set %s: expected a number from 0 to %d or unlimited, got %s", key, int64(math.MaxInt64), describe(n))
+			return 0, false
+		}
+		return u, true
+	}
+	size, isSize := parseSize(n)
+	switch {
+	case isSize && slices.Contains(byteLimits, name):
+		return size, true
+	case isSize:
+		d.problems.at(n.Line, "cannot set %s: expected a number or unlimited, got %s; it is no size in bytes, write %d or %d",
+			key, describe(n), size, decimal(n.Value))
+	default:
+		d.problems.at(n.Line, "cannot set %s: expected a number%s or unlimited, got %s", key, sizeToo(name), describe(n))
+	}
+	return 0, false
+}
+
+// byteLimits are the limits that count bytes.
+var byteLimits = []string{"as", "core", "data", "fsize", "memlock", "msgqueue", "rss", "stack"}
+
+func sizeToo(limit string) string {
+	if slices.Contains(byteLimits, limit) {
+		return ", a size such as 512M or 2G,"
+	}
+	return ""
+}

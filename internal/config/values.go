@@ -1,0 +1,231 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// value decodes n into the value at a schema pointer.
+func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
+	fail := func(n *yaml.Node, expected string) {
+		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
+	}
+	tag := n.ShortTag()
+	scalar := n.Kind == yaml.ScalarNode
+	switch at := at.(type) {
+	case *string:
+		if text, ok := d.text(n, key, f.expects()); ok {
+			*at = text
+		}
+	case *bool:
+		if !scalar || tag != "!!bool" {
+			fail(n, "true or false")
+			return
+		}
+		*at = strings.EqualFold(n.Value, "true")
+	case *int:
+		if i, ok := integer(n); ok {
+			*at = i
+		} else {
+			fail(n, wholeNumber(key, n))
+		}
+	case *float64:
+		f, err := strconv.ParseFloat(n.Value, 64)
+		if !scalar || tag != "!!int" && tag != "!!float" || err != nil {
+			fail(n, "a number")
+			return
+		}
+		*at = f
+	case *time.Duration:
+		switch dur, err := time.ParseDuration(n.Value); {
+		case scalar && tag == "!!int":
+			d.problems.at(n.Line, "cannot set %s: expected a duration such as 30s, got %s; write %q", key, describe(n), n.Value+"s")
+		case !scalar || tag != "!!str" || err != nil:
+			fail(n, "a duration such as 30s")
+		default:
+			*at = dur
+		}
+	case *syscall.Signal:
+		sig, ok := parseSignal(n.Value)
+		if !scalar || !ok {
+			fail(n, "one of "+strings.Join(signalNames(), ", "))
+			return
+		}
+		*at = sig
+	case *[]string:
+		d.words(n, key, at)
+	case *[]int:
+		d.numbers(n, key, at)
+	case *map[string]string:
+		d.variables(n, key, *at)
+	case *map[string]ResourceLimit:
+		d.limits(n, key, *at)
+	case *Paths:
+		d.paths(n, key, at)
+	case *Bytes:
+		d.bytes(n, key, at)
+	case *[]Hook:
+		d.hooks(n, key, at)
+	case *[]Need:
+		d.needs(n, key, at)
+	case *[]Check:
+		d.checks(n, key, at)
+	case *Actions:
+		d.actions(n, key, at)
+	}
+}
+
+// text returns what a scalar says, as it is written: a number is text too, but the words that YAML takes for something
+// else (true, null) must be quoted to be text.
+func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
+	n = resolve(n)
+	tag := n.ShortTag()
+	switch {
+	case n.Kind != yaml.ScalarNode || tag == "!!null" || tag == "!!binary":
+		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, article(expected), describe(n))
+	case tag == "!!bool":
+		d.problems.at(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, article(expected), describe(n), n.Value)
+	case strings.Contains(n.Value, "\x00"):
+		d.problems.at(n.Line, "cannot set %s: it contains a NUL byte", key)
+	default:
+		return n.Value, true
+	}
+	return "", false
+}
+
+func (d *decoder) words(n *yaml.Node, key string, at *[]string) {
+	if n.Kind != yaml.SequenceNode {
+		d.problems.at(n.Line, "cannot set %s: expected a list of words such as [\"sleep\", \"60\"], got %s", key, describe(n))
+		return
+	}
+	list := make([]string, 0, len(n.Content))
+	for _, item := range n.Content {
+		if text, ok := d.text(item, key, "words"); ok {
+			list = append(list, text)
+		}
+	}
+	*at = list
+}
+
+// hooks reads a list of hooks, which replaces the one that was there.
+func (d *decoder) hooks(n *yaml.Node, key string, at *[]Hook) {
+	if n.Kind != yaml.SequenceNode {
+		d.problems.at(n.Line, "cannot set %s: expected a list of hooks such as [{command: [\"sync\"]}], got %s", key, describe(n))
+		return
+	}
+	fields := hookFields()
+	list := make([]Hook, 0, len(n.Content))
+	for i, item := range n.Content {
+		item = resolve(item)
+		h, prefix := newHook(), key+"."+strconv.Itoa(i)+"."
+		if item.Kind != yaml.MappingNode {
+			d.problems.at(item.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", strings.TrimSuffix(prefix, "."), describe(item))
+			continue
+		}
+		before := len(d.problems.list)
+		decodeFields(d, item, prefix, "", fields, &h, nil)
+		if h.Command == nil && len(d.problems.list) == before {
+			d.problems.at(item.Line, "cannot use %s: its command is missing", strings.TrimSuffix(prefix, "."))
+		}
+		list = append(list, h)
+	}
+	*at = list
+}
+
+func (d *decoder) numbers(n *yaml.Node, key string, at *[]int) {
+	if n.Kind != yaml.SequenceNode {
+		d.problems.at(n.Line, "cannot set %s: expected a list of numbers such as [78], got %s", key, describe(n))
+		return
+	}
+	list := make([]int, 0, len(n.Content))
+	for _, item := range n.Content {
+		item = resolve(item)
+		i, ok := integer(item)
+		if !ok {
+			d.problems.at(item.Line, "cannot set %s: expected whole numbers, got %s", key, describe(item))
+			continue
+		}
+		list = append(list, i)
+	}
+	*at = list
+}
+
+func (d *decoder) variables(n *yaml.Node, key string, vars map[string]string) {
+	for _, e := range d.entries(n, key, nil) {
+		if !varName(e.key) {
+			d.problems.at(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
+			continue
+		}
+		if text, ok := d.text(e.value, key+"."+e.key, "text"); ok {
+			vars[e.key] = text
+			d.origins[key+"."+e.key] = origin{file: d.problems.file, line: e.line}
+		}
+	}
+}
+
+// sizes are the suffixes of a size; each is 1024 times the one before.
+const sizes = "KMGT"
+
+// parseSize reads a size such as 512M, 2G or 2GiB.
+func parseSize(n *yaml.Node) (uint64, bool) {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+		return 0, false
+	}
+	number, power, ok := cutSize(n.Value)
+	if !ok || number > math.MaxInt64>>(10*power) {
+		return 0, false
+	}
+	return number << (10 * power), true
+}
+
+// cutSize takes a size apart: the number, and how often it is multiplied.
+func cutSize(text string) (number uint64, power int, ok bool) {
+	digits := strings.TrimRight(text, "BbiKMGTkmgt")
+	suffix := strings.ToUpper(text[len(digits):])
+	if suffix = strings.TrimSuffix(strings.TrimSuffix(suffix, "B"), "I"); len(suffix) != 1 {
+		return 0, 0, false
+	}
+	number, err := strconv.ParseUint(digits, 10, 64)
+	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
+}
+
+// decimal is a size with suffixes that are 1000 times the one before.
+func decimal(text string) uint64 {
+	number, power, _ := cutSize(text)
+	for range power {
+		number *= 1000
+	}
+	return number
+}
+
+// wholeNumber says what is expected of a number whose key names a unit, where a size was given.
+func wholeNumber(key string, n *yaml.Node) string {
+	size, isSize := parseSize(n)
+	for suffix, unit := range map[string]struct {
+		name  string
+		shift int
+	}{"_mb": {"megabytes", 20}, "_kb": {"kilobytes", 10}} {
+		if !strings.HasSuffix(key, suffix) {
+			continue
+		}
+		if isSize && size>>unit.shift > 0 {
+			return fmt.Sprintf("a whole number of %s, here %d", unit.name, size>>unit.shift)
+		}
+		return "a whole number of " + unit.name
+	}
+	return "a whole number"
+}
+
+func integer(n *yaml.Node) (int, bool) {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
+		return 0, false
+	}
+	i, err := strconv.ParseInt(n.Value, 0, 0)
+	return int(i), err == nil
+}

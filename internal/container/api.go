@@ -1,0 +1,148 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/control"
+	"hinit/internal/proc"
+	"hinit/internal/tuning"
+	"hinit/internal/version"
+	"hinit/supervisor"
+)
+
+// api is the container as the control API sees it.
+type api struct{ c *container }
+
+func (a api) Snapshot() *supervisor.Snapshot { return a.c.loop.Snapshot() }
+func (a api) Settle() time.Duration          { return a.c.cfg.Load().Agent.Settle }
+func (a api) Note(v *supervisor.Service) string {
+	if v.State == supervisor.Up {
+		return a.c.memory.Note(v.Name)
+	}
+	return a.c.keeper.ServedBy(v)
+}
+
+// Output implements control.Counter.
+func (a api) Output(service string) *client.Output {
+	log := a.c.logs.get(service)
+	if log == nil {
+		return nil
+	}
+	st := log.Stats()
+	if st.Lines == 0 && st.LastError == "" {
+		return nil
+	}
+	return &client.Output{
+		Lines: st.Lines, Bytes: st.Bytes, Suppressed: st.Suppressed, ConsoleDropped: st.ConsoleDropped, FileLost: st.FileLost, Error: st.LastError,
+	}
+}
+
+func (a api) News() <-chan struct{}     { return a.c.loop.News() }
+func (a api) History() *supervisor.Ring { return a.c.loop.History() }
+func (a api) Orphans() uint64           { return a.c.loop.Orphans() }
+
+// Ping answers when the supervisor's loop does.
+func (a api) Ping(ctx context.Context) error { return a.c.loop.Do(ctx, supervisor.Tick{}) }
+
+func (a api) Command(ctx context.Context, verb client.Verb, service string) error {
+	return a.c.command(ctx, verb, service)
+}
+
+// AwaitBoot implements control.Booter.
+func (a api) AwaitBoot(ctx context.Context, pid int) error {
+	if a.c.boot.IsOver() {
+		return nil
+	}
+	for _, s := range a.c.loop.Snapshot().Services {
+		if s.Kind == supervisor.KindHook && proc.InSession(pid, s.PID) {
+			return errors.New("the boot waits for the one who asks")
+		}
+	}
+	select {
+	case <-a.c.boot.Over():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the boot is not done: %w", context.Cause(ctx))
+	}
+}
+
+func (a api) Rescan(ctx context.Context) error {
+	if !a.c.route.Load().HasProfiles() {
+		return nil // it has no profiles
+	}
+	if a.c.lease.Check() != nil {
+		return nil // nothing that it would find is supervised here
+	}
+	if a.c.loop.Snapshot().Stopping {
+		return supervisor.ErrStopping
+	}
+	return a.c.keeper.Rescan(ctx)
+}
+
+// Find looks for a profile that has just been made. A name can be that of its slot, or of a profile that is called like one.
+func (a api) Find(ctx context.Context, name string) error {
+	if err := a.c.lease.Check(); err != nil {
+		return control.Elsewhere(err)
+	}
+	if !a.c.route.Load().HasProfiles() {
+		return nil
+	}
+	return a.c.keeper.Find(ctx, name)
+}
+
+func (a api) Config() []client.ConfigEntry {
+	var out []client.ConfigEntry
+	for _, e := range a.c.cfg.Load().Effective() {
+		out = append(out, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
+	}
+	return out
+}
+
+func (a api) Init() client.Init {
+	c := a.c
+	leaders := make(map[string]int)
+	for _, s := range c.loop.Snapshot().Services {
+		leaders[s.Name] = s.PID
+	}
+	usedUp := ""
+	_ = blocking.Do(blocking.Short, func() error {
+		usedUp = tuning.ProcessesUsedUp(leaders)
+		return nil
+	})
+	plain := ""
+	if c.route.Load().Plain {
+		plain = c.cfg.Load().Path
+	}
+	info := client.Init{
+		Plain: plain,
+		PID:   os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
+		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.IsOver(), Hook: c.boot.Hook(),
+		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
+		Warnings: c.boot.Warnings(), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.broughtUp()), Repair: c.owners.Status(),
+	}
+	if usedUp != "" {
+		info.Warnings = append(info.Warnings, usedUp)
+	}
+	if c.route.Load().HasProfiles() {
+		info.Lease = c.leaseStatus()
+	}
+	return info
+}
+
+// Examine implements control.Core.
+func (a api) Examine(ctx context.Context) client.Findings {
+	if a.c.route.Load().Plain {
+		return nil // it has no data volume
+	}
+	return a.c.volume.Examine(ctx)
+}
+
+// S6 has what the control server asks of slots.
+func (a api) S6() control.Slots { return a.c.slots() }

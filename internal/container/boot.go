@@ -1,0 +1,208 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/guard"
+	"hinit/internal/lease"
+	"hinit/internal/s6/personality"
+	"hinit/supervisor"
+)
+
+// bootRun is the boot of this container. It runs beside the supervisor's loop, so signals and orphans are dealt with even if a disk
+// hangs.
+type bootRun struct {
+	c         *container
+	ctx       context.Context //nolint:containedctx // of the container
+	threads   func()          // returns when the threads are there that services must not take the place of
+	answering chan struct{}   // closed when the control socket is open, or can't be
+	slots     chan struct{}   // closed when the directories of s6 are made, or can't be
+	cmd       bool            // the CMD was started
+}
+
+// bootUp boots. threads returns when the threads are there that services must not take the place of.
+func (c *container) bootUp(ctx context.Context, threads func()) {
+	defer c.bootIsOver(ctx)
+	c.reloads.Lock()
+	defer c.reloads.Unlock()
+	cfg := c.cfg.Load()
+	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
+		c.warn("%s", w)
+	}
+	b := &bootRun{c: c, ctx: ctx, threads: threads, answering: make(chan struct{}), slots: make(chan struct{})}
+	// Nothing on the volume needs the socket or the slots. The first process that is started may.
+	guard.Go("opening the control socket", func() { b.openControl(cfg) })
+	guard.Go("making the directories of s6", b.openS6)
+	c.expectServices(cfg)
+	if !c.claim(ctx, b, false) {
+		return
+	}
+	serving := ctx
+	if c.serves.Load() {
+		serving = c.tenure(ctx)
+		if err := c.stage2(serving, cfg, b); err != nil && serving.Err() == nil {
+			b.ready()
+			c.fatal(err.Error())
+			return
+		}
+		c.prepared.Store(serving.Err() == nil)                             // with the lease lost, what was left out is done when it is back
+		if c.lease.Status().State == lease.None && !c.route.Load().Plain { // the data directory was not there before
+			if !c.claim(ctx, b, true) {
+				return
+			}
+			if c.serves.Load() {
+				serving = c.tenure(ctx)
+			}
+		}
+	}
+	b.ready()
+	standsBy := c.lease.Status().State == lease.Elsewhere && serving == ctx && standby() // from the beginning
+	if !c.serves.Load() {
+		_ = c.meet(ctx, needBoot) // it fails when the container has ended
+	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
+		return
+	}
+	b.startCmd()
+	if c.serves.Load() && c.route.Load().HasProfiles() {
+		guard.Go("removing what profile commands have left", func() {
+			if err := c.store.Sweep(c.started); err != nil {
+				c.warn("%v", err)
+			}
+		})
+	} else {
+		c.generation.Settle() // else the profiles do
+	}
+	if standsBy {
+		guard.Go("waiting for the lease", func() { c.regain(ctx) })
+	}
+}
+
+// openControl opens the control socket.
+func (b *bootRun) openControl(cfg *config.Config) {
+	defer close(b.answering)
+	path := ""
+	if cfg.Origin("control.socket") != "default" {
+		path = cfg.Control.Socket
+	}
+	step := b.c.measure("control", func() error { return b.c.control.Open(path) })
+	b.c.boot.Insert(0, step) // it was the first to begin
+}
+
+// openS6 makes the directories of s6, where this container answers as s6.
+func (b *bootRun) openS6() {
+	defer close(b.slots)
+	c := b.c
+	if c.route.Load().Plain || !personality.Wanted() {
+		return
+	}
+	step := c.measure("s6", func() error {
+		err := c.openS6(b.ctx)
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // so the container was started, which is no failure
+			c.warn("%v", err)
+			return nil
+		}
+		return err
+	})
+	<-b.answering
+	step.Beside = true
+	c.boot.Insert(1, step)
+}
+
+// ready returns when processes may be started. A nil boot was over long ago.
+func (b *bootRun) ready() {
+	if b != nil {
+		b.threads()
+		<-b.answering
+		<-b.slots
+	}
+}
+
+// startCmd starts the CMD, once.
+func (b *bootRun) startCmd() {
+	if b.cmd {
+		return
+	}
+	b.cmd = true
+	b.c.slotsForCmd(b.ctx)
+	_ = b.c.slots().Scan(b.ctx) // it fails when the container has ended
+	b.c.startCmd(b.ctx)
+}
+
+// startCmdEarly starts the CMD while the volume does not answer.
+func (b *bootRun) startCmdEarly() {
+	b.ready()
+	_ = b.c.meet(b.ctx, needBoot) // it fails when the container has ended
+	b.startCmd()
+}
+
+// bootIsOver tells everybody who waits for it, but not before the profiles are known, which may take longer than the boot does.
+func (c *container) bootIsOver(ctx context.Context) {
+	if c.reading != nil {
+		select {
+		case <-c.reading:
+		case <-ctx.Done():
+		}
+	}
+	c.boot.End()
+}
+
+// startServices registers the services and gateways and starts those that are wanted. It returns false when the container is to
+// end.
+func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
+	c.phase("services", func() error { return c.registerServices(ctx, cfg) })
+	if !c.route.Load().Plain {
+		c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
+	}
+	for _, name := range sortedKeys(cfg.Services) { // after those of the gateways
+		c.slots().Enqueue(c.serviceSlot(cfg, cfg.Services[name]))
+	}
+	if cfg.Boot.Strict && c.boot.Failed() {
+		c.fatal("a boot step has failed, and boot.strict is set")
+		return false
+	}
+	if err := c.meet(ctx, needBoot); err != nil {
+		return false
+	}
+	c.timetable.Serve(ctx, cfg, false)
+	c.sayTimeline()
+	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.bootOptions(cfg), true) })
+	return true
+}
+
+// startCmd starts the container's CMD, if it has one.
+func (c *container) startCmd(ctx context.Context) {
+	if c.route.Load().Supervise {
+		c.startStandIn(ctx)
+	} else if c.route.Load().HasCommand() {
+		// The CMD writes to the console itself, so hinit's lines go first. A stuck console does not hold the CMD back.
+		patience, done := context.WithTimeout(ctx, syncTime)
+		_ = c.logs.set.Sync(patience)
+		done()
+		if err := c.loop.Register(ctx, c.units.Cmd(c.cfg.Load(), c.route.Load(), controls(os.Stdin)), supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
+			c.warn("cannot start the CMD: %v", err)
+		}
+	}
+}
+
+// phase runs one step of the boot, measures it, and goes on whatever comes of it.
+func (c *container) phase(name string, step func() error) { c.boot.Add(c.measure(name, step)) }
+
+func (c *container) measure(name string, step func() error) client.BootStep {
+	start := time.Now()
+	err := step()
+	p := client.BootStep{Name: name, Seconds: time.Since(start).Seconds()}
+	if err != nil {
+		p.Error = err.Error()
+		c.warn("%v", err)
+	}
+	return p
+}

@@ -1,0 +1,203 @@
+// Package bootstatus holds what status shows of the boot: steps, warnings, the hook that runs, and services that the boot has not
+// come to yet.
+//
+// Only status reads it. It owns a goroutine while [Status.Look] looks at the profiles.
+package bootstatus
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/guard"
+	"hinit/supervisor"
+)
+
+// mostWarnings is how many warnings are kept.
+const mostWarnings = 100
+
+// Status is that of one boot. Its methods may be called from any goroutine.
+type Status struct {
+	over chan struct{} // closed when all services are known
+
+	mu       sync.Mutex
+	warnings []string
+	steps    []client.BootStep
+	found    int // profiles that the boot brings up; 0 before it has read them and when it is done
+
+	expected []*supervisor.Service
+	looked   chan struct{} // closed when the profiles are among them; nil while nobody looks for them
+	hooks    int           // how many the boot has
+	hook     *client.BootHook
+	since    time.Time // of the hook that runs
+}
+
+// New is the status of a boot that begins.
+func New() *Status { return &Status{over: make(chan struct{})} }
+
+// Over is closed when the boot is over and all services are known.
+func (s *Status) Over() <-chan struct{} { return s.over }
+
+// End says that it is.
+func (s *Status) End() { close(s.over) }
+
+// IsOver reports whether it is.
+func (s *Status) IsOver() bool {
+	select {
+	case <-s.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// Remember adds a warning. It returns false for one that is there already.
+func (s *Status) Remember(warning string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(s.warnings, warning) {
+		return false
+	}
+	if len(s.warnings) < mostWarnings {
+		s.warnings = append(s.warnings, warning)
+	}
+	return true
+}
+
+// Warnings are those that were remembered.
+func (s *Status) Warnings() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.warnings)
+}
+
+// Add adds steps that are done.
+func (s *Status) Add(steps ...client.BootStep) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps = append(s.steps, steps...)
+}
+
+// Insert adds a step that began before others that were added.
+func (s *Status) Insert(at int, step client.BootStep) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps = slices.Insert(s.steps, at, step)
+}
+
+// Again forgets the steps: they are done once more.
+func (s *Status) Again() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps = nil
+}
+
+// Steps are those that were added.
+func (s *Status) Steps() []client.BootStep {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.steps)
+}
+
+// Failed reports whether a step has failed.
+func (s *Status) Failed() bool {
+	return slices.ContainsFunc(s.Steps(), func(p client.BootStep) bool { return p.Error != "" })
+}
+
+// TakeOver takes the status of a boot over that an earlier program of PID 1 had.
+func (s *Status) TakeOver(warnings []string, steps []client.BootStep) {
+	s.warnings, s.steps = warnings, steps
+	s.End()
+}
+
+// Found says how many profiles the boot brings up, 0 when it is done with them.
+func (s *Status) Found(profiles int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.found = profiles
+}
+
+// Profiles is how far the boot has come with the profiles, so many of which have a gateway now; nil when it is done.
+func (s *Status) Profiles(up int) *client.BootProfiles {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.found == 0 {
+		return nil
+	}
+	return &client.BootProfiles{Profiles: s.found, Done: min(up, s.found)}
+}
+
+// Expect replaces the services that the boot will register.
+func (s *Status) Expect(services []*supervisor.Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expected = services
+}
+
+// Look finds more of them, and returns at once. look may block on a disk.
+func (s *Status) Look(look func() []*supervisor.Service) {
+	looked := make(chan struct{})
+	s.mu.Lock()
+	s.looked = looked
+	s.mu.Unlock()
+	guard.Go("looking at the profiles during the boot", func() {
+		defer close(looked)
+		found := look()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.expected = append(found, s.expected...)
+	})
+}
+
+// Expected returns the services that the boot will register, as far as is known. With all it waits for a look that is under way,
+// for the end of the boot or of ctx.
+func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
+	s.mu.Lock()
+	looked := s.looked // nil: the boot has not got so far, or it has no hooks to wait for and is over soon
+	s.mu.Unlock()
+	if all {
+		select {
+		case <-looked:
+		case <-s.over:
+		case <-ctx.Done():
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.expected)
+}
+
+// HooksBegin says how many hooks will run.
+func (s *Status) HooksBegin(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hooks = n
+}
+
+// HookBegins says which hook runs now.
+func (s *Status) HookBegins(name string, number int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hook, s.since = &client.BootHook{Name: name, Number: number, Of: s.hooks}, time.Now()
+}
+
+// HooksEnd says that no hook runs any more.
+func (s *Status) HooksEnd() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hook = nil
+}
+
+// Hook is the hook that runs, nil when none does.
+func (s *Status) Hook() *client.BootHook {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hook == nil {
+		return nil
+	}
+	h := *s.hook
+	h.Seconds = time.Since(s.since).Seconds()
+	return &h
+}

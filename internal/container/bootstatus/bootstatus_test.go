@@ -1,0 +1,103 @@
+package bootstatus_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/container/bootstatus"
+	"hinit/supervisor"
+)
+
+func TestWarningsAreSaidOnceAndNotWithoutEnd(t *testing.T) {
+	s := bootstatus.New()
+	if !s.Remember("a") || s.Remember("a") {
+		t.Error("a warning is new once")
+	}
+	for i := range 1000 {
+		s.Remember(fmt.Sprint(i))
+	}
+	if n := len(s.Warnings()); n != 100 {
+		t.Errorf("%d warnings are kept", n)
+	}
+}
+
+func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
+	s := bootstatus.New()
+	s.Add(client.BootStep{Name: "home"}, client.BootStep{Name: "logs"})
+	s.Insert(0, client.BootStep{Name: "control"})
+	if got := s.Steps(); len(got) != 3 || got[0].Name != "control" || got[2].Name != "logs" || s.Failed() {
+		t.Errorf("got %+v, failed %v", got, s.Failed())
+	}
+	s.Add(client.BootStep{Name: "hook", Error: "it failed"})
+	if !s.Failed() {
+		t.Error("a step has failed")
+	}
+	s.Again()
+	if len(s.Steps()) > 0 || s.Failed() {
+		t.Error("the steps are not forgotten")
+	}
+	next := bootstatus.New()
+	next.TakeOver([]string{"w"}, []client.BootStep{{Name: "home"}})
+	if !next.IsOver() || len(next.Warnings()) != 1 || len(next.Steps()) != 1 {
+		t.Errorf("taken over is %+v, %+v", next.Warnings(), next.Steps())
+	}
+}
+
+// TestWhoWantsAllServicesWaitsForTheLook, but not for a volume that hangs: the boot or the client's patience ends before.
+func TestWhoWantsAllServicesWaitsForTheLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := bootstatus.New()
+		s.Expect([]*supervisor.Service{{Name: "web"}})
+		free := make(chan struct{})
+		s.Look(func() []*supervisor.Service {
+			<-free
+			return []*supervisor.Service{{Name: "gateway-coder"}}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if got := s.Expected(ctx, true); len(got) != 1 || ctx.Err() == nil {
+			t.Errorf("while the volume hangs: %d services, %v", len(got), ctx.Err())
+		}
+		if got := s.Expected(t.Context(), false); len(got) != 1 {
+			t.Errorf("without waiting: %d services", len(got))
+		}
+		go func() { time.Sleep(time.Second); close(free) }()
+		if got := s.Expected(t.Context(), true); len(got) != 2 || got[0].Name != "gateway-coder" {
+			t.Errorf("afterwards: %+v", got)
+		}
+		s.End()
+		if !s.IsOver() {
+			t.Error("it is not over")
+		}
+	})
+}
+
+func TestTheHookThatRunsIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := bootstatus.New()
+		if s.Hook() != nil {
+			t.Error("no hook runs")
+		}
+		s.HooksBegin(2)
+		s.HookBegins("update.sh", 1)
+		time.Sleep(3 * time.Second)
+		if h := s.Hook(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Of: 2, Seconds: 3}) {
+			t.Errorf("got %+v", h)
+		}
+		s.HooksEnd()
+		if s.Hook() != nil {
+			t.Error("the hook has ended")
+		}
+		if s.Profiles(3) != nil {
+			t.Error("the profiles are not read")
+		}
+		s.Found(10)
+		if b := s.Profiles(30); *b != (client.BootProfiles{Profiles: 10, Done: 10}) {
+			t.Errorf("got %+v", b)
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package controlsocket_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/container/controlsocket"
+	"hinit/internal/container/orderfifo"
+	"hinit/internal/control"
+	"hinit/supervisor"
+)
+
+// core answers for a hinit that has no services.
+type core struct{ control.Core }
+
+func (core) Snapshot() *supervisor.Snapshot     { return &supervisor.Snapshot{} }
+func (core) Orphans() uint64                    { return 0 }
+func (core) Init() client.Init                  { return client.Init{Version: "of the test"} }
+func (core) Config() []client.ConfigEntry       { return nil }
+func (core) Rescan(context.Context) error       { return nil }
+func (core) News() <-chan struct{}              { return nil }
+func (core) Find(context.Context, string) error { return supervisor.ErrUnknown }
+
+type teller chan string
+
+func (t teller) Say(format string, args ...any)  { t <- fmt.Sprintf(format, args...) }
+func (t teller) Warn(format string, args ...any) { t <- "warning: " + fmt.Sprintf(format, args...) }
+
+func (t teller) next(test *testing.T) string {
+	test.Helper()
+	select {
+	case line := <-t:
+		return line
+	case <-time.After(20 * time.Second):
+		test.Fatal("nothing was said")
+		return ""
+	}
+}
+
+// TestTheSocketOutlivesItsServer: one that was left and joined again answers, and so does the FIFO beside it.
+func TestTheSocketOutlivesItsServer(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path, said := filepath.Join(dir, "control.sock"), make(teller, 100)
+	s := controlsocket.New(core{}, control.Options{Others: control.OthersNone}, said)
+	ask := func() {
+		t.Helper()
+		cl := client.New(path)
+		st, err := cl.Status(t.Context())
+		if err != nil || st.Init.Version != "of the test" {
+			t.Errorf("it answers %+v, %v", st.Init, err)
+		}
+	}
+	order := func() {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, orderfifo.Name), []byte("dance\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := said.next(t); !strings.HasPrefix(got, "orders: dance: it is none of") {
+			t.Errorf("the FIFO says %q", got)
+		}
+	}
+	if socket := s.Detach(); socket != nil {
+		t.Errorf("there is a socket before it is opened: %+v", socket)
+	}
+	s.Rejoin(nil) // there is nothing to join
+	if err := s.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	ask()
+	order()
+	left := s.Leave()
+	if left == nil {
+		t.Fatal("it cannot be left")
+	}
+	s.Rejoin(left)
+	ask()
+	order()
+	left = s.Leave()
+	next := controlsocket.New(core{}, control.Options{Others: control.OthersNone}, said)
+	next.Inherit(left)
+	if again := next.Detach(); again != left {
+		t.Error("a program that has a fault before it serves would lose the socket")
+	}
+	next.Rejoin(nil)
+	ask()
+	next.Close(t.Context())
+	if _, err := client.New(path).Status(t.Context()); err == nil {
+		t.Error("it answers after it was closed")
+	}
+}

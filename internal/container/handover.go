@@ -1,0 +1,201 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/account"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/signals"
+	"hinit/internal/control"
+	"hinit/internal/gateways"
+	"hinit/internal/guard"
+	"hinit/internal/lease"
+	"hinit/internal/probe"
+	"hinit/internal/proc"
+	"hinit/internal/reexec"
+	"hinit/internal/runs"
+	"hinit/internal/s6/scandir"
+	"hinit/internal/version"
+	"hinit/logrotate"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// lastBudget is the time to stop for a generation that does not know the configured one.
+const lastBudget = 8 * time.Second
+
+// handover is what the container hands over to the next generation of it, room by room.
+type handover struct {
+	reexec.Past
+	Started    time.Time
+	ConfigPath string
+	Config     []byte
+	User       account.User
+	Known      bool
+	Route      boot.Route
+	Env        []string
+	Home       string
+	Full       bool
+	Alone      bool
+	Prepared   bool // stage 2 was done; a generation that does not say so had done it
+	Warnings   []string
+	Phases     []client.BootStep
+	Repair     *client.Repair
+	Interrupt  time.Time
+	Reported   uint64
+	rooms
+}
+
+// rooms is what each room hands over.
+type rooms struct {
+	gateways.Handover
+	Control *control.Socket
+	Lease   *lease.Handover // nil of a generation that had none
+	Procs   proc.Handover
+	Loop    *supervisor.Handover
+	Logs    *logrotate.Handover
+	Intents profiles.Handover
+	Runs    *runs.Handover    // nil of an image that had none
+	Checks  *probe.Handover   // nil where there are no checks
+	S6      *scandir.Handover // nil where hinit does not answer as s6
+}
+
+// HandOver implements [reexec.House]. Nothing is reported and no log is read until thaw.
+func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
+	c := h.c
+	c.reporting.Lock()
+	thaw = func() {
+		c.logs.set.Thaw()
+		c.reporting.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), freezeTime)
+	defer cancel()
+	if err := c.logs.set.Freeze(ctx); err != nil && !fault {
+		return nil, thaw, err
+	}
+	if h.socket == nil {
+		h.socket = c.control.Detach()
+	}
+	cfg := c.cfg.Load()
+	old := &handover{
+		Past: past, Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
+		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Full: c.full.Load(), Alone: c.serves.Load(), Prepared: c.prepared.Load(),
+		Interrupt: c.signals.Interrupt(), Reported: c.reported,
+	}
+	old.Control = h.socket
+	old.Warnings, old.Phases, old.Repair = c.boot.Warnings(), c.boot.Steps(), c.owners.Status()
+	old.Handover = c.keeper.HandOver()
+	old.Procs, old.Loop, old.Intents, old.Lease = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver(), c.lease.HandOver()
+	old.Runs, old.Checks = c.runs.HandOver(), c.checks.HandOver()
+	old.S6 = c.slots().HandOver()
+	old.Logs, err = c.logs.set.HandOver()
+	return old, thaw, err
+}
+
+// successorMain is the init that goes on for the generation before it.
+func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err error) int {
+	var c *container
+	if err == nil {
+		c, err = succeed(args, sig, taken)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
+		return lastStop(sig.Children, lastBudget)
+	}
+	return c.life(c.goOn)
+}
+
+// succeed makes the container anew that the generation before had.
+func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*container, error) {
+	old := handover{Prepared: true}
+	if err := reexec.Understand(taken, &old, &old.Past); err != nil {
+		return nil, err
+	}
+	if old.Loop == nil || old.Logs == nil {
+		return nil, errors.New("it has handed over no services")
+	}
+	if old.Config == nil {
+		old.Config = []byte{}
+	}
+	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, Plain: old.Route.Plain, Env: os.LookupEnv})
+	if err != nil {
+		return nil, err
+	}
+	procs, err := proc.TakeOver(old.Procs)
+	if err != nil {
+		return nil, err
+	}
+	agent := boot.NewAgent(old.User, old.Known)
+	if old.Route.Plain {
+		agent = boot.Caller()
+	}
+	c, err := assemble(cfg, agent, args, old.Route, sig, procs)
+	if err != nil {
+		return nil, err
+	}
+	c.generation.Follows(old.Past)
+	c.reported = old.Reported
+	c.started = old.Started
+	c.units.SetHome(old.Home)
+	c.full.Store(old.Full)
+	c.serves.Store(old.Alone)
+	c.prepared.Store(old.Prepared)
+	c.metNeeds.boot.Store(true)
+	c.metNeeds.profiles.Store(true)
+	c.boot.TakeOver(old.Warnings, old.Phases)
+	c.owners.TakeOver(old.Repair)
+	c.units.SetEnv(old.Env)
+	c.signals.SetInterrupt(old.Interrupt)
+	c.keeper.TakeOver(old.Handover)
+	if err := c.logs.set.TakeOver(old.Logs); err != nil {
+		return nil, err
+	}
+	c.loop.TakeOver(old.Loop, procs.Main)
+	c.intents.TakeOver(old.Intents)
+	c.runs.TakeOver(old.Runs)
+	c.checks.TakeOver(old.Checks)
+	for _, s := range c.loop.Snapshot().Services {
+		if s.Kind == supervisor.KindCheck { // nobody waits for its answer any more
+			c.loop.Resume(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
+			continue
+		}
+		if s.Kind != supervisor.KindRun { // they write into their files themselves
+			c.openLog(s.Name, s.Profile, s.Log, s.Kind)
+		}
+	}
+	for _, u := range old.Loop.Units {
+		c.check(&u.Unit)
+	}
+	if old.Lease != nil {
+		c.lease.TakeOver(old.Lease)
+	}
+	c.signals.PutBack(taken.Signals)
+	c.resumeS6(old.S6)
+	c.control.Inherit(old.Control)
+	c.loop.Resume(supervisor.Remark{Text: fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v",
+		c.generation.Number, version.Get(), old.Cause, taken.Deaf.Round(10*time.Microsecond))})
+	return c, nil
+}
+
+// goOn is what a successor does instead of a boot.
+func (c *container) goOn(ctx context.Context) {
+	c.slots().Start(ctx)
+	c.control.Rejoin(nil)
+	ctx = c.resumeLease(ctx)
+	if c.serves.Load() {
+		c.reloads.Lock()
+		c.timetable.Serve(ctx, c.cfg.Load(), true)
+		c.reloads.Unlock()
+	}
+	if !c.serves.Load() || !c.route.Load().HasProfiles() {
+		return
+	}
+	c.keeper.GoOn(ctx)
+	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.bootOptions(c.cfg.Load()), !c.owners.Done()) })
+}

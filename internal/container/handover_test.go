@@ -1,0 +1,107 @@
+package container
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/reexec"
+)
+
+var update = flag.Bool("update", false, "write the names that are on the wire now")
+
+// What a hinit wrote once, the ones after it read by its name: one that is renamed or gone is lost in an upgrade in place. A name
+// may be added; a field may be renamed when a tag keeps its name.
+func TestTheNamesOnTheWireStay(t *testing.T) {
+	var h handover
+	fill(reflect.ValueOf(&h).Elem())
+	data, err := reexec.NewCodec().Encode(&h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wire any
+	if err := json.Unmarshal(data, &wire); err != nil {
+		t.Fatal(err)
+	}
+	got := slices.Compact(slices.Sorted(slices.Values(names("", wire))))
+	const file = "testdata/handover.names"
+	if *update {
+		if err := os.WriteFile(file, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Fields(string(text))
+	for _, name := range known {
+		if !slices.Contains(got, name) {
+			t.Errorf("%s is not handed over any more: keep the name by a tag, or read the old one", name)
+		}
+	}
+	for _, name := range got {
+		if !slices.Contains(known, name) {
+			t.Errorf("%s is new: go test ./internal/container -update", name)
+		}
+	}
+}
+
+// names lists where objects have keys. What is in a list has the name of the list.
+func names(path string, v any) (list []string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			list = append(list, path+"."+key)
+			list = append(list, names(path+"."+key, value)...)
+		}
+	case []any:
+		for _, value := range v {
+			list = append(list, names(path, value)...)
+		}
+	}
+	return list
+}
+
+// fill makes everything that is handed over be there.
+func fill(v reflect.Value) {
+	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
+	switch v.Interface().(type) {
+	case time.Time:
+		v.Set(reflect.ValueOf(time.Now()))
+		return
+	case *os.File:
+		v.Set(reflect.ValueOf(os.Stdin))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).Tag.Get("reexec") != "-" {
+				fill(v.Field(i))
+			}
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i))
+		}
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key)
+		fill(value)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	default:
+	}
+}

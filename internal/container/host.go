@@ -1,0 +1,67 @@
+package container
+
+import (
+	"context"
+	"errors"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/gateways"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// host is the container as other rooms need it: as [gateways.Host], [gateways.Slots], [controlsocket.Teller] and [owners.Teller].
+type host struct{ c *container }
+
+var (
+	_ gateways.Host  = host{}
+	_ gateways.Slots = host{}
+)
+
+func (h host) Config() *config.Config          { return h.c.cfg.Load() }
+func (h host) Say(format string, args ...any)  { h.c.say("[hinit] "+format, args...) }
+func (h host) Warn(format string, args ...any) { h.c.warn(format, args...) }
+func (h host) Remember(warning string) bool    { return h.c.remember(warning) }
+func (h host) Remark(text string)              { h.c.loop.Post(supervisor.Remark{Text: text}) }
+func (h host) MayServe() error                 { return h.c.lease.Check() }
+
+func (h host) Adopt(ctx context.Context, profile string) {
+	h.c.owners.Adopt(ctx, h.c.bootOptions(h.Config()), profile)
+}
+func (h host) Mask(service string, secrets []string) { h.c.logs.hide(service, secrets) }
+
+func (h host) Has(service string) bool           { return h.c.slots().Has(service) }
+func (h host) SetDown(profile string, down bool) { h.setDown(profile, down) }
+func (h host) Withdraw(ctx context.Context, s string) error {
+	return h.c.slots().Withdraw(ctx, s)
+}
+
+func (h host) setDown(profile string, down bool) {
+	if r := h.c.route.Load(); r.Foreground && profile == r.Profile {
+		down = true // the CMD is its gateway
+	}
+	h.c.slots().SetDown(profiles.SlotName(profile), down)
+}
+
+// Register implements gateways.Host.
+func (h host) Register(ctx context.Context, p profiles.Profile, start bool, state profiles.State) {
+	c, cfg, want := h.c, h.c.cfg.Load(), supervisor.WantDown
+	if start {
+		want = c.wantAtBoot(profiles.Decision{Profile: p, Start: true})
+	}
+	slot := c.gatewaySlot(cfg, p, state.Prior() != profiles.Running)
+	c.slots().Enqueue(slot) // before the service is known: who sees that in the status finds the slot
+	if err := c.registerGatewaySoon(ctx, cfg, p, want)(); err != nil && !errors.Is(err, supervisor.ErrStopping) {
+		c.warn("%v", err)
+	}
+	c.slots().Publish(ctx, slot)
+}
+
+// command asks for a service to be started, stopped or restarted. It brings back a slot that somebody has removed.
+func (c *container) command(ctx context.Context, verb client.Verb, service string) error {
+	if verb != client.VerbStop && c.loop.Snapshot().Find(service) != nil {
+		c.republish(ctx, service)
+	}
+	return c.keeper.Command(ctx, verb, service)
+}

@@ -1,0 +1,116 @@
+package orderfifo_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/container/orderfifo"
+)
+
+// serve serves a FIFO in a new directory. write puts text into it as a shell does, said are the lines that come back.
+func serve(t *testing.T, carryOut func(order string) string) (write func(text string), said chan string) {
+	t.Helper()
+	dir := t.TempDir()
+	f, err := orderfifo.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said = make(chan string, 100)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		orderfifo.Serve(f, func(_ context.Context, order string) string { return carryOut(order) }, func(format string, args ...any) {
+			said <- fmt.Sprintf(format, args...)
+		})
+	}()
+	t.Cleanup(func() { f.Close(); <-ended })
+	return func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, orderfifo.Name), []byte(text), 0); err != nil {
+			t.Fatal(err)
+		}
+	}, said
+}
+
+func next(t *testing.T, said chan string) string {
+	t.Helper()
+	select {
+	case line := <-said:
+		return line
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing was said")
+		return ""
+	}
+}
+
+func TestALineIsAnOrder(t *testing.T) {
+	write, said := serve(t, func(order string) string { return "first of " + order + "\nsecond\n" })
+	write("\n  stop coder \n")
+	for _, want := range []string{"orders: stop coder: first of stop coder", "orders: stop coder: second"} {
+		if got := next(t, said); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+	write(strings.Repeat("x", 2000) + "\nstatus\n")
+	if got := next(t, said); got != "orders: a line is longer than 512 bytes, so it is left out" {
+		t.Errorf("got %q", got)
+	}
+	if got := next(t, said); got != "orders: status: first of status" {
+		t.Errorf("after a long line: %q", got)
+	}
+}
+
+// TestOrdersThatHangAreBounded: a volume that hangs would build up goroutines.
+func TestOrdersThatHangAreBounded(t *testing.T) {
+	free, begun := make(chan struct{}), make(chan string, 100)
+	write, said := serve(t, func(order string) string { begun <- order; <-free; return "done" })
+	for i := range 16 {
+		write(fmt.Sprintf("stop %d\n", i))
+	}
+	for range 16 {
+		<-begun
+	}
+	write("stop one-more\n")
+	if got := next(t, said); got != `orders: "stop one-more" is not carried out: 16 others are not done yet` {
+		t.Errorf("got %q", got)
+	}
+	close(free)
+	var done []string
+	for range 16 {
+		done = append(done, next(t, said))
+	}
+	if !slices.Contains(done, "orders: stop 7: done") {
+		t.Errorf("got %q", done)
+	}
+}
+
+// TestTheFIFOIsRootsAlone: what somebody else has put in its place goes, and one that is there stays.
+func TestTheFIFOIsRootsAlone(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, orderfifo.Name)
+	if err := os.WriteFile(path, []byte("a file"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	open := func() os.FileInfo {
+		t.Helper()
+		f, err := orderfifo.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode() != os.ModeNamedPipe|0o600 {
+			t.Fatalf("it is %v, %v", info.Mode(), err)
+		}
+		return info
+	}
+	if first := open(); !os.SameFile(first, open()) {
+		t.Error("it was made anew")
+	}
+}

@@ -1,0 +1,131 @@
+package owners_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/account"
+	"hinit/internal/boot"
+	"hinit/internal/container/owners"
+)
+
+const agentUID = 10000
+
+// teller remembers what it is told.
+type teller struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (t *teller) Say(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.said = append(t.said, fmt.Sprintf(format, args...))
+}
+
+func (t *teller) Remember(warning string) bool { t.Say("%s", warning); return true }
+func (t *teller) Remark(text string)           { t.Say("%s", text) }
+
+// volume makes a data volume with a profile whose files are root's, and the options for it.
+func volume(t *testing.T, profiles ...string) (home string, o boot.Options) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	base, err := os.MkdirTemp("", "owners") //nolint:usetesting // the agent must be able to reach it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	home = filepath.Join(base, "data")
+	for _, p := range profiles {
+		plant(t, home, p)
+	}
+	for _, dir := range []string{base, home} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent := boot.NewAgent(account.User{Name: "hermes", UID: agentUID, GID: agentUID, Home: home}, true)
+	return home, boot.Options{Home: home, Logs: home + "/logs", User: "hermes", Agent: agent.Actor, Env: func(string) (string, bool) { return "", false }, Say: func(boot.Line) {}}
+}
+
+func plant(t *testing.T, home, profile string) {
+	t.Helper()
+	dir := filepath.Join(home, "profiles", profile, "work")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("root's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ownerOf(t *testing.T, home, profile string) uint32 {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat(filepath.Join(home, "profiles", profile, "work", "file"), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Uid
+}
+
+// until waits until cond holds.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not so after 20 s", what)
+		}
+	}
+}
+
+func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
+	home, o := volume(t, "coder")
+	said := &teller{}
+	r := owners.New(said)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx, o, true) }()
+	until(t, "the repair is done", r.Done)
+	if uid := ownerOf(t, home, "coder"); uid != agentUID {
+		t.Errorf("the file is %d's", uid)
+	}
+	if s := r.Status(); s.Changed == 0 || s.Stopped != "" {
+		t.Errorf("the status is %+v", s)
+	}
+	before := *r.Status()
+	plant(t, home, "later")
+	r.Adopt(ctx, o, "later")
+	until(t, "the new profile is repaired", func() bool { return ownerOf(t, home, "later") == agentUID })
+	if *r.Status() != before {
+		t.Errorf("the status of the repair of everything is %+v, it was %+v", *r.Status(), before)
+	}
+	cancel()
+	<-ended
+	said.mu.Lock()
+	defer said.mu.Unlock()
+	if len(said.said) == 0 || !strings.HasPrefix(said.said[0], "ownership: ") {
+		t.Errorf("it said %q", said.said)
+	}
+}
+
+// TestTheNextProgramKnowsHowFarItCame, and does not begin again.
+func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
+	r := owners.New(&teller{})
+	if r.Status() != nil || r.Done() {
+		t.Error("it knows of a repair before there was one")
+	}
+	r.TakeOver(&client.Repair{Seen: 3, Done: true})
+	if s := r.Status(); s == nil || s.Seen != 3 || !r.Done() {
+		t.Errorf("it knows %+v", s)
+	}
+}

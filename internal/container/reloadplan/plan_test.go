@@ -1,0 +1,60 @@
+package reloadplan_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/container/reloadplan"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// TestAPlanSaysWhatBecomesOfEachService, before and after it is carried out.
+func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
+	unit := func(argv string, grace time.Duration) supervisor.Unit {
+		return supervisor.Unit{Spec: proc.Spec{Argv: []string{argv}}, Policy: supervisor.Policy{Grace: grace}}
+	}
+	on := config.Service{Enabled: true}
+	p := reloadplan.Plan{
+		Before: map[string]supervisor.Unit{
+			"gone": unit("a", 1), "off": unit("a", 1), "on": unit("a", 1), "runs": unit("a", 1), "down": unit("a", 1), "policy": unit("a", 1),
+			"same": unit("a", 1), "drifted": unit("a", 1), "matches": unit("a", 1), "gateway-x": unit("a", 1),
+		},
+		After: map[string]supervisor.Unit{
+			"new": unit("a", 1), "added": unit("a", 1), "off": unit("a", 1), "on": unit("a", 1), "runs": unit("b", 1), "down": unit("b", 1),
+			"policy": unit("a", 2), "same": unit("a", 1), "drifted": unit("a", 1), "matches": unit("b", 1), "gateway-x": unit("b", 1),
+		},
+		Old: &config.Config{Services: map[string]config.Service{"off": on, "runs": on, "down": on}},
+		New: &config.Config{Services: map[string]config.Service{"new": on, "on": on, "runs": on, "down": on}},
+	}
+	now := &supervisor.Snapshot{Services: []*supervisor.Service{
+		{Name: "runs", PID: 7, Drifted: true}, {Name: "drifted", PID: 8, Drifted: true}, {Name: "matches", PID: 9}, {Name: "gateway-x", PID: 10, Drifted: true},
+	}}
+	for done, want := range map[bool][]string{
+		false: {
+			"+ added would be added, it is not enabled", "~ down would change, in force when it starts", "~ drifted changed before, restart to apply",
+			"~ gateway-x would change, restart to apply", "- gone would be stopped, it is not in the file any more", "~ matches would change, restart to apply",
+			"+ new would be started", "- off would be stopped, it is not enabled any more", "+ on would be started, it is enabled now",
+			"~ policy would change, in force at once", "~ runs would change, restart to apply",
+		},
+		true: {
+			"+ added added, it is not enabled", "~ down changed, in force when it starts", "~ drifted changed before, restart to apply",
+			"~ gateway-x changed, restart to apply", "- gone stopped, it is not in the file any more", "~ matches changed to what runs",
+			"+ new started", "- off stopped, it is not enabled any more", "+ on started, it is enabled now",
+			"~ policy changed, in force at once", "~ runs changed, restart to apply",
+		},
+	} {
+		var got []string
+		for _, s := range p.Steps(now, done) {
+			got = append(got, s.Op+" "+s.Service+" "+s.What)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("done %v:\n got %q\nwant %q", done, got, want)
+		}
+	}
+	if got := reloadplan.Settings([]string{"services.web.command", "stop.grace"}); !slices.Equal(got, []string{"stop.grace"}) {
+		t.Errorf("settings are %q", got)
+	}
+}

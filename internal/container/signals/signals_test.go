@@ -1,0 +1,105 @@
+package signals_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/container/signals"
+	"hinit/internal/early"
+)
+
+// TestWhatASignalMeans to a container with and without a CMD, with and without a terminal.
+func TestWhatASignalMeans(t *testing.T) {
+	for _, tt := range []struct {
+		signal   syscall.Signal
+		cmd, tty bool
+		want     string
+	}{
+		{unix.SIGTERM, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM}"},
+		{unix.SIGTERM, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM}"},
+		{unix.SIGPWR, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGPWR}"},
+		{early.Shutdown, true, false, "supervisor.Shutdown{Code:0 Reason:received }"},
+		{unix.SIGINT, false, true, "supervisor.Shutdown{Code:0 Reason:received SIGINT}"},
+		{unix.SIGINT, true, true, "supervisor.Forward{Name:cmd Signal:2}"},
+		{unix.SIGQUIT, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGQUIT}"},
+		{unix.SIGQUIT, true, false, "supervisor.Forward{Name:cmd Signal:3}"},
+		{unix.SIGHUP, true, true, "supervisor.Shutdown{Code:0 Reason:received SIGHUP}"},
+		{unix.SIGHUP, true, false, "supervisor.Forward{Name:cmd Signal:1}"},
+		{unix.SIGHUP, false, false, "<nil>reload"},
+		{unix.SIGUSR1, true, false, "supervisor.Forward{Name:cmd Signal:10}"},
+		{unix.SIGUSR1, false, false, "<nil>"},
+		{unix.SIGWINCH, true, true, "supervisor.Forward{Name:cmd Signal:28}"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var s signals.Signals
+			did := ""
+			s.Mean(tt.cmd, tt.tty, func() { did = "reload" })
+			e := s.Event(tt.signal)
+			synctest.Wait()
+			if got := fmt.Sprintf("%T%+v", e, e); e == nil {
+				if did = "<nil>" + did; did != tt.want {
+					t.Errorf("%v, CMD %v, terminal %v: %s", tt.signal, tt.cmd, tt.tty, did)
+				}
+			} else if got != tt.want {
+				t.Errorf("%v, CMD %v, terminal %v: %s, not %s", tt.signal, tt.cmd, tt.tty, got, tt.want)
+			}
+		})
+	}
+}
+
+// TestASecondInterruptStopsTheContainer when it comes soon: the CMD did not heed the first.
+func TestASecondInterruptStopsTheContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s signals.Signals
+		s.Mean(true, true, func() {})
+		kinds := func(pauses ...time.Duration) (all []string) {
+			for _, pause := range pauses {
+				time.Sleep(pause)
+				all = append(all, fmt.Sprintf("%T", s.Event(unix.SIGINT)))
+			}
+			return all
+		}
+		const forward, shutdown = "supervisor.Forward", "supervisor.Shutdown"
+		if got := kinds(0, 4*time.Second, 2*time.Second); !slices.Equal(got, []string{forward, forward, shutdown}) {
+			t.Errorf("got %q", got)
+		}
+		at := s.Interrupt()
+		s = signals.Signals{}
+		s.Mean(true, true, func() {})
+		s.SetInterrupt(at)
+		if got := kinds(0); !slices.Equal(got, []string{shutdown}) {
+			t.Errorf("the next program: %q", got)
+		}
+	})
+}
+
+// TestNoSignalIsLostBetweenTwoPrograms: what has come and was not acted upon is taken, and put back where that came to nothing.
+func TestNoSignalIsLostBetweenTwoPrograms(t *testing.T) {
+	s := signals.Listen()
+	for _, sig := range []syscall.Signal{unix.SIGUSR1, unix.SIGUSR2} {
+		if err := unix.Kill(os.Getpid(), sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var late []syscall.Signal
+	for end := time.Now().Add(20 * time.Second); len(late) < 2; <-time.After(time.Millisecond) {
+		late = append(late, s.TakeLate()...)
+		if time.Now().After(end) {
+			t.Fatalf("only %v have come", late)
+		}
+	}
+	s.PutBack(late)
+	if again := s.TakeLate(); !slices.Equal(again, late) {
+		t.Errorf("put back were %v, there are %v", late, again)
+	}
+	if all := signals.Handled(); !slices.Contains(all, unix.SIGTERM) || !slices.Contains(all, unix.SIGPIPE) || slices.Contains(all, unix.SIGCHLD) {
+		t.Errorf("handled are %v", all)
+	}
+}

@@ -1,0 +1,41 @@
+package units
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
+	text := "agent: {env: {A: all, B: all}}\nprofiles: {coder: {restart: never, needs: [dashboard], restart_on: [dashboard], env: {A: \"of {profile}\"}}}\n"
+	cfg, err := config.Load(config.Options{Path: "hinit.yaml", Text: []byte(text), Env: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := NewMaker(boot.Caller(), "/data", nil, false)
+	coder, other := m.Gateway(cfg, profiles.Profile{Name: "coder", Home: "/data/coder"}, nil), m.Gateway(cfg, profiles.Profile{Name: "other", Home: "/data/other"}, nil)
+	want := supervisor.Order{
+		After: supervisor.RestartNever, RestartsWindow: other.Policy.RestartsWindow,
+		Needs: []supervisor.Need{{Name: "dashboard", Until: supervisor.UntilReady}}, RestartOn: []string{"dashboard"},
+	}
+	if !reflect.DeepEqual(coder.Policy.Order, want) {
+		t.Errorf("coder: %+v", coder.Policy.Order)
+	}
+	if other.Policy.After != supervisor.RestartAlways || other.Policy.Needs != nil {
+		t.Errorf("other: %+v", other.Policy.Order)
+	}
+	for _, v := range []string{"A=of coder", "B=all"} {
+		if !slices.Contains(coder.Spec.Env, v) {
+			t.Errorf("coder has not %s in %s", v, strings.Join(coder.Spec.Env, " "))
+		}
+	}
+	if !slices.Contains(other.Spec.Env, "A=all") {
+		t.Errorf("other: %s", strings.Join(other.Spec.Env, " "))
+	}
+}

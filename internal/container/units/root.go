@@ -1,0 +1,102 @@
+package units
+
+import (
+	"cmp"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/internal/account"
+	"hinit/internal/blocking"
+	"hinit/internal/proc"
+	"hinit/internal/trust"
+)
+
+// isRoots reports whether what runs with these credentials is root, and the agent is not.
+func (m *Maker) isRoots(cred *proc.Cred) bool {
+	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
+}
+
+// rootEnv is the environment of what runs as root: the container's, without variables that point to what the agent can write, and
+// with own, which hinit.yaml sets. HOME is root's unless hinit.yaml names another place outside the volume.
+func (m *Maker) rootEnv(own map[string]string) []string {
+	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
+		name, value, _ := strings.Cut(kv, "=")
+		return name != "PATH" && m.pointsToAgent(value)
+	})
+	own = maps.Clone(own)
+	if own == nil {
+		own = make(map[string]string, 2)
+	}
+	if home := own["HOME"]; home == "" || m.pointsToAgent(home) {
+		own["HOME"] = m.rootHome()
+	}
+	env = proc.SetEnv(env, own)
+	return proc.SetEnv(env, map[string]string{"PATH": m.trustedPath(proc.Getenv(env, "PATH"))})
+}
+
+// pointsToAgent reports whether a value leads to a directory of the agent's, in whatever way it is put: alone, in a list, or in an option.
+func (m *Maker) pointsToAgent(value string) bool {
+	return slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return trust.Leads(value, place) })
+}
+
+// agentPlaces are the directories that are the agent's whoever owns them: the data volume and its homes.
+func (m *Maker) agentPlaces() []string {
+	places := []string{m.dataHome}
+	for _, home := range []string{m.Home(), m.agent.User.Home} {
+		if filepath.IsAbs(home) && filepath.Clean(home) != "/" {
+			places = append(places, filepath.Clean(home))
+		}
+	}
+	return places
+}
+
+// rootHome is the home of root.
+func (m *Maker) rootHome() string {
+	var root account.User
+	err := blocking.Do(blocking.Foreign, func() (err error) {
+		root, err = account.Lookup("", "0")
+		return err
+	})
+	if err != nil || root.Name == "" || !filepath.IsAbs(root.Home) || m.pointsToAgent(root.Home) {
+		return "/root"
+	}
+	return root.Home
+}
+
+// rootDir is the working directory of what runs as root: the configured one, or / where the agent can write there. Many programs
+// would find the agent's file in it.
+func (m *Maker) rootDir(dir string) string {
+	if m.agentCanWrite(dir) {
+		return "/"
+	}
+	return dir
+}
+
+// trustedPath drops the directories of a PATH that the agent can write to: a root script that calls "apt-get" must not get the
+// agent's.
+func (m *Maker) trustedPath(path string) string {
+	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would be the working directory
+	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)
+}
+
+// agentCanWrite reports whether the agent can change a directory or replace it. It blocks on the directory, unless that is on the
+// volume.
+func (m *Maker) agentCanWrite(dir string) bool {
+	if !filepath.IsAbs(dir) {
+		return true
+	}
+	dir = filepath.Clean(dir)
+	if slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return dir == place || strings.HasPrefix(dir, place+"/") }) {
+		return true
+	}
+	var doubt *trust.Doubt
+	err := blocking.Do(blocking.Foreign, func() error {
+		user := m.agent.User
+		doubt, _ = trust.Look(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
+		return nil // there is nothing in what doesn't exist
+	})
+	return err != nil || doubt != nil
+}

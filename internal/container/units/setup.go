@@ -1,0 +1,33 @@
+package units
+
+import (
+	"maps"
+	"slices"
+
+	"hinit/internal/config"
+	"hinit/internal/proc"
+)
+
+// limitsOf are resource limits as the kernel takes them.
+func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if resource, known := proc.LimitOf(name); known { // the configuration knows no others
+			out = append(out, proc.Limit{Resource: resource, Soft: limits[name].Soft, Hard: limits[name].Hard})
+		}
+	}
+	return out
+}
+
+// ioClasses are the classes of ioprio_set(2) by the words of hinit.yaml.
+var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
+
+// setupOf is what a process sets about itself. Its files of variables change none of own, which hinit.yaml or hinit sets.
+func setupOf(s *config.Setup, files []string, own map[string]string) proc.Setup {
+	setup := proc.Setup{
+		Nice: s.Nice, IOClass: ioClasses[s.IONice.Class], IOLevel: s.IONice.Level, CPUs: s.CPUAffinity, Umask: s.Umask, NoNewPrivs: s.NoNewPrivs,
+	}
+	if len(files) > 0 {
+		setup.EnvFiles, setup.Keep = slices.Clone(files), slices.Sorted(maps.Keys(own))
+	}
+	return setup
+}

@@ -1,0 +1,325 @@
+// Package units makes what the supervisor runs: program, environment, user and policy of each gateway, service, hook, and of the
+// CMD.
+//
+// It promises that nothing that runs as root gets a variable, a directory or a PATH that the agent can write to. It owns no
+// goroutine; what it looks at on a disk takes a turn of internal/blocking.
+package units
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/account"
+	"hinit/internal/backoff"
+	"hinit/internal/blocking"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/proc"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+const (
+	// CmdName is the service that the container's CMD is. Profiles and configured services can't have the name.
+	CmdName = "cmd"
+	// HookPrefix is what the names of the boot's hooks begin with, as services of the supervisor.
+	HookPrefix = "hook-"
+)
+
+const (
+	// cmdRetry is how long after a try the CMD is started again when the kernel had no memory or no process number for it.
+	cmdRetry = time.Second
+	// hookGrace is what a hook has between TERM and KILL when it takes too long.
+	hookGrace = 2 * time.Second
+)
+
+// Maker makes units. Its methods may be called from any goroutine.
+type Maker struct {
+	agent    boot.Agent
+	dataHome string
+	plain    bool
+
+	env  atomic.Pointer[[]string] // the container's environment
+	home atomic.Pointer[string]
+	venv atomic.Pointer[venv] // of the agent's program, as it was found last
+}
+
+// NewMaker makes a Maker for the agent whose data volume is at dataHome. env is the container's environment. plain says that there
+// is no agent, only services that run as the caller.
+func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Maker {
+	m := &Maker{agent: agent, dataHome: dataHome, plain: plain}
+	m.SetEnv(env)
+	m.SetHome("")
+	return m
+}
+
+// Env is the container's environment.
+func (m *Maker) Env() []string { return *m.env.Load() }
+
+// SetEnv replaces it: the boot adds to it.
+func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
+
+// Home is the HOME of everything that runs as the agent, "" for the configured one.
+func (m *Maker) Home() string { return *m.home.Load() }
+
+// SetHome sets it. The boot does so before it starts anything.
+func (m *Maker) SetHome(home string) { m.home.Store(&home) }
+
+// AgentEnv is the environment of what runs as the agent and is no service.
+func (m *Maker) AgentEnv(cfg *config.Config) []string { return proc.SetEnv(m.Env(), m.agentVars(cfg)) }
+
+func (m *Maker) agentVars(cfg *config.Config) map[string]string {
+	return m.withHome(map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)})
+}
+
+// Gateway is the gateway of a profile (contract, section 4). exports are variables that its slot exports. Those that hinit.yaml or
+// hinit sets win.
+func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
+	vars := placeholders(p)
+	command := cfg.Agent.Gateway
+	if p.Name == profiles.Default {
+		command = cfg.Agent.GatewayDefault
+	}
+	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)
+	policy := policyOf(own.Restart, own.Stop)
+	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
+	policy.Announces = cfg.Agent.Ready == config.ReadyState
+	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
+	return supervisor.Unit{
+		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
+		Spec: proc.Spec{
+			Argv: cfg.Expand(command, vars), Env: proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set),
+			Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.OOMScore,
+			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set),
+		},
+		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
+	}
+}
+
+// GatewayVars is what the gateway of a profile has in its environment besides that of the container, when it starts in dir.
+func (m *Maker) GatewayVars(cfg *config.Config, p profiles.Profile, dir string) map[string]string {
+	return over(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
+}
+
+func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]string {
+	vars := placeholders(p)
+	env := make(map[string]string, len(cfg.Agent.Env))
+	for name, value := range over(cfg.Agent.Env, cfg.ProfileOf(p.Name).Env) {
+		env[name] = cfg.ExpandString(value, vars)
+	}
+	return m.withHome(env)
+}
+
+// placeholders stand for something of a profile.
+func placeholders(p profiles.Profile) map[string]string {
+	return map[string]string{"profile": p.Name, "profile_home": p.Home}
+}
+
+// Service is a service of hinit.yaml, the dashboard among them.
+func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
+	cred, err := m.agent.CredFor(cfg, s.User)
+	if err != nil {
+		return supervisor.Unit{}, err
+	}
+	var env []string
+	dir := s.Cwd
+	switch {
+	case m.isRoots(cred):
+		env, dir = m.rootEnv(s.Env), m.rootDir(s.Cwd)
+	case m.plain:
+		if env, err = m.plainEnv(s); err != nil {
+			return supervisor.Unit{}, err
+		}
+	case s.Name == config.DashboardName:
+		env = proc.SetEnv(m.activated(cfg, s.Cwd), m.withHome(s.Env))
+	default:
+		env = proc.SetEnv(m.Env(), m.withHome(s.Env))
+	}
+	policy := policyOf(s.Restart, s.Stop)
+	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
+	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
+	policy.Announces = s.Notify.Set()
+	u := supervisor.Unit{
+		Name: s.Name, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
+		Spec: proc.Spec{
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.OOMScore, Setup: setupOf(&s.Setup, s.EnvFile, s.Env),
+		},
+	}
+	if s.Log {
+		u.Log = cfg.Logs.Dir + "/" + s.Name + "/current"
+	}
+	return u, nil
+}
+
+// ServiceVars is what a service of hinit.yaml has in its environment besides that of the container.
+func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
+	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.isRoots(cred) {
+		return over(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
+	}
+	if s.Name == config.DashboardName {
+		return over(m.venvVars(cfg, s.Cwd), m.withHome(s.Env))
+	}
+	return m.withHome(s.Env)
+}
+
+// Services are all services of a configuration, by name.
+func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error) {
+	units := make(map[string]supervisor.Unit, len(cfg.Services))
+	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
+		u, err := m.Service(cfg, cfg.Services[name])
+		if err != nil {
+			return nil, err
+		}
+		units[name] = u
+	}
+	return units, nil
+}
+
+// plainEnv is the environment of a service of a plain supervisor: the caller's, with the home of the user it names.
+func (m *Maker) plainEnv(s config.Service) ([]string, error) {
+	env := m.Env()
+	if s.User == "" {
+		return proc.SetEnv(env, s.Env), nil
+	}
+	var user account.User
+	err := blocking.Do(blocking.Foreign, func() (err error) {
+		user, err = account.Lookup("", s.User)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot run service %q as %q: %w", s.Name, s.User, err)
+	case user.UID == m.agent.User.UID:
+		return proc.SetEnv(env, s.Env), nil
+	case os.Geteuid() != 0:
+		return nil, fmt.Errorf("cannot run service %q as %q: hinit is not root; start it as root, or remove services.%s.user", s.Name, s.User, s.Name)
+	}
+	theirs := map[string]string{"HOME": user.Home}
+	if user.Name != "" {
+		theirs["USER"], theirs["LOGNAME"] = user.Name, user.Name
+	}
+	return proc.SetEnv(proc.SetEnv(env, theirs), s.Env), nil
+}
+
+// Cmd is the container's CMD in the directory the container was started in. It gets a terminal if tty says that standard input is
+// one of its own.
+func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.Unit {
+	dir := os.Getenv("HERMES_ORIG_CWD")
+	pwd := dir
+	_ = blocking.Do(blocking.Foreign, func() error {
+		wd, err := os.Getwd()
+		if err == nil && !filepath.IsAbs(dir) {
+			pwd = filepath.Join(wd, dir)
+		}
+		return err
+	})
+	return supervisor.Unit{
+		Name: CmdName, Kind: supervisor.KindCmd,
+		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
+		Spec: proc.Spec{
+			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.activated(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, TTY: tty,
+		},
+		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+	}
+}
+
+// Hook is a hook of the boot, the nth of this container, as a task of the supervisor.
+func (m *Maker) Hook(cfg *config.Config, h boot.Hook, n int) (supervisor.Unit, error) {
+	cred, err := m.agent.CredFor(cfg, h.User)
+	if err != nil {
+		return supervisor.Unit{}, err
+	}
+	env, dir := m.Env(), ""
+	switch {
+	case m.isRoots(cred):
+		env, dir = m.rootEnv(nil), "/"
+	case !m.plain:
+		env = m.AgentEnv(cfg)
+	}
+	return supervisor.Unit{
+		Name: fmt.Sprintf("%s%d", HookPrefix, n), Kind: supervisor.KindHook,
+		// A script of the user may start something that is to go on.
+		Policy: supervisor.Policy{Task: true, Spare: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
+		Spec:   proc.Spec{Argv: h.Command, Env: env, Dir: dir, Cred: cred},
+	}, nil
+}
+
+// Run is a command that runs once, at a client's request, as the agent's user. home is that of its profile, "" for none.
+func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest, home string) (proc.Spec, error) {
+	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
+	set := m.agentVars(cfg)
+	if home != "" {
+		set = over(set, map[string]string{"HERMES_HOME": home})
+	}
+	dir := r.Dir
+	if dir == "" {
+		dir = cfg.ExpandString(cfg.Agent.Cwd, vars)
+	}
+	return proc.Spec{
+		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
+		Env:  proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), over(set, template.Env)), r.Env),
+		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits),
+	}, nil
+}
+
+// Foreign is what a service directory that hinit did not make runs with: as root or as the agent.
+func (m *Maker) Foreign(cfg *config.Config, root bool) (cred *proc.Cred, env []string) {
+	if root && m.isRoots(nil) {
+		return nil, m.rootEnv(nil)
+	}
+	return m.agent.Cred, m.AgentEnv(cfg)
+}
+
+// withHome puts the home that the boot found in the place of the configured one, if it found one.
+func (m *Maker) withHome(env map[string]string) map[string]string {
+	home := m.Home()
+	if _, set := env["HOME"]; home == "" || !set {
+		return env
+	}
+	env = maps.Clone(env)
+	env["HOME"] = home
+	return env
+}
+
+// over returns the variables of both, those of b where both have one.
+func over(a, b map[string]string) map[string]string {
+	all := maps.Clone(a)
+	if all == nil {
+		return b
+	}
+	maps.Copy(all, b)
+	return all
+}
+
+func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
+	return supervisor.Policy{
+		Backoff:    backoff.Policy{Initial: r.Initial, Max: r.Max, Factor: r.Factor, Jitter: r.Jitter},
+		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
+		ParkOn: r.ParkOn, ImmediateOn: r.ImmediateOn,
+		StopSignal: int(s.Signal), Grace: s.Grace,
+		Order: supervisor.Order{After: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
+	}
+}
+
+func afterOf(policy string) supervisor.RestartAfter {
+	if policy == config.RestartAlways {
+		return supervisor.RestartAlways
+	}
+	return supervisor.RestartAfter(policy)
+}
+
+func needsOf(needs []config.Need) []supervisor.Need {
+	var out []supervisor.Need
+	for _, n := range needs {
+		out = append(out, supervisor.Need{Name: n.Name, Until: supervisor.Until(n.Until), Optional: n.Optional})
+	}
+	return out
+}

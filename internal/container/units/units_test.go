@@ -1,0 +1,180 @@
+package units_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/account"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/units"
+	"hinit/internal/proc"
+	"hinit/profiles"
+)
+
+const agentUID = 10000
+
+// maker makes a Maker for an agent with a volume, and the configuration that the text is. The environment leads root to the agent's files
+// in several ways.
+func maker(t *testing.T, yaml string) (*units.Maker, *config.Config, string) {
+	t.Helper()
+	home := t.TempDir()
+	file := filepath.Join(t.TempDir(), "hinit.yaml")
+	if err := os.WriteFile(file, []byte("home: "+home+"\n"+yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Options{Path: file, Env: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := boot.NewAgent(account.User{Name: "hermes", UID: agentUID, GID: agentUID, Home: home}, true)
+	env := []string{"PATH=" + home + "/bin:/usr/bin:/bin", "PYTHONPATH=" + home + "/lib", "LANG=C", "HOME=/nowhere"}
+	return units.NewMaker(agent, home, env, false), cfg, home
+}
+
+func asRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run as root")
+	}
+}
+
+func get(env []string, name string) string { return proc.Getenv(env, name) }
+
+func TestAGatewayIsWhatTheConfigurationSays(t *testing.T) {
+	m, cfg, home := maker(t, `
+agent:
+  gateway: [agent, -p, "{profile}", run]
+  gateway_default: [agent, run]
+  cwd: "{profile_home}"
+  env: {HOME: /opt/data, WHO: "{profile}"}
+restart: {initial: 3s, jitter: 0.25, park_on: [78]}
+`)
+	p := profiles.Profile{Name: "coder", Home: home + "/profiles/coder"}
+	u := m.Gateway(cfg, p, map[string]string{"WHO": "somebody else", "SLOT": "1"})
+	if u.Name != "gateway-coder" || u.Profile != "coder" || !slices.Equal(u.Spec.Argv, []string{"agent", "-p", "coder", "run"}) || u.Spec.Dir != p.Home {
+		t.Errorf("it is %+v", u)
+	}
+	if u.Log != cfg.Logs.Dir+"/coder/current" {
+		t.Errorf("its log is %q", u.Log)
+	}
+	if b := u.Policy.Backoff; b.Initial != 3*time.Second || b.Jitter != 0.25 || !slices.Equal(u.Policy.ParkOn, []int{78}) {
+		t.Errorf("its policy is %+v", u.Policy)
+	}
+	for name, want := range map[string]string{"WHO": "coder", "SLOT": "1", "HOME": "/opt/data", "LANG": "C"} {
+		if got := get(u.Spec.Env, name); got != want {
+			t.Errorf("%s is %q, not %q", name, got, want)
+		}
+	}
+	if u := m.Gateway(cfg, profiles.Profile{Name: profiles.Default, Home: home}, nil); !slices.Equal(u.Spec.Argv, []string{"agent", "run"}) {
+		t.Errorf("the default gateway is %q", u.Spec.Argv)
+	}
+	m.SetHome("/home/found")
+	if got := get(m.Gateway(cfg, p, nil).Spec.Env, "HOME"); got != "/home/found" {
+		t.Errorf("HOME is %q, not what the boot has found", got)
+	}
+}
+
+// TestWhatRunsAsRootTrustsNothingOfTheAgents: a variable, a directory or a PATH of the agent's would make root run the agent's programs.
+func TestWhatRunsAsRootTrustsNothingOfTheAgents(t *testing.T) {
+	asRoot(t)
+	m, cfg, home := maker(t, `
+services:
+  job: {command: [job], user: root, cwd: "{home}", env: {MINE: "{home}/x"}}
+`)
+	service, err := m.Service(cfg, cfg.Services["job"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}, User: "root"}, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, foreign := m.Foreign(cfg, true)
+	for name, env := range map[string][]string{"a service": service.Spec.Env, "a hook": hook.Spec.Env, "a service directory": foreign} {
+		if got := get(env, "PATH"); strings.Contains(got, home) || !strings.Contains(got, "/usr/bin") {
+			t.Errorf("%s has PATH %q", name, got)
+		}
+		if got := get(env, "PYTHONPATH"); got != "" {
+			t.Errorf("%s has PYTHONPATH %q", name, got)
+		}
+		if got := get(env, "HOME"); strings.HasPrefix(got, home) || got == "" || got == "/nowhere" {
+			t.Errorf("%s has HOME %q", name, got)
+		}
+	}
+	if service.Spec.Dir != "/" || hook.Spec.Dir != "/" || hook.Name != "hook-3" || service.Spec.Cred != nil {
+		t.Errorf("they are %+v and %+v", service, hook)
+	}
+	if got := get(service.Spec.Env, "MINE"); got != home+"/x" {
+		t.Errorf("what hinit.yaml sets itself is %q", got)
+	}
+	if got := m.ServiceVars(cfg, cfg.Services["job"])["HOME"]; got != get(service.Spec.Env, "HOME") {
+		t.Errorf("its script would run with HOME %q, it runs with %q", got, get(service.Spec.Env, "HOME"))
+	}
+}
+
+func TestWhatRunsAsTheAgentHasItsEnvironment(t *testing.T) {
+	asRoot(t)
+	m, cfg, home := maker(t, `
+services:
+  web: {command: [web], cwd: "{home}"}
+`)
+	web, err := m.Service(cfg, cfg.Services["web"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spec := range []proc.Spec{web.Spec, hook.Spec} {
+		if spec.Cred == nil || spec.Cred.UID != agentUID || get(spec.Env, "PYTHONPATH") != home+"/lib" {
+			t.Errorf("%q runs as %+v with %q", spec.Argv, spec.Cred, spec.Env)
+		}
+	}
+	if web.Spec.Dir != home {
+		t.Errorf("it starts in %q", web.Spec.Dir)
+	}
+}
+
+// TestAVirtualEnvironmentIsActivated as the image's scripts did, for the agent's own programs and no others.
+func TestAVirtualEnvironmentIsActivated(t *testing.T) {
+	m, cfg, _ := maker(t, "services: {web: {command: [web]}}\n")
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "pyvenv.cfg"), []byte("home = /usr\nprompt = 'agent'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Agent.Binary = root + "/bin/agent"
+	m.SetEnv(append(m.Env(), "PYTHONHOME=/elsewhere"))
+	web, err := m.Service(cfg, cfg.Services["web"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := m.Gateway(cfg, profiles.Profile{Name: "coder"}, nil)
+	cmd := m.Cmd(cfg, &boot.Route{Argv: []string{"agent"}}, true)
+	for name, env := range map[string][]string{"a gateway": gateway.Spec.Env, "the CMD": cmd.Spec.Env} {
+		if get(env, "VIRTUAL_ENV") != root || get(env, "VIRTUAL_ENV_PROMPT") != "agent" || !strings.HasPrefix(get(env, "PATH"), root+"/bin:") || get(env, "PYTHONHOME") != "" {
+			t.Errorf("%s has %q", name, env)
+		}
+	}
+	if get(web.Spec.Env, "VIRTUAL_ENV") != "" || get(web.Spec.Env, "PYTHONHOME") == "" {
+		t.Errorf("a service has %q", web.Spec.Env)
+	}
+	if !cmd.Spec.TTY || !cmd.Policy.Once || cmd.Name != units.CmdName || cmd.Policy.Grace != cfg.Shutdown.Budget {
+		t.Errorf("the CMD is %+v", cmd)
+	}
+}
+
+func TestAnUnknownUserIsNoService(t *testing.T) {
+	asRoot(t)
+	m, cfg, _ := maker(t, "services: {web: {command: [web]}}\n")
+	s := cfg.Services["web"]
+	s.User = "nobody-has-this-name"
+	if _, err := m.Service(cfg, s); err == nil || !strings.Contains(err.Error(), "nobody-has-this-name") {
+		t.Errorf("got %v", err)
+	}
+}

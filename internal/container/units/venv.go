@@ -1,0 +1,77 @@
+package units
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/internal/blocking"
+	"hinit/internal/config"
+	"hinit/internal/proc"
+)
+
+// venv is the Python virtual environment that the agent's program lies in.
+type venv struct {
+	binary string // the program that it was looked for by
+	root   string // "": it lies in none
+	prompt string
+}
+
+// venvOf looks for the virtual environment of a program. It reads a file of the image.
+func venvOf(binary string) *venv {
+	v := &venv{binary: binary}
+	bin := filepath.Dir(binary)
+	if filepath.Base(bin) != "bin" {
+		return v
+	}
+	root := filepath.Dir(bin)
+	var text []byte
+	var err error
+	_ = blocking.Do(blocking.Foreign, func() error {
+		text, err = os.ReadFile(filepath.Join(root, "pyvenv.cfg"))
+		return nil
+	})
+	if err != nil {
+		return v
+	}
+	v.root, v.prompt = root, filepath.Base(root)
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(key) == "prompt" {
+			v.prompt = strings.Trim(strings.TrimSpace(value), `'"`)
+		}
+	}
+	return v
+}
+
+// venvVars are what an activated virtual environment sets for a process that starts in dir, none where the agent's program lies in
+// no such environment.
+func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
+	v := m.venv.Load()
+	if v == nil || v.binary != cfg.Agent.Binary {
+		v = venvOf(cfg.Agent.Binary)
+		m.venv.Store(v)
+	}
+	if v.root == "" {
+		return nil
+	}
+	path := proc.Getenv(m.Env(), "PATH")
+	if bin := filepath.Join(v.root, "bin"); path != bin && !strings.HasPrefix(path, bin+":") {
+		path = bin + ":" + path
+	}
+	vars := map[string]string{"VIRTUAL_ENV": v.root, "VIRTUAL_ENV_PROMPT": v.prompt, "PATH": path}
+	if dir != "" {
+		vars["PWD"] = dir
+	}
+	return vars
+}
+
+// activated is the container's environment with those variables.
+func (m *Maker) activated(cfg *config.Config, dir string) []string {
+	vars := m.venvVars(cfg, dir)
+	if vars == nil {
+		return m.Env()
+	}
+	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool { return strings.HasPrefix(kv, "PYTHONHOME=") })
+	return proc.SetEnv(env, vars)
+}

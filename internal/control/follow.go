@@ -1,0 +1,99 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// followGap is the shortest time between two lines of a status that is followed.
+const followGap = time.Second
+
+// follower is one reader of the status. It holds what it was sent last; nothing is kept for those that do not read.
+type follower struct {
+	server   *Server
+	who      peer
+	sent     []*supervisor.Service
+	problems []string // of the sent ones: they may change by themselves
+}
+
+// next returns what has changed since the last time: everything when services came or went, and at first.
+func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
+	snap, added := f.server.known(ctx, nil)
+	services := slices.DeleteFunc(slices.Clone(ordered(snap.Services)), func(v *supervisor.Service) bool { return !listed(v) })
+	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
+	problems := make([]string, len(services))
+	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
+	for i, v := range services {
+		problems[i] = f.server.problem(v, f.who)
+		if same && v == f.sent[i] && problems[i] == f.problems[i] {
+			continue
+		}
+		view := f.server.view(v, f.who)
+		view.Expected = added[v]
+		change.Services = append(change.Services, view)
+	}
+	if change.Whole {
+		change.Init.OOMFirst = oomFirst(snap.Services, change.Services)
+	}
+	f.sent, f.problems = services, problems
+	return change, change.Whole || len(change.Services) > 0
+}
+
+// getFollow streams the status: all of it, then what changes.
+func getFollow(s *Server, r *request) (reply, error) {
+	if _, err := queryOf(r); err != nil {
+		return reply{}, err
+	}
+	release, err := s.wait(r.who)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{stream: func(w http.ResponseWriter) {
+		defer release()
+		s.followStatus(w, r)
+	}}, nil
+}
+
+// followStatus writes the status and then what changes of it, until the client does not read or the server ends. It looks at the
+// newest only when the last line has left, and not before followGap is over: what a reader costs has nothing to do with how much
+// happens.
+func (s *Server) followStatus(w http.ResponseWriter, r *request) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
+	f := &follower{server: s, who: r.who}
+	gap, beat := time.NewTimer(0), time.NewTimer(0)
+	defer gap.Stop()
+	defer beat.Stop()
+	due := true
+	for {
+		news := s.core.News()
+		change, changed := f.next(r.Context())
+		if changed || due {
+			out.write(change)
+			out.end()
+			beat.Reset(client.WatchBeat)
+		}
+		if out.err != nil {
+			return
+		}
+		gap.Reset(followGap)
+		select {
+		case <-gap.C:
+		case <-r.Context().Done():
+			return
+		}
+		due = false
+		select {
+		case <-news:
+		case <-beat.C:
+			due = true
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

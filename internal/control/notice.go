@@ -1,0 +1,87 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/client"
+)
+
+// Herald is a Core that takes notices. Notice puts one into the history; pid is the process that posts it.
+type Herald interface {
+	Notice(ctx context.Context, pid int, key, data string) error
+}
+
+const (
+	maxKey  = 64
+	maxData = 1024
+)
+
+// Notices share the history with the events, so they come no faster than noticeRate a second, after noticeBurst at once.
+const (
+	noticeRate  = 2
+	noticeBurst = 50
+)
+
+// notices is how many may be posted for now.
+type notices struct {
+	mu    sync.Mutex
+	spent float64
+	at    time.Time
+}
+
+// take reports whether one more may be posted.
+func (n *notices) take(now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.at.IsZero() {
+		n.spent = max(0, n.spent-now.Sub(n.at).Seconds()*noticeRate)
+	}
+	n.at = now
+	if n.spent+1 > noticeBurst {
+		return false
+	}
+	n.spent++
+	return true
+}
+
+func postNotice(s *Server, r *request) (reply, error) {
+	if _, err := queryOf(r); err != nil {
+		return reply{}, err
+	}
+	var n client.Notice
+	if err := decode(r.body, &n); err != nil {
+		return reply{}, err
+	}
+	core, ok := s.core.(Herald)
+	switch {
+	case !ok:
+		return reply{}, refuse(client.KindFailed, "this hinit takes no notices")
+	case !noticeKey(n.Key):
+		return reply{}, refuse(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxKey)
+	case len(n.Data) > maxData:
+		return reply{}, refuse(client.KindBadRequest, "the data has %d bytes; it has %d at most", len(n.Data), maxData)
+	case !s.notices.take(s.now()):
+		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
+	}
+	return reply{status: http.StatusNoContent}, core.Notice(r.Context(), int(r.who.pid), n.Key, escaped(n.Data))
+}
+
+func noticeKey(key string) bool {
+	for _, c := range []byte(key) {
+		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && !strings.ContainsRune("./_-", rune(c)) {
+			return false
+		}
+	}
+	return key != "" && len(key) <= maxKey
+}
+
+// escaped replaces what would do something on a terminal.
+func escaped(text string) string {
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}

@@ -1,0 +1,211 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/client"
+)
+
+// Runner is a Core that runs commands once. Its errors are treated like those of [Core].
+type Runner interface {
+	// StartRun starts a run, or returns the one that has the tag. Names in the request are unchecked.
+	StartRun(ctx context.Context, r client.RunRequest) (client.Run, error)
+	StopRun(ctx context.Context, id string) (client.Run, error)
+	FindRun(id string) (client.Run, error)
+	// RunsSince returns the runs that began or ended after a cursor, and the next cursor. The first cursor is 0.
+	RunsSince(cursor uint64) ([]client.Run, uint64)
+	RunNews() <-chan struct{}
+}
+
+// Talker is a Core whose services may describe themselves.
+type Talker interface {
+	// Say shows a text beside the service whose main process is pid, until that process ends.
+	Say(ctx context.Context, service string, pid int, text string) error
+}
+
+func (s *Server) runner() (Runner, error) {
+	core, ok := s.core.(Runner)
+	if !ok {
+		return nil, refuse(client.KindFailed, "this hinit runs no commands for clients")
+	}
+	return core, nil
+}
+
+func postRun(s *Server, r *request) (reply, error) {
+	if _, err := queryOf(r); err != nil {
+		return reply{}, err
+	}
+	var ask client.RunRequest
+	if err := decode(r.body, &ask); err != nil {
+		return reply{}, err
+	}
+	if err := checkRun(ask); err != nil {
+		return reply{}, err
+	}
+	core, err := s.runner()
+	if err != nil {
+		return reply{}, err
+	}
+	run, err := core.StartRun(r.Context(), ask)
+	if err != nil {
+		return reply{}, err
+	}
+	return done(run)
+}
+
+// checkRun refuses impossible requests.
+func checkRun(ask client.RunRequest) error {
+	for name, value := range ask.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
+			return refuse(client.KindBadRequest, "env has %q, which cannot be a variable", name)
+		}
+	}
+	for _, word := range append([]string{ask.Profile, ask.Task}, ask.Options...) {
+		if strings.IndexByte(word, 0) >= 0 {
+			return refuse(client.KindBadRequest, "%q has a NUL byte", word)
+		}
+	}
+	for name, path := range map[string]string{"dir": ask.Dir, "log": ask.Log} {
+		if path != "" && (!filepath.IsAbs(path) || filepath.Clean(path) != path || strings.IndexByte(path, 0) >= 0) {
+			return refuse(client.KindBadRequest, "%s is %q; it has to be an absolute path without detours", name, path)
+		}
+	}
+	const most = int64(366 * 24 * time.Hour / time.Millisecond)
+	for name, ms := range map[string]int64{"limit_ms": ask.LimitMS, "grace_ms": ask.GraceMS} {
+		if ms < 0 || ms > most {
+			return refuse(client.KindBadRequest, "%s is %d; it goes from 0 to %d", name, ms, most)
+		}
+	}
+	return nil
+}
+
+// getRuns lists the runs, one JSON object a line; with follow=1 it goes on with each that begins or ends.
+func getRuns(s *Server, r *request) (reply, error) {
+	query, err := queryOf(r, "follow")
+	if err != nil {
+		return reply{}, err
+	}
+	core, err := s.runner()
+	if err != nil {
+		return reply{}, err
+	}
+	switch query.Get("follow") {
+	case "", "0":
+		runs, _ := core.RunsSince(0)
+		return done(client.RunsReply{Runs: list(runs)})
+	case "1":
+	default:
+		return reply{}, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", query.Get("follow"))
+	}
+	release, err := s.wait(r.who)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{stream: func(w http.ResponseWriter) {
+		defer release()
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
+		for cursor := uint64(0); ; {
+			news := core.RunNews()
+			var runs []client.Run
+			runs, cursor = core.RunsSince(cursor)
+			for _, run := range runs {
+				out.write(run)
+			}
+			out.end()
+			if out.err != nil {
+				return
+			}
+			select {
+			case <-news:
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}}, nil
+}
+
+// getRun returns one run; with wait_ms, once it has ended or the time is over.
+func getRun(s *Server, r *request) (reply, error) {
+	query, err := queryOf(r, "wait_ms")
+	if err != nil {
+		return reply{}, err
+	}
+	core, err := s.runner()
+	if err != nil {
+		return reply{}, err
+	}
+	id := r.PathValue("id")
+	run, err := core.FindRun(id)
+	if err != nil || run.End != nil || query.Get("wait_ms") == "" {
+		return answered(run, err)
+	}
+	ms, bad := strconv.ParseInt(query.Get("wait_ms"), 10, 64)
+	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
+		return reply{}, refuse(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", query.Get("wait_ms"), longestWait.Milliseconds())
+	}
+	release, err := s.wait(r.who)
+	if err != nil {
+		return reply{}, err
+	}
+	defer release()
+	over := time.NewTimer(time.Duration(ms) * time.Millisecond)
+	defer over.Stop()
+	for {
+		news := core.RunNews()
+		if run, err = core.FindRun(id); err != nil || run.End != nil {
+			return answered(run, err)
+		}
+		select {
+		case <-news:
+		case <-over.C:
+			return answered(run, err)
+		case <-r.Context().Done():
+			return reply{}, ended(r.Context())
+		}
+	}
+}
+
+func answered(run client.Run, err error) (reply, error) {
+	if err != nil {
+		return reply{}, err
+	}
+	return done(run)
+}
+
+func postRunStop(s *Server, r *request) (reply, error) {
+	if err := bare(r); err != nil {
+		return reply{}, err
+	}
+	core, err := s.runner()
+	if err != nil {
+		return reply{}, err
+	}
+	return answered(core.StopRun(r.Context(), r.PathValue("id")))
+}
+
+// maxSaid limits the text of a service.
+const maxSaid = 200
+
+func postSay(s *Server, r *request) (reply, error) {
+	if _, err := queryOf(r); err != nil {
+		return reply{}, err
+	}
+	var c client.Said
+	if err := decode(r.body, &c); err != nil {
+		return reply{}, err
+	}
+	if len(c.Text) > maxSaid {
+		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)
+	}
+	core, ok := s.core.(Talker)
+	if !ok {
+		return reply{}, refuse(client.KindFailed, "no service of this hinit may say anything")
+	}
+	return reply{status: http.StatusNoContent}, core.Say(r.Context(), r.PathValue("name"), int(r.who.pid), c.Text)
+}

@@ -1,0 +1,167 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// fakeRuns is a Runner whose runs are alive until they are stopped.
+type fakeRuns struct {
+	rm   sync.Mutex
+	runs []client.Run
+	bell chan struct{}
+	said string
+}
+
+func (c *fakeRuns) StartRun(_ context.Context, r client.RunRequest) (client.Run, error) {
+	c.rm.Lock()
+	defer c.rm.Unlock()
+	run := client.Run{ID: "x-1", Tag: r.Tag, Template: r.Template, PID: 42, Seq: uint64(len(c.runs) + 1), StartedAt: time.Now().UTC()}
+	c.runs = append(c.runs, run)
+	close(c.bell)
+	c.bell = make(chan struct{})
+	return run, nil
+}
+
+func (c *fakeRuns) StopRun(_ context.Context, id string) (client.Run, error) {
+	c.rm.Lock()
+	defer c.rm.Unlock()
+	for i := range c.runs {
+		if c.runs[i].ID == id {
+			c.runs[i].Asked, c.runs[i].End, c.runs[i].Seq = client.RunStopped, &client.RunEnd{CPUSeconds: 1}, 9
+			close(c.bell)
+			c.bell = make(chan struct{})
+			return c.runs[i], nil
+		}
+	}
+	return client.Run{}, refuse(client.KindUnknown, "no such run")
+}
+
+func (c *fakeRuns) FindRun(id string) (client.Run, error) {
+	c.rm.Lock()
+	defer c.rm.Unlock()
+	for _, r := range c.runs {
+		if r.ID == id {
+			return r, nil
+		}
+	}
+	return client.Run{}, refuse(client.KindUnknown, "no such run")
+}
+
+func (c *fakeRuns) RunsSince(cursor uint64) (out []client.Run, next uint64) {
+	c.rm.Lock()
+	defer c.rm.Unlock()
+	next = cursor
+	for _, r := range c.runs {
+		if r.Seq > cursor {
+			out, next = append(out, r), max(next, r.Seq)
+		}
+	}
+	return out, next
+}
+
+func (c *fakeRuns) RunNews() <-chan struct{} {
+	c.rm.Lock()
+	defer c.rm.Unlock()
+	return c.bell
+}
+
+func (c *fakeRuns) Say(_ context.Context, service string, _ int, text string) error {
+	c.rm.Lock()
+	defer c.rm.Unlock()
+	c.said = service + ": " + text
+	return nil
+}
+
+func (c *fakeRuns) heard() string {
+	c.rm.Lock()
+	defer c.rm.Unlock()
+	return c.said
+}
+
+func TestRunFromItsStartToItsEnd(t *testing.T) {
+	core := newFakeCore()
+	cl := serve(t, core, Options{}).client()
+	run, err := cl.StartRun(t.Context(), client.RunRequest{Template: "kanban-worker", Tag: "b/t_1/1", Env: map[string]string{"A": "b"}})
+	if err != nil || run.PID != 42 {
+		t.Fatalf("%+v, %v", run, err)
+	}
+	if again, err := cl.Run(t.Context(), run.ID, 10*time.Millisecond); err != nil || again.End != nil {
+		t.Fatalf("while it is alive: %+v, %v", again, err)
+	}
+	type answer struct {
+		run client.Run
+		err error
+	}
+	waited := make(chan answer, 1)
+	go func() {
+		r, err := cl.Run(context.Background(), run.ID, time.Minute)
+		waited <- answer{r, err}
+	}()
+	followed := make(chan client.Run, 2)
+	go func() {
+		_ = cl.FollowRuns(t.Context(), func(r client.Run) error { followed <- r; return nil })
+	}()
+	if r := <-followed; r.ID != run.ID || r.End != nil {
+		t.Errorf("the stream begins with %+v", r)
+	}
+	if _, err := cl.StopRun(t.Context(), run.ID); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-followed; r.End == nil || r.Asked != client.RunStopped {
+		t.Errorf("the stream goes on with %+v", r)
+	}
+	if a := <-waited; a.err != nil || a.run.End == nil || a.run.End.CPUSeconds != 1 {
+		t.Errorf("who waited got %+v, %v", a.run, a.err)
+	}
+	if list, err := cl.Runs(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("listed: %+v, %v", list, err)
+	}
+	if _, err := cl.Run(t.Context(), "nosuch", 0); !errors.Is(err, client.ErrUnknown) {
+		t.Errorf("a run that is not there: %v", err)
+	}
+	if err := cl.Say(t.Context(), "kanban", "3 ready"); err != nil || core.heard() != "kanban: 3 ready" {
+		t.Errorf("said %q, %v", core.heard(), err)
+	}
+	if err := cl.Say(t.Context(), "kanban", strings.Repeat("x", maxSaid+1)); !errors.Is(err, client.ErrBadRequest) {
+		t.Errorf("a long text: %v", err)
+	}
+}
+
+func TestBadRunsAreRefused(t *testing.T) {
+	cl := serve(t, newFakeCore(), Options{}).client()
+	for name, r := range map[string]client.RunRequest{
+		"relative directory": {Dir: "tmp"}, "a detour": {Log: "/a/../b"}, "a variable": {Env: map[string]string{"A=B": ""}},
+		"NUL": {Profile: "a\x00b"}, "a limit": {LimitMS: -1},
+	} {
+		if _, err := cl.StartRun(t.Context(), r); !errors.Is(err, client.ErrBadRequest) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	plain := serve(t, newLoopCore(t), Options{}).client()
+	if _, err := plain.Runs(t.Context()); err == nil || !strings.Contains(err.Error(), "runs no commands") {
+		t.Errorf("a hinit without runs: %v", err)
+	}
+}
+
+// Other users may not see the runs: a tag tells what somebody works on.
+func TestRunsAreForThoseWhoControl(t *testing.T) {
+	for _, rt := range routes() {
+		if strings.Contains(rt.pattern, "/v1/runs") && rt.may != mayControl {
+			t.Errorf("%s may be asked by those who may only look", rt.pattern)
+		}
+	}
+	p := newPolicy(Options{AgentUID: 10000, Others: OthersStatus})
+	if p.check(peer{uid: 4242}, mayControl) == nil {
+		t.Error("a stranger may start runs")
+	}
+	if p.check(peer{uid: 10000}, mayControl) != nil {
+		t.Error("the agent's user may not start runs")
+	}
+}

@@ -1,0 +1,37 @@
+package show
+
+import (
+	"fmt"
+	"time"
+
+	"hinit/client"
+)
+
+// checks writes what the checks of a service say, one line each.
+func (w *page) checks(s *client.Service) {
+	if len(s.Checks) == 0 {
+		return
+	}
+	w.line("checks of " + Line(s.Name) + ":")
+	for i := range s.Checks {
+		w.wrapped("    ", Line(s.Checks[i].Name+" "+Check(&s.Checks[i])))
+	}
+}
+
+// Check says what a check has come to. The answer in it may be anything.
+func Check(c *client.Check) string {
+	text := map[string]string{client.CheckHeld: "is on hold"}[c.State]
+	if text == "" {
+		text = "is " + c.State
+	}
+	if !c.Since.IsZero() && c.State != client.CheckHeld {
+		text += " since " + Duration(max(time.Since(c.Since), 0))
+	}
+	if c.Failures > 1 {
+		text += fmt.Sprintf(", %d bad answers in a row", c.Failures)
+	}
+	if c.Answer != "" {
+		text += ": " + c.Answer
+	}
+	return text
+}

@@ -1,0 +1,74 @@
+// Package cronspec reads a schedule in cron's syntax and says when it is due next.
+//
+// The syntax is that of the library behind it: five fields, or a word such as @daily. The package promises that a schedule it has
+// read is due at some time. It reads the zone data of the container and nothing else, and owns no goroutine.
+package cronspec
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	cron "github.com/netresearch/go-cron"
+)
+
+// Spec is a schedule. The zero Spec is never due.
+type Spec struct {
+	schedule cron.Schedule
+	zone     *time.Location
+}
+
+// Parse reads a schedule. zone is the name of a time zone, as in "Europe/Berlin"; "" is the container's own. Only Parse reads files.
+func Parse(text, zone string) (Spec, error) {
+	if strings.TrimSpace(text) != text || text == "" {
+		return Spec{}, errors.New(`expected a schedule such as "0 3 * * *"`)
+	}
+	if strings.Contains(strings.SplitN(text, " ", 2)[0], "=") {
+		name, rest, _ := strings.Cut(text, " ")
+		_, in, _ := strings.Cut(name, "=")
+		if name != "CRON_TZ="+in && name != "TZ="+in {
+			return Spec{}, fmt.Errorf("%q is no variable of a schedule; only CRON_TZ is", name)
+		}
+		if zone != "" {
+			return Spec{}, fmt.Errorf("the time zone is set twice: %s and timezone: %s; remove one of them", name, zone)
+		}
+		text, zone = strings.TrimSpace(rest), in
+	}
+	if text == "@reboot" {
+		return Spec{}, errors.New("@reboot is no time; a task runs at each boot with once: boot")
+	}
+	location, err := Zone(zone)
+	if err != nil {
+		return Spec{}, err
+	}
+	schedule, err := cron.ParseStandard(text)
+	if err != nil {
+		return Spec{}, fmt.Errorf("%w; the five fields are minute, hour, day of the month, month and weekday", err)
+	}
+	spec := Spec{schedule, location}
+	if spec.Next(time.Now()).IsZero() {
+		return Spec{}, errors.New("there is no such day in the next five years")
+	}
+	return spec, nil
+}
+
+// Zone returns a time zone by its name; "" is the container's own.
+func Zone(name string) (*time.Location, error) {
+	if name == "" {
+		return time.Local, nil
+	}
+	location, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("there is no time zone %q in this container; install its zone data (package tzdata), or write the schedule in UTC", name)
+	}
+	return location, nil
+}
+
+// Next returns the first time after t at which the schedule is due, the zero time when it never is.
+func (s Spec) Next(t time.Time) time.Time {
+	if s.schedule == nil {
+		return time.Time{}
+	}
+	return s.schedule.Next(t.In(s.zone))
+}

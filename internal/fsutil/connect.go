@@ -1,0 +1,36 @@
+package fsutil
+
+import (
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Connect connects to the Unix socket rel and returns the connection, a non-blocking stream socket that the caller closes. A link or
+// anything else than a socket is an error. It does not wait for a server with a full queue: then the error wraps EAGAIN.
+func (d *Dir) Connect(rel string) (fd int, err error) {
+	fd = -1
+	err = d.do("connect to", rel, func(names []string) error {
+		at, err := d.open(names, unix.O_PATH, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(at)
+		if st, err := fstat(at); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			return fmt.Errorf("not a socket: %w", unix.ENOTSOCK)
+		}
+		made, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		// The name in /proc is that of the socket that was looked at, whatever has its path now.
+		if err := unix.Connect(made, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at)}); err != nil {
+			closeFD(made)
+			return err
+		}
+		fd = made
+		return nil
+	})
+	return fd, err
+}

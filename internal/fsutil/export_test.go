@@ -1,0 +1,22 @@
+package fsutil
+
+import "io/fs"
+
+// Limits, resolving without openat2, and states that the kernel here can't have.
+const (
+	MaxRemoveNames = maxRemoveNames
+	OwnBatch       = ownBatch
+)
+
+var FSUID = fsuid
+
+func (d *Dir) SetWalk(walk bool) { d.walk.Store(walk) }
+
+func (d *Dir) Walks() bool { return d.walk.Load() }
+
+func (d *Dir) WriteTemp(name string, data []byte, mode fs.FileMode, o ReplaceOptions) (string, error) {
+	return writeTemp(d.fd, name, data, uint32(mode), o)
+}
+
+// ActorThatStays acts as the process, whatever its own identity is.
+func ActorThatStays(id Identity) *Actor { return &Actor{id: id} }

@@ -1,0 +1,271 @@
+package gateways_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/gateways"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// host is the rest of PID 1: a supervisor that only remembers what it was told, and slots that are nothing but their down files.
+type host struct {
+	t     *testing.T
+	home  string
+	store *profiles.Store
+	wants *profiles.Intents
+
+	mu sync.Mutex
+	seen
+	cfg    *config.Config
+	snap   supervisor.Snapshot
+	news   chan struct{}
+	refuse error // why nothing may be served
+}
+
+// seen is what the host was told.
+type seen struct {
+	events []string // given to the supervisor
+	said   []string
+	masked map[string][]string
+	down   map[string]bool // by profile
+	gone   []string        // slots that were withdrawn
+	starts map[string]bool // by profile that was registered
+}
+
+// look returns a copy of what the host was told so far: the Keeper's own goroutine goes on telling.
+func (h *host) look() seen {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return seen{
+		events: slices.Clone(h.events), said: slices.Clone(h.said), masked: maps.Clone(h.masked), down: maps.Clone(h.down),
+		gone: slices.Clone(h.gone), starts: maps.Clone(h.starts),
+	}
+}
+
+// configure changes the configuration.
+func (h *host) configure(change func(*config.Config)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cfg := *h.cfg
+	change(&cfg)
+	h.cfg = &cfg
+}
+
+// newHost makes a host of a volume with the named profiles, and the Keeper that knows them.
+func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
+	t.Helper()
+	h := &host{
+		t: t, home: t.TempDir(), cfg: new(config.Config), news: make(chan struct{}),
+		seen: seen{masked: make(map[string][]string), down: make(map[string]bool), starts: make(map[string]bool)},
+	}
+	h.cfg.Agent.Ready = config.ReadyState
+	h.store = profiles.Open(h.home, nil, "SOUL.md")
+	h.wants = profiles.NewIntents(h.store)
+	for _, name := range names {
+		h.make(name)
+		h.service(name, supervisor.Service{State: supervisor.Down})
+	}
+	return h, h.keeper()
+}
+
+func (h *host) keeper() *gateways.Keeper {
+	return gateways.New(gateways.Options{Host: h, Slots: h, Loop: h, Store: h.store, Intents: h.wants, Started: time.Now()})
+}
+
+// start starts the Keeper with what is on the volume.
+func (h *host) start(k *gateways.Keeper) {
+	h.t.Helper()
+	found, _, err := h.store.Discover()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, p := range found {
+		k.Found(p.Name)
+	}
+	k.Start(h.t.Context(), found)
+}
+
+func (h *host) dir(profile string) string {
+	if profile == profiles.Default {
+		return h.home
+	}
+	return filepath.Join(h.home, "profiles", profile)
+}
+
+func (h *host) make(profile string) {
+	h.write(profile, "SOUL.md", "you are "+profile)
+}
+
+func (h *host) write(profile, name, text string) {
+	h.t.Helper()
+	file := filepath.Join(h.dir(profile), name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// state writes a state file as a gateway does.
+func (h *host) state(profile string, keys map[string]any) {
+	h.t.Helper()
+	text, err := json.Marshal(keys)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	temp := filepath.Join(h.dir(profile), ".state")
+	if err := errors.Join(os.WriteFile(temp, text, 0o600), os.Rename(temp, filepath.Join(h.dir(profile), profiles.StateFile))); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// service makes the snapshot show the gateway of a profile.
+func (h *host) service(profile string, s supervisor.Service) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.Name, s.Profile, s.Kind = profiles.SlotName(profile), profile, supervisor.KindGateway
+	all := slices.DeleteFunc(slices.Clone(h.snap.Services), func(o *supervisor.Service) bool { return o.Name == s.Name })
+	h.snap = supervisor.Snapshot{Services: append(all, &s)}
+	close(h.news)
+	h.news = make(chan struct{})
+}
+
+// shows makes the snapshot another one, and tells nobody.
+func (h *host) shows(s supervisor.Snapshot) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.snap = s
+}
+
+func (h *host) Do(_ context.Context, e supervisor.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, strings.TrimPrefix(fmt.Sprintf("%T%+v", e, e), "supervisor."))
+	return nil
+}
+
+func (h *host) Sweep(context.Context) error { return nil }
+
+func (h *host) Post(e supervisor.Event) { _ = h.Do(context.Background(), e) }
+
+func (h *host) Snapshot() *supervisor.Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &supervisor.Snapshot{Services: slices.Clone(h.snap.Services)}
+}
+
+func (h *host) News() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.news
+}
+
+func (h *host) Config() *config.Config {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cfg
+}
+
+func (h *host) Say(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.said = append(h.said, fmt.Sprintf(format, args...))
+}
+
+func (h *host) Warn(format string, args ...any) { h.Say(format, args...) }
+
+func (h *host) MayServe() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refuse
+}
+
+// refuseFrom makes the volume another container's from now on.
+func (h *host) refuseFrom(why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refuse = errors.New(why)
+}
+
+func (h *host) Adopt(_ context.Context, profile string) { h.Say("adopted %s", profile) }
+
+func (h *host) Register(_ context.Context, p profiles.Profile, start bool, _ profiles.State) {
+	h.service(p.Name, supervisor.Service{State: supervisor.Down})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.starts[p.Name] = start
+}
+
+func (h *host) Mask(service string, secrets []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.masked[service] = secrets
+}
+
+func (h *host) Has(string) bool { return false }
+
+func (h *host) SetDown(profile string, down bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.down[profile] = down
+}
+
+func (h *host) Withdraw(_ context.Context, service string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone = append(h.gone, service)
+	return nil
+}
+
+// until waits until cond holds; what says what is waited for.
+func (h *host) until(what string, cond func() bool) {
+	h.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			s := h.look()
+			h.t.Fatalf("%s: not so after 20 s; events %q; said %q", what, s.events, s.said)
+		}
+	}
+}
+
+func (h *host) got(event string) func() bool {
+	return func() bool { return slices.Contains(h.look().events, event) }
+}
+
+// hears returns whether a message has said a text.
+func (h *host) hears(text string) func() bool {
+	return func() bool {
+		return slices.ContainsFunc(h.look().said, func(s string) bool { return strings.Contains(s, text) })
+	}
+}
+
+func (h *host) desired(profile string) string {
+	h.t.Helper()
+	s, err := h.store.ReadState(profile)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return s.Desired
+}
+
+func (h *host) forgetEvents() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events, h.said = nil, nil
+}
+
+// changed is a record of a gateway that goes from one state to another.
+func changed(profile string, from, to supervisor.State, reason string) supervisor.Record {
+	return supervisor.Record{Service: profiles.SlotName(profile), From: from, To: to, Reason: reason, At: time.Now()}
+}

@@ -1,0 +1,337 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/guard"
+	"hinit/internal/tuning"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// jobsKept is more than one job for each service of a big container: at its start they all come at once.
+const jobsKept = 8192
+
+// Keeper keeps profiles and gateways in step. Its methods may be called from any goroutine.
+type Keeper struct {
+	host    Host
+	loop    Supervisor
+	slots   Slots
+	store   *profiles.Store
+	intents *profiles.Intents
+	started time.Time // the container
+
+	jobs        chan func() // carried out one after the other; they wait for the disk
+	orders      orders
+	inherited   []Unfinished // orders of the program before this one
+	multiplexed atomic.Bool  // the gateway of the default profile serves the others, as it was started
+
+	mu       sync.Mutex
+	gateways map[string]*gateway // by profile
+	left     map[profiles.HomeID]departed
+	late     lateProfiles
+	watcher  *profiles.Watcher
+	unwatch  context.CancelFunc
+	stopping bool // the container is
+}
+
+// Options are what a Keeper works with.
+type Options struct {
+	Host    Host
+	Loop    Supervisor
+	Slots   Slots
+	Store   *profiles.Store
+	Intents *profiles.Intents
+	Started time.Time // when the container was started
+}
+
+// New makes a Keeper that does nothing yet but remember what it is told.
+func New(o Options) *Keeper {
+	k := &Keeper{
+		host: o.Host, loop: o.Loop, slots: o.Slots, store: o.Store, intents: o.Intents, started: o.Started,
+		jobs:     make(chan func(), jobsKept),
+		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed),
+	}
+	k.orders.carrier = k
+	return k
+}
+
+// Start begins to watch the volume, which has the known profiles, and to work off what [Keeper.Observe] has queued. It ends with
+// ctx.
+func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
+	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
+	watching, unwatch := context.WithCancel(ctx)
+	k.mu.Lock()
+	k.watcher, k.unwatch = k.store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch
+	if k.stopping {
+		unwatch()
+	}
+	k.mu.Unlock()
+	guard.Go("keeping the profiles", func() {
+		for {
+			select {
+			case job := <-k.jobs:
+				job()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// GoOn is Start for a Keeper that has imported the state of another one. It carries out the orders that one has not finished.
+func (k *Keeper) GoOn(ctx context.Context) {
+	k.Start(ctx, k.presentProfiles())
+	k.Catchup()
+	for _, o := range k.inherited {
+		k.orders.submit(o.Verb, o.Service, o.Profile, 0)
+	}
+}
+
+// Stop ends the watching of the volume before the container stops. It may be called again.
+func (k *Keeper) Stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.stopping {
+		return
+	}
+	k.stopping = true
+	tuning.DetachInotify()
+	if k.unwatch != nil {
+		k.unwatch()
+	}
+}
+
+// Done is closed when the volume is not watched any more. It is nil before [Keeper.Start].
+func (k *Keeper) Done() <-chan struct{} {
+	if w := k.watch(); w != nil {
+		return w.Done()
+	}
+	return nil
+}
+
+// Reset forgets everything, because another init has the profiles now. The watcher ends with the context of [Keeper.Start].
+func (k *Keeper) Reset() {
+	k.intents.Clear()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for drained := false; !drained; {
+		select {
+		case <-k.jobs:
+		default:
+			drained = true // the goroutine that works the jobs off may have taken the last one
+		}
+	}
+	clear(k.gateways)
+	clear(k.left)
+	k.late = lateProfiles{}
+	k.multiplexed.Store(false)
+}
+
+func (k *Keeper) isStopping() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stopping
+}
+
+func (k *Keeper) watch() *profiles.Watcher {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.watcher
+}
+
+// errNotWatching is what a look at the profiles fails with during the boot.
+var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
+
+// Rescan brings the gateways in step with the profiles that are on the volume now.
+func (k *Keeper) Rescan(ctx context.Context) error {
+	w := k.watch()
+	if w == nil {
+		return errNotWatching
+	}
+	return silence(ctx, w.Rescan(ctx))
+}
+
+// Find looks for a profile that has just been made, by its name or that of its gateway. A profile may be called like a gateway.
+func (k *Keeper) Find(ctx context.Context, name string) error {
+	w := k.watch()
+	if w == nil {
+		return errNotWatching
+	}
+	if profile, ok := profiles.SlotProfile(name); ok {
+		if err := w.Find(ctx, profile); err != nil {
+			return silence(ctx, err)
+		}
+	}
+	return silence(ctx, w.Find(ctx, name))
+}
+
+// silence says so when a look at the data volume has not ended in time.
+func silence(ctx context.Context, err error) error {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
+	}
+	return err
+}
+
+// Idle reports whether there is no order that is not done.
+func (k *Keeper) Idle() bool { return k.orders.idle() }
+
+// Command records the operator's intent for a gateway and has the supervisor carry it out. When ctx ends first, the error says how
+// far it has come, and the order stays in force.
+func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) error {
+	s := k.loop.Snapshot().Find(service)
+	if s == nil || s.Kind != supervisor.KindGateway {
+		return k.loop.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
+	}
+	var patience time.Duration
+	if end, limited := ctx.Deadline(); limited {
+		patience = max(time.Until(end), 1)
+	}
+	return k.orders.wait(ctx, k.orders.submit(verb, service, s.Profile, patience))
+}
+
+// record implements carrier: it writes the intent of an order to the volume, and what goes with it.
+func (k *Keeper) record(o *order) (sync func() error, err error) {
+	if err := k.host.MayServe(); err != nil {
+		return nil, err
+	}
+	down := o.want() != profiles.Running
+	if !down && k.Exists(o.profile) {
+		k.host.Adopt(context.Background(), o.profile) // files may have been put there since
+	}
+	sync, err = k.intents.Begin(o.profile, o.want())
+	switch {
+	case err == nil:
+		k.NoteDown(o.profile, down)
+		k.slots.SetDown(o.profile, down)
+	case !errors.Is(err, profiles.ErrNotExist):
+		sync = func() error { return err }
+	case k.slots.Has(o.service) && !k.Exists(o.profile): // registered without a home, which is nobody's intent
+	default:
+		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be
+	}
+	if o.verb == client.VerbStop {
+		k.AnnounceStop(o.service, o.profile)
+	}
+	return sync, nil
+}
+
+// act implements carrier.
+func (k *Keeper) act(o *order) (effect string, err error) {
+	if err := k.host.MayServe(); err != nil {
+		return "", err
+	}
+	s := k.loop.Snapshot().Find(o.service)
+	if err := k.loop.Do(context.Background(), event(o.verb, o.service)); err != nil { // it ends with the loop
+		return "", err
+	}
+	if s != nil && s.PID != 0 && o.verb == client.VerbStop {
+		signal := strings.TrimPrefix(unix.SignalName(k.host.Config().Stop.Signal), "SIG")
+		return fmt.Sprintf("%s got %s", o.service, signal), nil
+	}
+	return "", nil
+}
+
+// retry implements carrier.
+func (k *Keeper) retry(o *order) { k.recordLater(o.service, o.profile) }
+
+// event is what a verb means to the supervisor.
+func event(verb client.Verb, service string) supervisor.Event {
+	switch verb {
+	case client.VerbStop:
+		return supervisor.Stop{Name: service}
+	case client.VerbRestart:
+		return supervisor.Restart{Name: service}
+	case Unwant:
+		return supervisor.Unwant{Name: service}
+	case client.VerbStart, client.VerbRunOnce: // a gateway is no task
+	}
+	return supervisor.Start{Name: service}
+}
+
+// AnnounceStop leaves the marker by which a gateway knows that its end is wanted (contract, section 6.1). It waits for the disk.
+func (k *Keeper) AnnounceStop(service, profile string) {
+	s := k.loop.Snapshot().Find(service)
+	if s == nil || s.PID == 0 {
+		return
+	}
+	started, err := profiles.StartTime(s.PID)
+	if err != nil {
+		return // it has just ended
+	}
+	if err := k.store.PlannedStop(profile, s.PID, started); err != nil {
+		k.say("%s: cannot leave the planned-stop marker: %v", service, err)
+	}
+}
+
+// recordEvery is how often a record of intent that the disk refused is tried again.
+const recordEvery = time.Second
+
+// recordLater tries to record the intent for a profile until that has come about or the profile is gone. It does not block.
+func (k *Keeper) recordLater(service, profile string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if g := k.get(profile); !g.unrecorded {
+		g.unrecorded = true
+		time.AfterFunc(recordEvery, guard.Func("recording an intent", func() { k.recordAgain(service, profile) }))
+	}
+}
+
+func (k *Keeper) recordAgain(service, profile string) {
+	k.mu.Lock()
+	if g := k.gateways[profile]; g != nil {
+		g.unrecorded = false // first: a command that fails from now on needs another try
+	}
+	k.mu.Unlock()
+	switch outcome, err := k.intents.Restore(profile, profiles.State{}); {
+	case err != nil:
+		k.recordLater(service, profile)
+	case outcome == profiles.Restored:
+		k.say("%s: desired_state is recorded now", service)
+	}
+}
+
+// enqueue adds a job. It does not block: when the disk has hung for jobsKept jobs, this one is left out.
+func (k *Keeper) enqueue(service string, job func()) {
+	select {
+	case k.jobs <- job:
+	default:
+		k.say("%s: the data volume does not answer, so its files are not followed", service)
+	}
+}
+
+func (k *Keeper) say(format string, args ...any) { k.host.Say(format, args...) }
+
+// noteMultiplexed finds out whether the default profile's gateway, just started, serves the other profiles too, and says so once
+// when it begins to.
+func (k *Keeper) noteMultiplexed() {
+	on, err := k.store.Multiplexed(os.Getenv)
+	if err != nil {
+		k.say("cannot tell whether the default profile serves the others: %v", err)
+	}
+	if was := k.multiplexed.Swap(on); on && !was {
+		k.say("gateways that are down are served by the multiplexer of profile %s", profiles.Default)
+	}
+}
+
+// ServedBy says of a gateway that is down that another one serves its profile, "" if none does.
+func (k *Keeper) ServedBy(s *supervisor.Service) string {
+	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default || !k.multiplexed.Load() {
+		return ""
+	}
+	if d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default)); d == nil || d.Want != supervisor.WantUp {
+		return ""
+	}
+	return "served by the multiplexer of profile " + profiles.Default
+}

@@ -1,0 +1,189 @@
+package gateways_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/gateways"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// TestACommandIsOnTheVolumeBeforeItIsAnswered: a stop of the container right after it must not lose it.
+func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.start(k)
+	for _, tt := range []struct {
+		verb        client.Verb
+		want, event string
+		down        bool
+	}{
+		{client.VerbStart, profiles.Running, "Start{Name:gateway-coder}", false},
+		{client.VerbStop, profiles.Stopped, "Stop{Name:gateway-coder}", true},
+		{client.VerbRestart, profiles.Running, "Restart{Name:gateway-coder}", false},
+		{gateways.Unwant, profiles.Stopped, "Unwant{Name:gateway-coder}", true},
+	} {
+		h.forgetEvents()
+		if err := k.Command(t.Context(), tt.verb, "gateway-coder"); err != nil {
+			t.Fatalf("%s: %v", tt.verb, err)
+		}
+		if got := h.desired("coder"); got != tt.want || !slices.Equal(h.look().events, []string{tt.event}) || h.look().down["coder"] != tt.down {
+			t.Errorf("%s: desired_state is %q, the supervisor got %q, the down file is there: %v", tt.verb, got, h.look().events, h.look().down["coder"])
+		}
+		if adopted := slices.Contains(h.look().said, "adopted coder"); adopted == tt.down {
+			t.Errorf("%s: its files were given to the agent's user: %v", tt.verb, adopted)
+		}
+	}
+	if !k.Idle() {
+		t.Error("there are orders left")
+	}
+}
+
+// TestWithoutTheLeaseNothingIsWrittenOrStarted: another container serves the same volume.
+func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.start(k)
+	h.refuseFrom("another hinit has the lease")
+	if err := k.Command(t.Context(), client.VerbStart, "gateway-coder"); !errors.Is(err, h.MayServe()) {
+		t.Errorf("got %v", err)
+	}
+	if got := h.desired("coder"); got != "" || len(h.look().events) > 0 {
+		t.Errorf("desired_state is %q, the supervisor got %q", got, h.look().events)
+	}
+}
+
+// TestAServiceHasNoIntent: what is no gateway goes straight to the supervisor, also without a volume.
+func TestAServiceHasNoIntent(t *testing.T) {
+	h, k := newHost(t)
+	h.shows(supervisor.Snapshot{Services: []*supervisor.Service{{Name: "dashboard", Kind: supervisor.KindService}}})
+	if err := k.Command(t.Context(), client.VerbStop, "dashboard"); err != nil || !h.got("Stop{Name:dashboard}")() {
+		t.Errorf("got %v, the supervisor got %q", err, h.look().events)
+	}
+}
+
+// TestAnIntentThatTheGatewayOverwritesComesBack: a gateway rewrites its state file from an older copy of it.
+func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.start(k)
+	if err := k.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil {
+		t.Fatal(err)
+	}
+	h.state("coder", map[string]any{"gateway_state": "stopped"})
+	h.until("desired_state is back", h.hears("is back"))
+	if got := h.desired("coder"); got != profiles.Stopped {
+		t.Errorf("desired_state is %q", got)
+	}
+}
+
+// TestReadinessIsReadOffTheStateFile of the run, and of no other process.
+func TestReadinessIsReadOffTheStateFile(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.start(k)
+	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 7})
+	for _, tt := range []struct {
+		keys map[string]any
+		want string
+	}{
+		{map[string]any{"gateway_state": "running", "pid": 1 << 30}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says nothing of this run yet}"},
+		{map[string]any{"gateway_state": "starting", "pid": os.Getpid()}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says starting}"},
+		{map[string]any{"gateway_state": "running", "pid": os.Getpid()}, "Ready{Name:gateway-coder Run:7 Ready:true Said:}"},
+	} {
+		h.forgetEvents()
+		h.state("coder", tt.keys)
+		h.until(tt.want, h.got(tt.want))
+	}
+}
+
+// TestAProfileThatComesAndGoes is registered, and removed with its slot; nothing is remembered of it.
+func TestAProfileThatComesAndGoes(t *testing.T) {
+	h, k := newHost(t)
+	h.start(k)
+	h.make("coder")
+	if err := k.Find(t.Context(), "gateway-coder"); err != nil {
+		t.Fatal(err)
+	}
+	if start, registered := h.look().starts["coder"]; !registered || start || !k.Exists("coder") {
+		t.Fatalf("registered %v, started %v, exists %v", registered, start, k.Exists("coder"))
+	}
+	k.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
+	h.until("its inputs are known", func() bool { return k.HandOver().Inputs["coder"] != "" })
+	if err := os.RemoveAll(h.dir("coder")); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Rescan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || k.Exists("coder") {
+		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, k.Exists("coder"))
+	}
+	// A job that was queued before notes something of it again.
+	h.shows(supervisor.Snapshot{})
+	k.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
+	k.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
+	k.WarnIfMissing("gateway-coder", "coder") // the last job
+	h.until("the last job is done", h.hears("there is no profile"))
+	if s := k.HandOver(); len(s.Inputs) > 0 || s.Present["coder"] {
+		t.Errorf("it is remembered: %+v", s)
+	}
+}
+
+// TestARenamedProfileRunsOn by its new name, once nothing of the old one runs; a copy does not.
+func TestARenamedProfileRunsOn(t *testing.T) {
+	h, k := newHost(t, "old")
+	if _, err := h.store.HomeID("old"); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("the file system does not tell when a directory was made")
+	}
+	h.start(k)
+	h.service("old", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
+	k.Observe(changed("old", supervisor.Starting, supervisor.Up, ""))
+	h.until("its home is known", h.got("Ready{Name:gateway-old Run:1 Ready:false Said:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
+	h.make("copy")
+	if err := os.Rename(h.dir("old"), h.dir("new")); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Rescan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h.got("Start{Name:gateway-new}")() {
+		t.Error("it was started although the old one runs in the same home")
+	}
+	h.service("old", supervisor.Service{State: supervisor.Down})
+	h.until("the new one is started", h.got("Start{Name:gateway-new}"))
+	if h.got("Start{Name:gateway-copy}")() {
+		t.Error("the copy was started")
+	}
+}
+
+// TestAProfileThatAnswersLateIsStarted if it ran before the container did.
+func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
+	h, k := newHost(t)
+	h.start(k)
+	k.ExpectLate(profiles.Plan{Silent: []string{"ran", "stopped", "younger"}})
+	for name, state := range map[string]string{"ran": profiles.Running, "stopped": profiles.Stopped, "younger": profiles.Running, "other": profiles.Running} {
+		at := time.Now().Add(-time.Hour)
+		if name == "younger" {
+			at = time.Now().Add(time.Hour)
+		}
+		if err := os.MkdirAll(h.dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		h.state(name, map[string]any{"desired_state": state})
+		if err := os.Chtimes(filepath.Join(h.dir(name), profiles.StateFile), at, at); err != nil {
+			t.Fatal(err)
+		}
+		h.make(name)
+	}
+	if err := k.Rescan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"ran": true, "stopped": false, "younger": false, "other": false}
+	if fmt.Sprint(h.look().starts) != fmt.Sprint(want) {
+		t.Errorf("started are %v, not %v", h.look().starts, want)
+	}
+}

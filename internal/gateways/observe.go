@@ -1,0 +1,276 @@
+package gateways
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// Observe takes note of a record of the supervisor. It does not block: what needs the disk is queued.
+func (k *Keeper) Observe(r supervisor.Record) {
+	profile, ok := profiles.SlotProfile(r.Service)
+	if !ok {
+		return
+	}
+	changed := r.From != r.To
+	if r.To == supervisor.Starting && changed {
+		k.mu.Lock()
+		k.get(profile).begun = r.At
+		k.mu.Unlock()
+		if k.host.Config().Logs.Mask {
+			k.enqueue(r.Service, func() { k.readSecrets(r.Service, profile) })
+		}
+	}
+	var job func()
+	switch {
+	case r.Dropped: // a job that was queued before may have noted something since the profile disappeared
+		job = func() {
+			if !k.Exists(profile) && k.loop.Snapshot().Find(r.Service) == nil {
+				k.forget(profile)
+			}
+		}
+	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
+		job = func() { k.store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left it
+	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
+		job = func() { k.explain(r.Service, profile, r.Exit, 0) }
+	case r.To == supervisor.Parked && changed && r.Reason == supervisor.ReasonReplaced:
+		job = func() { k.watchReplacer(r.Service, profile) }
+	case r.To == supervisor.Parked && changed:
+		job = func() { k.watch().Interest(profile, k.inputsOf(profile)) }
+	case r.From == supervisor.Parked && changed:
+		job = func() { k.watch().Disinterest(profile) }
+	case r.To == supervisor.Up && changed:
+		job = func() {
+			k.noteInputs(r.Service, profile)
+			if profile == profiles.Default {
+				k.noteMultiplexed()
+			}
+			k.followState(profile) // the state file may have been written before the supervisor knew of the start
+		}
+	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
+		// There is no intent that could have been lost, and nobody reads the rest any more.
+	case r.To == supervisor.Down && changed:
+		job = func() { k.followState(profile) }
+	}
+	if job != nil {
+		k.enqueue(r.Service, job)
+	}
+}
+
+func (k *Keeper) asked(profile string) bool {
+	_, asked := k.intents.Want(profile)
+	return asked
+}
+
+// Catchup takes up what [Keeper.Observe] was not told, because records were lost or another program observed them.
+func (k *Keeper) Catchup() {
+	for _, s := range k.loop.Snapshot().Services {
+		profile, ok := profiles.SlotProfile(s.Name)
+		x := s.LastExit
+		switch {
+		case !ok:
+		case s.State == supervisor.Up && profile == profiles.Default:
+			k.enqueue(s.Name, func() { k.noteMultiplexed(); k.followState(profile) })
+		case s.State == supervisor.Parked && s.Reason == supervisor.ReasonReplaced:
+			k.enqueue(s.Name, func() { k.watchReplacer(s.Name, profile) })
+		case s.State == supervisor.Parked:
+			k.enqueue(s.Name, func() { k.watch().Interest(profile, k.inputsOf(profile)) })
+		case s.State == supervisor.Up:
+			k.enqueue(s.Name, func() { k.followState(profile) })
+		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
+			k.enqueue(s.Name, func() { k.explain(s.Name, profile, x, 0) })
+		}
+	}
+	for _, profile := range k.intents.Pending() {
+		k.recordLater(profiles.SlotName(profile), profile)
+	}
+}
+
+// followState reads readiness and intent off a state file. It is a job and reads the file itself, so an older content never follows
+// a newer one.
+func (k *Keeper) followState(profile string) {
+	k.noteHome(profile)
+	state, _ := k.store.ReadState(profile) // the watcher warns of a file that cannot be read
+	service := profiles.SlotName(profile)
+	if s := k.loop.Snapshot().Find(service); s != nil && s.State == supervisor.Up && k.host.Config().Agent.Ready == config.ReadyState {
+		ready, said := k.readiness(profile, state, s.PID)
+		k.loop.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // which the snapshot may not know of yet
+	}
+	outcome, err := k.intents.Restore(profile, state)
+	if want, asked := k.intents.Want(profile); asked {
+		k.followDown(profile, want != profiles.Running)
+	} else if state.HasDesired {
+		k.followDown(profile, state.Desired != profiles.Running)
+	}
+	switch {
+	case err != nil:
+		k.say("%s: cannot put desired_state back: %v", service, err)
+	case outcome == profiles.Missing:
+		k.lookAgain(service, profile)
+	case outcome == profiles.Restored:
+		k.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
+	}
+}
+
+// lookAgain looks at a state file that is missing once more, a little after it may be made again.
+func (k *Keeper) lookAgain(service, profile string) {
+	time.AfterFunc(profiles.RestoreDelay+100*time.Millisecond, guard.Func("looking for a state file", func() {
+		k.enqueue(service, func() { k.followState(profile) })
+	}))
+}
+
+// hintReady is for an agent that was never made for hinit.
+const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
+
+// readiness reads off a state file whether the run whose main process is main is ready. said is why it isn't, or what is wrong with
+// a ready one.
+func (k *Keeper) readiness(profile string, state profiles.State, main int) (ready bool, said string) {
+	ofRun := proc.InSession(state.PID, main)
+	switch {
+	case !state.Exists:
+		return false, "there is no " + profiles.StateFile + " yet" + hintReady
+	case !ofRun && !state.HasGateway: // only hinit has written it
+		return false, profiles.StateFile + " says nothing of this run yet" + hintReady
+	case !ofRun:
+		return false, profiles.StateFile + " says nothing of this run yet"
+	}
+	ready = state.Gateway == "running" || state.Gateway == "degraded"
+	switch {
+	case ready:
+	case !state.HasGateway:
+		said = profiles.StateFile + " does not say in what state it is"
+	default:
+		said = profiles.StateFile + " says " + state.Gateway
+		if state.ExitReason != "" {
+			said += ": " + state.ExitReason
+		}
+	}
+	return ready, strings.Join(slices.DeleteFunc([]string{said, k.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
+}
+
+// trouble says what is wrong with the platforms of a running gateway, once in the container log when it changes.
+func (k *Keeper) trouble(profile string, state profiles.State) string {
+	text := state.Trouble()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g := k.get(profile)
+	if text != "" && text != g.trouble {
+		k.say("%s: %s", profiles.SlotName(profile), text)
+	}
+	g.trouble = text
+	return text
+}
+
+const (
+	// takeoverLooks is how often the disk is asked, after a clean exit nobody asked for, whether another instance has taken over.
+	// The new instance writes its marker only after the old one is gone. Each wait is twice the one before; the looks go on while
+	// the restart delay lasts, because a start would end the new instance.
+	takeoverLooks = 5
+	// replacerPoll is how often a gateway that was replaced looks whether the one that took over is still there.
+	replacerPoll = 2 * time.Second
+)
+
+// explain finds out whether a clean exit was because another instance has taken over.
+func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks int) {
+	s := k.loop.Snapshot().Find(service)
+	if s == nil || s.Run != exit.Run {
+		return // it has been started again meanwhile
+	}
+	if k.store.TakeoverOf(profile, exit.PID) {
+		k.loop.Post(supervisor.Explained{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
+		return
+	}
+	if looks < takeoverLooks || s.State == supervisor.Backoff {
+		time.AfterFunc(min(25*time.Millisecond<<min(looks, 10), replacerPoll), guard.Func("looking for a takeover", func() {
+			k.enqueue(service, func() { k.explain(service, profile, exit, looks+1) })
+		}))
+	}
+}
+
+// watchReplacer starts a gateway that is wanted up when the instance that replaced it is gone.
+func (k *Keeper) watchReplacer(service, profile string) {
+	s := k.loop.Snapshot().Find(service)
+	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
+		return
+	}
+	if !k.store.TakeoverOf(profile, s.LastExit.PID) {
+		k.say("%s: the instance that took over is gone", service)
+		k.loop.Post(supervisor.Inputs{Name: service})
+		return
+	}
+	time.AfterFunc(replacerPoll, guard.Func("watching who took over", func() {
+		k.enqueue(service, func() { k.watchReplacer(service, profile) })
+	}))
+}
+
+// otherInputs is the hash of no inputs: any that are there are a change.
+const otherInputs profiles.Hash = "written since the start"
+
+// noteInputs remembers what a gateway was started with: a later change starts it again when it is parked. A change between the
+// start and this look counts too, but once for the same content: a gateway that writes these files itself must not be started for
+// ever.
+func (k *Keeper) noteInputs(service, profile string) {
+	hash, err := k.store.InputsHash(profile)
+	if err != nil {
+		k.say("%s: cannot watch its inputs: %v", service, err)
+	}
+	k.mu.Lock()
+	begun := k.get(profile).begun
+	k.mu.Unlock()
+	late := err == nil && !begun.IsZero() && k.store.InputsChangedSince(profile, begun)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g := k.get(profile)
+	if late && g.doubted != hash {
+		g.doubted = hash
+		hash = otherInputs
+	}
+	g.inputs = hash
+}
+
+// readSecrets tells the console which values of the profile's .env it must not show, if it is to mask any. It reads the file.
+func (k *Keeper) readSecrets(service, profile string) {
+	if !k.host.Config().Logs.Mask {
+		return
+	}
+	values, err := k.store.Secrets(profile)
+	if err != nil {
+		k.say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
+		return
+	}
+	k.host.Mask(service, values)
+}
+
+// secretsPatience is how long a start waits for the profile's .env: a volume that does not answer must not hold up others.
+const secretsPatience = time.Second
+
+// MaskSecrets makes the console mask the secrets of a gateway that may be started next. It waits for the disk, but not for long.
+func (k *Keeper) MaskSecrets(service, profile string) {
+	if !k.host.Config().Logs.Mask {
+		return
+	}
+	read := make(chan struct{})
+	guard.Go("reading secrets", func() {
+		defer close(read)
+		k.readSecrets(service, profile)
+	})
+	select {
+	case <-read:
+	case <-time.After(secretsPatience):
+	}
+}
+
+// WarnIfMissing says that a gateway was registered whose profile does not exist. It does not block.
+func (k *Keeper) WarnIfMissing(service, profile string) {
+	k.enqueue(service, func() {
+		if there, err := k.store.Exists(profile); err == nil && !there {
+			k.say("%s: it was registered, but there is no profile %q, so it fails until there is one: hinit profile create %s", service, profile, profile)
+		}
+	})
+}

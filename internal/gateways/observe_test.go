@@ -1,0 +1,207 @@
+package gateways_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/gateways"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// TestAParkedGatewayStartsWhenItsInputsChange, also when they changed while it started, but then only once for the same content.
+func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.start(k)
+	file := filepath.Join(h.dir("coder"), "config.yaml")
+	put := func(text string, at time.Time) {
+		h.write("coder", "config.yaml", text)
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// run starts the gateway and parks it, and waits until the Keeper knows what it was started with.
+	run := func(begun time.Time) profiles.Hash {
+		starting := changed("coder", supervisor.Down, supervisor.Starting, "")
+		starting.At = begun
+		h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
+		k.Observe(starting)
+		k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
+		k.WarnIfMissing("gateway-nobody", "nobody") // a job after those of the gateway
+		h.until("the jobs are done", h.hears("there is no profile \"nobody\""))
+		h.forgetEvents()
+		return k.HandOver().Inputs["coder"]
+	}
+	content := func() profiles.Hash {
+		hash, err := h.store.InputsHash("coder")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	begun := time.Now()
+	put("wrong", begun.Add(-time.Minute))
+	if err := os.Chtimes(filepath.Join(h.dir("coder"), "SOUL.md"), begun.Add(-time.Minute), begun.Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if run(begun) != content() {
+		t.Error("what was written before the start is not what the gateway was started with")
+	}
+	put("mended", begun.Add(time.Minute))
+	if run(begun) == content() {
+		t.Error("what was written during the start counts as what the gateway was started with")
+	}
+	if run(begun) != content() {
+		t.Error("the same content starts the gateway for ever")
+	}
+	put("wrong again", begun.Add(time.Minute))
+	if run(begun) == content() {
+		t.Error("another content that was written during a start is not noticed")
+	}
+	if run(begun) != content() {
+		t.Error("the content is still doubted")
+	}
+	h.service("coder", supervisor.Service{State: supervisor.Parked})
+	k.Observe(changed("coder", supervisor.Up, supervisor.Parked, ""))
+	put("right", time.Now())
+	h.until("it is started", h.got("Inputs{Name:gateway-coder}"))
+}
+
+// TestSecretsAreMasked when the configuration wants it: those in the .env of a profile.
+func TestSecretsAreMasked(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.start(k)
+	h.write("coder", ".env", "API_KEY=sk-0123456789abcdef\n")
+	k.MaskSecrets("gateway-coder", "coder")
+	if len(h.look().masked) > 0 {
+		t.Errorf("masked although nobody asked for it: %q", h.look().masked)
+	}
+	h.configure(func(c *config.Config) { c.Logs.Mask = true })
+	k.MaskSecrets("gateway-coder", "coder")
+	if got := h.look().masked["gateway-coder"]; !slices.Equal(got, []string{"sk-0123456789abcdef"}) {
+		t.Errorf("masked are %q", got)
+	}
+	h.write("coder", ".env", "API_KEY=sk-fedcba9876543210\n")
+	k.Observe(changed("coder", supervisor.Down, supervisor.Starting, ""))
+	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })
+}
+
+// TestWhatIsKnownIsHandedOver to the Keeper of the next program.
+func TestWhatIsKnownIsHandedOver(t *testing.T) {
+	h, k := newHost(t, "coder")
+	k.Found("coder")
+	k.NoteDown("coder", true)
+	k.NoteDown("other", false)
+	h.start(k)
+	k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
+	h.until("its inputs are known", func() bool { return k.HandOver().Inputs["coder"] != "" })
+	old := k.HandOver()
+	next := h.keeper()
+	next.TakeOver(old)
+	if got := next.HandOver(); fmt.Sprint(got) != fmt.Sprint(old) {
+		t.Errorf("handed over is %+v, not %+v", got, old)
+	}
+	if next.NoteDown("coder", true) || next.NoteDown("other", false) || !next.Exists("coder") || next.Exists("other") {
+		t.Errorf("it does not know what it was told: %+v", old)
+	}
+	next.TakeOver(gateways.Handover{Orders: []gateways.Unfinished{{Verb: client.VerbStop, Service: "gateway-coder", Profile: "coder"}}})
+	next.GoOn(t.Context())
+	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
+}
+
+// TestAKeeperThatIsResetKnowsNothing: another container may have changed all of it.
+func TestAKeeperThatIsResetKnowsNothing(t *testing.T) {
+	h, k := newHost(t, "coder")
+	k.Found("coder")
+	k.NoteDown("coder", true)
+	k.ExpectLate(profiles.Plan{Unread: true})
+	k.WarnIfMissing("gateway-nobody", "nobody")
+	if err := h.wants.Set("coder", profiles.Running); err != nil {
+		t.Fatal(err)
+	}
+	k.Reset()
+	if s := k.HandOver(); len(s.Inputs)+len(s.Present)+len(s.Marked) > 0 {
+		t.Errorf("it knows %+v", s)
+	}
+	if _, asked := h.wants.Want("coder"); asked {
+		t.Error("it knows what was wanted")
+	}
+	at := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(h.dir("coder"), profiles.StateFile), at, at); err != nil {
+		t.Fatal(err)
+	}
+	k.Start(t.Context(), nil)
+	if err := k.Rescan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h.look().starts["coder"] {
+		t.Error("what ran at the first boot is started")
+	}
+	if h.hears("nobody")() {
+		t.Error("a job is left")
+	}
+}
+
+// TestTheVolumeIsNotWatchedToTheEnd: the kernel takes its time to end that, and the end of the container would wait for it.
+func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		h, k := newHost(t)
+		if early {
+			k.Stop()
+		}
+		h.start(k)
+		if !early {
+			k.Stop()
+		}
+		select {
+		case <-k.Done():
+		case <-time.After(20 * time.Second):
+			t.Errorf("it is still watched; the container stopped before the watch began: %v", early)
+		}
+	}
+}
+
+// TestAtTheEndOnlyIntentsAreLookedAfter: a gateway may take back what was asked of it with the last thing that it writes.
+func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
+	h, k := newHost(t, "coder", "other")
+	h.start(k)
+	k.Stop()
+	<-k.Done()
+	if err := h.wants.Set("coder", profiles.Running); err != nil {
+		t.Fatal(err)
+	}
+	h.state("coder", map[string]any{"gateway_state": "stopped"})
+	h.state("other", map[string]any{"desired_state": profiles.Running})
+	for _, name := range []string{"other", "coder"} {
+		k.Observe(changed(name, supervisor.Stopping, supervisor.Down, ""))
+	}
+	h.until("desired_state is back", h.hears("is back"))
+	if _, looked := h.look().down["other"]; looked {
+		t.Error("a state file is read although nothing depends on it any more")
+	}
+}
+
+// TestACleanExitMayBeATakeover: the gateway parks as replaced, and starts again when the other instance is gone.
+func TestACleanExitMayBeATakeover(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.start(k)
+	exit := &supervisor.Exit{Run: 3, PID: 1 << 29, Cause: supervisor.CauseClean}
+	h.service("coder", supervisor.Service{State: supervisor.Backoff, Run: 3, LastExit: exit})
+	started, err := profiles.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write("coder", "gateway.pid", fmt.Sprintf(`{"pid":%d,"start_time":%d}`, os.Getpid(), started))
+	k.Observe(supervisor.Record{Service: "gateway-coder", Exit: exit})
+	h.until("the exit is explained", h.got("Explained{Name:gateway-coder Run:3 Cause:replaced}"))
+	h.service("coder", supervisor.Service{State: supervisor.Parked, Run: 3, LastExit: exit})
+	h.write("coder", "gateway.pid", `{"pid":1073741824,"start_time":1}`)
+	k.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
+	h.until("it is started again", h.got("Inputs{Name:gateway-coder}"))
+}

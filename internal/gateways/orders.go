@@ -1,0 +1,358 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/guard"
+	"hinit/profiles"
+)
+
+const (
+	// stopPatience is how long a stop waits for its record before it is carried out without. A start always waits for its record,
+	// because a spawn in a directory that hangs holds up the supervisor. An order waits as long for its turn before a newer one
+	// replaces it.
+	stopPatience = time.Second
+	// maxWaiting is how many orders of a profile may wait for their turn.
+	maxWaiting = 16
+)
+
+// carrier does what an order takes.
+type carrier interface {
+	// record writes an order to the volume; after an error the order is not carried out. sync makes the write survive a crash of
+	// the machine; it is nil when there was nothing to write. Both wait for the disk.
+	record(o *order) (sync func() error, err error)
+	// act hands an order to the supervisor and returns when that has taken it in. effect is what followed at once, for people. It
+	// does not wait for the disk.
+	act(o *order) (effect string, err error)
+	// retry is told of an order that was carried out and could not be recorded. It does not block.
+	retry(o *order)
+}
+
+// orders carries out what operators ask of gateways, whether or not the client still waits.
+//
+// Each profile has a queue, whose orders are carried out one after the other while the volume answers. When it does not, the newest
+// order replaces those that have waited for a second and that the supervisor has not got. So the newest order decides, on the disk
+// and in the supervisor.
+//
+// It owns a goroutine for each profile that has orders, and one more while that one waits for the volume.
+type orders struct {
+	carrier carrier
+
+	mu     sync.Mutex
+	queues map[string]*queue // by profile; those that have orders
+}
+
+// queue holds the orders of one profile. The mutex of orders guards it.
+type queue struct {
+	current *order
+	waiting []*order      // oldest first
+	news    chan struct{} // capacity 1: the newest order is another one, or more urgent
+}
+
+// order is what an operator asked of one gateway.
+type order struct {
+	verb             client.Verb
+	service, profile string
+	since            time.Time     // when it was taken in
+	done             chan struct{} // closed at the end
+
+	// The mutex of orders guards what follows.
+	actBy      time.Time // when it is carried out even without a record; zero for never
+	recorded   bool      // it is on the volume, or will be tried again until it is
+	acting     bool      // it is being handed to the supervisor, or was
+	acted      bool      // it was handed to the supervisor, with the result failed and effect
+	failed     error
+	effect     string
+	replaced   bool   // a newer order has taken its place
+	replacedBy *order // that order, if it asks for the same; its result counts then
+	err        error  // the result
+}
+
+// Unwant is the verb that makes a gateway unwanted without ending it (s6-svc -Q).
+const Unwant client.Verb = "unwant"
+
+// want is what an order makes the desired state of its profile.
+func (o *order) want() string {
+	if o.verb == client.VerbStop || o.verb == Unwant {
+		return profiles.Stopped
+	}
+	return profiles.Running
+}
+
+// submit takes an order in and does not block. It returns the newest order where that asks for the same and has not reached the
+// supervisor. patience is how long the client waits, 0 for no limit: a stop is carried out before.
+func (s *orders) submit(verb client.Verb, service, profile string, patience time.Duration) *order {
+	o := &order{verb: verb, service: service, profile: profile, since: time.Now(), done: make(chan struct{})}
+	if o.want() == profiles.Stopped {
+		wait := stopPatience
+		if patience > 0 {
+			wait = min(wait, patience/2)
+		}
+		o.actBy = o.since.Add(wait)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[profile]
+	if q == nil {
+		q = &queue{waiting: []*order{o}, news: make(chan struct{}, 1)}
+		if s.queues == nil {
+			s.queues = make(map[string]*queue)
+		}
+		s.queues[profile] = q
+		guard.Go("carrying out orders", func() {
+			for s.next(q, profile) {
+				s.carryOut(q)
+			}
+		})
+		return o
+	}
+	if n := q.newest(); n != nil && n.verb == verb && !n.acting {
+		if o.actBy.Before(n.actBy) {
+			n.actBy = o.actBy
+		}
+		o = n
+	} else {
+		if last := len(q.waiting) - 1; last+1 >= maxWaiting {
+			replace(q.waiting[last], o)
+			q.waiting = q.waiting[:last]
+		}
+		q.waiting = append(q.waiting, o)
+	}
+	select {
+	case q.news <- struct{}{}:
+	default: // it has not seen the last news yet
+	}
+	return o
+}
+
+func (q *queue) newest() *order {
+	if n := len(q.waiting); n > 0 {
+		return q.waiting[n-1]
+	}
+	return q.current
+}
+
+// givesWay reports whether the current order has waited so long that the newest one takes its place. It needs the mutex.
+func (q *queue) givesWay() bool {
+	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
+}
+
+// replace ends an order because of a newer one. It needs the mutex.
+func replace(o, newer *order) {
+	o.replaced = true
+	if o.verb == newer.verb {
+		o.replacedBy = newer
+	} else {
+		o.err = &client.Error{Kind: client.KindFailed, Message: fmt.Sprintf("superseded: %s was asked to %s meanwhile", o.service, newer.verb)}
+	}
+	close(o.done)
+}
+
+// next makes the next order the current one. When there is none, it removes the queue and returns false.
+func (s *orders) next(q *queue, profile string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q.current = nil
+	for q.current == nil && len(q.waiting) > 0 {
+		q.current, q.waiting = q.waiting[0], q.waiting[1:]
+		if q.givesWay() {
+			replace(q.current, q.newest())
+			q.current = nil
+		}
+	}
+	if q.current == nil {
+		delete(s.queues, profile)
+	}
+	return q.current != nil
+}
+
+// carryOut records the current order and hands it to the supervisor. Only the goroutine of the queue does so, one order after the other.
+func (s *orders) carryOut(q *queue) {
+	o := q.current
+	var sync func() error
+	err := s.await(q, begin("recording an order", func() (err error) {
+		sync, err = s.carrier.record(o)
+		return err
+	}))
+	if err != nil {
+		s.finish(o, err)
+		return
+	}
+	if s.setRecorded(q, o) {
+		return
+	}
+	if sync == nil {
+		sync = func() error { return nil }
+	}
+	synced := begin("syncing the record of an order", sync) // meanwhile the order is carried out; the result waits for both
+	s.handOver(o)
+	err = o.failed
+	if unrecorded := s.await(q, synced); unrecorded != nil {
+		s.carrier.retry(o)
+		if err == nil {
+			err = fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", o.verb, unrecorded)
+		}
+	}
+	s.finish(o, err)
+}
+
+// begin calls f, which waits for the disk, in a goroutine of its own.
+func begin(doing string, f func() error) <-chan error {
+	result := make(chan error, 1)
+	guard.Go(doing, func() { result <- f() })
+	return result
+}
+
+// await waits for the disk. Meanwhile it carries out the newest order if that has waited long enough for its record.
+func (s *orders) await(q *queue, result <-chan error) error {
+	for {
+		n, wait := s.urgent(q)
+		var due <-chan time.Time
+		switch {
+		case n == nil:
+		case wait <= 0:
+			s.overtake(q, n)
+			s.handOver(n)
+			continue
+		default:
+			due = time.After(wait)
+		}
+		select {
+		case err := <-result:
+			return err
+		case <-q.news:
+		case <-due:
+		}
+	}
+}
+
+// urgent returns the newest order and how long it still waits for its record, or nil if it waits as long as that takes.
+func (s *orders) urgent(q *queue) (*order, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := q.newest()
+	if n.acting || n.replaced || n.actBy.IsZero() {
+		return nil, 0
+	}
+	return n, time.Until(n.actBy)
+}
+
+// overtake ends the orders before n that the supervisor has not got: it gets n first.
+func (s *orders) overtake(q *queue, n *order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := q.current; o != n && !o.acting && !o.replaced {
+		replace(o, n)
+	}
+	for _, o := range q.waiting {
+		if o != n {
+			replace(o, n)
+		}
+	}
+	if q.current != n {
+		q.waiting = []*order{n}
+	}
+}
+
+// setRecorded notes that the current order is recorded. It returns true when a newer one has replaced it; that one is recorded
+// next.
+func (s *orders) setRecorded(q *queue, o *order) (replaced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.recorded = true
+	if !o.replaced && !o.acting && q.givesWay() {
+		replace(o, q.newest())
+	}
+	return o.replaced
+}
+
+// handOver hands an order to the supervisor, once.
+func (s *orders) handOver(o *order) {
+	s.mu.Lock()
+	again := o.acting
+	o.acting = true
+	s.mu.Unlock()
+	if again {
+		return
+	}
+	effect, err := s.carrier.act(o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.acted, o.effect, o.failed = true, effect, err
+}
+
+func (s *orders) finish(o *order, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !o.replaced {
+		o.err = err
+		close(o.done)
+	}
+}
+
+// wait returns the result of an order. When ctx ends first, its error says how far the order has come; the order stays in force.
+func (s *orders) wait(ctx context.Context, o *order) error {
+	for {
+		select {
+		case <-o.done:
+			if o.replacedBy == nil {
+				return o.err
+			}
+			o = o.replacedBy
+		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return context.Cause(ctx)
+			}
+			return &client.Error{Kind: client.KindTimeout, Message: s.progress(o)}
+		}
+	}
+}
+
+// progress says how far an order has come that is not done.
+func (s *orders) progress(o *order) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	effect := o.effect
+	if effect != "" {
+		effect = ": " + effect
+	}
+	switch {
+	case o.acted && o.recorded:
+		return fmt.Sprintf("the %s is under way%s; it is written, but the data volume has not confirmed that yet", o.verb, effect)
+	case o.acted:
+		return fmt.Sprintf("the %s is under way%s; it is not recorded yet, because the data volume has not answered yet; hinit records it when the volume does", o.verb, effect)
+	case o.recorded, o.acting:
+		return fmt.Sprintf("the %s is under way, and the supervisor has not answered yet", o.verb)
+	}
+	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.verb)
+}
+
+// idle reports whether there is no order.
+func (s *orders) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queues) == 0
+}
+
+// Unfinished is an order as the next program of PID 1 takes it over.
+type Unfinished struct {
+	Verb             client.Verb
+	Service, Profile string
+}
+
+// unfinished lists the newest order of each profile, if it is not recorded or not carried out.
+func (s *orders) unfinished() (list []Unfinished) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		if n := q.newest(); n != nil && !(n.recorded && n.acted) {
+			list = append(list, Unfinished{n.verb, n.service, n.profile})
+		}
+	}
+	return list
+}

@@ -1,0 +1,450 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/client"
+	"hinit/profiles"
+)
+
+var schedules = flag.Int("schedules", 150, "how many random schedules TestDiskAndGatewayAgreeWhateverHappens tries")
+
+// world is one profile of the model: a real volume with real intents behind a gate that a test closes and opens, and a gateway that
+// is nothing but what is wanted of it. The clock is virtual.
+type world struct {
+	t       *testing.T
+	orders  orders
+	store   *profiles.Store
+	intents *profiles.Intents
+	home    string
+	log     strings.Builder
+
+	mu      sync.Mutex
+	thawed  chan struct{} // nil while the volume answers
+	writing int           // records under way
+	acted   []*order      // in this order
+	gateway string
+	effect  string // what follows an order at once
+}
+
+func newWorld(t *testing.T, home string) *world {
+	w := &world{t: t, home: home, gateway: profiles.Stopped}
+	w.store = profiles.Open(home, nil, "")
+	w.intents = profiles.NewIntents(w.store)
+	w.orders.carrier = w
+	return w
+}
+
+func (w *world) record(o *order) (func() error, error) {
+	w.mu.Lock()
+	if w.writing++; w.writing > 1 {
+		w.t.Errorf("%d orders are being recorded at the same time", w.writing)
+	}
+	w.mu.Unlock()
+	w.gate()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.writing--
+	}()
+	sync, err := w.intents.Begin(o.profile, o.want())
+	if err != nil {
+		return nil, err
+	}
+	return func() error { w.gate(); return sync() }, nil
+}
+
+func (w *world) act(o *order) (string, error) {
+	time.Sleep(time.Millisecond) // the supervisor takes its time, so orders that are handed over side by side would overtake each other
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Contains(w.acted, o) {
+		w.t.Errorf("a %s is carried out twice", o.verb)
+	}
+	w.acted = append(w.acted, o)
+	w.gateway = o.want()
+	return w.effect, nil
+}
+
+func (w *world) retry(o *order) { go w.recordLater(o.profile) }
+
+// gate waits while the volume is frozen.
+func (w *world) gate() {
+	for {
+		w.mu.Lock()
+		thawed := w.thawed
+		w.mu.Unlock()
+		if thawed == nil {
+			return
+		}
+		<-thawed
+	}
+}
+
+func (w *world) freeze() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.thawed == nil {
+		w.thawed = make(chan struct{})
+	}
+}
+
+func (w *world) thaw() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.thawed != nil {
+		close(w.thawed)
+		w.thawed = nil
+	}
+}
+
+func (w *world) state() string { return filepath.Join(w.home, "gateway_state.json") }
+
+// refuse makes the volume refuse records: a link in place of the state file is never followed.
+func (w *world) refuse() {
+	synctest.Wait() // nobody writes meanwhile
+	if info, err := os.Lstat(w.state()); err == nil && info.Mode().IsRegular() {
+		w.check(os.Rename(w.state(), w.state()+".kept"), os.Symlink("nowhere", w.state()))
+	}
+}
+
+func (w *world) accept() {
+	synctest.Wait()
+	if info, err := os.Lstat(w.state()); err == nil && !info.Mode().IsRegular() {
+		w.check(os.Rename(w.state()+".kept", w.state()))
+	}
+}
+
+func (w *world) check(errs ...error) {
+	w.t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// recordLater is Keeper.recordLater.
+func (w *world) recordLater(profile string) {
+	for {
+		time.Sleep(recordEvery)
+		w.gate()
+		if _, err := w.intents.Restore(profile, profiles.State{}); err == nil {
+			return
+		}
+	}
+}
+
+// rewrite is a gateway that reads its state file, and writes it back a moment later without a lock.
+func (w *world) rewrite(pause time.Duration, drop bool) {
+	old, err := os.ReadFile(w.state())
+	if err != nil {
+		return
+	}
+	time.Sleep(pause)
+	w.gate()
+	if info, err := os.Lstat(w.state()); err != nil || !info.Mode().IsRegular() {
+		return // it gets an error
+	}
+	if drop {
+		old = []byte(`{"gateway_state":"running"}`)
+	}
+	temp := fmt.Sprintf("%s.%d", w.state(), rand.Uint64())
+	w.check(os.WriteFile(temp, old, 0o600), os.Rename(temp, w.state()))
+}
+
+// watch is what the Keeper does about a state file that changes.
+func (w *world) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		w.gate()
+		state, _ := w.store.ReadState(profiles.Default) // one that tells nothing has lost the intent
+		_, _ = w.intents.Restore(profiles.Default, state)
+		time.Sleep(500 * time.Millisecond)
+	}
+}
+
+// agree complains unless disk and gateway are as the newest order wants them.
+func (w *world) agree(want string) error {
+	state, err := w.store.ReadState(profiles.Default)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if state.Desired != want || w.gateway != want {
+		err = errors.Join(err, fmt.Errorf("the newest order wants %s; the disk says %q, and the gateway is wanted %s", want, state.Desired, w.gateway))
+	}
+	return err
+}
+
+// TestDiskAndGatewayAgreeWhateverHappens: a client that gave up while the volume was slow left desired_state recorded and the gateway
+// as it was. Random schedules of orders, clients that give up, freezes, refusals and gateways that write their state file: whatever the order
+// of events, disk and gateway agree with the newest order within a second of the volume's answer.
+func TestDiskAndGatewayAgreeWhateverHappens(t *testing.T) {
+	root := t.TempDir()
+	if dir, err := os.MkdirTemp("/dev/shm", "orders"); err == nil { //nolint:usetesting // it has no disk to wait for
+		root = dir
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	}
+	first := uint64(time.Now().UnixNano())
+	t.Logf("seeds %d to %d", first, first+uint64(*schedules)-1)
+	for i := range *schedules {
+		seed := first + uint64(i)
+		home := filepath.Join(root, fmt.Sprint(i))
+		if err := os.Mkdir(home, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, home)
+			w.schedule(rand.New(rand.NewPCG(seed, 0)))
+			if t.Failed() {
+				t.Logf("seed %d:\n%s", seed, w.log.String())
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// schedule lives through one random schedule.
+func (w *world) schedule(r *rand.Rand) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go w.watch(ctx)
+	begin := time.Now()
+	note := func(format string, args ...any) {
+		fmt.Fprintf(&w.log, "%8v ", time.Since(begin))
+		fmt.Fprintf(&w.log, format+"\n", args...)
+	}
+	want := ""
+	var clients sync.WaitGroup
+	for range 5 + r.IntN(25) {
+		switch n := r.IntN(12); n {
+		case 0, 1, 2, 3, 4:
+			verb := []client.Verb{client.VerbStart, client.VerbStop, client.VerbRestart, Unwant}[r.IntN(4)]
+			patience := time.Duration(r.IntN(3000)) * time.Millisecond
+			note("%s, for %v", verb, patience)
+			w.mu.Lock()
+			before := len(w.acted)
+			w.mu.Unlock()
+			o := w.orders.submit(verb, "gateway-default", profiles.Default, patience)
+			want = o.want()
+			clients.Go(func() { w.client(o, verb, patience, before) })
+		case 5, 6:
+			note("freeze")
+			w.freeze()
+		case 7:
+			note("refuse")
+			w.refuse()
+		case 8:
+			pause := time.Duration(r.IntN(800)) * time.Millisecond
+			drop := r.IntN(2) == 0
+			note("rewrite after %v, drop %v", pause, drop)
+			clients.Go(func() { w.rewrite(pause, drop) })
+		default:
+			note("thaw")
+			w.accept()
+			w.thaw()
+			if want != "" && r.IntN(2) == 0 {
+				w.settles(want, note)
+			}
+		}
+		time.Sleep(time.Duration(r.IntN(r.IntN(3)*700+10)) * time.Millisecond)
+		if n := w.queues(); n > 1 {
+			w.t.Errorf("one profile has %d queues", n)
+		}
+	}
+	w.accept()
+	w.thaw()
+	note("the end")
+	clients.Wait()
+	if want != "" {
+		w.settles(want, note)
+	}
+	cancel()
+	time.Sleep(5 * time.Second)
+	synctest.Wait()
+	if n := w.queues(); n > 0 {
+		w.t.Errorf("%d queues are left", n)
+	}
+}
+
+// settles fails the test unless all agree a second after the volume has answered. A gateway's write that was held up counts as its answer.
+func (w *world) settles(want string, note func(string, ...any)) {
+	time.Sleep(800*time.Millisecond + recordEvery)
+	synctest.Wait()
+	if err := w.agree(want); err != nil {
+		note("%v", err)
+		w.t.Error(err)
+	}
+}
+
+// client waits for the result of an order, within its patience. What it is told must be so. before is how many orders had been
+// carried out when it was given.
+func (w *world) client(o *order, verb client.Verb, patience time.Duration, before int) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	begin := time.Now()
+	err := w.orders.wait(ctx, o)
+	if took := time.Since(begin); took > patience {
+		w.t.Errorf("%s was answered after %v, not %v", verb, took, patience)
+	}
+	w.orders.mu.Lock()
+	defer w.orders.mu.Unlock()
+	for o.replacedBy != nil {
+		o = o.replacedBy
+	}
+	said := (*client.Error)(nil)
+	switch late := errors.As(err, &said) && said.Kind == client.KindTimeout; {
+	case err == nil && !(o.recorded && o.acted):
+		w.t.Errorf("%s is said to be done: recorded %v, carried out %v", verb, o.recorded, o.acted)
+	case err == nil && !w.carriedOut(o, before):
+		w.t.Errorf("a %s that is said to be done was carried out before it was given", verb)
+	case late && o.want() == profiles.Stopped && o.actBy.Before(time.Now()) && !o.acting && w.newest() == o:
+		w.t.Errorf("the time of a %s is over, and it was not carried out: %v", verb, err)
+	}
+}
+
+func (w *world) carriedOut(o *order, after int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Index(w.acted, o) >= after
+}
+
+func (w *world) queues() int {
+	w.orders.mu.Lock()
+	defer w.orders.mu.Unlock()
+	return len(w.orders.queues)
+}
+
+// newest needs the mutex of the orders.
+func (w *world) newest() *order {
+	if q := w.orders.queues[profiles.Default]; q != nil {
+		return q.newest()
+	}
+	return nil
+}
+
+// TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo: it got no answer, and the gateway no signal.
+func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, home)
+		w.effect = "gateway-default got TERM"
+		give := func(verb client.Verb, patience time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			return w.orders.wait(ctx, w.orders.submit(verb, "gateway-default", profiles.Default, patience))
+		}
+		w.check(give("start", time.Second), w.agree(profiles.Running))
+		w.freeze()
+		for _, patience := range []time.Duration{2 * time.Second, 300 * time.Millisecond} {
+			err := give("stop", patience)
+			const said = "the stop is under way: gateway-default got TERM; it is not recorded yet, because the data volume has not answered yet"
+			if err == nil || !strings.HasPrefix(err.Error(), said) || w.gateway != profiles.Stopped {
+				t.Errorf("within %v: %v; the gateway is wanted %s", patience, err, w.gateway)
+			}
+		}
+		if err := give("start", time.Second); err == nil || !strings.HasPrefix(err.Error(), "the start waits, because the data volume has not answered yet") {
+			t.Errorf("a start: %v", err)
+		}
+		if err := give("stop", time.Second); err == nil || w.gateway != profiles.Stopped {
+			t.Errorf("the start that a stop has replaced: %v, and the gateway is wanted %s", err, w.gateway)
+		}
+		w.thaw()
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		w.check(w.agree(profiles.Stopped))
+	})
+}
+
+// TestAFrozenVolumeBuildsUpNoWork: of a thousand orders for one profile one is carried out, and who gave another is told what has taken
+// its place.
+func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, home)
+		w.freeze()
+		var given []*order
+		for i := range 1001 {
+			given = append(given, w.orders.submit([]client.Verb{client.VerbStart, client.VerbStop}[i%2], "gateway-default", profiles.Default, 0))
+			synctest.Wait()
+			if n := len(w.orders.queues[profiles.Default].waiting); n > maxWaiting {
+				t.Fatalf("%d orders wait", n)
+			}
+		}
+		time.Sleep(stopPatience / 2)
+		for range 3 { // the stop is overtaken before its time
+			given = append(given, w.orders.submit("start", "gateway-default", profiles.Default, 0))
+		}
+		time.Sleep(stopPatience)
+		w.thaw()
+		for i, o := range given {
+			err := w.orders.wait(t.Context(), o)
+			start := i%2 == 0 || i > 1000
+			switch superseded := err != nil && strings.HasPrefix(err.Error(), "superseded: gateway-default was asked to "); {
+			case i == len(given)-1 && err != nil, err != nil && !superseded, err == nil && !start:
+				t.Fatalf("order %d: %v", i, err)
+			}
+		}
+		w.check(w.agree(profiles.Running))
+		if len(w.acted) != 1 {
+			t.Errorf("the supervisor was asked %d times", len(w.acted))
+		}
+	})
+}
+
+// TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers: one that nobody holds up gives way to none, or a restart would be lost because
+// of a start beside it.
+func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, home)
+		verbs := []client.Verb{"start", "stop", "start", "restart", "start", Unwant, "stop", "restart"}
+		var given []*order
+		for _, verb := range verbs {
+			given = append(given, w.orders.submit(verb, "gateway-default", profiles.Default, 0))
+		}
+		for i, o := range given {
+			if err := w.orders.wait(t.Context(), o); err != nil {
+				t.Errorf("%s: %v", verbs[i], err)
+			}
+		}
+		var acted []client.Verb
+		for _, o := range w.acted {
+			acted = append(acted, o.verb)
+		}
+		if !slices.Equal(acted, verbs) {
+			t.Errorf("carried out were %v", acted)
+		}
+		w.check(w.agree(profiles.Running))
+	})
+}
+
+// TestAnImageTakesOverWhatIsNotDone: an order that nobody waits for any more would be lost with the process that has it.
+func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, home)
+		w.freeze()
+		w.orders.submit("start", "gateway-default", profiles.Default, 0)
+		w.orders.submit("stop", "gateway-default", profiles.Default, 0)
+		time.Sleep(2 * stopPatience)
+		if got := fmt.Sprint(w.orders.unfinished()); got != "[{stop gateway-default default}]" {
+			t.Errorf("unfinished are %s", got)
+		}
+		w.thaw()
+		time.Sleep(time.Second)
+		if got := w.orders.unfinished(); len(got) > 0 {
+			t.Errorf("unfinished are still %v", got)
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package gateways
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/guard"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// profileEvent is called by the watcher.
+func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
+	switch e := e.(type) {
+	case profiles.Appeared:
+		k.appeared(ctx, e.Profile)
+	case profiles.Disappeared:
+		k.disappeared(ctx, e.Profile.Name)
+	case profiles.StateChanged:
+		k.enqueue(profiles.SlotName(e.Profile.Name), func() { k.followState(e.Profile.Name) })
+	case profiles.InputsChanged:
+		k.readSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
+		k.loop.Post(supervisor.Inputs{Name: profiles.SlotName(e.Profile.Name)})
+	case profiles.Warned:
+		k.host.Warn("%s", e.Warning)
+	}
+}
+
+func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
+	k.say("profile %s appeared", p.Name)
+	k.host.Adopt(ctx, p.Name)
+	k.Found(p.Name)
+	state, _ := k.store.ReadState(p.Name) // without one it does not start by itself
+	k.mu.Lock()
+	start := k.late.start(p.Name, state, k.started)
+	k.mu.Unlock()
+	k.host.Register(ctx, p, start, state)
+	k.noteHome(p.Name)
+	if old := k.renamedFrom(p.Name); old != "" {
+		k.startRenamed(ctx, old, p.Name)
+	}
+}
+
+func (k *Keeper) disappeared(ctx context.Context, profile string) {
+	k.say("profile %s disappeared", profile)
+	service := profiles.SlotName(profile)
+	_ = k.loop.Sweep(ctx) // whoever took the profile away has seen the end of its gateway, and the snapshot is to show it too
+	s := k.loop.Snapshot().Find(service)
+	renamed := k.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
+	k.intents.Forget(profile)
+	k.forget(profile)
+	if endedForRemoval(s, time.Now()) {
+		_ = k.loop.Do(ctx, supervisor.Explained{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
+	}
+	_ = k.loop.Do(ctx, supervisor.Remove{Name: service}) // it may be gone already
+	if err := k.slots.Withdraw(ctx, service); err != nil {
+		k.say("%v", err)
+	}
+	if renamed != "" {
+		k.startRenamed(ctx, profile, renamed)
+	}
+}
+
+// A departed profile was wanted up when it disappeared. If it was renamed, its home is the same directory; a copy is another one.
+// So no two gateways run with one set of credentials.
+type departed struct {
+	profile string
+	at      time.Time
+}
+
+const (
+	// renameTime is how long after its end a profile may come back by another name.
+	renameTime = time.Minute
+	// removalTime is how long after its gateway a profile may go, when a client renames or removes it. The agent looks twice a
+	// second whether the gateway is gone (contract, section 4).
+	removalTime = 3 * time.Second
+)
+
+// renamedTo notes that a profile is gone, and whether its gateway was wanted up. It returns the new name of the profile, if that is
+// known already.
+func (k *Keeper) renamedTo(profile string, up bool) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for old, d := range k.left {
+		if time.Since(d.at) > renameTime {
+			delete(k.left, old)
+		}
+	}
+	g := k.gateways[profile]
+	if g == nil || g.home == (profiles.HomeID{}) || !up {
+		return ""
+	}
+	for name, other := range k.gateways {
+		if name != profile && other.home == g.home {
+			return name
+		}
+	}
+	k.left[g.home] = departed{profile, time.Now()}
+	return ""
+}
+
+// renamedFrom returns by which name a profile that has appeared was wanted up before, "" for none.
+func (k *Keeper) renamedFrom(profile string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	home := k.get(profile).home
+	d, known := k.left[home]
+	delete(k.left, home)
+	if !known || time.Since(d.at) > renameTime || d.profile == profile {
+		return ""
+	}
+	return d.profile
+}
+
+// endedForRemoval reports whether the last exit of a gateway whose profile is gone may belong to the removal: the remover ends the
+// gateway first, by a signal that hinit does not know of. One that has failed before is not excused.
+func endedForRemoval(s *supervisor.Service, now time.Time) bool {
+	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime || s.Failures > 1 {
+		return false
+	}
+	switch s.LastExit.Cause {
+	case supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean:
+		return true
+	default:
+		return false
+	}
+}
+
+// startRenamed starts the gateway of a profile that ran under another name, once nothing of the old one runs: they have one home.
+func (k *Keeper) startRenamed(ctx context.Context, old, profile string) {
+	service := profiles.SlotName(profile)
+	k.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
+	guard.Go("starting a renamed profile", func() {
+		for {
+			news, snap := k.loop.News(), k.loop.Snapshot()
+			if snap.Stopping || snap.Find(service) == nil {
+				return
+			}
+			if was := snap.Find(profiles.SlotName(old)); was == nil || was.State == supervisor.Down {
+				break
+			}
+			select {
+			case <-news:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err := k.Command(ctx, client.VerbStart, service); err != nil && ctx.Err() == nil {
+			k.say("%s: cannot start it again after its profile was renamed: %v", service, err)
+		}
+	})
+}
+
+// lateProfiles did not answer when the boot read them. Gateways that ran before are started when their profiles appear.
+type lateProfiles struct {
+	all   bool // nothing is known of any profile
+	names map[string]bool
+}
+
+// ExpectLate takes note of the profiles that the boot could not decide about.
+func (k *Keeper) ExpectLate(plan profiles.Plan) {
+	if on, err := k.store.Multiplexed(os.Getenv); err == nil && on { // the default gateway serves them
+		return
+	}
+	names := make(map[string]bool, len(plan.Silent))
+	for _, name := range plan.Silent {
+		names[name] = true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.late = lateProfiles{plan.Unread, names}
+}
+
+// start reports whether the gateway of a profile that has appeared ran before the container, which was started at started, and is
+// still to be started. A profile that is late by name counts once. While all are late, one counts each time it appears, as long as
+// its state file is older than the container.
+func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
+	if !l.names[profile] && !l.all {
+		return false
+	}
+	delete(l.names, profile)
+	return state.Prior() == profiles.Running && state.Written.Before(started)
+}

@@ -1,0 +1,34 @@
+package gateways
+
+import (
+	"testing"
+	"time"
+
+	"hinit/supervisor"
+)
+
+func TestWhatIsTakenForTheEndBeforeARename(t *testing.T) {
+	now := time.Now()
+	exit := func(cause supervisor.Cause, ago time.Duration) *supervisor.Exit {
+		return &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: cause, At: now.Add(-ago)}
+	}
+	for _, tt := range []struct {
+		name string
+		s    *supervisor.Service
+		want bool
+	}{
+		{"ended by a signal of the agent", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Second), Failures: 1}, true},
+		{"and started again at once", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Second), State: supervisor.Up}, true},
+		{"killed after it took too long", &supervisor.Service{LastExit: exit(supervisor.CauseSignal, 0), Failures: 1}, true},
+		{"it fails all the time", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Second), Failures: 4}, false},
+		{"it failed long ago", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Minute)}, false},
+		{"it had no memory", &supervisor.Service{LastExit: exit(supervisor.CauseOOM, 0), Failures: 1}, false},
+		{"it could not be started", &supervisor.Service{LastExit: exit(supervisor.CauseSpawn, 0), Failures: 1}, false},
+		{"it never ended", &supervisor.Service{}, false},
+		{"nobody knows it", nil, false},
+	} {
+		if got := endedForRemoval(tt.s, now); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}

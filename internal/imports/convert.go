@@ -1,0 +1,247 @@
+package imports
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/config"
+)
+
+// The formats.
+const (
+	Supervisord    = "supervisord"
+	ProcessCompose = "process-compose"
+	Pebble         = "pebble"
+	S6             = "s6"
+)
+
+// Formats are all of them.
+var Formats = []string{Supervisord, ProcessCompose, Pebble, S6}
+
+// Note says what has not been taken over, or not as it was, and why.
+type Note struct {
+	File  string
+	Line  int    // 0 where it is about the file
+	Where string // the key, the section or the file in the directory
+	Text  string
+}
+
+// String is one line.
+func (n Note) String() string {
+	at := n.File
+	if n.Line > 0 {
+		at += fmt.Sprintf(":%d", n.Line)
+	}
+	if n.Where != "" {
+		at += ": " + n.Where
+	}
+	return at + ": " + n.Text
+}
+
+// Result is a configuration for hinit.
+type Result struct {
+	Format string
+	YAML   []byte
+	Notes  []Note
+}
+
+// maxFile bounds what is read of one file.
+const maxFile = 4 << 20
+
+// Convert reads a file or a directory. format is one of [Formats], or "" to find out. It reads files, so it may block on the disk.
+func Convert(path, format string) (Result, error) {
+	if format == "" {
+		var err error
+		if format, err = detect(path); err != nil {
+			return Result{}, err
+		}
+	}
+	im := &importer{names: make(map[string]bool)}
+	var err error
+	switch format {
+	case Supervisord:
+		err = im.supervisord(path)
+	case ProcessCompose:
+		err = im.processCompose(path)
+	case Pebble:
+		err = im.pebble(path)
+	case S6:
+		err = im.s6(path)
+	default:
+		return Result{}, fmt.Errorf("there is no format %q; expected %s", format, strings.Join(Formats, ", "))
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	if len(im.services) == 0 {
+		return Result{}, fmt.Errorf("%s has no service that hinit could take over", path)
+	}
+	im.tryChecks(path)
+	text, err := im.yaml(path, format)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := valid(text); err != nil {
+		return Result{Format: format, YAML: text, Notes: im.notes}, fmt.Errorf("the result is no valid configuration: %w", err)
+	}
+	return Result{Format: format, YAML: text, Notes: im.notes}, nil
+}
+
+// detect finds out the format of a file or a directory.
+func detect(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if info.IsDir() {
+		if layers, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")); len(layers) > 0 {
+			return Pebble, nil
+		}
+		for _, pattern := range []string{"run", "*/run", "*/type"} {
+			if found, _ := filepath.Glob(filepath.Join(path, pattern)); len(found) > 0 {
+				return S6, nil
+			}
+		}
+		return "", fmt.Errorf("%s has neither layers of pebble nor service directories of s6; name the format with --from", path)
+	}
+	text, err := readFile(path)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != ';' {
+			if line[0] == '[' {
+				return Supervisord, nil
+			}
+			break
+		}
+	}
+	var top map[string]any
+	if err := yaml.Unmarshal(text, &top); err != nil {
+		return "", fmt.Errorf("%s is neither INI nor YAML: %w", path, err)
+	}
+	if _, is := top["processes"]; is {
+		return ProcessCompose, nil
+	}
+	for _, key := range []string{"services", "checks", "log-targets"} {
+		if _, is := top[key]; is {
+			return Pebble, nil
+		}
+	}
+	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
+}
+
+// readFile reads a regular file of bounded size.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, errors.New(path+" is no regular file"))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
+	}
+	return text, err
+}
+
+// importer collects services and notes.
+type importer struct {
+	services []*service
+	notes    []Note
+	names    map[string]bool
+	defaults struct { // of all services, where the other supervisor's are not hinit's
+		restart     restart
+		grace       string
+		environment []pair
+	}
+}
+
+func (im *importer) note(file string, line int, where, format string, args ...any) {
+	im.notes = append(im.notes, Note{file, line, where, fmt.Sprintf(format, args...)})
+}
+
+// add makes a service with a name that hinit takes, and says so where it is another one.
+func (im *importer) add(file string, line int, name string) *service {
+	valid := serviceName(name)
+	for n := 2; im.names[valid]; n++ {
+		valid = fmt.Sprintf("%s-%d", serviceName(name), n)
+	}
+	im.names[valid] = true
+	if valid != name {
+		im.note(file, line, name, "is called %s here: names are made of a to z, 0 to 9, _ and -", valid)
+	}
+	s := &service{name: valid, was: name}
+	im.services = append(im.services, s)
+	return s
+}
+
+// serviceName makes a name out of another one.
+func serviceName(name string) string {
+	valid := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '_', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, name)
+	valid = strings.Trim(valid, "-_")
+	switch {
+	case valid == "":
+		return "service"
+	case strings.HasPrefix(valid, "gateway-"), valid == "cmd", valid == "main-hermes":
+		return "svc-" + valid
+	}
+	return valid[:min(len(valid), 64)]
+}
+
+// find returns the services that another supervisor calls so.
+func (im *importer) find(name string) (found []*service) {
+	for _, s := range im.services {
+		if s.was == name || s.group == name {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// tryChecks leaves out the checks that hinit.yaml can't have, such as those of other hosts.
+func (im *importer) tryChecks(path string) {
+	for _, s := range im.services {
+		s.checks = slices.DeleteFunc(s.checks, func(c check) bool {
+			alone := &importer{services: []*service{{name: "service", command: []string{"true"}, checks: []check{c}}}}
+			text, err := alone.yaml(path, "")
+			if err == nil {
+				err = valid(text)
+			}
+			if err != nil {
+				why := strings.ReplaceAll(err.Error(), "services.service.checks.0.", "")
+				if _, after, cut := strings.Cut(why, ": "); cut {
+					why = after
+				}
+				im.note(path, 0, s.was, "its check %s is left out: %s", cmp.Or(c.name, c.kind), why)
+			}
+			return err != nil
+		})
+	}
+}
+
+// valid reports what package config says of a configuration for hinit run.
+func valid(text []byte) error {
+	none := func(string) (string, bool) { return "", false }
+	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, Plain: true, Env: none})
+	return err
+}

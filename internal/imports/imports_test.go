@@ -1,0 +1,215 @@
+package imports
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/config"
+)
+
+var update = flag.Bool("update", false, "write the expected results")
+
+// TestExamples imports one configuration of each kind, written after the peers' documentation, and compares the result and all notes. It
+// has passed package config by then.
+func TestExamples(t *testing.T) {
+	here, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers", "scandir", "source", "scandir/clock"} {
+		t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
+			result, err := Convert(filepath.Join("testdata", name), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := string(result.YAML)
+			for _, n := range result.Notes {
+				got += "# " + n.String() + "\n"
+			}
+			got = strings.ReplaceAll(got, here, "testdata")
+			golden := filepath.Join("testdata", "golden", strings.ReplaceAll(name, "/", "-")+".golden")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// TestMeaning: what must hold of the examples, whatever their text is.
+func TestMeaning(t *testing.T) {
+	load := func(name string) *config.Config {
+		t.Helper()
+		result, err := Convert(filepath.Join("testdata", name), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Load(config.Options{Text: result.YAML, Plain: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	c := load("supervisord.conf")
+	if web := c.Services["web"]; web.Env["NAME"] != "the, web" || web.Env["MODE"] != "fast" || web.Stop.Grace.Seconds() != 10 || web.Logs.MaxSizeMB != 10 {
+		t.Errorf("web: %+v", web)
+	}
+	if c.Services["mail-queue"].Enabled || !c.Services["worker_01"].Enabled || c.Services["cache"].Log || c.Services["cache"].Umask != "027" {
+		t.Error("autostart, numprocs or stdout_logfile is wrong")
+	}
+	if word := c.Services["needs-home"].Command[2]; !strings.Contains(word, "{agent}") || strings.Contains(word, "{{") {
+		t.Errorf("a brace has become a placeholder: %q", word)
+	}
+	c = load("process-compose.yaml")
+	if got := c.Services["db"].Command; len(got) != 3 || got[2] != "echo db in $STAGE\nexec sleep 3001" || c.Services["db"].Env["STAGE"] != "test" {
+		t.Errorf("db: %q", got)
+	}
+	if needs := c.Services["api-1"].Needs; len(needs) != 2 || needs[1].Name != "migrate" || needs[1].Until != config.UntilDone {
+		t.Errorf("api-1 needs %+v", needs)
+	}
+	if s := c.Services["nightly"]; s.Enabled || s.Task.Schedule.Cron != "0 3 * * *" || c.Services["often"].Task.Schedule.Cron != "*/15 * * * *" {
+		t.Errorf("schedules: %+v", s.Task)
+	}
+	if files := c.Services["api-0"].EnvFile; len(files) != 1 || files[0] != "-/etc/api.env" {
+		t.Errorf("env_file: %q", files)
+	}
+	if db, api := c.Services["db"].Checks, c.Services["api-0"].Checks; len(db) != 1 || db[0].Kind != config.CheckReady || db[0].HTTP.Target() != "http://127.0.0.1:8080/health" ||
+		db[0].Failure != 4 || len(api) != 1 || api[0].Kind != config.CheckAlive || api[0].Command[2] != "test -d /" {
+		t.Errorf("checks: %+v, %+v", db, api)
+	}
+	c = load("layers")
+	if web := c.Services["web"].Checks; len(web) != 1 || web[0].OnFailure != config.OnRestart || web[0].Failure != 2 || web[0].Name != "web-up" {
+		t.Errorf("checks: %+v", web)
+	}
+	if db := c.Services["db"]; db.Env["STAGE"] != "site" || db.Env["REGION"] != "eu" || !c.Services["web"].Enabled || c.Services["batch"].Enabled {
+		t.Errorf("db: %+v", db)
+	}
+	if web := c.Services["web"]; web.Restart.Policy != config.RestartOnFailure || web.Restart.Initial.Milliseconds() != 100 || len(web.Needs) != 1 {
+		t.Errorf("web: %+v", web)
+	}
+}
+
+// TestNothingIsLeftOutInSilence: whatever key an example gets besides, a note names it.
+func TestNothingIsLeftOutInSilence(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"a.conf", "[program:a]\ncommand=true\nfrobnicate=1\n", "frobnicate"},
+		{"a.conf", "[program:a]\ncommand=true\n[odd]\nx=1\n", "odd"},
+		{"a.conf", "[supervisord]\nminfds=9\n[program:a]\ncommand=true\n", "minfds"},
+		{"a.conf", "[program:a]\ncommand=true\n[program:b]\nautostart=true\n", "program:b"},
+		{"a.conf", "[program:a]\ncommand=true\nstopsignal=WINCH\n", "WINCH"},
+		{"a.conf", "[program:a]\ncommand=true\nenvironment=A=%(ENV_B)s\n", "ENV_B"},
+		{"a.yaml", "processes: {a: {command: x, odd: 1}}\n", "a.odd"},
+		{"a.yaml", "processes: {a: {command: x, shutdown: {odd: 1}}}\n", "a.shutdown.odd"},
+		{"a.yaml", "processes: {a: {command: x, availability: {odd: 1}}}\n", "a.availability.odd"},
+		{"a.yaml", "processes: {a: {command: x, readiness_probe: {exec: {command: x}, odd: 1}}}\n", "odd"},
+		{"a.yaml", "odd: 1\nprocesses: {a: {command: x}}\n", "odd"},
+		{"a.yaml", "processes: {a: {command: x}, b: {}}\n", "b"},
+		{"a.yaml", "services: {a: {override: replace, command: x, odd: 1}}\n", "a.odd"},
+		{"a.yaml", "odd: 1\nservices: {a: {override: replace, command: x}}\n", "odd"},
+		{"a.yaml", "services: {a: {override: replace, command: x, requires: [b]}}\n", `"b"`},
+		{"a.yaml", "services: {a: {override: replace, command: x, group: g}}\n", "a.group"},
+		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {host: db.example, port: 80}}}}\n", "db.example"},
+		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {port: 80, scheme: https}}}}\n", "https"},
+	} {
+		file := filepath.Join(t.TempDir(), c.name)
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		result, err := Convert(file, "")
+		if err != nil {
+			t.Errorf("%q: %v", c.text, err)
+			continue
+		}
+		said := ""
+		for _, n := range result.Notes {
+			said += n.String() + "\n"
+		}
+		if !strings.Contains(said, c.want) {
+			t.Errorf("%q: no note has %q:\n%s", c.text, c.want, said)
+		}
+	}
+}
+
+func TestWhatCannotBeImported(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "format",
+		"a: b\n":                              "format",
+		"\tx":                                 "neither INI nor YAML",
+		"[supervisord]\nnodaemon=true\n":      "no service",
+		"processes: {}\n":                     "no service",
+		"services: {a: {startup: enabled}}\n": "no service",
+		"processes: {a: {command: [1, 2]}}\n": "",
+		"[program:a]\ncommand=\"not closed\n": "no service",
+	} {
+		file := filepath.Join(t.TempDir(), "x")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Convert(file, ""); want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := Convert("testdata/none", ""); err == nil {
+		t.Error("a file that is not there is imported")
+	}
+}
+
+func TestSplit(t *testing.T) {
+	for line, want := range map[string]string{
+		`a b  c`:              "a|b|c",
+		`a "b c" 'd e'`:       "a|b c|d e",
+		`a\ b "c\"d" 'e\f'`:   `a b|c"d|e\f`,
+		`"a\nb" ''`:           `a\nb|`,
+		"sh -c 'x; y' # rest": "sh|-c|x; y|#|rest",
+	} {
+		got, err := split(line)
+		if err != nil || strings.Join(got, "|") != want {
+			t.Errorf("%s: %q, %v", line, got, err)
+		}
+	}
+	if _, err := split(`a "b`); err == nil {
+		t.Error("an open quote is taken")
+	}
+	for word, want := range map[string]string{"a-b": "a-b", "": "''", "it's": `'it'\''s'`, "x=${HOME}/y": `'x='"${HOME}"'/y'`, "$1": "'$1'"} {
+		if got := quote(word); got != want {
+			t.Errorf("%q is quoted as %s, want %s", word, got, want)
+		}
+	}
+}
+
+// FuzzConvert: whatever a file holds, the answer is a configuration that hinit takes, or an error.
+func FuzzConvert(f *testing.F) {
+	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers/001-base.yaml"} {
+		text, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text))
+	}
+	f.Add("processes: {a: &a {command: x, depends_on: *a}}")
+	f.Add("processes: {a: &a {<<: *a, command: x}}")
+	f.Add("<<: [{services: {a: {command: '{{x}}'}}}]")
+	f.Fuzz(func(t *testing.T, text string) {
+		file := filepath.Join(t.TempDir(), "x")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, format := range append([]string{""}, Formats[:3]...) {
+			result, err := Convert(file, format)
+			if err == nil && len(result.YAML) == 0 {
+				t.Error("neither a result nor an error")
+			}
+		}
+	})
+}

@@ -1,0 +1,291 @@
+package imports
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// service is a service of hinit.yaml. A zero value is not written.
+type service struct {
+	name  string
+	was   string // what the other supervisor calls it
+	group string // and several of them together
+
+	command  []string
+	disabled bool
+	user     string
+	cwd      string
+	env      []pair
+	envFiles []string
+	umask    string
+	output   output
+	task     task
+	needs    []need
+	checks   []check
+	restart  restart
+	signal   string
+	grace    string
+}
+
+// output is where a service's output goes.
+type output struct {
+	log      bool
+	size     int // MB
+	archives string
+}
+
+// task says when a service that ends by itself runs.
+type task struct{ once, cron, timezone string }
+
+type pair struct{ name, value string }
+
+type need struct {
+	name, until string
+	optional    bool
+}
+
+type restart struct {
+	policy, initial, max, factor, maxRestarts string
+}
+
+// check is a health check.
+type check struct {
+	kind, name             string
+	http, tcp              []pair // with the keys of hinit.yaml
+	headers                []pair
+	command                []string
+	log                    string // a line that has to come
+	period, timeout, delay string
+	success, failure       string
+	onFailure              string
+}
+
+// key is a key with its value, which is left out when it is empty.
+type key struct {
+	name  string
+	value *yaml.Node
+}
+
+func mapping(flow bool, keys ...key) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	if flow {
+		n.Style = yaml.FlowStyle
+	}
+	for _, k := range keys {
+		if k.value != nil {
+			n.Content = append(n.Content, text(k.name), k.value)
+		}
+	}
+	if len(n.Content) == 0 {
+		return nil
+	}
+	return n
+}
+
+// text is a scalar that YAML must not take for a number or a boolean.
+func text(value string) *yaml.Node {
+	n := &yaml.Node{}
+	n.SetString(value)
+	return n
+}
+
+// plain is a scalar as it is: a number, a duration, true. "" is left out.
+func plain(value string) *yaml.Node {
+	if value == "" {
+		return nil
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: value}
+}
+
+func optional(value string) *yaml.Node {
+	if value == "" {
+		return nil
+	}
+	return text(value)
+}
+
+func truth(yes bool) *yaml.Node {
+	if !yes {
+		return nil
+	}
+	return plain("true")
+}
+
+func sequence(flow bool, items ...*yaml.Node) *yaml.Node {
+	if len(items) == 0 {
+		return nil
+	}
+	n := &yaml.Node{Kind: yaml.SequenceNode, Content: items}
+	if flow {
+		n.Style = yaml.FlowStyle
+	}
+	return n
+}
+
+func texts(values []string) (nodes []*yaml.Node) {
+	for _, v := range values {
+		nodes = append(nodes, text(literal(v)))
+	}
+	return nodes
+}
+
+func pairs(list []pair) *yaml.Node {
+	keys := make([]key, 0, len(list))
+	at := make(map[string]int)
+	for _, p := range list {
+		if i, again := at[p.name]; again { // the last one wins
+			keys[i].value = text(literal(p.value))
+			continue
+		}
+		at[p.name] = len(keys)
+		keys = append(keys, key{p.name, text(literal(p.value))})
+	}
+	return mapping(false, keys...)
+}
+
+// hole is what hinit would take for a placeholder.
+var hole = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\$?)\{([a-z_]+)\}`) })
+
+// literal writes a text so that hinit takes it as it is.
+func literal(value string) string {
+	return hole().ReplaceAllStringFunc(value, func(m string) string {
+		if m[0] == '$' {
+			return m
+		}
+		return "{" + m + "}"
+	})
+}
+
+// yaml writes the configuration.
+func (im *importer) yaml(from, format string) ([]byte, error) {
+	d := &im.defaults
+	services := make([]key, 0, len(im.services))
+	for _, s := range im.services {
+		services = append(services, key{s.name, s.node()})
+	}
+	root := mapping(false,
+		key{"restart", mapping(true, key{"policy", plain(d.restart.policy)}, key{"initial", plain(d.restart.initial)}, key{"factor", plain(d.restart.factor)}, key{"max", plain(d.restart.max)})},
+		key{"stop", mapping(true, key{"grace", plain(d.grace)})},
+		key{"services", mapping(false, services...)},
+	)
+	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(root); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), e.Close()
+}
+
+func (s *service) node() *yaml.Node {
+	var enabled *yaml.Node
+	if s.disabled {
+		enabled = plain("false")
+	}
+	var size *yaml.Node
+	if s.output.size > 0 {
+		size = plain(strconv.Itoa(s.output.size))
+	}
+	var needs, checks []*yaml.Node
+	for _, n := range s.needs {
+		if n.until == "" && !n.optional {
+			needs = append(needs, text(n.name))
+			continue
+		}
+		needs = append(needs, mapping(true, key{"name", text(n.name)}, key{"until", plain(n.until)}, key{"optional", truth(n.optional)}))
+	}
+	for _, c := range s.checks {
+		checks = append(checks, c.node())
+	}
+	return mapping(false,
+		key{"command", sequence(true, texts(s.command)...)},
+		key{"enabled", enabled},
+		key{"user", optional(s.user)},
+		key{"cwd", optional(literal(s.cwd))},
+		key{"env", pairs(s.env)},
+		key{"env_file", sequence(true, texts(s.envFiles)...)},
+		key{"umask", optional(s.umask)},
+		key{"log", truth(s.output.log)},
+		key{"logs", mapping(true, key{"max_size_mb", size}, key{"archives", plain(s.output.archives)})},
+		key{"once", plain(s.task.once)},
+		key{"schedule", mapping(true, key{"cron", optional(s.task.cron)}, key{"timezone", optional(s.task.timezone)})},
+		key{"needs", sequence(true, needs...)},
+		key{"checks", sequence(false, checks...)},
+		key{"restart", mapping(true, key{"policy", plain(s.restart.policy)}, key{"max_restarts", plain(s.restart.maxRestarts)},
+			key{"initial", plain(s.restart.initial)}, key{"factor", plain(s.restart.factor)}, key{"max", plain(s.restart.max)})},
+		key{"stop", mapping(true, key{"signal", plain(s.signal)}, key{"grace", plain(s.grace)})},
+	)
+}
+
+func (c check) node() *yaml.Node {
+	flat := func(list []pair) (keys []key) {
+		for _, p := range list {
+			keys = append(keys, key{p.name, optional(literal(p.value))})
+		}
+		return keys
+	}
+	var command *yaml.Node
+	if c.command != nil {
+		command = mapping(true, key{"command", sequence(true, texts(c.command)...)})
+	}
+	return mapping(false,
+		key{"kind", plain(c.kind)}, key{"name", optional(c.name)},
+		key{"http", mapping(false, append(flat(c.http), key{"headers", pairs(c.headers)})...)}, key{"tcp", mapping(true, flat(c.tcp)...)}, key{"exec", command},
+		key{"log", mapping(true, key{"contains", optional(c.log)})},
+		key{"initial_delay", plain(c.delay)}, key{"period", plain(c.period)}, key{"timeout", plain(c.timeout)},
+		key{"success_threshold", plain(c.success)}, key{"failure_threshold", plain(c.failure)}, key{"on_failure", plain(c.onFailure)},
+	)
+}
+
+// needs adds what a service waits for, once each.
+func (s *service) wait(n need) {
+	for _, have := range s.needs {
+		if have.name == n.name {
+			return
+		}
+	}
+	if n.name != s.name {
+		s.needs = append(s.needs, n)
+	}
+}
+
+// seconds is a number of seconds as a duration; "" when it is none or not positive.
+func seconds(value string) string {
+	n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	if err != nil || n <= 0 || n > 1e8 {
+		return ""
+	}
+	return short(time.Duration(n * float64(time.Second)))
+}
+
+// short writes a duration without what is zero in it.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
+
+// signalName finds a signal by its name or its number; ok is false for one that hinit does not send.
+func signalName(value string) (name string, ok bool) {
+	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
+	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
+		name = byNumber
+	}
+	return name, slices.Contains(signals, name)
+}

@@ -1,0 +1,232 @@
+package imports
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// s6dir is a directory of service directories or of sources of s6-rc.
+type s6dir struct {
+	*importer
+	root    string
+	bundles map[string][]string
+}
+
+// s6 reads a service directory, a scan directory, or source directories of s6-rc.
+func (im *importer) s6(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	im.defaults.restart.policy = "always"
+	d := &s6dir{importer: im, root: path, bundles: make(map[string][]string)}
+	if exists(filepath.Join(path, "run")) {
+		d.longrun(filepath.Base(path), path)
+		return nil
+	}
+	list, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, e := range list {
+		if info, err := os.Stat(filepath.Join(path, e.Name())); err == nil && info.IsDir() && e.Name()[0] != '.' {
+			names = append(names, e.Name())
+		}
+	}
+	for _, name := range names {
+		dir := filepath.Join(path, name)
+		switch kind := d.word(dir, "type"); {
+		case kind == "oneshot":
+			d.oneshot(name, dir)
+		case kind == "bundle":
+			d.bundles[name] = d.list(dir, "contents")
+			im.note(dir, 0, "", "hinit has no bundles; of this one are: %s", strings.Join(d.bundles[name], ", "))
+		case kind == "longrun" || exists(filepath.Join(dir, "run")):
+			d.longrun(name, dir)
+		case kind != "":
+			im.note(filepath.Join(dir, "type"), 0, "", "the type %q is not known", kind)
+		default:
+			im.note(dir, 0, "", "has neither a file run nor a file type, and is left out")
+		}
+	}
+	for _, s := range im.services {
+		d.depend(s)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// word reads a file with one word; "" where there is none.
+func (d *s6dir) word(dir, name string) string {
+	text, err := readFile(filepath.Join(dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.note(filepath.Join(dir, name), 0, "", "cannot be read: %v", err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// list reads the directory name.d, or the older file of that name.
+func (d *s6dir) list(dir, name string) (list []string) {
+	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	if text, err := readFile(filepath.Join(dir, name)); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+				list = append(list, line)
+			}
+		}
+	}
+	return list
+}
+
+// milliseconds reads a file with a number of them.
+func (d *s6dir) milliseconds(dir, name string) string {
+	n, err := strconv.ParseInt(d.word(dir, name), 10, 64)
+	if err != nil || n <= 0 {
+		return ""
+	}
+	return short(time.Duration(n) * time.Millisecond)
+}
+
+// left are the files of a service directory that mean nothing to hinit.
+var left = [...]struct{ name, why string }{
+	{"finish", "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
+	{"notification-fd", "the service keeps its descriptor for readiness closed; add a check of kind ready, or use NOTIFY_SOCKET"},
+	{"timeout-finish", "services of hinit.yaml have no finish script"},
+	{"max-death-tally", "restart.max_restarts has a window of its own"},
+	{"lock-fd", "hinit holds no lock for a service"},
+	{"flag-essential", "hinit stops any service when it is asked to"},
+	{"flag-newpidns", "hinit makes no PID namespaces"},
+	{"flag-recommended", "hinit has no bundles"},
+	{"timeout-up", "a task that runs for long is not ended"},
+	{"timeout-down", "a task is not undone"},
+	{"instance", "hinit has no instances; import each one"},
+	{"instances", "hinit has no instances; import each one"},
+	{"consumer-for", "hinit takes and rotates the output of every service itself"},
+	{"producer-for", "hinit takes and rotates the output of the service itself"},
+	{"pipeline-name", "hinit takes and rotates the output of the service itself"},
+	{"log", "hinit takes and rotates the output of the service itself; see services.NAME.logs"},
+}
+
+// remarks notes what is left out, or is another way.
+func (d *s6dir) remarks(dir string, known ...string) {
+	list, _ := os.ReadDir(dir)
+	for _, e := range list {
+		name := e.Name()
+		if slices.Contains(known, name) {
+			continue
+		}
+		at := slices.IndexFunc(left[:], func(l struct{ name, why string }) bool { return l.name == name })
+		switch {
+		case at >= 0:
+			d.note(filepath.Join(dir, name), 0, "", "%s", left[at].why)
+		case name == "supervise" || name == "event" || name == "data" || name == "env":
+		default:
+			d.note(filepath.Join(dir, name), 0, "", "hinit does not look at it; the script may")
+		}
+	}
+}
+
+// longrun takes over a service directory. Its script stays where it is.
+func (d *s6dir) longrun(name, dir string) {
+	run := filepath.Join(dir, "run")
+	if d.list(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
+		d.note(dir, 0, "", "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.list(dir, "consumer-for"), ", "))
+		return
+	}
+	s := d.add(dir, 0, name)
+	s.command, s.cwd, s.output.log = []string{run}, dir, true
+	if info, err := os.Stat(run); err != nil || info.Mode()&0o111 == 0 {
+		s.command = []string{"sh", run}
+		d.note(run, 0, "", "is not executable; it is given to sh")
+		if text, err := readFile(run); err == nil {
+			if first, _, _ := strings.Cut(string(text), "\n"); strings.HasPrefix(first, "#!") {
+				s.command = append(strings.Fields(first[2:]), run)
+				d.notes[len(d.notes)-1].Text = "is not executable; it is given to what its first line names"
+			}
+		}
+	}
+	s.disabled = exists(filepath.Join(dir, "down"))
+	s.grace = d.milliseconds(dir, "timeout-kill")
+	if s.grace == "" {
+		d.note(dir, 0, "timeout-kill", "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
+	}
+	if signal := d.word(dir, "down-signal"); signal != "" {
+		name, known := signalName(signal)
+		if known {
+			s.signal = name
+		} else {
+			d.note(filepath.Join(dir, "down-signal"), 0, "", "hinit does not stop with %s; TERM is taken", signal)
+		}
+	}
+	d.remarks(dir, "run", "type", "down", "timeout-kill", "down-signal", "dependencies", "dependencies.d")
+}
+
+// oneshot takes over a oneshot: the file up is a command line of execline.
+func (d *s6dir) oneshot(name, dir string) {
+	s := d.add(dir, 0, name)
+	up := filepath.Join(dir, "up")
+	text := d.word(dir, "up")
+	words, err := split(text)
+	switch {
+	case err == nil && len(words) > 0 && !strings.ContainsAny(text, "\n{}$#"):
+		s.command = words
+	case strings.HasPrefix(text, "#!"):
+		first, _, _ := strings.Cut(text[2:], "\n")
+		s.command = append(strings.Fields(first), up)
+	default:
+		s.command = []string{"execlineb", "-P", up}
+		d.note(up, 0, "", "is a script of execline, which has to be installed")
+	}
+	s.task.once = "boot"
+	if exists(filepath.Join(dir, "down")) {
+		d.note(filepath.Join(dir, "down"), 0, "", "a task is not undone when the container stops")
+	}
+	d.remarks(dir, "up", "down", "type", "dependencies", "dependencies.d")
+}
+
+// depend takes over the dependencies of a service, those on bundles as those on what is in them.
+func (d *s6dir) depend(s *service) {
+	dir := filepath.Join(d.root, s.was)
+	seen := make(map[string]bool)
+	var follow func(name string)
+	follow = func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		if inside, is := d.bundles[name]; is {
+			for _, one := range inside {
+				follow(one)
+			}
+			return
+		}
+		found := d.find(name)
+		if len(found) == 0 {
+			d.note(filepath.Join(dir, "dependencies.d", name), 0, "", "there is no such service here")
+		}
+		for _, other := range found {
+			n := need{name: other.name}
+			if other.task.once == "" {
+				n.until = "started"
+			}
+			s.wait(n)
+		}
+	}
+	for _, name := range d.list(dir, "dependencies") {
+		follow(name)
+	}
+}

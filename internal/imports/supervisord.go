@@ -1,0 +1,374 @@
+package imports
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// supervisord reads supervisord.conf and what it includes.
+func (im *importer) supervisord(path string) error {
+	sections, err := im.supervisordFile(path)
+	if err != nil {
+		return err
+	}
+	im.defaults.grace = "10s" // stopwaitsecs
+	for _, s := range sections {
+		if s.name == "supervisord" {
+			im.supervisordSelf(s)
+		}
+	}
+	priorities := make(map[*service]int)
+	for _, s := range sections {
+		kind, name, _ := strings.Cut(s.name, ":")
+		switch kind {
+		case "program":
+			for _, made := range im.program(s, name) {
+				priorities[made.service] = made.priority
+			}
+		case "supervisord", "group": // before and after
+		case "include":
+		case "eventlistener":
+			im.note(s.file, s.line, s.name, "hinit has no event listeners; hinit events -f --json streams what happens")
+		case "fcgi-program":
+			im.note(s.file, s.line, s.name, "hinit opens no FastCGI socket for a program; let it open its own")
+		case "unix_http_server", "inet_http_server", "supervisorctl":
+			im.note(s.file, s.line, s.name, "hinit has a control socket of its own (control.socket), and no port or password")
+		default:
+			im.note(s.file, s.line, s.name, "hinit has nothing like this section")
+		}
+	}
+	for _, s := range sections {
+		if name, is := strings.CutPrefix(s.name, "group:"); is {
+			programs, _, _ := s.take("programs")
+			im.note(s.file, s.line, s.name, "hinit has no groups, so %q means nothing to it; its programs are services: %s", name, programs)
+			if value, line, ok := s.take("priority"); ok {
+				im.note(s.file, line, "priority", "of a group is left out (%s); say needs where one program waits for another", value)
+			}
+		}
+	}
+	im.byPriority(priorities)
+	return nil
+}
+
+// supervisordFile reads a file and the files of its section include.
+func (im *importer) supervisordFile(path string) ([]*section, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	sections, bad := parseINI(path, string(text))
+	for _, line := range bad {
+		im.note(path, line, "", "the line is no section, key or comment, and is left out")
+	}
+	for _, s := range slices.Clone(sections) {
+		if s.name != "include" {
+			continue
+		}
+		value, line, _ := s.take("files")
+		for pattern := range strings.FieldsSeq(value) {
+			pattern = strings.ReplaceAll(pattern, "%(here)s", filepath.Dir(path))
+			if !filepath.IsAbs(pattern) {
+				pattern = filepath.Join(filepath.Dir(path), pattern)
+			}
+			found, err := filepath.Glob(pattern)
+			if err != nil || len(found) == 0 {
+				im.note(path, line, "files", "nothing is at %s", pattern)
+			}
+			for _, name := range found {
+				text, err := readFile(name)
+				if err != nil {
+					return nil, err
+				}
+				more, bad := parseINI(name, string(text))
+				for _, line := range bad {
+					im.note(name, line, "", "the line is no section, key or comment, and is left out")
+				}
+				sections = append(sections, more...)
+			}
+		}
+	}
+	return sections, nil
+}
+
+// supervisordSelf takes over what supervisord says of itself.
+func (im *importer) supervisordSelf(s *section) {
+	if value, line, ok := s.take("environment"); ok {
+		list, err := environmentOf(value)
+		if err != nil {
+			im.note(s.file, line, "environment", "cannot be read: %v", err)
+		}
+		im.defaults.environment = list
+	}
+	for _, k := range s.keys {
+		switch {
+		case k.used:
+		case k.name == "nodaemon", k.name == "pidfile", k.name == "identifier", k.name == "silent":
+			im.note(s.file, k.line, k.name, "hinit has no need of it: it stays in the foreground and is known by its control socket")
+		case k.name == "user":
+			im.note(s.file, k.line, k.name, "start hinit as %s, or set services.NAME.user", k.value)
+		case k.name == "directory":
+			im.note(s.file, k.line, k.name, "start hinit run in %s, or set services.NAME.cwd", k.value)
+		case strings.Contains(k.name, "log"):
+			im.note(s.file, k.line, k.name, "what hinit says goes to its standard error; logs of services are below logs.dir")
+		default:
+			im.note(s.file, k.line, k.name, "hinit has nothing like this setting (%s)", k.value)
+		}
+	}
+}
+
+// programmed is a service made of a program.
+type programmed struct {
+	*service
+	priority int
+}
+
+// program takes over a section program, once for each of its processes.
+func (im *importer) program(s *section, name string) (made []programmed) {
+	number := func(key string, otherwise int) int {
+		value, line, ok := s.take(key)
+		if !ok {
+			return otherwise
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			im.note(s.file, line, key, "%q is no number; %d is taken", value, otherwise)
+			return otherwise
+		}
+		return n
+	}
+	processes, first, priority := number("numprocs", 1), number("numprocs_start", 0), number("priority", 999)
+	process, _, named := s.take("process_name")
+	if !named {
+		process = "%(program_name)s"
+	}
+	if processes > 1 && !strings.Contains(process, "process_num") {
+		process += "-%(process_num)d"
+	}
+	if processes > 200 {
+		im.note(s.file, s.line, "numprocs", "%d processes are a service each; 200 are made", processes)
+		processes = 200
+	}
+	keys := slices.Clone(s.keys)
+	for n := first; n < first+processes; n++ {
+		s.keys = slices.Clone(keys)
+		vars := map[string]string{
+			"program_name": name, "group_name": name, "process_num": strconv.Itoa(n), "numprocs": strconv.Itoa(processes), "here": filepath.Dir(s.file),
+		}
+		title, _ := expandPython(process, vars)
+		svc := im.add(s.file, s.line, title)
+		svc.group = name
+		before := len(im.notes)
+		im.programKeys(s, svc, vars)
+		if n > first {
+			im.notes = im.notes[:before] // said of the first one
+		}
+		made = append(made, programmed{svc, priority})
+	}
+	return made
+}
+
+// programKeys takes over the keys of a program.
+func (im *importer) programKeys(s *section, svc *service, vars map[string]string) {
+	svc.env = slices.Clone(im.defaults.environment)
+	svc.output.log = true
+	for _, k := range s.keys {
+		if k.used {
+			continue
+		}
+		value, refers := expandPython(k.value, vars)
+		note := func(format string, args ...any) {
+			im.note(s.file, k.line, "["+s.name+"] "+k.name, format, args...)
+		}
+		if refers && k.name != "command" {
+			note("refers to variables (%s), which hinit.yaml does not; it is left out", k.value)
+			continue
+		}
+		switch k.name {
+		case "command":
+			words, err := split(value)
+			if err != nil {
+				note("cannot be taken apart: %v", err)
+			}
+			if refers {
+				words = throughShell(words)
+			}
+			svc.command = words
+		case "autostart":
+			svc.disabled = isFalse(value)
+		case "autorestart":
+			svc.restart.policy = map[string]string{"true": "always", "false": "never", "unexpected": "on-failure"}[strings.ToLower(value)]
+			if svc.restart.policy == "" {
+				note("%q is not known", value)
+			}
+		case "exitcodes":
+			if strings.ReplaceAll(value, " ", "") != "0" {
+				note("only exit code 0 is no failure to hinit (%s)", value)
+			}
+		case "startretries":
+			svc.restart.maxRestarts = value
+		case "startsecs":
+			if value != "1" {
+				note("is agent.settle in hinit, for all services: 1s (%s)", value)
+			}
+		case "stopsignal":
+			signal, known := signalName(value)
+			if !known {
+				note("hinit does not stop with %s; TERM is taken", value)
+				break
+			}
+			svc.signal = signal
+		case "stopwaitsecs":
+			svc.grace = seconds(value)
+		case "stopasgroup", "killasgroup":
+			if isFalse(value) {
+				note("hinit always stops all processes of a service")
+			}
+		case "user":
+			svc.user = value
+		case "directory":
+			svc.cwd = value
+		case "umask":
+			svc.umask = value
+		case "environment":
+			list, err := environmentOf(value)
+			if err != nil {
+				note("cannot be read: %v", err)
+			}
+			svc.env = append(svc.env, list...)
+		case "redirect_stderr":
+			if isFalse(value) {
+				note("one log takes both streams; the container's log keeps them apart")
+			}
+		case "stdout_logfile", "stderr_logfile":
+			im.logFile(svc, k.name, value, note)
+		case "stdout_logfile_maxbytes":
+			size, err := megabytes(value)
+			if err != nil || size == 0 {
+				note("hinit rotates every log; the default size is taken (%s)", value)
+				break
+			}
+			svc.output.size = size
+		case "stdout_logfile_backups":
+			svc.output.archives = value
+		case "stderr_logfile_maxbytes", "stderr_logfile_backups":
+			note("one log takes both streams; see stdout_logfile")
+		default:
+			note("hinit has nothing like this setting (%s)", value)
+		}
+	}
+	if svc.restart.policy == "" {
+		svc.restart.policy = "on-failure" // unexpected
+	}
+	if svc.command == nil {
+		im.note(s.file, s.line, s.name, "has no command and is left out")
+		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == svc })
+	}
+}
+
+func (im *importer) logFile(svc *service, name, value string, note func(string, ...any)) {
+	switch {
+	case strings.EqualFold(value, "none"), strings.HasPrefix(value, "/dev/"):
+		if name == "stdout_logfile" {
+			svc.output.log = false
+		}
+	case strings.EqualFold(value, "syslog"):
+		note("hinit does not write to syslog")
+	case !strings.EqualFold(value, "auto"):
+		note("hinit writes both streams to logs/%s/current below logs.dir, not to %s", svc.name, value)
+	}
+}
+
+// byPriority lets programs wait for those of the next lower priority, as supervisord starts them.
+func (im *importer) byPriority(priorities map[*service]int) {
+	var levels []int
+	for _, p := range priorities {
+		if !slices.Contains(levels, p) {
+			levels = append(levels, p)
+		}
+	}
+	slices.Sort(levels)
+	for _, s := range im.services {
+		level := slices.Index(levels, priorities[s])
+		if level <= 0 {
+			continue
+		}
+		for _, before := range im.services {
+			if priorities[before] == levels[level-1] {
+				s.wait(need{name: before.name, until: "started", optional: true})
+			}
+		}
+	}
+}
+
+var python = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`) })
+
+// expandPython fills in %(name)s. A variable of the environment becomes a reference for a shell, and refers tells of it.
+func expandPython(value string, vars map[string]string) (text string, refers bool) {
+	text = python().ReplaceAllStringFunc(value, func(m string) string {
+		part := python().FindStringSubmatch(m)
+		if v, known := vars[part[1]]; known {
+			if n, err := strconv.Atoi(v); err == nil && part[3] == "d" && part[2] != "" {
+				return fmt.Sprintf("%"+part[2]+"d", n)
+			}
+			return v
+		}
+		refers = true
+		if name, is := strings.CutPrefix(part[1], "ENV_"); is {
+			return "${" + name + "}"
+		}
+		if part[1] == "host_node_name" {
+			return "${HOSTNAME}"
+		}
+		return m
+	})
+	return strings.ReplaceAll(text, "%%", "%"), refers
+}
+
+// environmentOf reads KEY="value",OTHER=value.
+func environmentOf(value string) (list []pair, err error) {
+	rest := strings.TrimSpace(value)
+	for rest != "" {
+		name, after, ok := strings.Cut(rest, "=")
+		if !ok {
+			return list, fmt.Errorf("%q is no assignment", rest)
+		}
+		after = strings.TrimLeft(after, " \t\n")
+		var text string
+		if after != "" && (after[0] == '"' || after[0] == '\'') {
+			end := strings.IndexByte(after[1:], after[0])
+			if end < 0 {
+				return list, fmt.Errorf("a quote is not closed")
+			}
+			text, rest = after[1:1+end], after[end+2:]
+			_, rest, _ = strings.Cut(rest, ",")
+		} else {
+			text, rest, _ = strings.Cut(after, ",")
+			text = strings.TrimSpace(text)
+		}
+		list = append(list, pair{strings.TrimSpace(name), text})
+		rest = strings.TrimLeft(rest, ", \t\n")
+	}
+	return list, nil
+}
+
+func isFalse(value string) bool {
+	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
+}
+
+// megabytes reads 50MB, 512KB, 1GB or a number of bytes, and rounds up.
+func megabytes(value string) (int, error) {
+	value = strings.ToUpper(strings.TrimSpace(value))
+	unit := 1
+	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {
+		if number, is := strings.CutSuffix(value, suffix); is {
+			value, unit = number, size
+		}
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(value))
+	return (n*unit + 1<<20 - 1) >> 20, err
+}

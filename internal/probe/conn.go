@@ -1,0 +1,183 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
+)
+
+// conn is a connection whose every call ends at a deadline. Calls of the kernel take a turn: there may be many at once.
+type conn struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+// short is for calls that wait for nothing.
+func short(do func() error) error { return blocking.Do(blocking.Short, do) }
+
+// addresses reads "127.0.0.1:80". localhost is both of its addresses.
+func addresses(target string) ([]unix.Sockaddr, error) {
+	host, port, ok := cutPort(target)
+	n, err := strconv.ParseUint(port, 10, 16)
+	if !ok || err != nil || n == 0 {
+		return nil, fmt.Errorf("%q has no port from 1 to 65535", target)
+	}
+	if host == "localhost" {
+		return []unix.Sockaddr{&unix.SockaddrInet4{Port: int(n), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Port: int(n), Addr: netip.IPv6Loopback().As16()}}, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case err != nil || ip.Zone() != "":
+		return nil, fmt.Errorf("%q is no IP address", host)
+	case ip.Is4() || ip.Is4In6():
+		return []unix.Sockaddr{&unix.SockaddrInet4{Port: int(n), Addr: ip.Unmap().As4()}}, nil
+	}
+	return []unix.Sockaddr{&unix.SockaddrInet6{Port: int(n), Addr: ip.As16()}}, nil
+}
+
+func cutPort(target string) (host, port string, ok bool) {
+	i := strings.LastIndexByte(target, ':')
+	if i < 0 {
+		return target, "", false
+	}
+	return strings.Trim(target[:i], "[]"), target[i+1:], true
+}
+
+// dial connects to the first of the addresses that takes it. Without keep it says only whether one does, and returns no connection.
+func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error) {
+	for _, sa := range to {
+		family := unix.AF_INET
+		if _, six := sa.(*unix.SockaddrInet6); six {
+			family = unix.AF_INET6
+		}
+		if c, err = dialOne(family, sa, deadline, keep); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+func dialOne(family int, sa unix.Sockaddr, deadline time.Time, keep bool) (*conn, error) {
+	fd := -1
+	err := short(func() (err error) {
+		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		if err = unix.Connect(fd, sa); err == nil && keep || errors.Is(err, unix.EINPROGRESS) {
+			return err
+		}
+		unix.Close(fd)
+		return err
+	})
+	switch {
+	case err == nil && !keep:
+		return nil, nil
+	case err != nil && !errors.Is(err, unix.EINPROGRESS):
+		return nil, err
+	}
+	c, openErr := newConn(fd, deadline)
+	if openErr != nil || err == nil {
+		return c, openErr
+	}
+	if err := c.connected(); err != nil {
+		c.close()
+		return nil, err
+	}
+	if !keep {
+		c.close()
+	}
+	return c, nil
+}
+
+// newConn takes over a socket, and closes it when it fails.
+func newConn(fd int, deadline time.Time) (*conn, error) {
+	f := os.NewFile(uintptr(fd), "check")
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = f.SetDeadline(deadline)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return &conn{f, raw}, nil
+}
+
+// connected waits until a connection that was begun is there.
+func (c *conn) connected() (err error) {
+	waitErr := c.raw.Write(func(fd uintptr) bool {
+		var errno int
+		if errno, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && errno != 0 {
+			err = unix.Errno(errno)
+		}
+		if err != nil {
+			return true
+		}
+		_, err := unix.Getpeername(int(fd)) // it has none before
+		return err == nil
+	})
+	if waitErr != nil {
+		return waitErr
+	}
+	return err
+}
+
+func (c *conn) close() { _ = c.file.Close() }
+
+func (c *conn) read(buf []byte) (n int, err error) {
+	waitErr := c.raw.Read(func(fd uintptr) bool {
+		err = short(func() (err error) {
+			n, err = unix.Read(int(fd), buf)
+			return err
+		})
+		return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
+	})
+	if waitErr != nil {
+		err = waitErr
+	}
+	return max(n, 0), err
+}
+
+func (c *conn) write(data []byte) error {
+	var err error
+	waitErr := c.raw.Write(func(fd uintptr) bool {
+		err = short(func() error {
+			n, err := unix.SendmsgN(int(fd), data, nil, nil, unix.MSG_NOSIGNAL)
+			data = data[max(n, 0):]
+			return err
+		})
+		return err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) || len(data) == 0
+	})
+	if waitErr != nil {
+		return waitErr
+	}
+	return err
+}
+
+// say puts an error into a few words that are the same each time.
+func say(err error, timeout time.Duration) string {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return "no answer within " + timeout.String()
+	}
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		switch errno { //nolint:exhaustive // the others have words of their own
+		case unix.ECONNREFUSED:
+			return "connection refused"
+		case unix.EAGAIN:
+			return "its queue of connections is full"
+		case unix.ECONNRESET, unix.EPIPE:
+			return "it closed the connection"
+		}
+		return errno.Error()
+	}
+	return err.Error()
+}

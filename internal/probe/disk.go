@@ -1,0 +1,111 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+)
+
+// patient does for a look what may wait for a disk. Of one check only one call waits at a time.
+type patient struct {
+	waits   atomic.Bool
+	timeout time.Duration
+}
+
+func (p *patient) do(deadline time.Time, call func() (good bool, answer string)) (good bool, answer string) {
+	if p.waits.Swap(true) {
+		return false, "an earlier look still waits for the disk"
+	}
+	type result struct {
+		good   bool
+		answer string
+	}
+	var came atomic.Pointer[result]
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	err := blocking.Wait(ctx, "a check", func() error {
+		defer p.waits.Store(false)
+		good, answer := call()
+		came.Store(&result{good, answer})
+		return nil
+	})
+	if r := came.Load(); err == nil && r != nil {
+		return r.good, r.answer
+	}
+	return false, "no answer within " + p.timeout.String()
+}
+
+// unixLook connects to a Unix socket, as the service's user.
+type unixLook struct {
+	patient
+	path  string
+	actor *fsutil.Actor
+}
+
+func (u *unixLook) look(deadline time.Time) (good bool, answer string) {
+	return u.do(deadline, func() (bool, string) {
+		d, err := fsutil.OpenReal(filepath.Dir(u.path), u.actor)
+		if err != nil {
+			return false, why(err)
+		}
+		defer d.Close()
+		fd, err := d.Connect(filepath.Base(u.path))
+		if err != nil {
+			return false, why(err)
+		}
+		unix.Close(fd)
+		return true, "it takes connections"
+	})
+}
+
+// fileLook looks whether a file is there and young enough, as the service's user.
+type fileLook struct {
+	patient
+	path    string
+	fresher time.Duration
+	actor   *fsutil.Actor
+}
+
+func (f *fileLook) look(deadline time.Time) (good bool, answer string) {
+	return f.do(deadline, func() (bool, string) {
+		d, err := fsutil.OpenReal(filepath.Dir(f.path), f.actor)
+		if err != nil {
+			return false, why(err)
+		}
+		defer d.Close()
+		info, err := d.Lstat(filepath.Base(f.path))
+		switch {
+		case err != nil:
+			return false, why(err)
+		case info.Mode()&fs.ModeSymlink != 0:
+			return false, "it is a symbolic link"
+		case f.fresher > 0 && time.Since(info.ModTime()) > f.fresher:
+			return false, "it was not written for more than " + f.fresher.String()
+		}
+		return true, "it is there"
+	})
+}
+
+// why is the reason of an error of a file, without the path, which the configuration says.
+func why(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "it does not exist"
+	case errors.Is(err, fsutil.ErrSymlink):
+		return "a symbolic link is on the way"
+	case errors.Is(err, unix.ENOTSOCK):
+		return "it is not a socket"
+	}
+	if _, ok := errors.AsType[unix.Errno](err); ok {
+		return say(err, 0)
+	}
+	return err.Error()
+}

@@ -1,0 +1,11 @@
+// Package probe asks services whether they work: the checks of hinit.yaml, their thresholds, and what follows from them.
+//
+// [Health] decides, as a pure function of answers and times: when a check is asked, how many answers in a row count, what waits for
+// a start-up check, and when a service is given up. A [Prober] does the asking and tells the supervisor.
+//
+// It promises: no check waits in the supervisor's loop; a look ends at its timeout whatever the other side does, and reads at most
+// 64 KiB; a check of a run says nothing about the next run. It asks only what is in this container or at an IP address, and resolves no names.
+//
+// A Prober owns one goroutine with one timer once there is a check, and up to [mostLooks] for looks under way; without a check it
+// owns none.
+package probe

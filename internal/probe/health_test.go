@@ -1,0 +1,192 @@
+package probe
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/config"
+)
+
+// rule is what a check has that says nothing else.
+func rule(kind string, success, failure int) Rule {
+	on := config.OnRestart
+	if kind == config.CheckReady {
+		on = ""
+	}
+	return Rule{Name: kind, Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: success, Failure: failure, OnFailure: on}
+}
+
+// TestThresholds walks answers (+ good, - bad) and what a check has come to after each: . pending, P passing, F failing, r a restart.
+func TestThresholds(t *testing.T) {
+	for _, tt := range []struct {
+		kind             string
+		success, failure int
+		answers, want    string
+	}{
+		{config.CheckReady, 1, 3, "+", "P"},
+		{config.CheckReady, 1, 3, "--+", "..P"},
+		{config.CheckReady, 1, 3, "---+", "..FP"},
+		{config.CheckReady, 1, 3, "+--+---", "PPPPPPF"},
+		{config.CheckReady, 3, 1, "++-+++-", "..F.."[:2] + "FFFPF"},
+		{config.CheckReady, 2, 2, "+-+-++", "....." + "P"},
+		{config.CheckReady, 2, 2, "--++--", ".FFPPF"},
+		{config.CheckAlive, 1, 3, "---", "..r"},
+		{config.CheckAlive, 1, 3, "+--+---", "PPPPPPr"},
+		{config.CheckAlive, 1, 1, "-", "r"},
+		{config.CheckAlive, 1, 3, "------", "..rrrr"}, // on hold: what comes late changes nothing
+		{config.CheckStartup, 1, 5, "----+", "....P"},
+		{config.CheckStartup, 1, 5, "----+-----", "....PPPPPP"}, // it is asked no more
+		{config.CheckStartup, 1, 2, "--", ".r"},
+	} {
+		now := time.Unix(1000, 0)
+		h := Begin([]Rule{rule(tt.kind, tt.success, tt.failure)}, 7, now)
+		got, given := "", false
+		for _, a := range tt.answers {
+			now = now.Add(time.Second)
+			_, act := h.Take(0, now, a == '+', "x")
+			given = given || act == config.OnRestart
+			switch v := h.Checks[0].Verdict; {
+			case given:
+				got += "r"
+			default:
+				got += map[Verdict]string{Pending: ".", Passing: "P", Failing: "F"}[v]
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s %d/%d, answers %s: %s, expected %s", tt.kind, tt.success, tt.failure, tt.answers, got, tt.want)
+		}
+	}
+}
+
+// TestHeldUntilStarted: nothing else is asked or counted while a start-up check has not passed, nor after the run was given up.
+func TestHeldUntilStarted(t *testing.T) {
+	now := time.Unix(1000, 0)
+	h := Begin([]Rule{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
+	idle := func(int) bool { return false }
+	if !h.Held(0) || h.Held(1) || !h.Held(2) {
+		t.Error("the wrong checks are on hold at first")
+	}
+	if changed, act := h.Take(0, now, false, "dead"); changed || act != "" {
+		t.Error("a check on hold has changed something")
+	}
+	if ready, said := h.Ready(); ready || !strings.Contains(said, "startup has not passed yet") {
+		t.Errorf("it is ready %t, %q", ready, said)
+	}
+	h.Asking(1, now, 0)
+	now = now.Add(9 * time.Second)
+	h.Take(1, now, true, "ok")
+	if h.Held(0) || !h.Held(1) || h.Held(2) {
+		t.Error("the wrong checks are on hold after the start")
+	}
+	if due, ok := h.Next(idle); !ok || !due.Equal(now) {
+		t.Errorf("the next look is at %v, %t: those that waited are asked at once", due, ok)
+	}
+	h.Take(2, now, true, "ok")
+	if ready, said := h.Ready(); !ready || said != "" {
+		t.Errorf("it is ready %t, %q", ready, said)
+	}
+	if _, act := h.Take(0, now, false, "dead"); act != config.OnRestart {
+		t.Errorf("a failed check leads to %q", act)
+	}
+	if _, some := h.Next(idle); some {
+		t.Error("a run that is given up is asked")
+	}
+	if h = Begin([]Rule{h.Checks[0].Rule}, 8, now); h.Held(0) {
+		t.Error("the next run is not asked")
+	}
+}
+
+// TestDelayPeriodAndJitter say when a check is due.
+func TestDelayPeriodAndJitter(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	r := rule(config.CheckAlive, 1, 3)
+	r.Delay, r.Jitter = 4*time.Second, 0.5
+	h := Begin([]Rule{r}, 1, begin)
+	for _, tt := range []struct {
+		random float64
+		want   time.Duration
+	}{{0, 14 * time.Second}, {1, 9 * time.Second}, {0.5, 11500 * time.Millisecond}} {
+		h.Checks[0].Due = begin.Add(r.Delay)
+		h.Asking(0, begin.Add(r.Delay), tt.random)
+		if got := h.Checks[0].Due.Sub(begin); got != tt.want {
+			t.Errorf("with %v it is due after %v, expected %v", tt.random, got, tt.want)
+		}
+	}
+}
+
+// TestAReloadKeepsWhatChecksHaveComeTo where they stay, and holds nothing back that runs.
+func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
+	now := time.Unix(1000, 0)
+	alive := rule(config.CheckAlive, 1, 3)
+	h := Begin([]Rule{alive}, 3, now)
+	h.Take(0, now, false, "x")
+	h.Take(0, now, false, "x")
+	alive.Period = time.Second
+	h.Follow([]Rule{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1), alive}, now)
+	if h.Run != 3 || h.Held(2) || h.Checks[2].Row != 2 || h.Checks[2].Rule.Period != time.Second {
+		t.Errorf("after the reload: %+v", h)
+	}
+	if _, act := h.Take(2, now, false, "x"); act != config.OnRestart {
+		t.Error("the bad answers before the reload don't count")
+	}
+}
+
+func TestSkippedChecksHoldNothing(t *testing.T) {
+	now := time.Unix(1000, 0)
+	h := Begin([]Rule{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 3)}, 1, now)
+	h.Skip(0, now, "no port")
+	h.Skip(1, now, "no port")
+	if ready, said := h.Ready(); !ready || said != "" {
+		t.Errorf("ready %t, %q", ready, said)
+	}
+}
+
+// FuzzHealth: a run is given up at most once and by a failing check that may; the verdict follows the thresholds; what is on hold
+// changes nothing.
+func FuzzHealth(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
+	f.Add([]byte("checks of a service that flaps"))
+	f.Fuzz(func(t *testing.T, acts []byte) {
+		now := time.Unix(1000, 0)
+		rules := []Rule{rule(config.CheckStartup, 1, 2), rule(config.CheckReady, 2, 3), rule(config.CheckAlive, 1, 3), rule(config.CheckAlive, 1, 2)}
+		rules[3].OnFailure, rules[3].Name = config.OnReport, "report"
+		h := Begin(rules, 1, now)
+		given := 0
+		for _, b := range acts {
+			now = now.Add(time.Duration(b) * 10 * time.Millisecond)
+			i := int(b) % len(rules)
+			before, held := fmt.Sprint(h), h.Held(i)
+			switch b / 64 {
+			case 3:
+				h.Asking(i, now, float64(b)/256)
+				if due := h.Checks[i].Due; due.Before(now.Add(rules[i].Period/2)) || due.After(now.Add(rules[i].Period)) {
+					t.Fatalf("due %v after %v", due, now)
+				}
+			case 2:
+				h.Follow(rules, now)
+			default:
+				changed, act := h.Take(i, now, b/64 == 1, "a")
+				c := h.Checks[i]
+				switch {
+				case held && (changed || act != "" || fmt.Sprint(h) != before):
+					t.Fatal("a check on hold has changed something")
+				case act != "" && (c.Verdict != Failing || c.Rule.Kind == config.CheckReady || !changed || c.Row < c.Rule.Failure):
+					t.Fatalf("%q after %+v", act, c)
+				case act == config.OnRestart:
+					given++
+				}
+				if changed && c.Verdict == Passing && c.Row < c.Rule.Success {
+					t.Fatalf("it passes after %+v", c)
+				}
+			}
+			if given > 1 || h.Given != (given == 1) {
+				t.Fatalf("given up %d times, %t", given, h.Given)
+			}
+			if ready, _ := h.Ready(); ready && (!h.Started() || h.Checks[1].Verdict != Passing) {
+				t.Fatal("it is ready though a check says not")
+			}
+		}
+	})
+}

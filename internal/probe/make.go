@@ -1,0 +1,95 @@
+package probe
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/guard"
+)
+
+// variable is {env:NAME} in a text of a check.
+var variable = regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z_0-9]*)\}`)
+
+// make makes the checks of a run fit to be asked. It returns false where that has to wait for the .env of the profile. p.mu is held.
+func (p *Prober) make(t *target) bool {
+	if !slices.ContainsFunc(t.Checks, needsEnv) {
+		p.made(t, nil, nil)
+		return true
+	}
+	t.making = true
+	version := t.version
+	guard.Go("reading variables for checks", func() {
+		env, err := p.options.Env(t.Profile)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		t.making = false
+		if p.targets[t.name] == t && t.version == version {
+			p.made(t, env, err)
+		}
+		p.poke()
+	})
+	return false
+}
+
+func needsEnv(c config.Check) bool {
+	return c.Type == config.CheckDeaf || slices.ContainsFunc(c.Templates(), variable.MatchString)
+}
+
+// made puts variables into the checks. One that misses some is left out. p.mu is held.
+func (p *Prober) made(t *target, env map[string]string, err error) {
+	now := time.Now()
+	t.looks = make([]looker, len(t.Checks))
+	for i, c := range t.Checks {
+		missing := ""
+		with := *t
+		with.lookup = func(name string) (string, bool) {
+			if value, ok := t.Env[name]; ok && !strings.Contains(value, "{") {
+				return value, true
+			}
+			value, ok := env[name]
+			return value, ok && value != ""
+		}
+		with.Expand = func(text string) string {
+			return variable.ReplaceAllStringFunc(t.Expand(text), func(hole string) string {
+				name := variable.FindStringSubmatch(hole)[1]
+				if value, ok := with.lookup(name); ok {
+					return value
+				}
+				missing = name
+				return ""
+			})
+		}
+		with.check = i
+		l, bad := p.compile(c, &with)
+		switch {
+		case missing != "" && err != nil:
+			t.health.Skip(i, now, fmt.Sprintf("the variable %s is not known: %v", missing, err))
+		case missing != "":
+			t.health.Skip(i, now, "the variable "+missing+" is not set")
+		case bad != nil:
+			t.health.Skip(i, now, bad.Error())
+		}
+		t.looks[i] = l
+	}
+	p.tell(t)
+}
+
+// compile makes one check fit to be asked. Its texts are expanded by t.
+func compile(c config.Check, t *target) (looker, error) {
+	switch c.Type {
+	case config.CheckHTTP:
+		return newHTTP(c, t.Expand)
+	case config.CheckTCP:
+		to, err := addresses(t.Expand(c.Dial.Target()))
+		return &tcpLook{to, c.Timeout}, err
+	case config.CheckUnix:
+		return &unixLook{patient: patient{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
+	case config.CheckFile:
+		return &fileLook{patient: patient{timeout: c.Timeout}, path: t.Expand(c.File.Path), fresher: c.File.Fresher, actor: t.Actor}, nil
+	}
+	return compileMore(c, t)
+}

@@ -1,0 +1,252 @@
+package probe
+
+import (
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+)
+
+// serve answers each connection with behave until the test ends.
+func serve(t *testing.T, network, address string, behave func(net.Conn)) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				behave(c)
+			}()
+		}
+	}()
+	return l
+}
+
+// says answers the request with a text.
+func says(text string) func(net.Conn) {
+	return func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 4096))
+		_, _ = io.WriteString(c, text)
+	}
+}
+
+// hold keeps a connection until the other side leaves it.
+func hold(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+
+// TestHTTPAnswers of servers that work, and of those that don't: each ends at the timeout, and little is read.
+func TestHTTPAnswers(t *testing.T) {
+	endless := strings.Repeat("x", 1<<16)
+	flood := func(head string) func(net.Conn) {
+		return func(c net.Conn) {
+			says(head)(c)
+			for sent := 0; sent < 10<<30; {
+				n, err := io.WriteString(c, endless)
+				if sent += n; err != nil {
+					return
+				}
+			}
+		}
+	}
+	drip := func(text string) func(net.Conn) {
+		return func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 4096))
+			for i := 0; ; i++ {
+				if _, err := c.Write([]byte{text[i%len(text)]}); err != nil {
+					return
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+		}
+	}
+	body := func(c *config.Check) { c.HTTP.Contains = "all is well" }
+	for name, tt := range map[string]struct {
+		behave func(net.Conn)
+		change func(*config.Check)
+		good   bool
+		want   string
+	}{
+		"ok":                      {says("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"), nil, true, "status 200"},
+		"redirect":                {says("HTTP/1.1 302 Found\r\n\r\n"), nil, true, "status 302"},
+		"bad status":              {says("HTTP/1.1 503 Service Unavailable\r\n\r\n"), nil, false, "status 503, expected 200-399"},
+		"status of its own":       {says("HTTP/1.1 404 Not Found\r\n\r\n"), func(c *config.Check) { c.HTTP.Status = "200,404" }, true, "status 404"},
+		"continue":                {says("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n"), nil, true, "status 204"},
+		"body":                    {says("HTTP/1.1 200 OK\r\n\r\nall is well"), body, true, "status 200"},
+		"chunks":                  {says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nall \r\n7;x=y\r\nis well\r\n0\r\n\r\n"), body, true, "status 200"},
+		"another body":            {says("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno!"), body, false, `its body has no "all is well"`},
+		"expression":              {says("HTTP/1.1 200 OK\r\n\r\nqueue: 17"), func(c *config.Check) { c.HTTP.Matches = `queue: \d+$` }, true, "status 200"},
+		"a lie about its length":  {func(c net.Conn) { says("HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nno!")(c); hold(c) }, body, false, "its answer is not complete: no answer within 400ms"},
+		"ends early":              {says("HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nno!"), body, false, `its body has no "all is well"`},
+		"hangs":                   {hold, nil, false, "no answer within 400ms"},
+		"closes":                  {func(net.Conn) {}, nil, false, "it closed the connection"},
+		"stalls in its status":    {func(c net.Conn) { says("HTTP/1.1 2")(c); hold(c) }, nil, false, "no answer within|not complete"},
+		"slow loris":              {drip("H"), nil, false, "does not speak HTTP|no answer within|not complete"},
+		"slow loris with headers": {drip("HTTP/1.1 200 OK\r\nA: b\r\n"), body, false, "no answer within|not complete"},
+		"10 GB":                   {flood("HTTP/1.1 200 OK\r\n\r\n"), body, false, `its body has no "all is well"`},
+		"10 GB of status":         {flood("HTTP/1.1 200 "), nil, false, "does not speak HTTP"},
+		"10 GB of headers":        {flood("HTTP/1.1 200 OK\r\nA: "), body, false, "no answer within|not complete|its body has no|headers"},
+		"ssh":                     {says("SSH-2.0-OpenSSH_9.6\r\n"), nil, false, `it does not speak HTTP: "SSH-2.0-OpenSSH_9.6\r"`},
+		"a status of words":       {says("HTTP/1.1 abc\r\n\r\n"), nil, false, "it does not speak HTTP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			timeout := time.Minute // as long as it takes on a busy machine
+			if strings.Contains(tt.want, "no answer within") {
+				timeout = 400 * time.Millisecond
+			}
+			l := serve(t, "tcp", "127.0.0.1:0", tt.behave)
+			c := config.Check{Type: config.CheckHTTP, Timeout: timeout, HTTP: config.HTTPCheck{URL: "http://" + l.Addr().String() + "/health?x=1", Status: "200-399"}}
+			if tt.change != nil {
+				tt.change(&c)
+			}
+			h, err := newHTTP(c, func(s string) string { return s })
+			if err != nil {
+				t.Fatal(err)
+			}
+			good, answer := h.look(time.Now().Add(timeout))
+			matches := false
+			for part := range strings.SplitSeq(tt.want, "|") {
+				matches = matches || strings.Contains(answer, part)
+			}
+			if good != tt.good || !matches {
+				t.Errorf("%t, %q, expected %t, %q", good, answer, tt.good, tt.want)
+			}
+		})
+	}
+}
+
+// TestTheRequest has what the configuration says, in one line a header.
+func TestTheRequest(t *testing.T) {
+	got := make(chan string, 1)
+	l := serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
+		buf := make([]byte, 4096)
+		n, _ := c.Read(buf)
+		got <- string(buf[:n])
+		_, _ = io.WriteString(c, "HTTP/1.0 200 OK\n\n")
+	})
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	c := config.Check{Timeout: time.Minute, HTTP: config.HTTPCheck{
+		Port: "{port}", Path: "/a b", Status: "200", Headers: map[string]string{"host": "web", "X-Token": "{secret}"},
+	}}
+	h, err := newHTTP(c, strings.NewReplacer("{port}", port, "{secret}", "a\r\nEvil: 1").Replace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if good, answer := h.look(time.Now().Add(time.Minute)); !good {
+		t.Fatal(answer)
+	}
+	request := <-got
+	for _, want := range []string{"GET /a%20b HTTP/1.1\r\n", "\r\nhost: web\r\n", "\r\nX-Token: a  Evil: 1\r\n", "\r\nConnection: close\r\n"} {
+		if !strings.Contains(request, want) {
+			t.Errorf("no %q in %q", want, request)
+		}
+	}
+	if strings.Contains(request, "\r\nHost: 127") {
+		t.Errorf("two hosts in %q", request)
+	}
+}
+
+func TestTCPAnswers(t *testing.T) {
+	l := serve(t, "tcp", "127.0.0.1:0", hold)
+	look := func(target string) (bool, string) {
+		to, err := addresses(target)
+		if err != nil {
+			return false, err.Error()
+		}
+		return (&tcpLook{to, time.Second}).look(time.Now().Add(time.Second))
+	}
+	if good, answer := look(l.Addr().String()); !good {
+		t.Error(answer)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	if good, answer := look("localhost:" + port); !good {
+		t.Error(answer)
+	}
+	l.Close()
+	if good, answer := look(l.Addr().String()); good || answer != "connection refused" {
+		t.Errorf("%t, %q", good, answer)
+	}
+	for _, bad := range []string{"127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "example.com:80", ":80", "[::1%lo]:80"} {
+		if good, _ := look(bad); good {
+			t.Errorf("%q is an address", bad)
+		}
+	}
+}
+
+// TestUnixAndFileFollowNoLink that somebody has put there.
+func TestUnixAndFileFollowNoLink(t *testing.T) {
+	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // short: the path of a socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	serve(t, "unix", filepath.Join(dir, "sock"), hold)
+	old := time.Now().Add(-time.Hour)
+	for name, make := range map[string]func(path string) error{
+		"new":      func(p string) error { return os.WriteFile(p, nil, 0o600) },
+		"old":      func(p string) error { return os.WriteFile(p, nil, 0o600) },
+		"link":     func(p string) error { return os.Symlink(filepath.Join(dir, "new"), p) },
+		"socklink": func(p string) error { return os.Symlink(filepath.Join(dir, "sock"), p) },
+		"dirlink":  func(p string) error { return os.Symlink(dir, p) },
+		"fifo":     func(p string) error { return unix.Mkfifo(p, 0o600) },
+	} {
+		if err := make(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(filepath.Join(dir, "old"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for path, want := range map[string]string{
+		"new": "", "old": "it was not written for more than 1m0s", "none": "it does not exist", "link": "it is a symbolic link", "dirlink/new": "a symbolic link is on the way",
+	} {
+		f := &fileLook{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), fresher: time.Minute, actor: fsutil.Self()}
+		if good, answer := f.look(deadline); good != (want == "") || want != "" && answer != want {
+			t.Errorf("file %s: %t, %q", path, good, answer)
+		}
+	}
+	for path, want := range map[string]string{
+		"sock": "", "none": "it does not exist", "socklink": "it is not a socket", "new": "it is not a socket", "fifo": "it is not a socket", "dirlink/sock": "a symbolic link is on the way",
+	} {
+		u := &unixLook{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), actor: fsutil.Self()}
+		if good, answer := u.look(deadline); good != (want == "") || want != "" && answer != want {
+			t.Errorf("socket %s: %t, %q", path, good, answer)
+		}
+	}
+}
+
+// TestADiskThatHangsHoldsUpOneLook a check, however long it hangs.
+func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
+	p := &patient{timeout: 10 * time.Millisecond}
+	hang := make(chan struct{})
+	calls := 0
+	call := func() (bool, string) { calls++; <-hang; return true, "" }
+	for _, want := range []string{"no answer within 10ms", "an earlier look still waits for the disk"} {
+		if good, answer := p.do(time.Now().Add(10*time.Millisecond), call); good || answer != want {
+			t.Errorf("%t, %q, expected %q", good, answer, want)
+		}
+	}
+	close(hang)
+	for p.waits.Load() {
+		<-time.After(time.Millisecond)
+	}
+	if good, answer := p.do(time.Now().Add(time.Minute), func() (bool, string) { return true, "x" }); !good || answer != "x" || calls != 1 {
+		t.Errorf("when it answers again: %t, %q, %d calls", good, answer, calls)
+	}
+}

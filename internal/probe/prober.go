@@ -1,0 +1,400 @@
+package probe
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+const (
+	// mostLooks is how many checks are asked at the same time. Others wait for their turn, which counts as no answer.
+	mostLooks = 64
+	// slot is the grid of the timer: checks that are due within one slot are asked together.
+	slot = 25 * time.Millisecond
+)
+
+// Options are what a Prober works with. All functions may be called from any goroutine.
+type Options struct {
+	Snapshot func() *supervisor.Snapshot
+	News     func() <-chan struct{} // closed when the snapshot changes
+	Ended    <-chan struct{}        // closed when the supervisor has ended
+	Post     func(supervisor.Event)
+	// Env returns the variables of a profile's .env, of the home for "". It may wait for a disk.
+	Env func(profile string) (map[string]string, error)
+	// State reads the state file of a profile's gateway. It may wait for a disk.
+	State func(profile string) (profiles.State, error)
+	// Watch has seen called with the lines that a service writes; nil ends that.
+	Watch func(service string, seen func(lines []byte))
+	// Run runs a command to its end and returns its exit code and its last line. It kills all of it when ctx ends.
+	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
+}
+
+// Target is a service with its checks.
+type Target struct {
+	Checks  []config.Check
+	Profile string
+	Expand  func(string) string // puts in all placeholders but variables
+	Env     map[string]string   // variables that the configuration sets
+	Actor   *fsutil.Actor       // the service's user; takes turns of the data volume
+	Spec    proc.Spec           // what the service is started as
+}
+
+// Prober asks the checks of all services. Its methods may be called from any goroutine and don't block.
+type Prober struct {
+	options Options
+	compile func(config.Check, *target) (looker, error)
+	wake    chan struct{} // the scheduler has something to do
+	wakes   atomic.Uint64 // of its timer
+
+	mu      sync.Mutex // never held across a look
+	targets map[string]*target
+	taken   map[string]Health // of the generation before, until its service is set
+	running bool
+	looks   int // under way
+	crowded bool
+	armed   time.Time // when the timer fires; zero for never
+	base    time.Time // of its grid
+	outbox  []supervisor.Event
+}
+
+// looker is one check that can be asked. A look ends at the deadline.
+type looker interface {
+	look(deadline time.Time) (good bool, answer string)
+}
+
+// target is a service at work.
+type target struct {
+	Target
+
+	name    string
+	options *Options
+	sights  []*sight // what its log checks have seen; nil for others
+	rules   []Rule
+	health  Health
+	ended   time.Time // the run before; lines of its run may come before it is known as up
+	began   time.Time // its run; of one that another image has begun, when this one met it
+	live    bool      // its run is up and not paused
+	looks   []looker  // nil until they are made, which a run does anew
+	making  bool
+	busy    []bool
+	version int // counts what makes an answer to an earlier question worthless
+	told    told
+	check   int // that is being made
+	pid     int
+	lookup  func(name string) (string, bool) // of a variable, while a check is made
+}
+
+// told is what the supervisor knows of a run.
+type told struct {
+	run   uint64
+	ready bool
+	said  string
+}
+
+// New returns a prober without checks, which does nothing.
+func New(o Options) *Prober {
+	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), base: time.Now()}
+	p.compile = compile
+	return p
+}
+
+// Set says which checks a service has from now on. A run of it goes on with what its checks have come to.
+func (p *Prober) Set(service string, t Target) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.targets[service]
+	handed, was := p.taken[service]
+	delete(p.taken, service)
+	if len(t.Checks) == 0 {
+		delete(p.targets, service)
+		if old != nil {
+			p.watch(nil, old)
+		}
+		p.poke()
+		return
+	}
+	next := &target{Target: t, name: service, options: &p.options, sights: sightsOf(t.Checks), rules: RulesOf(t.Checks), busy: make([]bool, len(t.Checks))}
+	switch {
+	case old != nil:
+		next.health, next.told, next.version, next.began = old.health, old.told, old.version+1, old.began
+		next.ended = old.ended
+		next.health.Follow(next.rules, time.Now())
+		if !Gates(next.rules) || !Gates(old.rules) { // the supervisor has forgotten what it was told
+			next.told = told{}
+		}
+	case was:
+		next.health = handed
+		next.health.Follow(next.rules, time.Now())
+	}
+	p.targets[service] = next
+	p.watch(next, old)
+	if !p.running {
+		p.running = true
+		guard.Go("scheduling the checks", p.run)
+	}
+	p.poke()
+}
+
+// Drop forgets a service.
+func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
+
+func (p *Prober) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run is the scheduler. It ends when there is nothing to ask any more.
+func (p *Prober) run() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		news := p.options.News()
+		p.mu.Lock()
+		if len(p.targets) == 0 {
+			p.running = false
+			p.mu.Unlock()
+			return
+		}
+		now := time.Now()
+		p.follow(p.options.Snapshot(), now)
+		p.ask(now)
+		next, some := p.next()
+		p.armed = time.Time{}
+		if some {
+			p.armed = next
+			timer.Reset(max(next.Sub(now), 0))
+		} else {
+			timer.Stop()
+		}
+		events := p.outbox
+		p.outbox = nil
+		p.mu.Unlock()
+		for _, e := range events {
+			p.options.Post(e)
+		}
+		select {
+		case <-news:
+		case <-p.wake:
+		case <-timer.C:
+			p.wakes.Add(1)
+		case <-p.options.Ended:
+			return
+		}
+	}
+}
+
+// follow takes over what the supervisor says of the services. p.mu is held.
+func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
+	for _, t := range p.targets {
+		t.live = false
+	}
+	for _, v := range snapshot.Services {
+		t := p.targets[v.Name]
+		if t == nil || v.State != supervisor.Up {
+			continue
+		}
+		if t.health.Run != v.Run {
+			t.health, t.began = Begin(t.rules, v.Run, v.Since), v.Since
+			t.ended = time.Time{}
+			if v.LastExit != nil {
+				t.ended = v.LastExit.At
+			}
+			t.looks, t.busy = nil, make([]bool, len(t.rules))
+			t.version++
+		}
+		if t.began.IsZero() {
+			t.began = now
+		}
+		if t.told.run != v.Run {
+			t.told = told{run: v.Run, ready: !Gates(t.rules)}
+			p.tell(t)
+		}
+		t.live, t.pid = !v.Paused, v.PID
+	}
+}
+
+// next returns when the scheduler has to look again: at the end of the slot in which the next check is due. p.mu is held.
+func (p *Prober) next() (at time.Time, some bool) {
+	if p.crowded { // the end of a look comes first
+		return at, false
+	}
+	for _, t := range p.targets {
+		if !t.live || t.making {
+			continue
+		}
+		if due, ok := t.health.Next(t.isBusy); ok && (!some || due.Before(at)) {
+			at, some = due, true
+		}
+	}
+	if some {
+		after := at.Sub(p.base)
+		at = p.base.Add((after + slot - 1).Truncate(slot))
+	}
+	return at, some
+}
+
+func (t *target) isBusy(i int) bool { return t.busy[i] }
+
+// ask asks every check that is due. p.mu is held.
+func (p *Prober) ask(now time.Time) {
+	p.crowded = false
+	for _, t := range p.targets {
+		if !t.live || t.making {
+			continue
+		}
+		for i := range t.health.Checks {
+			if t.busy[i] || t.health.Held(i) || t.health.Checks[i].Due.After(now) {
+				continue
+			}
+			if p.looks >= mostLooks {
+				p.crowded = true
+				return
+			}
+			if t.looks == nil && !p.make(t) {
+				break
+			}
+			if t.health.Held(i) { // it can't be asked
+				continue
+			}
+			p.begin(t, i, now)
+		}
+	}
+}
+
+// begin asks one check. p.mu is held.
+func (p *Prober) begin(t *target, i int, now time.Time) {
+	l, version, timeout := t.looks[i], t.version, t.rules[i].Timeout
+	t.health.Asking(i, now, rand.Float64())
+	t.busy[i] = true
+	p.looks++
+	guard.Go("asking a check", func() {
+		good, answer := l.look(time.Now().Add(timeout))
+		p.take(t, version, i, good, answer)
+	})
+}
+
+// answerMost is what is kept of an answer.
+const answerMost = 200
+
+// take takes an answer.
+func (p *Prober) take(t *target, version, i int, good bool, answer string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.looks--
+	if p.crowded {
+		p.poke()
+	}
+	if p.targets[t.name] != t || t.version != version {
+		return
+	}
+	t.busy[i] = false
+	now := time.Now()
+	if t.live {
+		changed, act := t.health.Take(i, now, good, answer[:min(len(answer), answerMost)])
+		if changed {
+			p.changed(t, i, act)
+		}
+		p.tell(t)
+	}
+	if due, ok := t.health.Next(t.isBusy); ok && (p.armed.IsZero() || due.Before(p.armed)) || len(p.outbox) > 0 {
+		p.poke()
+	}
+}
+
+// changed tells of another verdict, and does what follows from it. p.mu is held.
+func (p *Prober) changed(t *target, i int, act string) {
+	c := &t.health.Checks[i]
+	text := Remark + c.Rule.Name + " " + words[c.Verdict]
+	if c.Verdict == Failing {
+		text += ": " + c.Answer
+	}
+	p.post(supervisor.Remark{Service: t.name, Text: text})
+	answer := Remark + c.Rule.Name + ": " + c.Answer
+	switch act {
+	case config.OnRestart, config.OnPark:
+		p.post(supervisor.Unhealthy{Name: t.name, Run: t.health.Run, Answer: answer, Park: act == config.OnPark})
+	case config.OnShutdown:
+		p.post(supervisor.Shutdown{Code: exitUnhealthy, Reason: t.name + " is " + supervisor.ReasonUnhealthy + ": " + answer})
+	}
+}
+
+// Remark begins what the event history says of a check.
+const Remark = "check "
+
+// exitUnhealthy is the exit code of a container that a check has ended.
+const exitUnhealthy = 1
+
+// tell tells the supervisor what the checks say of a run, if that is news. p.mu is held.
+func (p *Prober) tell(t *target) {
+	now := told{run: t.health.Run}
+	now.ready, now.said = t.health.Ready()
+	if now != t.told {
+		t.told = now
+		p.post(supervisor.Checked{Name: t.name, Run: now.run, Ready: now.ready, Said: now.said})
+	}
+}
+
+// post has the scheduler tell the supervisor, so that everything is told in the order in which it happened. p.mu is held.
+func (p *Prober) post(e supervisor.Event) {
+	p.outbox = append(p.outbox, e)
+	p.poke()
+}
+
+// Health returns what the checks of a service have come to, and whether it has any. The result is the caller's.
+func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.targets[service]
+	if t == nil {
+		return h, nil, false
+	}
+	h = t.health
+	if h.Checks == nil { // it has not run yet
+		h = Begin(t.rules, 0, time.Time{})
+	}
+	h.Checks = append([]Progress(nil), h.Checks...)
+	for _, c := range t.Checks {
+		types = append(types, c.Type)
+	}
+	return h, types, true
+}
+
+// Handover is what a prober tells its successor in another image of this process.
+type Handover struct{ Services map[string]Health }
+
+// HandOver returns what the checks have come to.
+func (p *Prober) HandOver() *Handover {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.targets) == 0 {
+		return nil
+	}
+	h := &Handover{Services: make(map[string]Health, len(p.targets))}
+	for name, t := range p.targets {
+		own := t.health
+		own.Checks = append([]Progress(nil), own.Checks...)
+		h.Services[name] = own
+	}
+	return h
+}
+
+// TakeOver makes a new prober the successor of another one; nil is that of one without checks. It must be called before Set.
+func (p *Prober) TakeOver(h *Handover) {
+	if h == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken = h.Services
+}

@@ -1,0 +1,241 @@
+package probe
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/supervisor"
+)
+
+// rig is a prober with a supervisor that only listens.
+type rig struct {
+	*Prober
+
+	snapshot atomic.Pointer[supervisor.Snapshot]
+	news     chan struct{}
+	events   chan supervisor.Event
+	ended    chan struct{}
+}
+
+func newRig(ask func(c config.Check) (bool, string)) *rig {
+	r := &rig{news: make(chan struct{}), events: make(chan supervisor.Event, 4096), ended: make(chan struct{})}
+	r.snapshot.Store(&supervisor.Snapshot{})
+	r.Prober = New(Options{
+		Snapshot: r.snapshot.Load, News: func() <-chan struct{} { return r.news }, Ended: r.ended,
+		Post: func(e supervisor.Event) { r.events <- e },
+		Env:  func(string) (map[string]string, error) { return map[string]string{"PORT": "81"}, nil },
+	})
+	if ask != nil {
+		r.compile = func(c config.Check, _ *target) (looker, error) {
+			return lookFunc(func(time.Time) (bool, string) { return ask(c) }), nil
+		}
+	}
+	return r
+}
+
+type lookFunc func(time.Time) (bool, string)
+
+func (f lookFunc) look(deadline time.Time) (bool, string) { return f(deadline) }
+
+// up shows services as up in a run.
+func (r *rig) up(run uint64, names ...string) {
+	s := &supervisor.Snapshot{}
+	for _, name := range names {
+		s.Services = append(s.Services, &supervisor.Service{Name: name, State: supervisor.Up, Run: run, Since: time.Now()})
+	}
+	r.snapshot.Store(s)
+	r.poke()
+}
+
+// words returns the events so far.
+func (r *rig) words() (list []string) {
+	for {
+		select {
+		case e := <-r.events:
+			if r, is := e.(supervisor.Remark); is {
+				list = append(list, "remark on "+r.Service+": "+r.Text)
+				continue
+			}
+			list = append(list, fmt.Sprintf("%T%+v", e, e))
+		default:
+			return list
+		}
+	}
+}
+
+func aCheck(kind, of string) config.Check {
+	c := config.Check{Name: kind, Kind: kind, Type: of, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3}
+	if kind != config.CheckReady {
+		c.OnFailure = config.OnRestart
+	}
+	return c
+}
+
+func plain(checks ...config.Check) Target {
+	return Target{Checks: checks, Expand: func(s string) string { return s }}
+}
+
+// TestADeadPortIsNoticedInTime: within period × threshold and one slot, in any phase.
+func TestADeadPortIsNoticedInTime(t *testing.T) {
+	for phase := range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			var dead atomic.Bool
+			r := newRig(func(config.Check) (bool, string) { return !dead.Load(), "connection refused" })
+			defer close(r.ended)
+			r.Set("s", plain(aCheck(config.CheckAlive, config.CheckTCP)))
+			r.up(1, "s")
+			time.Sleep(time.Minute + time.Duration(phase)*time.Second + 333*time.Millisecond)
+			r.words()
+			dead.Store(true)
+			time.Sleep(3*10*time.Second + 2*slot)
+			synctest.Wait()
+			if got := r.words(); len(got) != 3 {
+				t.Errorf("phase %d: %q", phase, got)
+			}
+			time.Sleep(time.Hour)
+			if got := r.words(); len(got) > 0 {
+				t.Errorf("after it was given up: %q", got)
+			}
+		})
+	}
+}
+
+// TestTheSupervisorIsToldChangesInOrder and nothing else.
+func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var good atomic.Bool
+		r := newRig(func(config.Check) (bool, string) { return good.Load(), "503" })
+		defer close(r.ended)
+		ready := aCheck(config.CheckReady, config.CheckTCP)
+		r.Set("s", plain(ready))
+		expect := func(when string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := r.words(); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: %q, expected %q", when, got, want)
+			}
+		}
+		r.up(4, "s")
+		expect("at first", "supervisor.Checked{Name:s Run:4 Ready:false Said:check ready has not passed yet}",
+			"supervisor.Checked{Name:s Run:4 Ready:false Said:check ready has not passed yet: 503}")
+		time.Sleep(11 * time.Second)
+		expect("after the same answer")
+		good.Store(true)
+		time.Sleep(10 * time.Second)
+		expect("after a good one", "remark on s: check ready passes", "supervisor.Checked{Name:s Run:4 Ready:true Said:}")
+		time.Sleep(time.Minute)
+		expect("while it passes")
+		good.Store(false)
+		time.Sleep(40 * time.Second)
+		expect("after bad ones", "remark on s: check ready fails: 503", "supervisor.Checked{Name:s Run:4 Ready:false Said:check ready fails: 503}")
+		r.up(5, "s")
+		expect("in the next run", "supervisor.Checked{Name:s Run:5 Ready:false Said:check ready has not passed yet}",
+			"supervisor.Checked{Name:s Run:5 Ready:false Said:check ready has not passed yet: 503}")
+	})
+}
+
+// TestASuccessorGoesOn: a check that has passed is not on hold again, and the count of bad answers goes on.
+func TestASuccessorGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var good atomic.Bool
+		good.Store(true)
+		ask := func(config.Check) (bool, string) { return good.Load(), "x" }
+		checks := plain(aCheck(config.CheckStartup, config.CheckTCP), aCheck(config.CheckAlive, config.CheckTCP))
+		first := newRig(ask)
+		first.Set("s", checks)
+		first.up(9, "s")
+		time.Sleep(time.Second)
+		good.Store(false)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		h := first.HandOver()
+		close(first.ended)
+
+		r := newRig(ask)
+		defer close(r.ended)
+		r.TakeOver(h)
+		r.snapshot.Store(first.snapshot.Load())
+		r.Set("s", checks)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got, _, _ := r.Health("s"); !got.Given {
+			t.Errorf("after the third bad answer: %+v", got)
+		}
+	})
+}
+
+// TestFiveHundredChecksWakeUpSeldom: at most 60 times a second, and nothing at all without checks.
+func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		r := newRig(func(config.Check) (bool, string) { asked.Add(1); return true, "" })
+		defer close(r.ended)
+		runs := func() bool {
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.running
+		}
+		r.Drop("s")
+		if runs() {
+			t.Error("it runs without a check")
+		}
+		names := make([]string, 500)
+		for i := range names {
+			names[i] = fmt.Sprint("s", i)
+			c := aCheck(config.CheckAlive, config.CheckTCP)
+			c.Jitter, c.Delay = 0.05, time.Duration(i)*20*time.Millisecond
+			r.Set(names[i], plain(c))
+		}
+		r.up(1, names...)
+		time.Sleep(20 * time.Second)
+		wakes, looks := r.wakes.Load(), asked.Load()
+		time.Sleep(100 * time.Second)
+		wakes, looks = r.wakes.Load()-wakes, asked.Load()-looks
+		t.Logf("500 checks at 10 s: %.1f wake-ups and %.1f looks a second", float64(wakes)/100, float64(looks)/100)
+		if wakes > 6000 || looks < 5000 {
+			t.Errorf("%d wake-ups and %d looks in 100 s", wakes, looks)
+		}
+		for _, name := range names {
+			r.Drop(name)
+		}
+		if runs() {
+			t.Error("it runs when the checks are gone")
+		}
+	})
+}
+
+// TestVariablesOfTheProfile: what is not set is left out, and a pause or a stop asks nothing.
+func TestVariablesOfTheProfile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan string, 100)
+		r := newRig(nil)
+		defer close(r.ended)
+		r.compile = func(c config.Check, with *target) (looker, error) {
+			target := with.Expand(c.Dial.Target())
+			return lookFunc(func(time.Time) (bool, string) { asked <- target; return true, "" }), nil
+		}
+		one, two := aCheck(config.CheckReady, config.CheckTCP), aCheck(config.CheckAlive, config.CheckTCP)
+		one.Dial.Port, two.Dial.Port = "{env:PORT}", "{env:NONE}"
+		r.Set("s", plain(one, two))
+		r.up(1, "s")
+		synctest.Wait()
+		if got := <-asked; got != "127.0.0.1:81" {
+			t.Errorf("asked %q", got)
+		}
+		h, _, _ := r.Health("s")
+		if c := h.Checks[1]; c.Verdict != Skipped || c.Answer != "the variable NONE is not set" || len(asked) > 0 {
+			t.Errorf("the other check is %+v", c)
+		}
+		r.snapshot.Store(&supervisor.Snapshot{Services: []*supervisor.Service{{Name: "s", State: supervisor.Up, Run: 1, Paused: true}}})
+		r.poke()
+		time.Sleep(time.Hour)
+		if len(asked) > 0 {
+			t.Error("a paused service was asked")
+		}
+	})
+}

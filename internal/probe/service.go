@@ -1,0 +1,190 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/proc"
+	"hinit/profiles"
+)
+
+// compileMore is compile for the checks that need the service: its log, its state file, its user.
+func compileMore(c config.Check, t *target) (looker, error) {
+	switch c.Type {
+	case config.CheckExec:
+		argv := make([]string, len(c.Command))
+		for i, word := range c.Command {
+			argv[i] = t.Expand(word)
+		}
+		spec := proc.Spec{Argv: argv, Env: t.Spec.Env, Dir: t.Spec.Dir, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
+		return &execLook{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}, nil
+	case config.CheckLog:
+		return newLogLook(c, t), nil
+	case config.CheckDeaf:
+		return newDeaf(c, t), nil
+	case config.CheckState:
+		return &stateLook{patient: patient{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
+	}
+	return nil, fmt.Errorf("%q is no type of a check", c.Type)
+}
+
+// execLook runs a command as the service's user.
+type execLook struct {
+	name    string
+	spec    proc.Spec
+	run     func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
+	timeout time.Duration
+}
+
+func (e *execLook) look(deadline time.Time) (good bool, answer string) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	code, last, err := e.run(ctx, e.name, e.spec)
+	switch {
+	case ctx.Err() != nil:
+		return false, "no answer within " + e.timeout.String()
+	case err != nil:
+		return false, err.Error()
+	case last == "":
+		return code == 0, fmt.Sprintf("exit code %d", code)
+	}
+	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
+}
+
+// stateLook reads the state file of a gateway.
+type stateLook struct {
+	patient
+	want config.StateCheck
+	read func() (profiles.State, error)
+}
+
+func (s *stateLook) look(deadline time.Time) (good bool, answer string) {
+	return s.do(deadline, func() (bool, string) {
+		st, err := s.read()
+		switch {
+		case err != nil:
+			return false, err.Error()
+		case !st.Exists:
+			return false, "there is no " + profiles.StateFile
+		case s.want.Heartbeat > 0 && time.Since(st.Written) > s.want.Heartbeat:
+			return false, profiles.StateFile + " was not written for more than " + s.want.Heartbeat.String()
+		case s.want.Platforms == "all" && st.Troubled > 0, s.want.Platforms == "any" && st.Troubled >= st.Platforms:
+			if words := st.Trouble(); words != "" {
+				return false, words
+			}
+			return false, "no platform is connected"
+		}
+		return true, profiles.StateFile + " is as it should be"
+	})
+}
+
+// sight is what a log check has seen of a service, in any run of it.
+type sight struct {
+	contains []byte
+	matches  *regexp.Regexp
+	last     atomic.Int64 // when such a line came last, in nanoseconds since 1970; 0 for never
+}
+
+// sightsOf returns what the log checks among checks look out for, nil for the others.
+func sightsOf(checks []config.Check) []*sight {
+	sights := make([]*sight, len(checks))
+	for i, c := range checks {
+		if c.Type != config.CheckLog && c.Type != config.CheckDeaf {
+			continue
+		}
+		sights[i] = &sight{contains: []byte(c.Log.Contains)}
+		if c.Log.Matches != "" {
+			sights[i].matches, _ = regexp.Compile(c.Log.Matches) // the configuration was checked
+		}
+	}
+	return sights
+}
+
+// watch looks out for lines of a service from now on, in the place of what did so before. p.mu is held.
+func (p *Prober) watch(next, old *target) {
+	looksOut := func(t *target) bool {
+		return t != nil && slices.ContainsFunc(t.sights, func(s *sight) bool { return s != nil })
+	}
+	switch {
+	case looksOut(next):
+		if old != nil { // what was seen of this run counts
+			for i, s := range next.sights {
+				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
+				if s != nil && at >= 0 && old.sights[at] != nil {
+					s.last.Store(old.sights[at].last.Load())
+				}
+			}
+		}
+		sights := next.sights
+		p.options.Watch(next.name, func(lines []byte) {
+			for _, s := range sights {
+				if s != nil && s.among(lines) {
+					s.last.Store(time.Now().UnixNano())
+				}
+			}
+		})
+	case looksOut(old):
+		p.options.Watch(old.name, nil)
+	}
+}
+
+// among reports whether one of the lines is such a line.
+func (s *sight) among(lines []byte) bool {
+	if s.matches == nil {
+		return bytes.Contains(lines, s.contains)
+	}
+	for line := range bytes.Lines(lines) {
+		if bytes.Contains(line, s.contains) && s.matches.Match(bytes.TrimRight(line, "\r\n")) {
+			return true
+		}
+	}
+	return false
+}
+
+// logLook asks what was seen of a run.
+type logLook struct {
+	sight *sight
+	want  config.LogCheck
+	since atomic.Int64 // what came earlier doesn't count
+	began time.Time
+	seen  bool // such a line has come, as an image of hinit before this one knew
+}
+
+func newLogLook(c config.Check, t *target) *logLook {
+	l := &logLook{sight: t.sights[t.check], want: c.Log, began: t.began}
+	began := t.health.Checks[t.check]
+	if !t.ended.IsZero() {
+		l.since.Store(t.ended.UnixNano())
+	}
+	l.seen = began.Verdict == Passing && !c.Log.Never && c.Log.Within == 0
+	return l
+}
+
+func (l *logLook) look(time.Time) (good bool, answer string) {
+	last, since := l.sight.last.Load(), l.since.Load()
+	what := strings.TrimSpace(l.want.Contains + " " + l.want.Matches)
+	switch {
+	case l.want.Never:
+		l.since.Store(max(since, last))
+		if last > since {
+			return false, fmt.Sprintf("a line with %q came", what)
+		}
+		return true, fmt.Sprintf("no line with %q came", what)
+	case l.want.Within > 0:
+		if time.Since(time.Unix(0, max(last, l.began.UnixNano()))) > l.want.Within {
+			return false, fmt.Sprintf("no line with %q came for more than %s", what, l.want.Within)
+		}
+		return true, fmt.Sprintf("a line with %q came within %s", what, l.want.Within)
+	case l.seen || last > since:
+		l.seen = true
+		return true, fmt.Sprintf("a line with %q came", what)
+	}
+	return false, fmt.Sprintf("no line with %q came yet", what)
+}

@@ -1,0 +1,103 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/proc"
+	"hinit/profiles"
+)
+
+// TestLogChecks: a line that must come, one that must not, and one that must keep coming. Lines of an earlier run don't count.
+func TestLogChecks(t *testing.T) {
+	t.Parallel()
+	var seen func([]byte)
+	r := newRig(nil)
+	defer close(r.ended)
+	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
+	r.compile = compile
+	look := func(want config.LogCheck, verdict Verdict) *logLook {
+		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, Success: 1, Failure: 1}
+		next := &target{Target: plain(c), name: "s", options: &r.options, sights: sightsOf([]config.Check{c}), rules: RulesOf([]config.Check{c}), began: time.Now()}
+		next.health = Begin(next.rules, 1, time.Now())
+		next.health.Checks[0].Verdict = verdict
+		r.watch(next, nil)
+		return newLogLook(c, next)
+	}
+	expect := func(l *logLook, want bool) {
+		t.Helper()
+		if good, answer := l.look(time.Time{}); good != want {
+			t.Errorf("%+v: %t, %q", l.want, good, answer)
+		}
+	}
+	once := look(config.LogCheck{Contains: "listening", Matches: `on \d+$`}, Pending)
+	expect(once, false)
+	seen([]byte("listening on x\nsomething on 80\n"))
+	expect(once, false)
+	seen([]byte("a\nlistening on 80\r\nb\n"))
+	expect(once, true)
+	expect(once, true)
+	once.since.Store(time.Now().UnixNano())
+	expect(once, true)
+	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // the image before this one has seen it
+
+	never := look(config.LogCheck{Contains: "FATAL", Never: true}, Pending)
+	expect(never, true)
+	seen([]byte("FATAL\n"))
+	expect(never, false)
+	expect(never, true)
+
+	often := look(config.LogCheck{Contains: "tick", Within: time.Minute}, Pending)
+	expect(often, true)
+	often.began = time.Now().Add(-time.Hour)
+	expect(often, false)
+	seen([]byte("tick\n"))
+	expect(often, true)
+}
+
+func TestStateChecks(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, tt := range []struct {
+		want config.StateCheck
+		st   profiles.State
+		err  error
+		good bool
+	}{
+		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{Exists: true, Written: now}, nil, true},
+		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{Exists: true, Written: now.Add(-time.Hour)}, nil, false},
+		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{}, nil, false},
+		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{}, errors.New("no volume"), false},
+		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, true},
+		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, Troubled: 2}, nil, false},
+		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true}, nil, false},
+		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, false},
+		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2}, nil, true},
+	} {
+		s := &stateLook{patient: patient{timeout: time.Minute}, want: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}
+		if good, answer := s.look(now.Add(time.Minute)); good != tt.good {
+			t.Errorf("%+v of %+v: %t, %q", tt.want, tt.st, good, answer)
+		}
+	}
+}
+
+// TestExecChecks: the code and the last line are the answer; a command that takes too long is none.
+func TestExecChecks(t *testing.T) {
+	t.Parallel()
+	e := &execLook{timeout: 20 * time.Millisecond, run: func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
+		return 3, "no route", nil
+	}}
+	if good, answer := e.look(time.Now().Add(time.Minute)); good || answer != "exit code 3: no route" {
+		t.Errorf("%t, %q", good, answer)
+	}
+	e.run = func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
+		<-ctx.Done()
+		return 0, "", ctx.Err()
+	}
+	if good, answer := e.look(time.Now().Add(e.timeout)); good || answer != "no answer within 20ms" {
+		t.Errorf("%t, %q", good, answer)
+	}
+}

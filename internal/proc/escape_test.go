@@ -1,0 +1,239 @@
+package proc
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
+	"hinit/internal/testproc"
+)
+
+func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
+	for _, how := range []string{"tagged", "clean"} {
+		t.Run(how, func(t *testing.T) {
+			table := newTable(t)
+			if how == "tagged" {
+				table.marks = marker{} // as where the limit can't be set
+			}
+			_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", how, "deaf")})
+			daemon, err := strconv.Atoi(line(t, out))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if how == "tagged" { // the kernel shows a process without an environment before it shows it with its own
+				testkit.Until(t, "the daemon to carry the tag", func() bool { return table.tagged(daemon) == 1 })
+			}
+			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
+				t.Errorf("signalled %d processes, want 2", n)
+			}
+			exitOf(t, table, 1)
+			testkit.Until(t, "the daemon to be gone", func() bool {
+				table.Reap(true, func(Exit) {})
+				return !alive(daemon) && len(table.Gone([]uint64{1})) == 1
+			})
+		})
+	}
+}
+
+// TestASiblingOfTheMainProcessIsLeftBehind: a process can make a child of its own parent. That is a child of the thread that started the
+// main process, which need not be the one that takes in orphans.
+func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
+	for range 4 { // on any thread
+		table := newTable(t)
+		_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("sibling")})
+		pid, err := strconv.Atoi(line(t, out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := table.Signal(1, int(unix.SIGTERM)); err != nil {
+			t.Fatal(err)
+		}
+		if x := exitOf(t, table, 1); !x.Leftover {
+			t.Errorf("process %d is not said to be left behind", pid)
+		}
+		if n := table.SignalTree(1, int(unix.SIGKILL)); n != 1 {
+			t.Errorf("signalled %d processes, want 1", n)
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		testkit.Until(t, "the sibling to be gone", func() bool {
+			table.Reap(true, func(Exit) {})
+			return !alive(pid)
+		})
+	}
+}
+
+// TestAProcessThatHidesItsRunIsNamed: it has left its parents, session and environment and lowered its mark, so that nothing tells
+// whose it is. Who ends before it was started is not suspected.
+func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("hide")})
+	daemon, err := strconv.Atoi(line(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(daemon, unix.SIGKILL) })
+	if table.marks.next == 0 {
+		t.Skip("there are no marks here")
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	if x := exitOf(t, table, 1); x.Leftover || !slices.Equal(x.Strays, []int{daemon}) {
+		t.Errorf("leftover is %v, and these hide: %v, not %d", x.Leftover, x.Strays, daemon)
+	}
+	if !alive(daemon) {
+		t.Error("it was killed on a guess")
+	}
+	p, _ := table.proc.stat(daemon)
+	testkit.Until(t, "a tick of the kernel's clock", func() bool { // else both may have begun in the same one
+		pid, _ := spawn(t, table, Spec{ID: 2, Name: "later", Argv: testproc.Argv("exit")})
+		later, ok := table.proc.stat(pid)
+		x := exitOf(t, table, 2)
+		table.Forget(2)
+		if !ok || later.start <= p.start {
+			return false
+		}
+		if len(x.Strays) != 0 {
+			t.Errorf("of a run that began later these are said to hide: %v", x.Strays)
+		}
+		return true
+	})
+}
+
+// TestAProcessWhoseFirstThreadHasEndedIsAlive: the kernel shows it as a zombie, and it was taken for one.
+func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", "clean", "headless")})
+	daemon, err := strconv.Atoi(line(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "its first thread to end", func() bool {
+		p, ok := table.proc.stat(daemon)
+		return ok && p.state == 'Z'
+	})
+	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 2 {
+		t.Errorf("signalled %d processes, want 2", n)
+	}
+	if x := exitOf(t, table, 1); !x.Leftover {
+		t.Error("nothing is said to be left behind")
+	}
+	if len(table.Gone([]uint64{1})) != 0 {
+		t.Error("the run is said to be gone")
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	testkit.Until(t, "the daemon to be gone", func() bool {
+		table.Reap(true, func(Exit) {})
+		return unix.Kill(daemon, 0) != nil && len(table.Gone([]uint64{1})) == 1
+	})
+}
+
+func TestAnotherServicesDaemonIsLeftAlone(t *testing.T) {
+	table := newTable(t)
+	daemons := make([]int, 2)
+	for i := range daemons {
+		_, out := spawn(t, table, Spec{ID: uint64(i + 1), Name: "svc", Argv: testproc.Argv("escape", "clean", "deaf")})
+		daemons[i], _ = strconv.Atoi(line(t, out))
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	exitOf(t, table, 1)
+	testkit.Until(t, "the first daemon to be gone", func() bool {
+		table.Reap(true, func(Exit) {})
+		return !alive(daemons[0])
+	})
+	if !alive(daemons[1]) {
+		t.Error("the daemon of the other service is gone")
+	}
+}
+
+func TestMarksNestAndRunOut(t *testing.T) {
+	m := marker{base: firstMark, next: firstMark, step: outerStep}
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &before); err != nil {
+		t.Fatal(err)
+	}
+	if before.Max < firstMark>>1 {
+		t.Skip("real-time scheduling is limited here")
+	}
+	first := m.take()
+	if first == 0 && before.Max != unix.RLIM_INFINITY {
+		t.Skip("this process has lower marks already")
+	}
+	nested := newMarker()
+	if nested.step != nestedStep || nested.next != first {
+		t.Errorf("nested marker %+v under mark %d", nested, first)
+	}
+	inner := nested.take()
+	if inner >= first || inner <= first-outerStep {
+		t.Errorf("inner mark %d is not within the outer run's range (%d, %d]", inner, first-outerStep, first)
+	}
+	m.next = firstMark >> 1
+	if m.take() != 0 {
+		t.Error("marks go below their floor")
+	}
+}
+
+func TestWhatACrashLeavesBehindIsReported(t *testing.T) {
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("children", "3")})
+	line(t, out)
+	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	if x := exitOf(t, table, 1); !x.Leftover {
+		t.Fatalf("exit = %+v, want leftovers", x)
+	}
+	if gone := table.Gone([]uint64{1}); len(gone) != 0 {
+		t.Error("reported as gone while children live")
+	}
+	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 3 {
+		t.Errorf("signalled %d, want 3", n)
+	}
+	testkit.Until(t, "all gone", func() bool {
+		table.Reap(true, func(Exit) {})
+		return len(table.Gone([]uint64{1})) == 1
+	})
+}
+
+func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.Cannot(t, "needs root")
+	}
+	table := newTable(t)
+	script := `(setsid sleep 100 >/dev/null 2>&1 & echo $!) ; exec sleep 100`
+	_, out := spawn(t, table, Spec{
+		ID: 1, Name: "svc", Argv: []string{"/bin/sh", "-c", script}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000},
+	})
+	daemon, err := strconv.Atoi(line(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the orphan to carry the tag", func() bool {
+		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
+		return err == nil && table.tagged(daemon) == 1
+	})
+	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that made the daemon may be there still
+		t.Errorf("signalled %d, want 2 or 3", n)
+	}
+	if uid := syscall.Geteuid(); uid != 0 {
+		t.Errorf("this process's user is %d now", uid)
+	}
+}
+
+func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{
+		ID: 1, Name: "svc", Argv: []string{"/bin/sh", "-c", "echo ready; while :; do (sleep 5 &) ; done"},
+	})
+	line(t, out)
+	table.SignalTree(1, int(unix.SIGKILL))
+	exitOf(t, table, 1)
+	testkit.Until(t, "everything of it to be gone", func() bool {
+		table.SignalTree(1, int(unix.SIGKILL))
+		table.Reap(true, func(Exit) {})
+		return len(table.Gone([]uint64{1})) == 1
+	})
+}

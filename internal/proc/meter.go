@@ -1,0 +1,71 @@
+package proc
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+)
+
+// Meter measures the memory of process trees. It reads /proc by itself, so it may be used beside a Table, by one goroutine at a time.
+type Meter struct{ proc *scanner }
+
+// NewMeter returns a Meter.
+func NewMeter() *Meter { return &Meter{newScanner()} }
+
+// Measure returns, for each of some main processes, the bytes that all processes of its run have together: memory that is no
+// file's, in RAM or swapped out, for the kernel can drop the pages of files at any time. A process belongs to the nearest main process
+// above it, to the one that leads its session, or to the one whose mark it carries. 0: it is gone, or /proc hides it.
+func (m *Meter) Measure(mains []int) []uint64 {
+	m.proc.look()
+	self := os.Getpid()
+	owner, parent := make(map[int]uint64), make(map[int]int, len(m.proc.stats))
+	marks := make(map[uint64]uint64)
+	mark := func(pid int) uint64 {
+		limit, _ := parseMark(m.proc.read(strconv.Itoa(pid) + "/limits"))
+		return limit
+	}
+	for i, pid := range mains {
+		owner[pid] = uint64(i) + 1
+		if limit := mark(pid); limit != 0 {
+			marks[limit] = uint64(i) + 1
+		}
+	}
+	for _, p := range m.proc.stats {
+		parent[p.pid] = p.ppid
+		if leader := owner[p.session]; leader != 0 && p.session != self && owner[p.pid] == 0 {
+			owner[p.pid] = leader
+		}
+	}
+	for _, p := range m.proc.stats { // an orphan that left the session
+		if p.ppid == self && owner[p.pid] == 0 && !p.dead() {
+			owner[p.pid] = marks[mark(p.pid)]
+		}
+	}
+	out := make([]uint64, len(mains))
+	for _, p := range m.proc.stats {
+		if p.dead() || p.pid == self {
+			continue
+		}
+		if id := ancestry(p.pid, self, owner, parent); id != 0 {
+			out[id-1] += parseMemory(m.proc.read(strconv.Itoa(p.pid) + "/status"))
+		}
+	}
+	return out
+}
+
+// parseMemory adds RssAnon and VmSwap of a status (proc_pid_status(5)), or takes VmRSS of a kernel that has no RssAnon.
+func parseMemory(status []byte) uint64 {
+	value := func(name string) (kb uint64, found bool) {
+		_, rest, found := bytes.Cut(status, []byte("\n"+name+":"))
+		if f := bytes.Fields(rest); found && len(f) > 0 {
+			kb, _ = strconv.ParseUint(string(f[0]), 10, 54)
+		}
+		return kb, found
+	}
+	anon, found := value("RssAnon")
+	if !found {
+		anon, _ = value("VmRSS")
+	}
+	swapped, _ := value("VmSwap")
+	return (anon + swapped) << 10
+}

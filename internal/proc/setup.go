@@ -1,0 +1,277 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/dotenv"
+	"hinit/internal/trust"
+)
+
+// Setup is what a process sets about itself before it becomes the command, besides its resource limits. The zero value sets nothing.
+// It is applied by the program behind LimitsName, as the command's user.
+type Setup struct {
+	Nice       int      // added to hinit's
+	IOClass    int      // of ioprio_set(2), 0 keeps hinit's
+	IOLevel    int      // within the class, 0 is the first to be served
+	CPUs       string   // a list such as 0-3,6 of cpuset(7), "" keeps hinit's
+	Umask      string   // octal, "" keeps hinit's
+	NoNewPrivs bool     // it and its children gain no privilege by executing a program
+	EnvFiles   []string // absolute paths of files of variables; a missing one is no error where the path follows a "-"
+	Keep       []string // variables that no file of these changes
+}
+
+// The classes of [Setup].IOClass.
+const (
+	IORealtime = 1 + iota
+	IOBestEffort
+	IOIdle
+)
+
+// maxCPU is the highest number of a processor.
+const maxCPU = 1023
+
+// maxEnvFile is how large a file of variables may be: an environment can hardly be larger (execve(2)).
+const maxEnvFile = 1 << 20
+
+// none reports whether there is nothing to set.
+func (s *Setup) none() bool { return s.same(&Setup{}) }
+
+func (s *Setup) same(o *Setup) bool {
+	return s.Nice == o.Nice && s.IOClass == o.IOClass && s.IOLevel == o.IOLevel && s.CPUs == o.CPUs && s.Umask == o.Umask &&
+		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep)
+}
+
+// The words by which a Setup is told to the program that applies it.
+const (
+	wordNice  = "nice="
+	wordIO    = "io="
+	wordCPUs  = "cpus="
+	wordUmask = "umask="
+	wordNNP   = "no_new_privs="
+	wordEnv   = "env="
+	wordKeep  = "keep="
+	wordUser  = "user="
+)
+
+func (s *Setup) words(cred *Cred) (words []string) {
+	add := func(is bool, word, value string) {
+		if is {
+			words = append(words, word+value)
+		}
+	}
+	add(s.Nice != 0, wordNice, strconv.Itoa(s.Nice))
+	add(s.IOClass != 0, wordIO, strconv.Itoa(s.IOClass)+":"+strconv.Itoa(s.IOLevel))
+	add(s.CPUs != "", wordCPUs, s.CPUs)
+	add(s.Umask != "", wordUmask, s.Umask)
+	if s.before() && cred != nil {
+		user := []string{strconv.FormatUint(uint64(cred.UID), 10), strconv.FormatUint(uint64(cred.GID), 10)}
+		for _, g := range cred.Groups {
+			user = append(user, strconv.FormatUint(uint64(g), 10))
+		}
+		words = append(words, wordUser+strings.Join(user, ":"))
+	}
+	for _, f := range s.EnvFiles {
+		words = append(words, wordEnv+f)
+	}
+	if len(s.EnvFiles) > 0 {
+		for _, k := range s.Keep {
+			words = append(words, wordKeep+k)
+		}
+	}
+	add(s.NoNewPrivs, wordNNP, "1")
+	return words
+}
+
+// before reports whether something is to be set that takes a privilege, so that the process changes its user only after it.
+func (s *Setup) before() bool { return s.Nice < 0 || s.IOClass == IORealtime }
+
+// checkSetup finds what would fail after the fork, where only the log would show it.
+func checkSetup(s *Setup) error {
+	if s.CPUs != "" {
+		var own unix.CPUSet
+		want, err := parseCPUs(s.CPUs)
+		if err == nil && unix.SchedGetaffinity(0, &own) == nil {
+			err = fmt.Errorf("there is none of them here, hinit has %d processors; name others, or start the container with --cpuset-cpus %s", own.Count(), s.CPUs)
+			for cpu := range maxCPU + 1 {
+				if want.IsSet(cpu) && own.IsSet(cpu) {
+					err = nil
+					break
+				}
+			}
+		}
+		if err != nil {
+			return &SpawnError{Limit: true, What: "cpu_affinity to " + s.CPUs, Err: err}
+		}
+	}
+	if s.before() && !capable(unix.CAP_SYS_NICE) && !capable(unix.CAP_SYS_ADMIN) {
+		what, less := "nice to "+strconv.Itoa(s.Nice), "0 or more"
+		if s.Nice >= 0 {
+			what, less = "ionice to realtime", "best-effort"
+		}
+		return &SpawnError{Limit: true, What: what, Err: fmt.Errorf("hinit lacks the capability; set %s, or start the container with --cap-add SYS_NICE", less)}
+	}
+	return nil
+}
+
+// capable reports whether this process has a capability (capabilities(7)).
+func capable(capability int) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<capability) != 0
+}
+
+// apply does what a word says to the calling thread, which is to execute the command.
+func (p *pending) apply(word string) error {
+	name, value, _ := strings.Cut(word, "=")
+	var err error
+	switch name + "=" {
+	case wordNice:
+		var n int
+		if n, err = strconv.Atoi(value); err == nil {
+			own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // the kernel's, 20 less the nice value
+			err = unix.Setpriority(unix.PRIO_PROCESS, 0, max(-20, min(20-own+n, 19)))
+		}
+	case wordIO:
+		var class, level int
+		if _, err = fmt.Sscanf(value, "%d:%d", &class, &level); err == nil {
+			const whoProcess, classShift = 1, 13
+			if _, _, errno := unix.RawSyscall(unix.SYS_IOPRIO_SET, whoProcess, 0, uintptr(class<<classShift|level)); errno != 0 {
+				err = errno
+			}
+		}
+	case wordCPUs:
+		var set *unix.CPUSet
+		if set, err = parseCPUs(value); err == nil {
+			err = unix.SchedSetaffinity(0, set)
+		}
+	case wordUmask:
+		var mask uint64
+		if mask, err = strconv.ParseUint(value, 8, 9); err == nil {
+			unix.Umask(int(mask))
+		}
+	case wordUser:
+		err = become(value)
+	case wordEnv:
+		p.files = append(p.files, value)
+		return nil
+	case wordKeep:
+		p.keep = append(p.keep, value)
+		return nil
+	case wordNNP:
+		p.noNewPrivs = true
+		return nil
+	default:
+		err = errors.New("it means nothing to this version")
+	}
+	if err != nil {
+		return fmt.Errorf("cannot set %s to %s: %w", name, value, err)
+	}
+	return nil
+}
+
+// pending is what the words say that is done after all of them are read.
+type pending struct {
+	files, keep []string
+	noNewPrivs  bool
+}
+
+// become makes this process another user's. The words are its uid, its gid and its groups.
+func become(words string) error {
+	var ids []int
+	for word := range strings.SplitSeq(words, ":") {
+		id, err := strconv.ParseUint(word, 10, 31)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, int(id))
+	}
+	if len(ids) < 2 {
+		return errors.New("a group is missing")
+	}
+	if err := syscall.Setgroups(ids[2:]); err != nil {
+		return err
+	}
+	if err := syscall.Setgid(ids[1]); err != nil {
+		return err
+	}
+	return syscall.Setuid(ids[0])
+}
+
+// environ adds the variables of files to env. Those in keep stay as they are, and so does the tag of the run.
+func environ(env, files, keep []string) ([]string, error) {
+	keep = append(slices.Clone(keep), TagVar)
+	set := make(map[string]string)
+	for _, file := range files {
+		path, optional := strings.CutPrefix(file, "-")
+		text, err := readEnvFile(path)
+		switch {
+		case optional && errors.Is(err, unix.ENOENT):
+			continue
+		case errors.Is(err, unix.ENOENT):
+			return nil, fmt.Errorf("cannot read env_file %s: there is none; write -%s if it may be missing", path, path)
+		case err != nil:
+			return nil, fmt.Errorf("cannot read env_file %s: %w", path, err)
+		}
+		for _, v := range dotenv.Parse(text) {
+			if value := v.Value(); v.Name != "" && !slices.Contains(keep, v.Name) && !strings.Contains(v.Name+value, "\x00") {
+				set[v.Name] = value
+			}
+		}
+	}
+	return SetEnv(env, set), nil
+}
+
+// readEnvFile reads a file of variables as the user that this process is. Root reads only what nobody else can change.
+func readEnvFile(path string) (string, error) {
+	var judge trust.Judge
+	if os.Geteuid() == 0 {
+		judge = trust.RootOnly
+	}
+	fd, doubt, err := trust.Open(filepath.Clean(path), judge)
+	if err != nil {
+		return "", err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	if doubt != nil {
+		return "", fmt.Errorf("root can't believe it: %s", doubt)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
+	if err == nil && len(text) > maxEnvFile {
+		err = fmt.Errorf("it has more than %d bytes", maxEnvFile)
+	}
+	return string(text), err
+}
+
+// parseCPUs reads a list of processors such as 0-3,6.
+func parseCPUs(list string) (*unix.CPUSet, error) {
+	var set unix.CPUSet
+	for part := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			to = from
+		}
+		first, err := strconv.ParseUint(from, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no processor", part)
+		}
+		last, err := strconv.ParseUint(to, 10, 16)
+		if err != nil || last < first || last > maxCPU {
+			return nil, fmt.Errorf("%q is no range of processors", part)
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			set.Set(int(cpu))
+		}
+	}
+	return &set, nil
+}

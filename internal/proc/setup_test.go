@@ -1,0 +1,196 @@
+package proc
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// shell runs a script with a setup and returns what it writes.
+func shell(t *testing.T, spec Spec, script string) (out string, code int) {
+	t.Helper()
+	table := newTable(t)
+	spec.ID, spec.Argv = 1, []string{"/bin/sh", "-c", script}
+	if spec.Env == nil {
+		spec.Env = []string{"PATH=/usr/bin:/bin"}
+	}
+	_, r := spawn(t, table, spec)
+	all, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all), exitOf(t, table, 1).Code
+}
+
+// nice is the value of this process and n more.
+func nice(n int) string {
+	own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	return strconv.Itoa(max(-20, min(20-own+n, 19)))
+}
+
+func TestASetupIsInForceBeforeTheCommand(t *testing.T) {
+	var own unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &own); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !own.IsSet(cpu) {
+		cpu++
+	}
+	list := strconv.Itoa(cpu)
+	out, code := shell(t, Spec{
+		Setup:  Setup{Nice: 7, IOClass: IOIdle, CPUs: list, Umask: "027", NoNewPrivs: true},
+		Limits: []Limit{{unix.RLIMIT_NOFILE, 100, 200}},
+	}, "umask; cut -d' ' -f19 /proc/$$/stat; cat /proc/$$/status; ulimit -Sn; ulimit -Hn")
+	lines := strings.Split(out, "\n")
+	if code != 0 || lines[0] != "0027" || lines[1] != nice(7) {
+		t.Errorf("code %d, umask and nice are %q", code, lines[:2])
+	}
+	for _, want := range []string{"NoNewPrivs:\t1\n", "Cpus_allowed_list:\t" + list + "\n", "\n100\n200\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestTheClassOfTheDiskIsSet(t *testing.T) {
+	table := newTable(t)
+	pid, out := spawn(t, table, Spec{
+		ID: 1, Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}, Env: []string{"PATH=/usr/bin:/bin"},
+		Setup: Setup{IOClass: IOBestEffort, IOLevel: 6},
+	})
+	line(t, out)
+	class, _, errno := unix.RawSyscall(unix.SYS_IOPRIO_GET, 1, uintptr(pid), 0)
+	if errno != 0 || class != IOBestEffort<<13|6 {
+		t.Errorf("it is %d, error %v", class, errno)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	exitOf(t, table, 1)
+}
+
+func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
+	dir := t.TempDir()
+	file := dir + "/vars"
+	if os.Geteuid() == 0 { // root believes only what lies in directories of its own
+		dir = rootsDir(t)
+		file = dir + "/vars"
+	}
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := Spec{
+		Env:   []string{"PATH=/usr/bin:/bin", "KEPT=own", "BASE=container"},
+		Setup: Setup{EnvFiles: []string{file, "-" + dir + "/missing"}, Keep: []string{"KEPT"}},
+	}
+	const script = `echo "$NEW $KEPT $BASE $HINIT_RUN"`
+	write("NEW='a b'\nKEPT=file\nexport BASE=file # why\nHINIT_RUN=stolen\n")
+	if out, code := shell(t, spec, script); code != 0 || !strings.HasPrefix(out, "a b own file ") || strings.Contains(out, "stolen") {
+		t.Errorf("code %d, it has %q", code, out)
+	}
+	write("NEW=later\n")
+	if out, _ := shell(t, spec, script); !strings.HasPrefix(out, "later own container ") {
+		t.Errorf("then it has %q", out)
+	}
+}
+
+// rootsDir is a directory that nobody but root can change.
+func rootsDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/root", "hinit-env") //nolint:usetesting // t.TempDir is below a directory that others can write
+	if err != nil {
+		t.Skip("root has no home here:", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func TestAFileOfVariablesThatCantBeReadIsNoStart(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(dir+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{dir + "/missing", dir + "/fifo", dir} {
+		if _, code := shell(t, Spec{Setup: Setup{EnvFiles: []string{file}}}, "echo started"); code != 126 {
+			t.Errorf("with %s the code is %d", file, code)
+		}
+	}
+}
+
+// TestRootReadsNoFileOfVariablesOfOthers, nor follows a link of theirs.
+func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be led")
+	}
+	dir := t.TempDir()
+	own := rootsDir(t) + "/vars"
+	for file, owner := range map[string]int{own: 0, dir + "/theirs": 10000} {
+		if err := errors.Join(os.WriteFile(file, []byte("X=1\n"), 0o644), os.Chown(file, owner, owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chown(dir, 10000, 10000), os.Symlink(own, dir+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{dir + "/theirs", dir + "/link"} {
+		if out, code := shell(t, Spec{Setup: Setup{EnvFiles: []string{file}}}, "echo $X"); code != 126 || out == "1\n" {
+			t.Errorf("root read %s: code %d, %q", file, code, out)
+		}
+	}
+	if out, code := shell(t, Spec{Setup: Setup{EnvFiles: []string{own}}}, "echo $X"); code != 0 || out != "1\n" {
+		t.Errorf("of its own it reads %q, code %d", out, code)
+	}
+}
+
+// TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges.
+func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
+	spec := Spec{Setup: Setup{Nice: -3}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10002}}}
+	if os.Geteuid() != 0 || !capable(unix.CAP_SYS_NICE) {
+		spec.ID, spec.Argv, spec.Cred = 1, []string{"/bin/true"}, nil
+		_, err := newTable(t).Spawn(spec)
+		if bad := (*SpawnError)(nil); !errors.As(err, &bad) || !bad.Permanent() || !strings.Contains(err.Error(), "--cap-add SYS_NICE") {
+			t.Errorf("got %v", err)
+		}
+		return
+	}
+	// The test binary may lie where that user can't go: the process is root until it changes.
+	out, code := shell(t, spec, "id -u; id -g; id -G; cut -d' ' -f19 /proc/$$/stat; grep -c 'CapEff:.0*$' /proc/$$/status")
+	if code != 0 || out != "10000\n10001\n10001 10002\n"+nice(-3)+"\n1\n" {
+		t.Errorf("code %d, it is %q", code, out)
+	}
+}
+
+func TestAProcessorThatIsNotThereIsNoStart(t *testing.T) {
+	_, err := newTable(t).Spawn(Spec{ID: 1, Name: "s", Argv: []string{"/bin/true"}, Setup: Setup{CPUs: "1023"}})
+	if bad := (*SpawnError)(nil); !errors.As(err, &bad) || !bad.Permanent() || !strings.Contains(err.Error(), "cpu_affinity to 1023: there is none of them here") {
+		t.Errorf("got %v", err)
+	}
+	for _, list := range []string{"", "a", "3-1", "0-", "0,,1", "1024", "-1"} {
+		if set, err := parseCPUs(list); err == nil {
+			t.Errorf("%q is %v", list, set)
+		}
+	}
+}
+
+// TestASpawnWithoutASetupTakesNoStage: the command is executed at once.
+func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
+	if s := (Setup{}); !s.none() || s.before() || len(s.words(&Cred{})) != 0 {
+		t.Errorf("the zero value is %v", s.words(&Cred{}))
+	}
+	s := Setup{
+		Nice: -1, IOClass: 2, IOLevel: 3, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/a", "-/b"}, Keep: []string{"K"},
+	}
+	want := []string{"nice=-1", "io=2:3", "cpus=0", "umask=077", "user=1:2:3", "env=/a", "env=-/b", "keep=K", "no_new_privs=1"}
+	if got := s.words(&Cred{1, 2, []uint32{3}}); !slices.Equal(got, want) {
+		t.Errorf("the words are %q", got)
+	}
+}

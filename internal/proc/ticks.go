@@ -1,0 +1,87 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// StartTicks returns when a process was started, in clock ticks since the machine booted (proc_pid_stat(5)). With the number of the
+// process it names the process: no other gets both. It reports false when there is no such process, or only what is left of one that
+// has ended.
+func StartTicks(pid int) (uint64, bool) {
+	if pid <= 0 {
+		return 0, false
+	}
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	st, ok := parseStat(b)
+	return st.start, ok && !st.dead()
+}
+
+// Await blocks until a process has ended that is not a child of this one. It returns at once when there is none, and where the kernel
+// has no way to wait for it.
+func Await(pid int) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// ByEnv finds the process that was started with these variables and whose parent was not. It is 0 when there is none; sure says that
+// every process that could be one was looked at.
+func ByEnv(vars map[string]string) (pid int, sure bool) {
+	s := newScanner()
+	if s.dir < 0 {
+		return 0, false
+	}
+	defer unix.Close(s.dir)
+	s.look()
+	has, sure := make(map[int]bool), true
+	for _, p := range s.stats {
+		if p.dead() || p.pid == os.Getpid() {
+			continue
+		}
+		env, ok := s.readAll(strconv.Itoa(p.pid) + "/environ")
+		if s.whole = env[:0]; !ok {
+			sure = sure && !s.ours(p.pid)
+			continue
+		}
+		has[p.pid] = hasVars(env, vars)
+	}
+	for _, p := range s.stats {
+		if has[p.pid] && !has[p.ppid] {
+			return p.pid, true
+		}
+	}
+	return 0, sure
+}
+
+// ours reports whether a process is of this process's user.
+func (s *scanner) ours(pid int) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(s.dir, strconv.Itoa(pid), &st, 0) == nil && int(st.Uid) == os.Geteuid()
+}
+
+func hasVars(env []byte, vars map[string]string) bool {
+	found := 0
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		name, value, _ := bytes.Cut(kv, []byte{'='})
+		if want, is := vars[string(name)]; is && want == string(value) {
+			found++
+		}
+	}
+	return found == len(vars)
+}

@@ -1,0 +1,395 @@
+package redact
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Masked stands where a [Masker] has found a secret.
+const Masked = "***"
+
+// leastSecret is the length from which on a value given to [NewSecrets] is looked for: shorter ones are in ordinary words.
+const leastSecret = 8
+
+// What a byte can be the beginning of.
+const (
+	isWord    = 1 << iota // part of a word: what follows is not the beginning of a token
+	isToken               // a token of a known shape
+	isLiteral             // a value to hide
+	isOther               // something else that has to be looked at
+)
+
+// Secrets are values to hide, besides tokens of known shapes. They never change.
+type Secrets struct {
+	kinds  [256]byte
+	values map[byte][]string // by their first byte, longest first
+}
+
+// noSecrets finds tokens of known shapes only.
+var noSecrets = sync.OnceValue(func() *Secrets { return NewSecrets(nil) })
+
+// NewSecrets makes a set of these values. A text of less than eight bytes, or of several lines, is left out: it would be found in
+// ordinary words, or never.
+func NewSecrets(values []string) *Secrets {
+	s := &Secrets{values: make(map[byte][]string)}
+	for c := range s.kinds {
+		if wordByte(byte(c)) || c == '-' {
+			s.kinds[c] |= isWord
+		}
+	}
+	for c, list := range shapes() {
+		if len(list) > 0 {
+			s.kinds[c] |= isToken
+		}
+	}
+	for _, c := range `BbeS-` {
+		s.kinds[c] |= isToken
+	}
+	for _, c := range ":\\\x1b\n" {
+		s.kinds[c] |= isOther
+	}
+	for _, v := range values {
+		if len(v) < leastSecret || strings.Contains(v, "\n") || slices.Contains(s.values[v[0]], v) {
+			continue
+		}
+		s.kinds[v[0]] |= isLiteral
+		s.values[v[0]] = append(s.values[v[0]], v)
+	}
+	for _, list := range s.values {
+		slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+	}
+	return s
+}
+
+// shape is a kind of token that is known by its first bytes.
+type shape struct {
+	prefix string
+	body   func(c byte) bool // what follows
+	least  int               // of that
+	most   int               // 0: any number
+	run    int               // of letters and digits, with both among them, that must be there; 0: none
+	next   string            // one of these bytes comes first; "": any
+}
+
+// shapes are, by their first byte, the tokens that providers of models, chats and code give out. Each asks for so much that ordinary words, paths
+// and hashes don't have it.
+var shapes = sync.OnceValue(func() *[256][]shape {
+	const digits = "0123456789"
+	list := []shape{
+		{prefix: "sk-", body: keyByte, least: 20, run: 16},          // OpenAI, Anthropic, OpenRouter, DeepSeek, …
+		{prefix: "sk_live_", body: alnum, least: 16},                // Stripe
+		{prefix: "sk_test_", body: alnum, least: 16},                //
+		{prefix: "rk_live_", body: alnum, least: 16},                //
+		{prefix: "whsec_", body: alnum, least: 24, run: 24},         //
+		{prefix: "github_pat_", body: wordByte, least: 22, run: 16}, //
+		{prefix: "glpat-", body: keyByte, least: 20, run: 8},        // GitLab
+		{prefix: "AKIA", body: upperDigit, least: 16, most: 16},     // AWS
+		{prefix: "ASIA", body: upperDigit, least: 16, most: 16},     //
+		{prefix: "AIza", body: keyByte, least: 35, most: 35},        // Google
+		{prefix: "ya29.", body: keyByte, least: 30, run: 12},        //
+		{prefix: "hf_", body: alnum, least: 30},                     // Hugging Face
+		{prefix: "gsk_", body: alnum, least: 40},                    // Groq
+		{prefix: "xai-", body: alnum, least: 40},                    // xAI
+		{prefix: "r8_", body: alnum, least: 30},                     // Replicate
+		{prefix: "npm_", body: alnum, least: 36},                    //
+		{prefix: "pypi-AgE", body: keyByte, least: 40},              //
+		{prefix: "dop_v1_", body: alnum, least: 40},                 // DigitalOcean
+		{prefix: "xapp-", body: keyByte, least: 20, next: digits},   // Slack
+	}
+	for _, kind := range "abeoprs" {
+		list = append(list, shape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, next: digits}) // Slack
+	}
+	for _, kind := range "pousr" {
+		list = append(list, shape{prefix: "gh" + string(kind) + "_", body: alnum, least: 30}) // GitHub
+	}
+	var byFirst [256][]shape
+	for _, p := range list {
+		byFirst[p.prefix[0]] = append(byFirst[p.prefix[0]], p)
+	}
+	return &byFirst
+})
+
+// match returns the length of the token that s begins with, 0 for none.
+func (p *shape) match(s []byte) int {
+	if !hasPrefix(s, p.prefix) {
+		return 0
+	}
+	body := s[len(p.prefix):]
+	n := span(body, p.body)
+	if n < p.least || p.most > 0 && n > p.most || p.run > 0 && !hasRun(body[:n], p.run) ||
+		p.next != "" && strings.IndexByte(p.next, body[0]) < 0 {
+		return 0
+	}
+	return len(p.prefix) + n
+}
+
+// Masker hides the secrets in the lines of one source: tokens that providers give out, private keys, and the values it is given. The zero
+// value is ready. It must not be used by two goroutines at once.
+type Masker struct {
+	key int // so many lines may still be those of a private key
+}
+
+// keyLines is how many lines a private key has at most.
+const keyLines = 200
+
+// Hide returns chunk, which consists of whole lines, with [Masked] where secrets were. It returns chunk itself when there is
+// none, and copies it otherwise. A nil set is an empty one.
+func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
+	if set == nil {
+		set = noSecrets()
+	}
+	var out []byte
+	last := 0
+	cover := func(from, to int) {
+		out = append(append(out, chunk[last:from]...), Masked...)
+		last = to
+	}
+	inWord := false
+	i := m.keyLine(chunk, 0, cover)
+	for i < len(chunk) {
+		c := chunk[i]
+		kind := set.kinds[c]
+		if kind&(isLiteral|isOther) == 0 && (kind&isToken == 0 || inWord) {
+			inWord = kind&isWord != 0
+			i++
+			continue
+		}
+		if kind&isLiteral != 0 {
+			if n := set.match(chunk[i:]); n > 0 {
+				cover(i, i+n)
+				i, inWord = i+n, true
+				continue
+			}
+		}
+		if kind&isToken != 0 && !inWord {
+			if from, to := token(chunk[i:]); to > 0 {
+				cover(i+from, i+to)
+				i, inWord = i+to, true
+				continue
+			}
+			if n := keyHeader(chunk[i:]); n > 0 {
+				i = m.keyBody(chunk, i+n, cover)
+				inWord = false
+				continue
+			}
+		}
+		inWord = kind&isWord != 0
+		i++
+		switch c {
+		case '\n':
+			i = m.keyLine(chunk, i, cover)
+		case ':':
+			if from, to := botToken(chunk, i-1); to > 0 && from >= last {
+				cover(from, to)
+				i, inWord = to, true
+			}
+		case '\\': // an escaped newline, for instance: its letter is no part of a word
+			if i < len(chunk) && strings.IndexByte(`nrtbf"'/\`, chunk[i]) >= 0 {
+				i++
+			}
+		case '\x1b': // a colour
+			i += escape(chunk[i:])
+		}
+	}
+	if out == nil {
+		return chunk
+	}
+	return append(out, chunk[last:]...)
+}
+
+// match returns the length of the value that s begins with, 0 for none.
+func (s *Secrets) match(text []byte) int {
+	for _, v := range s.values[text[0]] {
+		if hasPrefix(text, v) {
+			return len(v)
+		}
+	}
+	return 0
+}
+
+// token returns where in the token that s begins with its secret part is; to is 0 when there is none.
+func token(s []byte) (from, to int) {
+	for _, p := range shapes()[s[0]] {
+		if n := p.match(s); n > 0 {
+			return 0, n
+		}
+	}
+	switch s[0] {
+	case 'e':
+		return 0, webToken(s)
+	case 'S':
+		return 0, mailToken(s)
+	case 'B', 'b':
+		const name = "bearer "
+		if len(s) > len(name) && bytes.EqualFold(s[:len(name)], []byte(name)) {
+			n := span(s[len(name):], bearerByte)
+			if hasRun(s[len(name):len(name)+n], 12) {
+				return len(name), len(name) + n
+			}
+		}
+	}
+	return 0, 0
+}
+
+// webToken returns the length of a JSON web token (RFC 7519): three parts, of which two are objects.
+func webToken(s []byte) int {
+	n := 0
+	for part := range 3 {
+		if part < 2 && !hasPrefix(s[n:], "eyJ") {
+			return 0
+		}
+		size := span(s[n:], keyByte)
+		if n += size; size < 10 {
+			return 0
+		}
+		if part < 2 {
+			if n == len(s) || s[n] != '.' {
+				return 0
+			}
+			n++
+		}
+	}
+	return n
+}
+
+// mailToken returns the length of a key of SendGrid: "SG.", 22 bytes, ".", 43 bytes.
+func mailToken(s []byte) int {
+	const first, second = 22, 43
+	if !hasPrefix(s, "SG.") || span(s[3:], keyByte) != first {
+		return 0
+	}
+	rest := s[3+first:]
+	if len(rest) == 0 || rest[0] != '.' || span(rest[1:], keyByte) != second {
+		return 0
+	}
+	return 3 + first + 1 + second
+}
+
+// botToken returns where around the colon a token of a Telegram bot is: its number, the colon, 35 bytes.
+func botToken(s []byte, colon int) (from, to int) {
+	body := s[colon+1:]
+	if !hasPrefix(body, "AA") || span(body, keyByte) != 35 {
+		return 0, 0
+	}
+	from = colon
+	for from > 0 && s[from-1] >= '0' && s[from-1] <= '9' {
+		from--
+	}
+	if digits := colon - from; digits < 8 || digits > 10 {
+		return 0, 0
+	}
+	return from, colon + 1 + 35
+}
+
+const keyEnd = "PRIVATE KEY-----"
+
+// keyHeader returns the length of the header of a private key (RFC 7468) that s begins with, 0 for none.
+func keyHeader(s []byte) int {
+	const begin, longest = "-----BEGIN ", 40
+	if !hasPrefix(s, begin) {
+		return 0
+	}
+	at := bytes.Index(s[:min(len(s), len(begin)+longest)], []byte(keyEnd))
+	if at < 0 || bytes.IndexByte(s[:at], '\n') >= 0 {
+		return 0
+	}
+	return at + len(keyEnd)
+}
+
+// keyBody covers what follows a header within its line, where newlines may be escaped, and notes that a key has begun when
+// nothing does. It returns where to go on.
+func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
+	end := at + bytes.IndexByte(chunk[at:], '\n')
+	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
+		m.key = keyLines
+		return end
+	}
+	n := span(chunk[at:end], func(c byte) bool { return keyText(c) || c == '\\' || c == ' ' || c == '\r' })
+	if n >= 16 {
+		cover(at, at+n)
+	}
+	return at + n
+}
+
+// keyLine covers the line that begins at at, and those behind it, as long as they are of a private key. It returns where to go on.
+func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
+	for m.key > 0 && at < len(chunk) {
+		m.key--
+		end := at + bytes.IndexByte(chunk[at:], '\n')
+		line := bytes.TrimSpace(chunk[at:end])
+		header := hasPrefix(line, "Proc-Type:") || hasPrefix(line, "DEK-Info:")
+		switch {
+		case len(line) == 0, header:
+		case len(line) <= 80 && span(line, keyText) == len(line):
+			from := at + bytes.Index(chunk[at:end], line)
+			cover(from, from+len(line))
+		default: // its end, or no key at all
+			m.key = 0
+			return at
+		}
+		at = end + 1
+	}
+	return at
+}
+
+// escape returns how long what follows the escape byte of a terminal's control sequence is.
+func escape(s []byte) int {
+	if len(s) == 0 || s[0] != '[' {
+		return 0
+	}
+	n := 1 + span(s[1:], func(c byte) bool { return c >= ' ' && c < '@' })
+	if n < len(s) && s[n] >= '@' && s[n] <= '~' {
+		n++
+	}
+	return n
+}
+
+func hasPrefix(s []byte, prefix string) bool {
+	return len(s) >= len(prefix) && string(s[:len(prefix)]) == prefix
+}
+
+// span is how many bytes at the beginning of s are of a class.
+func span(s []byte, class func(byte) bool) int {
+	for i, c := range s {
+		if !class(c) {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// hasRun reports whether somewhere in s that many letters and digits follow each other, with both among them.
+func hasRun(s []byte, least int) bool {
+	n, letters, digits := 0, 0, 0
+	for _, c := range s {
+		switch {
+		case c >= '0' && c <= '9':
+			digits++
+		case alnum(c):
+			letters++
+		default:
+			n, letters, digits = 0, 0, 0
+			continue
+		}
+		if n++; n >= least && letters > 0 && digits > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func alnum(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
+
+func wordByte(c byte) bool { return alnum(c) || c == '_' }
+
+func keyByte(c byte) bool { return wordByte(c) || c == '-' }
+
+func keyText(c byte) bool { return alnum(c) || c == '+' || c == '/' || c == '=' }
+
+func bearerByte(c byte) bool {
+	return keyByte(c) || c == '.' || c == '~' || c == '+' || c == '/' || c == '='
+}
+
+func upperDigit(c byte) bool { return c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' }

@@ -1,0 +1,254 @@
+package redact_test
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"hinit/internal/redact"
+)
+
+// letters makes text that looks like that of a token, the same for the same seed.
+func letters(seed uint64, alphabet string, n int) string {
+	r := rand.New(rand.NewPCG(seed, 1))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = alphabet[r.IntN(len(alphabet))]
+	}
+	return string(b)
+}
+
+const (
+	base62 = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	hexes  = "0123456789abcdef"
+)
+
+// tokens are made here, so that no file of this repository holds what looks like a secret.
+func tokens() map[string]string {
+	jws := "eyJ" + letters(1, base62, 33) + ".eyJ" + letters(2, base62, 70) + "." + letters(3, base62+"-_", 43)
+	return map[string]string{
+		"openai": "sk-" + letters(4, base62, 48), "project": "sk-proj-" + letters(5, base62, 60) + "-" + letters(6, base62+"_", 60),
+		"anthropic": "sk-ant-api03-" + letters(7, base62, 90) + "AA", "router": "sk-or-v1-" + letters(8, hexes, 64),
+		"github": "ghp_" + letters(9, base62, 36), "server": "ghs_" + letters(10, base62, 36),
+		"fine":      "github_pat_" + letters(11, base62, 22) + "_" + letters(12, base62, 59),
+		"slack bot": "xoxb-" + letters(13, "0123456789", 12) + "-" + letters(14, "0123456789", 13) + "-" + letters(15, base62, 24),
+		"slack app": "xapp-1-A" + letters(16, "0123456789ABCDEF", 10) + "-" + letters(17, hexes, 64),
+		"aws":       "AKIA" + letters(18, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 16), "google": "AIza" + letters(19, base62+"-_", 35),
+		"face": "hf_" + letters(20, base62, 34), "groq": "gsk_" + letters(21, base62, 52), "gitlab": "glpat-" + letters(22, base62, 20),
+		"jwt": jws, "telegram": "123456789:AA" + letters(23, base62+"-_", 33), "stripe": "sk_live_" + letters(24, base62, 24),
+		"mail": "SG." + letters(25, base62, 22) + "." + letters(26, base62, 43), "npm": "npm_" + letters(27, base62, 36),
+	}
+}
+
+func hidden(text string, values ...string) string {
+	var m redact.Masker
+	return string(m.Hide([]byte(text), redact.NewSecrets(values)))
+}
+
+func TestTokensAreHidden(t *testing.T) {
+	for name, token := range tokens() {
+		for _, around := range []string{
+			"%s\n", "key=%s\n", `{"api_key":"%s","n":1}` + "\n", "export KEY='%s'; run\n", "a %s, and more\n", "https://h/p?token=%s&x=1\n",
+			`"text":"first\n%s\nlast"` + "\n", "\x1b[31m%s\x1b[0m\n", "before\n%s\nafter\n", "(%s)\n", "%s.\n", "%s %[1]s\n",
+		} {
+			text := fmt.Sprintf(around, token)
+			if token[:3] == "SG." && strings.HasPrefix(around, "%s.") || around == "" {
+				continue
+			}
+			got := hidden(text)
+			if strings.Contains(got, token) || strings.Count(got, redact.Masked) != strings.Count(text, token) ||
+				strings.ReplaceAll(text, token, redact.Masked) != got {
+				t.Errorf("%s: %q became %q", name, text, got)
+			}
+		}
+	}
+	bearer := letters(30, base62, 32)
+	for _, word := range []string{"Bearer", "bearer", "BEARER"} {
+		if got, want := hidden("Authorization: "+word+" "+bearer+"\n"), "Authorization: "+word+" ***\n"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got, want := hidden("GET https://api.telegram.org/bot"+tokens()["telegram"]+"/getMe 200\n"), "GET https://api.telegram.org/bot***/getMe 200\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestPrivateKeysAreHidden(t *testing.T) {
+	line := letters(31, base62+"+/", 64)
+	key := "-----BEGIN RSA PRIVATE KEY-----\n" + line + "\n" + line + "\r\nshort==\n-----END RSA PRIVATE KEY-----\nnext line\n"
+	want := "-----BEGIN RSA PRIVATE KEY-----\n***\n***\r\n***\n-----END RSA PRIVATE KEY-----\nnext line\n"
+	var m redact.Masker
+	got := ""
+	for part := range strings.Lines(key) { // each in a batch of its own
+		got += string(m.Hide([]byte(part), nil))
+	}
+	if got != want || hidden(key) != want {
+		t.Errorf("got %q and %q, want %q", got, hidden(key), want)
+	}
+	escaped := `{"key":"-----BEGIN PRIVATE KEY-----\n` + line + `\n` + line + `\n-----END PRIVATE KEY-----\n"}` + "\n"
+	if got := hidden(escaped); strings.Contains(got, line[:20]) || !strings.HasSuffix(got, `-----END PRIVATE KEY-----\n"}`+"\n") {
+		t.Errorf("got %q", got)
+	}
+	for _, text := range []string{
+		"it begins with -----BEGIN PRIVATE KEY----- and so on\nnext\n",
+		"-----BEGIN CERTIFICATE-----\n" + line + "\n-----END CERTIFICATE-----\n",
+		"-----BEGIN PRIVATE KEY-----\nthis is no key.\n" + line + "\n",
+	} {
+		if got := hidden(text); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+func TestGivenValuesAreHidden(t *testing.T) {
+	values := []string{"hunter2hunter2", "hunter2hunter2-and-more", "short", "p@ss w0rd!"}
+	for text, want := range map[string]string{
+		"user:hunter2hunter2@host\n": "user:***@host\n", "xhunter2hunter2x\n": "x***x\n", "hunter2hunter2-and-more\n": "***\n",
+		"short and long\n": "short and long\n", "p@ss w0rd!p@ss w0rd!\n": "******\n", "hunter2hunter\n2\n": "hunter2hunter\n2\n",
+	} {
+		if got := hidden(text, values...); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// goroot is where the Go that runs the test has its sources.
+func goroot(t testing.TB) string {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// ordinary is text that has no secret in it: the source of Go, and what else logs are full of.
+func ordinary(t testing.TB) []byte {
+	var b bytes.Buffer
+	root := filepath.Join(goroot(t), "src")
+	for _, dir := range []string{"net/http", "runtime", "encoding", "os", "strings", "go/parser", "regexp", "archive"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			// Some tests of the standard library hold keys.
+			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") || b.Len() > 12<<20 {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			b.Write(text)
+			b.WriteByte('\n')
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := rand.New(rand.NewPCG(7, 7))
+	raw := make([]byte, 3000)
+	for i := range 2000 {
+		for j := range raw {
+			raw[j] = byte(r.Uint32())
+		}
+		sum := sha1.Sum(raw)
+		hash := hex.EncodeToString(sum[:])
+		uuid := hash[:8] + "-" + hash[8:12] + "-" + hash[12:16] + "-" + hash[16:20] + "-" + hash[20:32]
+		fmt.Fprintf(&b, "commit %s\nMerge %s sk-%d into task-%s\n", hash, hash[:8], i, uuid)
+		fmt.Fprintf(&b, "<img src=\"data:image/png;base64,%s\">\n%s\n", base64.StdEncoding.EncodeToString(raw), base64.URLEncoding.EncodeToString(raw[:60]))
+		fmt.Fprintf(&b, "sha256:%s@%s digest: sha512-%s==\n", hash, hash, base64.StdEncoding.EncodeToString(raw[:64]))
+		fmt.Fprintf(&b, "GET https://example.org/%s/%s?id=%s&page=%d#s-%d HTTP/1.1\" 200 %d \"-\" \"curl/8.5\"\n", uuid, hash[:10], uuid, i, i, i*7)
+		fmt.Fprintf(&b, "goroutine %d [running]:\nmain.(*server).serve(0xc000%s, {0x%s, 0x%d})\n\t/src/sk-server/main.go:%d +0x%s\n", i, hash[:6], hash[:12], i, i, hash[:3])
+		fmt.Fprintf(&b, "2026-11-21 00:11:%02d,%03d INFO gateway.run: Bearer authentication is on; bearer token-based-auth-v2-support %d:AAA 12345678:AA\n", i%60, i%1000, i)
+		fmt.Fprintf(&b, "/opt/data/sk-learn-something-with-a-long-name-%d/hf_hub_download_of_something_long/npm_package_version_of_a_thing/ghp_x\n", i)
+		fmt.Fprintf(&b, "0:00:00 %d%% |%s| eyJ is how a token begins; xoxb- too, AKIA and AIza\n", i%100, strings.Repeat("#", i%80))
+		fmt.Fprintf(&b, "{\"model\":\"sk-none\",\"monkey\":\"key_%s\",\"risk-assessment-2026-11-21-final-version\":%d}\n", hash[:10], i)
+	}
+	return b.Bytes()
+}
+
+func TestOrdinaryTextIsNotHidden(t *testing.T) {
+	text := ordinary(t)
+	if len(text) < 10<<20 {
+		t.Errorf("%d bytes are too few to prove anything", len(text))
+	}
+	var m redact.Masker
+	got := m.Hide(text, redact.NewSecrets([]string{"hunter2hunter2", "a passphrase of many words"}))
+	if &got[0] == &text[0] {
+		return
+	}
+	was := bytes.Split(text, []byte{'\n'})
+	for i, line := range bytes.Split(got, []byte{'\n'}) {
+		if !bytes.Equal(line, was[i]) {
+			t.Errorf("%.300q became %.300q", was[i], line)
+		}
+	}
+}
+
+func FuzzMask(f *testing.F) {
+	f.Add("sk-"+letters(4, base62, 48)+"\n-----BEGIN PRIVATE KEY-----", "abcdefgh", 3)
+	f.Add("-----BEGIN PRIVATE KEY-----\nabcd\n\n-----END", "abcdefgh", 40)
+	f.Add("12345678:AA"+letters(23, base62, 33)+"\x1b[\\n\\", ":AA", 1)
+	f.Fuzz(func(t *testing.T, text, value string, cut int) {
+		text += "\n"
+		set := redact.NewSecrets([]string{value})
+		var whole, parts redact.Masker
+		got := string(whole.Hide([]byte(text), set))
+		if strings.Count(got, "\n") != strings.Count(text, "\n") || !strings.HasSuffix(got, "\n") {
+			t.Fatalf("%q became %q", text, got)
+		}
+		if len(value) >= 8 && !strings.Contains(value, "*") && !strings.Contains(value, "\n") &&
+			strings.Contains(got, value) && !strings.Contains(text, "KEY-----") && len(tokensIn(got)) == 0 {
+			t.Fatalf("%q still has %q", got, value)
+		}
+		// In which batches the lines come makes no difference.
+		at := strings.IndexByte(text[max(0, min(cut, len(text)-1)):], '\n') + 1 + max(0, min(cut, len(text)-1))
+		again := string(parts.Hide([]byte(text[:at]), set))
+		if at < len(text) {
+			again += string(parts.Hide([]byte(text[at:]), set))
+		}
+		if again != got {
+			t.Fatalf("%q became %q and, cut at %d, %q", text, got, at, again)
+		}
+	})
+}
+
+// tokensIn is where redact.Masked is, next to which a value may be left over that begins in a token.
+func tokensIn(text string) []string { return strings.Split(text, redact.Masked)[1:] }
+
+// BenchmarkMask is what the page on the log path says looking for secrets costs a byte.
+func BenchmarkMask(b *testing.B) {
+	set := redact.NewSecrets([]string{"hunter2hunter2", "a passphrase of many words"})
+	var secret []string
+	for _, token := range tokens() {
+		secret = append(secret, token)
+	}
+	slices.Sort(secret)
+	for _, text := range []struct {
+		name string
+		text []byte
+	}{
+		{"the text of this repository", ordinary(b)},
+		{"one letter", bytes.Repeat(append(bytes.Repeat([]byte{'x'}, 99), '\n'), 10_000)},
+		{"lines of a log", bytes.Repeat([]byte("2026-11-21 05:00:01,123 INFO gateway.session: message 48213 from 77120054 handled in 1.284s tokens=1893 model=large-4\n"), 10_000)},
+		{"lines of JSON", bytes.Repeat([]byte(`{"level":"info","ts":"2026-11-21T05:00:01.123Z","logger":"gateway","msg":"handled","chat":77120054,"ms":1284}`+"\n"), 10_000)},
+		{"nothing but tokens", bytes.Repeat([]byte(strings.Join(secret, "\n")+"\n"), 500)},
+	} {
+		b.Run(text.name, func(b *testing.B) {
+			b.SetBytes(int64(len(text.text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				for chunk := range slices.Chunk(text.text, 64<<10) {
+					var m redact.Masker
+					m.Hide(chunk, set)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(text.text)), "ns/byte")
+		})
+	}
+}

@@ -1,0 +1,361 @@
+package reexec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// Codec writes and reads what generations tell each other. It takes the unexported fields of a struct like the exported
+// ones, by their names, so that one which somebody adds can't be forgotten. It knows booleans, numbers, strings, times, open
+// files, and pointers, slices, arrays, maps and structs of what it knows; a value of any other type is an error. JSON itself
+// passes as it is. Tags of fields:
+//
+//	`reexec:"-"`      is not handed over, and keeps its value when it is taken over
+//	`reexec:"Name"`   has this name instead of the field's
+//	`reexec:",json"`  is what encoding/json makes of it
+//
+// The fields of an embedded struct count as those of the struct around it, unless it has a name by a tag.
+//
+// An open file is the number of its descriptor, which is the same in the next generation. One number is one file there,
+// wherever it is mentioned.
+type Codec struct {
+	now   time.Time
+	mono  int64 // CLOCK_MONOTONIC at now
+	keep  []int
+	files map[int]*os.File
+}
+
+// NewCodec returns a codec whose clock is the present.
+func NewCodec() *Codec {
+	c, best := &Codec{files: map[int]*os.File{0: os.Stdin, 1: os.Stdout, 2: os.Stderr}}, int64(math.MaxInt64)
+	// A process that is kept from running between the two clocks would move all times by that.
+	for range 10 {
+		before := monotonic()
+		now := time.Now()
+		if took := monotonic() - before; took < best {
+			c.now, c.mono, best = now, before+took/2, took
+		}
+	}
+	return c
+}
+
+// Keep returns the descriptors that were mentioned in what Encode has written, each once.
+func (c *Codec) Keep() []int { return c.keep }
+
+// field is one of a struct as it is on the wire.
+type field struct {
+	name string
+	json bool
+	v    reflect.Value
+}
+
+// fields lists those of a struct that are handed over.
+func fields(v reflect.Value) (list []field) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		tag, tagged := f.Tag.Lookup("reexec")
+		name, how, _ := strings.Cut(tag, ",")
+		switch {
+		case name == "-":
+			continue
+		case f.Anonymous && !tagged && f.Type.Kind() == reflect.Struct:
+			list = append(list, fields(v.Field(i))...)
+			continue
+		case name == "":
+			name = f.Name
+		}
+		list = append(list, field{name, how == "json", open(v.Field(i))})
+	}
+	return list
+}
+
+// open returns a field without what reflect forbids where it is an unexported one.
+func open(v reflect.Value) reflect.Value {
+	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
+}
+
+// moment is a time on the wire.
+type moment struct {
+	Wall int64 `json:"wall"`           // nanoseconds since 1970
+	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time that has no place there
+}
+
+// Encode returns the JSON of what v points to.
+func (c *Codec) Encode(v any) (json.RawMessage, error) {
+	at := reflect.ValueOf(v)
+	if at.Kind() != reflect.Pointer {
+		return nil, errors.New("internal error: state must be given by pointer")
+	}
+	tree, err := c.encode(at.Elem())
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(tree)
+}
+
+// rawString is a string on the wire that JSON can't hold, because it is not UTF-8.
+type rawString struct {
+	Bytes []byte `json:"bytes"`
+}
+
+var (
+	timeType = reflect.TypeFor[time.Time]()
+	fileType = reflect.TypeFor[*os.File]()
+	rawType  = reflect.TypeFor[json.RawMessage]()
+)
+
+func (c *Codec) encode(v reflect.Value) (any, error) {
+	switch known := v.Interface().(type) {
+	case time.Time:
+		return c.moment(known), nil
+	case json.RawMessage:
+		return known, nil
+	case *os.File:
+		return c.number(known), nil
+	}
+	switch v.Kind() {
+	case reflect.Bool, reflect.Float32, reflect.Float64,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return v.Interface(), nil
+	case reflect.String:
+		if s := v.String(); !utf8.ValidString(s) {
+			return rawString{[]byte(s)}, nil
+		}
+		return v.String(), nil
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil, nil
+		}
+		return c.encode(v.Elem())
+	case reflect.Slice, reflect.Array:
+		return c.encodeList(v)
+	case reflect.Map:
+		return c.encodeMap(v)
+	case reflect.Struct:
+		out := make(map[string]any)
+		for _, f := range fields(v) {
+			part, err := f.encode(c)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", f.name, err)
+			}
+			out[f.name] = part
+		}
+		return out, nil
+	default:
+		return nil, fmt.Errorf("cannot hand over a value of type %s", v.Type())
+	}
+}
+
+func (f field) encode(c *Codec) (any, error) {
+	if f.json {
+		data, err := json.Marshal(f.v.Interface())
+		return json.RawMessage(data), err
+	}
+	return c.encode(f.v)
+}
+
+func (f field) decode(c *Codec, data json.RawMessage) error {
+	if f.json {
+		return json.Unmarshal(data, f.v.Addr().Interface())
+	}
+	return c.decode(data, f.v)
+}
+
+// number returns that of an open file's descriptor, which is left as it is, and -1 for no file or a closed one.
+func (c *Codec) number(f *os.File) int {
+	fd := -1
+	if raw, err := f.SyscallConn(); err == nil { // of a nil file it is an error
+		_ = raw.Control(func(n uintptr) { fd = int(n) }) // of a closed one too
+	}
+	if fd > 2 && !slices.Contains(c.keep, fd) {
+		c.keep = append(c.keep, fd)
+	}
+	return fd
+}
+
+// file is the opposite of number.
+func (c *Codec) file(fd int) *os.File {
+	if fd < 0 {
+		return nil
+	}
+	if c.files[fd] == nil {
+		c.files[fd] = os.NewFile(uintptr(fd), "descriptor "+strconv.Itoa(fd))
+	}
+	return c.files[fd]
+}
+
+func (c *Codec) encodeList(v reflect.Value) (any, error) {
+	if v.Kind() == reflect.Slice && v.IsNil() {
+		return nil, nil
+	}
+	if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
+		return v.Bytes(), nil
+	}
+	out := make([]any, v.Len())
+	for i := range out {
+		var err error
+		if out[i], err = c.encode(v.Index(i)); err != nil {
+			return nil, fmt.Errorf("[%d]: %w", i, err)
+		}
+	}
+	return out, nil
+}
+
+// encodeMap writes a map as a list of pairs, so that its keys may be anything.
+func (c *Codec) encodeMap(v reflect.Value) (any, error) {
+	if v.IsNil() {
+		return nil, nil
+	}
+	out := make([][2]any, 0, v.Len())
+	for it := v.MapRange(); it.Next(); {
+		var pair [2]any
+		for i, part := range []reflect.Value{it.Key(), it.Value()} {
+			whole := reflect.New(part.Type()).Elem() // one that has an address
+			whole.Set(part)
+			var err error
+			if pair[i], err = c.encode(whole); err != nil {
+				return nil, fmt.Errorf("[%v]: %w", it.Key(), err)
+			}
+		}
+		out = append(out, pair)
+	}
+	return out, nil
+}
+
+func (c *Codec) moment(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	m := moment{Wall: t.UnixNano()}
+	if t != t.Round(0) { // unlike Equal it sees the monotonic reading
+		m.Mono = c.mono + int64(t.Sub(c.now))
+	}
+	return m
+}
+
+// Decode puts the JSON into what v points to. What the JSON does not have keeps its value.
+func (c *Codec) Decode(data json.RawMessage, v any) error {
+	at := reflect.ValueOf(v)
+	if at.Kind() != reflect.Pointer || at.IsNil() {
+		return errors.New("internal error: state must be read into a pointer")
+	}
+	return c.decode(data, at.Elem())
+}
+
+func (c *Codec) decode(data json.RawMessage, v reflect.Value) error {
+	if bytes.Equal(data, []byte("null")) {
+		v.SetZero()
+		return nil
+	}
+	if v.Type() == timeType {
+		var m moment
+		if err := json.Unmarshal(data, &m); err != nil {
+			return err
+		}
+		v.Set(reflect.ValueOf(c.time(m)))
+		return nil
+	}
+	if v.Type() == fileType {
+		fd, err := strconv.Atoi(string(data))
+		v.Set(reflect.ValueOf(c.file(fd)))
+		return err
+	}
+	if v.Type() == rawType {
+		v.SetBytes(slices.Clone(data))
+		return nil
+	}
+	switch v.Kind() {
+	case reflect.Bool, reflect.Float32, reflect.Float64,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return json.Unmarshal(data, v.Addr().Interface())
+	case reflect.String:
+		if len(data) > 0 && data[0] == '{' {
+			var raw rawString
+			if err := json.Unmarshal(data, &raw); err != nil {
+				return err
+			}
+			v.SetString(string(raw.Bytes))
+			return nil
+		}
+		return json.Unmarshal(data, v.Addr().Interface())
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		return c.decode(data, v.Elem())
+	case reflect.Slice, reflect.Array:
+		return c.decodeList(data, v)
+	case reflect.Map:
+		return c.decodeMap(data, v)
+	case reflect.Struct:
+		var parts map[string]json.RawMessage
+		if err := json.Unmarshal(data, &parts); err != nil {
+			return err
+		}
+		for _, f := range fields(v) {
+			part, there := parts[f.name]
+			if !there {
+				continue
+			}
+			if err := f.decode(c, part); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
+			}
+		}
+		return nil
+	default:
+		return fmt.Errorf("cannot take over a value of type %s", v.Type())
+	}
+}
+
+func (c *Codec) decodeList(data json.RawMessage, v reflect.Value) error {
+	if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
+		return json.Unmarshal(data, v.Addr().Interface())
+	}
+	var items []json.RawMessage
+	if err := json.Unmarshal(data, &items); err != nil {
+		return err
+	}
+	if v.Kind() == reflect.Slice {
+		v.Set(reflect.MakeSlice(v.Type(), len(items), len(items)))
+	}
+	for i, item := range items[:min(len(items), v.Len())] {
+		if err := c.decode(item, v.Index(i)); err != nil {
+			return fmt.Errorf("[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (c *Codec) decodeMap(data json.RawMessage, v reflect.Value) error {
+	var pairs [][2]json.RawMessage
+	if err := json.Unmarshal(data, &pairs); err != nil {
+		return err
+	}
+	v.Set(reflect.MakeMapWithSize(v.Type(), len(pairs)))
+	for _, pair := range pairs {
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		if err := errors.Join(c.decode(pair[0], key), c.decode(pair[1], value)); err != nil {
+			return err
+		}
+		v.SetMapIndex(key, value)
+	}
+	return nil
+}
+
+func (c *Codec) time(m moment) time.Time {
+	if m.Mono == 0 {
+		return time.Unix(0, m.Wall)
+	}
+	return c.now.Add(time.Duration(m.Mono - c.mono))
+}

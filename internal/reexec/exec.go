@@ -1,0 +1,212 @@
+package reexec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Var is the environment variable by which the new program finds the memory: the number of its descriptor.
+const Var = "HINIT_HANDOVER"
+
+// envelope is what the memory holds.
+type envelope struct {
+	PID     int             `json:"pid"`
+	State   json.RawMessage `json:"state"`
+	Signals []int           `json:"signals"`
+	Deaf    int64           `json:"deaf"` // nanoseconds of CLOCK_MONOTONIC since which HUP, INT, QUIT and TERM are lost
+}
+
+// Program is what replaces this process's program.
+type Program struct {
+	Path  string          // of the executable
+	Argv  []string        // with argv[0]
+	Env   []string        // Var is added to it
+	Keep  []int           // descriptors that stay open, besides the three standard ones
+	State json.RawMessage // what it is told
+	// Signals are those that mean something. From the last question to Late until the new program asks for them they wait in
+	// the kernel, but for HUP, INT, QUIT and TERM: the Go runtime unblocks these before anybody can listen (runtime,
+	// blockableSig), so they are ignored until it handles them, about a millisecond.
+	Signals []syscall.Signal
+	// Late returns those of them that have been delivered and were not acted upon. It is called as late as can be; the new
+	// program gets them from Take.
+	Late func() []syscall.Signal
+}
+
+// Become becomes the program. It returns only when that failed; nothing has changed then but what Late took. No other goroutine
+// may start a process meanwhile: it would inherit what is kept.
+func (p *Program) Become() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	memory, err := p.memory()
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	keep := append(slices.Clone(p.Keep), int(memory.Fd()))
+	defer func() {
+		for _, fd := range keep {
+			unix.CloseOnExec(fd)
+		}
+	}()
+	for _, fd := range keep {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
+		}
+	}
+	undo, err := hold(p.Signals)
+	if err != nil {
+		return err
+	}
+	defer undo()
+	if err := p.seal(memory, monotonic()); err != nil {
+		return err
+	}
+	env := append(slices.Clone(p.Env), Var+"="+strconv.Itoa(int(memory.Fd())))
+	if err := syscall.Exec(p.Path, p.Argv, env); err != nil {
+		return fmt.Errorf("cannot execute %q: %w", p.Path, err)
+	}
+	return nil
+}
+
+// hold makes the signals wait for the new program, as far as that is possible. undo ends that, on the same thread.
+func hold(signals []syscall.Signal) (undo func(), err error) {
+	var block, old unix.Sigset_t
+	for _, s := range signals {
+		const bits = 8 * int(unsafe.Sizeof(block.Val[0]))
+		block.Val[(int(s)-1)/bits] |= 1 << ((int(s) - 1) % bits)
+	}
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old); err != nil {
+		return nil, fmt.Errorf("cannot hold signals back: %w", err)
+	}
+	var before [4]action
+	for i, s := range essential {
+		ignore := action{1} // SIG_IGN; the handler comes first on every architecture but MIPS
+		exchange(s, &ignore, &before[i])
+	}
+	return func() {
+		for i, s := range essential {
+			exchange(s, &before[i], nil)
+		}
+		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // it worked before
+	}, nil
+}
+
+// essential are the signals that the Go runtime does not leave blocked.
+var essential = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
+
+// action is room for the kernel's struct sigaction.
+type action [8]uintptr
+
+func exchange(s syscall.Signal, set, old *action) {
+	// 8 is the size of the kernel's signal set.
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
+}
+
+// memory is the envelope without its end.
+func (p *Program) memory() (*os.File, error) {
+	fd, err := unix.MemfdCreate("hinit-handover", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make memory for the handover: %w", err)
+	}
+	memory := os.NewFile(uintptr(fd), "hinit-handover")
+	if _, err := fmt.Fprintf(memory, `{"pid":%d,"state":%s`, os.Getpid(), p.State); err != nil {
+		_ = memory.Close()
+		return nil, fmt.Errorf("cannot write the state for the handover: %w", err)
+	}
+	return memory, nil
+}
+
+// seal writes the end of the envelope and makes it immutable.
+func (p *Program) seal(memory *os.File, deaf int64) error {
+	numbers := []int{}
+	for _, s := range p.Late() {
+		numbers = append(numbers, int(s))
+	}
+	end, err := json.Marshal(numbers)
+	if err == nil {
+		_, err = fmt.Fprintf(memory, `,"signals":%s,"deaf":%d}`, end, deaf)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the state for the handover: %w", err)
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return fmt.Errorf("cannot seal the state for the handover: %w", err)
+	}
+	return nil
+}
+
+// monotonic reads the clock that both programs share.
+func monotonic() int64 {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // every kernel has it
+	return now.Nano()
+}
+
+// Taken is what the generation before this one has left.
+type Taken struct {
+	State   json.RawMessage
+	Signals []syscall.Signal // that came and were not acted upon
+	Deaf    time.Duration    // for how long, until now, HUP, INT, QUIT and TERM were lost
+}
+
+// ErrNone is the error of Take in a process that is no successor.
+var ErrNone = errors.New("nothing was handed over")
+
+// Take returns what the generation before this one in the same process has handed over, once. The error is ErrNone when there is
+// none. It also makes sure that no child sees Var.
+func Take() (*Taken, error) {
+	heard := monotonic()
+	value, there := os.LookupEnv(Var)
+	if !there {
+		return nil, ErrNone
+	}
+	_ = os.Unsetenv(Var) // it can't fail: the name is good
+	fd, err := strconv.Atoi(value)
+	if err != nil || fd < 3 || !isMemory(fd) {
+		return nil, ErrNone // somebody else's idea, or that of an init around this one
+	}
+	memory := os.NewFile(uintptr(fd), "hinit-handover")
+	defer memory.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("cannot read what was handed over: %w", err)
+	}
+	data := make([]byte, st.Size)
+	if _, err := memory.ReadAt(data, 0); err != nil {
+		return nil, fmt.Errorf("cannot read what was handed over: %w", err)
+	}
+	var in envelope
+	if err := json.Unmarshal(data, &in); err != nil {
+		return nil, fmt.Errorf("cannot understand what was handed over: %w", err)
+	}
+	if in.PID != os.Getpid() {
+		return nil, ErrNone
+	}
+	out := &Taken{State: in.State, Deaf: time.Duration(heard - in.Deaf)}
+	for _, n := range in.Signals {
+		out.Signals = append(out.Signals, syscall.Signal(n))
+	}
+	return out, nil
+}
+
+// isMemory reports whether a descriptor is a memory file that nobody can change any more.
+func isMemory(fd int) bool {
+	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err == nil && !strings.HasPrefix(name, "/memfd:hinit-handover") {
+		return false
+	}
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	return err == nil && seals&unix.F_SEAL_WRITE != 0
+}

@@ -1,0 +1,158 @@
+package reexec_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/reexec"
+)
+
+// roleVar makes the test binary the process that is replaced.
+const roleVar = "HINIT_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVar) == "" {
+		os.Exit(m.Run())
+	}
+	if err := image(); err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+}
+
+// state is what the images tell each other.
+type state struct {
+	Generation int
+	Pipe       int
+}
+
+// image is one life of the replaced process. Each generation writes into a pipe that the first one made, sends itself
+// signals in the instant in which nobody listens, and becomes the next; the third reads the pipe.
+func image() error {
+	usr1, term := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(usr1, syscall.SIGUSR1)
+	signal.Notify(term, syscall.SIGTERM)
+	var s state
+	taken, err := reexec.Take()
+	switch {
+	case errors.Is(err, reexec.ErrNone):
+		var p [2]int
+		if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
+			return err
+		}
+		s.Pipe = p[0]<<16 | p[1]
+	case err != nil:
+		return err
+	default:
+		if err := json.Unmarshal(taken.State, &s); err != nil {
+			return err
+		}
+		<-usr1 // hangs, and fails by the test's deadline, if it was lost
+		fmt.Println("late:", taken.Signals)
+	}
+	r, w := s.Pipe>>16, s.Pipe&0xffff
+	fmt.Println("image", s.Generation, os.Getpid(), os.Getenv(reexec.Var) == "")
+	if _, err := syscall.Write(w, []byte(strconv.Itoa(s.Generation))); err != nil {
+		return err
+	}
+	if s.Generation == 2 {
+		_ = syscall.Close(w)
+		text, err := io.ReadAll(os.NewFile(uintptr(r), "pipe"))
+		fmt.Println("pipe:", string(text))
+		return err
+	}
+	s.Generation++
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	p := reexec.Program{
+		Path: "/nowhere", Argv: os.Args, Env: os.Environ(), Keep: []int{r, w}, State: data, Signals: []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1},
+		Late: func() []syscall.Signal { return []syscall.Signal{syscall.SIGHUP} },
+	}
+	fmt.Println("refused:", p.Become())
+	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+	fmt.Println("afterwards:", <-term)
+	p.Path = "/proc/self/exe"
+	p.Late = func() []syscall.Signal {
+		signal.Stop(usr1) // from here on it can only wait in the kernel, for every thread holds it back
+		_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		return []syscall.Signal{syscall.SIGHUP}
+	}
+	return p.Become()
+}
+
+func TestProcessBecomesAnotherImage(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleVar+"=1")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := startBlocked(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	pid := cmd.ProcessState.Pid()
+	want := ""
+	for g := range 3 {
+		if g > 0 {
+			want += "late: [hangup]\n"
+		}
+		want += fmt.Sprintf("image %d %d true\n", g, pid)
+		if g < 2 {
+			want += "refused: cannot execute \"/nowhere\": no such file or directory\nafterwards: terminated\n"
+		}
+	}
+	want += "pipe: 012\n"
+	if out.String() != want {
+		t.Errorf("got:\n%swant:\n%s", out.String(), want)
+	}
+}
+
+// startBlocked starts a process in which SIGUSR1 is blocked, as it is in every image but the first.
+func startBlocked(cmd *exec.Cmd) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var block, old unix.Sigset_t
+	block.Val[0] = 1 << (uint(unix.SIGUSR1) - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old); err != nil {
+		return err
+	}
+	return errors.Join(cmd.Start(), unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil))
+}
+
+func TestForeignMemoryIsNotTaken(t *testing.T) {
+	for _, value := range []string{"", "x", "1", "99999", "-1"} {
+		t.Setenv(reexec.Var, value)
+		if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) {
+			t.Errorf("%q was taken: %v", value, err)
+		}
+		if _, there := os.LookupEnv(reexec.Var); there {
+			t.Errorf("children would see %s", reexec.Var)
+		}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	t.Setenv(reexec.Var, strconv.Itoa(int(r.Fd())))
+	if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) || strings.Contains(fmt.Sprint(err), "bad") {
+		t.Errorf("a pipe was taken: %v", err)
+	}
+}

@@ -1,0 +1,141 @@
+package reexec_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/reexec"
+)
+
+// house notes what is asked of it.
+type house struct {
+	mu     sync.Mutex
+	asked  []string
+	refuse error // of HandOver
+	late   []syscall.Signal
+	past   reexec.Past
+	ended  chan string
+}
+
+func newHouse() *house { return &house{ended: make(chan string, 1)} }
+
+func (h *house) note(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, what)
+}
+
+func (h *house) Claim() (func(), error) {
+	h.note("claim")
+	return func() { h.note("release"); h.ended <- "" }, nil
+}
+
+func (h *house) Rest(fault bool) (func(), error) {
+	h.note(fmt.Sprintf("rest %v", fault))
+	return func() { h.note("wake") }, nil
+}
+
+func (h *house) Yield(f func()) error { h.note("yield"); f(); return nil }
+
+func (h *house) HandOver(past reexec.Past, _ bool) (any, func(), error) {
+	h.note("hand over")
+	h.past = past
+	return &past, func() { h.note("thaw") }, h.refuse
+}
+
+func (h *house) TakeLate() []syscall.Signal          { h.note("take late"); return h.late }
+func (h *house) PutBack(late []syscall.Signal)       { h.note(fmt.Sprint("put back ", late)) }
+func (h *house) LastEvents() string                  { return "none" }
+func (h *house) Say(line string)                     { h.note(line) }
+func (h *house) End(code int, reason string)         { h.ended <- fmt.Sprint(code, " ", reason) }
+func (h *house) Keep(string, []byte) (string, error) { return "/report", nil }
+
+func (h *house) said() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.asked, ", ")
+}
+
+func TestABrokenProgramChangesNothing(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "hinit")
+	own, err := os.ReadFile(reexec.Self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(broken, own[:64], 0o700); err != nil { // the header alone
+		t.Fatal(err)
+	}
+	h := newHouse()
+	h.late = []syscall.Signal{syscall.SIGHUP}
+	g := reexec.First(h, []syscall.Signal{syscall.SIGUSR1})
+	if _, err := g.Ask(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
+		t.Fatalf("during the boot: %v", err)
+	}
+	g.Settle()
+	for path, why := range map[string]string{"relative": "not an absolute path", "/nowhere": "no such file", "/proc/self/status": "not an executable"} {
+		if _, err := g.Ask(t.Context(), path); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if n, err := g.Ask(t.Context(), broken); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	<-h.ended
+	if why := g.Refusal(); !strings.Contains(why, "cannot execute") {
+		t.Errorf("refused: %q", why)
+	}
+	want := "claim, rest false, yield, hand over, take late, put back [hangup], thaw, wake, [hinit] cannot become another image: " +
+		g.Refusal() + "; everything goes on as it was, release"
+	if got := h.said(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if h.past.Number != 1 || h.past.Format != reexec.Format || h.past.Exe == "" || h.past.Comm == "" || h.past.Cause == "" {
+		t.Errorf("handed over: %+v", h.past)
+	}
+}
+
+func TestAFaultEndsTheContainerInOrder(t *testing.T) {
+	const said = "70 hinit has a fault"
+	t.Run("during the boot", func(t *testing.T) {
+		h := newHouse()
+		g := reexec.First(h, nil)
+		g.Panicked("testing", "a fault", nil)
+		if got := <-h.ended; got != said || !g.Failed() || strings.Contains(h.said(), "rest") {
+			t.Errorf("%s: %s", got, h.said())
+		}
+	})
+	t.Run("when nothing can be handed over", func(t *testing.T) {
+		h := newHouse()
+		h.refuse = errors.New("no")
+		g := reexec.First(h, nil)
+		g.Settle()
+		g.Panicked("testing", "a fault", nil)
+		g.Panicked("testing", "another one meanwhile", nil)
+		if got := <-h.ended; got != said || !slices.Equal(h.asked, []string{"[hinit] the report of the fault is in /report", "rest true", "yield", "hand over", "thaw", "wake"}) {
+			t.Errorf("%s: %s", got, h.said())
+		}
+		if len(h.past.Faults) != 1 || h.past.Cause != "hinit had a fault while testing" {
+			t.Errorf("handed over: %+v", h.past)
+		}
+	})
+	t.Run("a minute after another", func(t *testing.T) {
+		for age, again := range map[time.Duration]bool{59 * time.Second: false, 2 * time.Minute: true} {
+			h := newHouse()
+			h.refuse = errors.New("no")
+			g := reexec.First(h, nil)
+			g.Follows(reexec.Past{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})
+			g.SupervisorPanicked("a fault", nil)
+			if tried := strings.Contains(h.said(), "hand over"); tried != again || g.Number != 5 || !g.Failed() {
+				t.Errorf("%v later: %s", age, h.said())
+			}
+		}
+	})
+}

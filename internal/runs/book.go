@@ -1,0 +1,411 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// Kept is how many ended runs are remembered.
+const Kept = 1000
+
+// maxLive is how many runs may be alive at a time: each is a service of the supervisor.
+const maxLive = 256
+
+// unknown says that no run has an id.
+func unknown(id string) error {
+	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, Kept)}
+}
+
+// full says that no further run can be started.
+func full() error {
+	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, which is the limit; end some, or wait", maxLive)}
+}
+
+// Loop is what a Book needs of [supervisor.Loop].
+type Loop interface {
+	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
+	Do(ctx context.Context, e supervisor.Event) error
+	Post(e supervisor.Event)
+	Snapshot() *supervisor.Snapshot
+	News() <-chan struct{}
+	Ended() <-chan struct{}
+}
+
+// Order is a run to start.
+type Order struct {
+	Tag, Template, Profile string
+	Spec                   proc.Spec
+	Output                 *os.File // its standard output and error; the Book closes it. nil is /dev/null
+	Log                    string   // path of that file, for people
+	Limit                  time.Duration
+	Grace                  time.Duration
+}
+
+// Book is the runs of one supervisor. Its methods may be called from any goroutine.
+type Book struct {
+	mu       sync.Mutex
+	loop     Loop
+	instance string // tells the runs of this container from those of another
+	next     uint64
+	seq      uint64
+	live     map[string]*entry // by ID
+	byTag    map[string]*entry
+	ended    []*entry // oldest first
+	changed  chan struct{}
+}
+
+// entry is a run with what nobody else needs.
+type entry struct {
+	client.Run
+
+	limit   time.Duration
+	timer   *time.Timer
+	output  *os.File
+	starts  chan struct{} // closed when it runs or could not be started
+	started bool
+	err     error
+}
+
+// NewBook returns an empty book.
+func NewBook() *Book {
+	id := make([]byte, 4)
+	_, _ = rand.Read(id) // never fails (crypto/rand)
+	return &Book{instance: hex.EncodeToString(id), live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
+}
+
+// Attach gives the book its loop and begins to follow it. It must be called once, before anything is started.
+func (b *Book) Attach(loop Loop) {
+	b.mu.Lock()
+	b.loop = loop
+	for _, e := range b.live {
+		b.arm(e)
+	}
+	b.mu.Unlock()
+	guard.Go("following the runs", b.follow)
+}
+
+// prefix begins what the supervisor calls a run. Neither a service of hinit.yaml nor a service directory can have such a name.
+const prefix = "run/"
+
+// Owns reports whether a service of the supervisor is a run.
+func Owns(service string) bool { return strings.HasPrefix(service, prefix) }
+
+// CheckTag says what is wrong with a tag, "" when nothing.
+func CheckTag(tag string) string {
+	if tag == "" || len(tag) > 120 {
+		return "a tag has 1 to 120 characters"
+	}
+	for i := range len(tag) {
+		c := tag[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_./", c) >= 0 {
+			continue
+		}
+		return "a tag is made of letters, digits and - _ . /"
+	}
+	return ""
+}
+
+// Start starts a run and returns when it has a process, or could not be started: End tells why. A tag that the book knows
+// means the run that has it.
+func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
+	b.mu.Lock()
+	if e := b.byTag[o.Tag]; e != nil {
+		b.mu.Unlock()
+		if o.Output != nil {
+			_ = o.Output.Close() // nothing was written to it
+		}
+		return b.await(ctx, e)
+	}
+	if len(b.live) >= maxLive {
+		b.mu.Unlock()
+		return client.Run{}, full()
+	}
+	b.next++
+	e := &entry{
+		Run: client.Run{
+			ID: b.instance + "-" + strconv.FormatUint(b.next, 10), Tag: o.Tag, Template: o.Template, Profile: o.Profile,
+			Service: prefix + o.Tag, Log: o.Log, StartedAt: time.Now(),
+		},
+		limit: o.Limit, output: o.Output, starts: make(chan struct{}),
+	}
+	b.live[e.ID], b.byTag[e.Tag] = e, e
+	b.mu.Unlock()
+	err := b.loop.Register(context.WithoutCancel(ctx), unitOf(e, o), supervisor.WantUp)
+	b.mu.Lock()
+	e.started, e.err = true, err
+	if o.Output != nil {
+		_ = o.Output.Close() // the process has its own
+		e.output = nil
+	}
+	over := false
+	if err != nil {
+		delete(b.live, e.ID)
+		delete(b.byTag, e.Tag)
+	} else {
+		over = b.look(e, b.loop.Snapshot().Find(e.Service))
+		b.arm(e)
+		b.ring(e)
+	}
+	out := e.Run
+	close(e.starts)
+	b.mu.Unlock()
+	b.drop(over, out.Service)
+	return out, err
+}
+
+// drop makes the supervisor forget a run that is over. It waits for the loop, which may wait for b.mu.
+func (b *Book) drop(over bool, service string) {
+	if over {
+		b.loop.Post(supervisor.Remove{Name: service})
+	}
+}
+
+// await returns a run that another call starts, once it is started.
+func (b *Book) await(ctx context.Context, e *entry) (client.Run, error) {
+	select {
+	case <-e.starts:
+	case <-ctx.Done():
+		return client.Run{}, context.Cause(ctx)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return e.Run, e.err
+}
+
+// unitOf is a run as the supervisor sees it.
+func unitOf(e *entry, o Order) supervisor.Unit {
+	return supervisor.Unit{
+		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, Log: o.Log,
+		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: o.Grace},
+	}
+}
+
+// Pipes gives the process of a run its output: supervisor.LogSink for the services that the book Owns. It does not block.
+func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.live {
+		if e.Service != service {
+			continue
+		}
+		if e.output == nil {
+			return nil, nil, nil
+		}
+		fd, err := unix.FcntlInt(e.output.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", service, err)
+		}
+		f := os.NewFile(uintptr(fd), e.Log)
+		return f, f, nil
+	}
+	return nil, nil, fmt.Errorf("cannot connect the output of %q: it is no run", service)
+}
+
+// arm begins the limit of a run. b.mu is held.
+func (b *Book) arm(e *entry) {
+	if e.limit > 0 && e.End == nil && e.timer == nil {
+		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
+			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // it fails when the supervisor has ended
+		}))
+	}
+}
+
+// Stop begins to end a run: TERM to its process, then to what that leaves, KILL to all after the grace. A run that has ended stays
+// as it is.
+func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
+	return b.stop(ctx, id, client.RunStopped)
+}
+
+func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
+	b.mu.Lock()
+	e := b.live[id]
+	if e == nil {
+		defer b.mu.Unlock()
+		return b.find(id)
+	}
+	if e.Asked == "" {
+		e.Asked = why
+	}
+	service := e.Service
+	b.mu.Unlock()
+	err := b.loop.Do(ctx, supervisor.Stop{Name: service})
+	if errors.Is(err, supervisor.ErrUnknown) { // it has just ended
+		err = nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return e.Run, err
+}
+
+// Find returns a run.
+func (b *Book) Find(id string) (client.Run, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.find(id)
+}
+
+func (b *Book) find(id string) (client.Run, error) {
+	if e := b.live[id]; e != nil {
+		return e.Run, nil
+	}
+	for _, e := range b.ended {
+		if e.ID == id {
+			return e.Run, nil
+		}
+	}
+	return client.Run{}, unknown(id)
+}
+
+// Since returns the runs that began or ended after a cursor, in that order, and the next cursor; 0 is the cursor before all.
+func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []client.Run
+	for _, e := range b.live {
+		if e.started && e.Seq > cursor {
+			out = append(out, e.Run)
+		}
+	}
+	for i := len(b.ended) - 1; i >= 0 && b.ended[i].Seq > cursor; i-- {
+		out = append(out, b.ended[i].Run)
+	}
+	slices.SortFunc(out, func(a, b client.Run) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out, b.seq
+}
+
+// News returns a channel that is closed when a run begins or ends. Take it before looking.
+func (b *Book) News() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
+}
+
+// Unique returns a text that no other call returns, for a tag.
+func (b *Book) Unique() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next++
+	return b.instance + "-" + strconv.FormatUint(b.next, 10)
+}
+
+// ring says that a run has begun or ended. b.mu is held.
+func (b *Book) ring(e *entry) {
+	b.seq++
+	e.Seq = b.seq
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// follow takes note of the runs that end.
+func (b *Book) follow() {
+	for {
+		news := b.loop.News()
+		snap := b.loop.Snapshot()
+		b.lookAll(snap)
+		select {
+		case <-news:
+		case <-b.loop.Ended():
+			b.lookAll(b.loop.Snapshot())
+			return
+		}
+	}
+}
+
+func (b *Book) lookAll(snap *supervisor.Snapshot) {
+	var over []string
+	b.mu.Lock()
+	if len(b.live) > 0 {
+		views := make(map[string]*supervisor.Service, len(b.live))
+		for _, v := range snap.Services {
+			if v.Kind == supervisor.KindRun {
+				views[v.Name] = v
+			}
+		}
+		for _, e := range b.live {
+			if e.started && b.look(e, views[e.Service]) {
+				over = append(over, e.Service)
+			}
+		}
+	}
+	b.mu.Unlock()
+	for _, service := range over {
+		b.drop(true, service)
+	}
+}
+
+// look compares a run with what the supervisor shows of it, and reports whether the supervisor has to forget it. b.mu is held.
+func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
+	switch {
+	case e.End != nil:
+		return false
+	case v == nil: // the end of the container has dropped it
+		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
+	case v.State == supervisor.Down && v.LastExit != nil:
+		e.End, over = endOf(v.LastExit), true
+	default:
+		if v.PID != 0 && e.PID == 0 {
+			e.PID = v.PID
+			e.StartTicks, _ = proc.StartTicks(v.PID)
+		}
+		return false
+	}
+	if e.PID == 0 {
+		e.PID = e.End.PID
+	}
+	if e.Asked == "" && e.End.Cause == string(supervisor.CauseShutdown) {
+		e.Asked = client.RunShutdown
+	}
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	b.forget(e)
+	if e.started {
+		b.ring(e)
+	}
+	return over
+}
+
+// forget moves an ended run to the others, and drops the oldest. b.mu is held.
+func (b *Book) forget(e *entry) {
+	delete(b.live, e.ID)
+	b.ended = append(b.ended, e)
+	if n := len(b.ended) - Kept; n > 0 {
+		for _, old := range b.ended[:n] {
+			delete(b.byTag, old.Tag)
+		}
+		b.ended = slices.Delete(b.ended, 0, n)
+	}
+}
+
+func endOf(x *supervisor.Exit) *client.RunEnd {
+	out := &client.RunEnd{
+		Exit: client.Exit{
+			Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID,
+		},
+		OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS,
+	}
+	switch {
+	case x.Signal != 0:
+		out.Signal = &x.Signal
+	case x.Code >= 0:
+		out.Code = &x.Code
+	}
+	return out
+}

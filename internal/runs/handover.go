@@ -1,0 +1,60 @@
+package runs
+
+import (
+	"time"
+
+	"hinit/client"
+)
+
+// Handover is what a book tells its successor in another image of this process.
+type Handover struct {
+	Instance string
+	Next     uint64
+	Seq      uint64
+	Live     []HandedRun
+	Ended    []HandedRun
+}
+
+// HandedRun is one run of a [Handover].
+type HandedRun struct {
+	Run   client.Run
+	Limit time.Duration
+}
+
+// HandOver returns what a successor needs to go on with the same runs, with those whose start is under way.
+func (b *Book) HandOver() *Handover {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := &Handover{Instance: b.instance, Next: b.next, Seq: b.seq}
+	for _, e := range b.live {
+		h.Live = append(h.Live, HandedRun{e.Run, e.limit})
+	}
+	for _, e := range b.ended {
+		h.Ended = append(h.Ended, HandedRun{e.Run, e.limit})
+	}
+	return h
+}
+
+// TakeOver makes a new book the successor of another one; nil is that of an image that had none. It must be called before Attach.
+func (b *Book) TakeOver(h *Handover) {
+	if h == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.instance, b.next, b.seq = h.Instance, h.Next, h.Seq
+	begun := make(chan struct{})
+	close(begun)
+	add := func(r HandedRun) *entry {
+		e := &entry{Run: r.Run, limit: r.Limit, starts: begun, started: true}
+		b.byTag[e.Tag] = e
+		return e
+	}
+	for _, r := range h.Live {
+		e := add(r)
+		b.live[e.ID] = e
+	}
+	for _, r := range h.Ended {
+		b.ended = append(b.ended, add(r))
+	}
+}

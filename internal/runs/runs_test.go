@@ -1,0 +1,270 @@
+package runs_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/proc"
+	"hinit/internal/runs"
+	"hinit/internal/testproc"
+)
+
+// book is one for all tests: a process is a subreaper once.
+var book *runs.Book
+
+func TestMain(m *testing.M) {
+	testproc.Main()
+	var err error
+	if book, err = runs.Local(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// patience is how long a test waits for what has to come. It costs nothing when all is well.
+const patience = 40 * time.Second
+
+// order is a run of a test process, with a log.
+func order(t *testing.T, role string, params ...string) runs.Order {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "log")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runs.Order{
+		Tag: t.Name(), Template: "test", Profile: "coder", Output: f, Log: path, Grace: 200 * time.Millisecond,
+		Spec: proc.Spec{Argv: testproc.Argv(role, params...), Env: os.Environ()},
+	}
+}
+
+func start(t *testing.T, o runs.Order) client.Run {
+	t.Helper()
+	r, err := book.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// ended waits until a run has ended.
+func ended(t *testing.T, id string) client.Run {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		news := book.News()
+		r, err := book.Find(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.End != nil {
+			return r
+		}
+		select {
+		case <-news:
+		case <-timeout:
+			t.Fatalf("run %+v does not end", r)
+		}
+	}
+}
+
+// written waits until the log of a run holds a text, and returns the whole log.
+func written(t *testing.T, path, text string) string {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(b, []byte(text)) {
+			return string(b)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the log has %q, not %q", b, text)
+		}
+	}
+}
+
+func TestExitIsReportedExactly(t *testing.T) {
+	for _, code := range []int{0, 1, 75, 255} {
+		t.Run(strconv.Itoa(code), func(t *testing.T) {
+			r := start(t, order(t, "exit", strconv.Itoa(code)))
+			if r.PID == 0 || r.ID == "" {
+				t.Fatalf("started as %+v", r)
+			}
+			r = ended(t, r.ID)
+			if r.End.Code == nil || *r.End.Code != code || r.End.Signal != nil || r.Asked != "" || r.End.Lost {
+				t.Errorf("ended as %+v, want code %d", r.End, code)
+			}
+		})
+	}
+}
+
+func TestSignalOfAnotherIsNotOurs(t *testing.T) {
+	r := start(t, order(t, "sleep"))
+	written(t, r.Log, "ready")
+	if r.StartTicks == 0 {
+		t.Error("a run without a start time can't be told from another process")
+	}
+	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r = ended(t, r.ID)
+	if r.End.Signal == nil || *r.End.Signal != 9 || r.End.Cause != "signal" || r.Asked != "" || r.End.MaxRSS == 0 {
+		t.Errorf("ended as %+v, asked %q", r.End, r.Asked)
+	}
+}
+
+// A worker that takes no notice of TERM, and a daemon of it that has left its session, are ended all the same.
+func TestStopEndsTheWholeTree(t *testing.T) {
+	for _, role := range [][]string{{"obey", "7"}, {"deaf"}, {"escape", "clean", "deaf"}, {"escape", "tagged", "deaf"}} {
+		t.Run(strings.Join(role, "-"), func(t *testing.T) {
+			r := start(t, order(t, role[0], role[1:]...))
+			written(t, r.Log, "\n")
+			if _, err := book.Stop(t.Context(), r.ID); err != nil {
+				t.Fatal(err)
+			}
+			r = ended(t, r.ID)
+			if r.Asked != client.RunStopped {
+				t.Errorf("asked to end because of %q", r.Asked)
+			}
+			if role[0] == "obey" && (r.End.Code == nil || *r.End.Code != 7) {
+				t.Errorf("ended as %+v, want code 7", r.End)
+			}
+			alone(t, r)
+		})
+	}
+}
+
+// alone fails when a process of the run is alive: each has the tag of the run in its environment, or is a child of this process.
+func alone(t *testing.T, r client.Run) {
+	t.Helper()
+	dirs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range dirs {
+		env, _ := os.ReadFile(path)
+		if bytes.Contains(env, []byte(proc.TagVar+"="+r.Service+":")) {
+			t.Errorf("%s is still a process of %s", path, r.Service)
+		}
+	}
+}
+
+func TestWhatAWorkerLeavesIsEnded(t *testing.T) {
+	o := order(t, "exit", "0")
+	o.Spec.Argv = []string{"/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $! ; exit 3"}
+	r := ended(t, start(t, o).ID)
+	if r.End.Code == nil || *r.End.Code != 3 || r.Asked != "" {
+		t.Errorf("ended as %+v, asked %q", r.End, r.Asked)
+	}
+	b, _ := os.ReadFile(r.Log)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, alive := proc.StartTicks(pid); alive {
+		t.Errorf("process %d, which the worker left behind, lives on", pid)
+	}
+}
+
+func TestLimitEndsARun(t *testing.T) {
+	o := order(t, "deaf")
+	o.Limit = 50 * time.Millisecond
+	r := ended(t, start(t, o).ID)
+	if r.Asked != client.RunTimedOut || r.End.Signal == nil && r.End.Code == nil {
+		t.Errorf("ended as %+v, asked %q", r.End, r.Asked)
+	}
+}
+
+func TestATagStartsOneProcess(t *testing.T) {
+	var mu sync.Mutex
+	ids, pids := make(map[string]bool), make(map[int]bool)
+	var all sync.WaitGroup
+	for range 8 {
+		o := order(t, "sleep")
+		all.Go(func() {
+			r, err := book.Start(context.Background(), o)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			ids[r.ID], pids[r.PID] = true, true
+		})
+	}
+	all.Wait()
+	if len(ids) != 1 || len(pids) != 1 {
+		t.Errorf("one tag has runs %v, processes %v", ids, pids)
+	}
+	for id := range ids {
+		_, _ = book.Stop(t.Context(), id)
+		first := ended(t, id)
+		if again := start(t, order(t, "sleep")); again.ID != id || again.End == nil || again.PID != first.PID {
+			t.Errorf("asked again after the end, the tag means %+v, not %+v", again, first)
+		}
+	}
+}
+
+func TestACommandThatIsNotThere(t *testing.T) {
+	o := order(t, "exit")
+	o.Spec.Argv = []string{"/nonexistent/hermes"}
+	r := start(t, o)
+	if r.End == nil || r.End.Cause != "spawn" || !strings.Contains(r.End.Error, "/nonexistent/hermes") || r.PID != 0 {
+		t.Errorf("started as %+v, end %+v", r, r.End)
+	}
+}
+
+// The end of a run is told once, and in the order of what happened.
+func TestSinceTellsWhatHasHappened(t *testing.T) {
+	_, cursor := book.Since(0)
+	a := start(t, order(t, "sleep"))
+	got, cursor := book.Since(cursor)
+	if len(got) != 1 || got[0].ID != a.ID || got[0].End != nil {
+		t.Fatalf("after the start it tells %+v", got)
+	}
+	_, _ = book.Stop(t.Context(), a.ID)
+	ended(t, a.ID)
+	if got, cursor = book.Since(cursor); len(got) != 1 || got[0].End == nil {
+		t.Fatalf("after the end it tells %+v", got)
+	}
+	if got, _ = book.Since(cursor); len(got) != 0 {
+		t.Errorf("without news it tells %+v", got)
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	n := runs.Kept + 100
+	if testing.Short() {
+		t.Skip("starts a thousand processes")
+	}
+	first := ""
+	for i := range n {
+		o := order(t, "exit")
+		o.Tag = fmt.Sprint("bounded/", i)
+		o.Spec.Argv = []string{"/bin/true"}
+		r := ended(t, start(t, o).ID)
+		if i == 0 {
+			first = r.ID
+		}
+	}
+	if _, err := book.Find(first); err == nil {
+		t.Errorf("the first of %d runs is still remembered", n)
+	}
+	if all, _ := book.Since(0); len(all) > runs.Kept {
+		t.Errorf("%d runs are remembered, %d at most are meant to be", len(all), runs.Kept)
+	}
+}
+
+func TestTags(t *testing.T) {
+	for tag, good := range map[string]bool{"default/t_1234abcd/7": true, "": false, "a:b": false, "a b": false, "ü": false, strings.Repeat("a", 121): false} {
+		if (runs.CheckTag(tag) == "") != good {
+			t.Errorf("%q: %q", tag, runs.CheckTag(tag))
+		}
+	}
+}

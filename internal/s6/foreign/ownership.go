@@ -1,0 +1,101 @@
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"syscall"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/s6/formats"
+)
+
+const (
+	// The limits of a service directory that is run as root: how many files it holds, and how deep.
+	mostFiles = 4096
+	deepest   = 16
+)
+
+// ofS6 reports whether a file is s6's own, or the logger's directory, which has an ownership check of its own.
+func ofS6(name string) bool {
+	return name == "supervise" || name == "event" || name == formats.LogDir
+}
+
+// writtenByOthers says what in a service directory others than root can have written, "" for nothing. It checks every file, because
+// programs read env and data too. owned reports whether the directory itself belongs to root.
+func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
+	info, err := d.Lstat("")
+	if err != nil {
+		return err.Error(), false
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
+		return "the directory is another's", false
+	}
+	if why := writable(info); why != "" {
+		return "the directory " + why, true
+	}
+	run, err := d.Lstat(formats.RunFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "it has no run", false // nothing to run as anybody
+	case err != nil:
+		return err.Error(), true
+	case !run.Mode().IsRegular():
+		return "run is no file", true
+	}
+	left := mostFiles
+	return writtenByOthersIn(d, "", 0, &left), true
+}
+
+func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
+	if depth > deepest {
+		return fmt.Sprintf("%s lies deeper than %d directories", rel, deepest)
+	}
+	entries, more, err := d.ReadSome(rel, *left)
+	switch {
+	case rel != "" && errors.Is(err, fs.ErrNotExist): // gone since
+		return ""
+	case err != nil:
+		return err.Error()
+	}
+	if *left -= len(entries); more {
+		return fmt.Sprintf("it holds more than %d files", mostFiles)
+	}
+	for _, e := range entries {
+		if rel == "" && ofS6(e.Name()) {
+			continue
+		}
+		name := path.Join(rel, e.Name())
+		info, err := e.Info()
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err.Error()
+		}
+		if why := writable(info); why != "" {
+			return name + " " + why
+		}
+		if info.IsDir() {
+			if what := writtenByOthersIn(d, name, depth+1, left); what != "" {
+				return what
+			}
+		}
+	}
+	return ""
+}
+
+// writable says how others than root can change a file, "" for not at all.
+func writable(info fs.FileInfo) string {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || st.Uid != 0:
+		return "is another user's"
+	case info.Mode()&fs.ModeSymlink != 0:
+		return "is a link"
+	case info.Mode().Perm()&0o022 != 0:
+		return "can be written by its group or others"
+	}
+	return ""
+}

@@ -1,0 +1,38 @@
+package foreign
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hinit/internal/fsutil"
+)
+
+// The name is given to another service between the two openings.
+func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
+	base := t.TempDir()
+	open := func(path string) *Place {
+		dir, err := fsutil.OpenReal(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = dir.Close() })
+		info, err := dir.Lstat("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Place{Path: path, dir: dir, ID: IDOf(info)}
+	}
+	for _, name := range []string{"a/log", "b/log"} {
+		if err := os.MkdirAll(filepath.Join(base, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := open(base + "/a")
+	if err := service.holds(open(base + "/a/log")); err != nil {
+		t.Errorf("its own logger: %v", err)
+	}
+	if err := service.holds(open(base + "/b/log")); err == nil {
+		t.Error("it got the logger of another service")
+	}
+}

@@ -1,0 +1,351 @@
+package foreign
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/internal/s6/formats"
+	"hinit/supervisor"
+)
+
+const (
+	loggerTime = 5 * time.Second        // for a logger whose service is gone to end by itself
+	loggerPoll = 100 * time.Millisecond // to see whether it has
+)
+
+// Supervisor is what a Service needs of PID 1.
+type Supervisor interface {
+	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
+	Do(ctx context.Context, e supervisor.Event) error
+	Snapshot() *supervisor.Snapshot
+	// Identity returns the user and environment of a directory: root's own, without anything from the agent, or the agent's.
+	Identity(root bool) (cred *proc.Cred, env []string)
+	Say(format string, args ...any)
+}
+
+// Scanner is what a Service needs of the scanner that found it.
+type Scanner interface {
+	Supervisor
+	// Publish shows readers the current state.
+	Publish()
+	Watch(path string)
+	Unwatch(path string)
+	// LookIn makes the scanner look at everything after a while.
+	LookIn(d time.Duration)
+	// Agent returns the agent's user, and a context that ends with the scanner.
+	Agent() (context.Context, *fsutil.Actor)
+}
+
+// Service is a service that somebody else's directory defines, with its logger. Fields without a tag are handed over.
+type Service struct {
+	Name    string
+	Main    Place  `reexec:"Service"`
+	Logs    *Place `reexec:"Logger"` // of the logger, nil without one
+	Read    *os.File
+	Write   *os.File // the pipe from the service to the logger, open as long as there is a logger
+	Leaving bool     // the directory is gone; the service is on its way out
+	Left    bool     `reexec:"-"` // and the supervisor has forgotten it
+	// LoggerEnds is when a logger whose service is gone is removed. Zero means that there is none.
+	LoggerEnds time.Time `reexec:"-"`
+
+	scanner Scanner `reexec:"-"`
+}
+
+// New returns a service without a directory.
+func New(scanner Scanner, name string) *Service {
+	return &Service{Name: name, Left: true, scanner: scanner}
+}
+
+// Copy returns a copy that is only read.
+func (s *Service) Copy() *Service {
+	c := *s
+	if s.Logs != nil {
+		logs := *s.Logs
+		c.Logs = &logs
+	}
+	return &c
+}
+
+// Gone reports whether nothing is left of the service and its logger.
+func (s *Service) Gone() bool { return s.Left && s.LoggerEnds.IsZero() }
+
+// Close closes all files of the service.
+func (s *Service) Close() {
+	s.Main.close()
+	s.Logs.close()
+	s.closePipe()
+}
+
+func (s *Service) openPipe() (err error) {
+	if s.Read == nil {
+		s.Read, s.Write, err = os.Pipe()
+	}
+	return err
+}
+
+func (s *Service) closePipe() {
+	if s.Read != nil {
+		_ = errors.Join(s.Read.Close(), s.Write.Close()) // nothing was written here
+		s.Read, s.Write = nil, nil
+	}
+}
+
+// Take gives the service a directory; link says that path is a symbolic link. Begin must follow. If the previous directory has not
+// left yet, its pipe stays in use.
+func (s *Service) Take(path string, link bool) error {
+	main, err := s.open(path, link)
+	if err != nil {
+		return err
+	}
+	s.Main.close()
+	s.Logs.close()
+	s.Main, s.Logs, s.Leaving, s.Left = *main, nil, false, false
+	if s.Main.mayCount() {
+		_ = s.Main.dir.Remove(formats.TallyFile) // of another supervisor, if there is one
+	}
+	return nil
+}
+
+// Begin registers the service with the supervisor. It publishes first: a successor must know every directory whose service the
+// supervisor knows.
+func (s *Service) Begin() {
+	s.scanner.Watch(s.Main.Path)
+	s.scanner.Publish()
+	s.define(true)
+}
+
+// Refresh reads the definitions again and repeats the ownership check. Changes take effect at the next start.
+func (s *Service) Refresh() {
+	if s.Leaving || s.Left || s.Main.dir == nil {
+		return
+	}
+	if s.Logs != nil {
+		if next := s.reopened(s.Logs); next != nil {
+			s.Logs = next
+		}
+	}
+	next := s.reopened(&s.Main)
+	if next != nil {
+		s.Main = *next
+	}
+	s.define(next != nil)
+}
+
+// define registers a service and its logger as their directories define them now.
+func (s *Service) define(first bool) {
+	def := formats.ReadDefinition(s.Main.dir)
+	had := s.Logs
+	if def.Logger {
+		s.defineLogger()
+	}
+	if first || had != s.Logs || !reflect.DeepEqual(def, s.Main.Definition) {
+		s.complain(s.Name, &s.Main, def)
+		repaired := !first && s.Main.Definition.Broken != "" && def.Broken == ""
+		s.Main.Definition = def
+		u := s.unit(s.Name, &s.Main)
+		if def.Logger && s.Logs != nil {
+			u.Stdout = s.Write
+		}
+		s.register(u, def.Down, repaired)
+		s.scanner.Publish()
+	}
+	if !def.Logger && s.Logs != nil { // not before the service has another way out
+		s.dropLogger()
+		s.scanner.Publish()
+	}
+}
+
+func (s *Service) defineLogger() {
+	logs, first := s.Logs, s.Logs == nil
+	if first {
+		var err error
+		logs, err = s.open(filepath.Join(s.Main.Path, formats.LogDir), false)
+		if err == nil {
+			err = s.Main.holds(logs)
+		}
+		if err == nil {
+			err = s.openPipe()
+		}
+		if err != nil {
+			logs.close()
+			s.scanner.Say("%s: cannot use its logger: %v", s.Name, err)
+			return
+		}
+		s.scanner.Watch(logs.Path)
+	}
+	if logs.dir == nil {
+		return // a successor could not open it; what runs goes on
+	}
+	def := formats.ReadDefinition(logs.dir)
+	if !first && !logs.moved && reflect.DeepEqual(def, logs.Definition) {
+		return
+	}
+	name := s.LoggerName()
+	s.complain(name, logs, def)
+	repaired := !first && logs.Definition.Broken != "" && def.Broken == ""
+	logs.Definition, logs.moved = def, false
+	s.Logs = logs
+	u := s.unit(name, logs)
+	u.Stdin, u.Policy.Drains = s.Read, true
+	s.scanner.Publish()
+	s.register(u, def.Down, repaired)
+}
+
+// LoggerName returns the name of the logger's service.
+func (s *Service) LoggerName() string { return s.Name + "/" + formats.LogDir }
+
+func (s *Service) complain(name string, p *Place, def formats.Definition) {
+	faults := def.Warnings
+	if def.Broken != "" {
+		faults = append([]string{def.Broken}, faults...)
+	}
+	text := strings.Join(faults, "; ")
+	if text != p.Complaint && text != "" {
+		s.scanner.Say("%s: its service directory is not in order: %s", name, text)
+	}
+	p.Complaint = text
+}
+
+// register hands a unit to the supervisor. If its definition was broken before, it is started at once.
+func (s *Service) register(u supervisor.Unit, down, repaired bool) {
+	want := supervisor.WantUp
+	if down {
+		want = supervisor.WantDown
+	}
+	ctx, _ := s.scanner.Agent()
+	if err := s.scanner.Register(ctx, u, want); err != nil {
+		s.scanner.Say("cannot supervise %s: %v", u.Name, err)
+		return
+	}
+	v := s.scanner.Snapshot().Find(u.Name)
+	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
+		s.do(supervisor.Start{Name: u.Name}) // else its time comes anyway
+	}
+}
+
+func (s *Service) do(e supervisor.Event) {
+	ctx, _ := s.scanner.Agent()
+	_ = s.scanner.Do(ctx, e)
+}
+
+// Leave ends a service whose directory is gone. The service gets its down signal; after its end the logger reads the end of its
+// input.
+func (s *Service) Leave() {
+	s.Leaving = true
+	s.Main.shut()
+	s.scanner.Unwatch(s.Main.Path) // it is gone already, most likely
+	ctx, _ := s.scanner.Agent()
+	if err := s.scanner.Do(ctx, supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
+		s.left()
+	}
+}
+
+func (s *Service) left() {
+	s.dropLogger()
+	s.Main.close()
+	s.Leaving, s.Left = false, true
+	s.scanner.Publish()
+}
+
+// dropLogger ends a logger: it reads all input to the end and is not started again.
+func (s *Service) dropLogger() {
+	if s.Logs == nil {
+		return
+	}
+	s.do(supervisor.Unwant{Name: s.LoggerName()})
+	s.scanner.Unwatch(s.Logs.Path) // nothing tells of it when the directory around it was moved away
+	s.closePipe()
+	s.Logs.close()
+	s.Logs = nil
+	s.LoggerEnds = time.Now().Add(loggerTime)
+	s.endLogger()
+}
+
+// endLogger removes a logger that has ended or used up its time.
+func (s *Service) endLogger() {
+	if s.Logs != nil { // there is a new one
+		s.LoggerEnds = time.Time{}
+		return
+	}
+	v := s.scanner.Snapshot().Find(s.LoggerName())
+	down := v == nil || v.PID == 0 && v.State == supervisor.Down
+	if !down && time.Now().Before(s.LoggerEnds) {
+		s.scanner.LookIn(loggerPoll)
+		return
+	}
+	s.LoggerEnds = time.Time{}
+	s.do(supervisor.Remove{Name: s.LoggerName()})
+}
+
+// Settle finishes what a lost record left open: a service that the supervisor has forgotten, and a logger that is down.
+func (s *Service) Settle() {
+	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
+		s.left()
+	}
+	if !s.LoggerEnds.IsZero() {
+		s.endLogger()
+	}
+}
+
+// Observe handles a record of the service or its logger.
+func (s *Service) Observe(r supervisor.Record) {
+	switch {
+	case r.Dropped && r.Service == s.Name && s.Leaving:
+		s.left()
+	case r.Exit != nil && !s.Left:
+		s.Refresh() // first: it may have been root's until now
+		s.countDeath(r)
+	}
+}
+
+// countDeath writes a death where the tools of s6 look for it. Errors are ignored: the file is for people only.
+func (s *Service) countDeath(r supervisor.Record) {
+	at := &s.Main
+	if r.Service != s.Name {
+		at = s.Logs
+	}
+	if at == nil || at.dir == nil || at.Definition.Tally == 0 || r.Exit.PID == 0 || !at.mayCount() {
+		return
+	}
+	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // it may be there, which Replace will tell
+	} else if err != nil {
+		return
+	}
+	death := formats.DeathOf(r.Exit.At, r.Exit.Code, r.Exit.Signal)
+	tally = formats.AddDeath(tally, death, at.Definition.Tally)
+	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true}) // see above
+}
+
+// TakeOver opens the directories of a service that was handed over. link says that path is a symbolic link.
+func (s *Service) TakeOver(link bool) {
+	_, agent := s.scanner.Agent()
+	if !s.Leaving && !s.Left {
+		s.Main.reopen(link, agent)
+		s.scanner.Watch(s.Main.Path)
+	}
+	if s.Logs != nil {
+		s.Logs.reopen(false, agent)
+		s.scanner.Watch(s.Logs.Path)
+		s.Logs.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // then it is defined anew
+	}
+}
+
+// Adopt gives a service that was handed over its scanner. TakeOver must follow.
+func (s *Service) Adopt(scanner Scanner) {
+	s.scanner = scanner
+	for _, p := range []*Place{&s.Main, s.Logs} {
+		if p != nil {
+			*p = Place{Path: p.Path, ID: p.ID, Root: p.Root, Pin: p.Pin, Complaint: p.Complaint}
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package foreign
+
+import (
+	"strconv"
+	"time"
+
+	"hinit/internal/backoff"
+	"hinit/internal/proc"
+	"hinit/internal/s6/formats"
+	"hinit/supervisor"
+)
+
+const (
+	restartDelay = time.Second      // between the end of one run, finish included, and the next
+	spawnRetry   = time.Minute      // for a run that can't be spawned
+	readyEnough  = time.Second      // a run that was ready for so long is started again at once
+	killGrace    = 10 * time.Second // of a policy that needs one though it never kills
+	permanent    = 125              // exit code of a finish program that wants no restart
+)
+
+func (s *Service) unit(name string, p *Place) supervisor.Unit {
+	cred, env := s.scanner.Identity(p.Root)
+	dir, def := p.Path, p.Definition
+	if p.Pin != nil { // nobody can move another directory to that
+		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
+	}
+	policy := supervisor.Policy{
+		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
+		SpawnRetry: spawnRetry,
+		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, Kill: supervisor.ScopeMain, Spare: true,
+		Finishes:  supervisor.Finishes{Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent}},
+		Announces: def.NotifyFD != 0,
+	}
+	if policy.KillNever {
+		policy.Grace = killGrace
+	}
+	if policy.Announces {
+		policy.ReadyRestart = readyEnough // else nobody knows, however long it lives
+	}
+	if def.KillGroup {
+		policy.Kill = supervisor.ScopeGroup
+	}
+	return supervisor.Unit{
+		Name: name, Kind: supervisor.KindService, Policy: policy, NotifyFD: def.NotifyFD,
+		Spec:   proc.Spec{Argv: []string{"./" + formats.RunFile, name}, Env: env, Dir: dir, Cred: cred},
+		Finish: "./" + formats.FinishFile, Pin: p.Pin,
+	}
+}

@@ -1,0 +1,50 @@
+package foreign
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+type identities struct{ Scanner }
+
+func (identities) Identity(bool) (*proc.Cred, []string) { return nil, nil }
+
+func TestAUnitOfRootIsRunFromItsDirectoryAsLongAsThereIsTheUnit(t *testing.T) {
+	path, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(identities{}, "foo")
+	begin := func() (supervisor.Unit, os.FileInfo) {
+		dir, err := fsutil.OpenReal(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pin, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := pin.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &Place{dir: dir, Root: true, Pin: pin, Path: path}
+		u := s.unit("foo/log", p)
+		p.close() // the directory is gone; the logger and its finish program are not
+		return u, want
+	}
+	u, want := begin()
+	runtime.GC()
+	runtime.GC()
+	got, err := os.Stat(u.Spec.Dir)
+	if err != nil || !os.SameFile(want, got) {
+		t.Errorf("finish would be run from %q, which is not the directory any more (%v)", u.Spec.Dir, err)
+	}
+	runtime.KeepAlive(&u)
+}

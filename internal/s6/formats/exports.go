@@ -1,0 +1,120 @@
+package formats
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Exports finds the literal exports of a POSIX shell script: lines `export NAME=VALUE...` before the line that begins with exec.
+// Values may be bare, quoted or escaped. Variables whose value a shell would have to expand are in unclear, sorted. Nothing is
+// executed.
+func Exports(script []byte) (set map[string]string, unclear []string) {
+	set = make(map[string]string)
+	dark := make(map[string]bool)
+	text := string(script)
+	for text != "" {
+		rest, found := afterWord(text, "export")
+		if _, last := afterWord(text, "exec"); last {
+			break
+		}
+		for found {
+			var name, value string
+			var clear bool
+			name, value, clear, rest = assignment(strings.TrimLeft(rest, " \t"))
+			if name == "" {
+				break
+			}
+			delete(set, name)
+			delete(dark, name)
+			if clear {
+				set[name] = value
+			} else {
+				dark[name] = true
+			}
+			found = clear // behind a word that is not understood there is nothing to rely on
+		}
+		if !found {
+			rest = text
+		}
+		_, text, _ = strings.Cut(rest, "\n")
+	}
+	return set, slices.Sorted(maps.Keys(dark))
+}
+
+func afterWord(text, word string) (rest string, found bool) {
+	rest, found = strings.CutPrefix(text, word)
+	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
+}
+
+// assignment reads NAME=WORD at the beginning of a text. name is "" without one.
+func assignment(text string) (name, value string, clear bool, rest string) {
+	n := 0
+	for n < len(text) && (text[n] == '_' || isLetter(text[n]) || n > 0 && isDigit(text[n])) {
+		n++
+	}
+	if n == 0 || n == len(text) || text[n] != '=' {
+		return "", "", false, text
+	}
+	value, rest, clear = literal(text[n+1:])
+	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // no environment holds a NUL
+}
+
+// literal reads a word that a shell would not expand.
+func literal(text string) (value, rest string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case strings.IndexByte(" \t\n;&|", c) >= 0:
+			return b.String(), text[i:], true
+		case c == '\'':
+			quoted, _, closed := strings.Cut(text[i+1:], "'")
+			if !closed {
+				return "", text, false
+			}
+			b.WriteString(quoted)
+			i += len(quoted) + 1
+		case c == '"':
+			quoted, n, closed := doubleQuoted(text[i+1:])
+			if !closed {
+				return "", text, false
+			}
+			b.WriteString(quoted)
+			i += n
+		case c == '\\':
+			if i++; i == len(text) || text[i] == '\n' {
+				return "", text, false
+			}
+			b.WriteByte(text[i])
+		case isLetter(c) || isDigit(c) || strings.IndexByte("_@%+=:,./-", c) >= 0 || c >= 0x80:
+			b.WriteByte(c)
+		default:
+			return "", text, false
+		}
+	}
+	return b.String(), "", true
+}
+
+// doubleQuoted reads up to the closing quote; n includes it.
+func doubleQuoted(text string) (value string, n int, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			return b.String(), i + 1, true
+		case c == '$' || c == '`':
+			return "", 0, false
+		case c == '\\' && i+1 < len(text) && strings.IndexByte("$`\"\\\n", text[i+1]) >= 0:
+			if i++; text[i] != '\n' {
+				b.WriteByte(text[i])
+			}
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", 0, false
+}
+
+func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }

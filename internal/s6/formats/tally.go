@@ -1,0 +1,60 @@
+package formats
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// TallyFile is the file of a service directory where s6 counts deaths (contract of s6, section 5).
+const TallyFile = "supervise/death_tally"
+
+const (
+	defaultTally = 100
+	// MaxTally is the most deaths that are kept, whatever max-death-tally says.
+	MaxTally = 4096
+	// deathSize is the length of one death: a binary TAI64N label, the exit code, the signal.
+	deathSize = 14
+	// signalledCode is added to a signal for the exit code, as shells do.
+	signalledCode = 128
+)
+
+// MaxTallyFile is the largest size of a tally in bytes.
+const MaxTallyFile = MaxTally * deathSize
+
+// Death is the end of one run.
+type Death struct {
+	At     time.Time
+	Code   int // exit code, or 128 and the signal
+	Signal int // that ended it, 0 for none
+}
+
+// DeathOf returns a death; a signal replaces the code as in a shell.
+func DeathOf(at time.Time, code, signal int) Death {
+	if signal != 0 {
+		code = signalledCode + signal
+	}
+	return Death{At: at, Code: code, Signal: signal}
+}
+
+// AddDeath adds a death to a tally and keeps the last most deaths. Incomplete ones are dropped.
+func AddDeath(tally []byte, d Death, most int) []byte {
+	tally = tally[:len(tally)/deathSize*deathSize]
+	unix := d.At.Unix()
+	tally = binary.BigEndian.AppendUint64(tally, uint64(unix+leapsAt(unix))+taiOffset)
+	tally = binary.BigEndian.AppendUint32(tally, uint32(d.At.Nanosecond()))
+	tally = append(tally, byte(d.Code), byte(d.Signal))
+	return tally[max(0, len(tally)-most*deathSize):]
+}
+
+// Deaths reads a tally, oldest first. Deaths that are incomplete or have no valid time are left out.
+func Deaths(tally []byte) []Death {
+	var deaths []Death
+	for ; len(tally) >= deathSize; tally = tally[deathSize:] {
+		seconds, nanos := binary.BigEndian.Uint64(tally), binary.BigEndian.Uint32(tally[8:])
+		at, ok := timeOfTAI(seconds, uint64(nanos))
+		if ok {
+			deaths = append(deaths, Death{At: at, Code: int(tally[12]), Signal: int(tally[13])})
+		}
+	}
+	return deaths
+}

@@ -1,0 +1,195 @@
+package personality
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/s6/formats"
+	"hinit/internal/s6/scandir"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// intentTime is how long a command to a slot waits for the data volume. After that it is answered as taken in; s6 promises no more
+// (contract of s6, section 1).
+const intentTime = 2 * time.Second
+
+// Acts implements control.Slots.
+func (s *S6) Acts() bool { return true }
+
+// Slots implements control.Slots. It returns none when the scan directory does not answer in time.
+func (s *S6) Slots(ctx context.Context) []client.Slot {
+	all, err := wait(ctx, "looking at the scan directory", func() ([]client.Slot, error) {
+		snap := s.host.Snapshot()
+		services := make(map[string]*supervisor.Service, len(snap.Services))
+		for _, v := range snap.Services {
+			services[v.Name] = v
+		}
+		var out []client.Slot
+		for _, slot := range s.Scanner.Slots() {
+			if v := services[slot.Name]; v != nil || slot.Fixed() { // else it is about to be one, or was
+				out = append(out, s.view(slot, v))
+			}
+		}
+		return out, nil
+	})
+	if err != nil {
+		return nil
+	}
+	return all
+}
+
+// Slot implements control.Slots.
+func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
+	return wait(ctx, "looking for a service directory", func() (client.Slot, error) {
+		slot, err := s.find(ctx, dir)
+		if err != nil {
+			return client.Slot{}, err
+		}
+		v := s.host.Snapshot().Find(slot.Name)
+		if v == nil && !slot.Fixed() {
+			return client.Slot{}, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("%s is not supervised", slot.Name)}
+		}
+		return s.view(slot, v), nil
+	})
+}
+
+// view returns a slot as the tools of s6 see it. hinit itself stands for a slot without a service.
+func (s *S6) view(slot *scandir.Slot, v *supervisor.Service) client.Slot {
+	if !slot.Fixed() {
+		return scandir.View(v, slot.Dir, slot.NormallyUp())
+	}
+	return client.Slot{
+		Name: slot.Name, Dir: slot.Dir, Up: true, WantUp: true, NormallyUp: slot.NormallyUp(), Started: true, Run: 1,
+		PID: os.Getpid(), PGID: os.Getpid(), ExitCode: -1, Since: s.since.UTC(),
+	}
+}
+
+// find returns the slot of a directory. A queued slot is made first.
+func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
+	if err := s.Need(ctx, dir); err != nil {
+		return nil, err
+	}
+	slot, err := s.Find(dir)
+	if errors.Is(err, scandir.ErrUnknown) {
+		return nil, &client.Error{Kind: client.KindUnknown, Message: err.Error()}
+	}
+	return slot, err
+}
+
+// SlotControl implements control.Slots. The letters stay in force when ctx ends.
+func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
+	_, err := wait(ctx, "what the service was asked for", func() (struct{}, error) {
+		ctx := context.WithoutCancel(ctx)
+		slot, err := s.find(ctx, dir)
+		if err != nil || slot.Fixed() {
+			return struct{}{}, err
+		}
+		for i := 0; i < len(letters) && err == nil; i++ {
+			err = s.letter(ctx, slot, letters[i])
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// letter carries out one command of s6-svc. Commands to hinit's own services record the intent; foreign services get what s6 would
+// do.
+func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error {
+	name, native := slot.Name, slot.Native()
+	switch letter {
+	case 'u', 'U':
+		if native {
+			return s.intend(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStart, name) })
+		}
+		if letter == 'U' {
+			if err := slot.SetDown(false); err != nil {
+				return err
+			}
+		}
+		if err := s.Refresh(ctx, name); err != nil {
+			return err
+		}
+		return s.host.Do(ctx, supervisor.Start{Name: name})
+	case 'd', 'D':
+		if native {
+			return s.intend(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStop, name) })
+		}
+		err := s.host.Do(ctx, supervisor.Stop{Name: name})
+		if letter == 'D' {
+			err = errors.Join(err, slot.SetDown(true))
+		}
+		return err
+	case 'o':
+		return s.host.Do(ctx, supervisor.Once{Name: name})
+	case 'O':
+		return s.host.Do(ctx, supervisor.Unwant{Name: name})
+	case 'Q':
+		err := s.host.Do(ctx, supervisor.Unwant{Name: name})
+		if _, gateway := profiles.SlotProfile(name); gateway && native {
+			return errors.Join(err, s.intend(ctx, name, func(ctx context.Context) error { return s.host.Unwant(ctx, name) }))
+		}
+		return errors.Join(err, slot.SetDown(true))
+	case 'p', 'P':
+		return s.host.Do(ctx, supervisor.Pause{Name: name, Group: letter == 'P'})
+	case 'c', 'C':
+		return s.host.Do(ctx, supervisor.Continue{Name: name, Group: letter == 'C'})
+	case 'x':
+		return nil // there is no supervisor of its own to be started again
+	case 'l':
+		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: slot.ReloadSignal()})
+	case 't', 'r':
+		v := s.host.Snapshot().Find(name)
+		if native && v != nil && v.State == supervisor.Up && v.Want == supervisor.WantUp {
+			// A gateway that is told to end exits with a code that looks like a failure.
+			return s.host.Do(ctx, supervisor.Restart{Name: name})
+		}
+		signal := int(unix.SIGTERM)
+		if letter == 'r' {
+			signal = 0 // the one that stops it
+		}
+		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal})
+	}
+	signal, group := formats.SvcSignal(letter)
+	if signal == 0 {
+		return &client.Error{Kind: client.KindBadRequest, Message: fmt.Sprintf("%q is no command of s6-svc", letter)}
+	}
+	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
+}
+
+// intend carries out a command of hinit's own. If the volume is slow, it returns before the command is recorded.
+func (s *S6) intend(ctx context.Context, name string, command func(context.Context) error) error {
+	patience, cancel := context.WithTimeout(ctx, intentTime)
+	defer cancel()
+	err := command(patience)
+	if patience.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	s.host.Say("%s: %v", name, err)
+	return nil
+}
+
+// SlotScan implements control.Slots.
+func (s *S6) SlotScan(ctx context.Context, letters string) error {
+	for _, letter := range letters {
+		var err error
+		switch letter {
+		case 'a', 'h':
+			err = s.Scan(ctx)
+		case 'n', 'N':
+			err = s.Prune(ctx)
+		case 't', 'q', 'b', 'i':
+			s.host.Shutdown("s6-svscanctl asked for it")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

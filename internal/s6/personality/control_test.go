@@ -1,0 +1,186 @@
+package personality
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/internal/s6/scandir"
+	"hinit/supervisor"
+)
+
+// host is a PID 1 that records its calls. Every registered service is up.
+type host struct {
+	mu       sync.Mutex
+	services []*supervisor.Service
+	asked    []string
+	slow     chan struct{} // while it is open, commands wait for their context
+}
+
+func (h *host) note(format string, args ...any) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, fmt.Sprintf(format, args...))
+	return nil
+}
+
+func (h *host) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.services = append(h.services, &supervisor.Service{Name: u.Name, State: supervisor.Up, Want: supervisor.WantUp, PID: 7, Started: true})
+	return nil
+}
+
+func (h *host) Do(_ context.Context, e supervisor.Event) error { return h.note("%T", e) }
+
+func (h *host) Snapshot() *supervisor.Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &supervisor.Snapshot{Services: slices.Clone(h.services)}
+}
+
+func (h *host) Command(ctx context.Context, verb client.Verb, name string) error {
+	if h.slow != nil {
+		select {
+		case <-h.slow:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return h.note("%s %s", verb, name)
+}
+
+func (h *host) Unwant(_ context.Context, name string) error { return h.note("unwant %s", name) }
+func (h *host) Shutdown(string)                             { _ = h.note("shutdown") }
+func (h *host) Say(format string, args ...any)              { _ = h.note("say "+format, args...) }
+func (h *host) Warn(format string, args ...any)             { _ = h.note("warn "+format, args...) }
+func (h *host) Reserved(string) string                      { return "" }
+func (h *host) Room() error                                 { return nil }
+func (h *host) Unregistered(context.Context, string)        {}
+
+func (h *host) Identity(bool) (*proc.Cred, []string) { return nil, os.Environ() }
+
+func (h *host) Gateway(context.Context, string, bool, map[string]string) error { return nil }
+
+func (h *host) take() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	asked := strings.Join(h.asked, ", ")
+	h.asked = nil
+	return asked
+}
+
+// begin opens an S6 with a gateway, the container's slot and a foreign service.
+func begin(t *testing.T, h *host) (s *S6, scan string) {
+	t.Helper()
+	dir := t.TempDir()
+	scan = filepath.Join(dir, "run/service")
+	ctx, cancel := context.WithCancel(t.Context())
+	scanner, err := scandir.Open(ctx, h, scandir.Layout{Scan: scan, Base: filepath.Join(dir, "run/s6"), Agent: fsutil.Self()})
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); <-scanner.Ended() })
+	s = &S6{scanner, h, nil, time.Unix(1000, 0)}
+	s.Publish(ctx, Definition{Name: "gateway-coder", Argv: []string{"true"}})
+	if err := errors.Join(
+		h.Register(ctx, supervisor.Unit{Name: "gateway-coder"}, supervisor.WantUp),
+		scanner.PublishFixed(ctx, MainHermes, scandir.Files{Run: "#!/bin/sh\n"}),
+		os.Mkdir(filepath.Join(scan, "foreign"), 0o755),
+		os.WriteFile(filepath.Join(scan, "foreign/run"), []byte("#!/bin/sh\n"), 0o755), //nolint:gosec // a program
+		s.SlotScan(ctx, "a"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return s, scan
+}
+
+func TestCommandsReachWhoDoesThem(t *testing.T) {
+	h := &host{}
+	s, scan := begin(t, h)
+	h.take()
+	for _, tt := range []struct{ slot, letters, want string }{
+		{"gateway-coder", "d", "stop gateway-coder"},
+		{"gateway-coder", "u", "start gateway-coder"},
+		{"gateway-coder", "Q", "supervisor.Unwant, unwant gateway-coder"},
+		{"gateway-coder", "t", "supervisor.Restart"},
+		{"gateway-coder", "x", ""},
+		{"foreign", "d", "supervisor.Stop"},
+		{"foreign", "u", "supervisor.Start"},
+		{"foreign", "t", "supervisor.SignalMain"},
+		{"foreign", "oOpch", "supervisor.Once, supervisor.Unwant, supervisor.Pause, supervisor.Continue, supervisor.SignalMain"},
+		{MainHermes, "d", ""},
+	} {
+		if err := s.SlotControl(t.Context(), filepath.Join(scan, tt.slot), tt.letters); err != nil {
+			t.Errorf("%s %s: %v", tt.letters, tt.slot, err)
+		}
+		if got := h.take(); got != tt.want {
+			t.Errorf("%s %s: asked for %q, want %q", tt.letters, tt.slot, got, tt.want)
+		}
+	}
+	if err := s.SlotControl(t.Context(), filepath.Join(scan, "foreign"), "D"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(scan, "foreign/down")); err != nil {
+		t.Errorf("D makes no down file: %v", err)
+	}
+	unknown := &client.Error{}
+	if err := s.SlotControl(t.Context(), filepath.Join(scan, "nobody"), "d"); !errors.As(err, &unknown) || unknown.Kind != client.KindUnknown {
+		t.Errorf("a directory that is no slot: %v", err)
+	}
+	if _ = h.take(); s.SlotScan(t.Context(), "t") != nil || h.take() != "shutdown" {
+		t.Error("s6-svscanctl -t does not end the container")
+	}
+}
+
+func TestACommandIsTakenInAlthoughTheVolumeDoesNotAnswer(t *testing.T) {
+	h := &host{slow: make(chan struct{})}
+	s, scan := begin(t, h)
+	h.take()
+	if err := s.SlotControl(t.Context(), filepath.Join(scan, "gateway-coder"), "d"); err != nil {
+		t.Errorf("the caller was told %v", err)
+	}
+	if got := h.take(); !strings.HasPrefix(got, "say gateway-coder: ") {
+		t.Errorf("the log has %q", got)
+	}
+}
+
+func TestSlotsAreWhatTheSupervisorHas(t *testing.T) {
+	h := &host{}
+	s, scan := begin(t, h)
+	var names []string
+	for _, slot := range s.Slots(t.Context()) {
+		names = append(names, slot.Name)
+	}
+	if got := strings.Join(names, " "); got != "foreign gateway-coder "+MainHermes {
+		t.Errorf("slots %q", got)
+	}
+	if slot, err := s.Slot(t.Context(), filepath.Join(scan, MainHermes)); err != nil || !slot.Up || slot.PID != os.Getpid() || slot.Since.Unix() != 1000 {
+		t.Errorf("the container's slot: %+v, %v", slot, err)
+	}
+	if slot, err := s.Slot(t.Context(), filepath.Join(scan, "gateway-coder/log")); err != nil || slot.Name != "gateway-coder/log" {
+		t.Errorf("the logger of a service whose log hinit writes: %+v, %v", slot, err)
+	}
+}
+
+func TestOffDoesNothing(t *testing.T) {
+	<-Off.Made()
+	Off.Enqueue(Definition{Name: "x"})
+	if Off.Acts() || Off.Has("x") || Off.Foreign("x") || Off.Exports("x") != nil || Off.HandOver() != nil || len(Off.Slots(t.Context())) != 0 {
+		t.Error("it acts")
+	}
+	if _, err := Off.Slot(t.Context(), "/run/service/x"); !errors.Is(err, supervisor.ErrUnknown) {
+		t.Errorf("a slot: %v", err)
+	}
+}

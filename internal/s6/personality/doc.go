@@ -1,0 +1,16 @@
+// Package personality lets PID 1 answer as s6: its services have directories below the scan directory, and it carries out s6's
+// commands to them.
+//
+// [Personality] is the interface of PID 1 to it. [S6] implements it; [Off] does nothing, for a container that is not made for s6.
+//
+// # Promises
+//
+//   - Services that hinit runs are started and stopped as with hinit's own commands, so the operator's intent is recorded.
+//   - Somebody else's directory is treated as s6 would, see package foreign.
+//   - A command waits for the data volume for two seconds at most. It stays in force after that.
+//
+// # Goroutines
+//
+// It starts only the scanner's goroutine, see package scandir. Calls of the control socket that wait for the scan directory run in
+// the bounded pool.
+package personality

@@ -1,0 +1,138 @@
+package personality
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/internal/s6/scandir"
+)
+
+// MainHermes is the slot of the container's CMD. It answers as up and has no service.
+const MainHermes = scandir.MainHermes
+
+// holdTime is how long a re-execution waits for the scan directory, before and after. It must be longer than the announcement of a
+// stop.
+const holdTime = 3 * time.Second
+
+// Host is PID 1 around the personality. Its methods may be called from any goroutine.
+type Host interface {
+	scandir.Host
+	// Command starts or stops a service, Unwant keeps it from being started again. They record the intent.
+	Command(ctx context.Context, verb client.Verb, name string) error
+	Unwant(ctx context.Context, name string) error
+	Shutdown(reason string)
+	// Warn says something that the status goes on showing.
+	Warn(format string, args ...any)
+}
+
+// Settings are what the personality takes from the container, once.
+type Settings struct {
+	Agent *fsutil.Actor // whom the scan directory belongs to
+	Cred  *proc.Cred    // who runs services, nil for whoever hinit is
+	Env   []string      // of the container
+	Since time.Time     // the container runs
+	Main  bool          // the name main-hermes is not taken, so it is the container's
+}
+
+// S6 answers as s6.
+type S6 struct {
+	*scandir.Scanner
+	host  Host
+	cred  *proc.Cred
+	since time.Time // the container runs
+}
+
+var _ Personality = (*S6)(nil)
+
+// Open makes the directories of s6 and answers as s6 until ctx ends.
+func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
+	scanner, err := scandir.Open(ctx, host, with.layout())
+	if err != nil {
+		return nil, fmt.Errorf("hinit does not answer as s6: %w", err)
+	}
+	// This names the whole process, not only the thread that writes (proc(5)).
+	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
+		host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
+	}
+	s := &S6{scanner, host, with.Cred, with.Since}
+	if with.Main {
+		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
+		if err := scanner.PublishFixed(ctx, MainHermes, scandir.Files{Run: run}); err != nil {
+			host.Warn("%v", err) // it is tried again
+		}
+	}
+	return s, nil
+}
+
+// TakeOver takes over the scan directory of the previous generation. It changes no file; the work begins with Start.
+func TakeOver(host Host, with Settings, old *scandir.Handover) (*S6, error) {
+	scanner, err := scandir.TakeOver(host, with.layout(), old)
+	if err != nil {
+		return nil, fmt.Errorf("hinit does not answer as s6 any more: %w", err)
+	}
+	return &S6{scanner, host, with.Cred, with.Since}, nil
+}
+
+func (w Settings) layout() scandir.Layout {
+	g := scandir.Layout{Scan: scandir.DefaultScan, Base: scandir.DefaultBase, Agent: w.Agent, Env: w.Env}
+	if dir := os.Getenv(scandir.ScanVariable); dir != "" {
+		g.Scan = filepath.Clean(dir)
+	}
+	return g
+}
+
+// Publish implements Personality.
+func (s *S6) Publish(ctx context.Context, d Definition) {
+	err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.host.Warn("%v", err)
+	}
+}
+
+// Enqueue implements Personality.
+func (s *S6) Enqueue(d Definition) { s.Scanner.Enqueue(d.Name, s.files(d), d.Down) }
+
+// SetDown implements Personality.
+func (s *S6) SetDown(name string, down bool) {
+	if err := s.Scanner.SetDown(name, down); err != nil {
+		s.host.Say("%v", err)
+	}
+}
+
+// Hold implements Personality.
+func (s *S6) Hold() (release func(), err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), holdTime)
+	defer cancel()
+	return s.Scanner.Hold(ctx)
+}
+
+// Start implements Personality. It waits until the scan directory can answer, or for holdTime.
+func (s *S6) Start(ctx context.Context) {
+	s.Scanner.Start(ctx)
+	select {
+	case <-s.Resumed():
+	case <-time.After(holdTime):
+	case <-ctx.Done():
+	}
+}
+
+// wait runs f, which may block on the scan directory, in the bounded pool.
+func wait[T any](ctx context.Context, doing string, f func() (T, error)) (T, error) {
+	var got T
+	err := blocking.Wait(ctx, doing, func() (err error) {
+		got, err = f()
+		return err
+	})
+	if err != nil {
+		return *new(T), err
+	}
+	return got, nil
+}

@@ -1,0 +1,55 @@
+package personality
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"hinit/internal/proc"
+)
+
+func TestThePathHasWhatS6PutsBeforeIt(t *testing.T) {
+	for path, want := range map[string]string{
+		"/opt/bin:/usr/bin:/bin": "/command:/opt/bin:/usr/bin:/bin",
+		"/opt/bin":               "/command:/usr/bin:/bin:/opt/bin",
+		"":                       "/command:/usr/bin:/bin",
+		"/command:/bin:/usr/bin": "/command:/bin:/usr/bin",
+	} {
+		if got := withCommands(path); got != want {
+			t.Errorf("PATH %q becomes %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestTheScriptOfASlotRunsTheCommandAsItIs(t *testing.T) {
+	nasty := `it's "$HOME" \ *` + "\n" + `second`
+	text := script(nil, map[string]string{"GREETING": nasty}, "/", []string{"printf", `%s|%s|%s`, "-n", nasty, `$(echo no)`}, "comment")
+	if !strings.HasPrefix(text, "#!") {
+		t.Errorf("the script begins with %q", strings.SplitN(text, "\n", 2)[0])
+	}
+	out, err := exec.Command("sh", "-c", text+"\n").CombinedOutput()
+	if want := "-n|" + nasty + "|$(echo no)"; err != nil || string(out) != want {
+		t.Errorf("it prints %q, %v; want %q", out, err, want)
+	}
+	root := script(&proc.Cred{UID: 10000, GID: 10001}, nil, "", []string{"true"}, "comment")
+	if want := "/command/s6-setuidgid 10000:10001 'true'"; !strings.Contains(root, want) {
+		t.Errorf("as root it does not drop with %s:\n%s", want, root)
+	}
+}
+
+func TestTheFinishOfASlotSaysWhenThereIsNoRestart(t *testing.T) {
+	text := finishScript([]int{78, 3})
+	for code, want := range map[string]int{"78": 125, "3": 125, "0": 0, "1": 0, "256": 0} {
+		err := exec.Command("sh", "-c", text, "finish", code).Run()
+		got := 0
+		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // straight from Run
+			got = exit.ExitCode()
+		}
+		if got != want {
+			t.Errorf("after code %s finish exits %d, want %d", code, got, want)
+		}
+	}
+	if err := exec.Command("sh", "-c", finishScript(nil), "finish", "78").Run(); err != nil {
+		t.Errorf("without codes: %v", err)
+	}
+}

@@ -1,0 +1,36 @@
+package personality
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/backoff"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// StandInName is argv[0] of the process that stands for a CMD "gateway run". hinit itself may be that process.
+const StandInName = "sleep"
+
+// StandInUnit returns the stand-in of a CMD "gateway run" (contract, section 3.1): "sleep infinity", which tools that know the
+// image look for. path is a program that sleeps, or hinit.
+func StandInUnit(name, path string, env []string, cred *proc.Cred) supervisor.Unit {
+	return supervisor.Unit{
+		Name: name, Kind: supervisor.KindStandIn,
+		Policy: supervisor.Policy{
+			Backoff:    backoff.Policy{Initial: time.Second, Max: time.Minute, Factor: 2},
+			ResetAfter: time.Minute, StopSignal: int(unix.SIGTERM), Grace: time.Second,
+		},
+		Spec:  proc.Spec{Path: path, Argv: []string{StandInName, "infinity"}, Env: env, Dir: "/", Cred: cred},
+		Stdio: make([]*os.File, 3), // /dev/null
+	}
+}
+
+// StandIn is that process: it waits for a signal that ends it.
+func StandIn() int {
+	for {
+		_ = unix.Pause() // it only ever fails, when a signal was handled
+	}
+}

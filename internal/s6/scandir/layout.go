@@ -1,0 +1,311 @@
+package scandir
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+)
+
+// Where s6 puts its directories.
+const (
+	DefaultScan = "/run/service"
+	DefaultBase = "/run/s6"
+	// ScanVariable is the environment variable that names the scan directory, for hinit and for the agent's commands.
+	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
+)
+
+// clearPatience is how long the boot waits for the removal of old files.
+const clearPatience = 3 * time.Second
+
+const (
+	scannerDir = ".s6-svscan"
+	lockFile   = scannerDir + "/lock"
+	oldPrefix  = ".hinit-old-"
+
+	environmentDir = "container_environment"
+)
+
+// Layout describes the directories of s6.
+type Layout struct {
+	Scan  string        // scan directory, an absolute path
+	Base  string        // the other directory of s6
+	Agent *fsutil.Actor // whom the scan directory belongs to
+	Env   []string      // the container's environment, for with-contenv
+
+	most int // services that it may hold, 0 for maxServices
+
+	patience time.Duration // with what is to be removed, 0 for clearPatience
+
+	fill time.Duration // until slots are filled, 0 for fillTime
+
+	self    *fsutil.Actor // the process itself
+	foreign *fsutil.Actor // the agent's user where somebody else says what is read
+}
+
+// limited limits how many file system calls run at a time.
+func (l Layout) limited() Layout {
+	l.self, l.foreign, l.Agent = fsutil.Self().In(blocking.Runtime), l.Agent.In(blocking.Foreign), l.Agent.In(blocking.Runtime)
+	return l
+}
+
+// prepare wipes and makes both directories. It returns the scan directory, opened as the agent's user, and its lock. It fails
+// without a change when another hinit works there.
+func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
+	if err := l.free(); err != nil {
+		return nil, nil, err
+	}
+	base, err := l.emptied(l.Base, l.self)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer base.Close()
+	if err := base.Grow(append([]fsutil.Node{
+		{Name: "basedir", Mode: fs.ModeDir | 0o755},
+		{Name: environmentDir, Mode: fs.ModeDir | 0o755},
+	}, variables(l.Env)...)); err != nil {
+		return nil, nil, err
+	}
+	if dir, err = l.emptied(l.Scan, l.Agent); err != nil {
+		return nil, nil, err
+	}
+	err = dir.MakeTree(scannerDir, 0o755, []fsutil.Node{
+		{Name: "control", Mode: fs.ModeNamedPipe | 0o600},
+		{Name: "lock", Mode: 0o600},
+	}, nil)
+	if err == nil {
+		lock, err = l.takeLock()
+	}
+	if err != nil {
+		_ = dir.Close() // nothing was written through it
+		return nil, nil, err
+	}
+	return dir, lock, nil
+}
+
+// emptied returns the directory at path, opened as its owner, empty and with mode 0755. An existing directory is kept if emptying
+// it is quick.
+func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
+	id := owner.Identity()
+	if dir, err := fsutil.OpenReal(path, owner); err == nil {
+		if l.reuse(dir, id.UID) {
+			return dir, nil
+		}
+		_ = dir.Close() // nothing was written through it
+	}
+	d, err := l.fresh(path)
+	if err != nil || !owner.Switches() {
+		return d, err
+	}
+	defer d.Close()
+	if _, _, err := d.Chown("", fsutil.Owner{UID: id.UID, GID: id.GID}); err != nil {
+		return nil, err
+	}
+	return fsutil.OpenReal(path, owner)
+}
+
+// reuse empties a directory, gives it to its owner and reports whether that was quick. Another user's directory must be empty after
+// the change of owner.
+func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
+	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
+	if err != nil {
+		return false
+	}
+	entries, _, err := dir.ReadSome("", 1)
+	if err == nil && len(entries) > 0 {
+		if given || !few(dir, "") {
+			return false
+		}
+		err = clearOut(dir, "")
+	}
+	if err == nil {
+		_, err = dir.Chmod("", 0o755)
+	}
+	return err == nil
+}
+
+var errTaken = errors.New("another s6-svscan or hinit works there")
+
+// free refuses a scan directory that another scanner has locked, or one outside /run that has never been a scan directory.
+func (l Layout) free() error {
+	if !filepath.IsAbs(l.Scan) || filepath.Dir(filepath.Clean(l.Scan)) == "/" {
+		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.Scan)
+	}
+	lock, err := l.takeLock()
+	if lock != nil {
+		_ = lock.Close() // it was only a question
+	}
+	if errors.Is(err, errTaken) {
+		return err
+	}
+	if l.Scan == DefaultScan {
+		return nil
+	}
+	return blocking.Do(blocking.Runtime, l.ours)
+}
+
+func (l Layout) ours() error {
+	entries, err := os.ReadDir(l.Scan)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(entries) == 0:
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot use %q as the scan directory: %w", l.Scan, err)
+	}
+	if info, err := os.Lstat(filepath.Join(l.Scan, scannerDir)); err != nil || !info.IsDir() {
+		return fmt.Errorf("cannot use %q as the scan directory: it holds other things, and would be wiped", l.Scan)
+	}
+	return nil
+}
+
+// takeLock locks the scan directory for this process. Closing the file unlocks it.
+func (l Layout) takeLock() (lock *os.File, err error) {
+	err = l.Agent.Do(func() (err error) {
+		const flags = os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+		lock, err = os.OpenFile(filepath.Join(l.Scan, lockFile), flags, 0)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the scan directory: %w", err)
+	}
+	err = blocking.Do(blocking.Runtime, func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errTaken
+	}
+	if err != nil {
+		_ = lock.Close() // nothing was written through it
+		return nil, fmt.Errorf("cannot lock the scan directory %q: %w", l.Scan, err)
+	}
+	return lock, nil
+}
+
+// fresh makes an empty directory at path, mode 0755, and returns it. A large old directory is moved aside and removed in the
+// background. A directory that can't be moved, such as a mount point, is emptied.
+func (l Layout) fresh(path string) (*fsutil.Dir, error) {
+	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Base(path)
+	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
+	cleared := make(chan error, 1)
+	clearing := func() error {
+		var err error
+		if few(parent, name) {
+			err = parent.RemoveAll(name)
+		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // of a lower layer of the image
+			err = parent.RemoveAll(name)
+		}
+		switch {
+		case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
+			err = clearOut(parent, name)
+		case errors.Is(err, fs.ErrNotExist):
+			err = nil
+		}
+		return err
+	}
+	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
+	limit := cmp.Or(l.patience, clearPatience)
+	patience := time.NewTimer(limit)
+	defer patience.Stop()
+	select {
+	case err = <-cleared:
+	case <-patience.C: // it goes on, so that another boot finds less
+		guard.Go("removing what an s6 directory had", func() {
+			if err := <-cleared; err == nil { // else it is for another boot
+				removeOld(parent, name)
+			}
+		})
+		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, limit)
+	}
+	if err == nil {
+		err = parent.Mkdir(name, 0o755)
+	}
+	if err == nil {
+		_, err = parent.Chmod(name, 0o755)
+	}
+	var d *fsutil.Dir
+	if err == nil {
+		d, err = parent.Sub(name)
+	}
+	go removeOld(parent, name)
+	return d, err
+}
+
+// fewFiles is how many names, at any depth, the boot removes before it goes on.
+const fewFiles = 2000
+
+func few(in *fsutil.Dir, name string) bool {
+	left := fewFiles
+	return fewer(in, name, &left)
+}
+
+func fewer(in *fsutil.Dir, name string, left *int) bool {
+	entries, more, err := in.ReadSome(name, *left)
+	if *left -= len(entries); err != nil || more {
+		return false
+	}
+	for _, e := range entries {
+		if e.IsDir() && !fewer(in, path.Join(name, e.Name()), left) {
+			return false
+		}
+	}
+	return true
+}
+
+func clearOut(parent *fsutil.Dir, name string) error {
+	for {
+		entries, more, err := parent.ReadSome(name, fsutil.MostNames)
+		for _, e := range entries {
+			err = errors.Join(err, parent.RemoveAll(path.Join(name, e.Name())))
+		}
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// removeOld removes directories that were moved aside, also by an earlier process. Errors are ignored.
+func removeOld(parent *fsutil.Dir, name string) {
+	defer parent.Close()
+	entries, _ := parent.ReadDir("")
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), oldPrefix+name+"-") {
+			_ = parent.RemoveAll(e.Name())
+		}
+	}
+}
+
+// variables returns one file per variable, as with-contenv reads them: an empty value is a single newline. Names that can't be read
+// back are left out.
+func variables(env []string) []fsutil.Node {
+	values := make(map[string]string, len(env)) // one may be there twice
+	for _, kv := range env {
+		name, value, ok := strings.Cut(kv, "=")
+		if !ok || name == "" || name[0] == '.' || len(name) > 255 || strings.Contains(name, "/") {
+			continue
+		}
+		if value == "" || strings.HasSuffix(value, "\n") {
+			value += "\n"
+		}
+		values[name] = value
+	}
+	nodes := make([]fsutil.Node, 0, len(values))
+	for name, value := range values {
+		nodes = append(nodes, fsutil.Node{Name: environmentDir + "/" + name, Mode: 0o644, Data: []byte(value)})
+	}
+	return nodes
+}

@@ -1,0 +1,123 @@
+package scandir
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
+	g := room(t)
+	g.Env = []string{"PLAIN=value", "EMPTY=", "TWO=one\nmore\n", "no equals sign", ".dot=x", "a/b=x", "=x", "PLAIN=again", strings.Repeat("n", 300) + "=x"}
+	must(t, layAt(filepath.Join(g.Scan, "old/deep/er"), map[string]string{"run": "#!/bin/sh\n"}))
+	must(t, layAt(filepath.Join(g.Scan, ".s6-svscan"), map[string]string{"lock": ""}))
+	must(t, layAt(g.Base, map[string]string{"container_environment/STALE": "x"}))
+	outside := filepath.Join(filepath.Dir(g.Base), "outside")
+	must(t, layAt(outside, map[string]string{"precious": "x"}))
+	must(t, os.Symlink(outside, filepath.Join(g.Scan, "link")))
+	open(t, newHost(), g)
+
+	entries, err := os.ReadDir(g.Scan)
+	if err != nil || len(entries) != 1 || entries[0].Name() != ".s6-svscan" {
+		t.Errorf("the scan directory holds %v, %v", entries, err)
+	}
+	until(t, "what was moved aside is removed", func() bool { return leftovers(g) == 0 })
+	if _, err := os.Stat(outside + "/precious"); err != nil {
+		t.Errorf("a link was followed: %v", err)
+	}
+	for name, mode := range map[string]fs.FileMode{
+		g.Scan: fs.ModeDir | 0o755, g.Base + "/basedir": fs.ModeDir | 0o755, g.Base + "/container_environment": fs.ModeDir | 0o755,
+		g.Scan + "/.s6-svscan": fs.ModeDir | 0o755, g.Scan + "/.s6-svscan/control": fs.ModeNamedPipe | 0o600, g.Scan + "/.s6-svscan/lock": 0o600,
+	} {
+		info, err := os.Lstat(name)
+		if err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v; want %v", name, info, err, mode)
+			continue
+		}
+		owner := info.Sys().(*syscall.Stat_t).Uid
+		if agents := strings.HasPrefix(name, g.Scan); os.Geteuid() == 0 && (owner == agentUID) != agents {
+			t.Errorf("%s belongs to %d", name, owner)
+		}
+	}
+	want := map[string]string{"PLAIN": "again", "EMPTY": "\n", "TWO": "one\nmore\n\n"}
+	vars, err := os.ReadDir(g.Base + "/container_environment")
+	if err != nil || len(vars) != len(want) {
+		t.Errorf("container_environment holds %v, %v", vars, err)
+	}
+	for name, value := range want {
+		if got, err := os.ReadFile(g.Base + "/container_environment/" + name); string(got) != value {
+			t.Errorf("%s is %q, %v; want %q", name, got, err, value)
+		}
+	}
+}
+
+// A directory that the image made stays the same one: a user who may not write above it can answer as s6, too.
+func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
+	g := room(t)
+	must(t, os.MkdirAll(g.Scan, 0o755))
+	must(t, os.Chmod(g.Scan, 0o700))
+	must(t, os.Lchown(g.Scan, int(g.Agent.Identity().UID), int(g.Agent.Identity().GID)))
+	before, err := os.Stat(g.Scan)
+	must(t, err)
+	open(t, newHost(), g)
+	after, err := os.Stat(g.Scan)
+	if err != nil || !os.SameFile(before, after) || after.Mode().Perm() != 0o755 {
+		t.Errorf("it is another one, or has mode %v: %v", after.Mode(), err)
+	}
+}
+
+func TestADirectoryThatIsNoScanDirectoryIsNotWiped(t *testing.T) {
+	for name, lay := range map[string]func(g *Layout) error{
+		"it holds other things":                   func(g *Layout) error { return layAt(g.Scan, map[string]string{"precious": "x"}) },
+		"expected an absolute path":               func(g *Layout) error { g.Scan = "service"; return nil },
+		"expected an absolute path with two":      func(g *Layout) error { g.Scan = "/hinit-test-service"; return nil },
+		"cannot use \"/proc/self\" as the scan d": func(g *Layout) error { g.Scan = "/proc/self"; return nil },
+	} {
+		g := room(t)
+		must(t, lay(&g))
+		if s, err := Open(context.Background(), newHost(), g); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v, %v", name, s, err)
+		}
+		if _, err := os.Stat(g.Base); err == nil {
+			t.Errorf("%s: %s was made all the same", name, g.Base)
+		}
+	}
+}
+
+func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
+	g := room(t)
+	first := open(t, newHost(), g)
+	must(t, first.Publish(t.Context(), "gateway-a", Files{Run: "#!/bin/sh\n"}, false))
+	if _, err := Open(t.Context(), newHost(), g); err == nil || !strings.Contains(err.Error(), errTaken.Error()) {
+		t.Errorf("a second one: %v", err)
+	}
+	if _, err := os.Stat(g.Scan + "/gateway-a/run"); err != nil {
+		t.Errorf("the first one's slot: %v", err)
+	}
+}
+
+// A directory of the image can't be moved aside, and takes long to empty.
+func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(t *testing.T) {
+	g := room(t)
+	for i := range fewFiles + 1 {
+		must(t, os.MkdirAll(filepath.Join(g.Scan, "x", strconv.Itoa(i)), 0o755))
+	}
+	g.Scan = filepath.Join(g.Scan, "x")
+	must(t, os.Mkdir(filepath.Join(g.Scan, ".s6-svscan"), 0o755))
+	g.patience = 1
+	_, err := g.limited().fresh(g.Scan)
+	if err == nil || !strings.Contains(err.Error(), "cannot empty") {
+		t.Errorf("it was waited for: %v", err)
+	}
+	until(t, "it is removed in the background", func() bool {
+		entries, err := os.ReadDir(filepath.Dir(g.Scan))
+		return err == nil && len(entries) == 0
+	})
+	g.patience = 0
+	open(t, newHost(), g)
+}

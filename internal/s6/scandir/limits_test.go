@@ -1,0 +1,114 @@
+package scandir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+const fewServices = 50
+
+// makeMany makes n directories, with a run if run is set.
+func makeMany(t *testing.T, g Layout, format string, n int, run bool) {
+	t.Helper()
+	must(t, g.Agent.Do(func() error {
+		for i := range n {
+			dir := filepath.Join(g.Scan, fmt.Sprintf(format, i))
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				return err
+			}
+			if run {
+				if err := os.WriteFile(dir+"/run", []byte("#!/bin/sh\n"), 0o755); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
+}
+
+func TestMoreDirectoriesThanAnybodyCanSuperviseAreOneLineInTheLog(t *testing.T) {
+	g, h := room(t), newHost()
+	g.most = fewServices
+	s := open(t, h, g)
+	makeMany(t, g, "junk-%d", 16*fewServices+10, false)
+	for range 3 {
+		must(t, s.Scan(t.Context()))
+	}
+	if n := len(s.Slots()); n != fewServices {
+		t.Errorf("%d directories are supervised, want %d", n, fewServices)
+	}
+	if got := h.heard("not all of the scan directory"); got != 1 {
+		t.Errorf("it is said %d times that not all is supervised: %q", got, h.said[len(h.said)-3:])
+	}
+	if known := len(s.table.Load().entries); known != fewServices {
+		t.Errorf("%d names are remembered for %d services", known, fewServices)
+	}
+}
+
+func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
+	g, h := room(t), newHost()
+	g.most = fewServices
+	s := open(t, h, g)
+	makeMany(t, g, "gateway-g%d", fewServices, false)
+	for range 3 {
+		must(t, s.Scan(t.Context()))
+	}
+	if got := h.heard("cannot supervise the service directory"); got != fewServices/10 {
+		t.Errorf("%d directories are named, want %d", got, fewServices/10)
+	}
+	if got := h.heard("not all of the scan directory"); got != 1 {
+		t.Errorf("it is said %d times that there are more", got)
+	}
+	for i := range fewServices {
+		must(t, os.Remove(filepath.Join(g.Scan, fmt.Sprintf("gateway-g%d", i))))
+	}
+	makeMany(t, g, "zlast-%d", 1, true)
+	must(t, s.Scan(t.Context()))
+	if !s.Has("zlast-0") {
+		t.Error("when they are gone the others are still not supervised")
+	}
+}
+
+func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
+	t.Parallel() // it waits
+	g, h := room(t), newHost()
+	g.most = fewServices
+	s := open(t, h, g)
+	makeMany(t, g, "first-%d", fewServices, true)
+	must(t, s.Scan(t.Context()))
+	var names []string
+	for i := range fewServices { // the host's services are forgotten only when Observe says so
+		names = append(names, fmt.Sprintf("first-%d", i))
+		must(t, os.RemoveAll(filepath.Join(g.Scan, names[i])))
+	}
+	until(t, "all are gone", func() bool { return len(s.Slots()) == 0 })
+	until(t, "those that have ended make room", func() bool { _ = s.Prune(t.Context()); return !slices.ContainsFunc(names, s.Foreign) })
+	h.see(func() { h.full = errors.New("no descriptor is left") })
+	makeMany(t, g, "second-%d", 3, true)
+	must(t, s.Scan(t.Context()))
+	if s.Has("second-0") || h.heard("no descriptor is left") != 1 {
+		t.Errorf("without room a directory is supervised: %v", s.Has("second-0"))
+	}
+	h.see(func() { h.full = nil })
+	must(t, s.Scan(t.Context()))
+	if !s.Has("second-0") {
+		t.Error("with room again it is not supervised")
+	}
+}
+
+func TestASlotIsMadeAlthoughSomebodyLeavesATemporaryNameOfTheFuture(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	temp := lay(t, g, ".gateway-a.tmp", map[string]string{"run": "#!/bin/sh\n"})
+	future := time.Now().Add(24 * time.Hour)
+	must(t, os.Chtimes(temp, future, future))
+	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
+	if !s.Has("gateway-a") {
+		t.Error("it is left to somebody who will never make it")
+	}
+}

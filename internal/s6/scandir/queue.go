@@ -1,0 +1,227 @@
+package scandir
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"hinit/internal/s6/formats"
+)
+
+// queue holds the slots that the scanner makes when it is idle, or as soon as a reader looks for one.
+type queue struct {
+	wake chan struct{} // has one while there is something in the queue
+
+	mu    sync.Mutex
+	turns []turn                // what is to be made, in order
+	open  map[string]definition // what is in the queue, or made and not shown to readers yet, by name
+}
+
+// turn is a place in the queue: a slot's name, or a waiter for everything before it.
+type turn struct {
+	name    string
+	reached chan<- struct{}
+}
+
+func newQueue() *queue {
+	return &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)}
+}
+
+// Enqueue makes the directory of a service that hinit runs, like [Scanner.Publish], but later. It does not block. Errors go to the
+// host.
+func (s *Scanner) Enqueue(name string, files Files, down bool) {
+	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
+}
+
+// Made returns a channel that is closed when the scanner has tried every slot now in the queue.
+func (s *Scanner) Made() <-chan struct{} {
+	reached := make(chan struct{})
+	s.queue.mu.Lock()
+	s.queue.turns = append(s.queue.turns, turn{reached: reached})
+	s.queue.mu.Unlock()
+	s.queue.notify()
+	return reached
+}
+
+// Need makes the slot of a service directory now if it is in the queue. It blocks on the file system of the scan directory.
+func (s *Scanner) Need(ctx context.Context, path string) error {
+	name := filepath.Base(path)
+	if name == formats.LogDir && !s.queue.has(name) {
+		name = filepath.Base(filepath.Dir(path))
+	}
+	if !s.queue.has(name) {
+		return nil
+	}
+	return s.do(ctx, func() {
+		s.makeQueued(name)
+		s.publish()
+	})
+}
+
+func (q *queue) add(name string, d definition) {
+	q.mu.Lock()
+	q.open[name] = d
+	q.turns = append(q.turns, turn{name: name})
+	q.mu.Unlock()
+	q.notify()
+}
+
+func (q *queue) notify() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) has(name string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, open := q.open[name]
+	return open
+}
+
+func (q *queue) get(name string) (d definition, open bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	d, open = q.open[name]
+	return d, open
+}
+
+// setDown changes a queued slot. It returns false when there is none.
+func (q *queue) setDown(name string, down bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	d, open := q.open[name]
+	if open {
+		d.Down = down
+		q.open[name] = d
+	}
+	return open
+}
+
+// drop removes a slot from the queue and returns its last definition.
+func (q *queue) drop(name string) (d definition, open bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	d, open = q.open[name]
+	delete(q.open, name)
+	return d, open
+}
+
+func (q *queue) next() (first turn, more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.turns) == 0 {
+		return turn{}, false
+	}
+	first, q.turns = q.turns[0], q.turns[1:]
+	return first, len(q.turns) > 0
+}
+
+func (q *queue) all() map[string]definition {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return maps.Clone(q.open)
+}
+
+// unseenMost is how many queued slots are made per publish, whose cost grows with the number of slots.
+const unseenMost = 64
+
+func (s *Scanner) serveQueue() {
+	first, more := s.queue.next()
+	if first.name != "" {
+		s.makeQueued(first.name)
+	}
+	if len(s.unseen) > 0 && (!more || first.reached != nil || len(s.unseen) >= unseenMost) {
+		s.publish()
+	}
+	if first.reached != nil {
+		close(first.reached)
+	}
+	if more {
+		s.queue.notify()
+	}
+}
+
+// makeQueued makes a queued slot once. The slot stays in the queue until the next publish.
+func (s *Scanner) makeQueued(name string) {
+	d, open := s.queue.get(name)
+	if !open || slices.ContainsFunc(s.unseen, func(m made) bool { return m.name == name }) {
+		return
+	}
+	if err := s.make(name, d); err != nil {
+		s.host.Say("cannot make the slot of %s: %v", name, err)
+	}
+	s.unseen = append(s.unseen, made{name, d.Down})
+}
+
+type made struct {
+	name string
+	down bool // as it was made
+}
+
+// shown removes published slots from the queue. It applies changes of their down file that came after they were made.
+func (s *Scanner) shown() {
+	unseen := s.unseen
+	s.unseen = nil
+	for _, m := range unseen {
+		d, open := s.queue.drop(m.name)
+		e := s.entries[m.name]
+		switch {
+		case !open || d.Down == m.down || e == nil:
+		case e.Later != nil:
+			e.Later.Down = d.Down
+		case e.Slot != nil:
+			if err := e.Slot.SetDown(d.Down); err != nil {
+				s.host.Say("cannot change the down file of %s: %v", m.name, err)
+			}
+		}
+	}
+}
+
+// filling holds the slots that have only their definition yet.
+type filling struct {
+	slots []bareSlot
+	due   *time.Timer
+}
+
+type bareSlot struct {
+	*Slot
+	files Files
+}
+
+// fillLater adds the rest of a slot when the scanner is idle. A container with a short CMD is spared that: on an overlay it can
+// take longer than the CMD.
+func (s *Scanner) fillLater(slot *Slot, files Files) {
+	s.bare.slots = append(s.bare.slots, bareSlot{slot, files})
+	s.bare.due.Reset(cmp.Or(s.layout.fill, fillTime))
+}
+
+func (s *Scanner) fillNext() {
+	if len(s.bare.slots) == 0 {
+		return
+	}
+	s.fill(s.bare.slots[0].Slot)
+	if len(s.bare.slots) > 0 {
+		s.bare.due.Reset(0)
+	}
+}
+
+func (s *Scanner) fill(slot *Slot) {
+	i := slices.IndexFunc(s.bare.slots, func(b bareSlot) bool { return b.Slot == slot })
+	if i < 0 {
+		return
+	}
+	files := s.bare.slots[i].files
+	s.bare.slots = slices.Delete(s.bare.slots, i, i+1)
+	if s.slot(slot.Name) != slot {
+		return // it is gone
+	}
+	if err := slot.dir.Grow(files.rest()); err != nil && s.same(slot) {
+		s.host.Say("cannot complete the slot of %s: %v", slot.Name, err)
+	}
+}

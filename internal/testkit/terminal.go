@@ -1,0 +1,145 @@
+package testkit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenTerminal makes a pseudo-terminal. What is written to near is typed there, and what appears on it is read from near, which ends
+// with an error (EIO) when nobody has far open any more; far is for the program. The caller closes both.
+func OpenTerminal(rows, columns uint16) (near, far *os.File, err error) {
+	near, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	var number int
+	err = onFile(near, func(fd int) (err error) {
+		if err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err == nil {
+			number, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
+		}
+		return err
+	})
+	if err == nil {
+		err = ResizeTerminal(near, rows, columns)
+	}
+	if err == nil {
+		far, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, near.Close())
+	}
+	return near, far, nil
+}
+
+// ResizeTerminal changes the size of a pseudo-terminal.
+func ResizeTerminal(near *os.File, rows, columns uint16) error {
+	return onFile(near, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+	})
+}
+
+// onFile calls do with a file's descriptor, which stays as it is: Fd would make it blocking.
+func onFile(f *os.File, do func(fd int) error) error {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = c.Control(func(fd uintptr) { failed = do(int(fd)) })
+	return errors.Join(err, failed)
+}
+
+// Terminal is a pseudo-terminal with a program on it. Its goroutine reads what appears until the program has ended.
+type Terminal struct {
+	t    testing.TB
+	near *os.File
+	cmd  *exec.Cmd
+
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// OnTerminal starts a program in a session of its own, with a terminal of the given size as its standard streams.
+func OnTerminal(t testing.TB, rows, columns uint16, cmd *exec.Cmd) *Terminal {
+	t.Helper()
+	near, far, err := OpenTerminal(rows, columns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = near.Close() })
+	defer far.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, far
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = true, true
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	term := &Terminal{t: t, near: near, cmd: cmd}
+	go term.read()
+	return term
+}
+
+func (term *Terminal) read() {
+	buf := make([]byte, 4096)
+	for {
+		n, err := term.near.Read(buf)
+		term.mu.Lock()
+		term.text.Write(buf[:n])
+		term.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Resize changes the terminal's size.
+func (term *Terminal) Resize(rows, columns uint16) {
+	term.t.Helper()
+	if err := ResizeTerminal(term.near, rows, columns); err != nil {
+		term.t.Fatal(err)
+	}
+}
+
+// Keys types.
+func (term *Terminal) Keys(s string) {
+	term.t.Helper()
+	if _, err := term.near.WriteString(s); err != nil {
+		term.t.Fatal(err)
+	}
+}
+
+// Text is all that has appeared so far.
+func (term *Terminal) Text() string {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	return term.text.String()
+}
+
+// Await waits until a text has appeared.
+func (term *Terminal) Await(text string) {
+	term.t.Helper()
+	for end := time.Now().Add(Patience); !strings.Contains(term.Text(), text); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			term.t.Fatalf("not within %v: %q on the terminal, which shows %q", Patience, text, term.Text())
+		}
+	}
+}
+
+// Code waits for the end of the program.
+func (term *Terminal) Code() int {
+	giveUp := time.AfterFunc(Patience, func() { _ = term.cmd.Process.Kill() })
+	defer giveUp.Stop()
+	_ = term.cmd.Wait() // Code says how it ended
+	return term.cmd.ProcessState.ExitCode()
+}

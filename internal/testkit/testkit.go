@@ -1,0 +1,83 @@
+// Package testkit holds the helpers that tests of many rooms share: to wait for a condition, to skip or to fail where root is missing,
+// to run many tests at a time that wait. Nothing but tests imports it. It owns no goroutine.
+package testkit
+
+import (
+	"flag"
+	"math"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Patience is how long a test waits for what has to come. It costs nothing when all is well.
+const Patience = 40 * time.Second
+
+// Until polls cond and fails the test when it doesn't become true within [Patience].
+func Until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	end := time.Now().Add(Patience)
+	for !cond() {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", Patience, what)
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// Cannot says why a test can't run here: it skips it, and fails it where CI=true, because CI must not skip.
+func Cannot(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%s, and CI must not skip", why)
+	}
+	t.Skip(why)
+}
+
+// NeedRoot skips the test without root, as Cannot does.
+func NeedRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Cannot(t, "needs root")
+	}
+}
+
+// Alone takes away what whoever started the tests has lent them, and tests that start processes or make files would lend on: the umask,
+// with which the test binary was made too, and descriptors such as those of make -j. With -short the tests' files are in memory, if
+// there is room and TMPDIR isn't set. TestMain calls it.
+func Alone() {
+	flag.Parse()
+	if dir := InMemory(); dir != "" && os.Getenv("TMPDIR") == "" {
+		_ = os.Setenv("TMPDIR", dir)
+	}
+	syscall.Umask(0o022)
+	_ = os.Chmod("/proc/self/exe", 0o755)                            // other users execute it; one that belongs to somebody else is as that one wants it
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
+}
+
+// InMemory is a directory for short-lived files in memory, with -short only: thousands of files on a disk take seconds of the kernel's
+// time, and the long forms are for the file systems that users have. It is empty where there is none with room and programs.
+func InMemory() string {
+	const dir, room = "/dev/shm", 1 << 30
+	var at unix.Statfs_t
+	if !testing.Short() || unix.Statfs(dir, &at) != nil || at.Type != unix.TMPFS_MAGIC || at.Flags&unix.ST_NOEXEC != 0 ||
+		at.Bavail*uint64(at.Bsize) < room || unix.Access(dir, unix.W_OK) != nil {
+		return ""
+	}
+	return dir
+}
+
+// AtOnce lets n parallel tests of this binary run at a time, unless the command line says how many: tests that mostly wait need no
+// processor of their own. TestMain calls it.
+func AtOnce(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is always taken
+	}
+}

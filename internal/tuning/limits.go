@@ -1,0 +1,168 @@
+package tuning
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupDir is where the container sees its own cgroup.
+const cgroupDir = "/sys/fs/cgroup"
+
+const (
+	// descriptorsEach is what a service with a log costs: two pipes. Log files are open only while something is written.
+	descriptorsEach = 2
+	// descriptorsKept stay free of services: for the control socket, its clients, log files and profiles.
+	descriptorsKept = 64
+	// processesKept is the same of processes and threads: hinit's own, hooks, docker exec.
+	processesKept = 32
+)
+
+const (
+	// processMargin is how many process numbers of the container are left when the status says that they run out.
+	processMargin = 8
+	// mostScanned is up to which limit processes are counted to find the service with most of them.
+	mostScanned = 8192
+)
+
+// InheritNothing lets no child inherit more than the three standard descriptors: whoever started PID 1 may have left others open,
+// to files that the agent must not read.
+func InheritNothing() {
+	if unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return
+	}
+	entries, err := os.ReadDir("/proc/self/fd") // a kernel before 5.11, or seccomp
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+}
+
+// TooFewFor says which limits of the container are too low for so many services.
+func TooFewFor(services int) (warnings []string) {
+	needed := services*descriptorsEach + descriptorsKept
+	if limit := descriptorLimit(); uint64(needed) > limit {
+		warnings = append(warnings, fmt.Sprintf("%d services need about %d file descriptors and %d are allowed, so not all of them can run; start the container with --ulimit nofile=%d",
+			services, needed, limit, roundUp(needed)))
+	}
+	if limit, ok := processLimit(cgroupDir); ok && services+processesKept > limit {
+		warnings = append(warnings, fmt.Sprintf("%d services need at least %d processes and %d are allowed, so not all of them can run; start the container with a higher --pids-limit",
+			services, services+processesKept, limit))
+	}
+	return warnings
+}
+
+// descriptorLimit is how many files hinit may have open. The Go runtime has raised the soft limit to the hard one.
+func descriptorLimit() uint64 {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return unix.RLIM_INFINITY
+	}
+	return limit.Cur
+}
+
+// roundUp is the next power of two.
+func roundUp(n int) int {
+	p := 1024
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+// SpareDescriptors returns an error when only those descriptors are left that no service may have. New descriptors get the lowest free
+// number (open(2)), so one number tells how many there are, if nobody has closed lower ones meanwhile.
+func SpareDescriptors() error {
+	limit := descriptorLimit()
+	fd, err := unix.FcntlInt(uintptr(0), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	if err == nil && uint64(fd)+descriptorsEach+descriptorsKept <= limit || errors.Is(err, unix.EBADF) {
+		return nil
+	}
+	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)
+}
+
+// ProcessesUsedUp says that the process numbers of the container are used up, and by which service, else "". leaders are the main
+// processes of the services, by name. It does not block on a disk.
+func ProcessesUsedUp(leaders map[string]int) string {
+	return processesUsedUp(cgroupDir, "/proc", leaders)
+}
+
+func processesUsedUp(cgroup, proc string, leaders map[string]int) string {
+	limit, ok := processLimit(cgroup)
+	if !ok {
+		return ""
+	}
+	used, ok := cgroupNumber(cgroup, "pids.current")
+	if !ok || used < limit-processMargin {
+		return ""
+	}
+	text := fmt.Sprintf("%d of the %d process numbers of the container are used, so it can start next to nothing", used, limit)
+	if limit > mostScanned {
+		return text
+	}
+	// A service that has few of them is not to blame: the others belong to no service, or have left theirs.
+	if name, most := mostProcesses(proc, leaders); most >= limit/4 {
+		text += fmt.Sprintf("; %s has %d of them or more; to end it: hinit stop %s", name, most, name)
+	}
+	return text
+}
+
+// processLimit is the number of processes that the container's cgroup allows, if it has such a limit.
+func processLimit(cgroup string) (int, bool) { return cgroupNumber(cgroup, "pids.max") }
+
+// cgroupNumber reads a number of the pids controller, of version 2 or 1. "max" is none.
+func cgroupNumber(cgroup, name string) (int, bool) {
+	for _, dir := range []string{"/", "/pids/"} {
+		if text, err := os.ReadFile(cgroup + dir + name); err == nil {
+			n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// mostProcesses finds the service with most processes, by their session. A process that has begun another one is not counted.
+func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
+	dir, err := os.Open(proc)
+	if err != nil {
+		return "", 0
+	}
+	defer dir.Close()
+	entries, _ := dir.Readdirnames(-1) // what can be read counts
+	sessions := make(map[int]int)
+	for _, entry := range entries {
+		if entry[0] < '0' || entry[0] > '9' {
+			continue
+		}
+		text, err := os.ReadFile(proc + "/" + entry + "/stat")
+		if err != nil {
+			continue
+		}
+		// PID (COMM) STATE PPID PGRP SESSION; the name may hold anything (proc_pid_stat(5)).
+		if fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(fields) > 3 {
+			session, _ := strconv.Atoi(string(fields[3])) // 0 is nobody's
+			sessions[session]++
+		}
+	}
+	for _, service := range slices.Sorted(maps.Keys(leaders)) {
+		leader := leaders[service]
+		if n := sessions[leader]; leader > 1 && n > most {
+			name, most = service, n
+		}
+	}
+	return name, most
+}

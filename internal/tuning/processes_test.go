@@ -1,0 +1,51 @@
+package tuning
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestTheStatusSaysWhoHasTakenEveryProcessNumber(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	services := map[string]int{"calm": 20, "bomb": 30, "down": 0}
+	if said := processesUsedUp(dir, dir, services); said != "" {
+		t.Errorf("without a limit: %s", said)
+	}
+	put("pids.max", "100\n")
+	put("pids.current", "50\n")
+	put("20/stat", "20 (calm) S 1 20 20 0 -1\n")
+	for pid := 30; pid < 60; pid++ {
+		put(strconv.Itoa(pid)+"/stat", strconv.Itoa(pid)+" (a ) S 9) S 1 7 30 0 -1\n")
+	}
+	put("70/stat", "gone")
+	if said := processesUsedUp(dir, dir, services); said != "" {
+		t.Errorf("half full: %s", said)
+	}
+	put("pids.current", "100\n")
+	if said := processesUsedUp(dir, dir, services); !strings.Contains(said, "100 of the 100") || !strings.Contains(said, "bomb has 30 of them") || !strings.Contains(said, "hinit stop bomb") {
+		t.Errorf("full: %s", said)
+	}
+	if said := processesUsedUp(dir, dir, map[string]int{"down": 0}); strings.Contains(said, "stop") {
+		t.Errorf("full of nobody's: %s", said)
+	}
+	if said := processesUsedUp(dir, dir, map[string]int{"calm": 20}); strings.Contains(said, "calm") {
+		t.Errorf("a service with one of a hundred is blamed: %s", said)
+	}
+	put("pids.max", "max\n")
+	if said := processesUsedUp(dir, dir, services); said != "" {
+		t.Errorf("with no limit: %s", said)
+	}
+}

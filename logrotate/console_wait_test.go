@@ -1,0 +1,328 @@
+package logrotate
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+// floodOf makes n lines of size bytes that say whose they are and which.
+func floodOf(name string, n, size int) []byte {
+	var b bytes.Buffer
+	for i := range n {
+		line := fmt.Sprintf("%s %d ", name, i)
+		b.WriteString(line + strings.Repeat("f", max(0, size-1-len(line))) + "\n")
+	}
+	return b.Bytes()
+}
+
+// feed writes data in pieces of size bytes, in a goroutine, and closes w.
+func feed(w *os.File, data []byte, size int) {
+	go func() {
+		defer w.Close()
+		for piece := range slices.Chunk(data, size) {
+			if _, err := w.Write(piece); err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// inOrder fails unless got has, for each name, the lines 0 to n-1 in their order.
+func inOrder(t *testing.T, got []byte, want map[string]int) {
+	t.Helper()
+	next := make(map[string]int)
+	for line := range strings.Lines(string(got)) {
+		var name string
+		var i int
+		if _, err := fmt.Sscanf(line, "%s %d", &name, &i); err != nil {
+			t.Fatalf("line %.80q: %v", line, err)
+		}
+		if i != next[name] {
+			t.Fatalf("%s: line %d comes when it is the turn of line %d", name, i, next[name])
+		}
+		next[name]++
+	}
+	for name, n := range want {
+		if next[name] != n {
+			t.Errorf("%s: %d of %d lines are on the console", name, next[name], n)
+		}
+	}
+}
+
+// TestNoLineIsMissingWhileTheReaderReads floods the console beside 19 services that say little, for readers of every kind that reads.
+func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
+	flood := 2 << 20
+	if testing.Short() {
+		flood = 1 << 20
+	}
+	for name, read := range map[string]func(r io.Reader, got *bytes.Buffer){
+		"at once": func(r io.Reader, got *bytes.Buffer) { _, _ = got.ReadFrom(r) },
+		"1 MB a second": func(r io.Reader, got *bytes.Buffer) {
+			tick := time.NewTicker(16 * time.Millisecond)
+			defer tick.Stop()
+			for n := int64(1); n > 0; <-tick.C {
+				n, _ = io.CopyN(got, r, 16<<10)
+			}
+		},
+		"bursts": func(r io.Reader, got *bytes.Buffer) {
+			tick := time.NewTicker(150 * time.Millisecond)
+			defer tick.Stop()
+			for n := int64(1); n > 0; <-tick.C {
+				n, _ = io.CopyN(got, r, 300<<10)
+			}
+		},
+		"a few bytes at once": func(r io.Reader, got *bytes.Buffer) {
+			for buf := make([]byte, 200); ; {
+				n, err := r.Read(buf)
+				got.Write(buf[:n])
+				if err != nil {
+					return
+				}
+			}
+		},
+	} {
+		for _, size := range []int{64 << 10, 4000} {
+			t.Run(fmt.Sprintf("%s, writes of %d", name, size), func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				r, w, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				s := newSet(Options{Stdout: w, Archives: 1000, ConsoleStall: testkit.Patience})
+				var got bytes.Buffer
+				var reader sync.WaitGroup
+				reader.Go(func() { read(r, &got) })
+
+				want := map[string]int{"flooder": flood / 100}
+				logs := map[string]*Log{"flooder": s.Open("flooder", "", filepath.Join(dir, "flooder", Current))}
+				for i := range 19 {
+					name := fmt.Sprint("quiet", i)
+					logs[name], want[name] = s.Open(name, "", filepath.Join(dir, name, Current)), 50
+				}
+				for name, l := range logs {
+					stdout, stderr := pipes(t, l)
+					stderr.Close()
+					feed(stdout, floodOf(name, want[name], 100), map[bool]int{true: size, false: 100}[name == "flooder"])
+				}
+				closeSet(t, s)
+				w.Close()
+				reader.Wait()
+				inOrder(t, got.Bytes(), want)
+				for name, l := range logs {
+					if st := l.Stats(); st.ConsoleDropped != 0 || st.Lines != uint64(want[name]) {
+						t.Errorf("%s: %+v", name, st)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestAStalledReaderSlowsAServiceOnce has a reader that takes nothing: the service that floods waits for it, one time.
+func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
+	t.Parallel() // it waits
+	const stall = 2 * time.Second
+	dir := t.TempDir()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s := newSet(Options{Stdout: w, Archives: 1000, ConsoleStall: stall})
+	l := s.Open("flooder", "", filepath.Join(dir, Current))
+	stdout, stderr := pipes(t, l)
+	const lines = 120_000 // 12 MB are 200 batches: with a wait for each of them the test would not end
+	began := time.Now()
+	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == lines })
+	if waited := time.Since(began); waited < stall {
+		t.Errorf("the service did not wait for the console: %s", waited)
+	}
+	var got bytes.Buffer
+	var reader sync.WaitGroup
+	reader.Go(func() { _, _ = got.ReadFrom(r) })
+	stderr.Close()
+	closeSet(t, s)
+	w.Close()
+	reader.Wait()
+	dropped := l.Stats().ConsoleDropped
+	notice := fmt.Sprintf("[hinit] %d lines of flooder not shown here; all are in %s\n", dropped, filepath.Join(dir, Current))
+	if dropped == 0 || strings.Count(got.String(), "[hinit]") != 1 || !strings.HasSuffix(got.String(), notice) {
+		t.Errorf("%d lines are missing, and the console ends with %q", dropped, got.String()[max(0, got.Len()-150):])
+	}
+	inOrder(t, bytes.TrimSuffix(got.Bytes(), []byte(notice)), map[string]int{"flooder": lines - int(dropped)})
+}
+
+// TestAFloodIsNotInTheWayOfAQuietService puts a line while a flooder waits for a reader, and sees what comes before it.
+func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s := newSet(Options{Stdout: w, ConsoleStall: testkit.Patience})
+	flooder, quiet := s.Open("flooder", "", ""), s.Open("quiet", "", "")
+	stdout, stderr := pipes(t, flooder)
+	stdout2, stderr2 := pipes(t, quiet)
+	const lines = 50_000
+	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	testkit.Until(t, "the flooder waits", func() bool {
+		c := s.consoles[0]
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.pumps) > 0
+	})
+	put(t, stdout2, "quiet 0 \n")
+	testkit.Until(t, "the line is read", func() bool { return quiet.Stats().Lines == 1 })
+	closeAll(stderr, stdout2, stderr2)
+	var got bytes.Buffer
+	var reader sync.WaitGroup
+	reader.Go(func() { _, _ = got.ReadFrom(r) })
+	closeSet(t, s)
+	w.Close()
+	reader.Wait()
+	inOrder(t, got.Bytes(), map[string]int{"flooder": lines, "quiet": 1})
+	// In front of it are the pipe, what is being written, and the share of the flooder.
+	if before := bytes.Index(got.Bytes(), []byte("quiet")); before > readSize+2*consoleBlock+2*consoleShare {
+		t.Errorf("the line comes after %d bytes of the flood", before)
+	}
+}
+
+func TestAServiceGoesOnWhenItsReaderIsGone(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour})
+	l := s.Open("flooder", "", "")
+	stdout, stderr := pipes(t, l)
+	stderr.Close()
+	feed(stdout, floodOf("flooder", 20_000, 100), 64<<10)
+	testkit.Until(t, "the service waits", func() bool { return l.Stats().Lines > 1000 })
+	r.Close()
+	testkit.Until(t, "it goes on", func() bool { return l.Stats().Lines == 20_000 })
+	closeSet(t, s)
+}
+
+// TestLastLinesDoNotWaitForTheConsole asks for the last lines of a run whose output the console has not taken.
+func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour, tailPatience: testkit.Patience})
+	l := s.Open("flooder", "", "")
+	stdout, stderr := pipes(t, l)
+	stderr.Close()
+	const lines = 4000
+	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	testkit.Until(t, "all is in the pipe or behind it", func() bool {
+		return l.Stats().Lines > 1000 // it waits for the console from here on
+	})
+	var got []string
+	testkit.Until(t, "the last line is known", func() bool {
+		answer := make(chan []string, 1)
+		l.Tail(func(lines []string) { answer <- lines })
+		got = <-answer
+		return len(got) > 0 && strings.HasPrefix(got[len(got)-1], fmt.Sprintf("flooder %d ", lines-1))
+	})
+	var out bytes.Buffer
+	var reader sync.WaitGroup
+	reader.Go(func() { _, _ = out.ReadFrom(r) })
+	closeSet(t, s)
+	w.Close()
+	reader.Wait()
+	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
+}
+
+// TestAFreezeDoesNotWaitForTheConsole stops the pumps of a service that waits for a reader, and lets them go on.
+func TestAFreezeDoesNotWaitForTheConsole(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour})
+	l := s.Open("flooder", "", "")
+	stdout, stderr := pipes(t, l)
+	stderr.Close()
+	const lines = 6000
+	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	testkit.Until(t, "it waits", func() bool { return l.Stats().Lines > 1000 })
+	if err := s.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Thaw()
+	var out bytes.Buffer
+	var reader sync.WaitGroup
+	reader.Go(func() { _, _ = out.ReadFrom(r) })
+	closeSet(t, s)
+	w.Close()
+	reader.Wait()
+	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
+}
+
+// FuzzConsoleOrder has three services of any behaviour and a reader of any that reads: nothing is missing, and nothing out of order.
+func FuzzConsoleOrder(f *testing.F) {
+	f.Add(uint64(1), uint16(9000), uint16(100), false)
+	f.Add(uint64(2), uint16(60000), uint16(7), true)
+	f.Add(uint64(3), uint16(3), uint16(9999), true)
+	f.Fuzz(func(t *testing.T, seed uint64, lines, size uint16, json bool) {
+		dice := rand.New(rand.NewPCG(seed, 0))
+		count, length := 1+int(lines)%20_000, 20+int(size)%20_000
+		count = min(count, (1<<20)/length)
+		mode := map[bool]ConsoleMode{false: Raw, true: Prefixed}[json]
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		s := newSet(Options{Stdout: w, Console: mode, ConsoleStall: time.Hour})
+		want := make(map[string]int)
+		for _, name := range []string{"a", "b", "c"} {
+			stdout, stderr := pipes(t, s.Open(name, name, ""))
+			stderr.Close()
+			want[name] = 1 + dice.IntN(count)
+			feed(stdout, floodOf(name, want[name], length), 1+dice.IntN(100_000))
+		}
+		var out bytes.Buffer
+		var reader sync.WaitGroup
+		reader.Go(func() {
+			for buf := make([]byte, 1+dice.IntN(100_000)); ; {
+				n, err := r.Read(buf)
+				out.Write(buf[:n])
+				if err != nil {
+					return
+				}
+				if n%7 == 0 {
+					time.Sleep(time.Duration(n%3) * time.Millisecond)
+				}
+			}
+		})
+		closeSet(t, s)
+		w.Close()
+		reader.Wait()
+		got := out.Bytes()
+		if mode == Prefixed {
+			for name := range want {
+				got = bytes.ReplaceAll(got, []byte(name+" | "), nil)
+			}
+		}
+		inOrder(t, got, want)
+	})
+}

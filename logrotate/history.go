@@ -1,0 +1,264 @@
+package logrotate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"hinit/internal/fsutil"
+)
+
+// history gives the lines that exist, and leaves r at the end of the current file.
+func (r *reader) history(ctx context.Context) error {
+	archives, err := r.find()
+	if err != nil {
+		if r.o.Follow && errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if len(archives) > 0 {
+		r.known = archives[len(archives)-1]
+	}
+	if !r.o.Since.IsZero() {
+		r.since = r.o.Since.Local().AppendFormat(nil, stampLayout)
+	}
+	first, skip, err := r.start(ctx, archives)
+	if err != nil {
+		return err
+	}
+	for _, name := range archives[first:] {
+		if err := r.whole(ctx, name, skip); err != nil {
+			return err
+		}
+		skip = 0
+	}
+	if r.file == nil {
+		return nil
+	}
+	r.at = skip
+	if err := r.drain(ctx); err != nil || r.o.Follow {
+		return err
+	}
+	return r.rest()
+}
+
+// unread is the error about archives that cannot be read.
+func (r *reader) unread() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
+		errs = append(errs, fmt.Errorf("%s: %w", name, r.broken[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// unreadable takes note that an archive cannot be read, or not to its end, unless it is for another reason that reading has failed.
+func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
+	if err == nil || ctx.Err() != nil || r.emitErr != nil {
+		return false
+	}
+	r.broken[name] = err
+	return true
+}
+
+// tellBroken gives the line that stands in the place of what cannot be read.
+func (r *reader) tellBroken(name string) error {
+	r.emitErr = r.emit(fmt.Appendf(nil, "[hinit] lines are missing here: %s cannot be read: %v", name, r.broken[name]))
+	return r.emitErr
+}
+
+// start finds where the history that was asked for begins: the index of its first archive (len(archives) is current), and the
+// offset there.
+func (r *reader) start(ctx context.Context, archives []string) (first int, skip int64, err error) {
+	all := r.o.N < 0
+	if all {
+		switch {
+		case r.o.Previous:
+			return 0, 0, nil
+		case r.o.Since.IsZero():
+			return len(archives), 0, nil
+		}
+		// An archive is named by when its last line was written, or later.
+		for first = len(archives); first > 0; first-- {
+			if t, ok := archiveTime(archives[first-1]); !ok || t.Before(r.o.Since) {
+				break
+			}
+		}
+		return first, 0, nil
+	}
+	need := r.o.N
+	if r.file != nil {
+		if skip, need, err = r.lastOf(ctx, r.file, need); err != nil {
+			return 0, 0, err
+		}
+	}
+	for first = len(archives); need > 0 && first > 0; first-- {
+		f, compressed, err := r.openArchive(archives[first-1])
+		if errors.Is(err, fs.ErrNotExist) {
+			break // pruned, and all older ones too
+		}
+		if err == nil {
+			before := need
+			if compressed {
+				skip, need, err = r.lastPacked(ctx, f, need)
+			} else {
+				skip, need, err = r.lastOf(ctx, f, need)
+			}
+			f.Close()
+			if err != nil {
+				skip, need = 0, before
+			}
+		}
+		if err != nil && !r.unreadable(ctx, archives[first-1], err) {
+			return 0, 0, err
+		}
+	}
+	return first, skip, nil
+}
+
+// lastOf is lastLines of all of f, which may become shorter meanwhile, or of as much of it as so many lines can have.
+func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
+	for {
+		end, err := f.Seek(0, io.SeekEnd)
+		if err != nil {
+			return 0, 0, err
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
+		from, most := int64(0), int64(r.o.MaxLine)
+		if int64(n) < end/most {
+			from = max(0, end-(int64(n)+1)*most)
+		}
+		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
+		if from > 0 && missing > 0 { // no lines of hinit's
+			missing = 0
+		}
+		if !errors.Is(err, io.EOF) {
+			return from + offset, missing, err
+		}
+	}
+}
+
+// lastLines returns the offset at which the last n lines of f's first end bytes begin, and how many of the n are missing. Bytes
+// behind the last newline count as a line.
+func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
+	if n <= 0 {
+		// Only what has no newline yet is still to come.
+		offset, missing, err = lastLines(f, end, 1, buf)
+		if err != nil || missing > 0 || end == 0 {
+			return end, 0, err
+		}
+		if _, err := f.ReadAt(buf[:1], end-1); err != nil {
+			return 0, 0, err
+		}
+		if buf[0] == '\n' {
+			offset = end
+		}
+		return offset, 0, nil
+	}
+	stop := end - 1 // a newline at the very end ends the last line, it doesn't begin one
+	for stop > 0 {
+		begin := max(0, stop-int64(len(buf)))
+		b := buf[:stop-begin]
+		if _, err := f.ReadAt(b, begin); err != nil {
+			return 0, 0, err
+		}
+		for {
+			i := bytes.LastIndexByte(b, '\n')
+			if i < 0 {
+				break
+			}
+			if n--; n == 0 {
+				return begin + int64(i) + 1, 0, nil
+			}
+			b = b[:i]
+		}
+		stop = begin
+	}
+	if end > 0 {
+		n--
+	}
+	return 0, n, nil
+}
+
+// find opens the current file as r.file and returns the archives before it. It doesn't close the file that was there. An archive
+// that isn't in the list was made after the file was opened, so following leads there.
+func (r *reader) find() ([]string, error) {
+	f, err := r.open(Current)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	archives, err := r.archives()
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, err
+	}
+	archives = plain(archives)
+	r.file, r.at, r.carry = f, 0, r.carry[:0]
+	if f == nil {
+		return archives, nil
+	}
+	return r.before(archives)
+}
+
+// before cuts off the list what is the opened file itself, or came later.
+func (r *reader) before(archives []string) ([]string, error) {
+	opened, err := identify(r.file)
+	if err != nil {
+		return nil, err
+	}
+	for i := len(archives) - 1; i >= 0 && archives[i] > r.known; i-- {
+		if r.is(archives[i], opened) {
+			return archives[:i], nil
+		}
+	}
+	return archives, nil
+}
+
+// beneath runs fn with the directory that Dir lies in, opened anew because it may be replaced, and the name of Dir there.
+func (r *reader) beneath(fn func(d *fsutil.Dir, name string) error) error {
+	dir, name := filepath.Split(filepath.Clean(r.o.Dir))
+	if dir == "" {
+		dir = "."
+	}
+	if name == ".." || name == "." || name == "" {
+		dir, name = r.o.Dir, ""
+	}
+	d, err := fsutil.OpenDir(dir, r.o.Actor)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return fn(d, name)
+}
+
+// open opens a regular file of the log; it waits for no FIFO.
+func (r *reader) open(base string) (f *os.File, err error) {
+	err = r.beneath(func(d *fsutil.Dir, name string) error {
+		f, err = d.Open(filepath.Join(name, base))
+		return err
+	})
+	return f, err
+}
+
+// archives returns the base names of the archives, oldest first, each once.
+func (r *reader) archives() (names []string, err error) {
+	err = r.beneath(func(d *fsutil.Dir, name string) error {
+		entries, _, err := d.ReadSome(name, maxNames)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return err
+	})
+	return archivesOf(names), err
+}

@@ -1,0 +1,22 @@
+package profiles
+
+import "time"
+
+// What the tests need of the inside: names and limits of its files, the clock, and what it keeps in memory.
+const (
+	AskedFile    = askedFile
+	BootLogMax   = bootLogMax
+	DecidedAhead = decidedAhead
+	MaxState     = maxState
+)
+
+var (
+	Alive       = alive
+	IsIntent    = isIntent
+	KernelBoot  = kernelBoot
+	ProcessStat = processStat
+)
+
+func (s *Store) SetClock(now func() time.Time) { s.now = now }
+
+func (s *Store) Locks() int { return len(s.locks) }

@@ -1,0 +1,88 @@
+package profiles
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestWatchInputs(t *testing.T) {
+	s := NewVolume(t)
+	for _, name := range []string{"a", "b"} {
+		Write(t, s, "profiles/"+name+"/SOUL.md", "")
+		Write(t, s, "profiles/"+name+"/config.yaml", "x: 1")
+	}
+	w, r := watch(t, s, WatchOptions{})
+	r.awaits(t, "+default", "+a", "+b")
+	before, err := s.InputsHash("a")
+	if err != nil || before == "" {
+		t.Fatal(before, err)
+	}
+	w.Interest("a", before)
+	Write(t, s, "profiles/b/config.yaml", "x: 2")
+	Write(t, s, "profiles/a/config.yaml", "x: 2")
+	r.awaits(t, "a#")
+	now, _ := s.InputsHash("a")
+	if r.hashes[0] != now || now == before {
+		t.Errorf("hash %q, want %q", r.hashes[0], now)
+	}
+	for _, file := range []string{".env", "SOUL.md"} {
+		Write(t, s, "profiles/a/"+file, "y")
+		r.awaits(t, "a#")
+	}
+	if err := os.Remove(filepath.Join(s.root, "profiles/a/.env")); err != nil {
+		t.Fatal(err)
+	}
+	r.awaits(t, "a#")
+
+	// What changed before Interest was called counts, if it says since when.
+	old, _ := s.InputsHash("b")
+	Write(t, s, "profiles/b/config.yaml", "x: 3")
+	w.Interest("b", old)
+	r.awaits(t, "b#")
+
+	w.Disinterest("a")
+	Write(t, s, "profiles/a/config.yaml", "x: 9")
+	rescan(t, w)
+	w.Interest("a", "") // from here on
+	rescan(t, w)
+	if got := r.take(); len(got) != 0 {
+		t.Errorf("events %q", got)
+	}
+	Write(t, s, "profiles/a/config.yaml", "x: 10")
+	r.awaits(t, "a#")
+}
+
+func TestInputsHashUnreadable(t *testing.T) {
+	s := NewVolume(t)
+	hash := func() Hash {
+		h, err := s.InputsHash(Default)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	seen := map[Hash]string{hash(): "nothing"}
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"link", func() error { return os.Symlink("/etc/hostname", filepath.Join(s.root, "config.yaml")) }},
+		{"no link", func() error { return os.Remove(filepath.Join(s.root, "config.yaml")) }},
+		{"too large", func() error { return os.WriteFile(filepath.Join(s.root, ".env"), make([]byte, maxInput+1), 0o600) }},
+		{"larger", func() error { return os.WriteFile(filepath.Join(s.root, ".env"), make([]byte, maxInput+2), 0o600) }},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		h := hash()
+		if before, ok := seen[h]; ok != (step.what == "no link") {
+			t.Errorf("%s: hash as with %q", step.what, before)
+		}
+		seen[h] = step.what
+	}
+	if _, err := s.InputsHash("../x"); !errors.Is(err, ErrName) {
+		t.Errorf("impossible name: %v", err)
+	}
+}

@@ -1,0 +1,237 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/internal/fsutil"
+)
+
+// Discover lists the profiles: the default one first, always, then in byte order each directory of profiles/ that has the
+// marker. What has the marker and can't be a profile is skipped with a warning: profiles/default, a reserved or impossible
+// name, a symbolic link; so are those beyond the limit. The error is about the volume as a whole (it can't be opened or listed);
+// even then the default profile is in the list (contract, sections 4 and 5).
+func (s *Store) Discover() ([]Profile, []Warning, error) {
+	found := []Profile{s.root0()}
+	l, err := s.list(nil)
+	for _, name := range l.marked {
+		found = append(found, s.named(name))
+	}
+	return found, l.warnings, err
+}
+
+// listing is what one look at profiles/ shows. Each of the lists is in byte order and has at most as many names as the limit allows.
+type listing struct {
+	marked   []string // profiles
+	unmarked []string // directories that would be profiles if they had the marker
+	left     bool     // there are more profiles
+	others   bool     // there are more directories without the marker
+	silent   []string // directories that did not answer
+	dir      stamp    // profiles/ before it was read; zero when it is missing
+	warnings []Warning
+	unnamed  bool // there are more warnings
+}
+
+// preference says which names come first when there are too many.
+type preference func(d *fsutil.Dir, name string, marked bool) bool
+
+// list reads profiles/. A missing directory is an empty one. When there are too many names, those that prefer likes come first,
+// then profiles whose gateway ran before. Only the names of the listing are kept in memory.
+func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
+	if prefer == nil {
+		prefer = func(string, bool) bool { return false }
+	}
+	l, err := s.listPatiently(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
+	if err == nil && l.left {
+		l, err = s.listPatiently(func(d *fsutil.Dir, name string, marked bool) bool {
+			return prefer(name, marked) || marked && d.Has(filepath.Join(name, stateFile)) == nil
+		})
+	}
+	if err == nil {
+		l.warnRest(s)
+	}
+	return l, err
+}
+
+// listPatiently reads profiles/ without the directories that don't answer, and begins anew when one more of them shows.
+func (s *Store) listPatiently(prefer preference) (listing, error) {
+	for {
+		if s.isSilent(profilesDir) {
+			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}
+		}
+		l, err := askEach(s, func(d *fsutil.Dir, at progress) (l listing, err error) {
+			err = d.Together(func(d *fsutil.Dir) error {
+				l, err = s.listIn(d, at, prefer)
+				return err
+			})
+			return l, err
+		})
+		var silent *fs.PathError
+		if !errors.Is(err, errSilent) || !errors.As(err, &silent) || filepath.Dir(silent.Path) != filepath.Join(s.root, profilesDir) {
+			return l, err
+		}
+	}
+}
+
+// listIn looks once at each name in profiles/, beneath the root d.
+func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, error) {
+	var l listing
+	at(profilesDir)
+	dir, err := d.Sub(profilesDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	defer dir.Close()
+	info, err := dir.Lstat(".")
+	if err != nil {
+		return l, err
+	}
+	l.dir = stampOf(info)
+	careful := s.stuckCalls() >= mostStuck // there may be no more such calls, so mounts are not asked
+	marked, unmarked := selection{most: s.max}, selection{most: s.max}
+	warn := func(name, format string, args ...any) {
+		path := filepath.Join(s.root, profilesDir, name)
+		l.warnings = append(l.warnings, Warning{Profile: name, Path: path, Message: fmt.Sprintf(format, args...)})
+		if len(l.warnings) > 2*mostWarnings {
+			l.trimWarnings()
+		}
+	}
+	err = dir.EachName(".", func(name string, kind fs.FileMode) bool {
+		if name[0] == '.' {
+			return at(profilesDir) // temporary directories, of ours and of others
+		}
+		if kind&fs.ModeSymlink != 0 {
+			warn(name, "cannot use profile directory %q: it is a symbolic link, and links are never followed", name)
+			return at(profilesDir)
+		}
+		if !kind.IsDir() {
+			return at(profilesDir)
+		}
+		rel := filepath.Join(profilesDir, name)
+		if s.isSilent(rel) || careful && isMount(dir, name) {
+			l.silent = append(l.silent, name)
+			warn(name, "cannot use profile directory %q: it does not answer (a mount whose server is gone?); it is looked at again when it does", name)
+			return at(profilesDir)
+		}
+		if !at(rel) {
+			return false
+		}
+		err := dir.Has(filepath.Join(name, s.marker))
+		impossible := usable(name)
+		switch missing := errors.Is(err, fs.ErrNotExist); {
+		case err != nil && !missing:
+			warn(name, "cannot use profile directory %q: %v", name, err)
+			if impossible == nil {
+				unmarked.add(name, prefer(dir, name, false)) // it may be usable one day
+			}
+		case missing && impossible == nil:
+			unmarked.add(name, prefer(dir, name, false))
+		case missing:
+		case name == Default:
+			warn(name, "cannot use profile directory %q: the name belongs to the root profile, whose home is %q", name, s.root)
+		case impossible != nil:
+			warn(name, "cannot use profile directory %q: %v", name, impossible)
+		default:
+			marked.add(name, prefer(dir, name, true))
+		}
+		return true
+	})
+	l.trimWarnings()
+	l.marked, l.left = marked.names()
+	l.unmarked, l.others = unmarked.names()
+	return l, err
+}
+
+// isMount reports whether something is mounted on a directory, without asking it.
+func isMount(d *fsutil.Dir, name string) bool {
+	sub, err := d.SubSame(name)
+	if err == nil {
+		sub.Close()
+	}
+	return errors.Is(err, fsutil.ErrMount)
+}
+
+// mostWarnings is how many directories that can't be used are named.
+const mostWarnings = 40
+
+// trimWarnings keeps the first warnings in byte order.
+func (l *listing) trimWarnings() {
+	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Path, b.Path) })
+	if len(l.warnings) > mostWarnings {
+		l.warnings, l.unnamed = l.warnings[:mostWarnings], true
+	}
+}
+
+// warnRest says what the warnings leave out, and what the limit does. The words are the same as long as something is left out, so that they are said once.
+func (l *listing) warnRest(s *Store) {
+	path := filepath.Join(s.root, profilesDir)
+	if l.unnamed {
+		l.warnings = append(l.warnings, Warning{Path: path, Message: fmt.Sprintf("%q has more directories that cannot be used", path)})
+	}
+	if l.left {
+		l.warnings = append(l.warnings, Warning{Path: path, Message: limitError(path, s.max).Error()})
+	}
+	if l.others {
+		l.warnings = append(l.warnings, Warning{Path: path, Message: fmt.Sprintf(
+			"%q has more than %d directories without %s; one of the others that gets it is found when it is asked for by name, or after a rescan. Remove what is no profile, or raise profiles.max in hinit.yaml",
+			path, s.max, s.marker,
+		)})
+	}
+}
+
+// limitError says that there are more profiles than the limit.
+func limitError(path string, most int) error {
+	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
+}
+
+// selection keeps the first names in byte order of any number, those first that somebody prefers.
+type selection struct {
+	most             int
+	preferred, plain []string
+	left             bool
+}
+
+func (s *selection) add(name string, preferred bool) {
+	names := &s.plain
+	if preferred {
+		names = &s.preferred
+	}
+	if *names = append(*names, name); len(*names) >= 2*s.most+64 {
+		s.trim(names, s.most)
+	}
+}
+
+func (s *selection) trim(names *[]string, most int) {
+	slices.Sort(*names)
+	if len(*names) > most {
+		*names, s.left = slices.Delete(*names, most, len(*names)), true
+	}
+}
+
+// names returns what was kept, and whether something was not.
+func (s *selection) names() (names []string, left bool) {
+	s.trim(&s.preferred, s.most)
+	s.trim(&s.plain, s.most-len(s.preferred))
+	names = append(s.preferred, s.plain...)
+	slices.Sort(names)
+	return names, s.left
+}
+
+// usable tells whether a directory on disk may be a profile. Names longer than the 64 characters of the command line are allowed,
+// because older agents made some.
+func usable(name string) error {
+	switch {
+	case name == Default:
+		return nameError(name, "the name belongs to the root profile")
+	case reserved(name):
+		return nameError(name, "the name is reserved")
+	}
+	return ValidServiceName(name)
+}

@@ -1,0 +1,317 @@
+package profiles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"hinit/internal/testkit"
+)
+
+// TestMark is about what makes a look worth while: gateways write to their homes all the time.
+func TestMark(t *testing.T) {
+	s := Open("/v", nil, "")
+	for name, tt := range map[string]struct {
+		event fsnotify.Event
+		all   bool
+		dirty string
+		fresh string
+	}{
+		"database":             {fsnotify.Event{Name: "/v/state.db-wal", Op: fsnotify.Write}, false, "", ""},
+		"log of the default":   {fsnotify.Event{Name: "/v/logs", Op: fsnotify.Chmod}, false, "", ""},
+		"temporary state file": {fsnotify.Event{Name: "/v/profiles/a/.gateway_state_x.tmp", Op: fsnotify.Create}, false, "", ""},
+		"state of default":     {fsnotify.Event{Name: "/v/gateway_state.json", Op: fsnotify.Create}, false, Default, ""},
+		"state of a":           {fsnotify.Event{Name: "/v/profiles/a/gateway_state.json", Op: fsnotify.Write}, false, "a", ""},
+		"marker":               {fsnotify.Event{Name: "/v/profiles/a/SOUL.md", Op: fsnotify.Create}, false, "a", ""},
+		"config, no interest":  {fsnotify.Event{Name: "/v/profiles/a/config.yaml", Op: fsnotify.Write}, false, "", ""},
+		"config, interest":     {fsnotify.Event{Name: "/v/profiles/i/config.yaml", Op: fsnotify.Write}, false, "i", ""},
+		".env, interest":       {fsnotify.Event{Name: "/v/profiles/i/.env", Op: fsnotify.Remove}, false, "i", ""},
+		"new directory":        {fsnotify.Event{Name: "/v/profiles/b", Op: fsnotify.Create}, false, "", "b"},
+		"new, and watched":     {fsnotify.Event{Name: "/v/profiles/a", Op: fsnotify.Create}, false, "", "a"},
+		"renamed away":         {fsnotify.Event{Name: "/v/profiles/b", Op: fsnotify.Rename}, false, "", "b"},
+		"temporary directory":  {fsnotify.Event{Name: "/v/profiles/.b.new", Op: fsnotify.Create}, false, "", ""},
+		"profiles is new":      {fsnotify.Event{Name: "/v/profiles", Op: fsnotify.Create}, true, "", ""},
+		"home is gone":         {fsnotify.Event{Name: "/v/profiles/a", Op: fsnotify.Remove}, true, "", ""},
+		"root is gone":         {fsnotify.Event{Name: "/v", Op: fsnotify.Rename}, true, "", ""},
+		"mode of a home":       {fsnotify.Event{Name: "/v/profiles/a", Op: fsnotify.Chmod}, false, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hints, err := newHints()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer hints.close()
+			hints.watched = map[string]watched{"/v": {}, "/v/profiles": {}, "/v/profiles/a": {}, "/v/profiles/i": {}}
+			w := &Watcher{
+				store: s, pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)}, interest: map[string]Hash{"i": "x"},
+				o:             WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
+				notifications: notifications{hints: hints},
+			}
+			w.mark(tt.event)
+			if w.dirtyAll != tt.all || len(w.dirty) > 0 != (tt.dirty != "") || tt.dirty != "" && !w.dirty[tt.dirty] {
+				t.Errorf("all %t, homes %v", w.dirtyAll, w.dirty)
+			}
+			if len(w.fresh) > 0 != (tt.fresh != "") || tt.fresh != "" && !w.fresh[tt.fresh] {
+				t.Errorf("new %v", w.fresh)
+			}
+			if w.first.IsZero() == (tt.all || tt.dirty != "" || tt.fresh != "") {
+				t.Errorf("a look is due: %t", !w.first.IsZero())
+			}
+		})
+	}
+}
+
+// TestSettle checks that a burst is waited out and an endless one isn't.
+func TestSettle(t *testing.T) {
+	w := &Watcher{o: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
+	start := time.Now()
+	w.settle(w.o.Settle)
+	if wait, late := w.due.Sub(start), time.Until(w.due); wait < 100*time.Millisecond || late > 100*time.Millisecond {
+		t.Errorf("looks after %v", wait)
+	}
+	w.first = start.Add(-950 * time.Millisecond)
+	w.settle(w.o.Settle)
+	if latest := w.first.Add(time.Second); !w.due.Equal(latest) {
+		t.Errorf("looks at %v, want %v", w.due, latest)
+	}
+}
+
+// TestWatchUnderNoise rewrites one state file without a pause: the watcher sees something of it all the same.
+func TestWatchUnderNoise(t *testing.T) {
+	s := NewVolume(t)
+	_, r := watch(t, s, WatchOptions{Settle: 50 * time.Millisecond, MaxSettle: 200 * time.Millisecond})
+	r.awaits(t, "+default")
+	deadline := time.Now().Add(testkit.Patience)
+	for i := 0; len(r.take()) == 0; i++ {
+		if time.Now().After(deadline) {
+			t.Fatalf("saw nothing in %v", testkit.Patience)
+		}
+		Write(t, s, "gateway_state.json", state(fmt.Sprint(i)))
+	}
+}
+
+func TestWatch200(t *testing.T) {
+	s := NewVolume(t)
+	for i := range 200 {
+		Write(t, s, fmt.Sprintf("profiles/p%03d/SOUL.md", i), "")
+	}
+	known, _, err := s.Discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, r := watch(t, s, WatchOptions{Known: known})
+	rescan(t, w)
+	for i := range 200 {
+		Write(t, s, fmt.Sprintf("profiles/p%03d/gateway_state.json", i), state("running"))
+	}
+	seen := make(map[string]bool)
+	testkit.Until(t, "all states are seen", func() bool {
+		for _, ev := range r.take() {
+			seen[ev] = true
+		}
+		return seen["p000=running"] && seen["p199=running"]
+	})
+	rescan(t, w)
+	for _, ev := range r.take() {
+		seen[ev] = true
+	}
+	for i := range 200 {
+		if !seen[fmt.Sprintf("p%03d=running", i)] {
+			t.Errorf("p%03d wasn't seen", i)
+		}
+	}
+}
+
+func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
+	w := &Watcher{
+		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)}, notifications: notifications{hints: new(hints)},
+		o: WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
+	}
+	soon := func() bool { return time.Until(w.due) <= time.Minute }
+	w.mark(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	if soon() {
+		t.Error("a state file is looked at in the middle of a burst")
+	}
+	w.mark(fsnotify.Event{Name: "/data/profiles/new", Op: fsnotify.Create})
+	w.mark(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	if !soon() {
+		t.Error("a new directory waits as long as a state file")
+	}
+	w.settled()
+	w.mark(fsnotify.Event{Name: "/data/profiles/new/SOUL.md", Op: fsnotify.Create})
+	if !soon() {
+		t.Error("a new marker waits as long as a state file")
+	}
+	w.mark(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	if !soon() {
+		t.Error("a state file keeps a new marker waiting")
+	}
+}
+
+func TestAProfileThatIsAskedForIsFoundWithoutALookAtTheOthers(t *testing.T) {
+	s := NewVolume(t)
+	Write(t, s, "profiles/a/SOUL.md", "")
+	w, r := watch(t, s, lazy)
+	rescan(t, w)
+	r.take()
+	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a look at everything would tell of it
+	Write(t, s, "profiles/new/SOUL.md", "")
+	Write(t, s, "profiles/new/gateway_state.json", state("stopped"))
+	find := func(names ...string) []string {
+		for _, name := range names {
+			if err := w.Find(t.Context(), name); err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+		return r.take()
+	}
+	if got, want := find("new"), []string{"+new", "new=stopped"}; !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	Write(t, s, "profiles/file", "")
+	if got := find("none", "new", "a", "file", "..", "", "BAD", Default); len(got) != 0 {
+		t.Errorf("nothing is new: %q", got)
+	}
+}
+
+func TestWhatIsNoPlainNewProfileIsFoundByALookAtEverything(t *testing.T) {
+	for name, tt := range map[string]struct {
+		make func(*testing.T, *Store) error
+		want []string
+	}{
+		"renamed from another": {func(_ *testing.T, s *Store) error {
+			return os.Rename(filepath.Join(s.root, "profiles/a"), filepath.Join(s.root, "profiles/new"))
+		}, []string{"-a", "+new"}},
+		"seen without its marker": {func(t *testing.T, s *Store) error {
+			Write(t, s, "profiles/bare/SOUL.md", "")
+			return os.Rename(filepath.Join(s.root, "profiles/bare"), filepath.Join(s.root, "profiles/new"))
+		}, []string{"+new"}},
+		"a link": {func(_ *testing.T, s *Store) error {
+			return os.Symlink(filepath.Join(s.root, "profiles/a"), filepath.Join(s.root, "profiles/new"))
+		}, []string{`!cannot use profile directory "new": it is a symbolic link, and links are never followed`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewVolume(t)
+			Write(t, s, "profiles/a/SOUL.md", "")
+			Write(t, s, "profiles/bare/x", "")
+			w, r := watch(t, s, lazy)
+			rescan(t, w)
+			r.take()
+			if err := tt.make(t, s); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Find(t.Context(), "new"); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.take(); !slices.Equal(got, tt.want) {
+				t.Errorf("events %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
+	s := NewVolume(t)
+	w, r := watch(t, s, WatchOptions{})
+	rescan(t, w)
+	r.take()
+	Write(t, s, "profiles/first/SOUL.md", "") // profiles/ itself is new
+	r.awaits(t, "+first")
+	Write(t, s, "profiles/slow/config.yaml", "")
+	Write(t, s, "profiles/quick/SOUL.md", "")
+	r.awaits(t, "+quick") // by now slow has been looked at
+	Write(t, s, "profiles/slow/SOUL.md", "")
+	r.awaits(t, "+slow")
+}
+
+func TestRescanWaitsForNotify(t *testing.T) {
+	s := NewVolume(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	w, _ := watch(t, s, WatchOptions{Notify: func(Event) {
+		entered <- struct{}{}
+		<-release
+	}})
+	<-entered // the first look tells of the default profile
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := w.Rescan(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Rescan beside a blocked Notify: %v", err)
+	}
+	w.Interest(Default, "") // doesn't block either
+	w.Interest(Default, "")
+	close(release)
+	rescan(t, w)
+}
+
+// TestManyWhoRescanAtOnceWaitForOneLook: fifty commands that each want the profiles read anew cost one look, not fifty.
+func TestManyWhoRescanAtOnceWaitForOneLook(t *testing.T) {
+	s := NewVolume(t)
+	entered, release := make(chan struct{}, 1), make(chan struct{})
+	looks := 0
+	w, _ := watch(t, s, WatchOptions{
+		Notify: func(Event) {
+			select {
+			case entered <- struct{}{}:
+			default:
+			}
+			<-release
+		},
+		hints: func() (*hints, error) { // each look asks for it while there is none
+			looks++
+			return nil, errors.New("none here")
+		},
+	})
+	letGo := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(letGo)
+	<-entered // the first look is held up
+	const many = 50
+	var answered sync.WaitGroup
+	for range many {
+		answered.Go(func() {
+			if err := w.Rescan(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	testkit.Until(t, "all to wait", func() bool { return len(w.asked) == many })
+	letGo()
+	answered.Wait()
+	if looks != 2 { // the answer to the last of them has let go of it
+		t.Errorf("%d looks, one of which was there before; want one for all of them", looks)
+	}
+}
+
+func TestWatchLostNotifications(t *testing.T) {
+	s := NewVolume(t)
+	sources := make(chan *hints, 2)
+	source := func() (*hints, error) {
+		h, err := newHints()
+		if err == nil {
+			h.add1 = func(string) error { return nil } // watches nothing, and says that it does
+			sources <- h
+		}
+		return h, err
+	}
+	_, r := watch(t, s, WatchOptions{hints: source})
+	r.awaits(t, "+default")
+	Write(t, s, "profiles/a/SOUL.md", "")
+	h := <-sources
+	h.notify.Errors <- fsnotify.ErrEventOverflow
+	r.awaits(t, "+a")
+
+	// Even the source itself may end.
+	Write(t, s, "profiles/b/SOUL.md", "")
+	if err := h.notify.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.awaits(t, "+b")
+	<-sources // there is a new one
+}

@@ -1,0 +1,96 @@
+package supervisor
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestAFailedCheckRestartsWithItsAnswer: cause health, counted as a failure, whatever the exit code.
+func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
+	for _, code := range []int{0, 1, 75, 78} {
+		r := newRig(t)
+		r.enter(Up)
+		r.do(Unhealthy{Name: "s", Run: r.s().id + 1, Answer: "of another run"})
+		r.want(Up)
+		r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "connection refused"})
+		r.want(Stopping)
+		r.exit(code)
+		r.want(Backoff)
+		if x := r.s().last; x.Cause != CauseHealth || x.Error != "connection refused" || r.s().failures != 1 || !strings.Contains(r.s().reason, "unhealthy: connection refused") {
+			t.Errorf("exit %d: cause %s, %q, %d failures, reason %q", code, x.Cause, x.Error, r.s().failures, r.s().reason)
+		}
+		r.do(Start{"s"})
+		if r.s().answer != "" || r.s().asked != "" {
+			t.Errorf("the next run begins with %q", r.s().answer)
+		}
+	}
+}
+
+// TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck as after a crash.
+func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
+	r := newRig(t)
+	r.enter(Up)
+	r.now = r.now.Add(policy.ResetAfter)
+	r.do(Unhealthy{Name: "s", Run: r.s().id})
+	r.exit(0)
+	r.want(Starting)
+}
+
+// TestAFailedCheckCanPark until somebody starts the service, and a stop meanwhile counts more.
+func TestAFailedCheckCanPark(t *testing.T) {
+	r := newRig(t)
+	r.enter(Up)
+	r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "x", Park: true})
+	r.exit(0)
+	r.want(Parked)
+	r.do(Start{"s"})
+	r.want(Starting)
+
+	r = newRig(t)
+	r.enter(Up)
+	r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "x"})
+	r.do(Stop{"s"})
+	r.exit(0)
+	r.want(Down)
+}
+
+// TestReadyNeedsTheServiceAndItsChecks where both have a say.
+func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
+	for _, announces := range []bool{false, true} {
+		r := newRig(t)
+		own := policy
+		own.Announces = announces
+		r.do(Add{Name: "s", Policy: own, Checked: true})
+		r.do(Start{"s"})
+		r.do(Spawned{"s", 7})
+		expect := func(when string, ready bool, said string) {
+			t.Helper()
+			if s := r.s(); s.ready != ready || s.said != said || ready == s.readySince.IsZero() {
+				t.Errorf("announces %t, %s: ready %t, %q", announces, when, s.ready, s.said)
+			}
+		}
+		expect("at first", false, "")
+		r.do(Checked{Name: "s", Run: r.s().id, Said: "no port"})
+		expect("after a bad answer", false, "no port")
+		r.do(Checked{Name: "s", Run: r.s().id + 1, Ready: true})
+		expect("after one for another run", false, "no port")
+		r.do(Checked{Name: "s", Run: r.s().id, Ready: true})
+		expect("after a good answer", !announces, "")
+		r.do(Ready{"s", r.s().id, true, "one platform fails"})
+		expect("when it says so too", true, "one platform fails")
+		r.do(Checked{Name: "s", Run: r.s().id, Said: "no port"})
+		expect("after another bad answer", false, "one platform fails; no port")
+		r.do(Add{Name: "s", Policy: own})
+		expect("without the checks", true, "one platform fails")
+	}
+}
+
+func TestAnUnhealthyCmdIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "c", Policy: Policy{Once: true}, Want: WantUp})
+	r.do(Spawned{"c", 9})
+	r.do(Unhealthy{Name: "c", Run: r.m.services["c"].id})
+	if got := r.m.services["c"].state; got != Up {
+		t.Errorf("it is %s", got)
+	}
+}

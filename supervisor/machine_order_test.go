@@ -1,0 +1,446 @@
+package supervisor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// with returns the usual policy with an order.
+func with(o Order) Policy {
+	p := policy
+	p.Order = o
+	return p
+}
+
+// order brings about what the words of the transition table say that need another policy, or another service.
+func (r *rig) order(word string) []string {
+	other := []Need{{Name: "o", Until: UntilReady}}
+	define := func(o Order) { r.do(Add{Name: "s", Policy: with(o)}) }
+	switch word {
+	case "lacking":
+		define(Order{Needs: other})
+		if r.s().state == Backoff {
+			return r.wait(r.s().deadline.Sub(r.now))
+		}
+		return r.do(Start{"s"})
+	case "needsmet":
+		define(Order{Needs: other})
+		r.do(Met{"boot"})
+		r.want(Waiting)
+		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
+		return r.do(Spawned{"o", 50})
+	case "follow":
+		define(Order{RestartOn: []string{"o"}})
+		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
+		r.do(Spawned{"o", 50})
+		r.want(Up)
+		r.do(Exited{Name: "o", PID: 50, Code: 1})
+		r.do(Start{"o"})
+		return r.do(Spawned{"o", 51})
+	case "over":
+		define(Order{After: RestartOnFailure})
+		return r.exit(0)
+	case "never":
+		define(Order{After: RestartNever})
+		return r.exit(1)
+	}
+	define(Order{MaxRestarts: 1, RestartsWindow: time.Hour})
+	r.s().respawns = []time.Time{r.now}
+	return r.exit(1)
+}
+
+// crew drives a machine with any services.
+type crew struct {
+	*rig
+}
+
+func newCrew(t *testing.T) crew { return crew{newRig(t)} }
+
+func (c crew) add(name string, o Order) { c.do(Add{Name: name, Policy: with(o), Want: WantUp}) }
+
+func (c crew) of(name string) *service { return c.m.services[name] }
+
+// spawn answers the spawn that a service waits for.
+func (c crew) spawn(name string) []string {
+	c.t.Helper()
+	c.is(name, Starting)
+	c.pid++
+	return c.do(Spawned{name, c.pid})
+}
+
+func (c crew) ends(name string, code int) []string {
+	c.t.Helper()
+	return c.do(Exited{Name: name, PID: c.of(name).pid, Code: code})
+}
+
+func (c crew) is(name string, state State) {
+	c.t.Helper()
+	if got := c.of(name); got.state != state {
+		c.t.Fatalf("%s is %s, want %s (%s)", name, got.state, state, got.reason)
+	}
+}
+
+// why checks that the reason of a service has some words.
+func (c crew) why(name, words string) {
+	c.t.Helper()
+	if got := c.of(name).reason; !strings.Contains(got, words) {
+		c.t.Errorf("%s: reason %q, want %q in it", name, got, words)
+	}
+}
+
+func needs(names ...string) (out []Need) {
+	for _, n := range names {
+		name, until, _ := strings.Cut(n, ":")
+		out = append(out, Need{Name: name, Until: Until(until)})
+	}
+	return out
+}
+
+func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
+	c := newCrew(t)
+	c.add("web", Order{Needs: needs("db:ready", "migrate:done", "log:started")})
+	c.is("web", Waiting)
+	c.why("web", "waits for db, which does not exist, and for migrate, which does not exist, and for log, which does not exist")
+	c.add("log", Order{})
+	c.spawn("log")
+	db := with(Order{})
+	db.Announces = true
+	c.do(Add{Name: "db", Policy: db, Want: WantUp})
+	c.spawn("db")
+	c.why("web", "waits for db to be ready (it is up, and not ready), and for migrate, which does not exist")
+	c.add("migrate", Order{After: RestartNever, OneShot: true, Needs: needs("db:ready")})
+	c.why("migrate", "waits for db to be ready (it is up, and not ready)")
+	c.do(Ready{"db", c.of("db").id, true, ""})
+	c.spawn("migrate")
+	c.is("web", Waiting)
+	if got := c.of("web").snapshot(&unit{}).Needs; !slices.Equal(got, []string{"migrate"}) {
+		t.Errorf("web waits for %v", got)
+	}
+	c.ends("migrate", 3)
+	c.is("migrate", Failed)
+	c.why("migrate", "exited with code 3 and is not restarted (never)")
+	c.why("web", "waits for migrate to be done (it exited with code 3)")
+	c.do(Start{"migrate"})
+	c.spawn("migrate")
+	c.ends("migrate", 0)
+	c.is("migrate", Down)
+	c.why("migrate", "done: exited with code 0")
+	c.spawn("web")
+	c.is("web", Up)
+
+	// What it needs may end: that is nothing to it.
+	c.ends("db", 1)
+	c.is("web", Up)
+	// The next start looks again.
+	c.ends("web", 1)
+	c.wait(c.of("web").deadline.Sub(c.now))
+	if c.of("db").state == Starting { // its delay was over at the same time
+		c.is("web", Waiting)
+		c.spawn("db")
+		c.do(Ready{"db", c.of("db").id, true, ""})
+	}
+	c.spawn("web")
+}
+
+func TestOptionalNeedsAreLeftOutWhereNobodyWantsThem(t *testing.T) {
+	c := newCrew(t)
+	o := Order{Needs: []Need{{"cache", UntilReady, true}}}
+	c.add("web", o)
+	c.spawn("web")
+	c.do(Add{Name: "cache", Policy: policy, Want: WantDown})
+	c.add("web2", o)
+	c.spawn("web2")
+	c.do(Start{"cache"})
+	c.add("web3", o)
+	c.is("web3", Waiting)
+	c.do(Stop{"cache"})
+	c.do(SpawnFailed{Name: "cache", Error: "no"})
+	c.spawn("web3")
+}
+
+func TestChangedNeedsCountForWhoWaits(t *testing.T) {
+	c := newCrew(t)
+	c.add("web", Order{Needs: needs("db:ready")})
+	c.is("web", Waiting)
+	c.add("web", Order{Needs: needs("db2:ready")})
+	c.why("web", "waits for db2")
+	c.add("web", Order{})
+	c.spawn("web")
+	if c.m.links != 0 {
+		t.Errorf("%d services depend on others", c.m.links)
+	}
+}
+
+func TestATaskOfEachStartRunsBeforeEachStartAndOnceForAllWhoWait(t *testing.T) {
+	c := newCrew(t)
+	task := Order{After: RestartNever, OneShot: true, EachStart: true}
+	c.add("keys", task)
+	c.spawn("keys")
+	c.add("a", Order{Needs: needs("keys:done")})
+	c.add("b", Order{Needs: needs("keys:done")})
+	if got := c.of("keys").id; got != 1 {
+		t.Fatalf("keys run %d: the run under way has to do", got)
+	}
+	c.ends("keys", 0)
+	c.spawn("a")
+	c.spawn("b")
+	c.ends("a", 1)
+	c.wait(c.of("a").deadline.Sub(c.now))
+	c.is("a", Waiting)
+	c.spawn("keys")
+	c.ends("keys", 4)
+	c.is("keys", Failed)
+	c.is("a", Waiting)
+	c.wait(time.Hour)
+	c.is("keys", Failed) // it is not tried again for the same start
+	c.do(Start{"a"})
+	c.is("a", Waiting)
+	c.do(Stop{"a"})
+	c.do(Start{"a"})
+	c.spawn("keys")
+	c.ends("keys", 0)
+	c.spawn("a")
+	c.is("b", Up)
+}
+
+func TestPolicies(t *testing.T) {
+	for _, tt := range []struct {
+		after        RestartAfter
+		clean, crash State
+	}{
+		{RestartAlways, Backoff, Backoff},
+		{RestartOnFailure, Down, Backoff},
+		{RestartOnSuccess, Backoff, Failed},
+		{RestartNever, Down, Failed},
+	} {
+		for code, want := range map[int]State{0: tt.clean, 1: tt.crash, 78: Parked, 75: Starting} {
+			if tt.after == RestartNever && code != 0 {
+				want = Failed
+			}
+			c := newCrew(t)
+			c.add("s", Order{After: tt.after})
+			c.spawn("s")
+			c.ends("s", code)
+			if c.of("s").state != want {
+				t.Errorf("%q after code %d: %s, want %s", tt.after, code, c.of("s").state, want)
+			}
+			if wants := c.of("s").want; (wants == WantDown) != (want == Down) {
+				t.Errorf("%q after code %d: wanted %s", tt.after, code, wants)
+			}
+			if want == Down || want == Failed {
+				c.do(Start{"s"})
+				c.spawn("s")
+				if n := c.of("s").restarts; n != 0 {
+					t.Errorf("%q: an operator's start counts as restart %d", tt.after, n)
+				}
+			}
+		}
+		c := newCrew(t)
+		c.add("s", Order{After: tt.after})
+		c.spawn("s")
+		c.do(Stop{"s"})
+		c.do(Exited{Name: "s", PID: c.of("s").pid, Code: -1, Signal: sigTerm})
+		c.is("s", Down) // an operator's stop is no failure
+		c.do(Start{"s"})
+		c.do(SpawnFailed{Name: "s", Error: "no"})
+		if want := map[bool]State{true: Failed, false: Backoff}[tt.after == RestartNever || tt.after == RestartOnSuccess]; c.of("s").state != want {
+			t.Errorf("%q after a start that failed: %s", tt.after, c.of("s").state)
+		}
+	}
+}
+
+func TestTooManyRestartsAreAFailure(t *testing.T) {
+	c := newCrew(t)
+	c.add("s", Order{MaxRestarts: 2, RestartsWindow: 10 * time.Minute})
+	c.spawn("s")
+	for range 2 {
+		c.ends("s", 1)
+		c.is("s", Backoff)
+		c.wait(c.of("s").deadline.Sub(c.now))
+		c.spawn("s")
+	}
+	c.ends("s", 1)
+	c.is("s", Failed)
+	c.why("s", "restarted 2 times within 10m, which is the limit: exited with code 1")
+	c.do(Start{"s"}) // begins anew
+	c.spawn("s")
+	c.ends("s", 1)
+	c.is("s", Backoff)
+	c.do(SpawnFailed{Name: "s", Error: "no"})
+	for range 5 { // seldom enough
+		c.wait(11 * time.Minute)
+		c.spawn("s")
+		c.ends("s", 1)
+		c.is("s", Backoff)
+	}
+}
+
+func TestRestartOn(t *testing.T) {
+	c := newCrew(t)
+	c.add("db", Order{})
+	c.add("certs", Order{After: RestartNever, OneShot: true})
+	c.spawn("db")
+	c.spawn("certs")
+	c.ends("certs", 0)
+	c.add("web", Order{RestartOn: []string{"db", "certs"}, Needs: needs("db:ready")})
+	c.spawn("web")
+	c.add("idle", Order{RestartOn: []string{"db"}})
+	c.spawn("idle")
+	c.do(Stop{"idle"})
+	c.ends("idle", 0)
+
+	c.do(Restart{"db"})
+	c.is("web", Up) // not before there is a new one
+	c.ends("db", 0)
+	c.spawn("db")
+	c.is("web", Stopping)
+	c.why("web", "db was started anew")
+	c.is("idle", Down)
+	c.ends("web", 0)
+	c.spawn("web")
+
+	c.do(Due{"certs", time.Time{}, true})
+	c.spawn("certs")
+	c.is("web", Up)
+	c.ends("certs", 1)
+	c.is("web", Up) // nothing new
+	c.do(Start{"certs"})
+	c.spawn("certs")
+	c.ends("certs", 0)
+	c.is("web", Stopping)
+	c.ends("web", 0)
+	c.spawn("web")
+	if n := c.of("web").restarts; n != 0 {
+		t.Errorf("%d restarts by itself", n)
+	}
+}
+
+func TestASchedule(t *testing.T) {
+	c := newCrew(t)
+	c.do(Add{Name: "s", Policy: with(Order{After: RestartNever, OneShot: true}), Want: WantDown})
+	next := c.now.Add(time.Hour)
+	c.do(Due{"s", next, false})
+	c.is("s", Down)
+	if got := c.of("s").snapshot(&unit{}); !got.NextStart.Equal(next) || !got.Task || got.Done {
+		t.Errorf("got %+v", got)
+	}
+	c.now = next
+	c.do(Due{"s", next.Add(time.Hour), true})
+	c.spawn("s")
+	c.acts = nil
+	c.do(Due{"s", next.Add(2 * time.Hour), true})
+	c.is("s", Up)
+	told := false
+	for _, a := range c.acts {
+		n, is := a.(Note)
+		told = told || is && n.Record.Reason == "its time has come and is skipped: it is up"
+	}
+	if !told {
+		t.Errorf("an overlap is not told: %v", c.acts)
+	}
+	c.ends("s", 0)
+	if got := c.of("s").snapshot(&unit{}); got.State != Down || got.Want != WantDown || !got.Done || !got.NextStart.Equal(next.Add(2*time.Hour)) {
+		t.Errorf("got %+v", got)
+	}
+	c.do(Due{"s", time.Time{}, false})
+	if got := c.of("s").snapshot(&unit{}); !got.NextStart.IsZero() {
+		t.Errorf("next start %v without a schedule", got.NextStart)
+	}
+}
+
+func TestTheContainerStopsInReverse(t *testing.T) {
+	build := func(t *testing.T) crew {
+		c := newCrew(t)
+		c.add("db", Order{})
+		c.spawn("db")
+		c.add("app", Order{Needs: needs("db:ready")})
+		c.spawn("app")
+		c.add("web", Order{Needs: needs("app:ready", "db:ready")})
+		c.spawn("web")
+		c.add("other", Order{})
+		c.spawn("other")
+		return c
+	}
+	t.Run("as they end", func(t *testing.T) {
+		c := build(t)
+		c.do(Shutdown{Reason: "test"})
+		for _, s := range []struct {
+			name  string
+			state State
+		}{{"web", Stopping}, {"other", Stopping}, {"app", Up}, {"db", Up}} {
+			c.is(s.name, s.state)
+		}
+		c.ends("web", 0)
+		c.is("app", Stopping)
+		c.is("db", Up)
+		c.do(Exited{Name: "app", PID: c.of("app").pid, Leftover: true})
+		c.is("db", Up) // something of app is alive
+		c.do(Gone{"app", c.of("app").id})
+		c.is("db", Stopping)
+		if cause := c.of("app").last.Cause; cause != CauseShutdown {
+			t.Errorf("app ended by %s", cause)
+		}
+	})
+	t.Run("who hangs keeps nobody from ending", func(t *testing.T) {
+		c := build(t)
+		begin := c.now
+		c.do(Shutdown{Reason: "test"})
+		span := c.m.killAt.Sub(begin)
+		asked := map[string]time.Duration{}
+		for !c.now.After(c.m.hardEnd) && c.m.phase != finished {
+			for _, name := range []string{"web", "app", "db"} {
+				if s := c.of(name); s.state == Stopping && asked[name] == 0 {
+					asked[name] = c.now.Sub(begin) + 1
+				}
+				if s := c.of(name); s.state == Killing && c.now.Before(c.m.killAt) {
+					t.Fatalf("%s is killed %v before the end", name, c.m.killAt.Sub(c.now))
+				}
+			}
+			at, ok := c.m.Deadline()
+			if !ok {
+				break
+			}
+			c.now = at
+			c.do(Tick{})
+		}
+		if asked["web"] != 1 || asked["app"] != span/3+1 || asked["db"] != 2*span/3+1 {
+			t.Errorf("asked after %v of %v", asked, span)
+		}
+	})
+	t.Run("a cycle is no trap", func(t *testing.T) {
+		c := build(t)
+		c.add("db", Order{Needs: needs("web:ready")})
+		c.do(Shutdown{Reason: "test"})
+		for c.m.phase != finished {
+			at, ok := c.m.Deadline()
+			if !ok {
+				t.Fatal("no end in sight")
+			}
+			c.now = at
+			c.do(Tick{})
+		}
+	})
+}
+
+func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
+	c := newCrew(t)
+	c.add("keys", Order{After: RestartNever, OneShot: true, EachStart: true})
+	c.spawn("keys")
+	c.ends("keys", 0)
+	c.add("a", Order{Needs: needs("keys:done")})
+	c.spawn("keys")
+	var u undo
+	u.prepare(&c.m, Exited{Name: "keys", PID: c.of("keys").pid})
+	c.ends("keys", 0)
+	c.is("a", Starting)
+	u.apply(&c.m)
+	c.is("keys", Up)
+	c.is("a", Waiting)
+	if len(c.of("a").gates) != 1 || c.m.links != 1 {
+		t.Errorf("gates %v, links %d", c.of("a").gates, c.m.links)
+	}
+	c.ends("keys", 0)
+	c.spawn("a")
+}

@@ -1,0 +1,138 @@
+package supervisor
+
+import (
+	"slices"
+	"time"
+)
+
+// service is what the machine knows of one service.
+type service struct {
+	name   string
+	policy Policy
+	needs  []string // not met yet
+
+	state    State
+	since    time.Time
+	reason   string    // why it is in this state
+	deadline time.Time // zero, or when the state changes by itself
+
+	want     Want
+	removing bool
+	once     bool // the start that is due is wanted for one run only
+	respawn  bool // it follows an exit nobody asked for
+
+	run
+
+	started bool
+	turned  time.Time // when its main process last started or ended
+	last    *Exit
+
+	tally
+	readiness
+	fastExits
+	order
+}
+
+// tally counts how runs have ended.
+type tally struct {
+	restarts  int
+	exits     causes // all ends, those of starts that failed too
+	restarted causes // the exits that restarts followed
+}
+
+// readiness is what decides, besides what a run says, whether a service is ready, and since when it is.
+type readiness struct {
+	checked    bool      // its checks have a say
+	readySince time.Time // while nothing of it runs: since then
+}
+
+// fastExits is what decides how long the next start of a service waits, and when it is parked.
+type fastExits struct {
+	failures int         // in a row
+	quick    int         // short lives in a row that asked for a restart
+	recent   []time.Time // fast exits within the window
+	looping  bool
+	loopTold bool // the history says why
+}
+
+// run is the current or last run of a service, its finish command included.
+type run struct {
+	id       uint64 `reexec:"run"`
+	pid      int    // main process, or in state finishing the finish command; 0 if none
+	upSince  time.Time
+	ready    bool
+	said     string // by the last Ready
+	paused   bool
+	sent     int   // last signal an operator sent
+	asked    Cause // why hinit itself told it to end, "" when it did not
+	leftover bool  // its process is gone, others of it are not
+	kills    int   // KILLs to it
+	deaths   int   // its processes that have ended since the main process did
+	reborn   bool  // others take their place in spite of the KILLs
+
+	finish    uint64 // number of the finish command's run, 0 before that is started
+	permanent bool   // the finish command said not to start it again
+	next      settle
+	again     bool // start at once instead
+
+	checks
+}
+
+// settle is what follows once everything of a run is gone, its finish command too.
+type settle struct {
+	state  State
+	delay  time.Duration // of a start
+	from   time.Time     // when the delay begins
+	reason string
+}
+
+// forgive forgets what earlier runs did wrong.
+func (s *service) forgive() {
+	s.failures, s.quick, s.looping, s.loopTold = 0, 0, false, false
+	s.recent = s.recent[:0]
+}
+
+// runs reports whether the main process is alive.
+func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
+
+// live is the run whose processes are alive, if any are: that of the finish command once it has begun.
+func (s *service) live() uint64 {
+	if s.finish != 0 {
+		return s.finish
+	}
+	return s.id
+}
+
+func (s *service) classify(e Exited) Cause {
+	switch {
+	case s.asked != "":
+		return s.asked
+	case e.Signal != 0 && e.Signal == s.sent:
+		return CauseOperator
+	case e.OOM:
+		return CauseOOM
+	case e.Signal != 0:
+		return CauseSignal
+	case slices.Contains(s.policy.ParkOn, e.Code):
+		return CauseConfig
+	case e.Code == 0, slices.Contains(s.policy.ImmediateOn, e.Code):
+		return CauseClean
+	}
+	return CauseCrash
+}
+
+// causes counts exits by their cause. It never changes, so that snapshots can share it.
+type causes []CauseCount
+
+// with returns the counts with n more of one cause.
+func (c causes) with(cause Cause, n int) causes {
+	out := slices.Clone(c)
+	i := slices.IndexFunc(out, func(of CauseCount) bool { return of.Cause == cause })
+	if i < 0 {
+		return append(out, CauseCount{cause, n})
+	}
+	if out[i].N += n; out[i].N <= 0 {
+		out = slices.Delete(out, i, i+1)
+	}
+	return out
+}

@@ -1,0 +1,57 @@
+package supervisor
+
+import "time"
+
+// What happens because time passes.
+
+// Deadline returns the earliest time at which the machine wants a Tick, and whether there is one.
+func (m *Machine) Deadline() (time.Time, bool) {
+	var first time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	switch m.phase {
+	case running:
+	case stopping:
+		earlier(m.hardEnd)
+	case sweeping:
+		earlier(m.killAt)
+		earlier(m.hardEnd)
+	case finished:
+		return time.Time{}, false
+	}
+	for _, s := range m.order {
+		earlier(s.deadline)
+	}
+	return first, !first.IsZero()
+}
+
+func (m *Machine) tick(now time.Time) {
+	for _, s := range m.order {
+		if s.deadline.IsZero() || now.Before(s.deadline) {
+			continue
+		}
+		switch s.state {
+		case Backoff:
+			m.begin(now, s, "restart after a delay")
+		case Stopping:
+			m.kill(now, s, "still alive after the grace")
+		case Killing:
+			m.kill(now, s, "still alive after SIGKILL")
+		case Finishing:
+			m.kill(now, s, "its finish command takes too long")
+		case Up:
+			if m.phase != running { // it was left to drain
+				m.end(now, s, ReasonShutdown)
+				continue
+			}
+			s.forgive() // long enough to forget earlier failures
+			s.deadline = time.Time{}
+			m.changed(s)
+		case Down, Waiting, Starting, Parked, Failed:
+			s.deadline = time.Time{}
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package supervisor
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+)
+
+// How the loop starts and reaps processes.
+
+// spawn starts a run.
+func (l *Loop) spawn(a Spawn) Event {
+	u := l.units[a.Name]
+	if l.cfg.Admit != nil {
+		if err := l.cfg.Admit(a.Name, u.Kind); err != nil {
+			return SpawnFailed{Name: a.Name, Error: err.Error(), Passing: true, Code: 126}
+		}
+	}
+	var notify *notifier
+	if u.NotifyFD != 0 {
+		var err error
+		if notify, err = newNotifier(u.NotifyFD); err != nil {
+			return SpawnFailed{Name: a.Name, Error: err.Error(), Code: 126}
+		}
+		defer notify.started()
+	}
+	u.Ran = nil
+	answer := l.launch(u, a.Run, u.Spec, oomAdj[u.Kind], notify)
+	if _, up := answer.(Spawned); up && notify != nil {
+		l.notifiers[a.Run] = notify
+		guard.Go("waiting for readiness", func() { notify.listen(func() { l.Post(Ready{a.Name, a.Run, true, ""}) }) })
+	} else {
+		notify.end()
+	}
+	return answer
+}
+
+// spawnFinish starts the finish command of a run.
+func (l *Loop) spawnFinish(a SpawnFinish) Event {
+	u := l.units[a.Name]
+	if u.Finish == "" {
+		return SpawnFailed{Name: a.Name, Error: "none is defined", Code: 127}
+	}
+	code := a.Exit.Code
+	if a.Exit.Signal != 0 {
+		code = 256 // as s6 says it
+	}
+	u.finish = a.Run
+	spec := u.Spec
+	spec.Path, spec.Argv = "", []string{u.Finish, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
+	return l.launch(u, a.Run, spec, oomCheap, nil)
+}
+
+// launch starts a process of a service. The error tells the command and, where it may be at fault, the directory.
+func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
+	files, own, err := l.files(u)
+	if err != nil {
+		return SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
+	}
+	defer closeAll(own...)
+	spec.ID, spec.Name, spec.Files, spec.OOM = run, u.Name, notify.among(files), cmp.Or(spec.OOM, oom)
+	pid, err := l.cfg.Procs.Spawn(spec)
+	if err != nil {
+		failed := SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
+		if bad := (*proc.SpawnError)(nil); errors.As(err, &bad) {
+			failed.Code, failed.Permanent, failed.Passing = bad.ShellCode(), bad.Permanent(), bad.Passing()
+		}
+		return failed
+	}
+	l.runs[run] = u.Name
+	return Spawned{u.Name, pid}
+}
+
+// send signals processes of a run and returns what the machine is to be told of them.
+func (l *Loop) send(a Signal) []Event {
+	procs := l.cfg.Procs
+	switch a.Scope {
+	case ScopeTree:
+		if procs.SignalTree(a.Run, a.Signal) == 0 {
+			return []Event{Gone{a.Name, a.Run}}
+		}
+		if n := l.reborn[a.Run]; n > 0 && a.Signal == sigKill {
+			return []Event{Reborn{a.Name, a.Run, n}}
+		}
+	case ScopeGroup:
+		_ = procs.SignalGroup(a.Run, a.Signal)
+	case ScopeMain:
+		if !l.machine.Stopping() { // the end of the container takes everything anyway
+			procs.Observe(a.Run)
+		}
+		_ = procs.Signal(a.Run, a.Signal) // one that has ended and is not reaped takes it silently; its exit follows
+		if a.Wake {
+			_ = procs.Signal(a.Run, sigCont)
+		}
+	}
+	return nil
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close() // our copies of pipe ends: nothing was written through them
+		}
+	}
+}
+
+// reap collects what has ended and tells the machine.
+func (l *Loop) reap() {
+	before := l.orphans.Load()
+	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
+	if l.cfg.Mute != nil && l.flood.reaped(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
+		l.cfg.Mute(l.flood.on)
+		if !l.flood.on { // who ended before the signal came again was not announced
+			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
+		}
+	}
+	if len(l.lingers) > 0 {
+		for _, id := range l.cfg.Procs.Gone(l.lingers) {
+			l.forget(id)
+		}
+	}
+	if childless && l.machine.Stopping() {
+		l.step(Swept{})
+	}
+}
+
+func (l *Loop) exited(x proc.Exit) {
+	name, owned := l.runs[x.ID]
+	if !owned {
+		l.orphans.Add(1)
+		if x.Of != 0 {
+			l.reborn[x.Of]++
+		}
+		return
+	}
+	u := l.units[name]
+	e := Exited{
+		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: listed(x.Strays),
+		CPU: x.CPU, MaxRSS: x.MaxRSS,
+	}
+	if l.cfg.OOMKills != nil { // at every exit, so that a kill that was another's is not taken for a later one's
+		kills := l.cfg.OOMKills()
+		e.OOM = x.Signal == 9 && kills > l.oomKills
+		l.oomKills = kills
+	}
+	if x.Leftover {
+		l.lingers = append(l.lingers, x.ID)
+	} else {
+		delete(l.runs, x.ID)
+		l.cfg.Procs.Forget(x.ID)
+	}
+	if n := l.notifiers[x.ID]; n != nil {
+		delete(l.notifiers, x.ID)
+		n.end()
+	}
+	if u != nil && !u.Stdio && u.finish != x.ID { // before the step, which may start the next run
+		id := x.ID
+		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(Tailed{name, id, lines}) })
+	}
+	l.step(e)
+}
+
+// listed writes process numbers for people, the first few where there are many.
+func listed(pids []int) string {
+	const most = 8
+	var b strings.Builder
+	for i, pid := range pids[:min(len(pids), most)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Itoa(pid))
+	}
+	if n := len(pids) - most; n > 0 {
+		b.WriteString(" and " + strconv.Itoa(n) + " more")
+	}
+	return b.String()
+}
+
+// forget ends a lingering run: nothing of it is alive any more.
+func (l *Loop) forget(id uint64) {
+	name := l.runs[id]
+	delete(l.runs, id)
+	delete(l.reborn, id)
+	for i, other := range l.lingers {
+		if other == id {
+			l.lingers = append(l.lingers[:i], l.lingers[i+1:]...)
+			break
+		}
+	}
+	l.cfg.Procs.Forget(id)
+	l.step(Gone{name, id})
+}

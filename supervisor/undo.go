@@ -1,0 +1,94 @@
+package supervisor
+
+import (
+	"slices"
+	"time"
+)
+
+// undo takes back one step of a machine that panicked in the middle, so the successor does not begin with half of a change.
+type undo struct {
+	armed    bool
+	machine  Machine
+	order    []*service
+	touched  []*service
+	services []service
+}
+
+// prepare notes what a step with e may change.
+func (u *undo) prepare(m *Machine, e Event) {
+	u.armed = true
+	u.machine = *m
+	u.order = append(u.order[:0], m.order...)
+	clear(u.touched)
+	u.touched, u.services = u.touched[:0], u.services[:0]
+	one := m.services[subject(e)]
+	if add, ok := e.(Add); m.links > 0 || ok && add.Policy.linked() > 0 { // others may follow
+		for _, s := range m.order {
+			u.save(s)
+		}
+		return
+	}
+	switch e.(type) {
+	case Add, Remark:
+		u.save(one)
+	case Tick:
+		now := time.Now().Add(time.Second) // a little more than the step itself will look at
+		for _, s := range m.order {
+			if !s.deadline.IsZero() && !now.Before(s.deadline) {
+				u.save(s)
+			}
+		}
+	default:
+		if one != nil && !one.policy.Once { // the end of the CMD is the end of all
+			u.save(one)
+			return
+		}
+		for _, s := range m.order {
+			u.save(s)
+		}
+	}
+}
+
+// subject is the service that an event changes: what it is about, for Add too.
+func subject(e Event) string {
+	if add, ok := e.(Add); ok {
+		return add.Name
+	}
+	return e.about()
+}
+
+func (u *undo) save(s *service) {
+	if s == nil {
+		return
+	}
+	u.touched = append(u.touched, s)
+	u.services = append(u.services, s.clone())
+}
+
+// clone copies a service and what it changes in place.
+func (s *service) clone() service {
+	c := *s
+	c.needs, c.recent = slices.Clone(s.needs), slices.Clone(s.recent)
+	c.gates, c.respawns = slices.Clone(s.gates), slices.Clone(s.respawns)
+	return c
+}
+
+// done says that the step went well.
+func (u *undo) done() { u.armed = false }
+
+// apply takes the step back that did not come to its end, if any.
+func (u *undo) apply(m *Machine) {
+	if !u.armed {
+		return
+	}
+	u.armed = false
+	*m = u.machine
+	m.order = slices.Clone(u.order)
+	for i, s := range u.touched {
+		*s = u.services[i]
+	}
+	m.services = make(map[string]*service, len(m.order))
+	for _, s := range m.order {
+		m.services[s.name] = s
+	}
+}

@@ -1,0 +1,109 @@
+// Command summary runs go test several times and says at the end what all of them did. `make test` is one call of it.
+//
+// Each argument is the words of one go test: its flags and packages, separated by spaces. The calls run one after the other, whatever
+// the ones before have brought. A package is one line when it ends; what a test has said is shown if it fails. At the end come the
+// numbers of tests that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 when nothing
+// failed, 130 after a signal, else 1.
+//
+// A signal is passed on to the go test that runs and its tests; no other begins, and the summary of what has ended comes all the same. One
+// goroutine a call, which ends with it, does that.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, `usage: summary "WORDS OF ONE GO TEST" ...`)
+		os.Exit(2)
+	}
+	signals := make(chan os.Signal, 4)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(sig) { // as nohup has it
+			signal.Notify(signals, sig)
+		}
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, signals))
+}
+
+// run makes the calls, writes what they bring to out, and returns the exit code.
+func run(calls []string, out io.Writer, signals <-chan os.Signal) int {
+	begin := time.Now()
+	s := &summary{out: out}
+	var interrupted atomic.Bool
+	for _, call := range calls {
+		if interrupted.Load() {
+			break
+		}
+		fmt.Fprintln(out, "go test", call)
+		if err := s.call(strings.Fields(call), signals, &interrupted); err != nil && !interrupted.Load() {
+			s.broken = append(s.broken, fmt.Sprintf("go test %s: %v", call, err))
+		}
+	}
+	s.tell(time.Since(begin), interrupted.Load())
+	switch {
+	case interrupted.Load():
+		return 128 + int(syscall.SIGINT)
+	case s.bad():
+		return 1
+	}
+	return 0
+}
+
+// call runs one go test to its end. It returns an error only if go test failed and no package has said why.
+func (s *summary) call(args []string, signals <-chan os.Signal, interrupted *atomic.Bool) error {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that who signals this program alone ends the tests too, and all of them once
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		for {
+			select {
+			case sig := <-signals:
+				interrupted.Store(true)
+				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // it may have ended
+			case <-done:
+				return
+			}
+		}
+	}()
+	known := s.failures()
+	lines := bufio.NewReader(stdout)
+	for {
+		line, err := lines.ReadBytes('\n') // a test may write a long one
+		if len(line) > 0 {
+			s.line(line)
+		}
+		if err != nil {
+			break
+		}
+	}
+	err = cmd.Wait()
+	close(done)
+	<-passed
+	s.unfinished()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && s.failures() > known {
+		return nil
+	}
+	return err
+}

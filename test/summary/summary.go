@@ -1,0 +1,219 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is one line of go test -json (go doc test2json).
+type event struct {
+	Action, Package, Test, Output, ImportPath, FailedBuild string
+	Elapsed                                                float64
+}
+
+// test is what names one: without a name it is its package.
+type test struct{ pkg, name string }
+
+func (t test) String() string {
+	if t.name == "" {
+		return t.pkg
+	}
+	return t.pkg + " " + t.name
+}
+
+// counts are of one package.
+type counts struct{ passed, skipped, failed int }
+
+// summary takes in what go test says.
+type summary struct {
+	out     io.Writer
+	output  map[test][]string // of what has not ended, and of builds
+	running map[string]*counts
+
+	packages, passed int
+	skipped          map[string][]test // by reason
+	failed           []string
+	broken           []string // calls that failed without a package that did
+}
+
+func (s *summary) failures() int { return len(s.failed) }
+
+func (s *summary) bad() bool { return len(s.failed)+len(s.broken) > 0 }
+
+// line takes in a line of go test. What is no event is passed on.
+func (s *summary) line(text []byte) {
+	var e event
+	if json.Unmarshal(text, &e) != nil || e.Action == "" {
+		_, _ = s.out.Write(text)
+		return
+	}
+	if s.output == nil {
+		s.output, s.running, s.skipped = make(map[test][]string), make(map[string]*counts), make(map[string][]test)
+	}
+	t := test{e.Package, e.Test}
+	switch e.Action {
+	case "start":
+		s.running[e.Package] = &counts{}
+	case "output":
+		s.output[t] = append(s.output[t], e.Output)
+	case "build-output":
+		s.output[test{pkg: e.ImportPath}] = append(s.output[test{pkg: e.ImportPath}], e.Output)
+	case "pass", "skip", "fail":
+		if e.Test == "" {
+			s.endOfPackage(e)
+			return
+		}
+		s.end(t, e.Action)
+	}
+}
+
+// end is that of a test.
+func (s *summary) end(t test, action string) {
+	c := s.running[t.pkg]
+	if c == nil {
+		c = &counts{}
+		s.running[t.pkg] = c
+	}
+	switch action {
+	case "pass":
+		c.passed++
+		s.passed++
+	case "skip":
+		c.skipped++
+		why := reason(s.output[t])
+		s.skipped[why] = append(s.skipped[why], t)
+	case "fail":
+		c.failed++
+		s.failed = append(s.failed, t.String())
+		s.show(t)
+	}
+	delete(s.output, t)
+}
+
+// show prints what was said so far, without the lines that only say that a test runs.
+func (s *summary) show(t test) {
+	for _, text := range s.output[t] {
+		if !strings.HasPrefix(text, "=== ") {
+			_, _ = io.WriteString(s.out, text)
+		}
+	}
+	delete(s.output, t)
+}
+
+func (s *summary) endOfPackage(e event) {
+	t := test{pkg: e.Package}
+	c := s.running[e.Package]
+	if c == nil {
+		c = &counts{}
+	}
+	if e.Action == "fail" {
+		if e.FailedBuild != "" {
+			s.show(test{pkg: e.FailedBuild})
+		}
+		s.cutShort(e.Package)
+		s.show(t)
+		if c.failed == 0 {
+			s.failed = append(s.failed, t.String())
+		}
+	}
+	delete(s.output, t)
+	delete(s.running, e.Package)
+	if e.Action == "skip" || c.passed+c.skipped+c.failed == 0 && e.Action == "pass" {
+		return // there are no tests in it, or none was asked for
+	}
+	s.packages++
+	state := "ok  "
+	if e.Action == "fail" {
+		state = "FAIL"
+	}
+	fmt.Fprintf(s.out, "%s %-36s %7.1fs  %d passed", state, e.Package, e.Elapsed, c.passed)
+	for _, n := range []struct {
+		n    int
+		what string
+	}{{c.skipped, "skipped"}, {c.failed, "failed"}} {
+		if n.n > 0 {
+			fmt.Fprintf(s.out, ", %d %s", n.n, n.what)
+		}
+	}
+	fmt.Fprintln(s.out)
+}
+
+// cutShort shows the tests of a package that have not ended: it died, or was killed for its time.
+func (s *summary) cutShort(pkg string) {
+	byName := func(a, b test) int { return cmp.Compare(a.name, b.name) }
+	for _, t := range slices.SortedFunc(maps.Keys(s.output), byName) {
+		if t.pkg == pkg && t.name != "" {
+			s.show(t)
+			s.failed = append(s.failed, t.String()+" (did not end)")
+			if c := s.running[pkg]; c != nil {
+				c.failed++
+			}
+		}
+	}
+}
+
+// unfinished forgets the packages whose end go test has not told.
+func (s *summary) unfinished() {
+	for pkg := range s.running {
+		s.cutShort(pkg)
+		s.show(test{pkg: pkg})
+		s.failed = append(s.failed, pkg+" (did not end)")
+	}
+	clear(s.running)
+	clear(s.output)
+}
+
+// place is where a test has said something.
+var place = regexp.MustCompile(`^\S+\.go:\d+: `)
+
+// reason is what a skipped test has said first. A framework may log more behind it.
+func reason(output []string) string {
+	for _, text := range output {
+		if text = strings.TrimSpace(text); place.MatchString(text) {
+			return place.ReplaceAllString(text, "")
+		}
+	}
+	return "no reason given"
+}
+
+// most is how many names of skipped tests stand beside their reason.
+const most = 3
+
+// tell prints the summary.
+func (s *summary) tell(took time.Duration, interrupted bool) {
+	skipped := 0
+	for _, tests := range s.skipped {
+		skipped += len(tests)
+	}
+	fmt.Fprintf(s.out, "\n%d packages in %v: %d tests passed, %d were skipped, %d failed\n", s.packages, took.Round(time.Second), s.passed, skipped, len(s.failed))
+	reasons := slices.SortedFunc(maps.Keys(s.skipped), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(s.skipped[b]), len(s.skipped[a])), cmp.Compare(a, b))
+	})
+	for _, why := range reasons {
+		tests := s.skipped[why]
+		names := make([]string, 0, most)
+		for _, t := range tests[:min(len(tests), most)] {
+			names = append(names, t.String())
+		}
+		if len(tests) > most {
+			names = append(names, "...")
+		}
+		fmt.Fprintf(s.out, "skipped %d: %s (%s)\n", len(tests), why, strings.Join(names, ", "))
+	}
+	for _, name := range s.failed {
+		fmt.Fprintf(s.out, "failed: %s\n", name)
+	}
+	for _, call := range s.broken {
+		fmt.Fprintf(s.out, "failed: %s\n", call)
+	}
+	if interrupted {
+		fmt.Fprintln(s.out, "interrupted: this is not all")
+	}
+}

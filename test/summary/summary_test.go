@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+// module makes a module with packages that end in every way, and goes there.
+func module(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, body := range map[string]string{
+		"good": `func TestA(t *testing.T) { t.Log("not to be seen"); t.Run("one", func(t *testing.T) {}) }
+func TestB(t *testing.T) { t.Skip("needs a moon") }
+func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moon") }); t.Run("other", func(t *testing.T) { t.SkipNow() }) }`,
+		"wrong":  `func TestD(t *testing.T) { t.Run("x", func(t *testing.T) { t.Error("it is wrong") }) }`,
+		"panics": `func TestE(t *testing.T) { t.Log("just before"); var m map[string]int; m["x"] = 1 }`,
+		"dies":   `func TestF(t *testing.T) { os.Exit(3) }`,
+		"broken": `func TestG(t *testing.T) { undefined() }`,
+		"slow":   `func TestH(t *testing.T) { f, _ := os.Create("begun"); f.Close(); time.Sleep(time.Hour) }`,
+		"empty":  ``,
+	} {
+		text := "package x\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _, _ = os.Exit, testing.Short, time.Now\n\n" + body + "\n"
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "x_test.go"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module m\n\ngo 1.26\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOFLAGS", "")
+	t.Chdir(dir)
+}
+
+// sum runs it and returns what it prints, and the summary alone.
+func sum(t *testing.T, code int, calls ...string) (all, end string) {
+	t.Helper()
+	var out bytes.Buffer
+	if got := run(calls, &out, make(chan os.Signal)); got != code {
+		t.Errorf("exit code %d, want %d:\n%s", got, code, out.String())
+	}
+	all = out.String()
+	return all, regexp.MustCompile(` in \d+m?\d*s`).ReplaceAllString(all[strings.LastIndex(all, "\n\n")+2:], "")
+}
+
+func TestAllIsWell(t *testing.T) {
+	module(t)
+	all, end := sum(t, 0, "./good ./empty", "-run TestA ./good")
+	want := `2 packages: 5 tests passed, 3 were skipped, 0 failed
+skipped 2: needs a moon (m/good TestB, m/good TestC/sub)
+skipped 1: no reason given (m/good TestC/other)
+`
+	if end != want || strings.Contains(all, "not to be seen") {
+		t.Errorf("got\n%s\nwant\n%s", all, want)
+	}
+}
+
+func TestWhatFailsIsShownAndCounted(t *testing.T) {
+	module(t)
+	all, end := sum(t, 1, "-p 1 ./broken ./dies ./good ./panics ./wrong", "./nowhere", "-nonsense", "./good")
+	want := `8 packages: 6 tests passed, 6 were skipped, 7 failed
+skipped 4: needs a moon (m/good TestB, m/good TestC/sub, m/good TestB, ...)
+skipped 2: no reason given (m/good TestC/other, m/good TestC/other)
+failed: m/broken
+failed: m/dies TestF (did not end)
+failed: m/panics TestE
+failed: m/wrong TestD/x
+failed: m/wrong TestD
+failed: ./nowhere
+failed: .
+`
+	if end != want {
+		t.Errorf("got\n%s\nwant\n%s", end, want)
+	}
+	for _, text := range []string{"it is wrong", "assignment to entry in nil map", "just before", "undefined: undefined", "directory not found"} {
+		if n := strings.Count(all, text); n != 1 {
+			t.Errorf("%q is there %d times in\n%s", text, n, all)
+		}
+	}
+}
+
+// TestAnInterruptedRunIsSummedUp sends the signal to the program alone: at a terminal, go test has it too.
+func TestAnInterruptedRunIsSummedUp(t *testing.T) {
+	module(t)
+	var out bytes.Buffer
+	signals, ended := make(chan os.Signal), make(chan int)
+	go func() { ended <- run([]string{"./good", "./slow", "./good"}, &out, signals) }()
+	testkit.Until(t, "the slow one has begun", func() bool { _, err := os.Stat("slow/begun"); return err == nil })
+	signals <- syscall.SIGINT
+	select {
+	case code := <-ended:
+		if code != 130 {
+			t.Errorf("exit code %d", code)
+		}
+	case <-time.After(testkit.Patience):
+		t.Fatal("it goes on")
+	}
+	text := out.String()
+	if strings.Count(text, "ok   m/good") != 1 || !strings.Contains(text, "failed: m/slow TestH (did not end)\n") || !strings.HasSuffix(text, "interrupted: this is not all\n") {
+		t.Errorf("got\n%s", text)
+	}
+}
