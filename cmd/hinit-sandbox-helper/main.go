@@ -1,0 +1,60 @@
+// Command hinit-sandbox-helper is the program that starts the commands of a sandbox, inside its container.
+//
+//	hinit-sandbox-helper serve ID     listen and serve until the container ends
+//	hinit-sandbox-helper attach ID    join standard input and output with the one that serves; start it if need be
+//	hinit-sandbox-helper gate CMD...  wait until somebody outside has looked at the mounts, then become the command (package gate)
+//	hinit-sandbox-helper gate-init CMD...  the same, and be the command's init
+//	hinit-sandbox-helper check PATH...  show what is mounted, and open the gate if the answer is go
+//
+// People don't run it. It owns no goroutine but those of package inside.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"hinit/sandbox/gate"
+	"hinit/sandbox/inside"
+)
+
+func main() {
+	if len(os.Args) > 1 && (os.Args[1] == "gate" || os.Args[1] == "gate-init" || os.Args[1] == "check") {
+		code, err := atGate(os.Args[1], os.Args[2:])
+		fail(err)
+		os.Exit(code)
+	}
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "hinit-sandbox-helper: cannot run by itself: package sandbox starts it inside a container")
+		os.Exit(2)
+	}
+	var err error
+	switch verb, id := os.Args[1], os.Args[2]; verb {
+	case "serve":
+		if err = inside.Serve(id); errors.Is(err, inside.ErrServed) {
+			return
+		}
+	case "attach":
+		err = inside.Attach("/proc/self/exe", []string{"serve", id}, os.Stdin, os.Stdout)
+	default:
+		err = fmt.Errorf("cannot do %q: it is serve or attach", verb)
+	}
+	fail(err)
+}
+
+func atGate(verb string, args []string) (code int, err error) {
+	switch verb {
+	case "gate":
+		return 0, gate.Wait(args)
+	case "gate-init":
+		return gate.Init(args)
+	}
+	return 0, gate.Check(args, os.Stdin, os.Stdout)
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hinit-sandbox-helper:", err)
+		os.Exit(1)
+	}
+}

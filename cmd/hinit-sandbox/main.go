@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"hinit/sandbox/cli"
+	"hinit/sandbox/daemon"
+)
+
+func main() { os.Exit(run(os.Args)) }
+
+// run picks the personality from argv[0].
+func run(argv []string) int {
+	if len(argv) == 0 {
+		argv = []string{"hinit-sandbox"}
+	}
+	if isDocker(argv[0], os.Getenv("HERMES_DOCKER_BINARY")) {
+		return asDocker(argv[1:])
+	}
+	args := argv[1:]
+	if len(args) == 0 {
+		cli.Help(os.Stderr, nil)
+		return cli.Usage
+	}
+	switch args[0] {
+	case "help", "-h", "--help", "-help":
+		cli.Help(os.Stdout, nil)
+		return cli.Done
+	case "serve":
+		return serve(args[1:])
+	case "cp":
+		ctx, caught := interruptible()
+		return caught(cli.Copy(ctx, args, func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+			return where(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Local{In: in, Out: out, Err: errs})
+		}, os.Stdout, os.Stderr))
+	}
+	if err := cli.Check(args); err != nil || hasHelp(args) {
+		return cli.Main(context.Background(), nil, &cli.Call{Args: args, Out: os.Stdout, Err: os.Stderr}) // it says what is wrong, or helps
+	}
+	return verb(args)
+}
+
+// hasHelp says whether a verb is asked for its help, for which there need be no engine. Check has said already that all else is right.
+func hasHelp(args []string) bool {
+	return len(args) > 1 && (args[1] == "--help" || args[1] == "-help" || args[1] == "-h")
+}
+
+// isDocker says whether a program called by this name answers as the docker command.
+func isDocker(name, configured string) bool {
+	switch filepath.Base(name) {
+	case "docker", "podman":
+		return true
+	}
+	return strings.Contains(name, "/") && name == configured
+}
+
+// interruptible returns a context that ends with Ctrl-C, SIGTERM or a closed terminal, and what makes an exit code of that.
+func interruptible() (context.Context, func(code int) int) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		s, _ := (<-signals).(syscall.Signal)
+		cancel(caughtError(s))
+	}()
+	return ctx, func(code int) int {
+		if s := caughtError(0); errors.As(context.Cause(ctx), &s) {
+			return 128 + int(s)
+		}
+		return code
+	}
+}
+
+// caughtError is a signal that ends the program.
+type caughtError syscall.Signal
+
+func (e caughtError) Error() string { return syscall.Signal(e).String() }
+
+// verb runs a command of hinit sandbox, with the streams of this process.
+func verb(args []string) int {
+	req := daemon.Request{Args: args, Env: values(cli.Named(args))}
+	local := daemon.Local{Out: os.Stdout, Err: os.Stderr}
+	if args[0] == "exec" || args[0] == "shell" {
+		req.Stdin, local.In = true, os.Stdin
+	}
+	interactive := args[0] == "shell" || args[0] == "exec" && hasFlag(args, "-t")
+	if !interactive {
+		ctx, caught := interruptible()
+		return caught(where(ctx, req, local))
+	}
+	return onTerminal(req, local)
+}
+
+// hasFlag says whether a flag stands before the command.
+func hasFlag(args []string, flag string) bool {
+	for _, a := range args[1:] {
+		switch {
+		case a == flag:
+			return true
+		case !strings.HasPrefix(a, "-"):
+			return false
+		}
+	}
+	return false
+}
+
+// values are those of the variables of these names, of this process.
+func values(names []string) map[string]string {
+	out := map[string]string{}
+	for _, name := range names {
+		if value, set := os.LookupEnv(name); set {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// where runs a request in the service, if there is one, else in this process.
+func where(ctx context.Context, req daemon.Request, local daemon.Local) int {
+	req.Home = os.Getenv("HERMES_HOME")
+	conn, err := daemon.Dial(ctx, socketPath(os.LookupEnv))
+	switch {
+	case errors.Is(err, daemon.ErrNone):
+		return here(ctx, req, local)
+	case err != nil:
+		fmt.Fprintln(local.Err, err)
+		return unreachable(req)
+	}
+	code, err := conn.Run(ctx, req, local)
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintln(local.Err, "hinit:", err)
+		if errors.Is(err, daemon.ErrLost) {
+			return exitLost
+		}
+		return cli.Failed
+	}
+	return code
+}
+
+// exitLost is what a command gets whose end is not known: that of a command that was killed.
+const exitLost = 137
+
+// unreachable is the exit code where no service answers: docker has one for everything.
+func unreachable(req daemon.Request) int {
+	if req.Docker {
+		return 1
+	}
+	return cli.Unreachable
+}
+
+// socketPath is where the service listens.
+func socketPath(lookup func(string) (string, bool)) string {
+	if path, _ := lookup("HINIT_SANDBOX_SOCKET"); path != "" {
+		return path
+	}
+	if dir, _ := lookup("HINIT_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "sandbox.sock")
+	}
+	return "/run/hinit/sandbox.sock"
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"hinit/internal/account"
+	"hinit/internal/control"
+	"hinit/sandbox"
+	"hinit/sandbox/cli"
+	"hinit/sandbox/daemon"
+	"hinit/sandbox/policy"
+)
+
+// How many commands may run at the same time, and of one user.
+const (
+	most    = 1024
+	mostOne = 512
+)
+
+// serve is hinit sandbox serve.
+func serve(args []string) int {
+	debug.SetGCPercent(40) // it mostly waits: memory counts more than processor time
+	set, code, ok := readSettings(args, settingsTable(), os.LookupEnv, os.Stdout)
+	if !ok {
+		return code
+	}
+	opts, warnings, err := sandbox.FromEnv(os.LookupEnv)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return cli.Usage
+	}
+	if len(set.policy.Images) == 0 {
+		set.policy.Images = []string{opts.Image}
+	}
+	if len(set.policy.Roots) == 0 {
+		set.policy.Roots = []string{opts.Home}
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(os.Stderr, "[hinit-sandbox] warning:", w)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := serveUntil(ctx, set, opts, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "[hinit-sandbox]", err)
+		return cli.Failed
+	}
+	return cli.Done
+}
+
+// serveUntil serves until the context ends.
+func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os.File) error {
+	engine, err := sandbox.Docker(opts.Docker)
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	say := func(format string, args ...any) { fmt.Fprintf(log, "[hinit-sandbox] "+format+"\n", args...) }
+	places, err := awaitEngine(ctx, engine, say)
+	if err != nil {
+		return err
+	}
+	helper, err := findHelper(opts.Helper)
+	if err != nil {
+		return err
+	}
+	h := &hub{
+		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
+		tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{}, began: time.Now(),
+	}
+	if err := h.prepareState(); err != nil {
+		return err
+	}
+	l, err := control.Listen(set.socket)
+	if err != nil {
+		return err
+	}
+	server := &daemon.Server{Handle: h.handle, Allow: allowUser(set.user), Most: most, MostOne: mostOne}
+	say("serves sandboxes on %s, of images %q with mounts below %q", set.socket, set.policy.Images, set.policy.Roots)
+	return h.serve(ctx, server, l)
+}
+
+// serve runs the server, and looks for what nobody uses any more.
+func (h *hub) serve(ctx context.Context, server *daemon.Server, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.keep(ctx)
+	}()
+	err := server.Serve(ctx, l)
+	cancel()
+	<-done
+	h.close()
+	return err
+}
+
+// engineSoon is how long the service waits before it asks an engine again that does not answer.
+const engineSoon = 2 * time.Second
+
+// awaitEngine waits for the engine: hinit may be up before it, and a service that fails for that would only be started again.
+func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.Places, error) {
+	for told := false; ; told = true {
+		places, err := policy.FindPlaces(ctx, engine)
+		if err == nil {
+			if _, err = engine.Info(ctx); err == nil {
+				return places, nil
+			}
+		}
+		if !told {
+			say("waits for the container engine: %v", err)
+		}
+		select {
+		case <-time.After(engineSoon):
+		case <-ctx.Done():
+			return places, fmt.Errorf("cannot serve sandboxes: %w", err)
+		}
+	}
+}
+
+// findHelper finds the program that runs inside.
+func findHelper(configured string) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(self), "hinit-sandbox-helper")
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("cannot serve sandboxes: %w; put hinit-sandbox-helper beside hinit-sandbox, or set HINIT_SANDBOX_HELPER", err)
+	}
+	return path, nil
+}
+
+// allowUser says who may ask: root, the user of this process and the agent's user.
+func allowUser(name string) func(daemon.Peer) bool {
+	agent, err := account.Lookup("", name)
+	known := err == nil && name != ""
+	self := uint32(os.Geteuid())
+	return func(p daemon.Peer) bool { return p.UID == 0 || p.UID == self || known && p.UID == agent.UID }
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"hinit/sandbox/cli"
+	"hinit/sandbox/policy"
+)
+
+// settings are what the operator decides for the service.
+type settings struct {
+	socket, state, user string
+	policy              policy.Policy
+}
+
+// setting is one of them: an option of serve and a variable.
+type setting struct {
+	name, variable, value, doc string
+	set                        func(*settings, string) error
+}
+
+// settingsTable is all of them.
+func settingsTable() []setting {
+	words := func(text string) []string {
+		return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	texts := func(field func(*settings) *[]string) func(*settings, string) error {
+		return func(s *settings, v string) error {
+			*field(s) = words(v)
+			return nil
+		}
+	}
+	return []setting{
+		{"socket", "HINIT_SANDBOX_SOCKET", socketPath(os.LookupEnv), "unix socket that it listens on", func(s *settings, v string) error {
+			s.socket = v
+			return nil
+		}},
+		{"state", "HINIT_SANDBOX_STATE", "/run/hinit-sandbox", "directory for what it knows of its callers; made for root alone", func(s *settings, v string) error {
+			s.state = v
+			return nil
+		}},
+		{"user", "HINIT_SANDBOX_USER", "hermes", "user who may ask, besides root", func(s *settings, v string) error {
+			s.user = v
+			return nil
+		}},
+		{
+			"images", "HINIT_SANDBOX_IMAGES", "", "images that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE",
+			texts(func(s *settings) *[]string { return &s.policy.Images }),
+		},
+		{"roots", "HINIT_SANDBOX_ROOTS", "", "directories below which the source of a mount may be, separated by commas; none: HERMES_HOME", texts(func(s *settings) *[]string { return &s.policy.Roots })},
+		{"networks", "HINIT_SANDBOX_NETWORKS", "", "networks that a sandbox may join, besides none and the engine's default", texts(func(s *settings) *[]string { return &s.policy.Networks })},
+		{"runtimes", "HINIT_SANDBOX_RUNTIMES", "", "runtimes that a sandbox may have, besides the engine's default", texts(func(s *settings) *[]string { return &s.policy.Runtimes })},
+		{"memory", "HINIT_SANDBOX_MEMORY", "5120", "highest limit of memory, in MB, and the one where none is asked for; 0 is none", func(s *settings, v string) error {
+			n, err := strconv.ParseInt(v, 10, 32)
+			s.policy.Memory = n << 20
+			return whole(n, err)
+		}},
+		{"cpus", "HINIT_SANDBOX_CPUS", "0", "highest limit of processors, and the one where none is asked for; 0 is none", func(s *settings, v string) (err error) {
+			s.policy.CPUs, err = strconv.ParseFloat(v, 64)
+			return whole(int64(s.policy.CPUs), err)
+		}},
+		{"most", "HINIT_SANDBOX_MOST", "64", "sandboxes that one user may have; 0 is no limit", func(s *settings, v string) error {
+			n, err := strconv.Atoi(v)
+			s.policy.Most = n
+			return whole(int64(n), err)
+		}},
+	}
+}
+
+func whole(n int64, err error) error {
+	if err != nil || n < 0 {
+		return fmt.Errorf("it must be a number, 0 or more")
+	}
+	return nil
+}
+
+// readSettings reads the options of serve: a flag wins over its variable.
+func readSettings(args []string, table []setting, lookup func(string) (string, bool), out io.Writer) (s settings, code int, ok bool) {
+	f := flag.NewFlagSet("serve", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	given := map[string]*string{}
+	for _, t := range table {
+		value := t.value
+		if v, set := lookup(t.variable); set && v != "" {
+			value = v
+		}
+		given[t.name] = f.String(t.name, value, t.doc)
+	}
+	err := f.Parse(args)
+	switch {
+	case err == flag.ErrHelp: //nolint:errorlint // as package flag says
+		fmt.Fprintf(out, "usage: hinit sandbox serve [OPTIONS]\n\nown the sandboxes of this volume for all agents; hinit runs it with HINIT_SANDBOX=1\n\n")
+		for _, t := range table {
+			fmt.Fprintf(out, "  --%-10s %s (%s; default: %q)\n", t.name, t.doc, t.variable, t.value)
+		}
+		return s, cli.Done, false
+	case err == nil && f.NArg() > 0:
+		err = fmt.Errorf("%q is no option", f.Arg(0))
+	}
+	if err == nil {
+		for _, t := range table {
+			if bad := t.set(&s, *given[t.name]); bad != nil {
+				err = fmt.Errorf("--%s (%s) is %q: %w", t.name, t.variable, *given[t.name], bad)
+				break
+			}
+		}
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", err)
+		return s, cli.Usage, false
+	}
+	return s, 0, true
+}

@@ -1,0 +1,147 @@
+package kanban
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFullDisk(t *testing.T) {
+	dir := smallDisk(t, "2m")
+	b := openBoard(t, dir, env{})
+	id := b.ready("alpha")
+	var failed error
+	made := 1
+	for range 2000 {
+		if _, failed = b.Create(t.Context(), b.now, NewTask{Title: "x", Body: strings.Repeat("b", 20000)}); failed != nil {
+			break
+		}
+		made++
+	}
+	if failed == nil || !strings.Contains(failed.Error(), "full") {
+		t.Fatalf("%v", failed)
+	}
+	list, err := b.Tasks(t.Context(), Filter{})
+	if must(t, err); len(list) != made {
+		t.Errorf("%d tasks of %d", len(list), made)
+	}
+	sound(t, b.Store)
+	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+		b.wantStatus(id, Running)
+	}
+	if err := b.Backup(t.Context(), filepath.Join(dir, "copy.db")); err == nil || isFile(filepath.Join(dir, "copy.db")) {
+		t.Errorf("half a backup: %v", err)
+	}
+}
+
+func TestReadOnlyVolume(t *testing.T) {
+	dir := smallDisk(t, "4m")
+	b := openBoard(t, dir, env{})
+	b.ready("alpha")
+	path := b.paths.DB
+	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	must(t, err)
+	must(t, b.Store.Close())
+	b.Store.db, b.Store.raw = nil, nil
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	reopen()
+	_, err = openAt(t, path)
+	var bad *CorruptError
+	if err == nil || errors.As(err, &bad) || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
+	}
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
+	s, err := openAt(t, path)
+	must(t, err)
+	sound(t, s)
+	must(t, s.Close())
+}
+
+// smallDisk mounts a tmpfs of a size.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("kanban-test", dir, "tmpfs", 0, "size="+size); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skipf("cannot mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestLargeBody(t *testing.T) {
+	size := 5 << 20
+	if *full {
+		size = 100 << 20 // each change of the row writes all of it, so this is seconds of disk
+	}
+	b := newBoard(t)
+	body := strings.Repeat("0123456789abcdef", size/16)
+	id := b.create(NewTask{Assignee: "alpha", Body: body})
+	if got := b.task(id).Body; got != body {
+		t.Errorf("%d bytes came back", len(got))
+	}
+	same(t, "spawned", spawnedIDs(b.tick()), id)
+	ok, err := b.Complete(t.Context(), b.now, id, Completion{Summary: "done"})
+	if must(t, err); !ok {
+		t.Error("not completed")
+	}
+}
+
+func TestLockedForLong(t *testing.T) {
+	b := newBoard(t)
+	id := b.ready("alpha")
+	holder, err := connect(b.paths.DB, "rw", time.Second)
+	must(t, err)
+	defer holder.Close()
+	_, err = holder.Exec("BEGIN IMMEDIATE")
+	must(t, err)
+	_, err = b.db.Exec("PRAGMA busy_timeout = 100")
+	must(t, err)
+	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil || !busy(err) {
+		t.Errorf("%v", err)
+	}
+	// A caller that gives up isn't kept waiting.
+	_, err = b.db.Exec("PRAGMA busy_timeout = 120000")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.Create(ctx, b.now, NewTask{Title: "x"}); err == nil {
+		t.Error("no error")
+	}
+	_, err = holder.Exec("ROLLBACK")
+	must(t, err)
+	same(t, "spawned", spawnedIDs(b.tick()), id)
+	sound(t, b.Store)
+}
+
+func TestClockSteps(t *testing.T) {
+	t.Parallel()
+	for _, step := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
+		b := newBoard(t)
+		b.runner.knows = true
+		id := b.ready("alpha")
+		b.tick()
+		b.pass(step)
+		for range 3 {
+			b.tick()
+		}
+		b.wantStatus(id, Running) // the runner knows better than the clock
+		b.exits(id, Exit{Code: 1})
+		b.tick()
+		if n := b.task(id).ConsecutiveFailures; n != 1 {
+			t.Errorf("%s: %d failures", step, n)
+		}
+	}
+}

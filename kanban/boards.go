@@ -1,0 +1,295 @@
+package kanban
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// DefaultBoard is the board that always exists.
+const DefaultBoard = "default"
+
+// Boards are the boards of one installation. The zero value isn't usable.
+type Boards struct {
+	Root string // what [Root] returned
+	Env  Env    // where the pins are read
+}
+
+// Meta is what board.json says of a board.
+type Meta struct {
+	Slug           string `json:"slug"`
+	Name           string `json:"name"`
+	Description    string `json:"description"`
+	Icon           string `json:"icon"`
+	Color          string `json:"color"`
+	DefaultWorkdir string `json:"default_workdir,omitempty"`
+	CreatedAt      int64  `json:"created_at"`
+	Archived       bool   `json:"archived"`
+}
+
+var slugs = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
+
+// Slug makes a board's name canonical: trimmed, lower case. An empty one stays empty; a bad one is a [ValueError].
+func Slug(name string) (string, error) {
+	s := strings.ToLower(strings.TrimSpace(name))
+	if s != "" && !slugs.MatchString(s) {
+		return "", refuse("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
+	}
+	return s, nil
+}
+
+func (b *Boards) boards() string         { return filepath.Join(b.Root, "kanban", "boards") }
+func (b *Boards) dir(slug string) string { return filepath.Join(b.boards(), slug) }
+func (b *Boards) pointer() string        { return filepath.Join(b.Root, "kanban", "current") }
+
+func (b *Boards) db(slug string) string {
+	if slug == DefaultBoard {
+		return filepath.Join(b.Root, "kanban.db")
+	}
+	return filepath.Join(b.dir(slug), "kanban.db")
+}
+
+// Current is the board that a command without --board means.
+func (b *Boards) Current() string {
+	line, _ := os.ReadFile(b.pointer())
+	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
+		if slug, err := Slug(name); err == nil && slug != "" && b.Exists(slug) {
+			return slug
+		}
+	}
+	return DefaultBoard
+}
+
+// Exists says whether a board has a database or metadata. The default board always exists.
+func (b *Boards) Exists(slug string) bool {
+	return slug == DefaultBoard || isFile(b.db(slug)) || isFile(filepath.Join(b.dir(slug), "board.json"))
+}
+
+func isFile(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && !st.IsDir()
+}
+
+// List names every board, the default one first, the rest in order.
+func (b *Boards) List() ([]Meta, error) {
+	entries, err := os.ReadDir(b.boards())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot list boards: %w", err)
+	}
+	list := []Meta{b.Meta(DefaultBoard)}
+	for _, e := range entries { // in the order of their names
+		slug := e.Name()
+		if slug != DefaultBoard && slugs.MatchString(slug) && b.Exists(slug) {
+			list = append(list, b.Meta(slug))
+		}
+	}
+	return list, nil
+}
+
+// Meta reads a board's metadata and makes it up where the file is missing or malformed.
+func (b *Boards) Meta(slug string) Meta {
+	var m Meta
+	data, err := os.ReadFile(filepath.Join(b.dir(slug), "board.json"))
+	if err != nil || json.Unmarshal(data, &m) != nil {
+		m = Meta{}
+	}
+	m.Slug = slug
+	if m.Name == "" {
+		words := strings.FieldsFunc(slug, func(r rune) bool { return r == '-' || r == '_' })
+		for i, w := range words {
+			words[i] = strings.ToUpper(w[:1]) + w[1:]
+		}
+		m.Name = strings.Join(words, " ")
+	}
+	return m
+}
+
+// Create makes a board with its metadata and its database, and leaves alone what is there.
+func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error) {
+	slug, err := Slug(m.Slug)
+	if err != nil {
+		return Meta{}, err
+	}
+	if slug == "" {
+		return Meta{}, refuse("cannot create board: it needs a name")
+	}
+	if isFile(filepath.Join(b.dir(slug), "board.json")) {
+		m = b.Meta(slug)
+	} else {
+		m.Slug, m.CreatedAt = slug, now.Unix()
+		if m.Name == "" {
+			m.Name = b.Meta(slug).Name
+		}
+		if err := b.save(m); err != nil {
+			return m, fmt.Errorf("cannot create board %s: %w", slug, err)
+		}
+	}
+	store, err := Open(ctx, Paths{Board: slug, DB: b.db(slug)}, Options{Env: b.Env})
+	if err != nil {
+		return m, err
+	}
+	return m, store.Close()
+}
+
+// Update changes a board's metadata.
+func (b *Boards) Update(slug string, change func(*Meta)) (Meta, error) {
+	slug, err := b.existing(slug)
+	if err != nil {
+		return Meta{}, err
+	}
+	m := b.Meta(slug)
+	change(&m)
+	m.Slug = slug
+	return m, b.save(m)
+}
+
+func (b *Boards) existing(name string) (string, error) {
+	slug, err := Slug(name)
+	if err != nil {
+		return "", err
+	}
+	if slug == "" || !b.Exists(slug) {
+		return "", refuse("board %q does not exist", name)
+	}
+	return slug, nil
+}
+
+func (b *Boards) save(m Meta) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeWhole(filepath.Join(b.dir(m.Slug), "board.json"), append(data, '\n'))
+}
+
+// Switch makes a board the current one.
+func (b *Boards) Switch(slug string) error {
+	slug, err := b.existing(slug)
+	if err != nil {
+		return err
+	}
+	return writeWhole(b.pointer(), []byte(slug+"\n"))
+}
+
+// Remove moves a board to the archive and says where, or deletes it for good. The default board can't be removed.
+func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, err error) {
+	slug, err = b.existing(slug)
+	if err != nil {
+		return "", err
+	}
+	if slug == DefaultBoard {
+		return "", refuse("cannot remove board default: it is the one that always exists")
+	}
+	if hard {
+		err = os.RemoveAll(b.dir(slug))
+	} else {
+		movedTo, err = b.archive(now, slug)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot remove board %s: %w", slug, err)
+	}
+	if line, _ := os.ReadFile(b.pointer()); strings.TrimSpace(string(line)) == slug {
+		_ = os.Remove(b.pointer())
+	}
+	return movedTo, nil
+}
+
+func (b *Boards) archive(now time.Time, slug string) (string, error) {
+	dir := filepath.Join(b.boards(), "_archived")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	base := filepath.Join(dir, fmt.Sprintf("%s-%d", slug, now.Unix()))
+	for n := range 1000 {
+		to := base
+		if n > 0 {
+			to = fmt.Sprintf("%s-%d", base, n)
+		}
+		if _, err := os.Lstat(to); err == nil {
+			continue
+		}
+		return to, os.Rename(b.dir(slug), to)
+	}
+	return "", fs.ErrExist
+}
+
+// writeWhole puts a file in place as a whole or not at all.
+func writeWhole(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// ProfileDirs are profiles as directories of a root; `default` always exists.
+type ProfileDirs string
+
+var profileNames = slugs // the same rule
+
+// Exists implements [Profiles].
+func (p ProfileDirs) Exists(name string) (bool, error) {
+	if strings.EqualFold(name, "default") {
+		return true, nil
+	}
+	if !profileNames.MatchString(name) {
+		return false, nil
+	}
+	st, err := os.Stat(filepath.Join(string(p), "profiles", name))
+	switch {
+	case err == nil:
+		return st.IsDir(), nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// Dir is a profile's home, or empty if it doesn't exist.
+func (p ProfileDirs) Dir(name string) string {
+	dir := filepath.Join(string(p), "profiles", name)
+	if strings.EqualFold(name, "default") {
+		dir = string(p)
+	}
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return ""
+	}
+	return dir
+}
+
+// List names the profiles, `default` first.
+func (p ProfileDirs) List() []string {
+	names := []string{"default"}
+	entries, _ := os.ReadDir(filepath.Join(string(p), "profiles"))
+	for _, e := range entries {
+		if profileNames.MatchString(e.Name()) && !slices.Contains(names, e.Name()) {
+			if ok, _ := p.Exists(e.Name()); ok {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names
+}

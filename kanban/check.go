@@ -1,0 +1,159 @@
+package kanban
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const magic = "SQLite format 3\x00"
+
+// check refuses a file that isn't a sound database, and leaves it as it is.
+func (s *Store) check(ctx context.Context) error {
+	path := s.paths.DB
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot open board %s: %w", path, err)
+	}
+	defer f.Close()
+	head := make([]byte, 32)
+	n, err := io.ReadFull(f, head)
+	head = head[:n]
+	if n == 0 && errors.Is(err, io.EOF) {
+		return nil // empty: a new board
+	}
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("cannot read board %s: %w", path, err)
+	}
+	if !bytes.HasPrefix(head, []byte(magic)) {
+		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + tlsNote(head)}
+	}
+	reason, err := s.integrity(ctx, path)
+	if err != nil {
+		return fmt.Errorf("cannot check board %s: %w", path, err)
+	}
+	if reason == "" {
+		return nil
+	}
+	bad := &CorruptError{Path: path, Reason: "corrupt DB: " + reason}
+	if bad.Backup, err = copyCorrupt(path); err != nil {
+		bad.Reason += fmt.Sprintf("; cannot copy it aside: %v", err)
+	}
+	return bad
+}
+
+// tlsNote recognises what a descriptor mix-up leaves in a database: a record of an encrypted connection.
+func tlsNote(head []byte) string {
+	for _, at := range []int{0, 5} {
+		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
+			return fmt.Sprintf(" (a TLS record header at offset %d: another descriptor was written over the file)", at)
+		}
+	}
+	return ""
+}
+
+// integrity says what is wrong with a file, or nothing. It opens the file read-only, so that closing it can't fold a write-ahead
+// log into a damaged file.
+func (s *Store) integrity(ctx context.Context, path string) (string, error) {
+	db, err := connect(path, "ro", s.opt.BusyTimeout)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check")
+	if err != nil {
+		return damage(err)
+	}
+	defer rows.Close()
+	var lines []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return damage(err)
+		}
+		lines = append(lines, line)
+	}
+	if err := rows.Err(); err != nil {
+		return damage(err)
+	}
+	if len(lines) == 1 && lines[0] == "ok" {
+		return "", nil
+	}
+	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
+}
+
+// damage separates a damaged file from one that can't be read now.
+func damage(err error) (string, error) {
+	if corrupt(err) {
+		return err.Error(), nil
+	}
+	return "", err
+}
+
+// copyCorrupt copies a damaged file and its companions, named by their content, so that many attempts make one copy.
+func copyCorrupt(path string) (string, error) {
+	sum, err := hashFile(path)
+	if err != nil {
+		return "", err
+	}
+	backup := fmt.Sprintf("%s.corrupt.%s.bak", path, sum)
+	if err := copyFile(path, backup); err != nil {
+		return "", err
+	}
+	for _, companion := range []string{"-wal", "-shm"} {
+		if err := copyFile(path+companion, backup+companion); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return backup, err
+		}
+	}
+	return backup, nil
+}
+
+func hashFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// copyFile copies a file under its final name as a whole or not at all. A copy that is there stays.
+func copyFile(from, to string) (err error) {
+	if _, err := os.Lstat(to); err == nil {
+		return nil
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(out.Name())
+		}
+	}()
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), to)
+}

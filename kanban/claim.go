@@ -1,0 +1,154 @@
+package kanban
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// ttl is how long a claim lasts: what was asked for, else HERMES_KANBAN_CLAIM_TTL_SECONDS, else fifteen minutes.
+func (s *Store) ttl(asked time.Duration) int64 {
+	if asked > 0 {
+		return max(1, int64(asked/time.Second))
+	}
+	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
+}
+
+// envSeconds reads a number of seconds; whatever is less than the least or no number means the default.
+func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
+	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
+	if err != nil || n < least {
+		return int64(otherwise / time.Second)
+	}
+	return n
+}
+
+// Claim takes a ready task for a worker. False: somebody else has it, it isn't ready, or a parent isn't finished, which sends it
+// back to todo. A ttl of 0 is the default one, an empty claimer is the store's own. The task that is returned is without its body.
+func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration, claimer string) (Task, bool, error) {
+	return s.claim(ctx, now, id, claimOptions{ttl: ttl, claimer: claimer, from: Ready})
+}
+
+// ClaimReview takes a task in review for a worker. It doesn't look at parents.
+func (s *Store) ClaimReview(ctx context.Context, now time.Time, id string, ttl time.Duration, claimer string) (Task, bool, error) {
+	return s.claim(ctx, now, id, claimOptions{ttl: ttl, claimer: claimer, from: Review})
+}
+
+type claimOptions struct {
+	ttl     time.Duration
+	claimer string
+	from    Status
+	profile string // whose it must still be; empty: anybody's
+	scratch string // where scratch workspaces are: the path goes with the claim and costs no transaction of its own
+}
+
+func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
+	claimer, from := o.claimer, o.from
+	if claimer == "" {
+		claimer = s.Claimer()
+	}
+	expires := now.Unix() + s.ttl(o.ttl)
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err = taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if task.Status != from || task.ClaimLock != "" || o.profile != "" && o.profile != task.Assignee {
+			return errNothing
+		}
+		if from == Ready {
+			waits, err := t.waits(id)
+			if err != nil {
+				return err
+			}
+			if waits {
+				if _, err := t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready'", id); err != nil {
+					return err
+				}
+				return t.event(id, 0, evClaimRejected, object{{"reason", "parents_not_done"}})
+			}
+		}
+		if err := t.closeLeaked(task); err != nil {
+			return err
+		}
+		n, err := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3),
+				workspace_path = COALESCE(NULLIF(workspace_path, ''), CASE WHEN workspace_kind = 'scratch' AND ?5 <> '' THEN ?5 || '/' || id END)
+			WHERE id = ?4 AND status = ?6 AND claim_lock IS NULL`, claimer, expires, t.now, id, o.scratch, from)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return errNothing
+		}
+		run, err := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, max_runtime_seconds, started_at)
+			VALUES (?, ?, ?, 'running', ?, ?, ?, ?)`,
+			id, orNull(task.Assignee), orNull(task.CurrentStepKey), claimer, expires, task.MaxRuntimeSeconds, t.now)
+		if err != nil {
+			return err
+		}
+		if _, err := t.exec("UPDATE tasks SET current_run_id = ? WHERE id = ?", run, id); err != nil {
+			return err
+		}
+		payload := object{{"lock", claimer}, {"expires", expires}, {"run_id", run}}
+		if from == Review {
+			payload = payload.with(pair{"source_status", "review"})
+		}
+		if err := t.event(id, run, evClaimed, payload); err != nil {
+			return err
+		}
+		won = true
+		task, err = taskByID(ctx, t, id)
+		return err
+	})
+	return task, won && err == nil, err
+}
+
+// HeartbeatClaim extends a claim whose lock is given. False: not running, or somebody else's.
+func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
+	if lock == "" {
+		lock = s.Claimer()
+	}
+	expires := now.Unix() + s.ttl(ttl)
+	err = s.write(ctx, now, func(t *tx) error {
+		ok, err = t.extend(id, lock, expires, "")
+		return err
+	})
+	return ok && err == nil, err
+}
+
+// extend moves the end of a claim, of the task and of its run. The condition guards against a claim that has changed hands.
+func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) (bool, error) {
+	n, err := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
+		append([]any{expires, id, lock}, args...)...)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	_, err = t.exec("UPDATE task_runs SET claim_expires = ? WHERE id = (SELECT current_run_id FROM tasks WHERE id = ?) AND ended_at IS NULL", expires, id)
+	return err == nil, err
+}
+
+// HeartbeatWorker notes a sign of life. A run other than 0 must be the current one.
+func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (ok bool, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if task.Status != Running || run != 0 && run != task.CurrentRunID {
+			return errNothing
+		}
+		if _, err := t.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", t.now, id); err != nil {
+			return err
+		}
+		if _, err := t.exec("UPDATE task_runs SET last_heartbeat_at = ? WHERE id = ? AND ended_at IS NULL", t.now, task.CurrentRunID); err != nil {
+			return err
+		}
+		var payload object
+		if note != "" {
+			payload = object{{"note", note}}
+		}
+		ok = true
+		return t.event(id, task.CurrentRunID, evHeartbeat, payload)
+	})
+	return ok && err == nil, err
+}

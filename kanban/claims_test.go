@@ -1,0 +1,371 @@
+package kanban
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Contract 28.4.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	t.Run("one wins; eight threads", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		var wins atomic.Int32
+		var wait sync.WaitGroup
+		for range 8 {
+			wait.Go(func() {
+				s, err := Open(t.Context(), b.paths, Options{Env: b.env.get})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				if _, won, err := s.Claim(t.Context(), b.now, id, 0, ""); err != nil {
+					t.Error(err)
+				} else if won {
+					wins.Add(1)
+				}
+			})
+		}
+		wait.Wait()
+		if wins.Load() != 1 || b.count(id, evClaimed) != 1 {
+			t.Errorf("%d winners, %d events", wins.Load(), b.count(id, evClaimed))
+		}
+		b.sound()
+	})
+	t.Run("env TTL", func(t *testing.T) {
+		b := newBoard(t)
+		b.env["HERMES_KANBAN_CLAIM_TTL_SECONDS"] = "3600"
+		id := b.ready("alpha")
+		task := b.run(id, 71, true)
+		if got := task.ClaimExpires - b.now.Unix(); got != 3600 {
+			t.Errorf("claim: %d s", got)
+		}
+		b.pass(time.Minute)
+		ok, err := b.HeartbeatClaim(t.Context(), b.now, id, task.ClaimLock, 0)
+		if must(t, err); !ok || b.task(id).ClaimExpires != b.now.Unix()+3600 {
+			t.Errorf("heartbeat: %v %+v", ok, b.task(id))
+		}
+		b.pass(3601 * time.Second)
+		b.tick()
+		if got := b.task(id).ClaimExpires - b.now.Unix(); got != 3600 || b.lastRun(id).ClaimExpires != b.task(id).ClaimExpires {
+			t.Errorf("extension: %d s", got)
+		}
+		for _, bad := range []string{"0", "-5", "soon", " "} {
+			b.env["HERMES_KANBAN_CLAIM_TTL_SECONDS"] = bad
+			if got := b.ttl(0); got != 900 {
+				t.Errorf("%q: %d s", bad, got)
+			}
+		}
+		if got := b.ttl(time.Millisecond); got != 1 {
+			t.Errorf("least: %d s", got)
+		}
+	})
+	t.Run("non-ready", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		for _, s := range Statuses {
+			if s == Ready {
+				continue
+			}
+			b.exec("UPDATE tasks SET status = ? WHERE id = ?", s, id)
+			if _, won, err := b.Claim(t.Context(), b.now, id, 0, ""); won || err != nil {
+				t.Errorf("%s: %v %v", s, won, err)
+			}
+		}
+		if _, won, err := b.Claim(t.Context(), b.now, "t_ffffffff", 0, ""); won || err != nil {
+			t.Errorf("unknown: %v %v", won, err)
+		}
+	})
+	t.Run("parents not done at claim", func(t *testing.T) {
+		b := newBoard(t)
+		parent, child := b.ready("alpha"), b.ready("alpha")
+		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // behind the back of link
+		if _, won, err := b.Claim(t.Context(), b.now, child, 0, ""); won || err != nil {
+			t.Errorf("%v %v", won, err)
+		}
+		b.wantStatus(child, Todo)
+		same(t, "events", b.kinds(child), evCreated, evClaimRejected)
+	})
+	t.Run("a leaked run is closed", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		old := b.claim(id).CurrentRunID
+		b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL WHERE id = ?", id)
+		b.claim(id)
+		runs, err := b.Runs(t.Context(), id)
+		must(t, err)
+		if len(runs) != 2 || runs[0].ID != old || runs[0].Outcome != "reclaimed" || runs[0].EndedAt == 0 {
+			t.Errorf("%+v", runs)
+		}
+		b.sound()
+	})
+	t.Run("started_at is the first start", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		first := b.claim(id).StartedAt
+		b.pass(DefaultTTL + time.Second)
+		b.dry()
+		if again := b.claim(id); again.StartedAt != first || b.lastRun(id).StartedAt != b.now.Unix() {
+			t.Errorf("%d then %d", first, again.StartedAt)
+		}
+	})
+}
+
+func TestReclaim(t *testing.T) {
+	t.Parallel()
+	expired := func(t *testing.T, alive bool) (*board, string) {
+		b := newBoard(t)
+		b.d.Config.MaxSpawn = new(0)
+		id := b.ready("alpha")
+		b.run(id, 71, alive)
+		b.pass(DefaultTTL + time.Second)
+		return b, id
+	}
+	t.Run("stale claim, dead pid", func(t *testing.T) {
+		b, id := expired(t, false)
+		if r := b.tick(); r.Reclaimed != 1 || len(r.Crashed) != 0 {
+			t.Errorf("%+v", r)
+		}
+		b.wantStatus(id, Ready)
+		same(t, "signals", b.procs.signals, 71)
+		b.sound()
+	})
+	t.Run("stale claim, live pid", func(t *testing.T) {
+		b, id := expired(t, true)
+		was := b.task(id).ClaimExpires
+		if r := b.tick(); r.Reclaimed != 0 {
+			t.Errorf("%+v", r)
+		}
+		b.wantStatus(id, Running)
+		same(t, "signals", b.procs.signals)
+		same(t, "events", b.kinds(id), evCreated, evClaimed, evClaimExtended)
+		p := b.payload(id, evClaimExtended)
+		if p["reason"] != "pid_alive" || p["worker_pid"] != 71.0 || p["claim_expires_was"] != float64(was) || p["last_heartbeat_at"] != nil {
+			t.Errorf("%v", p)
+		}
+	})
+	t.Run("live pid, heartbeat an hour old", func(t *testing.T) {
+		b, id := expired(t, true)
+		b.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Unix()-3601, id)
+		if r := b.tick(); r.Reclaimed != 1 {
+			t.Errorf("%+v", r)
+		}
+		b.wantStatus(id, Ready)
+	})
+	t.Run("survivor", func(t *testing.T) {
+		b, id := expired(t, true)
+		b.procs.survives[71] = true
+		b.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Unix()-3601, id)
+		if r := b.tick(); r.Reclaimed != 0 {
+			t.Errorf("%+v", r)
+		}
+		task := b.task(id)
+		if task.Status != Running || task.WorkerPID != 71 || task.ClaimExpires != b.now.Unix()+120 {
+			t.Errorf("%+v", task)
+		}
+		if p := b.payload(id, evReclaimDeferred); p["reason"] != "ttl_expired_worker_alive" || p["sigkill"] != true || p["terminated"] != false {
+			t.Errorf("%v", p)
+		}
+	})
+	t.Run("not host-local", func(t *testing.T) {
+		b, id := expired(t, true)
+		b.exec("UPDATE tasks SET claim_lock = 'elsewhere:9' WHERE id = ?", id)
+		if r := b.tick(); r.Reclaimed != 1 {
+			t.Errorf("%+v", r)
+		}
+		same(t, "signals", b.procs.signals)
+		if p := b.payload(id, evReclaimed); p["host_local"] != false || p["termination_attempted"] != false {
+			t.Errorf("%v", p)
+		}
+	})
+	t.Run("reclaim payload", func(t *testing.T) {
+		b, id := expired(t, false)
+		b.tick()
+		list := b.events(id)
+		got := list[len(list)-1].Payload
+		for _, key := range []string{
+			"stale_lock", "worker_pid", "claim_expires", "last_heartbeat_at", "now", "host_local", "heartbeat_stale",
+			"prev_pid", "termination_attempted", "terminated", "sigkill",
+		} {
+			if strings.Count(got, `"`+key+`"`) != 1 {
+				t.Errorf("%s is not once in %s", key, got)
+			}
+		}
+	})
+	t.Run("a heartbeat in between saves the claim", func(t *testing.T) {
+		b, id := expired(t, false)
+		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
+		must(t, p.look())
+		ok, err := b.HeartbeatClaim(t.Context(), b.now, id, b.Claimer(), 0)
+		if must(t, err); !ok {
+			t.Fatal("no heartbeat")
+		}
+		must(t, p.releaseStaleClaims())
+		b.wantStatus(id, Running)
+	})
+	t.Run("an old lock cannot reset a re-claimed task", func(t *testing.T) {
+		b, id := expired(t, false)
+		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
+		must(t, p.look())
+		b.tick()
+		_, won, err := b.Claim(t.Context(), b.now, id, 0, "host:5000")
+		if must(t, err); !won {
+			t.Fatal("cannot claim")
+		}
+		for _, step := range []func() error{p.releaseStaleClaims, p.detectCrashed} {
+			must(t, step())
+		}
+		if task := b.task(id); task.Status != Running || task.ClaimLock != "host:5000" || task.ConsecutiveFailures != 0 {
+			t.Errorf("%+v", task)
+		}
+		b.sound()
+	})
+	t.Run("manual", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		if ok, err := b.d.Reclaim(t.Context(), b.now, id, "x"); ok || err != nil {
+			t.Errorf("a ready task: %v %v", ok, err)
+		}
+		if ok, err := b.d.Reclaim(t.Context(), b.now, "t_ffffffff", "x"); ok || err != nil {
+			t.Errorf("an unknown task: %v %v", ok, err)
+		}
+		b.run(id, 71, true)
+		b.exec("UPDATE tasks SET consecutive_failures = 1 WHERE id = ?", id)
+		ok, err := b.d.Reclaim(t.Context(), b.now, id, "stuck")
+		if must(t, err); !ok {
+			t.Fatal("not reclaimed")
+		}
+		task := b.task(id)
+		if task.Status != Ready || task.ConsecutiveFailures != 0 || task.WorkerPID != 0 {
+			t.Errorf("%+v", task)
+		}
+		same(t, "signals", b.procs.signals, 71)
+		p := b.payload(id, evReclaimed)
+		if p["manual"] != true || p["reason"] != "stuck" || p["prev_pid"] != 71.0 || p["terminated"] != true || p["prev_lock"] != "host:4242" {
+			t.Errorf("%v", p)
+		}
+		if run := b.lastRun(id); run.Outcome != "reclaimed" || run.Error != "manual_reclaim: stuck" {
+			t.Errorf("%+v", run)
+		}
+		b.sound()
+	})
+	t.Run("manual does not wait for a survivor", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.run(id, 71, true)
+		b.procs.survives[71] = true
+		ok, err := b.d.Reclaim(t.Context(), b.now, id, "")
+		if must(t, err); !ok || b.task(id).Status != Ready {
+			t.Error("not reclaimed")
+		}
+	})
+	t.Run("reassign", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.run(id, 71, true)
+		if ok, err := b.d.Reassign(t.Context(), b.now, id, "beta", false, ""); ok || err != nil {
+			t.Errorf("while running: %v %v", ok, err)
+		}
+		ok, err := b.d.Reassign(t.Context(), b.now, id, " Beta ", true, "")
+		if must(t, err); !ok || b.task(id).Assignee != "beta" {
+			t.Errorf("%v %+v", ok, b.task(id))
+		}
+	})
+}
+
+func TestHeartbeats(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	id := b.ready("alpha")
+	if ok, err := b.HeartbeatWorker(t.Context(), b.now, id, "", 0); ok || err != nil {
+		t.Errorf("not running: %v %v", ok, err)
+	}
+	task := b.claim(id)
+	b.pass(time.Minute)
+	if ok, err := b.HeartbeatClaim(t.Context(), b.now, id, "host:1", 0); ok || err != nil {
+		t.Errorf("another's lock: %v %v", ok, err)
+	}
+	ok, err := b.HeartbeatWorker(t.Context(), b.now, id, "half way", task.CurrentRunID)
+	if must(t, err); !ok || b.task(id).LastHeartbeatAt != b.now.Unix() || b.lastRun(id).LastHeartbeatAt != b.now.Unix() {
+		t.Errorf("%v %+v", ok, b.task(id))
+	}
+	if p := b.payload(id, evHeartbeat); p["note"] != "half way" {
+		t.Errorf("%v", p)
+	}
+	// A stale run cannot complete, block, schedule or heartbeat a newer attempt.
+	stale := task.CurrentRunID
+	b.pass(DefaultTTL)
+	b.d.Config.MaxSpawn = new(0)
+	b.tick()
+	b.claim(id)
+	for name, try := range map[string]func() (bool, error){
+		"complete":  func() (bool, error) { return b.Complete(t.Context(), b.now, id, Completion{Run: stale, Summary: "x"}) },
+		"block":     func() (bool, error) { return b.Block(t.Context(), b.now, id, "x", stale) },
+		"schedule":  func() (bool, error) { return b.Schedule(t.Context(), b.now, id, "x", stale) },
+		"heartbeat": func() (bool, error) { return b.HeartbeatWorker(t.Context(), b.now, id, "", stale) },
+	} {
+		before := dump(t, b.Store, "tasks", "task_runs", "task_events")
+		if ok, err := try(); ok || err != nil || dump(t, b.Store, "tasks", "task_runs", "task_events") != before {
+			t.Errorf("%s: %v %v", name, ok, err)
+		}
+	}
+}
+
+// TestNoRunEndsBeforeItBegan ends runs in every way with a time from before their start: that of a process which has waited for the
+// lock while another one began the run, or of a clock that has stepped back.
+func TestNoRunEndsBeforeItBegan(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(b *board, id string, early time.Time) error{
+		"complete": func(b *board, id string, early time.Time) error {
+			_, err := b.Complete(b.t.Context(), early, id, Completion{Summary: "done"})
+			return err
+		},
+		"block": func(b *board, id string, early time.Time) error {
+			_, err := b.Block(b.t.Context(), early, id, "why", 0)
+			return err
+		},
+		"schedule": func(b *board, id string, early time.Time) error {
+			_, err := b.Schedule(b.t.Context(), early, id, "later", 0)
+			return err
+		},
+		"archive": func(b *board, id string, early time.Time) error {
+			_, err := b.Archive(b.t.Context(), early, id)
+			return err
+		},
+		"reclaim": func(b *board, id string, early time.Time) error {
+			_, err := b.d.Reclaim(b.t.Context(), early, id, "by hand")
+			return err
+		},
+		"crash": func(b *board, id string, early time.Time) error {
+			b.runner.knows = true
+			b.exits(id, Exit{Code: 1})
+			_, err := b.d.Tick(b.t.Context(), early, TickOptions{})
+			return err
+		},
+		"leaked": func(b *board, id string, early time.Time) error {
+			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL WHERE id = ?", id)
+			_, _, err := b.Claim(b.t.Context(), early, id, 0, "")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBoard(t)
+			id := b.ready("alpha")
+			run := b.run(id, 71, true).CurrentRunID
+			must(t, end(b, id, b.now.Add(-time.Minute)))
+			runs, err := b.Runs(t.Context(), id)
+			if must(t, err); len(runs) == 0 || runs[0].ID != run || runs[0].EndedAt != runs[0].StartedAt {
+				t.Errorf("%+v", runs)
+			}
+			if task := b.task(id); task.CompletedAt != 0 && task.CompletedAt < task.StartedAt {
+				t.Errorf("completed at %d, started at %d", task.CompletedAt, task.StartedAt)
+			}
+			b.sound()
+		})
+	}
+}

@@ -1,0 +1,300 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/control/show"
+	"hinit/internal/proc"
+	"hinit/kanban"
+)
+
+// The verbs that keep the board in order.
+func careVerbs() []verb {
+	return []verb{
+		{name: "gc", summary: "delete old logs, and old events of finished tasks", run: gc},
+		{name: "backup", args: "FILE", summary: "write a checked copy of the board", run: backup},
+		{name: "doctor", aliases: []string{"diagnostics"}, summary: "find what keeps tasks from being started", run: doctor},
+	}
+}
+
+func gc(c *call) int {
+	c.asJSON()
+	days := c.flags.Int("days", 30, "keep what is younger than `N` days")
+	if _, code, ok := c.parse(0, 0); !ok {
+		return code
+	}
+	if *days < 1 {
+		return c.fail(exitUsage, "cannot keep %d days: at least one", *days)
+	}
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		n, err := s.Collect(ctx, c.Now(), time.Duration(*days)*24*time.Hour)
+		if err != nil {
+			return c.failed("delete what is old", err)
+		}
+		if c.json {
+			return c.printJSON(n)
+		}
+		c.print("Deleted %d events and %d logs\n", n.Events, n.Logs)
+		return exitDone
+	})
+}
+
+func backup(c *call) int {
+	words, code, ok := c.parse(1, 1)
+	if !ok {
+		return code
+	}
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		if err := s.Backup(ctx, words[0]); err != nil {
+			return c.failed("back up the board", err)
+		}
+		c.print("Wrote %s\n", words[0])
+		return exitDone
+	})
+}
+
+// examination is what doctor has found so far.
+type examination struct {
+	*call
+	findings client.Findings
+}
+
+func doctor(c *call) int {
+	c.asJSON()
+	if _, code, ok := c.parse(0, 0); !ok {
+		return code
+	}
+	x := &examination{call: c}
+	ctx, cancel := interruptible()
+	defer cancel()
+	s, err := c.open(ctx)
+	corrupt := (*kanban.CorruptError)(nil)
+	switch {
+	case errors.As(err, &corrupt):
+		x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
+	case err != nil:
+		x.findings.Failed("file", "%v", err)
+	default:
+		x.findings.OK("file", "%s is sound", s.Paths().DB)
+		err = x.examine(ctx, s)
+		_ = s.Close() // nothing was written
+		if err != nil {
+			return c.failed("examine the board", err)
+		}
+	}
+	if c.json {
+		c.printJSON(client.ExamineReply{Findings: x.findings})
+	} else {
+		for _, f := range x.findings {
+			c.print("%-8s %-12s %s\n", f.Result, f.Check, show.Line(f.Detail))
+		}
+	}
+	if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
+		return exitFailed
+	}
+	return exitDone
+}
+
+// examine looks at an open board.
+func (x *examination) examine(ctx context.Context, s *kanban.Store) error {
+	cfg, warnings, err := kanban.ReadConfig(x.configPath())
+	if err != nil {
+		x.findings.Warning("config", "%v; the defaults apply", err)
+	}
+	for _, w := range warnings {
+		x.findings.Warning("config", "%s", w)
+	}
+	ready, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Ready})
+	if err != nil {
+		return err
+	}
+	running, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Running})
+	if err != nil {
+		return err
+	}
+	x.assignees(ready, cfg)
+	x.claims(running, s)
+	if err := x.held(ctx, ready, s); err != nil {
+		return err
+	}
+	return x.dispatchers(ctx, ready, s)
+}
+
+// assignees finds ready tasks that no worker can be started for.
+func (x *examination) assignees(ready []kanban.Task, cfg kanban.Config) {
+	profiles := kanban.ProfileDirs(x.boards().Root)
+	var nobody []string
+	strangers := make(map[string][]string)
+	for _, t := range ready {
+		who := strings.TrimSpace(t.Assignee)
+		if who == "" {
+			nobody = append(nobody, t.ID)
+		} else if is, err := profiles.Exists(who); err == nil && !is {
+			strangers[who] = append(strangers[who], t.ID)
+		}
+	}
+	fallback := strings.TrimSpace(cfg.DefaultAssignee)
+	is, _ := profiles.Exists(strings.ToLower(fallback))
+	switch {
+	case fallback != "" && !is:
+		x.findings.Warning("assignee", "kanban.default_assignee is %q, which is no profile, so it counts as none", fallback)
+	case fallback != "":
+		nobody = nil
+	}
+	if len(nobody) > 0 {
+		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", some(nobody), nobody[0])
+	}
+	for who, ids := range strangers {
+		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + who
+		if near := config.Nearest(who, profiles.List()); near != "" {
+			hint = fmt.Sprintf("did you mean %s? hinit kanban assign %s %s", near, ids[0], near)
+		}
+		x.findings.Warning("assignee", "%s: %q is no profile; %s", some(ids), who, hint)
+	}
+	if len(nobody)+len(strangers) == 0 {
+		x.findings.OK("assignee", "every ready task has somebody to run it")
+	}
+}
+
+// some names the first of many.
+func some(ids []string) string {
+	const most = 5
+	if len(ids) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
+	}
+	return strings.Join(ids, ", ")
+}
+
+// claims finds claims whose worker or owner is gone.
+func (x *examination) claims(running []kanban.Task, s *kanban.Store) {
+	host, _, _ := strings.Cut(s.Claimer(), ":")
+	now, sound := x.Now().Unix(), true
+	for _, t := range running {
+		owner, _, _ := strings.Cut(t.ClaimLock, ":")
+		_, alive := proc.StartTicks(t.WorkerPID)
+		switch {
+		case t.ClaimLock == "":
+			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
+		case owner != host && t.ClaimExpires < now:
+			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
+		case owner != host:
+			x.findings.Warning("lock", "%s is claimed by another host, %q, until %s; if that host is gone: hinit kanban reclaim %s", t.ID, owner, at(t.ClaimExpires), t.ID)
+		case t.WorkerPID != 0 && !alive:
+			x.findings.Warning("lock", "%s: its worker, process %d, is gone; the next pass releases it", t.ID, t.WorkerPID)
+		case t.WorkerPID == 0 && t.ClaimExpires < now:
+			x.findings.Warning("lock", "%s: its claim has run out, and it has no worker; the next pass releases it", t.ID)
+		default:
+			continue
+		}
+		sound = false
+	}
+	if sound {
+		x.findings.OK("lock", "%d running, each with its worker", len(running))
+	}
+}
+
+// held finds ready tasks that the respawn guard will not let go by itself.
+func (x *examination) held(ctx context.Context, ready []kanban.Task, s *kanban.Store) error {
+	for _, t := range ready {
+		if t.LastFailureError == "" {
+			continue
+		}
+		events, err := s.Events(ctx, t.ID, 0, 0)
+		if err != nil {
+			return err
+		}
+		if n := len(events); n > 0 && events[n-1].Kind == "respawn_guarded" && strings.Contains(events[n-1].Payload, "blocker_auth") {
+			x.findings.Failed("guard", "%s is held back because of its last failure (%s); mend that, then: hinit kanban block %s retry && hinit kanban unblock %s",
+				t.ID, t.LastFailureError, t.ID, t.ID)
+		}
+	}
+	return nil
+}
+
+// recent is how far back dispatchers are looked for.
+const recent = 10 * time.Minute
+
+// dispatchers finds out who starts workers.
+func (x *examination) dispatchers(ctx context.Context, ready []kanban.Task, s *kanban.Store) error {
+	holders, known := lockHolders(kanban.GatewayLock(x.boards().Root))
+	host, _, _ := strings.Cut(s.Claimer(), ":")
+	list, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Running})
+	if err != nil {
+		return err
+	}
+	pids := make(map[int]bool)
+	for _, pid := range holders {
+		pids[pid] = true
+	}
+	since := x.Now().Add(-recent).Unix()
+	for _, t := range list {
+		owner, text, _ := strings.Cut(t.ClaimLock, ":")
+		pid, err := strconv.Atoi(text)
+		if _, alive := proc.StartTicks(pid); err == nil && owner == host && alive && t.WorkerPID != pid && t.ClaimExpires >= since {
+			pids[pid] = true
+		}
+	}
+	var numbers []string
+	for pid := range pids {
+		numbers = append(numbers, strconv.Itoa(pid))
+	}
+	slices.Sort(numbers)
+	switch {
+	case len(numbers) > 1:
+		x.findings.Warning("dispatcher", "processes %s dispatch this board; nothing is started twice, but one is enough: set HERMES_KANBAN_DISPATCH_IN_GATEWAY=0 for the gateways",
+			strings.Join(numbers, ", "))
+	case len(numbers) == 1:
+		x.findings.OK("dispatcher", "process %s", numbers[0])
+	case known && len(ready) > 0:
+		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; start the container with HINIT_KANBAN=1, or: hermes gateway start", len(ready))
+	case known:
+		x.findings.Warning("dispatcher", "nobody dispatches; start the container with HINIT_KANBAN=1, or: hermes gateway start")
+	}
+	return nil
+}
+
+// lockHolders are the processes that hold a lock of a file, as far as the kernel shows them (proc_locks(5)). It reports false when
+// that can't be known.
+func lockHolders(path string) (pids []int, known bool) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, errors.Is(err, unix.ENOENT)
+	}
+	f, err := os.Open("/proc/locks")
+	if err != nil {
+		return nil, false
+	}
+	defer f.Close()
+	suffix := fmt.Sprintf(":%d", st.Ino)
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 6 || fields[1] == "->" || !strings.HasSuffix(fields[5], suffix) {
+			continue
+		}
+		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && !slices.Contains(pids, pid) { // a record lock of an open file names nobody
+			pids = append(pids, pid)
+		}
+	}
+	return pids, lines.Err() == nil
+}
+
+// warnIdle says that nobody will start a task that is ready. It is silent where that can't be known.
+func (c *call) warnIdle() {
+	if holders, known := lockHolders(kanban.GatewayLock(c.boards().Root)); !known || len(holders) > 0 {
+		return
+	}
+	c.fail(exitDone, "warning: no gateway is running that dispatches, nor the service kanban; the task waits until one does, or: hinit kanban dispatch")
+}

@@ -1,0 +1,327 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// shell is a board and who types.
+type shell struct {
+	*testing.T
+	root string
+	env  map[string]string
+	now  time.Time
+}
+
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	s := &shell{T: t, root: t.TempDir(), now: time.Now()}
+	for _, name := range []string{"coder", "ops"} {
+		if err := os.MkdirAll(filepath.Join(s.root, "profiles", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.env = map[string]string{"HERMES_HOME": s.root, "HOME": s.root, "HINIT_RUNTIME_DIR": filepath.Join(s.root, "nohinit"), "HERMES_BIN": "/bin/true"}
+	return s
+}
+
+// run types a command and returns its exit code and what it printed.
+func (s *shell) run(args ...string) (code int, out, errs string) {
+	s.Helper()
+	var stdout, stderr bytes.Buffer
+	var environ []string
+	for name, value := range s.env {
+		environ = append(environ, name+"="+value)
+	}
+	t := &Terminal{
+		Out: &stdout, Err: &stderr, Env: func(name string) string { return s.env[name] }, Environ: environ, Now: func() time.Time { return s.now },
+	}
+	code = t.Main(args)
+	return code, stdout.String(), stderr.String()
+}
+
+// do types a command that has to work.
+func (s *shell) do(args ...string) string {
+	s.Helper()
+	code, out, errs := s.run(args...)
+	if code != exitDone {
+		s.Fatalf("%q: exit code %d, %s", args, code, errs)
+	}
+	return out
+}
+
+// fails types a command that has to fail like that.
+func (s *shell) fails(code int, message string, args ...string) {
+	s.Helper()
+	got, out, errs := s.run(args...)
+	if got != code || !strings.Contains(errs, message) {
+		s.Errorf("%q: exit code %d, want %d; %q, want %q; printed %q", args, got, code, errs, message, out)
+	}
+	if strings.Count(errs, "\n") > 1 && code != exitUsage {
+		s.Errorf("%q: the error has more than a line: %q", args, errs)
+	}
+}
+
+var idPattern = regexp.MustCompile(`t_[0-9a-f]{8}`)
+
+func (s *shell) create(args ...string) string {
+	s.Helper()
+	return idPattern.FindString(s.do(append([]string{"create"}, args...)...))
+}
+
+func (s *shell) task(id string) (t whole) {
+	s.Helper()
+	if err := json.Unmarshal([]byte(s.do("show", id, "--json")), &t); err != nil {
+		s.Fatal(err)
+	}
+	return t
+}
+
+func TestCreateTellsIDStatusAndAssignee(t *testing.T) {
+	s := newShell(t)
+	if out := s.do("create", "One thing"); !regexp.MustCompile(`^Created t_[0-9a-f]{8}  \(ready, assignee=-\)\n$`).MatchString(out) {
+		t.Errorf("%q", out)
+	}
+	code, out, errs := s.run("create", "Another", "--assignee", "Coder")
+	if code != 0 || !strings.HasSuffix(out, "  (ready, assignee=coder)\n") || !strings.Contains(errs, "dispatch") {
+		t.Errorf("%d %q %q: a ready, assigned task without a dispatcher is worth a warning", code, out, errs)
+	}
+	for _, args := range [][]string{{"create", "x", "--triage", "--assignee", "coder"}, {"create", "x"}, {"create", "x", "--assignee", "coder", "--json"}} {
+		if _, _, errs := s.run(args...); errs != "" {
+			t.Errorf("%q warns: %q", args, errs)
+		}
+	}
+	s.fails(exitUsage, "no-such", "create", "x", "--parent", "no-such")
+}
+
+func TestClaimReclaimAndHeartbeatSayWhatTheContractSays(t *testing.T) {
+	s := newShell(t)
+	id := s.create("x", "--assignee", "coder")
+	if out := s.do("claim", id); !strings.HasPrefix(out, "Claimed "+id+"\nWorkspace: ") {
+		t.Errorf("%q", out)
+	}
+	s.fails(exitFailed, "cannot claim "+id+": status=running lock=", "claim", id)
+	if out := s.do("heartbeat", id); out != "Heartbeat recorded for "+id+"\n" {
+		t.Errorf("%q", out)
+	}
+	if out := s.do("reclaim", id, "--local", "too slow"); out != "Reclaimed "+id+"\n" {
+		t.Errorf("%q", out)
+	}
+	s.fails(exitFailed, "cannot reclaim "+id+" (not running or unknown id)", "reclaim", id, "--local")
+	s.fails(exitFailed, "cannot reclaim t_00000000 (not running or unknown id)", "reclaim", "t_00000000", "--local")
+}
+
+func TestATaskFromItsCreationToTheArchive(t *testing.T) {
+	s := newShell(t)
+	parent, child := s.create("parent", "--body", "text\x1b[31m"), s.create("child")
+	s.do("assign", parent, "coder")
+	s.do("link", parent, child)
+	if got := s.task(child); got.Task.Status != "todo" || got.Parents[0] != parent {
+		t.Errorf("the child is %s, waits for %v", got.Task.Status, got.Parents)
+	}
+	s.do("comment", parent, "a", "remark")
+	s.do("block", parent, "no", "key")
+	s.fails(exitFailed, "cannot promote", "promote", child)
+	s.do("unblock", parent)
+	s.do("edit", parent, "--title", "new title", "--priority", "5")
+	s.do("complete", parent, "--summary", "fine")
+	if got := s.task(child); got.Task.Status != "ready" {
+		t.Errorf("the child is %s", got.Task.Status)
+	}
+	out := s.do("show", parent)
+	for _, want := range []string{"new title", "completed", "remark", "text"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("show has no %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "\x1b") {
+		t.Errorf("what an agent wrote reaches the terminal: %q", out)
+	}
+	s.do("schedule", child, "later")
+	s.do("unblock", child)
+	s.do("archive", parent, child)
+	if out := s.do("list"); strings.Contains(out, parent) {
+		t.Errorf("an archived task is listed: %s", out)
+	}
+	if out := s.do("list", "--archived", "--json"); strings.Count(out, `"archived"`) != 2 {
+		t.Errorf("%s", out)
+	}
+	s.do("archive", "--rm", parent)
+	s.fails(exitFailed, "no such task", "show", parent)
+	if out := s.do("watch", "--no-follow"); !strings.Contains(out, child+"  archived") || strings.Contains(out, parent+"  ") {
+		t.Errorf("the events are:\n%s", out)
+	}
+	if out := s.do("tail", child, "--json", "--no-follow", "-n", "2"); strings.Count(out, "\n") != 2 {
+		t.Errorf("%s", out)
+	}
+	if out := s.do("stats"); !strings.Contains(out, "archived") {
+		t.Errorf("%s", out)
+	}
+}
+
+// Contract 23.1: labels, order and form.
+func TestDispatchPrintsAPass(t *testing.T) {
+	s := newShell(t)
+	a := s.create("a", "--assignee", "coder")
+	n, h := s.create("n"), s.create("h", "--assignee", "somebody")
+	want := fmt.Sprintf(`Reclaimed:    0
+Crashed:      0
+Timed out:    0
+Stale:        0
+Auto-blocked: 0
+Promoted:     0
+Spawned:      1
+  - %s  ->  coder  @ - (dry)
+Skipped (unassigned): %s
+Skipped (non-spawnable assignee — terminal lane, OK): %s
+`, a, n, h)
+	if out := s.do("dispatch", "--dry-run", "--local"); out != want {
+		t.Errorf("got\n%swant\n%s", out, want)
+	}
+	out := s.do("dispatch", "--dry-run", "--local", "--json")
+	last := -1
+	for _, key := range []string{
+		"reclaimed", "crashed", "timed_out", "stale", "auto_blocked", "promoted", "spawned", "skipped_unassigned", "skipped_nonspawnable",
+		"skipped_per_profile_capped", "auto_assigned_default",
+	} {
+		at := strings.Index(out, "\n  \""+key+"\":")
+		if at <= last {
+			t.Errorf("%s is not in its place:\n%s", key, out)
+		}
+		last = at
+	}
+	if got := s.task(a).Task.Status; got != "ready" {
+		t.Errorf("a dry run has made it %s", got)
+	}
+}
+
+// Contract 28.3: what the configuration says, --max that wins, and values that are none.
+func TestDispatchReadsTheConfiguration(t *testing.T) {
+	s := newShell(t)
+	for range 4 {
+		s.create("x")
+	}
+	config := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(s.root, "config.yaml"), []byte("kanban:\n"+text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spawned := func(args ...string) int {
+		t.Helper()
+		var res struct {
+			Spawned []any `json:"spawned"`
+		}
+		if err := json.Unmarshal([]byte(s.do(append([]string{"dispatch", "--dry-run", "--local", "--json"}, args...)...)), &res); err != nil {
+			t.Fatal(err)
+		}
+		return len(res.Spawned)
+	}
+	config("  default_assignee: coder\n  max_in_progress_per_profile: \"2\"\n")
+	if n := spawned(); n != 2 {
+		t.Errorf("with a cap of 2 a profile, %d", n)
+	}
+	if out := s.do("dispatch", "--dry-run", "--local"); !strings.Contains(out, "Auto-assigned to kanban.default_assignee='coder': ") ||
+		!strings.Contains(out, "Deferred (coder at per-profile cap, 2 running): ") {
+		t.Errorf("%s", out)
+	}
+	config("  default_assignee: coder\n  max_in_progress_per_profile: 0\n  max_in_progress: nonsense\n")
+	if n := spawned(); n != 4 {
+		t.Errorf("with caps that are none, %d", n)
+	}
+	config("  default_assignee: coder\n  max_in_progress: 1\n")
+	if n := spawned(); n > 1 && n != 4 { // a dry run of the contract doesn't count its own
+		t.Errorf("with a cap of 1, %d", n)
+	}
+}
+
+func TestBoardsAreApart(t *testing.T) {
+	s := newShell(t)
+	s.do("boards", "create", "Side", "--name", "The side")
+	s.create("here")
+	s.do("--board", "side", "create", "there")
+	if out := s.do("list", "--board", "side"); strings.Contains(out, "here") && !strings.Contains(out, "there") {
+		t.Errorf("%s", out)
+	}
+	s.fails(exitFailed, "does not exist", "--board", "nosuch", "list")
+	s.fails(exitUsage, "cannot use board name", "--board", "a/b", "list")
+	s.do("boards", "switch", "side")
+	if out := s.do("boards", "list"); !strings.Contains(out, "* side") {
+		t.Errorf("%s", out)
+	}
+	s.do("boards", "rename", "side", "Other")
+	if out := s.do("boards", "show", "--json"); !strings.Contains(out, `"name": "Other"`) {
+		t.Errorf("%s", out)
+	}
+	s.do("boards", "rm", "side")
+	if out := s.do("boards", "current"); !strings.HasPrefix(out, "default ") {
+		t.Errorf("%s", out)
+	}
+	s.fails(exitUsage, "", "boards", "rm", "default")
+}
+
+func TestDaemonIsDeprecated(t *testing.T) {
+	s := newShell(t)
+	code, _, errs := s.run("daemon")
+	if code != 2 || !strings.Contains(errs, "DEPRECATED") || !strings.Contains(errs, "hermes gateway start") {
+		t.Errorf("%d %q", code, errs)
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	s := newShell(t)
+	s.fails(exitUsage, "did you mean: hinit kanban create", "creat")
+	s.fails(exitUsage, "hermes kanban swarm", "swarm")
+	s.fails(exitUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
+	s.fails(exitUsage, "see: hinit kanban list --help", "list", "--nosuch")
+	s.fails(exitUsage, "there is no such status", "list", "--status", "nosuch")
+	for _, v := range verbs() {
+		if code, out, _ := s.run(v.name, "--help"); code != exitDone || !strings.HasPrefix(out, "usage: hinit kanban "+v.name) {
+			t.Errorf("%s --help: %d %q", v.name, code, out)
+		}
+	}
+}
+
+func TestDoctorFindsTheCommonestFaults(t *testing.T) {
+	s := newShell(t)
+	id := s.create("nobody")
+	stranger := s.create("typing error", "--assignee", "codr")
+	lost := s.create("lost", "--assignee", "coder")
+	s.do("claim", lost, "--ttl", "1")
+	s.now = s.now.Add(time.Hour)
+	code, out, _ := s.run("doctor")
+	if code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	for _, want := range []string{
+		id + ": nobody to run them", stranger + `: "codr" is no profile; did you mean coder?`, lost + ": its claim has run out", "nobody dispatches",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(s.root, "kanban.db"), []byte("this is no database, it never was one, and it is long enough"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range []string{"-wal", "-shm"} {
+		_ = os.Remove(filepath.Join(s.root, "kanban.db"+more))
+	}
+	if code, out, _ := s.run("doctor"); code != exitFailed || !strings.Contains(out, "not a database") {
+		t.Errorf("a broken file: %d\n%s", code, out)
+	}
+}
+
+func TestQuotedAsPythonDoes(t *testing.T) {
+	for in, want := range map[string]string{"a": "'a'", "it's": `"it's"`, `both ' and "`: `'both \' and "'`, `\`: `'\\'`} {
+		if got := quoted(in); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}

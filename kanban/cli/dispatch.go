@@ -1,0 +1,375 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/control/show"
+	"hinit/kanban"
+	"hinit/kanban/cli/runner"
+	"hinit/kanban/cli/serve"
+)
+
+// The verbs that start and end workers.
+func dispatchVerbs() []verb {
+	return []verb{
+		{
+			name: "dispatch", summary: "make one pass: release what is dead, start what is ready", run: dispatch,
+			help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
+A dry run starts nothing, but it releases and promotes.`,
+		},
+		{
+			name: "serve", summary: "dispatch all boards until it is stopped", run: serveBoards,
+			help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
+One of an installation serves at a time; the others wait for its end. Workers go on when it ends.`,
+		},
+		{name: "reclaim", args: "ID [REASON]", summary: "take a task from its worker, which is ended", run: reclaim},
+		{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", run: reassign},
+		{
+			name: "daemon", summary: "deprecated: dispatch this board at an interval", run: daemon,
+			help: "Without --force it only says what to use instead.",
+		},
+	}
+}
+
+// configPath is the configuration file whose section kanban counts.
+func (c *call) configPath() string {
+	home := c.Env("HERMES_HOME")
+	if home == "" {
+		home = c.boards().Root
+	}
+	return filepath.Join(home, "config.yaml")
+}
+
+// host is who starts workers, and how its answers to "did it work" look.
+type host struct {
+	*runner.Runner
+	pid1 *client.Client // nil without one
+}
+
+// chooseHost finds out who starts workers: PID 1, or this process where there is none or it is told so.
+func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
+	if !here {
+		cl, err := client.Dial(boot.SocketCandidates(config.Socket(config.Options{Env: c.lookup}), c.lookup, os.Geteuid()))
+		if err == nil {
+			r, err := runner.ByPID1(ctx, cl)
+			if err == nil {
+				return host{r, cl}, nil
+			}
+			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
+		}
+		if !errors.Is(err, client.ErrUnreachable) {
+			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
+		}
+	}
+	r, err := runner.Local(ctx)
+	return host{Runner: r}, err
+}
+
+func (c *call) lookup(name string) (string, bool) {
+	v := c.Env(name)
+	return v, v != ""
+}
+
+// dispatcher makes the dispatcher of an open board.
+func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
+	profiles := kanban.ProfileDirs(c.boards().Root)
+	d := &kanban.Dispatcher{
+		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
+		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir},
+	}
+	if h.Runner != nil {
+		d.Runner, d.Git = h.Runner, h.Git
+	}
+	return d
+}
+
+func (c *call) logger(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(escaped{c.Err}, &slog.HandlerOptions{Level: level}))
+}
+
+// escaped writes lines that quote what agents chose.
+type escaped struct{ io.Writer }
+
+func (w escaped) Write(p []byte) (int, error) {
+	_, err := io.WriteString(w.Writer, show.Text(string(p)))
+	return len(p), err
+}
+
+func dispatch(c *call) int {
+	c.asJSON()
+	dry := c.flags.Bool("dry-run", false, "start nothing")
+	limit := c.flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
+	here := c.flags.Bool("local", false, "start workers from here, not by PID 1")
+	var most number
+	c.flags.Var(&most, "max", "at most `N` tasks running; wins over the configuration")
+	if _, code, ok := c.parse(0, 0); !ok {
+		return code
+	}
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		cfg, _, err := kanban.ReadConfig(c.configPath())
+		if err != nil {
+			cfg = kanban.Config{} // the contract: unreadable is as good as empty
+		}
+		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
+		h, err := c.chooseHost(ctx, *here)
+		if err != nil {
+			return c.failed("dispatch", err)
+		}
+		defer h.Close()
+		opt := kanban.TickOptions{DryRun: *dry}
+		if most.n != nil {
+			n := int(*most.n)
+			opt.MaxSpawn = &n
+		}
+		res, err := c.dispatcher(s, cfg, h).Tick(ctx, c.Now(), opt)
+		if err != nil {
+			return c.failed("dispatch", err)
+		}
+		if c.json {
+			return c.printJSON(res)
+		}
+		c.showResult(res, cfg, *dry)
+		return exitDone
+	})
+}
+
+// showResult prints a pass as the agent's own command does.
+func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
+	count := func(name string, n int, ids []string) {
+		c.print("%-14s%d\n", name+":", n)
+		if len(ids) > 0 {
+			c.print("  %s\n", strings.Join(ids, ", "))
+		}
+	}
+	count("Reclaimed", res.Reclaimed, nil)
+	count("Crashed", len(res.Crashed), res.Crashed)
+	count("Timed out", len(res.TimedOut), res.TimedOut)
+	count("Stale", len(res.Stale), res.Stale)
+	count("Auto-blocked", len(res.AutoBlocked), res.AutoBlocked)
+	count("Promoted", res.Promoted, nil)
+	count("Spawned", len(res.Spawned), nil)
+	for _, t := range res.Spawned {
+		mark := ""
+		if dry {
+			mark = " (dry)"
+		}
+		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, dash(t.Workspace), mark)
+	}
+	if len(res.AutoAssigned) > 0 {
+		c.print("Auto-assigned to kanban.default_assignee=%s: %s\n", quoted(cfg.DefaultAssignee), strings.Join(res.AutoAssigned, ", "))
+	}
+	if len(res.SkippedUnassigned) > 0 {
+		c.print("Skipped (unassigned): %s\n", strings.Join(res.SkippedUnassigned, ", "))
+	}
+	for _, t := range res.SkippedCapped {
+		c.print("Deferred (%s at per-profile cap, %d running): %s\n", t.Assignee, t.Current, t.Task)
+	}
+	if len(res.SkippedNonspawnable) > 0 {
+		c.print("Skipped (non-spawnable assignee — terminal lane, OK): %s\n", strings.Join(res.SkippedNonspawnable, ", "))
+	}
+	for _, t := range res.RespawnGuarded {
+		c.print("Held back (%s): %s\n", t.Reason, t.Task)
+	}
+	if len(res.RateLimited) > 0 {
+		c.print("Rate limited: %s\n", strings.Join(res.RateLimited, ", "))
+	}
+	if res.SkippedLocked {
+		c.print("Nothing done: another dispatcher is at work on this board\n")
+	}
+}
+
+// quoted is a text as Python writes it.
+func quoted(s string) string {
+	q := "'"
+	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
+		q = `"`
+	}
+	s = strings.ReplaceAll(s, `\`, `\\`)
+	return q + strings.ReplaceAll(s, q, `\`+q) + q
+}
+
+func reclaim(c *call) int {
+	here := c.flags.Bool("local", false, "don't ask PID 1")
+	words, code, ok := c.parse(1, -1)
+	if !ok {
+		return code
+	}
+	id := words[0]
+	return c.withWorkers("reclaim "+id, *here, func(ctx context.Context, d *kanban.Dispatcher) int {
+		ok, err := d.Reclaim(ctx, c.Now(), id, strings.Join(words[1:], " "))
+		switch {
+		case err != nil && !errors.Is(err, kanban.ErrNoTask):
+			return c.failed("reclaim "+id, err)
+		case err != nil || !ok:
+			return c.fail(exitFailed, "cannot reclaim %s (not running or unknown id)", id)
+		}
+		c.print("Reclaimed %s\n", id)
+		return exitDone
+	})
+}
+
+func reassign(c *call) int {
+	here := c.flags.Bool("local", false, "don't ask PID 1")
+	take := c.flags.Bool("reclaim", false, "take it from its worker first")
+	reason := c.flags.String("reason", "", "`TEXT`")
+	words, code, ok := c.parse(2, 2)
+	if !ok {
+		return code
+	}
+	id, who := words[0], words[1]
+	if who == "none" || who == "-" {
+		who = ""
+	}
+	return c.withWorkers("reassign "+id, *here, func(ctx context.Context, d *kanban.Dispatcher) int {
+		ok, err := d.Reassign(ctx, c.Now(), id, who, *take, *reason)
+		switch {
+		case err != nil:
+			return c.failed("reassign "+id, err)
+		case !ok:
+			return c.fail(exitFailed, "cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", id)
+		}
+		c.print("Reassigned %s to %s\n", id, dash(who))
+		return exitDone
+	})
+}
+
+// withWorkers runs a verb that may end workers.
+func (c *call) withWorkers(doing string, here bool, do func(ctx context.Context, d *kanban.Dispatcher) int) int {
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		h, err := c.chooseHost(ctx, here)
+		if err != nil {
+			return c.failed(doing, err)
+		}
+		defer h.Close()
+		return do(ctx, c.dispatcher(s, kanban.Config{}, h))
+	})
+}
+
+func serveBoards(c *call) int {
+	here := c.flags.Bool("local", false, "start workers from here, not by PID 1")
+	if _, code, ok := c.parse(0, 0); !ok {
+		return code
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	log := c.logger(slog.LevelInfo)
+	cfg, warnings, err := kanban.ReadConfig(c.configPath())
+	if err != nil {
+		log.Warn("the configuration cannot be read; the defaults apply", "error", err)
+		cfg, _, _ = kanban.ParseConfig(nil)
+	}
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	h, err := c.chooseHost(ctx, *here)
+	if err != nil {
+		return c.failed("serve the boards", err)
+	}
+	defer h.Close()
+	s := &serve.Server{
+		Boards: c.boards(), Wake: h.Wake(), Log: log, Now: c.Now,
+		Board: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
+			store, err := c.openAt(ctx, paths)
+			if err != nil {
+				return nil, err
+			}
+			d := c.dispatcher(store, cfg, h)
+			d.Log = log
+			return d, nil
+		},
+	}
+	if h.pid1 != nil {
+		s.Say = func(text string) {
+			ctx, cancel := context.WithTimeout(context.Background(), sayTime)
+			defer cancel()
+			_ = h.pid1.Say(ctx, config.KanbanName, clip(text)) // not the service of PID 1: nobody shows it
+		}
+	}
+	log.Info("dispatching", "root", s.Boards.Root, "workers", map[bool]string{true: "by PID 1", false: "from here"}[h.pid1 != nil])
+	if err := s.Run(ctx); err != nil {
+		return c.failed("serve the boards", err)
+	}
+	return exitDone
+}
+
+const (
+	// sayTime is how long PID 1 may take to be told how the board stands.
+	sayTime = 5 * time.Second
+	// sayMost is what it takes at most.
+	sayMost = 200
+)
+
+func clip(text string) string {
+	if len(text) > sayMost {
+		return strings.ToValidUTF8(text[:sayMost-3], "") + "..."
+	}
+	return text
+}
+
+func daemon(c *call) int {
+	force := c.flags.Bool("force", false, "run it all the same")
+	interval := c.flags.Int("interval", 60, "`SECONDS` between two passes")
+	limit := c.flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
+	pidfile := c.flags.String("pidfile", "", "`FILE` that gets the process id")
+	verbose := c.flags.Bool("verbose", false, "a line for each pass that did something")
+	here := c.flags.Bool("local", false, "start workers from here, not by PID 1")
+	var most number
+	c.flags.Var(&most, "max", "at most `N` tasks running")
+	if _, code, ok := c.parse(0, 0); !ok {
+		return code
+	}
+	if !*force {
+		fmt.Fprintln(c.Err, "hinit kanban daemon is DEPRECATED. The service kanban of hinit dispatches (HINIT_KANBAN=1), or the gateway does: hermes gateway start\nTo run the old loop all the same: hinit kanban daemon --force")
+		return exitUsage
+	}
+	if *pidfile != "" {
+		if err := os.WriteFile(*pidfile, fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
+			return c.failed("run the daemon", err)
+		}
+		defer os.Remove(*pidfile)
+	}
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		h, err := c.chooseHost(ctx, *here)
+		if err != nil {
+			return c.failed("run the daemon", err)
+		}
+		defer h.Close()
+		d := c.dispatcher(s, kanban.Config{FailureLimit: *limit}, h)
+		opt := kanban.TickOptions{}
+		if most.n != nil {
+			n := int(*most.n)
+			opt.MaxSpawn = &n
+		}
+		tick := time.NewTicker(time.Duration(max(1, *interval)) * time.Second)
+		defer tick.Stop()
+		for {
+			res, err := d.Tick(context.WithoutCancel(ctx), c.Now(), opt) // a signal ends it after the pass
+			switch {
+			case err != nil:
+				c.fail(exitFailed, "a pass has failed: %v", err)
+			case *verbose && busy(res):
+				c.print("reclaimed=%d crashed=%d timed_out=%d promoted=%d spawned=%d\n", res.Reclaimed, len(res.Crashed), len(res.TimedOut), res.Promoted, len(res.Spawned))
+			}
+			select {
+			case <-ctx.Done():
+				return exitDone
+			case <-tick.C:
+			}
+		}
+	})
+}
+
+func busy(r kanban.Result) bool {
+	return r.Reclaimed+r.Promoted+len(r.Crashed)+len(r.TimedOut)+len(r.Spawned)+len(r.Stale) > 0
+}

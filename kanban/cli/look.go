@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/internal/control/show"
+	"hinit/kanban"
+	"hinit/kanban/cli/serve"
+)
+
+// The verbs that look at the board as a whole.
+func lookVerbs() []verb {
+	return []verb{
+		{name: "tail", args: "ID", summary: "follow the events of a task", run: func(c *call) int { return follow(c, 1) }},
+		{name: "watch", summary: "follow the events of the board", run: func(c *call) int { return follow(c, 0) }},
+		{name: "stats", summary: "count tasks by status and by profile", run: stats},
+		{name: "assignees", summary: "list the profiles and who else has tasks", run: assignees},
+	}
+}
+
+// follow prints events, those of one task or of all, and goes on until it is interrupted.
+func follow(c *call, ids int) int {
+	c.asJSON()
+	last := c.flags.Int("n", 20, "begin with the last `N`")
+	once := c.flags.Bool("no-follow", false, "don't wait for more")
+	words, code, ok := c.parse(ids, ids)
+	if !ok {
+		return code
+	}
+	id := ""
+	if ids > 0 {
+		id = words[0]
+	}
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		if id != "" {
+			if _, err := s.Task(ctx, id); err != nil {
+				return c.failed("follow "+id, err)
+			}
+		}
+		past, err := s.Events(ctx, id, 0, 0)
+		if err != nil {
+			return c.failed("follow the board", err)
+		}
+		var cursor int64
+		if len(past) > 0 {
+			cursor = past[len(past)-1].ID
+		}
+		c.showEvents(past[max(0, len(past)-max(0, *last)):], id == "")
+		if *once {
+			return exitDone
+		}
+		changes, err := serve.Watch(s.Paths().DB)
+		if err != nil {
+			return c.failed("follow the board", err)
+		}
+		defer changes.Close()
+		for {
+			select {
+			case <-ctx.Done():
+				return exitDone
+			case <-changes.C:
+			}
+			news, err := s.Events(ctx, id, cursor, 0)
+			if err != nil && ctx.Err() == nil {
+				return c.failed("follow the board", err)
+			}
+			if len(news) > 0 {
+				cursor = news[len(news)-1].ID
+				c.showEvents(news, id == "")
+			}
+		}
+	})
+}
+
+func (c *call) showEvents(list []kanban.Event, all bool) {
+	for _, e := range list {
+		if c.json {
+			line, err := json.Marshal(e)
+			if err == nil {
+				fmt.Fprintf(c.Out, "%s\n", line)
+			}
+			continue
+		}
+		c.showEvent(e, all)
+	}
+}
+
+func (c *call) showEvent(e kanban.Event, all bool) {
+	task := ""
+	if all {
+		task = e.TaskID + "  "
+	}
+	c.print("  %s  %s%s %s\n", at(e.CreatedAt), task, show.Line(e.Kind), show.Line(e.Payload))
+}
+
+func stats(c *call) int {
+	c.asJSON()
+	if _, code, ok := c.parse(0, 0); !ok {
+		return code
+	}
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		st, err := s.Stats(ctx, c.Now())
+		if err != nil {
+			return c.failed("count tasks", err)
+		}
+		if c.json {
+			return c.printJSON(st)
+		}
+		w := c.table()
+		for _, status := range kanban.Statuses {
+			fmt.Fprintf(w, "%s\t%d\n", status, st.ByStatus[status])
+		}
+		for _, status := range slices.Sorted(maps.Keys(st.ByStatus)) {
+			if !known(status) {
+				fmt.Fprintf(w, "%s (unknown)\t%d\n", show.Line(string(status)), st.ByStatus[status])
+			}
+		}
+		_ = w.Flush()
+		for _, who := range slices.Sorted(maps.Keys(st.ByAssignee)) {
+			var parts []string
+			for _, status := range kanban.Statuses {
+				if n := st.ByAssignee[who][status]; n > 0 {
+					parts = append(parts, fmt.Sprintf("%d %s", n, status))
+				}
+			}
+			c.print("%s: %s\n", show.Line(who), strings.Join(parts, ", "))
+		}
+		if st.OldestAge > 0 {
+			c.print("oldest ready task: %s\n", time.Duration(st.OldestAge)*time.Second)
+		}
+		return exitDone
+	})
+}
+
+func assignees(c *call) int {
+	c.asJSON()
+	if _, code, ok := c.parse(0, 0); !ok {
+		return code
+	}
+	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+		st, err := s.Stats(ctx, c.Now())
+		if err != nil {
+			return c.failed("list assignees", err)
+		}
+		type row struct {
+			Name    string `json:"name"`
+			Profile bool   `json:"profile"`
+			Tasks   int    `json:"tasks"`
+		}
+		rows := make(map[string]row)
+		for _, name := range kanban.ProfileDirs(c.boards().Root).List() {
+			rows[name] = row{Name: name, Profile: true}
+		}
+		for who, by := range st.ByAssignee {
+			r := rows[who]
+			r.Name = who
+			for _, n := range by {
+				r.Tasks += n
+			}
+			rows[who] = r
+		}
+		list := make([]row, 0, len(rows))
+		for _, name := range slices.Sorted(maps.Keys(rows)) {
+			list = append(list, rows[name])
+		}
+		if c.json {
+			return c.printJSON(list)
+		}
+		w := c.table()
+		for _, r := range list {
+			kind := "profile"
+			if !r.Profile {
+				kind = "no profile: works through its own terminal"
+			}
+			fmt.Fprintf(w, "%s\t%d\t%s\n", show.Line(r.Name), r.Tasks, kind)
+		}
+		_ = w.Flush()
+		return exitDone
+	})
+}

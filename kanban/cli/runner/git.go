@@ -1,0 +1,104 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/proc"
+	"hinit/internal/runs"
+)
+
+// gitMost bounds what is read of git's output.
+const gitMost = 1 << 20
+
+// Git runs git in a directory and returns what it wrote. The error has that too. It implements [kanban.Git].
+func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, error) {
+	fd, err := unix.MemfdCreate("git", unix.MFD_CLOEXEC)
+	if err != nil {
+		return "", fmt.Errorf("cannot run git: %w", err)
+	}
+	output := os.NewFile(uintptr(fd), "output of git")
+	defer output.Close()
+	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
+	code := 0
+	if l, here := r.host.(local); here {
+		code, err = l.once(ctx, spec, output)
+	} else {
+		code, err = child(ctx, spec, output)
+	}
+	text, _ := io.ReadAll(io.NewSectionReader(output, 0, gitMost)) // memory
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d: %s", code, bytes.TrimSpace(text))
+	}
+	if err != nil {
+		return string(text), fmt.Errorf("cannot run git %s: %w", strings.Join(args, " "), err)
+	}
+	return string(text), nil
+}
+
+// child runs a command in a process that has no supervisor.
+func child(ctx context.Context, spec proc.Spec, output *os.File) (code int, err error) {
+	spec.Files = []*os.File{nil, output, output}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer null.Close()
+	spec.Files[0] = null
+	c, err := proc.StartChild(spec)
+	if err != nil {
+		return 0, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Signal(unix.SIGKILL) }) // it is not waited for yet
+	x, err := c.Wait()
+	if !stop() {
+		return 0, context.Cause(ctx)
+	}
+	if x.Signal != 0 {
+		return 128 + x.Signal, err
+	}
+	return x.Code, err
+}
+
+// once runs a command as a run of the supervisor, which waits for every child of this process.
+func (h local) once(ctx context.Context, spec proc.Spec, output *os.File) (code int, err error) {
+	dup, err := unix.FcntlInt(output.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return 0, err
+	}
+	run, err := h.book.Start(ctx, runs.Order{Tag: "git/" + h.book.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "git")})
+	for err == nil && run.End == nil {
+		news := h.book.News()
+		if run, err = h.book.Find(run.ID); err != nil || run.End != nil {
+			break
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			_, err = h.book.Stop(context.WithoutCancel(ctx), run.ID)
+			return 0, errors.Join(context.Cause(ctx), err)
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	return exitCode(run)
+}
+
+func exitCode(run client.Run) (int, error) {
+	switch {
+	case run.End.Signal != nil:
+		return 128 + *run.End.Signal, nil
+	case run.End.Code != nil:
+		return *run.End.Code, nil
+	}
+	return 0, errors.New(run.End.Error)
+}

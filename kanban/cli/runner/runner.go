@@ -1,0 +1,283 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/kanban"
+)
+
+// host runs commands once.
+type host interface {
+	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
+	stop(ctx context.Context, id string) (client.Run, error)
+	list(ctx context.Context) ([]client.Run, error)
+	// follow calls tell for every run, and again when one begins or ends, until ctx ends or the host can't go on.
+	follow(ctx context.Context, tell func(client.Run)) error
+}
+
+// Runner implements [kanban.Runner].
+type Runner struct {
+	host   host
+	cancel context.CancelFunc
+	over   chan struct{} // closed when the goroutine that follows has ended
+
+	mu      sync.Mutex
+	runs    map[string]client.Run // by tag
+	adopted map[int]bool          // processes that are waited for
+	bell    chan struct{}         // closed when a run has ended
+	wake    chan struct{}
+}
+
+// followPause is the wait before a host that has gone away is followed again: PID 1 may be becoming another image of itself.
+const followPause = 200 * time.Millisecond
+
+func newRunner(ctx context.Context, h host) (*Runner, error) {
+	r := &Runner{
+		host: h, over: make(chan struct{}), runs: make(map[string]client.Run), adopted: make(map[int]bool), bell: make(chan struct{}),
+		wake: make(chan struct{}, 1),
+	}
+	if err := r.refresh(ctx); err != nil {
+		return nil, err
+	}
+	follow, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r.cancel = cancel
+	guard.Go("following the runs", func() {
+		defer close(r.over)
+		for follow.Err() == nil {
+			_ = r.host.follow(follow, r.note) // that it went away is told by Start and End, which need it
+			select {
+			case <-follow.Done():
+			case <-time.After(followPause):
+			}
+		}
+	})
+	return r, nil
+}
+
+// Close stops following. The workers go on.
+func (r *Runner) Close() {
+	r.cancel()
+	<-r.over
+}
+
+// Wake receives when a worker has ended, so that the board can be looked at.
+func (r *Runner) Wake() <-chan struct{} { return r.wake }
+
+func (r *Runner) refresh(ctx context.Context) error {
+	list, err := r.host.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, run := range list {
+		r.note(run)
+	}
+	return nil
+}
+
+// note remembers what has become of a run.
+func (r *Runner) note(run client.Run) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known, had := r.runs[run.Tag]
+	if had && known.End != nil { // news that has overtaken other news
+		return
+	}
+	r.runs[run.Tag] = run
+	if run.End != nil {
+		close(r.bell)
+		r.bell = make(chan struct{})
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tag names an attempt among all boards of a container.
+func tag(ref kanban.Ref) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(ref.DB)) // it never fails
+	return fmt.Sprintf("%s.%x/%s/%d", ref.Board, h.Sum64(), ref.Task, ref.Run)
+}
+
+// Start implements [kanban.Runner].
+func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, error) {
+	run, err := r.host.start(ctx, tag(job.Ref), job)
+	if err != nil {
+		return kanban.Worker{}, err
+	}
+	r.note(run)
+	if run.PID == 0 && run.End != nil {
+		return kanban.Worker{}, fmt.Errorf("%s", run.End.Error)
+	}
+	return workerOf(run), nil
+}
+
+func workerOf(run client.Run) kanban.Worker {
+	return kanban.Worker{PID: run.PID, Start: run.StartTicks}
+}
+
+// Look implements [kanban.Runner].
+func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
+	out := make([]kanban.Sighting, len(refs))
+	fresh := false
+	for i, ref := range refs {
+		run, known := r.find(ref)
+		if !known && ref.PID == 0 && !fresh { // another dispatcher may have been killed between the claim and the answer
+			fresh = true
+			if err := r.refresh(ctx); err != nil {
+				return nil, err
+			}
+			run, known = r.find(ref)
+		}
+		switch {
+		case known && run.End == nil:
+			out[i] = kanban.Sighting{Sight: kanban.Alive, Worker: workerOf(run)}
+		case known:
+			out[i] = kanban.Sighting{Sight: kanban.Ended, Worker: workerOf(run), Exit: exitOf(run)}
+		case ref.PID == 0:
+			if out[i] = orphaned(ref); out[i].Sight == kanban.Alive {
+				r.adopt(out[i].Worker)
+			}
+		default:
+			r.adopt(ref.Worker)
+		}
+	}
+	return out, nil
+}
+
+func (r *Runner) find(ref kanban.Ref) (client.Run, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	run, known := r.runs[tag(ref)]
+	return run, known
+}
+
+// exitOf says how a run ended.
+func exitOf(run client.Run) kanban.Exit {
+	e := run.End
+	x := kanban.Exit{
+		Known: !e.Lost, OOM: e.OOM, Terminated: run.Asked != "" || e.Cause == "operator" || e.Cause == "shutdown", At: e.At,
+		Usage: kanban.Usage{User: time.Duration(e.CPUSeconds * float64(time.Second)), MaxRSS: e.MaxRSS},
+	}
+	switch {
+	case e.Signal != nil:
+		x.Signal = *e.Signal
+	case e.Code != nil:
+		x.Code = *e.Code
+	default:
+		x.Known = false
+	}
+	return x
+}
+
+// endTime is how long after the grace a killed worker may take to disappear.
+const endTime = 5 * time.Second
+
+// End implements [kanban.Runner].
+func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration) ([]kanban.Termination, error) {
+	out := make([]kanban.Termination, len(refs))
+	var all sync.WaitGroup
+	for i, ref := range refs {
+		run, known := r.find(ref)
+		if !known {
+			continue
+		}
+		all.Go(func() { out[i] = r.end(ctx, run, grace) })
+	}
+	all.Wait()
+	return out, nil
+}
+
+func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) kanban.Termination {
+	t := kanban.Termination{Attempted: true}
+	if run.End == nil {
+		if _, err := r.host.stop(ctx, run.ID); err != nil {
+			return t
+		}
+	}
+	timeout := time.NewTimer(grace + endTime)
+	defer timeout.Stop()
+	for {
+		r.mu.Lock()
+		now, bell := r.runs[run.Tag], r.bell
+		r.mu.Unlock()
+		if now.End != nil {
+			t.Terminated = true
+			t.Killed = now.End.Signal != nil && *now.End.Signal == 9
+			return t
+		}
+		select {
+		case <-bell:
+		case <-timeout.C:
+			return t
+		case <-ctx.Done():
+			return t
+		}
+	}
+}
+
+// Forget implements [kanban.Runner]. The host forgets by itself.
+func (r *Runner) Forget(_ context.Context, refs []kanban.Ref) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ref := range refs {
+		if run, known := r.runs[tag(ref)]; known && run.End != nil {
+			delete(r.runs, tag(ref))
+		}
+	}
+	return nil
+}
+
+// adopt waits for a worker that no host knows, so that its end is noticed. It is judged by the board, not here.
+func (r *Runner) adopt(w kanban.Worker) {
+	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.adopted[w.PID] {
+		return
+	}
+	r.adopted[w.PID] = true
+	guard.Go("waiting for a worker", func() {
+		proc.Await(w.PID)
+		r.mu.Lock()
+		delete(r.adopted, w.PID)
+		r.mu.Unlock()
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	})
+}
+
+// orphaned looks for the worker of an attempt whose dispatcher died before it could write the pid down.
+func orphaned(ref kanban.Ref) kanban.Sighting {
+	pid, sure := proc.ByEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
+	switch {
+	case pid != 0:
+		ticks, _ := proc.StartTicks(pid)
+		return kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: pid, Start: ticks}}
+	case sure:
+		return kanban.Sighting{Sight: kanban.NeverStarted}
+	}
+	return kanban.Sighting{Sight: kanban.Unknown}
+}
+
+// openLog opens the file that takes a worker's output.
+func openLog(path string) (*os.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+}

@@ -1,0 +1,297 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/kanban"
+)
+
+// board is one board that is served.
+type board struct {
+	server *Server
+	slug   string
+	poked  chan struct{}
+
+	d       *kanban.Dispatcher
+	changes *Changes
+	version int64 // of the file, after the last pass
+	took    time.Duration
+	stuck   time.Time // since when there is work and none is started
+	warned  time.Time
+	summary time.Time // when the last one was made
+}
+
+const (
+	// brokenRetry is how long a file that can't be opened is left alone while it stays the same (contract, section 24).
+	brokenRetry = 300 * time.Second
+	// lockedRetry is the first wait after a pass that another dispatcher was in the way of; it doubles up to lockedLimit.
+	lockedRetry = 5 * time.Millisecond
+	lockedLimit = time.Second
+	// failedRetry is the wait after a pass that failed.
+	failedRetry = time.Second
+	// restAfter bounds the rest between two passes that nothing but changes of the file ask for.
+	restAfter = 20 * time.Millisecond
+	// stuckRounds intervals without a start, though there is work, are worth a warning, at most every stuckEvery.
+	stuckRounds = 6
+	stuckEvery  = 300 * time.Second
+	// summaryEvery bounds how often the board is counted for people.
+	summaryEvery = time.Second
+)
+
+// serve dispatches until ctx ends or the board is removed.
+func (b *board) serve(ctx context.Context) {
+	log := b.server.Log.With("board", b.slug)
+	paths, err := b.server.Boards.Paths(b.slug)
+	if err != nil {
+		log.Error("cannot serve the board", "error", err)
+		return
+	}
+	for ctx.Err() == nil && b.server.Boards.Exists(b.slug) {
+		if err := b.open(ctx, paths); err != nil {
+			if ctx.Err() == nil {
+				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
+				b.server.say(b.slug, err.Error())
+				b.awaitRepair(ctx, paths.DB)
+			}
+			continue
+		}
+		b.passes(ctx)
+		b.changes.Close()
+		_ = b.d.Store.Close() // nothing is written in it now
+	}
+}
+
+func (b *board) open(ctx context.Context, paths kanban.Paths) error {
+	d, err := b.server.Board(ctx, paths)
+	if err != nil {
+		return err
+	}
+	changes, err := Watch(paths.DB)
+	if err != nil {
+		_ = d.Store.Close() // nothing was written
+		return err
+	}
+	b.d, b.changes = d, changes
+	return nil
+}
+
+// awaitRepair waits until a broken file is another one, or the time is over.
+func (b *board) awaitRepair(ctx context.Context, db string) {
+	was := identity(db)
+	changes, err := Watch(db)
+	if err != nil {
+		return
+	}
+	defer changes.Close()
+	over := time.NewTimer(brokenRetry)
+	defer over.Stop()
+	for identity(db) == was {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over.C:
+			return
+		case <-changes.C:
+		}
+	}
+}
+
+// identity tells a file from what it was before.
+func identity(path string) string {
+	st, err := os.Stat(path)
+	if err != nil {
+		return "none"
+	}
+	return fmt.Sprint(st.Size(), st.ModTime().UnixNano())
+}
+
+// passes makes passes until ctx ends, or the file is not the board's any more.
+func (b *board) passes(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	changed, locked := false, lockedRetry
+	for first := true; ; first = false {
+		if !first {
+			select {
+			case <-ctx.Done():
+				return
+			case <-b.poked:
+				changed = false
+			case <-b.changes.C:
+				changed = true
+			case <-timer.C:
+				changed = false
+			}
+		}
+		if !b.server.Boards.Exists(b.slug) {
+			return
+		}
+		if changed {
+			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
+				continue // nobody else has written; the timer goes on
+			}
+			if !b.rest(ctx) {
+				return
+			}
+		}
+		wait, ok := b.pass(ctx, &locked)
+		if !ok {
+			return
+		}
+		timer.Stop()
+		if wait > 0 {
+			timer.Reset(wait)
+		}
+	}
+}
+
+// rest spares a busy board: passes that other writers cause take half of the time at most. A worker's end is no such cause.
+func (b *board) rest(ctx context.Context) bool {
+	rest := time.NewTimer(min(b.took, restAfter))
+	defer rest.Stop()
+	select {
+	case <-rest.C:
+	case <-b.poked:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// pass makes one and returns after what time there has to be another one though nothing happens, 0 for never. It is not ok when the
+// board can't be used any more.
+func (b *board) pass(ctx context.Context, locked *time.Duration) (wait time.Duration, ok bool) {
+	log := b.server.Log.With("board", b.slug)
+	begin := b.server.Now()
+	// Before the pass: what is written during it may be too late for it.
+	if v, err := b.d.Store.DataVersion(ctx); err == nil {
+		b.version = v
+	}
+	res, err := b.d.Tick(context.WithoutCancel(ctx), begin, kanban.TickOptions{}) // a pass is not broken off
+	b.took = b.server.Now().Sub(begin)
+	b.report(res)
+	if ctx.Err() != nil {
+		return 0, false
+	}
+	corrupt := (*kanban.CorruptError)(nil)
+	switch {
+	case errors.As(err, &corrupt):
+		log.Error("the board is broken", "error", err)
+		return 0, false
+	case err != nil:
+		log.Warn("a pass has failed", "error", err)
+		return failedRetry, true
+	case res.SkippedLocked:
+		wait, *locked = *locked, min(2**locked, lockedLimit)
+		return wait, true
+	}
+	*locked = lockedRetry
+	now := b.server.Now()
+	next, err := b.d.Next(ctx, now)
+	if err != nil {
+		log.Warn("cannot find the next deadline", "error", err)
+		return failedRetry, true
+	}
+	if !next.IsZero() {
+		wait = max(next.Sub(now), time.Millisecond)
+	}
+	if again := b.look(ctx, res, now); again > 0 && (wait == 0 || again < wait) {
+		wait = again
+	}
+	return wait, true
+}
+
+// report logs what a pass has started, and hands it on.
+func (b *board) report(res kanban.Result) {
+	log := b.server.Log.With("board", b.slug)
+	for _, t := range res.Spawned {
+		log.Info("started", "task", t.Task, "profile", t.Assignee)
+	}
+	for _, x := range res.Exits {
+		log.Info("ended", "task", x.Task, "profile", x.Profile, "outcome", x.Outcome, "code", x.Exit.Code, "signal", x.Exit.Signal, "oom", x.Exit.OOM)
+	}
+	for _, f := range res.Refused {
+		log.Warn("cannot start a worker", "task", f.Task, "error", f.Error)
+	}
+	for _, id := range res.AutoBlocked {
+		log.Warn("blocked after too many failures", "task", id)
+	}
+	if b.server.Tick != nil && (len(res.Spawned) > 0 || len(res.Exits) > 0) {
+		b.server.Tick(b.slug, res)
+	}
+}
+
+// look counts the board for people, and warns when work waits for no reason that a pass can name. It returns when to look again, 0
+// for when something happens.
+func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
+	if b.server.Say != nil {
+		if left := summaryEvery - now.Sub(b.summary); left > 0 {
+			again = left
+		} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
+			b.summary = now
+			b.server.say(b.slug, Summary(st, res))
+		}
+	}
+	if len(res.Spawned) > 0 {
+		b.stuck = time.Time{}
+		return again
+	}
+	h, err := b.d.Store.Health(ctx, b.d.Profiles)
+	explained := len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || b.full(ctx)
+	if err != nil || explained || !h.SpawnableReady && !h.SpawnableReview {
+		b.stuck = time.Time{}
+		return again
+	}
+	if b.stuck.IsZero() {
+		b.stuck = now
+	}
+	limit := stuckRounds * max(b.d.Config.Interval, time.Second)
+	if now.Sub(b.stuck) >= limit && now.Sub(b.warned) >= stuckEvery {
+		b.warned = now
+		b.server.Log.Warn("kanban dispatcher stuck: tasks are ready and none is started; see: hinit kanban doctor", "board", b.slug, "since", b.stuck)
+	}
+	if again == 0 || limit < again {
+		again = limit
+	}
+	return again
+}
+
+// full reports whether as many run as the configuration allows.
+func (b *board) full(ctx context.Context) bool {
+	most := b.d.Config.MaxInProgress
+	if most == nil || b.d.Config.MaxSpawn != nil && *b.d.Config.MaxSpawn < *most {
+		most = b.d.Config.MaxSpawn
+	}
+	if most == nil {
+		return false
+	}
+	st, err := b.d.Store.Stats(ctx, b.server.Now())
+	return err == nil && st.ByStatus[kanban.Running] >= *most
+}
+
+// Summary is a board in one line: "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
+func Summary(st kanban.Stats, res kanban.Result) string {
+	parts := []string{fmt.Sprintf("%d ready", st.ByStatus[kanban.Ready])}
+	running := fmt.Sprintf("%d running", st.ByStatus[kanban.Running])
+	var who []string
+	for _, name := range slices.Sorted(maps.Keys(st.ByAssignee)) {
+		if n := st.ByAssignee[name][kanban.Running]; n > 0 {
+			who = append(who, fmt.Sprintf("%s %d", name, n))
+		}
+	}
+	if len(who) > 0 {
+		running += " (" + strings.Join(who, ", ") + ")"
+	}
+	parts = append(parts, running, fmt.Sprintf("%d blocked", st.ByStatus[kanban.Blocked]))
+	if n := len(res.SkippedCapped); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d capped", n))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,304 @@
+package serve_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"hinit/kanban"
+	"hinit/kanban/cli/serve"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 40 * time.Second
+
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s for %s", patience, what)
+		}
+	}
+}
+
+// office is who works in these tests: workers are rows of a map.
+type office struct {
+	mu   sync.Mutex
+	jobs map[string]kanban.Sight // by task and run
+	all  []string
+	wake chan struct{}
+}
+
+func newOffice() *office {
+	return &office{jobs: make(map[string]kanban.Sight), wake: make(chan struct{}, 1)}
+}
+
+func key(r kanban.Ref) string { return fmt.Sprint(r.DB, " ", r.Task, " ", r.Run) }
+
+func (o *office) Start(_ context.Context, job kanban.Job) (kanban.Worker, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, twice := o.jobs[key(job.Ref)]; !twice {
+		o.jobs[key(job.Ref)] = kanban.Alive
+		o.all = append(o.all, job.Task)
+	}
+	return kanban.Worker{PID: os.Getpid()}, nil
+}
+
+func (o *office) Look(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make([]kanban.Sighting, len(refs))
+	for i, r := range refs {
+		out[i] = kanban.Sighting{Sight: o.jobs[key(r)], Exit: kanban.Exit{Known: true, Code: 1}}
+	}
+	return out, nil
+}
+
+func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) ([]kanban.Termination, error) {
+	out := make([]kanban.Termination, len(refs))
+	for i := range refs {
+		out[i] = kanban.Termination{Attempted: true, Terminated: true}
+	}
+	return out, nil
+}
+
+func (*office) Forget(context.Context, []kanban.Ref) error { return nil }
+
+// crash ends every worker, and tells.
+func (o *office) crash() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for k := range o.jobs {
+		o.jobs[k] = kanban.Ended
+	}
+	o.wake <- struct{}{}
+}
+
+func (o *office) started() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.all)
+}
+
+// place is an installation.
+type place struct {
+	*testing.T
+	boards *kanban.Boards
+	log    bytes.Buffer
+	mu     sync.Mutex
+	said   []string
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	root := t.TempDir()
+	p := &place{T: t, boards: &kanban.Boards{Root: root, Env: func(string) string { return "" }}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log:\n%s", p.log.String())
+		}
+	})
+	return p
+}
+
+// Write takes the log.
+func (p *place) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(b)
+}
+
+func (p *place) logged(text string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Count(p.log.String(), text)
+}
+
+// serve runs a server until the function that it returns is called.
+func (p *place) serve(o *office) (stop func()) {
+	p.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &serve.Server{
+		Boards: p.boards, Wake: o.wake, Log: slog.New(slog.NewTextHandler(p, nil)), Now: time.Now,
+		Say: func(text string) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.said = append(p.said, text)
+		},
+		Board: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
+			store, err := kanban.Open(ctx, paths, kanban.Options{Env: p.boards.Env})
+			if err != nil {
+				return nil, err
+			}
+			return &kanban.Dispatcher{
+				Store: store, Runner: o, Profiles: kanban.ProfileDirs(p.boards.Root), Log: slog.New(slog.NewTextHandler(p, nil)),
+				Spawn: kanban.SpawnOptions{Environ: []string{"HERMES_BIN=/bin/true"}},
+			}, nil
+		},
+	}
+	over := make(chan error, 1)
+	go func() { over <- s.Run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-over; err != nil {
+				p.Error(err)
+			}
+		})
+	}
+	p.Cleanup(stop)
+	return stop
+}
+
+func (p *place) open(board string) *kanban.Store {
+	p.Helper()
+	paths, err := p.boards.Paths(board)
+	if err != nil {
+		p.Fatal(err)
+	}
+	s, err := kanban.Open(p.Context(), paths, kanban.Options{Env: p.boards.Env})
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func (p *place) create(s *kanban.Store) string {
+	p.Helper()
+	id, err := s.Create(p.Context(), time.Now(), kanban.NewTask{Title: "x", Assignee: "default"})
+	if err != nil {
+		p.Fatal(err)
+	}
+	return id
+}
+
+func TestAChangeOfTheBoardWakesIt(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	p.serve(o)
+	s := p.open("")
+	for n := range 3 { // one after the other: each has to wake it anew
+		p.create(s)
+		await(t, "a worker", func() bool { return o.started() == n+1 })
+	}
+	await(t, "what is said", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.said) > 0 && strings.Contains(p.said[len(p.said)-1], "running (default 3)")
+	})
+}
+
+func TestTheEndOfAWorkerWakesIt(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	p.serve(o)
+	s := p.open("")
+	id := p.create(s)
+	await(t, "a worker", func() bool { return o.started() == 1 })
+	o.crash()
+	await(t, "another attempt", func() bool { return o.started() == 2 })
+	if runs, err := s.Runs(t.Context(), id); err != nil || runs[0].Outcome != "crashed" {
+		t.Errorf("%+v, %v", runs, err)
+	}
+}
+
+func TestANewBoardNeedsNoRestart(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	p.serve(o)
+	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
+		t.Fatal(err)
+	}
+	s := p.open("side")
+	p.create(s)
+	await(t, "a worker of the new board", func() bool { return o.started() == 1 })
+}
+
+// Contract 28.12: one error in the log, the others go on, and the board is back when the file is.
+func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
+		t.Fatal(err)
+	}
+	broken := filepath.Join(p.boards.Root, "kanban.db")
+	if err := os.WriteFile(broken, bytes.Repeat([]byte("no database "), 100), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p.serve(o)
+	await(t, "the error", func() bool { return p.logged("cannot open the board") == 1 })
+	p.create(p.open("side"))
+	await(t, "a worker of the other board", func() bool { return o.started() == 1 })
+	if n := p.logged("cannot open the board"); n != 1 || p.logged("goroutine ") > 0 {
+		t.Errorf("the error was logged %d times, or with a stack", n)
+	}
+	if err := os.Remove(broken); err != nil {
+		t.Fatal(err)
+	}
+	p.create(p.open(""))
+	await(t, "a worker of the mended board", func() bool { return o.started() == 2 })
+}
+
+// Two serve the same boards: one waits, and goes on when the other ends.
+func TestTheNextTakesOver(t *testing.T) {
+	p, first, second := newPlace(t), newOffice(), newOffice()
+	stop := p.serve(first)
+	s := p.open("")
+	p.create(s)
+	await(t, "a worker of the first", func() bool { return first.started() == 1 })
+	stopSecond := p.serve(second)
+	await(t, "the second to wait", func() bool { return p.logged("another dispatcher has the boards") == 1 })
+	p.create(s)
+	await(t, "another worker of the first", func() bool { return first.started() == 2 })
+	stop()
+	p.create(s)
+	await(t, "a worker of the second", func() bool { return second.started() == 1 })
+	if first.started() != 2 {
+		t.Errorf("the first has started %d", first.started())
+	}
+	stopSecond()
+}
+
+// A dispatcher without the installation's lock, as a command by hand is, starts nothing a second time.
+func TestNothingIsStartedTwice(t *testing.T) {
+	p, o, byHand := newPlace(t), newOffice(), newOffice()
+	p.serve(o)
+	s := p.open("")
+	d := &kanban.Dispatcher{
+		Store: s, Runner: byHand, Profiles: kanban.ProfileDirs(p.boards.Root), Spawn: kanban.SpawnOptions{Environ: []string{"HERMES_BIN=/bin/true"}},
+	}
+	const n = 20
+	for range n {
+		p.create(s)
+		if _, err := d.Tick(t.Context(), time.Now(), kanban.TickOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "all to be started", func() bool { return o.started()+byHand.started() >= n })
+	seen := make(map[string]bool)
+	for _, id := range append(append([]string{}, o.all...), byHand.all...) {
+		if seen[id] {
+			t.Errorf("%s was started twice", id)
+		}
+		seen[id] = true
+	}
+}
+
+func TestSummary(t *testing.T) {
+	st := kanban.Stats{
+		ByStatus:   map[kanban.Status]int{kanban.Ready: 3, kanban.Running: 2, kanban.Blocked: 1},
+		ByAssignee: map[string]map[kanban.Status]int{"ops": {kanban.Running: 1}, "coder": {kanban.Running: 1, kanban.Ready: 3}},
+	}
+	if got, want := serve.Summary(st, kanban.Result{SkippedCapped: make([]kanban.Capped, 2)}), "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -1,0 +1,228 @@
+package kanban
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The contract's numbers.
+const (
+	DefaultTTL          = 900 * time.Second
+	DefaultCrashGrace   = 30 * time.Second
+	DefaultCooldown     = 300 * time.Second
+	DefaultFailureLimit = 2
+	DefaultBusyTimeout  = 120 * time.Second
+	DefaultInterval     = 60 * time.Second
+	DefaultStaleTimeout = 14400 * time.Second
+	DefaultRotateBytes  = 2 << 20
+	DefaultLogBackups   = 1
+
+	TerminateGrace = 5 * time.Second // between SIGTERM and SIGKILL
+
+	heartbeatStaleAfter  = 3600
+	recentSuccessWindow  = 3600
+	activePRWindow       = 86400
+	survivorDefers       = 120
+	systemicCrashes      = 3
+	exitRateLimited      = 75
+	failureErrorMaxChars = 500
+)
+
+// Config is the `kanban:` section of a profile's config.yaml. A nil cap isn't set.
+type Config struct {
+	DispatchInGateway       bool
+	Interval                time.Duration
+	MaxSpawn                *int // live concurrency cap, not a budget of one pass
+	MaxInProgress           *int
+	MaxInProgressPerProfile *int
+	DefaultAssignee         string
+	FailureLimit            int
+	StaleTimeout            time.Duration // 0: off
+	RotateBytes             int64
+	LogBackups              *int
+	Command                 []string // template of the worker's command; empty: [DefaultCommand]
+}
+
+func (c Config) interval() time.Duration {
+	if c.Interval <= 0 {
+		return DefaultInterval
+	}
+	return max(c.Interval, time.Second)
+}
+
+// DispatchOff says whether the environment keeps gateways from dispatching. A variable that doesn't say no leaves it to the
+// configuration.
+func DispatchOff(env Env) bool {
+	no := []string{"0", "false", "no", "off"}
+	return slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
+}
+
+// ReadConfig reads the board's configuration from a config.yaml. A file that isn't there is the default configuration.
+func ReadConfig(path string) (c Config, warnings []string, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		c, warnings, err = ParseConfig(data)
+	}
+	if err != nil {
+		return c, nil, fmt.Errorf("cannot read configuration %s: %w", path, err)
+	}
+	return c, warnings, nil
+}
+
+// ParseConfig reads the board's configuration. A value that can't be used is left out, with a warning that names it: a gateway
+// must go on with whatever somebody wrote.
+func ParseConfig(data []byte) (Config, []string, error) {
+	var file struct {
+		Kanban yaml.Node `yaml:"kanban"`
+	}
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		return Config{}, nil, err
+	}
+	var values map[string]any
+	r := configReader{}
+	if file.Kanban.Kind != 0 {
+		if err := file.Kanban.Decode(&values); err != nil {
+			r.warn("kanban", "a section with keys", file.Kanban.Value)
+		}
+	}
+	r.values = values
+	c := Config{
+		DispatchInGateway:       r.truth("dispatch_in_gateway", true),
+		Interval:                r.seconds("dispatch_interval_seconds", DefaultInterval, DefaultInterval),
+		MaxSpawn:                r.count("max_spawn", 1),
+		MaxInProgress:           r.count("max_in_progress", 1),
+		MaxInProgressPerProfile: r.count("max_in_progress_per_profile", 1),
+		FailureLimit:            DefaultFailureLimit,
+		StaleTimeout:            r.seconds("dispatch_stale_timeout_seconds", DefaultStaleTimeout, 0),
+		RotateBytes:             DefaultRotateBytes,
+		LogBackups:              r.count("worker_log_backup_count", 0),
+	}
+	if c.Interval == 0 {
+		c.Interval = DefaultInterval
+	}
+	c.Interval = max(c.Interval, time.Second)
+	if n := r.count("failure_limit", 1); n != nil {
+		c.FailureLimit = *n
+	}
+	if n := r.count("worker_log_rotate_bytes", 1); n != nil {
+		c.RotateBytes = int64(*n)
+	}
+	if who, ok := values["default_assignee"].(string); ok {
+		c.DefaultAssignee = strings.TrimSpace(who)
+	} else if v := values["default_assignee"]; v != nil {
+		r.warn("default_assignee", "a profile's name", v)
+	}
+	c.Command = r.words("worker_command")
+	return c, r.warnings, nil
+}
+
+type configReader struct {
+	values   map[string]any
+	warnings []string
+}
+
+func (r *configReader) warn(key, want string, got any) {
+	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
+}
+
+func (r *configReader) truth(key string, otherwise bool) bool {
+	switch v := r.values[key].(type) {
+	case nil:
+		return otherwise
+	case bool:
+		return v
+	default:
+		r.warn(key, "true or false", v)
+		return otherwise
+	}
+}
+
+// Int makes an integer of a value of a configuration as Python's int() does: of text with an integer in it, of a fraction by cutting
+// it off, of true as 1.
+func Int(v any) (int, bool) {
+	switch v := v.(type) {
+	case int:
+		return v, true
+	case bool:
+		if v {
+			return 1, true
+		}
+		return 0, true
+	case float64:
+		if math.IsNaN(v) || math.Abs(v) > 1<<53 {
+			return 0, false
+		}
+		return int(v), true
+	case string:
+		n, err := strconv.Atoi(strings.TrimSpace(v))
+		return n, err == nil
+	default:
+		return 0, false
+	}
+}
+
+func (r *configReader) count(key string, least int) *int {
+	v := r.values[key]
+	if v == nil {
+		return nil
+	}
+	n, ok := Int(v)
+	if !ok || n < least {
+		r.warn(key, fmt.Sprintf("a whole number of at least %d", least), v)
+		return nil
+	}
+	return &n
+}
+
+func (r *configReader) seconds(key string, missing, invalid time.Duration) time.Duration {
+	v := r.values[key]
+	var n float64
+	switch v := v.(type) {
+	case nil:
+		return missing
+	case int:
+		n = float64(v)
+	case float64:
+		n = v
+	case string:
+		f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+		if err != nil {
+			f = math.NaN()
+		}
+		n = f
+	default:
+		n = math.NaN()
+	}
+	if math.IsNaN(n) || n < 0 || n > 1e9 {
+		r.warn(key, "a number of seconds", v)
+		return invalid
+	}
+	return time.Duration(n * float64(time.Second))
+}
+
+func (r *configReader) words(key string) (words []string) {
+	v := r.values[key]
+	list, ok := v.([]any)
+	for _, item := range list {
+		word, isText := item.(string)
+		ok = ok && isText
+		words = append(words, word)
+	}
+	if v != nil && (!ok || len(words) == 0) {
+		r.warn(key, "a list of words", v)
+		return nil
+	}
+	return words
+}

@@ -1,0 +1,119 @@
+package kanban
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"modernc.org/sqlite" // SQLite without cgo
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// ownLocks makes the engine's locks belong to its own descriptors. Otherwise any close of a board's file in this process, of the
+// descriptor that checks its length say, would drop the locks that keep other processes out.
+var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
+
+// connect opens a file with the contract's settings. It has one connection, so a caller must have read all rows before it asks
+// for the next ones. Mode is "rwc", "rw" or "ro".
+func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
+	ownLocks()
+	query := url.Values{"mode": {mode}, "_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()),
+		"synchronous(FULL)", "wal_autocheckpoint(100)", "foreign_keys(ON)", "secure_delete(ON)", "cell_size_check(ON)",
+	}}
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}
+	connector, err := sqlite.NewConnector(dsn.String())
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(1)
+	return db, nil
+}
+
+// busy says whether an error means that somebody else is using the file, which says nothing about its health.
+func busy(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_BUSY || e.Code()&0xff == sqlite3.SQLITE_LOCKED)
+}
+
+// corrupt says whether an error means that the file's content is at fault.
+func corrupt(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_CORRUPT || e.Code()&0xff == sqlite3.SQLITE_NOTADB)
+}
+
+// querier is what reads: the connection inside a transaction or outside.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// tx is a write transaction. Its time is that of every row it writes.
+type tx struct {
+	*sql.Conn
+	ctx   context.Context //nolint:containedctx // it lives as long as the call
+	store *Store
+	now   int64
+}
+
+// exec changes rows and says how many.
+func (t *tx) exec(query string, args ...any) (int64, error) {
+	res, err := t.ExecContext(t.ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// insert adds a row and returns its id.
+func (t *tx) insert(query string, args ...any) (int64, error) {
+	res, err := t.ExecContext(t.ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.LastInsertId()
+}
+
+// errNothing ends a transaction that has nothing to commit. It is no failure.
+var errNothing = errors.New("nothing to do")
+
+// write runs one immediate transaction. It isn't re-entrant: do must use the transaction only.
+func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	err = do(&tx{Conn: conn, ctx: ctx, store: s, now: now.Unix()})
+	if err == nil {
+		err = s.point("commit")
+	}
+	if err == nil {
+		if _, err = conn.ExecContext(ctx, "COMMIT"); err == nil {
+			return errors.Join(s.point("committed"), s.checkLength(ctx))
+		}
+	}
+	// The first error is the one to report. A connection that can't even roll back is of no use to the next caller.
+	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !autocommit(rollback) {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	return err
+}
+
+// autocommit says whether a rollback failed because the engine had rolled back by itself.
+func autocommit(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_ERROR
+}

@@ -1,0 +1,286 @@
+package kanban
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Contract 28.5.
+func TestLiveness(t *testing.T) {
+	t.Parallel()
+	k := kernel{}
+	if !k.Alive(os.Getpid()) || k.Alive(0) || k.Alive(-1) || k.Alive(1<<30) {
+		t.Error("self, none or huge")
+	}
+	cmd := exec.Command("sleep", "60")
+	must(t, cmd.Start())
+	pid := cmd.Process.Pid
+	if start := k.Start(pid); start == 0 || start < k.Start(os.Getpid()) {
+		t.Errorf("start %d", start)
+	}
+	end := k.End(t.Context(), pid, TerminateGrace) // nobody reaps it: it is a zombie now
+	if !end.Attempted || !end.Terminated || end.Killed {
+		t.Errorf("%+v", end)
+	}
+	if _, state, _ := procStat(pid); state != "Z" || k.Alive(pid) {
+		t.Errorf("state %s, alive %v", state, k.Alive(pid))
+	}
+	_ = cmd.Wait()
+	if k.Alive(pid) {
+		t.Error("it is gone, and alive")
+	}
+	if end := k.End(t.Context(), pid, TerminateGrace); !end.Terminated {
+		t.Errorf("no such process: %+v", end)
+	}
+}
+
+func TestEndKillsTheDeaf(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	_, err = out.Read(make([]byte, 16))
+	must(t, err)
+	end := kernel{}.End(t.Context(), cmd.Process.Pid, 200*time.Millisecond)
+	if !end.Killed || !end.Terminated {
+		t.Errorf("%+v", end)
+	}
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.Sys(); got == nil || !strings.Contains(cmd.ProcessState.String(), unix.SIGKILL.String()) {
+		t.Errorf("%v", cmd.ProcessState)
+	}
+}
+
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	t.Run("grace", func(t *testing.T) {
+		for value, grace := range map[string]time.Duration{"": 30 * time.Second, "5": 5 * time.Second, "0": 0, "soon": 30 * time.Second, "-1": 30 * time.Second} {
+			b := newBoard(t)
+			b.env["HERMES_KANBAN_CRASH_GRACE_SECONDS"] = value
+			b.d.Config.MaxSpawn = new(0)
+			id := b.ready("alpha")
+			b.run(id, 71, false)
+			if grace > 0 {
+				b.pass(grace - time.Second)
+				same(t, value+": inside", b.tick().Crashed)
+				b.pass(time.Second)
+			}
+			same(t, value+": after", b.tick().Crashed, id)
+		}
+	})
+	t.Run("grace of a retry", func(t *testing.T) { // Q: the snapshot looks at the first start ever
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.run(id, 71, false)
+		b.pass(time.Minute)
+		b.d.Config.MaxSpawn = new(0)
+		b.tick()
+		b.run(id, 72, false)
+		b.pass(time.Second)
+		same(t, "crashed", b.tick().Crashed)
+		b.wantStatus(id, Running)
+	})
+	t.Run("single crash", func(t *testing.T) {
+		b := newBoard(t)
+		b.d.Config.MaxSpawn = new(0)
+		id := b.ready("alpha")
+		b.run(id, 71, false)
+		b.pass(time.Minute)
+		same(t, "crashed", b.tick().Crashed, id)
+		task := b.task(id)
+		if task.Status != Ready || task.ConsecutiveFailures != 1 || task.LastFailureError != "pid 71 not alive" || task.ClaimLock != "" {
+			t.Errorf("%+v", task)
+		}
+		if run := b.lastRun(id); run.Outcome != "crashed" || run.Status != "crashed" || run.Error != "pid 71 not alive" || run.WorkerPID != 0 {
+			t.Errorf("%+v", run)
+		}
+		same(t, "events", b.kinds(id), evCreated, evClaimed, evCrashed)
+		b.sound()
+	})
+	for name, c := range map[string]struct {
+		exit    Exit
+		text    string
+		payload map[string]any
+	}{
+		"non-zero exit": {Exit{Code: 3}, "exited with code 3", map[string]any{"exit_kind": "nonzero_exit", "exit_code": 3.0}},
+		"signal":        {Exit{Signal: 9}, "killed by signal 9", map[string]any{"exit_kind": "signaled", "exit_code": 9.0}},
+		"out of memory": {Exit{Signal: 9, OOM: true}, "out of memory", map[string]any{"exit_kind": "signaled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBoard(t)
+			id := b.ready("alpha")
+			b.tick()
+			b.exits(id, c.exit) // at once: no grace for what the runner knows
+			b.d.Config.MaxSpawn = new(0)
+			r := b.tick()
+			same(t, "crashed", r.Crashed, id)
+			if len(r.Exits) != 1 || r.Exits[0].Outcome != "crashed" || r.Exits[0].Exit.Code != c.exit.Code {
+				t.Errorf("%+v", r.Exits)
+			}
+			if task := b.task(id); !strings.Contains(task.LastFailureError, c.text) || task.ConsecutiveFailures != 1 {
+				t.Errorf("%+v", task)
+			}
+			p := b.payload(id, evCrashed)
+			for key, want := range c.payload {
+				if p[key] != want {
+					t.Errorf("%v", p)
+				}
+			}
+		})
+	}
+	t.Run("protocol violation", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.exits(id, Exit{Code: 0})
+		for range 3 { // Q: the snapshot undoes the block in the same tick
+			r := b.tick()
+			same(t, "spawned", spawnedIDs(r))
+			b.wantStatus(id, Blocked)
+		}
+		same(t, "events", b.kinds(id), evCreated, evClaimed, evTip, evSpawned, evProtocol, evGaveUp, evBlocked)
+		if p := b.payload(id, evGaveUp); p["effective_limit"] != 1.0 || p["trigger_outcome"] != "crashed" || p["failures"] != 1.0 {
+			t.Errorf("%v", p)
+		}
+		ok, err := b.Unblock(t.Context(), b.now, id)
+		if must(t, err); !ok {
+			t.Error("cannot unblock")
+		}
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+	t.Run("in crashed and auto_blocked", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.exits(id, Exit{})
+		r := b.tick()
+		same(t, "crashed", r.Crashed, id)
+		same(t, "auto-blocked", r.AutoBlocked, id)
+	})
+	t.Run("four equal crashes, two", func(t *testing.T) {
+		for n, want := range map[int]Status{4: Blocked, 2: Ready} {
+			b := newBoard(t)
+			var ids []string
+			for i := range n {
+				ids = append(ids, b.ready("alpha"))
+				b.run(ids[i], 71+i, false)
+			}
+			b.d.Config.MaxSpawn = new(0)
+			b.pass(time.Minute)
+			for range 2 {
+				b.tick()
+				for _, id := range ids {
+					b.wantStatus(id, want)
+				}
+			}
+		}
+	})
+	t.Run("rate limit six times", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		for range 6 {
+			same(t, "spawned", spawnedIDs(b.tick()), id)
+			b.exits(id, Exit{Code: 75, Terminated: true})
+			r := b.tick()
+			same(t, "rate limited", r.RateLimited, id)
+			same(t, "crashed", r.Crashed)
+			task := b.task(id)
+			if task.Status != Ready || task.ConsecutiveFailures != 0 || !strings.Contains(task.LastFailureError, "rate-limited (quota wall)") {
+				t.Fatalf("%+v", task)
+			}
+			if b.lastRun(id).Outcome != "rate_limited" || b.payload(id, evRateLimited)["exit_code"] != 75.0 {
+				t.Fatalf("%+v", b.lastRun(id))
+			}
+			b.pass(DefaultCooldown)
+		}
+	})
+	t.Run("real crash twice", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		for _, want := range []Status{Running, Blocked} {
+			b.tick()
+			b.exits(id, Exit{Code: 1})
+			b.tick()
+			b.wantStatus(id, want)
+			if want == Running {
+				continue
+			}
+			if p := b.payload(id, evGaveUp); p["limit_source"] != "dispatcher" || p["effective_limit"] != 2.0 || p["failures"] != 2.0 {
+				t.Errorf("%v", p)
+			}
+		}
+	})
+	t.Run("ended on purpose", func(t *testing.T) { // 22.1: a stop from outside is no protocol violation
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.exits(id, Exit{Code: 0, Terminated: true})
+		b.d.Config.MaxSpawn = new(0)
+		r := b.tick()
+		same(t, "released", r.Released, id)
+		if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || task.LastFailureError != "" {
+			t.Errorf("%+v", task)
+		}
+		if b.lastRun(id).Outcome != "reclaimed" {
+			t.Errorf("%+v", b.lastRun(id))
+		}
+		b.sound()
+	})
+	t.Run("an exit that is known beats the end of the claim", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.exits(id, Exit{Code: 75})
+		b.pass(time.Hour)
+		b.d.Config.MaxSpawn = new(0)
+		r := b.tick()
+		same(t, "rate limited", r.RateLimited, id)
+		if r.Reclaimed != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("finished in time", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.knows = true
+		id := b.ready("alpha")
+		b.tick()
+		run := b.task(id).CurrentRunID
+		b.exits(id, Exit{Code: 0})
+		ok, err := b.Complete(t.Context(), b.now, id, Completion{Run: run, Summary: "fine"})
+		if must(t, err); !ok {
+			t.Fatal("cannot complete")
+		}
+		b.tick()
+		b.wantStatus(id, Done)
+		same(t, "forgotten", b.runner.forgot, run)
+		b.tick()
+		same(t, "forgotten once", b.runner.forgot, run)
+	})
+	t.Run("a pid of somebody else", func(t *testing.T) { // Q: the snapshot can't tell
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.run(id, 71, true)
+		b.procs.starts[71] = 1000
+		b.tick()
+		b.wantStatus(id, Running)
+		b.procs.starts[71] = 2000 // the worker died, and its pid was given to another process
+		b.pass(time.Minute)
+		b.d.Config.MaxSpawn = new(0)
+		same(t, "crashed", b.tick().Crashed, id)
+		same(t, "signals", b.procs.signals)
+	})
+	t.Run("clock went back", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.run(id, 71, false)
+		b.pass(-time.Hour)
+		b.d.Config.MaxSpawn = new(0)
+		same(t, "crashed", b.tick().Crashed, id)
+	})
+}

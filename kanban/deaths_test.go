@@ -1,0 +1,316 @@
+package kanban
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+var errDied = errors.New("the process died")
+
+// mortal opens a store of a process that dies at the n-th point. After that nothing it does has an effect.
+func mortal(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
+	t.Helper()
+	var passed []string
+	opt := Options{Env: e.get, Host: testHost, PID: 4242, dies: func(name string) error {
+		passed = append(passed, name)
+		if n > 0 && len(passed) >= n {
+			return errDied
+		}
+		return nil
+	}}
+	s, err := Open(t.Context(), paths, opt)
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s, &passed
+}
+
+// oneLife is a runner that remembers over the deaths of dispatchers, as PID 1 does, and proves that no task has two workers.
+type oneLife struct {
+	fakeRunner
+	t       *testing.T
+	working map[string]int64 // task → run
+}
+
+func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
+	if run, busy := r.working[job.Task]; busy {
+		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
+	}
+	w, err := r.fakeRunner.Start(ctx, job)
+	if err == nil {
+		r.working[job.Task] = job.Run
+	}
+	return w, err
+}
+
+func (r *oneLife) Look(ctx context.Context, refs []Ref) ([]Sighting, error) {
+	list, err := r.fakeRunner.Look(ctx, refs)
+	for i := range list {
+		if list[i].Sight == Unknown {
+			list[i].Sight = NeverStarted
+		}
+	}
+	return list, err
+}
+
+// TestDispatcherDies lets a dispatcher die at every point of a pass that starts, settles and promotes, and its successor go on: every
+// task is done in the end, none has two workers at a time, nothing counts as a failure.
+func TestDispatcherDies(t *testing.T) {
+	t.Parallel()
+	points, deaths := liveAndDie(t, 0)
+	if points == 0 || deaths != 0 {
+		t.Fatalf("%d points, %d deaths", points, deaths)
+	}
+	for n := 1; n <= points; n++ {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			if _, deaths := liveAndDie(t, n); deaths == 0 {
+				t.Error("it never died")
+			}
+		})
+	}
+}
+
+// liveAndDie lets dispatchers work off a board, the first that gets so far until it dies at the n-th point, or none if n is 0. It
+// returns how many points the one that got farthest has passed.
+func liveAndDie(t *testing.T, n int) (points, deaths int) {
+	b := newBoard(t)
+	r := &oneLife{t: t, working: make(map[string]int64)}
+	r.fakeRunner = fakeRunner{known: make(map[int64]Sighting), procs: b.procs, knows: true}
+	parent := b.ready("alpha")
+	ids := []string{parent, b.ready("beta"), b.create(NewTask{Assignee: "alpha", Parents: []string{parent}})}
+	for round := 0; round < 40 && b.task(ids[2]).Status != Done; round++ {
+		at := 0
+		if deaths == 0 {
+			at = n
+		}
+		s, passed := mortal(t, b.paths, b.env, at)
+		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.d.Profiles, Spawn: b.d.Spawn}
+		for range 4 {
+			b.pass(time.Second)
+			_, err := d.Tick(t.Context(), b.now, TickOptions{})
+			if errors.Is(err, errDied) {
+				deaths++
+				break
+			}
+			must(t, err)
+			for _, id := range slices.Sorted(keys(r.working)) { // every worker finishes
+				run := r.working[id]
+				ok, err := b.Complete(t.Context(), b.now, id, Completion{Run: run, Summary: "done"})
+				if must(t, err); !ok {
+					t.Errorf("%s: run %d was superseded", id, run)
+				}
+				r.known[run] = Sighting{Sight: Ended, Exit: Exit{Known: true}}
+				delete(r.working, id)
+			}
+		}
+		points = max(points, len(*passed))
+	}
+	for _, id := range ids {
+		if task := b.task(id); task.Status != Done || task.ConsecutiveFailures != 0 {
+			t.Errorf("%s: %+v; %q", id, task, b.kinds(id))
+		}
+	}
+	b.sound()
+	return points, deaths
+}
+
+func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// TestOperationsDie lets a process die at every point of each operation: it has happened as a whole or not at all.
+func TestOperationsDie(t *testing.T) {
+	t.Parallel()
+	everything := []string{"tasks", "task_events", "task_runs", "task_links", "task_comments"}
+	for name, op := range map[string]func(s *Store, b *board, ids []string) error{
+		"create": func(s *Store, b *board, ids []string) error {
+			_, err := s.Create(b.t.Context(), b.now, NewTask{Title: "new", Parents: ids[:2], Status: Blocked})
+			return err
+		},
+		"complete": func(s *Store, b *board, ids []string) error {
+			_, err := s.Complete(b.t.Context(), b.now, ids[0], Completion{Summary: "t_deadbeef"})
+			return err
+		},
+		"block": func(s *Store, b *board, ids []string) error {
+			_, err := s.Block(b.t.Context(), b.now, ids[0], "x", 0)
+			return err
+		},
+		"archive": func(s *Store, b *board, ids []string) error {
+			_, err := s.Archive(b.t.Context(), b.now, ids[0])
+			return err
+		},
+		"delete": func(s *Store, b *board, ids []string) error {
+			_, err := s.Delete(b.t.Context(), ids[0])
+			return err
+		},
+		"claim": func(s *Store, b *board, ids []string) error {
+			_, _, err := s.Claim(b.t.Context(), b.now, ids[1], 0, "")
+			return err
+		},
+		"link": func(s *Store, b *board, ids []string) error { return s.Link(b.t.Context(), b.now, ids[0], ids[1]) },
+		"crash": func(s *Store, b *board, ids []string) error {
+			b.procs.set(71, false, 0)
+			_, err := (&Dispatcher{Store: s, Procs: b.procs, Profiles: profileSet("")}).Tick(b.t.Context(), b.now.Add(time.Minute), TickOptions{})
+			return err
+		},
+		"reclaim": func(s *Store, b *board, ids []string) error {
+			_, err := (&Dispatcher{Store: s, Procs: b.procs}).Reclaim(b.t.Context(), b.now, ids[0], "x")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for n := 1; n < 20; n++ {
+				b := newBoard(t)
+				ids := []string{b.ready("alpha"), b.ready("alpha")}
+				b.create(NewTask{Parents: ids[:1]})
+				b.run(ids[0], 71, true)
+				before := dump(t, b.Store, everything...)
+				s, passed := mortal(t, b.paths, b.env, n)
+				err := op(s, b, ids)
+				after := dump(t, b.Store, everything...)
+				committed := slices.Contains(*passed, "committed")
+				if err != nil && !errors.Is(err, errDied) {
+					t.Fatal(err)
+				}
+				if !committed && after != before || committed && after == before {
+					t.Errorf("died at %q, and the board is\n%safter\n%s", *passed, after, before)
+				}
+				b.sound()
+				if err == nil {
+					if n == 1 {
+						t.Error("it never died")
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// TestFilesDie: what is put in place beside the board is there as a whole or not at all, and what a death left is no obstacle.
+func TestFilesDie(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target := filepath.Join(dir, "missing", "file")
+	must(t, writeWhole(target, []byte("one")))
+	must(t, os.Chmod(filepath.Dir(target), 0o700))
+	must(t, os.Mkdir(target+".dir", 0o755))
+	if err := writeWhole(target+".dir", []byte("two")); err == nil {
+		t.Error("a directory was replaced")
+	}
+	left, err := os.ReadDir(filepath.Dir(target))
+	must(t, err)
+	if len(left) != 2 {
+		t.Errorf("%v was left behind", left)
+	}
+
+	b := newBoard(t) // a ledger cut short at any byte
+	l := readLedger(b.paths.ledger())
+	must(t, l.add(entry{Run: 1, Task: "t_1", Host: testHost}))
+	must(t, l.add(entry{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
+	whole, err := os.ReadFile(l.path)
+	must(t, err)
+	for n := range whole {
+		must(t, os.WriteFile(l.path, whole[:n], 0o644))
+		cut := readLedger(l.path)
+		must(t, cut.add(entry{Run: 3, Task: "t_3"}))
+		again := readLedger(l.path)
+		if again.runs[3].Task != "t_3" || len(again.runs) > 3 {
+			t.Fatalf("cut at %d: %+v", n, again.runs)
+		}
+		if e, ok := again.runs[2]; ok && (e.PID != 7 || e.Start != 9) {
+			t.Fatalf("cut at %d: %+v", n, e)
+		}
+	}
+}
+
+// TestAdoption: a successor knows the workers of a dispatcher that died by their run and the start of their process.
+func TestAdoption(t *testing.T) {
+	t.Parallel()
+	start := func(t *testing.T) (*board, string, Task) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.d.Config.MaxSpawn = new(int)
+		b.pass(time.Minute)
+		return b, id, b.task(id)
+	}
+	successor := func(b *board) {
+		d := *b.d
+		d.starts = nil
+		b.d = &d
+	}
+	t.Run("alive", func(t *testing.T) {
+		b, id, task := start(t)
+		successor(b)
+		b.tick()
+		if got := b.task(id); got.Status != Running || got.WorkerPID != task.WorkerPID {
+			t.Errorf("%+v", got)
+		}
+	})
+	t.Run("another process has the pid", func(t *testing.T) {
+		b, id, task := start(t)
+		successor(b)
+		b.procs.starts[task.WorkerPID] += 100
+		same(t, "crashed", b.tick().Crashed, id)
+		same(t, "signals", b.procs.signals)
+	})
+	t.Run("the container is another one", func(t *testing.T) {
+		b, id, task := start(t)
+		e := readLedger(b.paths.ledger()).runs[task.CurrentRunID]
+		if e.PID != task.WorkerPID || e.Boot == "" {
+			t.Fatalf("%+v", e)
+		}
+		e.Boot = "another boot"
+		must(t, readLedger(b.paths.ledger()).add(e))
+		successor(b)
+		r := b.tick() // the pid is alive, but it means nothing here
+		same(t, "released", r.Released, id)
+		same(t, "crashed", r.Crashed)
+		if got := b.task(id); got.Status != Ready || got.ConsecutiveFailures != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+	t.Run("a claim at a terminal has no worker", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		task := b.claim(id)
+		b.runner.known[task.CurrentRunID] = Sighting{Sight: NeverStarted}
+		b.pass(time.Minute)
+		b.tick()
+		b.wantStatus(id, Running)
+	})
+	t.Run("only the ledger has the pid", func(t *testing.T) {
+		b, id, task := start(t)
+		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+		successor(b)
+		b.tick()
+		if got := b.task(id); got.Status != Running || got.WorkerPID != task.WorkerPID {
+			t.Errorf("%+v", got)
+		}
+		b.procs.alive[task.WorkerPID] = false
+		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+		same(t, "crashed", b.tick().Crashed, id)
+	})
+	t.Run("the pid was not written down", func(t *testing.T) {
+		b, id, task := start(t)
+		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+		b.runner.known[task.CurrentRunID] = Sighting{Sight: Alive, Worker: Worker{PID: task.WorkerPID}}
+		successor(b)
+		b.tick()
+		if got := b.task(id); got.WorkerPID != task.WorkerPID || b.count(id, evSpawned) != 2 {
+			t.Errorf("%+v", got)
+		}
+	})
+}

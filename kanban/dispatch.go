@@ -1,0 +1,263 @@
+package kanban
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// Dispatcher makes passes over one board. One goroutine uses it at a time; several dispatchers of one board, in one process or
+// in many, keep out of each other's way by the board's tick lock.
+type Dispatcher struct {
+	Store    *Store
+	Config   Config
+	Runner   Runner // nil: nothing can be started, and workers are judged by pid
+	Profiles Profiles
+	Spawn    SpawnOptions
+	Procs    Processes    // nil: /proc and pidfd
+	Git      Git          // nil: a worktree workspace is a spawn failure
+	Log      *slog.Logger // nil: slog.Default
+
+	starts map[int64]uint64 // by run: when the process that its pid named at first had started
+}
+
+// Profiles says which assignees can be run.
+type Profiles interface {
+	Exists(name string) (bool, error)
+}
+
+// TickOptions vary one pass.
+type TickOptions struct {
+	DryRun   bool
+	MaxSpawn *int // wins over the configuration
+}
+
+func (d *Dispatcher) procs() Processes {
+	if d.Procs == nil {
+		return kernel{}
+	}
+	return d.Procs
+}
+
+func (d *Dispatcher) log() *slog.Logger {
+	if d.Log == nil {
+		return slog.Default()
+	}
+	return d.Log
+}
+
+// Tick makes one pass: it releases what is dead, promotes what became possible, claims and starts what is ready. A task whose worker
+// can't be started doesn't stop the others. A dry run releases and promotes, as the contract has it, but assigns, claims and starts
+// nothing.
+//
+// After an error the result holds what was done before it; the next pass does the rest.
+func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
+	res = newResult()
+	lock, held, err := TryLock(d.Store.paths.TickLock())
+	switch {
+	case err != nil:
+		d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
+	case !held:
+		res.SkippedLocked = true
+		return res, nil
+	default:
+		defer lock.Release()
+	}
+	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, res: &res}
+	if err := p.look(); err != nil {
+		return res, err
+	}
+	p.tidy()
+	for _, step := range []func() error{p.releaseStaleClaims, p.detectStale, p.detectCrashed, p.enforceMaxRuntime} {
+		if err := step(); err != nil {
+			return res, err
+		}
+	}
+	if res.Promoted, err = d.Store.RecomputeReady(ctx, now, d.failureLimit()); err != nil {
+		return res, err
+	}
+	return res, p.dispatch(opt)
+}
+
+// row is a task that could be started.
+type row struct{ id, assignee string }
+
+// lanes is what the two loops over rows share.
+type lanes struct {
+	*pass
+	free     int            // how many more may be started; negative: no cap
+	profile  int            // how many each profile may run; 0: no cap
+	running  map[string]int // by profile
+	exists   map[string]bool
+	fallback string // the default assignee
+}
+
+func (p *pass) dispatch(opt TickOptions) error {
+	l := &lanes{pass: p, free: -1, running: make(map[string]int), exists: make(map[string]bool)}
+	total := 0
+	counts, err := p.Store.runningByProfile(p.ctx)
+	if err != nil {
+		return err
+	}
+	for who, n := range counts {
+		l.running[who] = n
+		total += n
+	}
+	most := p.Config.MaxSpawn
+	if opt.MaxSpawn != nil {
+		most = opt.MaxSpawn
+	}
+	if most != nil {
+		l.free = max(0, *most-total)
+	}
+	if limit := p.Config.MaxInProgress; limit != nil && *limit > 0 {
+		if free := max(0, *limit-total); l.free < 0 || free < l.free {
+			l.free = free
+		}
+	}
+	if l.free == 0 {
+		return nil
+	}
+	if limit := p.Config.MaxInProgressPerProfile; limit != nil && *limit > 0 {
+		l.profile = *limit
+	}
+	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && l.isProfile(who, true) {
+		l.fallback = who
+	}
+	return errors.Join(l.each(Ready, l.ready), l.each(Review, l.review))
+}
+
+// each runs a loop over the rows in one status until the cap is reached.
+func (l *lanes) each(status Status, do func(row) error) error {
+	rows, err := l.Store.waiting(l.ctx, status)
+	if err != nil {
+		return fmt.Errorf("cannot read %s tasks: %w", status, err)
+	}
+	for _, r := range rows {
+		if l.free == 0 {
+			return nil
+		}
+		if err := l.ctx.Err(); err != nil {
+			return err
+		}
+		if err := do(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isProfile says whether a profile exists, asked once a pass.
+func (l *lanes) isProfile(who string, ifUnknown bool) bool {
+	known, asked := l.exists[who]
+	if asked {
+		return known
+	}
+	ok, err := l.Profiles.Exists(who)
+	if err != nil {
+		l.log().Warn("cannot see whether a profile exists", "profile", who, "error", err)
+		ok = ifUnknown
+	}
+	l.exists[who] = ok
+	return ok
+}
+
+func (l *lanes) ready(r row) error {
+	if r.assignee == "" {
+		if r.assignee = l.fallback; r.assignee == "" || !l.assignDefault(r) {
+			l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.id)
+			return nil
+		}
+		l.res.AutoAssigned = append(l.res.AutoAssigned, r.id)
+	}
+	if !l.isProfile(r.assignee, false) {
+		l.res.SkippedNonspawnable = append(l.res.SkippedNonspawnable, r.id)
+		return nil
+	}
+	if l.profile > 0 && l.running[r.assignee] >= l.profile {
+		l.res.SkippedCapped = append(l.res.SkippedCapped, Capped{r.id, r.assignee, l.running[r.assignee]})
+		return nil
+	}
+	return l.start(r, false)
+}
+
+// review is the loop over tasks in review: no default assignee, no cap per profile, and of the respawn guard only the cooldown,
+// without which a worker that hits a quota wall would be started again at once.
+func (l *lanes) review(r row) error {
+	switch {
+	case r.assignee == "":
+		l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.id)
+	case !l.isProfile(r.assignee, false):
+		l.res.SkippedNonspawnable = append(l.res.SkippedNonspawnable, r.id)
+	default:
+		return l.start(r, true)
+	}
+	return nil
+}
+
+// assignDefault gives a task without an assignee to the default one.
+func (l *lanes) assignDefault(r row) bool {
+	if l.dry {
+		return true
+	}
+	var mine bool
+	err := l.write(func(t *tx) error {
+		n, err := t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", r.assignee, r.id)
+		if err != nil || n == 0 {
+			return err
+		}
+		mine = true
+		return t.event(r.id, 0, evAssigned, object{{"assignee", r.assignee}, {"source", "kanban.default_assignee"}})
+	})
+	if err != nil {
+		l.log().Debug("cannot assign a task to the default profile", "task", r.id, "error", err)
+	}
+	return mine && err == nil
+}
+
+// start claims a task and starts its worker.
+func (l *lanes) start(r row, review bool) error {
+	reason, err := l.guard(r.id, review)
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		return l.guarded(r.id, reason)
+	}
+	if l.dry {
+		l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.id, Assignee: r.assignee})
+		l.took(r)
+		return nil
+	}
+	if err := l.ledger.register(l.Store.Claimer()); err != nil {
+		l.log().Warn("cannot write the ledger of workers", "path", l.ledger.path, "error", err)
+	}
+	claim := claimOptions{from: Ready, profile: r.assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
+	if review {
+		claim.from = Review
+	}
+	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.id, claim)
+	if err != nil || !won {
+		return err
+	}
+	workspace, why, err := l.run(task, review)
+	if err != nil {
+		return err
+	}
+	if why != nil {
+		return l.spawnFailed(task, review, why)
+	}
+	l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.id, Assignee: task.Assignee, Workspace: workspace})
+	l.took(r)
+	return nil
+}
+
+func (l *lanes) took(r row) {
+	l.running[r.assignee]++
+	if l.free > 0 {
+		l.free--
+	}
+}

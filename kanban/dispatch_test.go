@@ -1,0 +1,389 @@
+package kanban
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// Contract 28.3.
+func TestDispatcher(t *testing.T) {
+	t.Parallel()
+	t.Run("dry run does not claim", func(t *testing.T) {
+		b := newBoard(t)
+		x, y := b.ready("alpha"), b.ready("beta")
+		same(t, "spawned", spawnedIDs(b.dry()), x, y)
+		b.wantStatus(x, Ready)
+		b.wantStatus(y, Ready)
+		if len(b.runner.jobs) != 0 {
+			t.Error("a worker was started")
+		}
+	})
+	t.Run("skips unassigned and nonspawnable", func(t *testing.T) {
+		b := newBoard(t)
+		nobody, terminal := b.ready(""), b.ready("orion-cc")
+		r := b.tick()
+		same(t, "unassigned", r.SkippedUnassigned, nobody)
+		same(t, "nonspawnable", r.SkippedNonspawnable, terminal)
+		same(t, "spawned", spawnedIDs(r))
+	})
+	t.Run("promotes and spawns", func(t *testing.T) {
+		b := newBoard(t)
+		parent := b.ready("alpha")
+		child := b.create(NewTask{Assignee: "beta", Parents: []string{parent}})
+		b.wantStatus(child, Todo)
+		b.exec("UPDATE tasks SET status = 'done' WHERE id = ?", parent)
+		r := b.tick()
+		same(t, "spawned", spawnedIDs(r), child)
+		if r.Promoted != 1 {
+			t.Errorf("promoted %d", r.Promoted)
+		}
+		b.wantStatus(child, Running)
+		same(t, "events", b.kinds(child), evCreated, evPromoted, evClaimed, evTip, evSpawned)
+	})
+	t.Run("spawn failure releases claim", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.fail = errors.New("no such program")
+		id := b.ready("alpha")
+		r := b.tick()
+		if task := b.task(id); task.Status != Ready || task.ClaimLock != "" || task.CurrentRunID != 0 {
+			t.Errorf("%+v", task)
+		}
+		same(t, "refused", r.Refused, SpawnFail{id, "no such program"})
+		b.sound()
+	})
+	t.Run("priority, then age", func(t *testing.T) {
+		b := newBoard(t)
+		old, young := b.ready("alpha"), b.ready("alpha")
+		urgent := b.create(NewTask{Assignee: "alpha", Priority: 5})
+		same(t, "spawned", spawnedIDs(b.dry()), urgent, old, young)
+	})
+	t.Run("max_spawn counts running and fills the rest", func(t *testing.T) {
+		b := newBoard(t)
+		b.d.Config.MaxSpawn = new(2)
+		b.run(b.ready("alpha"), 71, true)
+		older, younger := b.ready("alpha"), b.ready("alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), older)
+		same(t, "spawned", spawnedIDs(b.tick()))
+		b.wantStatus(younger, Ready)
+	})
+	t.Run("max_in_progress", func(t *testing.T) {
+		for limit, want := range map[int]int{1: 0, 3: 2, 0: 4} {
+			b := newBoard(t)
+			b.d.Config.MaxInProgress = new(limit)
+			b.run(b.ready("alpha"), 71, true)
+			for range 4 {
+				b.ready("alpha")
+			}
+			if r := b.tick(); len(r.Spawned) != want {
+				t.Errorf("limit %d: %d spawned, not %d", limit, len(r.Spawned), want)
+			}
+		}
+	})
+	t.Run("both caps: the lower one counts once", func(t *testing.T) { // Q: the snapshot counts running tasks twice
+		b := newBoard(t)
+		b.d.Config.MaxSpawn, b.d.Config.MaxInProgress = new(10), new(5)
+		for pid := range 3 {
+			b.run(b.ready("alpha"), 71+pid, true)
+		}
+		for range 4 {
+			b.ready("alpha")
+		}
+		if r := b.tick(); len(r.Spawned) != 2 {
+			t.Errorf("%d spawned, not 2", len(r.Spawned))
+		}
+	})
+	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // Q
+		b := newBoard(t)
+		b.d.Config.MaxSpawn = new(1)
+		first := b.ready("alpha")
+		b.ready("alpha")
+		same(t, "spawned", spawnedIDs(b.dry()), first)
+	})
+	t.Run("reclaims before spawning", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.claim(id)
+		b.pass(DefaultTTL + time.Second)
+		if r := b.dry(); r.Reclaimed != 1 {
+			t.Errorf("reclaimed %d in a dry run", r.Reclaimed)
+		}
+		b.wantStatus(id, Ready)
+	})
+	t.Run("tick lock", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		lock, held, err := TryLock(b.paths.TickLock())
+		if must(t, err); !held {
+			t.Fatal("not held")
+		}
+		if _, second, _ := TryLock(b.paths.TickLock()); second {
+			t.Error("a second holder")
+		}
+		before := dump(t, b.Store, "tasks", "task_events")
+		if r := b.tick(); !r.SkippedLocked || len(b.runner.jobs) > 0 || dump(t, b.Store, "tasks", "task_events") != before {
+			t.Errorf("%+v", r)
+		}
+		other := newBoard(t)
+		if r := other.tick(); r.SkippedLocked {
+			t.Error("the lock of one board holds another")
+		}
+		lock.Release()
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+	t.Run("a lock file that cannot be opened", func(t *testing.T) {
+		b := newBoard(t)
+		must(t, os.Mkdir(b.paths.TickLock(), 0o755))
+		id := b.ready("alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+	t.Run("no pid", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.noPID = true
+		id := b.ready("alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+		b.pass(10 * time.Minute)
+		b.tick()
+		b.wantStatus(id, Running) // nothing but its time watches over it
+		b.pass(10 * time.Minute)
+		if r := b.tick(); r.Reclaimed != 1 {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("stale integrated and disabled", func(t *testing.T) {
+		for _, limit := range []time.Duration{0, 4 * time.Hour} {
+			b := newBoard(t)
+			b.d.Config.StaleTimeout = limit
+			id := b.ready("alpha")
+			b.run(id, 71, true)
+			b.exec("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
+			b.pass(5 * time.Hour)
+			b.d.Config.MaxSpawn = new(0)
+			r := b.tick()
+			if limit == 0 {
+				b.wantStatus(id, Running)
+				continue
+			}
+			same(t, "stale", r.Stale, id)
+			b.wantStatus(id, Ready)
+			b.sound()
+		}
+	})
+	t.Run("the runner does not answer", func(t *testing.T) {
+		b := newBoard(t)
+		id, other := b.ready("alpha"), b.ready("alpha")
+		b.run(id, 71, false)
+		b.runner.lookErr = errors.New("connection refused")
+		b.pass(time.Hour)
+		if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+			t.Error("no error")
+		}
+		b.wantStatus(id, Running) // nothing is judged without knowledge
+		b.wantStatus(other, Ready)
+	})
+	t.Run("an unknown status", func(t *testing.T) {
+		b := newBoard(t)
+		odd, id := b.ready("alpha"), b.ready("alpha")
+		b.exec("UPDATE tasks SET status = 'paused', claim_lock = 'host:1', claim_expires = 1 WHERE id = ?", odd)
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+		b.wantStatus(odd, "paused")
+		if task := b.task(odd); task.ClaimLock != "host:1" {
+			t.Error("it was touched")
+		}
+	})
+}
+
+func TestReviewLane(t *testing.T) {
+	t.Parallel()
+	inReview := func(b *board, who string) string {
+		id := b.create(NewTask{Assignee: who, Skills: []string{"writing"}})
+		b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
+		return id
+	}
+	t.Run("dry run", func(t *testing.T) {
+		b := newBoard(t)
+		id := inReview(b, "alpha")
+		same(t, "spawned", spawnedIDs(b.dry()), id)
+		b.wantStatus(id, Review)
+	})
+	t.Run("skills", func(t *testing.T) {
+		b := newBoard(t)
+		id := inReview(b, "alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+		same(t, "options", b.runner.jobs[0].Options, "--skills", "sdlc-review")
+		if p := b.payload(id, evClaimed); p["source_status"] != "review" {
+			t.Errorf("payload %v", p)
+		}
+	})
+	t.Run("unassigned and nonspawnable", func(t *testing.T) {
+		b := newBoard(t)
+		nobody, ghost := inReview(b, ""), inReview(b, "ghost")
+		r := b.tick()
+		same(t, "unassigned", r.SkippedUnassigned, nobody)
+		same(t, "nonspawnable", r.SkippedNonspawnable, ghost)
+	})
+	t.Run("counts to max_spawn", func(t *testing.T) {
+		b := newBoard(t)
+		b.d.Config.MaxSpawn = new(1)
+		id := b.ready("alpha")
+		left := inReview(b, "alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+		b.wantStatus(left, Review)
+	})
+	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // Q
+		b := newBoard(t)
+		b.d.Config.MaxInProgress = new(1)
+		b.run(b.ready("alpha"), 71, true)
+		left := inReview(b, "alpha")
+		same(t, "spawned", spawnedIDs(b.tick()))
+		b.wantStatus(left, Review)
+	})
+	t.Run("no cap per profile", func(t *testing.T) {
+		b := newBoard(t)
+		b.d.Config.MaxInProgressPerProfile = new(1)
+		x, y := inReview(b, "alpha"), inReview(b, "alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), x, y)
+	})
+	t.Run("claims only review", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		if _, won, err := b.ClaimReview(t.Context(), b.now, id, 0, ""); won || err != nil {
+			t.Errorf("%v %v", won, err)
+		}
+		review := inReview(b, "alpha")
+		if _, won, err := b.Claim(t.Context(), b.now, review, 0, ""); won || err != nil {
+			t.Errorf("%v %v", won, err)
+		}
+	})
+	for _, how := range []string{"expired", "crashed", "spawn failed", "timed out", "manual"} { // Q: the snapshot sends it to ready
+		t.Run("goes back to review: "+how, func(t *testing.T) {
+			b := newBoard(t)
+			id := inReview(b, "alpha")
+			b.d.Config.FailureLimit = 5
+			if how == "spawn failed" {
+				b.runner.fail = errors.New("no")
+			}
+			if how == "timed out" {
+				b.exec("UPDATE tasks SET max_runtime_seconds = 60 WHERE id = ?", id)
+			}
+			b.tick()
+			b.d.Config.MaxSpawn = new(0)
+			switch how {
+			case "expired":
+				b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+				must(t, os.Remove(b.paths.ledger()))
+				b.pass(DefaultTTL + time.Second)
+			case "crashed":
+				b.exits(id, Exit{Code: 1})
+			case "timed out":
+				b.pass(61 * time.Second)
+			case "manual":
+				ok, err := b.d.Reclaim(t.Context(), b.now, id, "")
+				if must(t, err); !ok {
+					t.Error("not reclaimed")
+				}
+			}
+			b.tick()
+			b.wantStatus(id, Review)
+			b.sound()
+		})
+	}
+	t.Run("the cooldown holds for review too", func(t *testing.T) {
+		b := newBoard(t)
+		id := inReview(b, "alpha")
+		b.tick()
+		b.exits(id, Exit{Code: 75})
+		r := b.tick()
+		same(t, "rate limited", r.RateLimited, id)
+		same(t, "guarded", r.RespawnGuarded, Guarded{id, guardCooldown})
+		b.pass(DefaultCooldown)
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+}
+
+// Contract 26 and 28.3, has_spawnable_*.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	want := func(what string, ready, review bool) {
+		t.Helper()
+		h, err := b.Health(t.Context(), b.d.Profiles)
+		if must(t, err); h != (Health{ready, review}) {
+			t.Errorf("%s: %+v", what, h)
+		}
+	}
+	want("empty", false, false)
+	b.ready("ghost")
+	b.ready("")
+	want("terminal lanes only", false, false)
+	id := b.ready("alpha")
+	want("one ready", true, false)
+	b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
+	want("one in review", false, true)
+	b.exec("UPDATE tasks SET claim_lock = 'x:1' WHERE id = ?", id)
+	want("claimed", false, false)
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	next := func() int64 {
+		t.Helper()
+		at, err := b.d.Next(t.Context(), b.now)
+		must(t, err)
+		if at.IsZero() {
+			return 0
+		}
+		return at.Unix() - b.now.Unix()
+	}
+	if n := next(); n != 0 {
+		t.Errorf("an empty board: in %d s", n)
+	}
+	b.runner.knows = true
+	id := b.create(NewTask{Assignee: "alpha", MaxRuntimeSeconds: new(int64(600))})
+	b.tick()
+	if n := next(); n != 600 {
+		t.Errorf("maximum runtime: in %d s", n)
+	}
+	b.exec("UPDATE tasks SET max_runtime_seconds = NULL")
+	if n := next(); n != 901 {
+		t.Errorf("end of the claim: in %d s", n)
+	}
+	b.runner.known[b.task(id).CurrentRunID] = Sighting{}
+	if n := next(); n != 60 {
+		t.Errorf("a worker known by pid only: in %d s", n)
+	}
+	b.exits(id, Exit{Code: 75})
+	b.tick()
+	if n := next(); n != 300 {
+		t.Errorf("cooldown: in %d s", n)
+	}
+	b.pass(200 * time.Second)
+	if n := next(); n != 100 {
+		t.Errorf("rest of the cooldown: in %d s", n)
+	}
+	b.pass(200 * time.Second)
+	if n := next(); n != 0 {
+		t.Errorf("nothing left: in %d s", n)
+	}
+}
+
+func TestManyLanes(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	for i := range 40 {
+		b.ready([]string{"alpha", "beta", "", "ghost"}[i%4])
+	}
+	b.d.Config.MaxSpawn = new(7)
+	b.d.Config.MaxInProgressPerProfile = new(4)
+	r := b.tick()
+	if len(r.Spawned) != 7 {
+		t.Errorf("%d spawned", len(r.Spawned))
+	}
+	if got := fmt.Sprint(perProfile(r)); got != "map[alpha:4 beta:3]" {
+		t.Error(got)
+	}
+	b.sound()
+}

@@ -1,0 +1,265 @@
+package kanban
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Assign gives a task to a profile; an empty one takes it away. False: no such task. [ErrRunning] while somebody works on it.
+func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (done bool, err error) {
+	who, err := canonical(assignee)
+	if err != nil {
+		return false, err
+	}
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if task.Status == Running && task.ClaimLock != "" {
+			return fmt.Errorf("cannot assign %s: %w; reclaim it first", id, ErrRunning)
+		}
+		set := "assignee = ?"
+		if who != task.Assignee {
+			set += ", consecutive_failures = 0, last_failure_error = NULL"
+		}
+		if _, err := t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id); err != nil {
+			return err
+		}
+		done = true
+		return t.event(id, 0, evAssigned, object{{"assignee", orNull(who)}})
+	})
+	return done && err == nil, err
+}
+
+// absent makes an unknown task nothing to do, for operations that answer false.
+func absent(err error) error {
+	if err == ErrNoTask { //nolint:errorlint // as taskByID returns it
+		return errNothing
+	}
+	return err
+}
+
+// Link makes child wait for parent.
+func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) error {
+	if parent == child {
+		return refuse("cannot link %s to itself", parent)
+	}
+	return s.write(ctx, now, func(t *tx) error {
+		for _, id := range []string{parent, child} {
+			if _, err := taskByID(ctx, t, id); err != nil {
+				return fmt.Errorf("cannot link %s to %s: %s: %w", child, parent, id, err)
+			}
+		}
+		var cycle bool
+		err := t.QueryRowContext(ctx, `WITH RECURSIVE below(id) AS (
+				SELECT ? UNION SELECT l.child_id FROM task_links l JOIN below b ON l.parent_id = b.id)
+			SELECT EXISTS (SELECT 1 FROM below WHERE id = ?)`, child, parent).Scan(&cycle)
+		if err != nil {
+			return err
+		}
+		if cycle {
+			return refuse("cannot link %s to %s: it would wait for itself in a cycle", child, parent)
+		}
+		if n, err := t.exec("INSERT OR IGNORE INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, child); err != nil || n == 0 {
+			return err
+		}
+		if _, err := t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParents, child); err != nil {
+			return err
+		}
+		return t.event(child, 0, evLinked, object{{"parent", parent}, {"child", child}})
+	})
+}
+
+// Unlink takes a link away, and says whether there was one.
+func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		n, err := t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child)
+		if err != nil || n == 0 {
+			return err
+		}
+		was = true
+		return t.event(child, 0, evUnlinked, object{{"parent", parent}, {"child", child}})
+	})
+	return was && err == nil, err
+}
+
+// AddComment writes a remark on a task.
+func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body string) (comment int64, err error) {
+	author, body = strings.TrimSpace(author), strings.TrimSpace(body)
+	if author == "" || body == "" {
+		return 0, refuse("cannot comment on %s: author and body are required", id)
+	}
+	err = s.write(ctx, now, func(t *tx) error {
+		if _, err := taskByID(ctx, t, id); err != nil {
+			return fmt.Errorf("cannot comment on %s: %w", id, err)
+		}
+		comment, err = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
+		if err != nil {
+			return err
+		}
+		return t.event(id, 0, evCommented, object{{"author", author}, {"len", utf8.RuneCountInString(body)}})
+	})
+	return comment, err
+}
+
+// Edit changes what a task says. Nil fields stay.
+type Edit struct {
+	Title, Body, Result *string
+	Priority            *int64
+}
+
+// Edit changes a task that isn't being worked on or is: what it says binds nobody. False: no such task.
+func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (done bool, err error) {
+	var sets, fields []string
+	var args []any
+	set := func(name string, value any) {
+		sets, args = append(sets, name+" = ?"), append(args, value)
+		if name != "priority" {
+			fields = append(fields, name)
+		}
+	}
+	if e.Title != nil {
+		title := strings.TrimSpace(*e.Title)
+		if title == "" {
+			return false, refuse("cannot edit %s: a title is required", id)
+		}
+		set("title", title)
+	}
+	if e.Body != nil {
+		set("body", orNull(*e.Body))
+	}
+	if e.Result != nil {
+		set("result", orNull(*e.Result))
+	}
+	if e.Priority != nil {
+		set("priority", *e.Priority)
+	}
+	if len(sets) == 0 {
+		return false, refuse("cannot edit %s: nothing to change was given", id)
+	}
+	err = s.write(ctx, now, func(t *tx) error {
+		n, err := t.exec("UPDATE tasks SET "+strings.Join(sets, ", ")+" WHERE id = ?", append(args, id)...)
+		if err != nil || n == 0 {
+			return err
+		}
+		done = true
+		if len(fields) > 0 {
+			if err := t.event(id, 0, evEdited, object{{"fields", fields}}); err != nil {
+				return err
+			}
+		}
+		if e.Priority != nil {
+			return t.event(id, 0, evReprioritized, object{{"priority", *e.Priority}})
+		}
+		return nil
+	})
+	return done && err == nil, err
+}
+
+// Archive puts a task away; an open run is closed and dependents are promoted.
+func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if task.Status == Archived {
+			return errNothing
+		}
+		_, err = t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
+		if err != nil {
+			return err
+		}
+		if err := t.closeRun(task.CurrentRunID, as("reclaimed", "archived")); err != nil {
+			return err
+		}
+		if err := t.event(id, task.CurrentRunID, evArchived, nil); err != nil {
+			return err
+		}
+		done = true
+		return t.promoteChildren(id)
+	})
+	if done = done && err == nil; done {
+		s.cleanFamily(ctx, id)
+	}
+	return done, err
+}
+
+// Delete removes a task with its links, comments, events, runs, subscriptions and attachments.
+func (s *Store) Delete(ctx context.Context, id string) (bool, error) {
+	return s.delete(ctx, id, func(Task) error { return nil })
+}
+
+// DeleteArchived is Delete for an archived task; another one is a [ValueError].
+func (s *Store) DeleteArchived(ctx context.Context, id string) (bool, error) {
+	return s.delete(ctx, id, func(t Task) error {
+		if t.Status != Archived {
+			return refuse("cannot delete %s: it is %s; archive it first", id, t.Status)
+		}
+		return nil
+	})
+}
+
+func (s *Store) delete(ctx context.Context, id string, allow func(Task) error) (done bool, err error) {
+	err = s.write(ctx, time.Time{}, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if err := allow(task); err != nil {
+			return err
+		}
+		if _, err := t.exec("DELETE FROM task_links WHERE parent_id = ? OR child_id = ?", id, id); err != nil {
+			return err
+		}
+		for _, table := range []string{"task_comments", "task_events", "task_runs", "kanban_notify_subs", "task_attachments"} {
+			if _, err := t.exec("DELETE FROM "+table+" WHERE task_id = ?", id); err != nil {
+				return err
+			}
+		}
+		done = true
+		_, err = t.exec("DELETE FROM tasks WHERE id = ?", id)
+		return err
+	})
+	if done = done && err == nil; done {
+		removeInside(s.paths.Attachments, filepath.Join(s.paths.Attachments, id))
+	}
+	return done, err
+}
+
+// removeInside removes a directory that is strictly inside a managed one. Nothing outside is touched, whatever links lie there.
+func removeInside(managed, path string) {
+	rel, err := filepath.Rel(managed, path)
+	if err != nil || rel == "." || !filepath.IsLocal(rel) {
+		return
+	}
+	root, err := os.OpenRoot(managed)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	_ = root.RemoveAll(rel)
+}
+
+// cleanFamily removes the scratch workspaces that nobody needs any more once a task is finished: its own, and those of its parents.
+// A workspace stays while a child of its task has work to do, for the child may read it.
+func (s *Store) cleanFamily(ctx context.Context, id string) {
+	paths, err := column1[string](ctx, s.db, `SELECT workspace_path FROM tasks
+		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))
+			AND status IN ('done', 'archived') AND workspace_kind = 'scratch' AND workspace_path IS NOT NULL
+			AND NOT EXISTS (SELECT 1 FROM task_links l JOIN tasks c ON c.id = l.child_id
+				WHERE l.parent_id = tasks.id AND c.status NOT IN ('done', 'archived'))`, id, id)
+	if err != nil {
+		s.opt.Log.Warn("cannot find workspaces to remove", "task", id, "error", err)
+	}
+	for _, path := range slices.Compact(paths) {
+		removeInside(s.paths.Workspaces, path)
+	}
+}

@@ -1,0 +1,243 @@
+package kanban
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Completion is what a worker hands over. Run, if set, must be the task's current run, else nothing happens.
+type Completion struct {
+	Result, Summary string
+	Metadata        string   // JSON object, or empty
+	CreatedCards    []string // tasks that the worker says it created: verified first
+	Artifacts       []string
+	Run             int64
+}
+
+// leave takes a task out of its status and clears the claim. False: it isn't in one of the statuses, or another run has it.
+func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, args ...any) (bool, error) {
+	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
+		return false, nil
+	}
+	set := "status = ?, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL" + more
+	_, err := t.exec("UPDATE tasks SET "+set+" WHERE id = ?", append(append([]any{to}, args...), task.ID)...)
+	return err == nil, err
+}
+
+// handOver closes the task's run, or notes one without length where there is something to note and no run. It returns the run.
+func (t *tx) handOver(task Task, e ending) (int64, error) {
+	if task.CurrentRunID != 0 {
+		return task.CurrentRunID, t.closeRun(task.CurrentRunID, e)
+	}
+	if e.summary == "" && e.metadata == "" {
+		return 0, nil
+	}
+	return t.emptyRun(task, e)
+}
+
+// Complete finishes a task and promotes what waited for it. False: not in a status that can be completed, or another run's.
+// A [PhantomError] says that it named tasks that it didn't create; that is noted, and nothing else happens.
+func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
+	summary := c.Summary
+	if summary == "" {
+		summary = c.Result
+	}
+	var phantom *PhantomError
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if c.Run != 0 && c.Run != task.CurrentRunID {
+			return errNothing
+		}
+		verified, phantoms, err := t.verifyCards(task, c.CreatedCards)
+		if err != nil {
+			return err
+		}
+		if len(phantoms) > 0 {
+			phantom = &PhantomError{id, phantoms}
+			return t.event(id, task.CurrentRunID, evPhantomCards, object{
+				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", orNull(clip(firstLine(summary), 200))},
+			})
+		}
+		done, err = t.leave(task, []Status{Running, Ready, Blocked}, Done, c.Run,
+			", result = ?, completed_at = max(?, COALESCE(started_at, 0)), consecutive_failures = 0", orNull(c.Result), t.now)
+		if err != nil || !done {
+			return err
+		}
+		run, err := t.handOver(task, ending{status: "done", outcome: "completed", summary: summary, metadata: c.Metadata})
+		if err != nil {
+			return err
+		}
+		payload := object{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", orNull(clip(firstLine(summary), 400))}}
+		if len(verified) > 0 {
+			payload = payload.with(pair{"verified_cards", verified})
+		}
+		if len(c.Artifacts) > 0 {
+			payload = payload.with(pair{"artifacts", c.Artifacts})
+		}
+		if err := t.event(id, run, evCompleted, payload); err != nil {
+			return err
+		}
+		if err := t.doubtReferences(id, run, c); err != nil {
+			return err
+		}
+		return t.promoteChildren(id)
+	})
+	if err == nil && phantom != nil {
+		return false, phantom
+	}
+	if done = done && err == nil; done {
+		s.cleanFamily(ctx, id)
+	}
+	return done, err
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(line)
+}
+
+// verifyCards separates the tasks that a task's worker did create from those it only says it did.
+func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string, err error) {
+	verified = []string{}
+	for _, card := range cards {
+		var own bool
+		err := t.QueryRowContext(t.ctx, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
+				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`,
+			card, task.Assignee, task.ID, task.ID).Scan(&own)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case own:
+			verified = append(verified, card)
+		default:
+			phantoms = append(phantoms, card)
+		}
+	}
+	return verified, phantoms, nil
+}
+
+var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
+
+// doubtReferences notes ids in the hand-over that no task has. It is advice for whoever reads the board.
+func (t *tx) doubtReferences(id string, run int64, c Completion) error {
+	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
+		var unknown []string
+		for _, ref := range references.FindAllString(text[1], -1) {
+			var known bool
+			if err := t.QueryRowContext(t.ctx, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", ref).Scan(&known); err != nil {
+				return err
+			}
+			if !known && !slices.Contains(unknown, ref) {
+				unknown = append(unknown, ref)
+			}
+		}
+		if len(unknown) > 0 {
+			return t.event(id, run, evPhantomRefs, object{{"phantom_refs", unknown}, {"source", text[0]}})
+		}
+	}
+	return nil
+}
+
+// Block takes a task off the board until somebody unblocks it. A run other than 0 must be the current one.
+func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
+	return s.putAside(ctx, now, id, reason, run, Blocked, evBlocked, []Status{Running, Ready})
+}
+
+// Schedule puts a task aside; it is never dispatched from there.
+func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
+	return s.putAside(ctx, now, id, reason, run, Scheduled, evScheduled, []Status{Todo, Ready, Running, Blocked})
+}
+
+func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (done bool, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		done, err = t.leave(task, from, to, run, "")
+		if err != nil || !done {
+			return err
+		}
+		run, err := t.handOver(task, ending{status: string(to), outcome: string(to), summary: reason})
+		if err != nil {
+			return err
+		}
+		return t.event(id, run, kind, object{{"reason", orNull(reason)}})
+	})
+	return done && err == nil, err
+}
+
+// Unblock returns a blocked or scheduled task to ready, or to todo if it still waits for a parent.
+func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (done bool, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if task.Status != Blocked && task.Status != Scheduled {
+			return errNothing
+		}
+		if err := t.closeLeaked(task); err != nil {
+			return err
+		}
+		to, payload := Ready, object(nil)
+		waits, err := t.waits(id)
+		if err != nil {
+			return err
+		}
+		if waits {
+			to, payload = Todo, object{{"status", string(Todo)}}
+		}
+		_, err = t.exec("UPDATE tasks SET status = ?, consecutive_failures = 0, last_failure_error = NULL WHERE id = ?", to, id)
+		if err != nil {
+			return err
+		}
+		done = true
+		return t.event(id, 0, evUnblocked, payload)
+	})
+	return done && err == nil, err
+}
+
+// Promotion is a manual promotion. Force ignores unfinished parents; DryRun only says whether it would work.
+type Promotion struct {
+	Actor, Reason string
+	Force, DryRun bool
+}
+
+// Promote makes a todo or blocked task ready. A refusal is a [ValueError] that says why.
+func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
+	return s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return fmt.Errorf("cannot promote %s: %w", id, err)
+		}
+		if task.Status != Todo && task.Status != Blocked {
+			return refuse("cannot promote %s: it is %s; only todo and blocked tasks can be promoted", id, task.Status)
+		}
+		waits, err := t.waits(id)
+		if err != nil {
+			return err
+		}
+		if waits && !p.Force {
+			return refuse("cannot promote %s: it waits for unfinished parents; force it to ignore them", id)
+		}
+		if p.DryRun {
+			return errNothing
+		}
+		if err := t.closeLeaked(task); err != nil {
+			return err
+		}
+		if _, err := t.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id); err != nil {
+			return err
+		}
+		return t.event(id, 0, evPromotedManual, object{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
+	})
+}

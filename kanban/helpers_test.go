@@ -1,0 +1,427 @@
+package kanban
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"hinit/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("KANBAN_TEST_ROLE"); role != "" {
+		os.Exit(actAs(role))
+	}
+	ownLocks() // before a test opens a file without it
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	testkit.Alone()
+	goleak.VerifyTestMain(m)
+}
+
+// env is an environment of its own.
+type env map[string]string
+
+func (e env) get(name string) string { return e[name] }
+
+// board is a board with a dispatcher whose runner, processes, profiles and clock are the test's.
+type board struct {
+	*Store
+	t      *testing.T
+	d      *Dispatcher
+	env    env
+	runner *fakeRunner
+	procs  *fakeProcs
+	now    time.Time
+}
+
+const testHost = "host"
+
+func newBoard(t *testing.T) *board {
+	t.Helper()
+	return openBoard(t, t.TempDir(), env{})
+}
+
+func openBoard(t *testing.T, root string, e env) *board {
+	t.Helper()
+	boards := &Boards{Root: root, Env: e.get}
+	paths, err := boards.Paths("")
+	must(t, err)
+	s, err := Open(t.Context(), paths, Options{Env: e.get, Host: testHost, PID: 4242})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	b := &board{Store: s, t: t, env: e, now: time.Unix(1_800_000_000, 0)}
+	b.runner = &fakeRunner{known: make(map[int64]Sighting)}
+	b.procs = &fakeProcs{alive: make(map[int]bool), starts: make(map[int]uint64), survives: make(map[int]bool)}
+	b.runner.procs = b.procs
+	b.d = &Dispatcher{
+		Store: s, Runner: b.runner, Procs: b.procs, Profiles: profileSet("default alpha beta someother"),
+		Spawn: SpawnOptions{Environ: []string{"PATH=/nowhere"}, Module: []string{"/opt/python", "-m", "agent"}},
+	}
+	return b
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *board) pass(d time.Duration) { b.now = b.now.Add(d) }
+
+// create makes a task and lets a second pass, so that the order of tasks is that of their making.
+func (b *board) create(n NewTask) string {
+	b.t.Helper()
+	if n.Title == "" {
+		n.Title = "task"
+	}
+	id, err := b.Create(b.t.Context(), b.now, n)
+	must(b.t, err)
+	b.pass(time.Second)
+	return id
+}
+
+func (b *board) ready(assignee string) string {
+	b.t.Helper()
+	return b.create(NewTask{Assignee: assignee})
+}
+
+func (b *board) tick() Result {
+	b.t.Helper()
+	r, err := b.d.Tick(b.t.Context(), b.now, TickOptions{})
+	must(b.t, err)
+	return r
+}
+
+func (b *board) dry() Result {
+	b.t.Helper()
+	r, err := b.d.Tick(b.t.Context(), b.now, TickOptions{DryRun: true})
+	must(b.t, err)
+	return r
+}
+
+func (b *board) task(id string) Task {
+	b.t.Helper()
+	task, err := b.Task(b.t.Context(), id)
+	must(b.t, err)
+	return task
+}
+
+func (b *board) lastRun(id string) Run {
+	b.t.Helper()
+	runs, err := b.Runs(b.t.Context(), id)
+	must(b.t, err)
+	if len(runs) == 0 {
+		b.t.Fatalf("%s has no run", id)
+	}
+	return runs[len(runs)-1]
+}
+
+func (b *board) claim(id string) Task {
+	b.t.Helper()
+	task, won, err := b.Claim(b.t.Context(), b.now, id, 0, "")
+	must(b.t, err)
+	if !won {
+		b.t.Fatalf("cannot claim %s: %+v", id, b.task(id))
+	}
+	return task
+}
+
+// run is claim with a worker of a pid, as a dispatcher in another program leaves it.
+func (b *board) run(id string, pid int, alive bool) Task {
+	b.t.Helper()
+	task := b.claim(id)
+	b.exec("UPDATE tasks SET worker_pid = ? WHERE id = ?", pid, id)
+	b.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ?", pid, task.CurrentRunID)
+	b.procs.alive[pid] = alive
+	return b.task(id)
+}
+
+func (b *board) exec(query string, args ...any) {
+	b.t.Helper()
+	_, err := b.db.ExecContext(b.t.Context(), query, args...)
+	must(b.t, err)
+}
+
+// kinds are the kinds of a task's events in order.
+func (b *board) kinds(id string) []string {
+	b.t.Helper()
+	var list []string
+	for _, e := range b.events(id) {
+		list = append(list, e.Kind)
+	}
+	return list
+}
+
+func (b *board) events(id string) []Event {
+	b.t.Helper()
+	list, err := b.Events(b.t.Context(), id, 0, 0)
+	must(b.t, err)
+	return list
+}
+
+// payload is that of the last event of a kind; it fails where there is none.
+func (b *board) payload(id, kind string) map[string]any {
+	b.t.Helper()
+	list := b.events(id)
+	for _, e := range slices.Backward(list) {
+		if e.Kind == kind {
+			var m map[string]any
+			if e.Payload != "" {
+				must(b.t, json.Unmarshal([]byte(e.Payload), &m))
+			}
+			return m
+		}
+	}
+	b.t.Fatalf("no event %s of %s: %q", kind, id, b.kinds(id))
+	return nil
+}
+
+func (b *board) count(id, kind string) (n int) {
+	for _, k := range b.kinds(id) {
+		if k == kind {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *board) wantStatus(id string, want Status) {
+	b.t.Helper()
+	if got := b.task(id); got.Status != want {
+		b.t.Errorf("%s is %s, not %s; events %q", id, got.Status, want, b.kinds(id))
+	}
+}
+
+// sound holds the board to its invariants: whoever runs has one open run, whoever doesn't has none, and the file is whole.
+func (b *board) sound() {
+	b.t.Helper()
+	sound(b.t, b.Store)
+}
+
+func sound(t *testing.T, s *Store) {
+	t.Helper()
+	for what, query := range map[string]string{
+		"open runs that no task points at": `SELECT id FROM task_runs WHERE ended_at IS NULL
+			AND id NOT IN (SELECT current_run_id FROM tasks WHERE current_run_id IS NOT NULL AND status = 'running')`,
+		"running tasks without an open run": `SELECT t.id FROM tasks t LEFT JOIN task_runs r ON r.id = t.current_run_id
+			WHERE t.status = 'running' AND (r.id IS NULL OR r.ended_at IS NOT NULL)`,
+		"claims of tasks that do not run":   `SELECT id FROM tasks WHERE status <> 'running' AND (claim_lock IS NOT NULL OR worker_pid IS NOT NULL)`,
+		"runs that ended before they began": `SELECT id FROM task_runs WHERE ended_at < started_at`,
+	} {
+		list, err := column1[any](t.Context(), s.db, query)
+		must(t, err)
+		if len(list) > 0 {
+			t.Errorf("%s: %v", what, list)
+		}
+	}
+	reason, err := s.integrity(t.Context(), s.paths.DB)
+	must(t, err)
+	if reason != "" {
+		t.Errorf("integrity_check: %s", reason)
+	}
+}
+
+func same[T comparable](t *testing.T, what string, got []T, want ...T) {
+	t.Helper()
+	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
+		t.Errorf("%s: %v, not %v", what, got, want)
+	}
+}
+
+func spawnedIDs(r Result) (ids []string) {
+	for _, s := range r.Spawned {
+		ids = append(ids, s.Task)
+	}
+	return ids
+}
+
+func perProfile(r Result) map[string]int {
+	n := make(map[string]int)
+	for _, s := range r.Spawned {
+		n[s.Assignee]++
+	}
+	return n
+}
+
+// profileSet are profiles by name, in words.
+type profileSet string
+
+func (p profileSet) Exists(name string) (bool, error) {
+	if name == "broken" {
+		return false, errors.New("cannot look")
+	}
+	return slices.Contains(strings.Fields(string(p)), name), nil
+}
+
+// fakeRunner starts nothing, remembers what it was asked, and knows what the test tells it.
+type fakeRunner struct {
+	sync.Mutex
+	procs   *fakeProcs
+	jobs    []Job
+	fail    error
+	noPID   bool
+	lookErr error
+	known   map[int64]Sighting // by run
+	ended   []int64
+	forgot  []int64
+	knows   bool // it knows the workers that it starts
+	onStart func(Job) error
+	deaf    bool // End kills nobody
+}
+
+func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
+	r.Lock()
+	defer r.Unlock()
+	if r.fail != nil {
+		return Worker{}, r.fail
+	}
+	r.jobs = append(r.jobs, job)
+	if r.onStart != nil {
+		if err := r.onStart(job); err != nil {
+			return Worker{}, err
+		}
+	}
+	if r.noPID {
+		return Worker{}, nil
+	}
+	w := Worker{PID: 100000 + len(r.jobs), Start: uint64(job.Run)}
+	r.procs.set(w.PID, true, w.Start)
+	if r.knows {
+		r.known[job.Run] = Sighting{Sight: Alive, Worker: w}
+	}
+	return w, nil
+}
+
+func (r *fakeRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
+	r.Lock()
+	defer r.Unlock()
+	if r.lookErr != nil {
+		return nil, r.lookErr
+	}
+	list := make([]Sighting, len(refs))
+	for i, ref := range refs {
+		list[i] = r.known[ref.Run]
+	}
+	return list, nil
+}
+
+func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) ([]Termination, error) {
+	r.Lock()
+	defer r.Unlock()
+	list := make([]Termination, len(refs))
+	for i, ref := range refs {
+		r.ended = append(r.ended, ref.Run)
+		list[i] = Termination{Attempted: true, Terminated: !r.deaf}
+		if !r.deaf {
+			r.known[ref.Run] = Sighting{Sight: Ended, Exit: Exit{Known: true, Signal: 15, Terminated: true}}
+		}
+	}
+	return list, nil
+}
+
+func (r *fakeRunner) Forget(_ context.Context, refs []Ref) error {
+	r.Lock()
+	defer r.Unlock()
+	for _, ref := range refs {
+		r.forgot = append(r.forgot, ref.Run)
+	}
+	return nil
+}
+
+// exits lets the worker of a task's run end, as the runner sees it.
+func (b *board) exits(id string, x Exit) {
+	b.t.Helper()
+	task := b.task(id)
+	x.Known = true
+	b.runner.known[task.CurrentRunID] = Sighting{Sight: Ended, Worker: Worker{PID: task.WorkerPID}, Exit: x}
+	b.procs.alive[task.WorkerPID] = false
+}
+
+type fakeProcs struct {
+	sync.Mutex
+	alive    map[int]bool
+	survives map[int]bool
+	starts   map[int]uint64
+	signals  []int // pids that were asked to end
+}
+
+func (p *fakeProcs) set(pid int, alive bool, start uint64) {
+	p.Lock()
+	defer p.Unlock()
+	p.alive[pid], p.starts[pid] = alive, start
+}
+
+func (p *fakeProcs) Alive(pid int) bool {
+	p.Lock()
+	defer p.Unlock()
+	return p.alive[pid]
+}
+
+func (p *fakeProcs) Start(pid int) uint64 {
+	p.Lock()
+	defer p.Unlock()
+	return p.starts[pid]
+}
+
+func (p *fakeProcs) End(_ context.Context, pid int, _ time.Duration) Termination {
+	p.Lock()
+	defer p.Unlock()
+	p.signals = append(p.signals, pid)
+	if p.survives[pid] {
+		return Termination{Attempted: true, Killed: true}
+	}
+	p.alive[pid] = false
+	return Termination{Attempted: true, Terminated: true}
+}
+
+// dump is the board's content as text, to compare.
+func dump(t *testing.T, s *Store, tables ...string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, table := range tables {
+		rows, err := s.db.QueryContext(t.Context(), "SELECT * FROM "+table+" ORDER BY 1, 2")
+		must(t, err)
+		cols, err := rows.Columns()
+		must(t, err)
+		for rows.Next() {
+			values := make([]any, len(cols))
+			for i := range values {
+				values[i] = new(sql.NullString)
+			}
+			must(t, rows.Scan(values...))
+			fmt.Fprintf(&b, "%s", table)
+			for i, v := range values {
+				if v := v.(*sql.NullString); v.Valid {
+					fmt.Fprintf(&b, " %s=%q", cols[i], v.String)
+				}
+			}
+			b.WriteByte('\n')
+		}
+		must(t, rows.Err())
+		must(t, rows.Close())
+	}
+	return b.String()
+}
+
+func write0(t *testing.T, path string, data []byte) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, data, 0o644))
+}
+
+func newTestLog(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), nil))
+}

@@ -1,0 +1,92 @@
+package kanban
+
+// The kinds of event that this package writes.
+const (
+	evCreated         = "created"
+	evAssigned        = "assigned"
+	evLinked          = "linked"
+	evUnlinked        = "unlinked"
+	evPromoted        = "promoted"
+	evPromotedManual  = "promoted_manual"
+	evClaimed         = "claimed"
+	evClaimRejected   = "claim_rejected"
+	evClaimExtended   = "claim_extended"
+	evReclaimDeferred = "reclaim_deferred"
+	evReclaimed       = "reclaimed"
+	evSpawned         = "spawned"
+	evSpawnFailed     = "spawn_failed"
+	evHeartbeat       = "heartbeat"
+	evCrashed         = "crashed"
+	evProtocol        = "protocol_violation"
+	evRateLimited     = "rate_limited"
+	evTimedOut        = "timed_out"
+	evStale           = "stale"
+	evGaveUp          = "gave_up"
+	evGuarded         = "respawn_guarded"
+	evCompleted       = "completed"
+	evPhantomCards    = "completion_blocked_hallucination"
+	evPhantomRefs     = "suspected_hallucinated_references"
+	evBlocked         = "blocked"
+	evScheduled       = "scheduled"
+	evUnblocked       = "unblocked"
+	evEdited          = "edited"
+	evSpecified       = "specified"
+	evReprioritized   = "reprioritized"
+	evCommented       = "commented"
+	evArchived        = "archived"
+	evTip             = "tip_scratch_workspace"
+	evDueSet          = "due_set"
+)
+
+// event appends to a task's history. A nil payload is null; a run of 0 is none.
+func (t *tx) event(task string, run int64, kind string, payload object) error {
+	var text any
+	if payload != nil {
+		text = encode(payload)
+	}
+	_, err := t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)",
+		task, timeOrNull(run), kind, text, t.now)
+	return err
+}
+
+// ending is how a run is closed.
+type ending struct {
+	status, outcome string
+	summary, err    string
+	metadata        string
+}
+
+// as is an ending whose status and outcome are the same word.
+func as(outcome, err string) ending { return ending{status: outcome, outcome: outcome, err: err} }
+
+// closeRun closes a run that is open. The pointer at it goes with the change of its task. No run ends before it began: the time of this
+// transaction was read before the wait for the lock, in which another process may have begun the run, and clocks step.
+func (t *tx) closeRun(run int64, e ending) error {
+	if run == 0 {
+		return nil
+	}
+	_, err := t.exec(`UPDATE task_runs SET status = ?, outcome = ?, summary = ?, error = ?, metadata = ?, ended_at = max(?, started_at),
+			claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
+		WHERE id = ? AND ended_at IS NULL`,
+		e.status, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
+	return err
+}
+
+// emptyRun notes a hand-over of a task that nobody had claimed, as a run without length.
+func (t *tx) emptyRun(task Task, e ending) (int64, error) {
+	return t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, started_at, ended_at, outcome, summary, error, metadata)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		task.ID, orNull(task.Assignee), orNull(task.CurrentStepKey), e.status, t.now, t.now, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata))
+}
+
+// closeLeaked closes a run that a task which isn't running still points at.
+func (t *tx) closeLeaked(task Task) error {
+	if task.CurrentRunID == 0 {
+		return nil
+	}
+	if err := t.closeRun(task.CurrentRunID, as("reclaimed", "the task had left the run behind")); err != nil {
+		return err
+	}
+	_, err := t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
+	return err
+}

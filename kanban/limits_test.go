@@ -1,0 +1,485 @@
+package kanban
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Contract 28.6.
+func TestFailureLimit(t *testing.T) {
+	t.Parallel()
+	t.Run("spawn failure twice", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.fail = errors.New("exec format error")
+		id := b.ready("alpha")
+		if r := b.tick(); len(r.AutoBlocked) != 0 || b.task(id).ConsecutiveFailures != 1 || b.lastRun(id).Outcome != "spawn_failed" {
+			t.Errorf("%+v %+v", r, b.lastRun(id))
+		}
+		if p := b.payload(id, evSpawnFailed); p["error"] != "exec format error" || p["failures"] != 1.0 {
+			t.Errorf("%v", p)
+		}
+		r := b.tick()
+		same(t, "auto-blocked", r.AutoBlocked, id)
+		b.wantStatus(id, Blocked)
+		if b.lastRun(id).Outcome != "gave_up" || b.count(id, evGaveUp) != 1 || b.count(id, "spawn_auto_blocked") != 0 {
+			t.Errorf("%+v %q", b.lastRun(id), b.kinds(id))
+		}
+		if p := b.payload(id, evGaveUp); p["limit_source"] != "dispatcher" || p["trigger_outcome"] != "spawn_failed" {
+			t.Errorf("%v", p)
+		}
+		b.sound()
+	})
+	t.Run("a successful spawn keeps the counter, completion resets it", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.fail = errors.New("no")
+		id := b.ready("alpha")
+		b.tick()
+		b.runner.fail = nil
+		b.tick()
+		if n := b.task(id).ConsecutiveFailures; n != 1 {
+			t.Errorf("after a spawn: %d", n)
+		}
+		_, err := b.Complete(t.Context(), b.now, id, Completion{})
+		must(t, err)
+		if n := b.task(id).ConsecutiveFailures; n != 0 {
+			t.Errorf("after completion: %d", n)
+		}
+	})
+	t.Run("reassignment and unblock reset", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		set := func(status Status) {
+			b.exec("UPDATE tasks SET consecutive_failures = 2, last_failure_error = 'x', status = ? WHERE id = ?", status, id)
+		}
+		set(Ready)
+		_, err := b.Assign(t.Context(), b.now, id, "alpha")
+		must(t, err)
+		if b.task(id).ConsecutiveFailures != 2 {
+			t.Error("the same profile resets")
+		}
+		_, err = b.Assign(t.Context(), b.now, id, "beta")
+		must(t, err)
+		if task := b.task(id); task.ConsecutiveFailures != 0 || task.LastFailureError != "" {
+			t.Errorf("%+v", task)
+		}
+		set(Blocked)
+		_, err = b.Unblock(t.Context(), b.now, id)
+		must(t, err)
+		if task := b.task(id); task.ConsecutiveFailures != 0 || task.LastFailureError != "" || task.Status != Ready {
+			t.Errorf("%+v", task)
+		}
+	})
+	t.Run("max_retries", func(t *testing.T) {
+		for _, c := range []struct {
+			retries *int64
+			want    int
+			source  string
+		}{{new(int64(1)), 1, "task"}, {new(int64(5)), 5, "task"}, {nil, 4, "dispatcher"}} {
+			b := newBoard(t)
+			b.d.Config.FailureLimit = 4
+			b.runner.fail = errors.New("no")
+			id := b.create(NewTask{Assignee: "alpha", MaxRetries: c.retries})
+			n := 0
+			for b.task(id).Status == Ready && n < 10 {
+				b.tick()
+				n++
+			}
+			if p := b.payload(id, evGaveUp); n != c.want || p["limit_source"] != c.source || p["effective_limit"] != float64(c.want) {
+				t.Errorf("%d tries, %v", n, p)
+			}
+		}
+	})
+	t.Run("crashes have the configured limit too", func(t *testing.T) { // Q: the snapshot uses its built-in 2
+		b := newBoard(t)
+		b.d.Config.FailureLimit = 3
+		id := b.ready("alpha")
+		for _, want := range []Status{Running, Running, Blocked} {
+			b.tick()
+			b.exits(id, Exit{Code: 1})
+			b.tick()
+			b.wantStatus(id, want)
+		}
+	})
+	t.Run("workspace failure", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: "relative/path"})
+		b.tick()
+		if task := b.task(id); task.ConsecutiveFailures != 1 || !strings.Contains(task.LastFailureError, "workspace") {
+			t.Errorf("%+v", task)
+		}
+		b.tick()
+		b.wantStatus(id, Blocked)
+	})
+	t.Run("long errors are cut", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.fail = errors.New(strings.Repeat("ä", 1000))
+		id := b.ready("alpha")
+		b.tick()
+		if n := len([]rune(b.task(id).LastFailureError)); n != 500 {
+			t.Errorf("%d characters", n)
+		}
+	})
+}
+
+func TestMaxRuntime(t *testing.T) {
+	t.Parallel()
+	timed := func(b *board) string { return b.create(NewTask{Assignee: "alpha", MaxRuntimeSeconds: new(int64(60))}) }
+	t.Run("overrun", func(t *testing.T) {
+		b := newBoard(t)
+		id := timed(b)
+		b.run(id, 71, true)
+		b.exec("UPDATE tasks SET last_heartbeat_at = 5 WHERE id = ?", id)
+		b.d.Config.MaxSpawn = new(0)
+		b.pass(59 * time.Second)
+		same(t, "in time", b.tick().TimedOut)
+		b.pass(time.Second)
+		same(t, "timed out", b.tick().TimedOut, id)
+		same(t, "signals", b.procs.signals, 71)
+		if task := b.task(id); task.Status != Ready || task.WorkerPID != 0 || task.LastHeartbeatAt != 0 || task.ConsecutiveFailures != 1 {
+			t.Errorf("%+v", task)
+		}
+		p := b.payload(id, evTimedOut)
+		if p["pid"] != 71.0 || p["elapsed_seconds"] != 60.0 || p["limit_seconds"] != 60.0 || p["sigkill"] != false {
+			t.Errorf("%v", p)
+		}
+		b.run(id, 72, true) // a fresh window
+		b.pass(30 * time.Second)
+		same(t, "fresh", b.tick().TimedOut)
+		b.pass(31 * time.Second)
+		r := b.tick()
+		same(t, "again", r.TimedOut, id)
+		same(t, "auto-blocked", r.AutoBlocked, id)
+		b.sound()
+	})
+	t.Run("no cap", func(t *testing.T) {
+		b := newBoard(t)
+		b.run(b.ready("alpha"), 71, true)
+		b.pass(1000 * time.Hour)
+		same(t, "timed out", b.tick().TimedOut)
+	})
+	t.Run("a survivor keeps its task", func(t *testing.T) { // Q: the snapshot gives it to a second worker
+		b := newBoard(t)
+		id := timed(b)
+		b.run(id, 71, true)
+		b.procs.survives[71] = true
+		b.pass(time.Hour / 60 * 2)
+		same(t, "timed out", b.tick().TimedOut)
+		if task := b.task(id); task.Status != Running || task.WorkerPID != 71 {
+			t.Errorf("%+v", task)
+		}
+		if p := b.payload(id, evReclaimDeferred); p["reason"] != "max_runtime_worker_alive" {
+			t.Errorf("%v", p)
+		}
+		b.procs.survives[71] = false
+		same(t, "timed out", b.tick().TimedOut, id)
+	})
+	t.Run("through the runner", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.knows = true
+		id := timed(b)
+		b.tick()
+		run := b.task(id).CurrentRunID
+		b.pass(time.Minute)
+		b.d.Config.MaxSpawn = new(0)
+		same(t, "timed out", b.tick().TimedOut, id)
+		same(t, "ended", b.runner.ended, run)
+		same(t, "signals", b.procs.signals)
+	})
+}
+
+func TestStale(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		heartbeat time.Duration // before now; negative: none
+		age       time.Duration
+		limit     time.Duration
+		status    Status
+		want      bool
+	}{
+		"no heartbeat":     {-1, 5 * time.Hour, 4 * time.Hour, Running, true},
+		"old heartbeat":    {time.Hour, 5 * time.Hour, 4 * time.Hour, Running, true},
+		"recent heartbeat": {time.Hour - time.Second, 5 * time.Hour, 4 * time.Hour, Running, false},
+		"young":            {-1, 3 * time.Hour, 4 * time.Hour, Running, false},
+		"limit 0":          {-1, 5 * time.Hour, 0, Running, false},
+		"blocked":          {-1, 5 * time.Hour, 4 * time.Hour, Blocked, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBoard(t)
+			b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = c.limit, new(0)
+			id := b.ready("alpha")
+			b.run(id, 71, true)
+			b.pass(c.age)
+			b.exec("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Unix()+900, id)
+			if c.status == Blocked {
+				_, err := b.Block(t.Context(), b.now, id, "x", 0)
+				must(t, err)
+			}
+			if c.heartbeat >= 0 {
+				b.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Add(-c.heartbeat).Unix(), id)
+			}
+			r := b.tick()
+			if got := len(r.Stale) == 1; got != c.want {
+				t.Errorf("stale %v", r.Stale)
+			}
+			if !c.want {
+				b.wantStatus(id, c.status)
+				return
+			}
+			if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || b.lastRun(id).Outcome != "stale" {
+				t.Errorf("%+v", task)
+			}
+			if p := b.payload(id, evStale); p["timeout_seconds"] != 14400.0 || p["pid"] != 71.0 || p["terminated"] != true {
+				t.Errorf("%v", p)
+			}
+		})
+	}
+	t.Run("foreign claims too", func(t *testing.T) {
+		b := newBoard(t)
+		b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = 4*time.Hour, new(0)
+		id := b.ready("alpha")
+		b.run(id, 71, true)
+		b.exec("UPDATE tasks SET claim_lock = 'elsewhere:1', claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
+		b.pass(5 * time.Hour)
+		same(t, "stale", b.tick().Stale, id)
+		same(t, "signals", b.procs.signals)
+	})
+	t.Run("survivor", func(t *testing.T) {
+		b := newBoard(t)
+		b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = time.Minute, new(0)
+		id := b.ready("alpha")
+		b.run(id, 71, true)
+		b.procs.survives[71] = true
+		b.pass(2 * time.Minute)
+		same(t, "stale", b.tick().Stale)
+		if p := b.payload(id, evReclaimDeferred); p["reason"] != "heartbeat_stale_worker_alive" {
+			t.Errorf("%v", p)
+		}
+	})
+}
+
+func TestPromotion(t *testing.T) {
+	t.Parallel()
+	blocked := func(b *board, failures int, retries *int64) string {
+		id := b.create(NewTask{Assignee: "alpha", MaxRetries: retries})
+		b.exec("UPDATE tasks SET status = 'blocked', consecutive_failures = ? WHERE id = ?", failures, id)
+		return id
+	}
+	t.Run("limits", func(t *testing.T) {
+		for _, c := range []struct {
+			failures, limit int
+			retries         *int64
+			want            Status
+		}{{2, 2, nil, Blocked}, {1, 2, nil, Ready}, {2, 4, nil, Ready}, {2, 4, new(int64(2)), Blocked}, {2, 1, new(int64(3)), Ready}} {
+			b := newBoard(t)
+			id := blocked(b, c.failures, c.retries)
+			n, err := b.RecomputeReady(t.Context(), b.now, c.limit)
+			must(t, err)
+			b.wantStatus(id, c.want)
+			if task := b.task(id); task.ConsecutiveFailures != int64(c.failures) || n != b.count(id, evPromoted) {
+				t.Errorf("%+v, %d promoted", task, n)
+			}
+		}
+	})
+	t.Run("a worker's block stays", func(t *testing.T) {
+		b := newBoard(t)
+		parent := b.ready("alpha")
+		id := b.create(NewTask{Assignee: "alpha", Parents: []string{parent}})
+		b.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
+		_, err := b.Block(t.Context(), b.now, id, "needs a decision", 0)
+		must(t, err)
+		_, err = b.Complete(t.Context(), b.now, parent, Completion{})
+		must(t, err)
+		b.exec("INSERT INTO task_events (task_id, kind, created_at) VALUES (?, 'gave_up', 1)", id)
+		for range 5 {
+			b.tick()
+			b.wantStatus(id, Blocked)
+		}
+		_, err = b.Unblock(t.Context(), b.now, id)
+		must(t, err)
+		b.wantStatus(id, Ready)
+	})
+	t.Run("a breaker's block recovers when the limit is raised", func(t *testing.T) {
+		b := newBoard(t)
+		b.runner.fail = errors.New("no")
+		id := b.ready("alpha")
+		b.tick()
+		b.tick()
+		b.tick()
+		b.wantStatus(id, Blocked)
+		b.d.Config.FailureLimit = 3
+		b.runner.fail = nil
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // Q
+		b := newBoard(t)
+		parent := b.ready("alpha")
+		_, err := b.Archive(t.Context(), b.now, parent)
+		must(t, err)
+		id := b.create(NewTask{Parents: []string{parent}})
+		b.wantStatus(id, Ready)
+		_, err = b.Block(t.Context(), b.now, id, "x", 0)
+		must(t, err)
+		_, err = b.Unblock(t.Context(), b.now, id)
+		must(t, err)
+		b.wantStatus(id, Ready)
+		other := b.ready("alpha")
+		must(t, b.Link(t.Context(), b.now, parent, other))
+		b.wantStatus(other, Ready)
+	})
+	t.Run("scheduled and triage stay", func(t *testing.T) {
+		b := newBoard(t)
+		for _, s := range []Status{Scheduled, Triage, Blocked} {
+			id := b.create(NewTask{Assignee: "alpha", Status: s})
+			b.tick()
+			b.wantStatus(id, s)
+		}
+	})
+}
+
+// Contract 28.7.
+func TestRespawnGuard(t *testing.T) {
+	t.Parallel()
+	guarded := func(b *board, id string) string {
+		b.t.Helper()
+		p := &pass{Dispatcher: b.d, ctx: b.t.Context(), now: b.now.Unix(), res: &Result{}}
+		reason, err := p.guard(id, false)
+		must(b.t, err)
+		return reason
+	}
+	b := newBoard(t)
+	if got := guarded(b, b.ready("alpha")); got != "" {
+		t.Errorf("fresh: %s", got)
+	}
+	for text, want := range map[string]string{
+		"insufficient quota": guardAuth, "HTTP 401 Unauthorized": guardAuth, "authentication failed": guardAuth, "Authorization header missing": guardAuth,
+		"rate limit hit": guardAuth, "rate-limit": guardAuth, "rate_limit": guardAuth, "RateLimit": guardAuth, "got 429": guardAuth, "403": guardAuth,
+		"Forbidden": guardAuth, "billing": guardAuth, "no subscription": guardAuth, "access denied": guardAuth, "Permission denied": guardAuth,
+		"Invalid API key": guardAuth, "pid 4290 not alive": "", "out of memory": "", "": "",
+	} {
+		id := b.ready("alpha")
+		b.exec("UPDATE tasks SET last_failure_error = ? WHERE id = ?", text, id)
+		if got := guarded(b, id); got != want {
+			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+	}
+	completed := func(ago int64) string {
+		id := b.ready("alpha")
+		at := b.now.Unix() - ago
+		b.exec("INSERT INTO task_runs (task_id, status, outcome, started_at, ended_at) VALUES (?, 'done', 'completed', ?, ?)", id, at, at)
+		return id
+	}
+	if got := guarded(b, completed(60)); got != guardSuccess {
+		t.Errorf("completed a minute ago: %q", got)
+	}
+	if got := guarded(b, completed(3700)); got != "" {
+		t.Errorf("completed long ago: %q", got)
+	}
+	id := b.ready("alpha")
+	_, err := b.AddComment(t.Context(), b.now, id, "alpha", "opened https://github.com/a/b/pull/12")
+	must(t, err)
+	if got := guarded(b, id); got != guardPR {
+		t.Errorf("a pull request: %q", got)
+	}
+	b.pass(25 * time.Hour)
+	if got := guarded(b, id); got != "" {
+		t.Errorf("an old pull request: %q", got)
+	}
+}
+
+func TestRespawnGuardInATick(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	id, clean := b.ready("alpha"), b.ready("alpha")
+	b.exec("UPDATE tasks SET last_failure_error = '403 Forbidden' WHERE id = ?", id)
+	r := b.dry()
+	same(t, "guarded in a dry run", r.RespawnGuarded, Guarded{id, guardAuth})
+	if b.count(id, evGuarded) != 0 {
+		t.Error("a dry run wrote an event")
+	}
+	r = b.tick()
+	same(t, "guarded", r.RespawnGuarded, Guarded{id, guardAuth})
+	same(t, "spawned", spawnedIDs(r), clean)
+	same(t, "auto-blocked", r.AutoBlocked)
+	b.wantStatus(id, Ready)
+	if p := b.payload(id, evGuarded); p["reason"] != guardAuth {
+		t.Errorf("%v", p)
+	}
+	b.tick()
+	b.tick()
+	if n := b.count(id, evGuarded); n != 1 { // Q: the snapshot writes one for each tick
+		t.Errorf("%d events for one spell", n)
+	}
+}
+
+func TestCooldown(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]map[time.Duration]bool{
+		"":      {100 * time.Second: false, 400 * time.Second: true},
+		"bad":   {299 * time.Second: false, 300 * time.Second: true},
+		"0":     {0: true},
+		" 1000": {999 * time.Second: false, 1000 * time.Second: true},
+	} {
+		for wait, free := range want {
+			b := newBoard(t)
+			id := b.ready("alpha")
+			b.tick()
+			b.exits(id, Exit{Code: 75})
+			b.d.Config.MaxSpawn = new(0)
+			b.env["HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS"] = value
+			b.tick()
+			b.d.Config.MaxSpawn = nil
+			b.pass(wait)
+			if r := b.tick(); (len(r.Spawned) == 1) != free { // although the text of the failure has the word quota in it
+				t.Errorf("%q after %s: %+v", value, wait, r)
+			}
+		}
+	}
+}
+
+func TestAQuotaWallIsForgotten(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	id := b.ready("alpha")
+	b.tick()
+	b.exits(id, Exit{Code: 75})
+	b.tick()
+	b.pass(DefaultCooldown)
+	b.tick()
+	b.exits(id, Exit{Terminated: true}) // the second attempt leaves no error of its own
+	r := b.tick()
+	same(t, "released", r.Released, id)
+	same(t, "guarded", r.RespawnGuarded)
+	same(t, "spawned", spawnedIDs(r), id)
+}
+
+// Contract 28.12, the part that is the package's: files and logs beside the board.
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	done, open := b.ready("alpha"), b.ready("alpha")
+	_, err := b.Complete(t.Context(), b.now, done, Completion{})
+	must(t, err)
+	old, young := b.paths.Log(done), b.paths.Log(open)
+	write0(t, old, []byte("x"))
+	write0(t, old+".1", []byte("x"))
+	write0(t, young, []byte("x"))
+	write0(t, filepath.Join(b.paths.Logs, "notes.txt"), []byte("x"))
+	for _, file := range []string{old, old + ".1", filepath.Join(b.paths.Logs, "notes.txt")} {
+		must(t, os.Chtimes(file, b.now, b.now))
+	}
+	must(t, os.Chtimes(young, b.now.Add(40*24*time.Hour), b.now.Add(40*24*time.Hour)))
+	c, err := b.Collect(t.Context(), b.now.Add(31*24*time.Hour), 30*24*time.Hour)
+	must(t, err)
+	if c.Logs != 2 || c.Events != 2 || len(b.events(done)) != 0 || len(b.events(open)) == 0 {
+		t.Errorf("%+v", c)
+	}
+	for file, want := range map[string]bool{old: false, old + ".1": false, young: true, filepath.Join(b.paths.Logs, "notes.txt"): true} {
+		if isFile(file) != want {
+			t.Errorf("%s is there: %v", file, !want)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package kanban
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock is a file lock held by this process. The kernel lets go of it when the process dies.
+type Lock struct{ file *os.File }
+
+// TryLock takes the lock of a file without waiting. False: somebody else holds it. An error means that there can't be a lock.
+//
+// It takes both kinds of lock that the kernel has, flock and the record lock of the whole file: they don't see each other, and
+// the other writers of the board may use either.
+func TryLock(path string) (l *Lock, held bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, false, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, false, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	}
+	if err == nil {
+		return &Lock{f}, true, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EACCES) {
+		return nil, false, nil
+	}
+	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
+}
+
+// Release lets go of the lock.
+func (l *Lock) Release() { _ = l.file.Close() }

@@ -1,0 +1,243 @@
+package kanban
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Options say how a board is opened. The zero value is the contract.
+type Options struct {
+	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, else two minutes
+	Env         Env           // nil: os.Getenv
+	Host        string        // the host part of claims; empty: os.Hostname
+	PID         int           // the pid part of claims; 0: this process
+	Workdir     string        // the board's default_workdir
+	Toolsets    []string      // names that aren't skills
+
+	initWait time.Duration      // of tests
+	dies     func(string) error // of tests
+	Log      *slog.Logger       // nil: slog.Default
+}
+
+// Store is one open board. It may be used by several goroutines; each call is one transaction at most.
+type Store struct {
+	db    *sql.DB
+	raw   *os.File // the same file, to look at its length
+	paths Paths
+	opt   Options
+}
+
+// point is where a process can die, for tests that let it.
+func (s *Store) point(name string) error {
+	if s.opt.dies == nil {
+		return nil
+	}
+	return s.opt.dies(name)
+}
+
+// maxInitWait bounds how long an opener waits for another one to bring the file up to date. After that it goes on: the work is
+// idempotent.
+const maxInitWait = 10 * time.Second
+
+// initialised are the files that this process has checked, by what they are, so that a file put in place of another is checked.
+var initialised = struct {
+	sync.Mutex
+	files map[fileID]bool
+}{files: make(map[fileID]bool)}
+
+type fileID struct {
+	path     string
+	dev, ino uint64
+}
+
+func identify(path string) (fileID, int64) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return fileID{path: path}, 0
+	}
+	id := fileID{path: path}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		id.dev, id.ino = sys.Dev, sys.Ino
+	}
+	return id, st.Size()
+}
+
+// Open opens a board, makes it if it isn't there, and brings an old one up to date after a backup.
+//
+// It follows symbolic links as the other writers do: a caller that is root must become the agent's user first.
+func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
+	if opt.Env == nil {
+		opt.Env = os.Getenv
+	}
+	if opt.Log == nil {
+		opt.Log = slog.Default()
+	}
+	if opt.BusyTimeout <= 0 {
+		opt.BusyTimeout = DefaultBusyTimeout
+		if ms, err := strconv.Atoi(opt.Env.trimmed("HERMES_KANBAN_BUSY_TIMEOUT_MS")); err == nil && ms > 0 {
+			opt.BusyTimeout = time.Duration(ms) * time.Millisecond
+		}
+	}
+	if opt.Host == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("cannot open board %s: %w", paths.DB, err)
+		}
+		opt.Host = host
+	}
+	if opt.initWait == 0 {
+		opt.initWait = maxInitWait
+	}
+	if opt.PID == 0 {
+		opt.PID = os.Getpid()
+	}
+	s := &Store{paths: paths, opt: opt}
+	if err := s.open(ctx); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context) error {
+	path := s.paths.DB
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("cannot make directory of board %s: %w", path, err)
+	}
+	id, size := identify(path)
+	initialised.Lock()
+	known := size > 0 && initialised.files[id]
+	initialised.Unlock()
+	if known {
+		return s.attach(ctx)
+	}
+
+	initialised.Lock() // one first open at a time in this process
+	defer initialised.Unlock()
+	lock := s.lockInit(ctx)
+	if lock != nil {
+		defer lock.Release()
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	if err := s.attach(ctx); err != nil {
+		return err
+	}
+	if err := s.journal(ctx); err != nil {
+		return err
+	}
+	if err := s.migrate(ctx); err != nil {
+		return fmt.Errorf("cannot bring board %s up to date: %w", path, err)
+	}
+	id, _ = identify(path)
+	initialised.files[id] = true
+	return nil
+}
+
+// attach connects to the file, which is made if it isn't there.
+func (s *Store) attach(ctx context.Context) (err error) {
+	path := s.paths.DB
+	if s.db, err = connect(path, "rwc", s.opt.BusyTimeout); err != nil {
+		return fmt.Errorf("cannot open board %s: %w", path, err)
+	}
+	var tables int
+	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
+		return fmt.Errorf("cannot open board %s: %w", path, err)
+	}
+	if s.raw, err = os.Open(path); err != nil {
+		return fmt.Errorf("cannot open board %s: %w", path, err)
+	}
+	return nil
+}
+
+// lockInit takes the lock that keeps first opens of several processes apart, or gives up after a while.
+func (s *Store) lockInit(ctx context.Context) *Lock {
+	deadline := time.NewTimer(s.opt.initWait)
+	defer deadline.Stop()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		lock, held, err := TryLock(s.paths.initLock())
+		if held {
+			return lock
+		}
+		if err != nil {
+			s.opt.Log.Warn("opening the board without its init lock", "path", s.paths.initLock(), "error", err)
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil
+		case <-deadline.C:
+			s.opt.Log.Warn("opening the board without its init lock: somebody holds it", "path", s.paths.initLock())
+			return nil
+		}
+	}
+}
+
+var warnNoWAL sync.Once
+
+// journal turns the write-ahead log on, where the file system can do it.
+func (s *Store) journal(ctx context.Context) error {
+	var mode string
+	if err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
+		return fmt.Errorf("cannot open board %s: %w", s.paths.DB, err)
+	}
+	if strings.EqualFold(mode, "wal") {
+		return nil
+	}
+	err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode)
+	switch {
+	case err == nil && strings.EqualFold(mode, "wal"):
+		return nil
+	case busy(err):
+		return fmt.Errorf("cannot open board %s: %w", s.paths.DB, err)
+	}
+	warnNoWAL.Do(func() {
+		s.opt.Log.Warn("the board's file system has no write-ahead log; readers and writers wait for each other", "path", s.paths.DB, "error", err)
+	})
+	err = s.db.QueryRowContext(ctx, "PRAGMA journal_mode = DELETE").Scan(&mode)
+	if err != nil {
+		return fmt.Errorf("cannot open board %s: %w", s.paths.DB, err)
+	}
+	return nil
+}
+
+// Close closes the file. A store that isn't closed keeps descriptors.
+func (s *Store) Close() error {
+	var err error
+	if s.db != nil {
+		err = s.db.Close()
+	}
+	if s.raw != nil {
+		err = errors.Join(err, s.raw.Close())
+	}
+	return err
+}
+
+// Paths are the places of the board.
+func (s *Store) Paths() Paths { return s.paths }
+
+// Claimer is the identity that claims of this store carry, host:pid.
+func (s *Store) Claimer() string { return s.opt.Host + ":" + strconv.Itoa(s.opt.PID) }
+
+// hostLocal says whether a claim was made on this host, so that its pids mean something here.
+func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.opt.Host+":") }
+
+// DataVersion changes whenever another connection has changed the board.
+func (s *Store) DataVersion(ctx context.Context) (v int64, err error) {
+	err = s.db.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v)
+	return v, err
+}

@@ -1,0 +1,85 @@
+package kanban
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// promotable is a condition on tasks: the promotion pass would make it ready. Its parameter is the failure limit.
+//
+// A block is sticky if `blocked` is the latest of `blocked` and `unblocked` in the history. What the failure limit blocks isn't,
+// so that it goes on when the limit is raised.
+const promotable = `(status = 'todo' OR status = 'blocked'
+		AND consecutive_failures < COALESCE(max_retries, ?)
+		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
+			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
+	AND NOT ` + unfinishedParents
+
+// RecomputeReady is the promotion pass: todo and blocked tasks that nothing holds back any more become ready.
+func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
+	ids, err := column1[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	err = s.write(ctx, now, func(t *tx) error {
+		promoted, err = t.promote(ids, failureLimit)
+		return err
+	})
+	return promoted, err
+}
+
+// promote makes those of the tasks ready that still can be.
+func (t *tx) promote(ids []string, failureLimit int) (promoted int, err error) {
+	for _, id := range ids {
+		n, err := t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit)
+		if err != nil {
+			return promoted, err
+		}
+		if n == 0 {
+			continue
+		}
+		if err := t.event(id, 0, evPromoted, nil); err != nil {
+			return promoted, err
+		}
+		promoted++
+	}
+	return promoted, nil
+}
+
+// promoteChildren is the promotion pass for those that waited for one task.
+func (t *tx) promoteChildren(parent string) error {
+	ids, err := column1[string](t.ctx, t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent)
+	if err == nil {
+		_, err = t.promote(ids, DefaultFailureLimit)
+	}
+	return err
+}
+
+// Health is whether there is work that a dispatcher could start.
+type Health struct {
+	SpawnableReady, SpawnableReview bool
+}
+
+// Health answers the health questions: is a row ready, or in review, unclaimed, for a profile that exists?
+func (s *Store) Health(ctx context.Context, profiles Profiles) (h Health, err error) {
+	type lane struct {
+		status Status
+		who    string
+	}
+	var lanes []lane
+	err = each(ctx, s.db, func(r *sql.Rows) error {
+		var l lane
+		err := r.Scan(&l.status, &l.who)
+		lanes = append(lanes, l)
+		return err
+	}, `SELECT DISTINCT status, assignee FROM tasks WHERE status IN ('ready', 'review') AND claim_lock IS NULL AND COALESCE(assignee, '') <> ''`)
+	for _, l := range lanes {
+		ok, failed := profiles.Exists(l.who)
+		if ok && failed == nil {
+			h.SpawnableReady = h.SpawnableReady || l.status == Ready
+			h.SpawnableReview = h.SpawnableReview || l.status == Review
+		}
+	}
+	return h, err
+}

@@ -1,0 +1,135 @@
+package kanban
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// python is a run of the other writer of the board.
+func python(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := exec.LookPath("python3")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	return exec.CommandContext(t.Context(), path, append([]string{"testdata/writer.py"}, args...)...)
+}
+
+func pythonSays(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := python(t, args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	must(t, err)
+	return strings.TrimSpace(string(out))
+}
+
+// A file made here and one made by Python have the same structure, and each opens in the other.
+func TestPythonSharesTheFile(t *testing.T) {
+	t.Parallel()
+	theirs := filepath.Join(t.TempDir(), "kanban.db")
+	pythonSays(t, "init", theirs)
+	want := pythonSays(t, "check", theirs)
+
+	b := newBoard(t)
+	id := b.ready("alpha")
+	if got := pythonSays(t, "check", b.paths.DB); got != want {
+		t.Errorf("structure here\n%s\nthere\n%s", got, want)
+	}
+	b.wantStatus(id, Ready)
+
+	s, err := Open(t.Context(), Paths{DB: theirs}, Options{Env: env{}.get})
+	must(t, err)
+	defer s.Close()
+	_, err = s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "x"})
+	must(t, err)
+	if got := pythonSays(t, "check", theirs); got != want || !strings.Contains(want, `"integrity": "ok"`) || !strings.Contains(want, `"journal": "wal"`) {
+		t.Errorf("structure after opening\n%s\nbefore\n%s", got, want)
+	}
+	if names, _ := filepath.Glob(theirs + ".migration*"); len(names) > 0 {
+		t.Errorf("a present file was migrated: %q", names)
+	}
+}
+
+// Whatever lock Python takes, flock or lockf, a dispatcher here sees it, and the other way round.
+func TestPythonSharesTheLocks(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"flock", "lockf"} {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		cmd := python(t, kind, b.paths.TickLock())
+		in, err := cmd.StdinPipe()
+		must(t, err)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		line, err := bufio.NewReader(out).ReadString('\n')
+		must(t, err)
+		if line != "held\n" {
+			t.Fatal(line)
+		}
+		if r := b.tick(); !r.SkippedLocked {
+			t.Errorf("%s: %+v", kind, r)
+		}
+		must(t, in.Close())
+		_ = cmd.Wait()
+		lock, held, err := TryLock(b.paths.TickLock())
+		if must(t, err); !held {
+			t.Fatalf("%s: not released", kind)
+		}
+		if got := pythonSays(t, kind, b.paths.TickLock()); got != "refused" {
+			t.Errorf("%s: %s", kind, got)
+		}
+		lock.Release()
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	}
+}
+
+// Payloads are written as json.dumps writes them.
+func TestPythonWritesTheSameJSON(t *testing.T) {
+	t.Parallel()
+	cases := []any{
+		object{{"a", nil}, {"b", true}, {"c", -3}, {"d", "x"}, {"e", []string{"y", "z"}}, {"f", []string{}}},
+		object{},
+		[]string{"ä ö \u2028 \U0001F600 \x7f \x01 / < > & ' \" \\ \b\f\n\r\t"},
+	}
+	var in strings.Builder
+	for _, v := range cases {
+		in.WriteString(encode(v) + "\n")
+	}
+	cmd := python(t, "json")
+	cmd.Stdin = strings.NewReader(in.String())
+	out, err := cmd.Output()
+	must(t, err)
+	if string(out) != in.String() {
+		t.Errorf("here\n%sthere\n%s", in.String(), out)
+	}
+}
+
+// what of a file's structure matters: types and indexes, whatever the order in which they came.
+func structure(t *testing.T, path string) map[string]any {
+	t.Helper()
+	var m map[string]any
+	must(t, json.Unmarshal([]byte(pythonSays(t, "check", path)), &m))
+	for name, v := range m {
+		if rows, ok := v.([]any); ok && !strings.HasPrefix(name, "idx_") {
+			byName := make(map[string]any)
+			for _, r := range rows {
+				if col, ok := r.([]any); ok {
+					byName[col[0].(string)] = col[1:]
+				}
+			}
+			m[name] = byName
+		}
+	}
+	return m
+}

@@ -1,0 +1,315 @@
+package kanban
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// variable is what a job's environment has for a name.
+func variable(job Job, name string) (string, bool) {
+	for _, list := range [][]string{job.Env, job.Vars} {
+		for _, v := range list {
+			if value, found := strings.CutPrefix(v, name+"="); found {
+				return value, true
+			}
+		}
+	}
+	return "", false
+}
+
+// Contract 28.8.
+func TestSpawn(t *testing.T) {
+	t.Parallel()
+	spawn := func(t *testing.T, prepare func(b *board) NewTask) (*board, string, Job) {
+		t.Helper()
+		b := newBoard(t)
+		n := prepare(b)
+		n.Assignee = "alpha"
+		id := b.create(n)
+		r := b.tick()
+		if len(b.runner.jobs) != 1 {
+			t.Fatalf("%+v", r)
+		}
+		return b, id, b.runner.jobs[0]
+	}
+	t.Run("pins", func(t *testing.T) {
+		b, id, job := spawn(t, func(*board) NewTask { return NewTask{Tenant: "acme", GoalMode: true, GoalMaxTurns: new(int64(7))} })
+		task := b.task(id)
+		for name, want := range map[string]string{
+			"HERMES_PROFILE": "alpha", "HERMES_TENANT": "acme", "HERMES_KANBAN_TASK": id, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
+			"TERMINAL_CWD": task.WorkspacePath, "HERMES_KANBAN_RUN_ID": fmt.Sprint(task.CurrentRunID), "HERMES_KANBAN_CLAIM_LOCK": "host:4242",
+			"HERMES_KANBAN_GOAL_MODE": "1", "HERMES_KANBAN_GOAL_MAX_TURNS": "7", "HERMES_KANBAN_DB": b.paths.DB,
+			"HERMES_KANBAN_WORKSPACES_ROOT": b.paths.Workspaces, "HERMES_KANBAN_BOARD": "default", "PATH": "/nowhere",
+		} {
+			if got, _ := variable(job, name); got != want {
+				t.Errorf("%s=%q, not %q", name, got, want)
+			}
+		}
+		for _, name := range []string{"HERMES_HOME", "HERMES_KANBAN_BRANCH", "TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT"} {
+			if got, set := variable(job, name); set {
+				t.Errorf("%s=%q is set", name, got)
+			}
+		}
+		if slices.ContainsFunc(job.Vars, func(v string) bool { return strings.HasPrefix(v, "PATH=") }) {
+			t.Error("PATH is no variable of the worker's own")
+		}
+		if job.Log != b.paths.Log(id) || job.Dir != task.WorkspacePath || job.Lock != "host:4242" || job.Run != task.CurrentRunID {
+			t.Errorf("%+v", job)
+		}
+		if p := b.payload(id, evSpawned); p["pid"] != float64(task.WorkerPID) || b.lastRun(id).WorkerPID != task.WorkerPID {
+			t.Errorf("%v", p)
+		}
+	})
+	t.Run("command line", func(t *testing.T) {
+		_, id, job := spawn(t, func(b *board) NewTask {
+			b.d.Spawn.Toolsets = func(string) []string { return []string{"web", "file"} }
+			return NewTask{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
+		})
+		want := "/opt/python -m agent -p alpha --accept-hooks --skills writing --skills review -m large --toolsets file,web chat -q " +
+			"work kanban task " + id
+		if got := strings.Join(job.Argv, " "); got != want || job.Argv[len(job.Argv)-1] != "work kanban task "+id {
+			t.Errorf("%q", job.Argv)
+		}
+	})
+	t.Run("no automatic skill", func(t *testing.T) {
+		_, id, job := spawn(t, func(*board) NewTask { return NewTask{} })
+		same(t, "argv", job.Argv, "/opt/python", "-m", "agent", "-p", "alpha", "--accept-hooks", "chat", "-q", "work kanban task "+id)
+		same(t, "options", job.Options)
+	})
+	t.Run("a command of the configuration", func(t *testing.T) {
+		b, id, job := spawn(t, func(b *board) NewTask {
+			b.d.Config.Command = []string{"/bin/worker", "--run={run}", "{skills}", "{profile}/{task}", "{board}", "{workspace}"}
+			return NewTask{Skills: []string{"x"}}
+		})
+		same(t, "argv", job.Argv, "/bin/worker", "--run=1", "--skills", "x", "alpha/"+id, "default", b.task(id).WorkspacePath)
+	})
+	for had, want := range map[string]string{"180": "3570", "7200": "7200", "": "3570", "never": "3570"} {
+		t.Run("timeout "+had, func(t *testing.T) {
+			_, _, job := spawn(t, func(b *board) NewTask {
+				b.d.Spawn.Environ = append(b.d.Spawn.Environ, "TERMINAL_TIMEOUT="+had)
+				return NewTask{MaxRuntimeSeconds: new(int64(3600))}
+			})
+			if got, _ := variable(job, "TERMINAL_TIMEOUT"); got != want {
+				t.Errorf("TERMINAL_TIMEOUT=%s", got)
+			}
+			if got, _ := variable(job, "TERMINAL_MAX_FOREGROUND_TIMEOUT"); got != "3570" {
+				t.Errorf("TERMINAL_MAX_FOREGROUND_TIMEOUT=%s", got)
+			}
+		})
+	}
+	t.Run("the dispatcher's environment is left alone", func(t *testing.T) {
+		b, _, _ := spawn(t, func(b *board) NewTask {
+			b.d.Spawn.Environ = []string{"TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me"}
+			return NewTask{MaxRuntimeSeconds: new(int64(3600))}
+		})
+		same(t, "environment", b.d.Spawn.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
+	})
+	t.Run("the profile's home", func(t *testing.T) {
+		for _, home := range []string{"/opt/data/profiles/alpha", ""} {
+			_, _, job := spawn(t, func(b *board) NewTask {
+				b.d.Spawn.ProfileDir = func(string) string { return home }
+				return NewTask{}
+			})
+			if got, _ := variable(job, "HERMES_HOME"); got != home {
+				t.Errorf("HERMES_HOME=%q", got)
+			}
+		}
+	})
+	t.Run("the executable", func(t *testing.T) {
+		dir := t.TempDir()
+		program := filepath.Join(dir, "hermes")
+		must(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, "plain"), nil, 0o644))
+		for _, c := range []struct {
+			environ []string
+			want    string
+		}{
+			{[]string{"PATH=" + dir}, program},
+			{[]string{"PATH=.:" + dir}, program},
+			{[]string{"HERMES_BIN=" + program, "PATH="}, program},
+			{[]string{"HERMES_BIN=hermes", "PATH=/none:" + dir}, program},
+			{[]string{"HERMES_BIN=plain", "PATH=" + dir}, "/opt/python"},
+			{[]string{"HERMES_BIN=nothing", "PATH=" + dir}, "/opt/python"},
+			{[]string{"PATH=/none"}, "/opt/python"},
+		} {
+			argv, err := SpawnOptions{Module: []string{"/opt/python", "-m", "agent"}}.agent(newEnviron(c.environ))
+			if err != nil || argv[0] != c.want {
+				t.Errorf("%q: %q %v", c.environ, argv, err)
+			}
+		}
+		b := newBoard(t)
+		b.d.Spawn.Module = nil
+		id := b.ready("alpha")
+		b.tick()
+		if text := b.task(id).LastFailureError; !strings.Contains(text, "executable not found on PATH") {
+			t.Errorf("%q", text)
+		}
+	})
+	t.Run("TERMINAL_CWD needs an existing directory", func(t *testing.T) {
+		b := newBoard(t)
+		p := &pass{Dispatcher: b.d, res: &Result{}, ctx: t.Context()}
+		e := newEnviron([]string{"TERMINAL_CWD=/before"})
+		p.worker(e, Task{WorkspacePath: "/no/such/place"}, "alpha")
+		if got := e.get("TERMINAL_CWD"); got != "/before" {
+			t.Errorf("%q", got)
+		}
+	})
+	t.Run("a value with a NUL", func(t *testing.T) {
+		_, _, job := spawn(t, func(*board) NewTask { return NewTask{Tenant: "a\x00b"} })
+		if got, _ := variable(job, "HERMES_TENANT"); got != "ab" {
+			t.Errorf("%q", got)
+		}
+	})
+	t.Run("a board with a name keeps its places", func(t *testing.T) {
+		boards := &Boards{Root: t.TempDir(), Env: env{}.get}
+		p, err := boards.Paths("team-a")
+		must(t, err)
+		base := filepath.Join(boards.Root, "kanban/boards/team-a")
+		if p.DB != base+"/kanban.db" || p.Log("t_1") != base+"/logs/t_1.log" || p.Workspaces != base+"/workspaces" {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
+func TestLogRotation(t *testing.T) {
+	t.Parallel()
+	for backups, want := range map[int][]string{0: nil, 1: {"3"}, 3: {"3", "2", "1"}} {
+		log := filepath.Join(t.TempDir(), "logs", "t_1.log")
+		must(t, rotate(log, 10, backups)) // it makes the directory
+		for n := 1; n <= 3; n++ {
+			must(t, os.WriteFile(log, []byte(strings.Repeat(fmt.Sprint(n), 11)), 0o644))
+			must(t, rotate(log, 10, backups))
+		}
+		for i := range 4 {
+			data, _ := os.ReadFile(fmt.Sprintf("%s.%d", log, i+1))
+			if i < len(want) && !strings.HasPrefix(string(data), want[i]) || i >= len(want) && data != nil {
+				t.Errorf("%d backups: .%d is %q", backups, i+1, data)
+			}
+		}
+		must(t, os.WriteFile(log, []byte("short"), 0o644))
+		must(t, rotate(log, 10, backups))
+		if data, _ := os.ReadFile(log); string(data) != "short" {
+			t.Errorf("a short log became %q", data)
+		}
+	}
+}
+
+func TestTailLog(t *testing.T) {
+	t.Parallel()
+	p := Paths{Logs: t.TempDir()}
+	must(t, os.WriteFile(p.Log("t_1"), []byte("first\nsecond\nthird\n"), 0o644))
+	for limit, want := range map[int64]string{0: "first\nsecond\nthird\n", 100: "first\nsecond\nthird\n", 6: "third\n", 8: "third\n", 13: "second\nthird\n", 3: "rd\n"} {
+		got, err := p.TailLog("t_1", limit)
+		if limit == 3 {
+			want = "" // the only line in it is cut short
+		}
+		if err != nil || string(got) != want {
+			t.Errorf("%d: %q %v", limit, got, err)
+		}
+	}
+}
+
+func git(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestWorkspaces(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not there")
+	}
+	b := newBoard(t)
+	b.d.Git = git
+	repo := filepath.Join(t.TempDir(), "repo")
+	must(t, os.Mkdir(repo, 0o755))
+	for _, args := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "x"}} {
+		if out, err := git(t.Context(), repo, args...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	other := filepath.Join(repo, "trees", "mine")
+	fixed := filepath.Join(t.TempDir(), "work")
+	byRepo := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: repo})
+	byPath := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: other, Branch: "feature"})
+	dir := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: fixed})
+	scratch := b.ready("alpha")
+	r := b.tick()
+	want := map[string]string{
+		byRepo: filepath.Join(repo, ".worktrees", byRepo), byPath: other, dir: fixed, scratch: filepath.Join(b.paths.Workspaces, scratch),
+	}
+	for _, s := range r.Spawned {
+		if st, err := os.Stat(s.Workspace); s.Workspace != want[s.Task] || err != nil || !st.IsDir() {
+			t.Errorf("%+v, not %s (%v)", s, want[s.Task], err)
+		}
+		if got := b.task(s.Task).WorkspacePath; got != s.Workspace {
+			t.Errorf("the row has %q", got)
+		}
+	}
+	if len(r.Spawned) != 4 {
+		t.Fatalf("%+v", r)
+	}
+	for id, branch := range map[string]string{byRepo: "wt/" + byRepo, byPath: "feature"} {
+		if got := b.task(id).Branch; got != branch {
+			t.Errorf("branch %q, not %q", got, branch)
+		}
+		out, err := git(t.Context(), want[id], "rev-parse", "--abbrev-ref", "HEAD")
+		if strings.TrimSpace(out) != branch || err != nil {
+			t.Errorf("%s %v", out, err)
+		}
+		// A second attempt uses the same worktree.
+		p := &pass{Dispatcher: b.d, ctx: t.Context(), res: &Result{}}
+		if path, _, err := p.workspace(b.task(id)); err != nil || path != want[id] {
+			t.Errorf("again: %s %v", path, err)
+		}
+	}
+	for _, id := range []string{byRepo, byPath, dir, scratch} {
+		_, err := b.Complete(t.Context(), b.now, id, Completion{})
+		must(t, err)
+		if _, err := os.Stat(want[id]); (err == nil) != (id != scratch) {
+			t.Errorf("%s after completion: %v", want[id], err)
+		}
+	}
+}
+
+func TestScratchStaysWhileChildrenWork(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	parent := b.ready("alpha")
+	child := b.create(NewTask{Assignee: "alpha", Parents: []string{parent}})
+	b.tick()
+	path := b.task(parent).WorkspacePath
+	_, err := b.Complete(t.Context(), b.now, parent, Completion{})
+	must(t, err)
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("removed before the child could read it: %v", err)
+	}
+	b.tick()
+	_, err = b.Complete(t.Context(), b.now, child, Completion{})
+	must(t, err)
+	if _, err := os.Stat(path); err == nil {
+		t.Error("it is still there")
+	}
+	// A path outside the managed directory is never removed, however it got into the row.
+	outside := t.TempDir()
+	for _, path := range []string{outside, b.paths.Workspaces, b.paths.Workspaces + "/../kanban.db", "/"} {
+		id := b.ready("alpha")
+		b.exec("UPDATE tasks SET workspace_path = ? WHERE id = ?", path, id)
+		_, err := b.Complete(t.Context(), b.now, id, Completion{})
+		must(t, err)
+	}
+	for _, path := range []string{outside, b.paths.Workspaces, b.paths.DB} {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

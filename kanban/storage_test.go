@@ -1,0 +1,380 @@
+package kanban
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func openAt(t *testing.T, path string) (*Store, error) {
+	t.Helper()
+	s, err := Open(t.Context(), Paths{Board: "default", DB: path}, Options{Env: env{"HERMES_KANBAN_BUSY_TIMEOUT_MS": "700"}.get})
+	if err == nil {
+		t.Cleanup(func() { _ = s.Close() })
+	}
+	return s, err
+}
+
+// reopen makes the next open of a path a first one, as in another process.
+func reopen() {
+	initialised.Lock()
+	clear(initialised.files)
+	initialised.Unlock()
+}
+
+// Contract 28.10. These tests are not parallel: they share the memory of which files were checked.
+func TestOpen(t *testing.T) {
+	t.Run("init idempotent, tables present", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "deep", "er", "kanban.db")
+		var before string
+		for range 3 {
+			s, err := openAt(t, path)
+			must(t, err)
+			schema := dump(t, s, "sqlite_master")
+			if before != "" && schema != before {
+				t.Errorf("the schema changed:\n%s\n%s", before, schema)
+			}
+			before = schema
+			for _, table := range tables {
+				if !strings.Contains(schema, `"`+table.name+`"`) {
+					t.Errorf("no table %s", table.name)
+				}
+			}
+			must(t, s.Close())
+			reopen()
+		}
+	})
+	t.Run("pragmas on first and later opens", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kanban.db")
+		for range 2 {
+			s, err := openAt(t, path)
+			must(t, err)
+			for pragma, want := range map[string]string{
+				"journal_mode": "wal", "synchronous": "2", "wal_autocheckpoint": "100", "foreign_keys": "1", "secure_delete": "1", "cell_size_check": "1",
+				"user_version": "0", "busy_timeout": "700",
+			} {
+				var got string
+				must(t, s.db.QueryRow("PRAGMA "+pragma).Scan(&got))
+				if got != want {
+					t.Errorf("%s is %s, not %s", pragma, got, want)
+				}
+			}
+		}
+	})
+	t.Run("busy timeout from env", func(t *testing.T) {
+		for value, want := range map[string]time.Duration{"": 2 * time.Minute, "500": 500 * time.Millisecond, "0": 2 * time.Minute, "x": 2 * time.Minute} {
+			s, err := Open(t.Context(), Paths{DB: filepath.Join(t.TempDir(), "k.db")}, Options{Env: env{"HERMES_KANBAN_BUSY_TIMEOUT_MS": value}.get})
+			must(t, err)
+			if s.opt.BusyTimeout != want {
+				t.Errorf("%q: %s", value, s.opt.BusyTimeout)
+			}
+			must(t, s.Close())
+		}
+	})
+	t.Run("TLS-like header", func(t *testing.T) {
+		for offset, head := range map[int]string{0: "\x17\x03\x03\x00\x40abcdefghijklmnopqrstuvwxyz0123456789", 5: "SQLit\x17\x03\x03\x01\x01t 3\x00abcdefghijklmnopqrstuvwxyz"} {
+			path := filepath.Join(t.TempDir(), "kanban.db")
+			write0(t, path, []byte(head))
+			_, err := openAt(t, path)
+			var bad *CorruptError
+			if !errors.As(err, &bad) || !strings.Contains(err.Error(), "file is not a database") || !strings.Contains(err.Error(), fmt.Sprintf("offset %d", offset)) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("%x", head[:32])) {
+				t.Errorf("%v", err)
+			}
+			if data, _ := os.ReadFile(path); string(data) != head {
+				t.Error("the file was changed")
+			}
+		}
+	})
+	t.Run("other headers", func(t *testing.T) {
+		for _, head := range []string{"x", "SQLite format 2", "SQLite format 3", strings.Repeat("\x00", 4096)} {
+			path := filepath.Join(t.TempDir(), "kanban.db")
+			write0(t, path, []byte(head))
+			if _, err := openAt(t, path); err == nil || strings.Contains(err.Error(), "TLS") {
+				t.Errorf("%.20q: %v", head, err)
+			}
+		}
+	})
+	t.Run("locked healthy file is not corrupt", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kanban.db")
+		s, err := openAt(t, path)
+		must(t, err)
+		must(t, s.Close())
+		reopen()
+		db, err := connect(path, "rw", time.Second)
+		must(t, err)
+		defer db.Close()
+		for _, stmt := range []string{"PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "CREATE TABLE held (x)"} {
+			_, err := db.Exec(stmt)
+			must(t, err)
+		}
+		_, err = openAt(t, path)
+		var bad *CorruptError
+		if err == nil || errors.As(err, &bad) || !busy(err) {
+			t.Errorf("%v", err)
+		}
+		if names, _ := filepath.Glob(path + ".corrupt*"); len(names) > 0 {
+			t.Errorf("a backup of a healthy file: %q", names)
+		}
+	})
+	t.Run("fast path", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kanban.db")
+		s, err := openAt(t, path)
+		must(t, err)
+		lock, held, err := TryLock(s.paths.initLock())
+		if must(t, err); !held {
+			t.Fatal("the lock was kept")
+		}
+		defer lock.Release()
+		began := time.Now()
+		_, err = openAt(t, path)
+		must(t, err)
+		if waited := time.Since(began); waited > maxInitWait/2 {
+			t.Errorf("waited %s for the lock", waited)
+		}
+	})
+	t.Run("bounded init lock", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kanban.db")
+		lock, _, err := TryLock(Paths{DB: path}.initLock())
+		must(t, err)
+		defer lock.Release()
+		began := time.Now()
+		s, err := Open(t.Context(), Paths{DB: path}, Options{Env: env{}.get, initWait: 300 * time.Millisecond})
+		must(t, err)
+		defer s.Close()
+		if waited := time.Since(began); waited < 300*time.Millisecond {
+			t.Errorf("waited only %s", waited)
+		}
+	})
+	t.Run("a symbolic link and a directory", func(t *testing.T) {
+		dir := t.TempDir()
+		if _, err := openAt(t, dir); err == nil {
+			t.Error("a directory is no board")
+		}
+	})
+}
+
+// The first 100 bytes are the header; the second page belongs to the schema or to the first table.
+func spoil(t *testing.T, path string, fill byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	st, err := f.Stat()
+	must(t, err)
+	for at := int64(4096); at < st.Size(); at += 4096 {
+		_, err = f.WriteAt(slices.Repeat([]byte{fill}, 512), at)
+		must(t, err)
+	}
+}
+
+func TestCorruptFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kanban.db")
+	s, err := openAt(t, path)
+	must(t, err)
+	for range 50 {
+		_, err := s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "x", Body: strings.Repeat("b", 500)})
+		must(t, err)
+	}
+	must(t, s.Close())
+	for n, fill := range []byte{0xff, 0x07} {
+		spoil(t, path, fill)
+		write0(t, path+"-wal", []byte("whatever a log holds"))
+		content, err := os.ReadFile(path)
+		must(t, err)
+		var backup string
+		for range 10 {
+			reopen()
+			_, err := openAt(t, path)
+			var bad *CorruptError
+			if !errors.As(err, &bad) || bad.Backup == "" || !strings.Contains(err.Error(), "corrupt DB") {
+				t.Fatalf("%v", err)
+			}
+			backup = bad.Backup
+		}
+		if data, _ := os.ReadFile(backup); !slices.Equal(data, content) {
+			t.Error("the backup differs")
+		}
+		if data, _ := os.ReadFile(path); !slices.Equal(data, content) {
+			t.Error("the file was changed")
+		}
+		if data, _ := os.ReadFile(path + "-wal"); string(data) != "whatever a log holds" || !isFile(backup+"-wal") {
+			t.Error("its log was changed, or not copied")
+		}
+		names, err := filepath.Glob(path + ".corrupt.????????????????.bak")
+		if must(t, err); len(names) != n+1 {
+			t.Errorf("%q", names)
+		}
+	}
+}
+
+func TestTruncatedWAL(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kanban.db")
+	s, err := openAt(t, path)
+	must(t, err)
+	first, err := s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "first"})
+	must(t, err)
+	_, err = s.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	must(t, err)
+	_, err = s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "second"})
+	must(t, err)
+	copied := filepath.Join(t.TempDir(), "kanban.db") // as a power cut leaves it: the file, and a part of its log
+	for _, part := range []string{"", "-wal"} {
+		data, err := os.ReadFile(path + part)
+		must(t, err)
+		if part != "" {
+			data = data[:len(data)-100]
+		}
+		write0(t, copied+part, data)
+	}
+	cut, err := openAt(t, copied)
+	must(t, err)
+	list, err := cut.Tasks(t.Context(), Filter{})
+	if must(t, err); len(list) != 1 || list[0].ID != first { // a transaction is there as a whole or not at all
+		t.Errorf("%+v", list)
+	}
+	sound(t, cut)
+}
+
+func TestNoWAL(t *testing.T) {
+	// A file system without shared memory can't be had here, so the engine is given a way to lock that has none.
+	path := filepath.Join(t.TempDir(), "kanban.db")
+	s := &Store{paths: Paths{DB: path}, opt: Options{Log: newTestLog(t), BusyTimeout: time.Second}}
+	db, err := sql.Open("sqlite", "file:"+path+"?vfs=unix-dotfile")
+	must(t, err)
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	s.db = db
+	must(t, s.journal(t.Context()))
+	var mode string
+	must(t, db.QueryRow("PRAGMA journal_mode").Scan(&mode))
+	if mode != "delete" {
+		t.Errorf("journal_mode is %s", mode)
+	}
+}
+
+func TestTornFile(t *testing.T) {
+	b := newBoard(t)
+	b.ready("alpha")
+	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	must(t, err)
+	must(t, b.checkLength(t.Context()))
+	st, err := os.Stat(b.paths.DB)
+	must(t, err)
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	must(t, copyFile(b.paths.DB, copied))
+	must(t, os.Truncate(copied, st.Size()-1))
+	torn, err := os.Open(copied)
+	must(t, err)
+	defer torn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = (&Store{raw: torn}).checkLength(ctx)
+	var bad *TornError
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "torn-extend detected: page count mismatch") {
+		t.Errorf("%v", err)
+	}
+
+	// A checkpoint of another process looks torn for a moment.
+	grow, err := os.OpenFile(copied, os.O_RDWR, 0)
+	must(t, err)
+	defer grow.Close()
+	done := make(chan error, 1)
+	go func() { done <- (&Store{raw: torn}).checkLength(t.Context()) }()
+	must(t, grow.Truncate(st.Size()))
+	must(t, <-done)
+	var header [4]byte
+	_, err = grow.ReadAt(header[:], 28)
+	must(t, err)
+	if pages := binary.BigEndian.Uint32(header[:]); int64(pages)*4096 != st.Size() {
+		t.Errorf("%d pages in %d bytes", pages, st.Size())
+	}
+
+	// It is checked after each commit.
+	b.Store.raw, torn = torn, b.Store.raw
+	must(t, os.Truncate(copied, 4096))
+	must(t, os.WriteFile(copied+"-wal", []byte("no log"), 0o644))
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.Create(short, b.now, NewTask{Title: "x"}); !errors.As(err, &bad) {
+		t.Errorf("%v", err)
+	}
+	b.Store.raw, torn = torn, b.Store.raw
+}
+
+// A process that dies in the middle of a checkpoint leaves the header of a longer file, and the pages in the log.
+func TestDeathInACheckpoint(t *testing.T) {
+	b := newBoard(t)
+	_, err := b.db.Exec("PRAGMA wal_autocheckpoint = 0")
+	must(t, err)
+	_, err = b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	must(t, err)
+	st, err := os.Stat(b.paths.DB)
+	must(t, err)
+	for range 30 {
+		b.create(NewTask{Body: strings.Repeat("b", 3000)})
+	}
+	dir := t.TempDir()
+	copied := filepath.Join(dir, "kanban.db")
+	must(t, copyFile(b.paths.DB+"-wal", copied+"-wal"))
+	_, err = b.db.Exec("PRAGMA wal_checkpoint(PASSIVE)")
+	must(t, err)
+	must(t, copyFile(b.paths.DB, copied))
+	must(t, os.Truncate(copied, st.Size()+4096)) // the header and one page were written
+	raw, err := os.Open(copied)
+	must(t, err)
+	defer raw.Close()
+	must(t, (&Store{raw: raw}).checkLength(t.Context()))
+	s, err := openAt(t, copied)
+	must(t, err)
+	list, err := s.Tasks(t.Context(), Filter{})
+	if must(t, err); len(list) != 30 {
+		t.Errorf("%d tasks", len(list))
+	}
+	sound(t, s)
+}
+
+func TestRollbackHidesNothing(t *testing.T) {
+	b := newBoard(t)
+	first := errors.New("the first error")
+	err := b.write(t.Context(), b.now, func(tx *tx) error {
+		if _, err := tx.exec("ROLLBACK"); err != nil { // so that the one that follows fails
+			return err
+		}
+		return first
+	})
+	if !errors.Is(err, first) {
+		t.Errorf("%v", err)
+	}
+	b.ready("alpha") // and the connection is still of use
+}
+
+// A store's own look at the file must not drop the engine's locks in this process.
+func TestLocksSurviveReading(t *testing.T) {
+	b := newBoard(t)
+	conn, err := b.db.Conn(t.Context())
+	must(t, err)
+	defer conn.Close()
+	_, err = conn.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	must(t, err)
+	_, err = hashFile(b.paths.DB)
+	must(t, err)
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // the engine's shared bytes
+	f, err := os.OpenFile(b.paths.DB, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
+	if lock.Type == unix.F_UNLCK {
+		t.Error("nobody holds a lock on the file")
+	}
+}

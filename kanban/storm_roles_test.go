@@ -1,0 +1,213 @@
+package kanban
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// stormRunner starts workers as a dispatcher without PID 1 does: children in sessions of their own, which outlive it.
+type stormRunner struct {
+	sync.Mutex
+	dir  string
+	runs map[int64]*exec.Cmd
+	ends map[int64]Exit
+}
+
+func stormDispatcher(s *Store, dir string) *Dispatcher {
+	return &Dispatcher{
+		Store: s, Runner: &stormRunner{dir: dir, runs: make(map[int64]*exec.Cmd), ends: make(map[int64]Exit)}, Profiles: profileSet("alpha beta"),
+		Config: Config{MaxInProgressPerProfile: new(stormPerProfile), MaxInProgress: new(stormTotal), FailureLimit: 3},
+		Spawn:  SpawnOptions{Environ: os.Environ(), Module: []string{"worker"}},
+	}
+}
+
+func (r *stormRunner) Start(_ context.Context, job Job) (Worker, error) {
+	cmd := stormRole(context.Background(), "worker", r.dir, job.Vars...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	log, err := os.OpenFile(job.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return Worker{}, err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return Worker{}, err
+	}
+	r.Lock()
+	r.runs[job.Run] = cmd
+	r.Unlock()
+	go func() {
+		_ = cmd.Wait()
+		st := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		x := Exit{Known: true, Code: st.ExitStatus()}
+		if st.Signaled() {
+			x.Code, x.Signal = 0, int(st.Signal())
+		}
+		r.Lock()
+		defer r.Unlock()
+		r.ends[job.Run] = x
+	}()
+	return Worker{PID: cmd.Process.Pid}, nil
+}
+
+func (r *stormRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
+	r.Lock()
+	defer r.Unlock()
+	list := make([]Sighting, len(refs))
+	for i, ref := range refs {
+		if x, ended := r.ends[ref.Run]; ended {
+			list[i] = Sighting{Sight: Ended, Worker: ref.Worker, Exit: x}
+		} else if cmd := r.runs[ref.Run]; cmd != nil {
+			list[i] = Sighting{Sight: Alive, Worker: Worker{PID: cmd.Process.Pid}}
+		} else if ref.PID == 0 {
+			list[i] = stormFind(ref)
+		}
+	}
+	return list, nil
+}
+
+// stormFind looks for a run's worker by its environment.
+func stormFind(ref Ref) Sighting {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		env, _ := os.ReadFile(file)
+		vars := strings.Split(string(env), "\x00")
+		if slices.Contains(vars, fmt.Sprintf("HERMES_KANBAN_RUN_ID=%d", ref.Run)) && slices.Contains(vars, "HERMES_KANBAN_DB="+ref.DB) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			return Sighting{Sight: Alive, Worker: Worker{PID: pid}}
+		}
+	}
+	return Sighting{Sight: NeverStarted}
+}
+
+func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) ([]Termination, error) {
+	list := make([]Termination, len(refs))
+	for i, ref := range refs {
+		list[i] = kernel{}.End(ctx, ref.PID, grace)
+	}
+	return list, nil
+}
+
+func (r *stormRunner) Forget(context.Context, []Ref) error { return nil }
+
+// actAs is what this program does as one of the storm.
+func actAs(role string) int {
+	dir := os.Getenv("KANBAN_TEST_DIR")
+	var err error
+	s := stormStore(context.Background(), dir, func(a ...any) { err = fmt.Errorf("%v", a) })
+	if err == nil {
+		defer s.Close()
+		switch role {
+		case "dispatcher":
+			d := stormDispatcher(s, dir)
+			for err == nil {
+				_, err = d.Tick(context.Background(), time.Now(), TickOptions{})
+				time.Sleep(5 * time.Millisecond)
+			}
+		case "writer":
+			err = stormWrite(context.Background(), s, dir)
+		case "worker":
+			return stormWork(context.Background(), s, dir)
+		}
+	}
+	fmt.Fprintln(os.Stderr, role, err)
+	return 1
+}
+
+// stormWrite changes the board at random.
+func stormWrite(ctx context.Context, s *Store, dir string) error {
+	made, err := os.OpenFile(filepath.Join(dir, "made"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	any := func(where string) string {
+		var id string
+		_ = s.db.QueryRowContext(ctx, "SELECT id FROM tasks "+where+" ORDER BY random() LIMIT 1").Scan(&id)
+		return id
+	}
+	var refused *ValueError
+	for {
+		now := time.Now()
+		var err error
+		switch rand.IntN(10) {
+		case 0, 1, 2, 3:
+			n := NewTask{Title: "made in Go", Assignee: []string{"alpha", "beta", "orion"}[rand.IntN(3)], CreatedBy: "user"}
+			if parent := any("WHERE status <> 'archived'"); rand.IntN(3) == 0 && parent != "" {
+				n.Parents = []string{parent}
+			}
+			var id string
+			if id, err = s.Create(ctx, now, n); err == nil {
+				_, err = made.WriteString(id + "\n")
+			}
+		case 4:
+			if x, y := any(""), any(""); x != y {
+				err = s.Link(ctx, now, x, y)
+			}
+		case 5:
+			_, err = s.Assign(ctx, now, any("WHERE status <> 'running'"), []string{"alpha", "beta"}[rand.IntN(2)])
+		case 6:
+			_, err = s.Block(ctx, now, any("WHERE status = 'ready'"), "why", 0)
+		case 7:
+			_, err = s.Unblock(ctx, now, any("WHERE status = 'blocked'"))
+		case 8:
+			_, err = s.Complete(ctx, now, any("WHERE status = 'blocked'"), Completion{Summary: "by hand"})
+		case 9:
+			if rand.IntN(4) == 0 {
+				_, err = s.Archive(ctx, now, any("WHERE status = 'done'"))
+			}
+		}
+		if err != nil && !errors.As(err, &refused) && !errors.Is(err, ErrNoTask) && !errors.Is(err, ErrRunning) {
+			return err
+		}
+		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+	}
+}
+
+// stormWork is a worker. It holds a lock of its task, so that a second one is found out.
+func stormWork(ctx context.Context, s *Store, dir string) int {
+	id := os.Getenv("HERMES_KANBAN_TASK")
+	run, _ := strconv.ParseInt(os.Getenv("HERMES_KANBAN_RUN_ID"), 10, 64)
+	note := filepath.Join(dir, "at-work", id)
+	lock, held, err := TryLock(filepath.Join(dir, "locks", id))
+	if err != nil || !held {
+		f, _ := os.OpenFile(filepath.Join(dir, "twice"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+		fmt.Fprintln(f, id, run, err)
+		return 1
+	}
+	defer lock.Release()
+	_ = os.MkdirAll(filepath.Dir(note), 0o755)
+	_ = os.WriteFile(note, []byte(strconv.Itoa(os.Getpid())), 0o644)
+	defer os.Remove(note)
+	time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+	if _, err := s.HeartbeatWorker(ctx, time.Now(), id, "", run); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	switch rand.IntN(10) {
+	case 0:
+		return 1
+	case 1:
+		return 0 // it forgot to finish
+	case 2:
+		return 75
+	case 3:
+		_, err = s.Block(ctx, time.Now(), id, "a question", run)
+	default:
+		_, err = s.Complete(ctx, time.Now(), id, Completion{Summary: "done", Run: run})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}

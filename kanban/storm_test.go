@@ -1,0 +1,303 @@
+package kanban
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var full = flag.Bool("full", false, "the long forms of the tests")
+
+const (
+	stormPerProfile = 3
+	stormTotal      = 5
+)
+
+// TestStorm lets three dispatchers, four writers here and four in Python, and the workers that they start work on one file, and kills
+// them with SIGKILL at random. After it: no task had two workers at a time, none is lost, every run is closed, no cap was exceeded,
+// and the events account for every status.
+func TestStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("ten seconds")
+	}
+	length := 8 * time.Second
+	if *full {
+		length = 5 * time.Minute
+	}
+	dir := t.TempDir()
+	s := stormStore(t.Context(), dir, t.Fatal)
+	defer s.Close()
+	python(t, "check", s.paths.DB) // skips where there is none
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	stormers := make([]func(context.Context) *exec.Cmd, 0, 11)
+	for range 3 {
+		stormers = append(stormers, func(ctx context.Context) *exec.Cmd { return stormRole(ctx, "dispatcher", dir) })
+	}
+	for n := range 4 {
+		stormers = append(stormers,
+			func(ctx context.Context) *exec.Cmd { return stormRole(ctx, "writer", dir) },
+			func(ctx context.Context) *exec.Cmd {
+				cmd := python(t, "storm", s.paths.DB, strconv.Itoa(n), filepath.Join(dir, "made"))
+				return exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
+			})
+	}
+	kills := make([]int, len(stormers))
+	for i, start := range stormers {
+		wait.Go(func() { kills[i] = stormKeep(ctx, t, start) })
+	}
+	wait.Go(func() { stormWatchCaps(ctx, t, s.paths.DB) })
+	wait.Go(func() { stormKillWorkers(ctx, dir) })
+	timer := time.NewTimer(length)
+	<-timer.C
+	cancel()
+	wait.Wait()
+
+	stormDrain(t, s, dir)
+	sound(t, s)
+	if data, _ := os.ReadFile(filepath.Join(dir, "twice")); len(data) > 0 {
+		t.Errorf("a task had two workers at a time:\n%s", data)
+	}
+	stormCount(t, s, dir, kills)
+	stormAccount(t, s)
+}
+
+func stormStore(ctx context.Context, dir string, fail func(...any)) *Store {
+	boards := &Boards{Root: dir, Env: os.Getenv}
+	paths, err := boards.Paths(DefaultBoard)
+	if err == nil {
+		var s *Store
+		if s, err = Open(ctx, paths, Options{}); err == nil {
+			return s
+		}
+	}
+	fail(err)
+	return nil
+}
+
+func stormRole(ctx context.Context, role, dir string, more ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), "KANBAN_TEST_ROLE="+role, "KANBAN_TEST_DIR="+dir, "HERMES_KANBAN_CRASH_GRACE_SECONDS=1",
+		"HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS=0", "HERMES_KANBAN_CLAIM_TTL_SECONDS=600")
+	cmd.Env = append(cmd.Env, more...)
+	return cmd
+}
+
+// stormKeep keeps one program running and kills it again and again.
+func stormKeep(ctx context.Context, t *testing.T, start func(context.Context) *exec.Cmd) (kills int) {
+	runtime.LockOSThread() // whose end would be the parent's for Pdeathsig
+	defer runtime.UnlockOSThread()
+	for ctx.Err() == nil {
+		cmd := start(ctx)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		life, end := context.WithTimeout(ctx, time.Duration(300+rand.IntN(2500))*time.Millisecond)
+		if err := cmd.Start(); err != nil {
+			t.Error(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }()
+		select {
+		case <-life.Done():
+			_ = cmd.Process.Kill()
+			<-done
+			kills++
+		case err := <-done:
+			if ctx.Err() == nil {
+				t.Errorf("%q ended by itself: %v\n%s", cmd.Args, err, out.String())
+				end()
+				return kills
+			}
+		}
+		end()
+	}
+	return kills
+}
+
+func stormWatchCaps(ctx context.Context, t *testing.T, path string) {
+	db, err := connect(path, "ro", time.Minute)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer db.Close()
+	for ctx.Err() == nil {
+		total := 0
+		err := each(ctx, db, func(r *sql.Rows) error {
+			var who string
+			var n int
+			err := r.Scan(&who, &n)
+			total += n
+			if n > stormPerProfile {
+				t.Errorf("%s runs %d tasks at a time", who, n)
+			}
+			return err
+		}, "SELECT assignee, count(*) FROM tasks WHERE status = 'running' AND assignee IN ('alpha', 'beta') GROUP BY assignee")
+		if err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+		if total > stormTotal {
+			t.Errorf("%d tasks run at a time", total)
+		}
+	}
+}
+
+// stormKillWorkers kills workers by the pids that they wrote down.
+func stormKillWorkers(ctx context.Context, dir string) {
+	tick := time.NewTicker(150 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, "at-work", "*"))
+		if len(files) == 0 {
+			continue
+		}
+		file := files[rand.IntN(len(files))]
+		data, _ := os.ReadFile(file)
+		if pid, err := strconv.Atoi(string(data)); err == nil {
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // a pid may be another's by now
+			if bytes.Contains(env, []byte("KANBAN_TEST_DIR="+dir)) && bytes.Contains(env, []byte("HERMES_KANBAN_TASK="+filepath.Base(file))) {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+}
+
+// stormDrain lets one dispatcher finish what is left.
+func stormDrain(t *testing.T, s *Store, dir string) {
+	t.Helper()
+	t.Setenv("HERMES_KANBAN_CRASH_GRACE_SECONDS", "1")
+	t.Setenv("HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", "0")
+	d := stormDispatcher(s, dir)
+	d.Config.MaxInProgress, d.Config.MaxInProgressPerProfile = new(20), nil
+	for _, status := range []Status{Ready, Todo} { // the storm makes more than can be worked off
+		list, err := s.Tasks(t.Context(), Filter{Status: status})
+		must(t, err)
+		for _, task := range list[min(30, len(list)):] {
+			_, err := s.Archive(t.Context(), time.Now(), task.ID)
+			must(t, err)
+		}
+	}
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	deadline := time.Now().Add(5 * time.Minute)
+	for left := 1; left > 0; {
+		if time.Now().After(deadline) {
+			list, _ := s.Tasks(t.Context(), Filter{Status: Running})
+			t.Fatalf("%d tasks are left; running: %+v", left, list)
+		}
+		if _, err := d.Tick(t.Context(), time.Now(), TickOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		// Terminals were killed with their claims; their time is over now.
+		_, err := s.db.Exec("UPDATE tasks SET claim_expires = 1 WHERE status = 'running' AND assignee = 'orion'")
+		must(t, err)
+		must(t, s.db.QueryRow("SELECT count(*) FROM tasks WHERE status = 'running' OR status = 'ready' AND assignee IN ('alpha', 'beta')").Scan(&left))
+		<-poll.C
+	}
+}
+
+// stormCount: every task that a writer was told is made is there.
+func stormCount(t *testing.T, s *Store, dir string, kills []int) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "made"))
+	must(t, err)
+	ids := strings.Fields(string(data))
+	for _, id := range ids {
+		if len(id) != 10 {
+			continue // its writer was killed while it wrote
+		}
+		if _, err := s.Task(t.Context(), id); err != nil {
+			t.Errorf("%s is lost: %v", id, err)
+		}
+	}
+	var runs, outcomes int
+	must(t, s.db.QueryRow("SELECT count(*), count(DISTINCT outcome) FROM task_runs").Scan(&runs, &outcomes))
+	t.Logf("%d tasks, %d runs, %d outcomes, kills %v", len(ids), runs, outcomes, kills)
+	if len(ids) < 20 || runs < 10 {
+		t.Errorf("only %d tasks and %d runs: the storm proves nothing", len(ids), runs)
+	}
+}
+
+// stormAccount replays each task's events and compares where they lead with where it is.
+func stormAccount(t *testing.T, s *Store) {
+	t.Helper()
+	events, err := s.Events(t.Context(), "", 0, 0)
+	must(t, err)
+	status := make(map[string]Status)
+	claims, ends := make(map[int64]int), make(map[int64]int)
+	tripped := make(map[int64]bool)
+	loose := make(map[string]bool) // a link demotes without an event of its own
+	for _, e := range events {
+		var p struct{ Status Status }
+		if e.Payload != "" {
+			must(t, json.Unmarshal([]byte(e.Payload), &p))
+		}
+		next := map[string]Status{
+			evCreated: p.Status, evPromoted: Ready, evPromotedManual: Ready, evClaimed: Running, evClaimRejected: Todo, evReclaimed: Ready, evCrashed: Ready,
+			evProtocol: Ready, evRateLimited: Ready, evTimedOut: Ready, evStale: Ready, evSpawnFailed: Ready, evGaveUp: Blocked, evBlocked: Blocked,
+			evCompleted: Done, evScheduled: Scheduled, evArchived: Archived,
+		}[e.Kind]
+		if e.Kind == evUnblocked {
+			if next = p.Status; next == "" {
+				next = Ready
+			}
+		}
+		if next != "" {
+			status[e.TaskID] = next
+			loose[e.TaskID] = false
+		}
+		loose[e.TaskID] = loose[e.TaskID] || e.Kind == evLinked
+		switch e.Kind {
+		case evClaimed:
+			claims[e.RunID]++
+		case evReclaimed, evCrashed, evProtocol, evRateLimited, evTimedOut, evStale, evSpawnFailed, evCompleted, evScheduled, evArchived:
+			ends[e.RunID]++
+		case evBlocked:
+			if !tripped[e.RunID] { // else it makes the block sticky that gave_up tells of
+				ends[e.RunID]++
+			}
+		case evGaveUp:
+			tripped[e.RunID] = true
+			if strings.Contains(e.Payload, `"trigger_outcome": "spawn_failed"`) {
+				ends[e.RunID]++
+			}
+		}
+	}
+	tasks, err := s.Tasks(t.Context(), Filter{IncludeArchived: true})
+	must(t, err)
+	for _, task := range tasks {
+		if want := status[task.ID]; want != task.Status && !(loose[task.ID] && want == Ready && task.Status == Todo) {
+			t.Errorf("%s is %s; its events lead to %s", task.ID, task.Status, want)
+		}
+	}
+	runs, err := column1[int64](t.Context(), s.db, "SELECT id FROM task_runs")
+	must(t, err)
+	for _, run := range runs {
+		if claims[run] > 1 || ends[run] != 1 && claims[run] == 1 {
+			t.Errorf("run %d began %d times and ended %d times", run, claims[run], ends[run])
+		}
+	}
+}

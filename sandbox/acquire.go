@@ -1,0 +1,221 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/sandbox/mux"
+)
+
+// probeTime is how long the engine may take to say what there is.
+var probeTime = 10 * time.Second
+
+const (
+	startTime  = 30 * time.Second
+	createTime = 120 * time.Second // an image may have to be fetched
+	undoTime   = 10 * time.Second
+)
+
+// acquire finds or makes the sandbox's container and takes a lease on it. The caller holds the lock of the key.
+func (s *Sandbox) acquire(ctx context.Context) error {
+	if s.persist {
+		c, found, err := s.probe(ctx)
+		if err != nil {
+			return err
+		}
+		if found {
+			return s.attach(c.ID, c.Name)
+		}
+	}
+	spec, err := s.plan(ctx)
+	if err != nil {
+		return err
+	}
+	id, err := s.m.create(ctx, &spec)
+	if err != nil {
+		return err
+	}
+	return s.attach(id, spec.Name)
+}
+
+// plan is the container to make: what the options say, or again what was made before, to begin in the tracked directory.
+func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
+	if s.spec == nil {
+		spec, err := s.m.Spec(ctx, s.key)
+		if err != nil {
+			return Spec{}, err
+		}
+		s.spec = &spec
+	}
+	spec := *s.spec.clone()
+	spec.Name = newName()
+	if dir := s.Dir(); dir != "" {
+		spec.Dir = dir
+	}
+	return spec, nil
+}
+
+func (s *Sandbox) attach(id, name string) error {
+	crash("attach")
+	lease, err := s.m.store.lease(id)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lease.release()
+	s.lease, s.id, s.name, s.fresh = lease, id, name, true
+	if s.dir == "" {
+		s.dir = s.m.opts.Cwd
+	}
+	return nil
+}
+
+// probe looks for the container by its labels and makes it run: the running one, else the first. One that can't be made to run is
+// none, and is left to the sweep. An engine that doesn't answer is an error: it may have one, and a second is not to be made.
+func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
+	look, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	list, err := s.m.engine.List(look, s.findLabels())
+	switch {
+	case look.Err() != nil && ctx.Err() == nil:
+		return Container{}, false, fmt.Errorf("%w: it is not responding (no list of containers within %v)", ErrNoEngine, probeTime)
+	case errors.Is(err, ErrNoEngine), ctx.Err() != nil:
+		return Container{}, false, err
+	case err != nil:
+		s.m.opts.warn("containers can't be listed, so a new one is made: " + err.Error())
+		return Container{}, false, nil
+	}
+	list = slices.DeleteFunc(list, s.m.foreign)
+	for _, state := range []State{Running, Paused, Exited, Created, Restarting} {
+		for _, c := range list {
+			if c.State != state {
+				continue
+			}
+			if err := s.m.wake(ctx, c); err != nil {
+				s.m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", short(c.ID), err))
+				continue
+			}
+			return c, true, nil
+		}
+	}
+	return Container{}, false, nil
+}
+
+// findLabels are those by which the container is found.
+func (s *Sandbox) findLabels() map[string]string {
+	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
+}
+
+// wake makes a container run.
+func (m *Manager) wake(ctx context.Context, c Container) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	switch c.State {
+	case Running:
+		return nil
+	case Paused:
+		return m.engine.Unpause(ctx, c.ID)
+	case Exited, Created, Restarting:
+		return m.engine.Start(ctx, c.ID)
+	case Removing, Dead, Gone:
+	}
+	return fmt.Errorf("it is %s: %w", c.State, ErrGone)
+}
+
+// create makes a container, starts it and has the program inside begin. A failure leaves none behind.
+func (m *Manager) create(ctx context.Context, spec *Spec) (id string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, createTime)
+	defer cancel()
+	if spec.Labels == nil {
+		spec.Labels = make(map[string]string)
+	}
+	spec.Labels[LabelVolume] = m.store.id
+	own, err := m.addHelper(spec)
+	if err != nil {
+		m.opts.warn("the program inside can't be mounted: " + err.Error())
+	}
+	crash("create")
+	id, err = m.engine.Create(ctx, *spec)
+	if errors.Is(err, ErrNoImage) {
+		if err = m.engine.Pull(ctx, spec.Image); err == nil {
+			id, err = m.engine.Create(ctx, *spec)
+		}
+	}
+	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
+		m.mu.Lock()
+		m.noMounts = true // the engine is on another machine, or this process is in a container
+		m.mu.Unlock()
+		m.store.forget(spec.Name, "")
+		spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount)
+		id, err = m.engine.Create(ctx, *spec)
+	}
+	crash("created")
+	if err == nil {
+		err = m.engine.Start(ctx, id)
+	}
+	if err == nil {
+		crash("started")
+		return id, nil
+	}
+	m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	left := cmp.Or(id, spec.Name)
+	if id == "" && (errors.Is(err, ErrRefused) || errors.Is(err, ErrNoImage)) {
+		left = "" // what has the name, if anything, is another one
+	}
+	if left != "" {
+		if err := m.engine.Remove(undo, left); err != nil {
+			m.opts.warn(err.Error())
+		}
+	}
+	if own { // else the name is another one's
+		m.store.forget(spec.Name, "")
+	}
+	return "", err
+}
+
+// isHelperMount reports whether a mount is this package's own.
+func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
+
+// addHelper adds the mounts of the program inside to a container. own is whether it did.
+func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
+	m.mu.Lock()
+	skip := m.noMounts
+	m.mu.Unlock()
+	if m.helper == nil || skip || slices.ContainsFunc(spec.Mounts, isHelperMount) {
+		return false, nil
+	}
+	tools, err := m.store.install(m.helper)
+	if err != nil {
+		return false, err
+	}
+	dir, err := m.store.makeRun(spec.Name)
+	if err != nil {
+		return false, err
+	}
+	spec.Mounts = append(slices.Clone(spec.Mounts),
+		Mount{Type: "bind", Source: dir, Target: mux.RunDir, MustExist: true},
+		Mount{Type: "bind", Source: tools, Target: mux.ToolsDir, ReadOnly: true, MustExist: true})
+	return true, nil
+}
+
+// state asks the engine what a container is in. What the engine doesn't answer has no State.
+func (m *Manager) state(ctx context.Context, id string) Container {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
+	defer cancel()
+	c, err := m.engine.Inspect(ctx, id)
+	switch {
+	case errors.Is(err, ErrGone):
+		return Container{ID: id, State: Gone}
+	case err != nil:
+		return Container{ID: id}
+	}
+	return c
+}

@@ -1,0 +1,130 @@
+package sandbox
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// address is where an engine is.
+type address struct {
+	host string
+	tls  string // directory of its certificates, "" for none
+}
+
+// sockets are where engines listen that nobody has named.
+func sockets() []string {
+	list := []string{"/var/run/docker.sock", "/run/docker.sock"}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		list = append(list, dir+"/docker.sock", dir+"/podman/podman.sock")
+	}
+	return append(list, "/run/podman/podman.sock")
+}
+
+// findEngine resolves an address as the docker command does.
+func findEngine(host string) (address, error) {
+	if host == "" {
+		host = os.Getenv("DOCKER_HOST")
+	}
+	if host != "" {
+		at := address{host: host}
+		if os.Getenv("DOCKER_TLS_VERIFY") != "" && strings.HasPrefix(host, "tcp:") {
+			if at.tls = os.Getenv("DOCKER_CERT_PATH"); at.tls == "" {
+				at.tls = dockerConfig("")
+			}
+		}
+		return check(at, "DOCKER_HOST")
+	}
+	if name := contextName(); name != "" && name != "default" {
+		at, err := contextAddress(name)
+		if err != nil {
+			return address{}, fmt.Errorf("cannot use the docker context %q: %w", name, err)
+		}
+		return check(at, "the docker context "+name)
+	}
+	for _, path := range sockets() {
+		if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+			return address{host: "unix://" + path}, nil
+		}
+	}
+	return address{}, fmt.Errorf("%w: there is no socket at %s; start an engine, or set DOCKER_HOST", ErrNoEngine, strings.Join(sockets(), ", "))
+}
+
+func check(at address, from string) (address, error) {
+	scheme, rest, ok := strings.Cut(at.host, "://")
+	switch {
+	case !ok || rest == "":
+		return address{}, &OptionError{Name: from, Value: at.host, Want: "an address such as unix:///run/docker.sock or tcp://host:2376"}
+	case scheme == "ssh":
+		return address{}, &OptionError{Name: from, Value: at.host, Want: "a unix or tcp address; for ssh, forward the socket first: ssh -L /tmp/docker.sock:/run/docker.sock host"}
+	case scheme != "unix" && scheme != "tcp" && scheme != "http" && scheme != "https":
+		return address{}, &OptionError{Name: from, Value: at.host, Want: "a unix or tcp address"}
+	}
+	return at, nil
+}
+
+func dockerConfig(name string) string {
+	dir := os.Getenv("DOCKER_CONFIG")
+	if dir == "" {
+		home, _ := os.UserHomeDir()
+		dir = filepath.Join(home, ".docker")
+	}
+	return filepath.Join(dir, name)
+}
+
+// contextName returns the name of the current docker context, "" when none was chosen.
+func contextName() string {
+	if name := os.Getenv("DOCKER_CONTEXT"); name != "" {
+		return name
+	}
+	var config struct {
+		CurrentContext string `json:"currentContext"`
+	}
+	data, err := os.ReadFile(dockerConfig("config.json"))
+	if err != nil || json.Unmarshal(data, &config) != nil {
+		return ""
+	}
+	return config.CurrentContext
+}
+
+// contextAddress reads a docker context: contexts are in directories that are named by the digest of their names.
+func contextAddress(name string) (address, error) {
+	sum := sha256.Sum256([]byte(name))
+	id := hex.EncodeToString(sum[:])
+	data, err := os.ReadFile(dockerConfig("contexts/meta/" + id + "/meta.json"))
+	if err != nil {
+		return address{}, err
+	}
+	var meta struct {
+		Endpoints map[string]struct {
+			Host          string `json:"Host"`
+			SkipTLSVerify bool   `json:"SkipTLSVerify"`
+		} `json:"Endpoints"`
+	}
+	if err := json.Unmarshal(data, &meta); err != nil {
+		return address{}, err
+	}
+	at := address{host: meta.Endpoints["docker"].Host}
+	if at.host == "" {
+		return address{}, errors.New("it has no address of a Docker engine")
+	}
+	tls := dockerConfig("contexts/tls/" + id + "/docker")
+	if _, err := os.Stat(tls + "/ca.pem"); err == nil {
+		at.tls = tls
+	}
+	return at, nil
+}
+
+// isRefused reports whether nobody listens.
+func isRefused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// short is an id as people know it.
+func short(id string) string { return id[:min(12, len(id))] }

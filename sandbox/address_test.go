@@ -1,0 +1,81 @@
+package sandbox
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func sprint(v any) string { return fmt.Sprint(v) }
+
+// Rows of 19.1, of which the package has the engine's address: it starts no docker command.
+func TestFindEngine(t *testing.T) {
+	config := t.TempDir()
+	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "XDG_RUNTIME_DIR"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("DOCKER_CONFIG", config)
+	sum := sha256.Sum256([]byte("there"))
+	meta := filepath.Join(config, "contexts/meta", hex.EncodeToString(sum[:]))
+	certs := filepath.Join(config, "contexts/tls", hex.EncodeToString(sum[:]), "docker")
+	if err := errors.Join(
+		os.MkdirAll(meta, 0o755), os.MkdirAll(certs, 0o755),
+		os.WriteFile(meta+"/meta.json", []byte(`{"Name":"there","Endpoints":{"docker":{"Host":"tcp://there:2376"}}}`), 0o644),
+		os.WriteFile(certs+"/ca.pem", nil, 0o644),
+		os.WriteFile(config+"/config.json", []byte(`{"currentContext":"there","auths":{}}`), 0o644),
+	); err != nil {
+		t.Fatal(err)
+	}
+	check := func(name, given, host, tls, wrong string) {
+		t.Helper()
+		at, err := findEngine(given)
+		if at.host != host || at.tls != tls || (wrong == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %+v, %v", name, at, err)
+		}
+	}
+	check("named", "unix:///x.sock", "unix:///x.sock", "", "")
+	check("current context", "", "tcp://there:2376", certs, "")
+	t.Setenv("DOCKER_CONTEXT", "missing")
+	check("a context that isn't there", "", "", "", `cannot use the docker context "missing"`)
+	t.Setenv("DOCKER_HOST", "tcp://here:1")
+	check("DOCKER_HOST wins", "", "tcp://here:1", "", "")
+	t.Setenv("DOCKER_TLS_VERIFY", "1")
+	t.Setenv("DOCKER_CERT_PATH", "/certs")
+	check("with certificates", "", "tcp://here:1", "/certs", "")
+	t.Setenv("DOCKER_HOST", "")
+	t.Setenv("DOCKER_CONTEXT", "default")
+	dir := t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	if err := os.Mkdir(dir+"/podman", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", dir+"/podman/podman.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if at, err := findEngine(""); err != nil || !strings.HasPrefix(at.host, "unix:///") {
+		t.Errorf("a socket that is there: %+v, %v", at, err)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	e, err := Docker("unix://" + t.TempDir() + "/none.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := fakeOptions(t)
+	m, err := NewManager(e, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, ErrNoEngine) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,325 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"hinit/internal/control/show"
+	"hinit/sandbox"
+)
+
+// Exit codes, as hinit has them.
+const (
+	Done        = 0
+	Failed      = 1
+	Usage       = 2
+	NotUp       = 3
+	Unreachable = 4
+	NotAllowed  = 5
+	Unknown     = 6
+)
+
+// Host is where verbs run.
+type Host struct {
+	Manager *sandbox.Manager
+	Engine  sandbox.Engine
+	Profile string // where no --profile is given
+	// Home and Dir of the caller's side are not here: files are read and written by the caller, see [Copy].
+}
+
+// Call is one command line with its streams.
+type Call struct {
+	Args     []string
+	Env      map[string]string // of the variables that the command line names
+	In       io.Reader
+	Out, Err io.Writer
+	TTY      bool
+	Size     sandbox.Size
+	Resizes  <-chan sandbox.Size
+	Signals  <-chan sandbox.SignalNo
+}
+
+// verb is one command.
+type verb struct {
+	name, args, summary, help string
+	leading                   bool // the first word ends the flags
+	hidden                    bool // a part of another command
+	flags                     func(*flag.FlagSet, *options)
+	run                       func(*invocation) (int, error)
+}
+
+// options are the flags of all verbs. A verb defines those that it has.
+type options struct {
+	task, profile, in, dir, job, retry string
+	env                                list
+	timeout, maxAge                    time.Duration
+	json, tty, background, follow, dry bool
+}
+
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(s string) error { *l = append(*l, s); return nil }
+
+// invocation is a verb with its arguments.
+type invocation struct {
+	ctx   context.Context //nolint:containedctx // of this one call
+	host  *Host
+	call  *Call
+	opt   options
+	words []string
+}
+
+func keyFlags(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
+	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
+}
+
+func jsonFlag(f *flag.FlagSet, o *options) { f.BoolVar(&o.json, "json", false, "print JSON") }
+
+func commandFlags(f *flag.FlagSet, o *options) {
+	keyFlags(f, o)
+	f.StringVar(&o.in, "in", "", "a container that exists, by its name or `ID`")
+	f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`")
+	f.Var(&o.env, "e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside")
+}
+
+// verbs are all of them, in the order of the help.
+func verbs() []verb {
+	return []verb{
+		{
+			name: "exec", args: "[--] COMMAND [ARG...]", summary: "run a command in the sandbox, which is made if it is missing", leading: true,
+			help: "One word is a line for the shell; its working directory and exported variables are there for the next one.\nSeveral words are a program and its arguments. The exit code is the command's, 124 when it ran out of time.",
+			flags: func(f *flag.FlagSet, o *options) {
+				commandFlags(f, o)
+				f.DurationVar(&o.timeout, "timeout", 0, "end it, with all that it started, after this `TIME`; default: TERMINAL_TIMEOUT")
+				f.StringVar(&o.retry, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
+				f.BoolVar(&o.background, "background", false, "do not wait; print the job")
+				f.BoolVar(&o.tty, "t", false, "give it a terminal")
+				jsonFlag(f, o)
+			}, run: (*invocation).exec,
+		},
+		{name: "shell", summary: "open a shell in the sandbox", flags: commandFlags, run: (*invocation).shell},
+		{name: "ls", summary: "list the sandboxes", flags: jsonFlag, run: (*invocation).list},
+		{name: "show", args: "[SANDBOX]", summary: "show one with its background commands", run: (*invocation).show, flags: func(f *flag.FlagSet, o *options) {
+			keyFlags(f, o)
+			jsonFlag(f, o)
+		}},
+		{name: "logs", args: "[SANDBOX]", summary: "show what its first process or a background command has written", run: (*invocation).logs, flags: func(f *flag.FlagSet, o *options) {
+			keyFlags(f, o)
+			f.StringVar(&o.job, "job", "", "of this background command, by its `ID`")
+			f.BoolVar(&o.follow, "f", false, "go on as it is written")
+		}},
+		{
+			name: "cp", args: "SOURCE TARGET", summary: "copy files into a sandbox or out of it", flags: keyFlags, run: func(*invocation) (int, error) { return Usage, errors.New("cannot copy here") },
+			help: "One of the two begins with a colon, and is inside: :/workspace/report.txt. A directory is copied with all that is in it.",
+		},
+		{name: "stop", args: "[SANDBOX...]", summary: "stop sandboxes, or a background command of one", run: (*invocation).stop, flags: func(f *flag.FlagSet, o *options) {
+			keyFlags(f, o)
+			f.StringVar(&o.job, "job", "", "only this background command, by its `ID`, with all that it started")
+		}},
+		{name: "rm", args: "[SANDBOX...]", summary: "remove sandboxes, running or not", flags: keyFlags, run: (*invocation).remove},
+		{name: "prune", summary: "remove the sandboxes that do not run", run: (*invocation).prune, flags: func(f *flag.FlagSet, o *options) {
+			f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
+			f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
+			jsonFlag(f, o)
+		}},
+		{name: "reap", summary: "remove what nobody will use again: ended and long unused, or of an agent that is dead", run: (*invocation).reap, flags: func(f *flag.FlagSet, o *options) {
+			f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
+			f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
+			f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
+			jsonFlag(f, o)
+		}},
+		{name: "_put", args: "DIRECTORY", hidden: true, flags: keyFlags, run: (*invocation).put},
+		{name: "_get", args: "PATH", hidden: true, flags: keyFlags, run: (*invocation).get},
+	}
+}
+
+// Main runs the verb that the arguments name and returns the exit code.
+func Main(ctx context.Context, host *Host, call *Call) int {
+	v, opt, words, err := parse(call.Args)
+	if errors.Is(err, flag.ErrHelp) {
+		Help(call.Out, call.Args)
+		return Done
+	}
+	if err != nil {
+		fmt.Fprintln(call.Err, err)
+		return Usage
+	}
+	i := &invocation{ctx: ctx, host: host, call: call, opt: opt, words: words}
+	code, err := v.run(i)
+	if err != nil {
+		fmt.Fprintln(call.Err, show.Text(strings.ReplaceAll(sentence(v.name, err), "\n", "; ")))
+		if code == Done {
+			code = codeOf(err)
+		}
+	}
+	return code
+}
+
+// Check says what is wrong with a command line, without running it.
+func Check(args []string) error {
+	_, _, _, err := parse(args)
+	return err
+}
+
+func parse(args []string) (v verb, opt options, words []string, err error) {
+	if len(args) == 0 {
+		return v, opt, nil, errors.New("cannot run hinit sandbox: which command? see: hinit sandbox help")
+	}
+	all := verbs()
+	at := slices.IndexFunc(all, func(v verb) bool { return v.name == args[0] })
+	if at < 0 {
+		return v, opt, nil, fmt.Errorf("cannot run %q: hinit sandbox has no such command; see: hinit sandbox help", args[0])
+	}
+	v = all[at]
+	f := flag.NewFlagSet(v.name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	v.flags(f, &opt)
+	for rest := args[1:]; len(rest) > 0; {
+		if err := f.Parse(rest); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return v, opt, nil, err
+			}
+			return v, opt, nil, fmt.Errorf("cannot run hinit sandbox %s: %w; see: hinit sandbox %s --help", v.name, err, v.name)
+		}
+		left := f.Args()
+		if len(left) == 0 {
+			break
+		}
+		if parsed := len(rest) - len(left); v.leading || parsed > 0 && rest[parsed-1] == "--" {
+			words = append(words, left...)
+			break
+		}
+		words, rest = append(words, left[0]), left[1:]
+	}
+	least, most := bounds(v.args)
+	if len(words) < least || len(words) > most {
+		return v, opt, nil, fmt.Errorf("cannot run hinit sandbox %s: expected: hinit sandbox %s", v.name, strings.TrimSpace(v.name+" "+v.args))
+	}
+	return v, opt, words, nil
+}
+
+// bounds is how many words the arguments of a verb allow.
+func bounds(args string) (least, most int) {
+	for word := range strings.FieldsSeq(args) {
+		switch {
+		case word == "[--]":
+			continue
+		case !strings.HasPrefix(word, "["):
+			least++
+		}
+		if most++; strings.HasSuffix(word, "...]") {
+			most = 1 << 20
+		}
+	}
+	return least, most
+}
+
+// Help prints the help of a verb, or of all.
+func Help(w io.Writer, args []string) {
+	for _, v := range verbs() {
+		if len(args) > 0 && v.name == args[0] {
+			v.usage(w)
+			return
+		}
+	}
+	fmt.Fprint(w, "hinit sandbox runs an agent's commands in containers that survive it.\n\n")
+	for _, v := range verbs() {
+		if !v.hidden {
+			fmt.Fprintf(w, "  hinit sandbox %-6s %s\n", v.name, v.summary)
+		}
+	}
+	fmt.Fprint(w, `  hinit sandbox serve  own the sandboxes of this volume for all agents (a service of hinit)
+
+SANDBOX is a container's name or id, or a task; none is the default task of the current profile.
+hinit sandbox COMMAND --help tells more.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the sandbox does not run, 4 no engine or
+service answers, 5 not allowed, 6 no such sandbox; exec and shell return their command's.
+`)
+}
+
+func (v verb) usage(w io.Writer) {
+	fmt.Fprintf(w, "usage: hinit sandbox %s\n\n%s\n", strings.TrimSpace(v.name+" [OPTIONS] "+v.args), v.summary)
+	if v.help != "" {
+		fmt.Fprintf(w, "\n%s\n", v.help)
+	}
+	f := flag.NewFlagSet(v.name, flag.ContinueOnError)
+	v.flags(f, &options{})
+	fmt.Fprintln(w)
+	f.VisitAll(func(f *flag.Flag) {
+		name, text := flag.UnquoteUsage(f)
+		dashes := "--"
+		if len(f.Name) == 1 {
+			dashes = "-"
+		}
+		fmt.Fprintf(w, "  %-18s %s\n", strings.TrimSpace(dashes+f.Name+" "+name), text)
+	})
+}
+
+// Named are the variables that a command line names without a value.
+func Named(args []string) (names []string) {
+	for i, a := range args {
+		switch {
+		case a == "--":
+			return names
+		case (a == "-e" || a == "--e") && i+1 < len(args) && !strings.Contains(args[i+1], "="):
+			names = append(names, args[i+1])
+		}
+	}
+	return names
+}
+
+// sentence makes an error a line that begins with what could not be done.
+func sentence(doing string, err error) string {
+	if text := err.Error(); strings.HasPrefix(text, "cannot ") {
+		return text
+	}
+	return "cannot " + doing + ": " + err.Error()
+}
+
+// unknownError is wrapped by errors about a sandbox that isn't there.
+var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
+
+// codeOf is the exit code of a kind of error.
+func codeOf(err error) int {
+	option := (*sandbox.OptionError)(nil)
+	switch {
+	case errors.Is(err, errUnknown), errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrNoJob):
+		return Unknown
+	case errors.Is(err, sandbox.ErrNoEngine):
+		return Unreachable
+	case errors.Is(err, sandbox.ErrRefused), errors.Is(err, os.ErrPermission):
+		return NotAllowed
+	case errors.As(err, &option):
+		return Usage
+	}
+	return Failed
+}
+
+// print writes a value as JSON, or a table.
+func (i *invocation) print(v any, rows [][]string) error {
+	if i.opt.json {
+		return json.NewEncoder(i.call.Out).Encode(v)
+	}
+	w := tabwriter.NewWriter(i.call.Out, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		for n, cell := range row {
+			if n > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, show.Line(cell))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,368 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"hinit/sandbox"
+)
+
+// key is the sandbox that the flags name.
+func (i *invocation) key() sandbox.Key {
+	profile := i.opt.profile
+	if profile == "" {
+		profile = i.host.Profile
+	}
+	return sandbox.Key{Task: i.opt.task, Profile: profile}
+}
+
+// open returns the sandbox of the flags, made if it is missing; with --in one that exists.
+func (i *invocation) open() (*sandbox.Sandbox, error) {
+	if i.opt.in != "" {
+		return i.adopt(i.opt.in)
+	}
+	return i.host.Manager.Open(i.ctx, i.key())
+}
+
+// downError says that a sandbox does not run.
+type downError struct{ state sandbox.State }
+
+func (e *downError) Error() string { return "it is " + string(e.state) }
+
+// adopt returns a sandbox that runs, by its name.
+func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
+	c, err := i.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if c.State != sandbox.Running {
+		return nil, fmt.Errorf("cannot use the sandbox %s: %w", name, &downError{c.State})
+	}
+	return i.host.Manager.Adopt(i.ctx, c.Container)
+}
+
+// find looks a sandbox up by name, id or task; "" is what the flags name.
+func (i *invocation) find(name string) (sandbox.Description, error) {
+	all, err := i.host.Manager.List(i.ctx)
+	if err != nil {
+		return sandbox.Description{}, err
+	}
+	labels := sandbox.Labels(i.key())
+	var match []sandbox.Description
+	for _, d := range all {
+		switch {
+		case name == "":
+			if d.Labels[sandbox.LabelTask] == labels[sandbox.LabelTask] && d.Labels[sandbox.LabelProfile] == labels[sandbox.LabelProfile] {
+				match = append(match, d)
+			}
+		case d.Name == name || d.Container == name:
+			return d, nil
+		case len(name) >= 4 && strings.HasPrefix(d.Container, name), d.Task == name && d.Labels[sandbox.LabelProfile] == labels[sandbox.LabelProfile]:
+			match = append(match, d)
+		}
+	}
+	for _, d := range match {
+		if d.State == sandbox.Running || len(match) == 1 {
+			return d, nil
+		}
+	}
+	if len(match) > 0 {
+		return match[0], nil
+	}
+	if name == "" {
+		name = labels[sandbox.LabelTask]
+	}
+	return sandbox.Description{}, fmt.Errorf("cannot find %q: %w", name, errUnknown)
+}
+
+// environment makes the values of -e.
+func (i *invocation) environment() map[string]string {
+	env := map[string]string{}
+	for _, e := range i.opt.env {
+		name, value, has := strings.Cut(e, "=")
+		if !has {
+			if value, has = i.call.Env[name]; !has {
+				continue
+			}
+		}
+		env[name] = value
+	}
+	return env
+}
+
+func (i *invocation) request() sandbox.Request {
+	return sandbox.Request{
+		Dir: i.opt.dir, Env: i.environment(), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Signals: i.call.Signals, Timeout: i.opt.timeout,
+	}
+}
+
+func (i *invocation) exec() (int, error) {
+	req := i.request()
+	if len(i.words) == 1 {
+		req.Command = i.words[0]
+	} else {
+		req.Argv = i.words
+	}
+	switch i.opt.retry {
+	case "never":
+	case "safe":
+		req.Retry = sandbox.RetrySafe
+	default:
+		return Usage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.opt.retry)
+	}
+	box, err := i.open()
+	if err != nil {
+		return i.down(err)
+	}
+	if i.opt.background {
+		req.Stdin = nil
+		job, err := box.Start(i.ctx, req)
+		if err != nil {
+			return Done, err
+		}
+		return Done, i.print(job, [][]string{{job.ID}})
+	}
+	if i.opt.tty {
+		i.terminal(&req)
+	}
+	return i.wait(box, req)
+}
+
+// down gives a sandbox that does not run its exit code.
+func (i *invocation) down(err error) (int, error) {
+	if down := (*downError)(nil); errors.As(err, &down) {
+		return NotUp, err
+	}
+	return Done, err
+}
+
+func (i *invocation) terminal(req *sandbox.Request) {
+	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.call.Size, i.call.Resizes, nil
+}
+
+// exitLost is what a command gets whose end is not known: that of a command that was killed.
+const exitLost = 137
+
+func (i *invocation) wait(box *sandbox.Sandbox, req sandbox.Request) (int, error) {
+	result, err := box.Exec(i.ctx, req)
+	switch {
+	case errors.Is(err, sandbox.ErrLost):
+		return exitLost, err
+	case err != nil:
+		return i.down(err)
+	case result.TimedOut:
+		fmt.Fprintf(i.call.Err, "the command ran out of time after %v, and was ended with all that it started\n", result.Duration.Round(time.Millisecond))
+	case result.OOMKilled:
+		fmt.Fprintln(i.call.Err, "the kernel ended a process of the sandbox for want of memory")
+	}
+	return result.Code, nil
+}
+
+func (i *invocation) shell() (int, error) {
+	box, err := i.open()
+	if err != nil {
+		return i.down(err)
+	}
+	req := i.request()
+	req.Argv, req.Timeout = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi"}, -1
+	if i.call.TTY {
+		i.terminal(&req)
+	}
+	return i.wait(box, req)
+}
+
+func (i *invocation) list() (int, error) {
+	all, err := i.host.Manager.List(i.ctx)
+	if err != nil {
+		return Done, err
+	}
+	rows := [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "IMAGE", "EXEC", "CREATED"}}
+	for _, d := range all {
+		rows = append(rows, []string{d.Name, d.Task, d.Profile, string(d.State), d.Image, d.Exec, d.Created.UTC().Format(time.RFC3339)})
+	}
+	if all == nil {
+		all = []sandbox.Description{}
+	}
+	return Done, i.print(all, rows)
+}
+
+// word is the sandbox that a verb with one argument is about.
+func (i *invocation) word() string {
+	if len(i.words) == 0 {
+		return ""
+	}
+	return i.words[0]
+}
+
+func (i *invocation) show() (int, error) {
+	d, err := i.find(i.word())
+	if err != nil {
+		return Done, err
+	}
+	if d.State == sandbox.Running {
+		box, err := i.host.Manager.Adopt(i.ctx, d.Container)
+		if err != nil {
+			return Done, err
+		}
+		if d, err = box.Describe(i.ctx); err != nil {
+			return Done, err
+		}
+	}
+	how := d.Exec
+	if d.Reason != "" {
+		how += " (" + d.Reason + ")"
+	}
+	rows := [][]string{
+		{"Sandbox", d.Name},
+		{"Container", d.Container},
+		{"Task", d.Task},
+		{"Profile", d.Profile},
+		{"Image", d.Image},
+		{"State", string(d.State)},
+		{"Created", d.Created.UTC().Format(time.RFC3339)},
+		{"Commands", how},
+		{"Directory", d.Dir},
+		{"Clients", fmt.Sprint(d.Clients)},
+	}
+	for _, j := range d.Jobs {
+		state := "running"
+		if !j.Running {
+			state = fmt.Sprintf("ended with %d", j.Code)
+		}
+		rows = append(rows, []string{"Job " + j.ID, state + ": " + j.Command})
+	}
+	return Done, i.print(d, rows)
+}
+
+func (i *invocation) logs() (int, error) {
+	d, err := i.find(i.word())
+	if err != nil {
+		return Done, err
+	}
+	if i.opt.job == "" {
+		return Done, i.host.Engine.Logs(i.ctx, d.Container, i.opt.follow, i.call.Out, i.call.Err)
+	}
+	box, err := i.adopt(d.Container)
+	if err != nil {
+		return i.down(err)
+	}
+	_, err = box.JobOutput(i.ctx, i.opt.job, 0, i.opt.follow, i.call.Out)
+	return Done, err
+}
+
+// stopGrace is how long the first process of a container may take to end.
+const stopGrace = 10 * time.Second
+
+func (i *invocation) stop() (int, error) {
+	if i.opt.job != "" {
+		if len(i.words) > 1 {
+			return Usage, errors.New("cannot stop a background command: it is of one sandbox")
+		}
+		box, err := i.adopt(i.word())
+		if err != nil {
+			return i.down(err)
+		}
+		_, err = box.Kill(i.ctx, i.opt.job, 0)
+		return Done, err
+	}
+	return i.each(func(id string) error { return i.host.Engine.Stop(i.ctx, id, stopGrace) })
+}
+
+func (i *invocation) remove() (int, error) {
+	return i.each(func(id string) error { return i.host.Engine.Remove(i.ctx, id) })
+}
+
+// each does something to every sandbox that is named, also when it fails for one.
+func (i *invocation) each(do func(id string) error) (int, error) {
+	names := i.words
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	code, errs := Done, []error(nil)
+	for _, name := range names {
+		d, err := i.find(name)
+		if err == nil {
+			err = do(d.Container)
+		}
+		if err != nil {
+			code, errs = max(code, codeOf(err)), append(errs, err)
+			continue
+		}
+		fmt.Fprintln(i.call.Out, d.Name)
+	}
+	return code, errors.Join(errs...)
+}
+
+// beingMade is how long a container that has never run may be one that somebody is making at this moment.
+const beingMade = time.Minute
+
+func (i *invocation) prune() (int, error) {
+	all, err := i.host.Manager.List(i.ctx)
+	if err != nil {
+		return Done, err
+	}
+	var found []sandbox.Reaped
+	for _, d := range all {
+		age := time.Since(d.Created)
+		switch {
+		case i.opt.profile != "" && d.Profile != i.opt.profile, d.State != sandbox.Exited && d.State != sandbox.Dead && d.State != sandbox.Created,
+			d.State == sandbox.Created && age < beingMade:
+			continue
+		}
+		r := sandbox.Reaped{Container: d.Container, Name: d.Name, Task: d.Task, Profile: d.Profile, State: d.State, Age: age, Why: "it does not run"}
+		if !i.opt.dry {
+			if err := i.host.Engine.Remove(i.ctx, d.Container); err != nil {
+				r.Error = err.Error()
+			}
+		}
+		found = append(found, r)
+	}
+	return i.removed(found)
+}
+
+func (i *invocation) reap() (int, error) {
+	found, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Profile: i.opt.profile, DryRun: i.opt.dry})
+	if err != nil {
+		return Done, err
+	}
+	return i.removed(found)
+}
+
+// removed prints what was removed, or would be.
+func (i *invocation) removed(found []sandbox.Reaped) (int, error) {
+	rows := [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "AGE", "WHY"}}
+	code := Done
+	for _, r := range found {
+		why := r.Why
+		if r.Error != "" {
+			why, code = why+"; not removed: "+r.Error, Failed
+		}
+		rows = append(rows, []string{r.Name, r.Task, r.Profile, string(r.State), r.Age.Round(time.Second).String(), why})
+	}
+	if found == nil {
+		found = []sandbox.Reaped{}
+	}
+	if len(found) == 0 && !i.opt.json {
+		fmt.Fprintln(i.call.Out, "nothing to remove")
+		return Done, nil
+	}
+	return code, i.print(found, rows)
+}
+
+func (i *invocation) put() (int, error) {
+	box, err := i.open()
+	if err != nil {
+		return i.down(err)
+	}
+	return Done, box.PutTree(i.ctx, i.words[0], i.call.In)
+}
+
+func (i *invocation) get() (int, error) {
+	box, err := i.open()
+	if err != nil {
+		return i.down(err)
+	}
+	return Done, box.GetTree(i.ctx, i.words[0], i.call.Out)
+}

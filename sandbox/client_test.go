@@ -1,0 +1,72 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// helperVar marks this test binary as started again, to be another client.
+const helperVar = "HINIT_SANDBOX_TEST_CLIENT"
+
+// helperProcess starts a client of the same sandboxes.
+func helperProcess(t *testing.T, o Options, what, command string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.Env = append(os.Environ(), helperVar+"="+what, "CLIENT_COMMAND="+command, "CLIENT_DIR="+o.Dir, "CLIENT_PROFILE="+o.Profile, "CLIENT_HELPER="+o.Helper,
+		"CLIENT_IMAGE="+o.Image, "CLIENT_LABEL="+testRun, "CLIENT_PERSIST="+fmt.Sprint(o.Persist), "CLIENT_DOCKER="+o.Docker)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+// beClient is that client.
+func beClient(what string) error {
+	o := DefaultOptions()
+	o.Image, o.Network, o.DiskMB, o.MemoryMB = os.Getenv("CLIENT_IMAGE"), "none", 0, 256
+	o.Dir, o.Profile, o.Helper = os.Getenv("CLIENT_DIR"), os.Getenv("CLIENT_PROFILE"), os.Getenv("CLIENT_HELPER")
+	o.ExtraArgs, o.Persist = []string{"--label", os.Getenv("CLIENT_LABEL") + "=1"}, os.Getenv("CLIENT_PERSIST") == "true"
+	o.Warn = func(text string) { fmt.Fprintln(os.Stderr, "client:", text) }
+	e, err := Docker(os.Getenv("CLIENT_DOCKER"))
+	if err != nil {
+		return err
+	}
+	m, err := NewManager(e, o)
+	if err != nil {
+		return err
+	}
+	point, crashes := strings.CutPrefix(what, "crash-")
+	if crashes {
+		crash = func(at string) {
+			if at == point {
+				_ = os.Stdout.Sync()
+				self, _ := os.FindProcess(os.Getpid())
+				_ = self.Kill()
+				select {}
+			}
+		}
+	}
+	ctx := context.Background()
+	s, err := m.Open(ctx, Key{})
+	if err != nil {
+		return err
+	}
+	req := Request{Command: os.Getenv("CLIENT_COMMAND"), Grace: 100 * time.Millisecond}
+	if what == "start" {
+		_, err = s.Start(ctx, req)
+	} else {
+		_, err = s.Exec(ctx, req)
+	}
+	if err == nil && crashes {
+		err = s.Cleanup(true)
+		s.Wait(time.Minute)
+	}
+	return err
+}

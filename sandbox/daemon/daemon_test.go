@@ -1,0 +1,262 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"hinit/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 60 * time.Second
+
+// start serves a handler and returns its socket.
+func start(t *testing.T, s *Server) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Most == 0 {
+		s.Most, s.MostOne = 100, 100
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+func dial(t *testing.T, socket string) *Conn {
+	t.Helper()
+	c, err := Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestStreamsAndExitCode(t *testing.T) {
+	var seen Peer
+	socket := start(t, &Server{Handle: func(_ context.Context, from Peer, req Request, s Streams) int {
+		seen = from
+		fmt.Fprintf(s.Err, "%q %q", req.Args, req.Env["A"])
+		if _, err := io.Copy(s.Out, s.In); err != nil {
+			fmt.Fprint(s.Err, err)
+		}
+		return 42
+	}})
+	data := make([]byte, 8<<20) // many windows
+	_, _ = rand.Read(data)
+	var out, errs bytes.Buffer
+	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Local{In: bytes.NewReader(data), Out: &out, Err: &errs})
+	if err != nil || code != 42 {
+		t.Fatalf("code %d, error %v", code, err)
+	}
+	if !bytes.Equal(out.Bytes(), data) {
+		t.Errorf("%d bytes came back, or other ones", out.Len())
+	}
+	if errs.String() != `["a" "b c"] "é"` {
+		t.Errorf("standard error: %s", errs.String())
+	}
+	if seen.PID != os.Getpid() || seen.UID != uint32(os.Getuid()) {
+		t.Errorf("the caller is %+v", seen)
+	}
+}
+
+// TestCallerGone: also when the command reads nothing of what is sent to it.
+func TestCallerGone(t *testing.T) {
+	for _, stdin := range []int{0, 1, windowSize, 4 * windowSize} {
+		begun, ended := make(chan struct{}), make(chan struct{})
+		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
+			close(begun)
+			<-ctx.Done()
+			close(ended)
+			return 0
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := dial(t, socket).Run(ctx, Request{Stdin: true}, Local{In: io.LimitReader(rand.Reader, int64(stdin)), Out: io.Discard, Err: io.Discard})
+			done <- err
+		}()
+		<-begun
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatalf("with %d bytes of input the command does not know that its caller has gone", stdin)
+		}
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestServiceGone(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			f := &frames{r: c, w: c}
+			var buf []byte
+			_, _, _ = f.read(&buf, requestMost)
+			_ = f.write(kindStdout, []byte("begun"))
+			_ = c.Close()
+		}
+	}()
+	var out bytes.Buffer
+	_, err = dial(t, l.Addr().String()).Run(t.Context(), Request{}, Local{Out: &out, Err: io.Discard})
+	if !errors.Is(err, ErrLost) || out.String() != "begun" {
+		t.Errorf("error %v after %q", err, out.String())
+	}
+}
+
+func TestDial(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Dial(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNone) {
+		t.Errorf("without a service: %v", err)
+	}
+	// A service that is being started again is waited for.
+	socket := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	go func() {
+		<-time.After(3 * dialPause)
+		os.Remove(socket)
+		if l, err := net.Listen("unix", socket); err == nil {
+			c, _ := l.Accept()
+			c.Close()
+			l.Close()
+		}
+	}()
+	c, err := Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.c.Close()
+}
+
+func TestWhoMayAsk(t *testing.T) {
+	ran := false
+	socket := start(t, &Server{Allow: func(Peer) bool { return false }, Handle: func(context.Context, Peer, Request, Streams) int {
+		ran = true
+		return 0
+	}})
+	var errs bytes.Buffer
+	code, err := dial(t, socket).Run(t.Context(), Request{}, Local{Out: io.Discard, Err: &errs})
+	if err != nil || code != codeNotAllowed || ran || !strings.Contains(errs.String(), "is not allowed to") {
+		t.Errorf("code %d, error %v, %s", code, err, errs.String())
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	socket := start(t, &Server{Handle: func(context.Context, Peer, Request, Streams) int {
+		t.Error("a bad request was run")
+		return 0
+	}})
+	for _, bad := range [][]byte{nil, []byte("GET / HTTP/1.1\r\n\r\n"), {'R', 0, 0, 0, 2, '{', 'x'}, {'R', 255, 255, 255, 255}, {'i', 0, 0, 0, 1, 'a'}, {'R', 0, 0}} {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Write(bad)
+		c.(*net.UnixConn).CloseWrite()
+		c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.ReadAll(c); err != nil && !errors.Is(err, unix.ECONNRESET) { // what it did not read
+			t.Errorf("%q: %v", bad, err)
+		}
+		c.Close()
+	}
+}
+
+// TestInputBeyondTheWindow: a caller that does not keep to the window is let go of, and holds no memory.
+func TestInputBeyondTheWindow(t *testing.T) {
+	ended := make(chan struct{})
+	socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
+		<-ctx.Done()
+		close(ended)
+		return 0
+	}})
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	f := &frames{r: c, w: c}
+	if err := f.writeJSON(kindRequest, Request{Stdin: true}); err != nil {
+		t.Fatal(err)
+	}
+	for range windowSize/frameMost + 2 {
+		if f.write(kindStdin, make([]byte, frameMost)) != nil {
+			break
+		}
+	}
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	s := &Server{Most: 3, MostOne: 2}
+	for _, c := range []struct {
+		uid uint32
+		in  bool
+	}{{7, true}, {7, true}, {7, false}, {8, true}, {8, false}, {9, false}, {0, true}} {
+		if got := s.enter(c.uid); got != c.in {
+			t.Errorf("uid %d: let in %v, with %d running", c.uid, got, s.total)
+		}
+	}
+	s.leave(0)
+	s.leave(7)
+	if !s.enter(9) || s.Running() != 3 {
+		t.Errorf("there was room again, with %d running", s.Running())
+	}
+}
+
+func TestResizesAndSignals(t *testing.T) {
+	socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, req Request, s Streams) int {
+		fmt.Fprint(s.Out, req.Size, <-s.Resizes, <-s.Signals)
+		return 0
+	}})
+	resizes, signals := make(chan sandbox.Size, 1), make(chan sandbox.SignalNo, 1)
+	resizes <- sandbox.Size{Columns: 3, Rows: 4}
+	signals <- 15
+	var out bytes.Buffer
+	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.Size{Columns: 1, Rows: 2}}, Local{Out: &out, Err: io.Discard, Resizes: resizes, Signals: signals}); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "{1 2} {3 4} 15" {
+		t.Error(out.String())
+	}
+}

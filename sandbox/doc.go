@@ -1,0 +1,17 @@
+// Package sandbox runs the commands of an agent in containers that survive it, each in milliseconds, and leaks none.
+//
+// A [Manager] finds or makes the container of a [Key] (task and profile) and hands out a [Sandbox], on which any number of
+// commands run at the same time. The container is found again by its labels, by this process or another; a lock on the volume
+// keeps two processes from making two. A small program inside the container (package inside) starts the commands, so that none
+// costs a call of the engine, and ends the whole tree of one that has run out of time. Where that program can't run, each
+// command is an exec of the engine, and [Description] says so.
+//
+// What a container is in is asked of the engine, never read from the output of a command. A command that may have begun is not
+// run again unless [Request.Retry] allows it: the answer is a [LostError], with what is known.
+//
+// The engine is behind one interface, [Engine]; [Docker] is the one for Docker and what speaks its API.
+//
+// A Manager owns one goroutine that closes idle sandboxes, from the first [Manager.Open] to [Manager.Close]. A Sandbox owns two
+// for its connection to the program inside while it has one, and two for each command that runs. All methods of all types may
+// be called from several goroutines.
+package sandbox

@@ -1,0 +1,363 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	mounts "github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/client"
+	"github.com/docker/docker/pkg/stdcopy"
+	"github.com/docker/go-connections/nat"
+)
+
+// docker is the engine of Docker, and of what speaks its API.
+type docker struct {
+	c     *client.Client
+	local bool
+}
+
+// Docker returns the engine at an address such as unix:///run/docker.sock, for Docker from API 1.40 and for what speaks the same, such as
+// podman. "" is what DOCKER_HOST says, else the current docker context, else the first socket that is there. It does not connect yet.
+func Docker(address string) (Engine, error) {
+	at, err := findEngine(address)
+	if err != nil {
+		return nil, err
+	}
+	options := []client.Opt{client.WithHost(at.host), client.WithAPIVersionNegotiation()}
+	if at.tls != "" {
+		options = append(options, client.WithTLSClientConfig(at.tls+"/ca.pem", at.tls+"/cert.pem", at.tls+"/key.pem"))
+	}
+	c, err := client.NewClientWithOpts(options...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the engine at %s: %w", at.host, err)
+	}
+	return &docker{c, strings.HasPrefix(at.host, "unix://")}, nil
+}
+
+// engineError says what was asked, and makes of the engine's answer what callers can tell apart.
+func engineError(what string, err error) error {
+	var kind error
+	switch {
+	case err == nil:
+		return nil
+	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), isRefused(err):
+		kind = ErrNoEngine
+	case cerrdefs.IsNotFound(err) && strings.Contains(strings.ToLower(err.Error()), "no such image"):
+		kind = ErrNoImage
+	case cerrdefs.IsNotFound(err) && !strings.Contains(strings.ToLower(err.Error()), "network"):
+		kind = ErrGone
+	case cerrdefs.IsInvalidArgument(err), cerrdefs.IsPermissionDenied(err), cerrdefs.IsConflict(err), cerrdefs.IsNotImplemented(err):
+		kind = ErrRefused
+	default:
+		return fmt.Errorf("cannot %s: %w", what, err)
+	}
+	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
+}
+
+func (d *docker) Close() error { return d.c.Close() }
+
+func (d *docker) Info(ctx context.Context) (Info, error) {
+	info, err := d.c.Info(ctx)
+	if err != nil {
+		return Info{}, engineError("ask the engine what it is", err)
+	}
+	out := Info{Name: "docker", Version: info.ServerVersion, API: d.c.ClientVersion(), OS: info.OSType, Driver: info.Driver, Local: d.local}
+	out.Arch = map[string]string{"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}[info.Architecture]
+	if out.Arch == "" {
+		out.Arch = info.Architecture
+	}
+	for name := range info.Runtimes {
+		out.Runtimes = append(out.Runtimes, name)
+	}
+	return out, nil
+}
+
+func (d *docker) Image(ctx context.Context, ref string) (Image, error) {
+	i, err := d.c.ImageInspect(ctx, ref)
+	if err != nil {
+		return Image{}, engineError("inspect the image "+ref, err)
+	}
+	out := Image{ID: i.ID, Arch: i.Architecture}
+	if c := i.Config; c != nil {
+		out.Entrypoint, out.Cmd, out.Env, out.User, out.Labels = c.Entrypoint, c.Cmd, c.Env, c.User, c.Labels
+	}
+	return out, nil
+}
+
+func (d *docker) Pull(ctx context.Context, ref string) error {
+	r, err := d.c.ImagePull(ctx, ref, image.PullOptions{})
+	if err != nil {
+		return engineError("pull the image "+ref, err)
+	}
+	defer r.Close()
+	_, err = io.Copy(io.Discard, r)
+	return engineError("pull the image "+ref, err)
+}
+
+func (d *docker) List(ctx context.Context, labels map[string]string) ([]Container, error) {
+	filter := filters.NewArgs()
+	for name, value := range labels {
+		if value != "" {
+			name += "=" + value
+		}
+		filter.Add("label", name)
+	}
+	list, err := d.c.ContainerList(ctx, container.ListOptions{All: true, Filters: filter})
+	if err != nil {
+		return nil, engineError("list containers", err)
+	}
+	var out []Container
+	for _, c := range list {
+		one := Container{
+			ID: c.ID, Image: c.Image, Labels: c.Labels, State: State(strings.ToLower(c.State)), Created: time.Unix(c.Created, 0),
+			Mounts: mountsOf(c.Mounts),
+		}
+		if len(c.Names) > 0 {
+			one.Name = strings.TrimPrefix(c.Names[0], "/")
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+func mountsOf(points []container.MountPoint) []Mount {
+	var out []Mount
+	for _, m := range points {
+		out = append(out, Mount{Type: string(m.Type), Source: m.Source, Target: m.Destination, ReadOnly: !m.RW})
+	}
+	return out
+}
+
+func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
+	c, err := d.c.ContainerInspect(ctx, id)
+	if err != nil {
+		return Container{}, engineError("inspect the container "+short(id), err)
+	}
+	out := Container{ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Image: c.Image, Mounts: mountsOf(c.Mounts)}
+	out.Created, _ = ParseTime(c.Created)
+	if s := c.State; s != nil {
+		out.State, out.ExitCode, out.OOMKilled, out.PID = State(s.Status), s.ExitCode, s.OOMKilled, s.Pid
+		out.Started, _ = ParseTime(s.StartedAt)
+		out.Finished, _ = ParseTime(s.FinishedAt)
+	}
+	if c := c.Config; c != nil {
+		out.Labels, out.User, out.Env, out.Image = c.Labels, c.User, c.Env, c.Image
+	}
+	if h := c.HostConfig; h != nil {
+		out.Network, out.Privileged, out.PIDMode = string(h.NetworkMode), h.Privileged, string(h.PidMode)
+	}
+	return out, nil
+}
+
+func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
+	host, err := hostConfig(spec)
+	if err != nil {
+		return "", err
+	}
+	config := &container.Config{
+		Hostname: spec.Hostname, User: spec.User, Env: spec.Env, Cmd: spec.Cmd, Image: spec.Image, WorkingDir: spec.Dir,
+		Entrypoint: spec.Entrypoint, Labels: spec.Labels,
+	}
+	if config.ExposedPorts, host.PortBindings, err = nat.ParsePortSpecs(spec.Ports); err != nil {
+		return "", fmt.Errorf("cannot publish ports: %w", err)
+	}
+	made, err := d.c.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
+	if err != nil {
+		return "", engineError("create the container "+spec.Name, err)
+	}
+	return made.ID, nil
+}
+
+// hostConfig is the part of a Spec that is about the machine.
+func hostConfig(spec Spec) (*container.HostConfig, error) {
+	h := &container.HostConfig{
+		NetworkMode: container.NetworkMode(spec.Network), CapAdd: spec.CapAdd, CapDrop: spec.CapDrop, DNS: spec.DNS, ExtraHosts: spec.Hosts,
+		GroupAdd: spec.Groups, IpcMode: container.IpcMode(spec.IPCMode), PidMode: container.PidMode(spec.PIDMode), Privileged: spec.Privileged,
+		ReadonlyRootfs: spec.ReadOnly, SecurityOpt: spec.SecurityOpt, StorageOpt: spec.Storage, UTSMode: container.UTSMode(spec.UTSMode),
+		UsernsMode: container.UsernsMode(spec.UserNS), CgroupnsMode: container.CgroupnsMode(spec.CgroupNS), ShmSize: spec.ShmSize, Runtime: spec.Runtime,
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyMode(spec.Restart)},
+	}
+	if name, count, ok := strings.Cut(spec.Restart, ":"); ok {
+		n, err := strconv.Atoi(count)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use the restart policy %q: %w", spec.Restart, err)
+		}
+		h.RestartPolicy = container.RestartPolicy{Name: container.RestartPolicyMode(name), MaximumRetryCount: n}
+	}
+	h.NanoCPUs, h.Memory = int64(spec.CPUs*1e9), spec.Memory
+	if spec.PidsLimit != 0 {
+		h.PidsLimit = &spec.PidsLimit
+	}
+	if spec.Init {
+		h.Init = &spec.Init
+	}
+	for name, limit := range spec.Ulimits {
+		soft, hard, both := strings.Cut(limit, ":")
+		if !both {
+			hard = soft
+		}
+		s, err := strconv.ParseInt(soft, 10, 64)
+		n, err2 := strconv.ParseInt(hard, 10, 64)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, fmt.Errorf("cannot set the limit %s to %q: %w", name, limit, err)
+		}
+		h.Ulimits = append(h.Ulimits, &container.Ulimit{Name: name, Soft: s, Hard: n})
+	}
+	for _, device := range spec.Devices {
+		parts := strings.Split(device, ":")
+		m := container.DeviceMapping{PathOnHost: parts[0], PathInContainer: parts[0], CgroupPermissions: "rwm"}
+		if len(parts) > 1 {
+			m.PathInContainer = parts[1]
+		}
+		if len(parts) > 2 {
+			m.CgroupPermissions = parts[2]
+		}
+		h.Devices = append(h.Devices, m)
+	}
+	for _, m := range spec.Mounts {
+		switch {
+		case m.Type == "tmpfs":
+			if h.Tmpfs == nil {
+				h.Tmpfs = make(map[string]string)
+			}
+			h.Tmpfs[m.Target] = m.Options
+		case m.CreateHostParent || m.Type == "volume":
+			bind := m.Source + ":" + m.Target
+			if m.Source == "" {
+				bind = m.Target
+			}
+			options := strings.TrimPrefix(m.Options+",ro", ",")
+			if !m.ReadOnly {
+				options = m.Options
+			}
+			h.Binds = append(h.Binds, strings.TrimSuffix(bind+":"+options, ":"))
+		default:
+			h.Mounts = append(h.Mounts, mounts.Mount{Type: mounts.Type(m.Type), Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		}
+	}
+	return h, nil
+}
+
+func (d *docker) Start(ctx context.Context, id string) error {
+	return engineError("start the container "+short(id), d.c.ContainerStart(ctx, id, container.StartOptions{}))
+}
+
+func (d *docker) Unpause(ctx context.Context, id string) error {
+	return engineError("unpause the container "+short(id), d.c.ContainerUnpause(ctx, id))
+}
+
+func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
+	seconds := int(grace.Seconds())
+	return engineError("stop the container "+short(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
+}
+
+func (d *docker) Remove(ctx context.Context, id string) error {
+	err := d.remove(ctx, id)
+	for range 20 { // an engine on fuse-overlayfs can't always remove at once what has just been written to
+		if err == nil || !strings.Contains(err.Error(), "failed to remove root filesystem") {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+		err = d.remove(ctx, id)
+	}
+	if errors.Is(err, ErrGone) || err != nil && strings.Contains(err.Error(), "already in progress") {
+		return nil
+	}
+	return err
+}
+
+func (d *docker) remove(ctx context.Context, id string) error {
+	return engineError("remove the container "+short(id), d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
+}
+
+func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
+	what := "run a command in the container " + short(id)
+	options := container.ExecOptions{
+		User: spec.User, Tty: spec.TTY, AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach,
+		Env: spec.Env, WorkingDir: spec.Dir, Cmd: spec.Argv,
+	}
+	made, err := d.c.ContainerExecCreate(ctx, id, options)
+	if err != nil {
+		return nil, engineError(what, err)
+	}
+	if spec.Detach {
+		return nil, engineError(what, d.c.ContainerExecStart(ctx, made.ID, container.ExecStartOptions{Detach: true}))
+	}
+	stream, err := d.c.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{Tty: spec.TTY})
+	if err != nil {
+		return nil, engineError(what, err)
+	}
+	a := &dockerExec{d: d, id: made.ID, tty: spec.TTY, in: stream.Conn, closeWrite: stream.CloseWrite, out: stream.Reader, end: stream.Close}
+	if spec.TTY && spec.Size != (Size{}) {
+		_ = a.Resize(ctx, spec.Size) // it may have ended already
+	}
+	return a, nil
+}
+
+// dockerExec is a command that the engine runs.
+type dockerExec struct {
+	d          *docker
+	id         string
+	tty        bool
+	in         io.Writer
+	out        io.Reader
+	closeWrite func() error
+	end        func()
+	once       sync.Once
+}
+
+func (a *dockerExec) Write(p []byte) (int, error) { return a.in.Write(p) }
+func (a *dockerExec) CloseWrite() error           { return a.closeWrite() }
+func (a *dockerExec) Close() error                { a.once.Do(a.end); return nil }
+
+func (a *dockerExec) Copy(stdout, stderr io.Writer) error {
+	if a.tty {
+		_, err := io.Copy(stdout, a.out)
+		return err
+	}
+	_, err := stdcopy.StdCopy(stdout, stderr, a.out)
+	return err
+}
+
+func (a *dockerExec) Resize(ctx context.Context, size Size) error {
+	return engineError("resize a terminal", a.d.c.ContainerExecResize(ctx, a.id, container.ResizeOptions{Height: uint(size.Rows), Width: uint(size.Columns)}))
+}
+
+func (a *dockerExec) Exit(ctx context.Context) (code int, running bool, err error) {
+	i, err := a.d.c.ContainerExecInspect(ctx, a.id)
+	return i.ExitCode, i.Running, engineError("ask how a command ended", err)
+}
+
+func (d *docker) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {
+	return engineError("copy into the container "+short(id), d.c.CopyToContainer(ctx, id, dir, tar, container.CopyToContainerOptions{}))
+}
+
+func (d *docker) CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error) {
+	r, _, err := d.c.CopyFromContainer(ctx, id, path)
+	return r, engineError("copy from the container "+short(id), err)
+}
+
+func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
+	what := "read the log of the container " + short(id)
+	r, err := d.c.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
+	if err != nil {
+		return engineError(what, err)
+	}
+	defer r.Close()
+	_, err = stdcopy.StdCopy(stdout, stderr, r)
+	return engineError(what, err)
+}

@@ -1,0 +1,121 @@
+package dockercli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"hinit/sandbox"
+)
+
+// run is docker run -d and docker create. A caller that has looked for its container with docker ps and found none gets the one that
+// somebody else has made since, if there is one: it would have found that had it looked now. A caller that did not look wants a
+// container of its own.
+func (p *Personality) run(ctx context.Context, c *Run, from Caller) int {
+	spec := c.Spec
+	for _, name := range c.Names {
+		if value, has := from.Env[name]; has {
+			spec.Env = append(spec.Env, name+"="+value)
+		}
+	}
+	var seen probe
+	key := agentLabels(spec.Labels)
+	looked := c.Start && key != nil && p.recall(from, "probe", labelKey(key), &seen)
+	if c.Start && key != nil && !looked && from.Process != "" {
+		spec.Labels = maps.Clone(spec.Labels)
+		spec.Labels[sandbox.LabelClient] = from.Process
+	}
+	if looked {
+		unlock, err := p.Store.Lock(ctx, labelKey(key))
+		if err != nil {
+			return from.fail(exitDaemon, err, "")
+		}
+		defer unlock()
+		id, err := p.since(ctx, key, seen)
+		if err == nil && id != "" {
+			fmt.Fprintln(from.Stdout, id)
+			return 0
+		}
+		if err != nil {
+			return p.runFailed(c, err, from)
+		}
+	}
+	if err := p.fetch(ctx, spec.Image, from); err != nil {
+		return p.runFailed(c, err, from)
+	}
+	var id string
+	var err error
+	if c.Start {
+		id, err = p.Manager.Prepare(ctx, spec)
+	} else {
+		id, err = p.Engine.Create(ctx, spec)
+	}
+	if err != nil {
+		return p.runFailed(c, err, from)
+	}
+	fmt.Fprintln(from.Stdout, id)
+	return 0
+}
+
+// agentLabels are the labels by which the agent finds a container again, nil where one is missing.
+func agentLabels(labels map[string]string) map[string]string {
+	key := map[string]string{}
+	for _, name := range []string{sandbox.LabelAgent, sandbox.LabelTask, sandbox.LabelProfile} {
+		value, has := labels[name]
+		if !has {
+			return nil
+		}
+		key[name] = value
+	}
+	return key
+}
+
+// since returns a container that runs now, or one that was made after a probe and is made to run, or "".
+func (p *Personality) since(ctx context.Context, labels map[string]string, seen probe) (string, error) {
+	found, err := p.Engine.List(ctx, labels)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range found {
+		if c.State == sandbox.Running && !slices.Contains(seen.Running, c.ID) {
+			return c.ID, nil
+		}
+	}
+	found = slices.DeleteFunc(found, func(c sandbox.Container) bool { return slices.Contains(seen.IDs, c.ID) })
+	for _, c := range found {
+		switch c.State {
+		case sandbox.Paused:
+			err = p.Engine.Unpause(ctx, c.ID)
+		case sandbox.Created, sandbox.Exited:
+			err = p.Engine.Start(ctx, c.ID)
+		default:
+			continue
+		}
+		if err == nil {
+			return c.ID, nil
+		}
+	}
+	return "", nil // the agent's own rule: what can't be started is left alone
+}
+
+// fetch pulls an image that the engine does not have.
+func (p *Personality) fetch(ctx context.Context, ref string, from Caller) error {
+	_, err := p.Engine.Image(ctx, ref)
+	if !errors.Is(err, sandbox.ErrNoImage) {
+		return err
+	}
+	fmt.Fprintf(from.Stderr, "Unable to find image '%s' locally\n", tagged(ref))
+	return p.Engine.Pull(ctx, ref)
+}
+
+func (p *Personality) runFailed(c *Run, err error, from Caller) int {
+	text := daemonText(err, c.Spec.Image)
+	if !c.Start {
+		fmt.Fprintln(from.Stderr, text)
+		return exitFailed
+	}
+	fmt.Fprintf(from.Stderr, "docker: %s\n\nRun 'docker run --help' for more information\n", text)
+	return exitDaemon
+}

@@ -1,0 +1,129 @@
+package dockercli_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"hinit/sandbox"
+	"hinit/sandbox/dockercli"
+)
+
+// TestParse has every call of the contract, as the agent makes it.
+func TestParse(t *testing.T) {
+	const tab = "\t"
+	for _, c := range []struct {
+		args []string
+		want dockercli.Call
+	}{
+		{[]string{"version"}, &dockercli.Version{}},
+		{[]string{"info", "--format", "{{.Driver}}"}, &dockercli.Info{}},
+		{[]string{"image", "inspect", "some:image", "--format", "{{json .Config.Entrypoint}}"}, &dockercli.ImageInspect{"some:image"}},
+		{
+			[]string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "label=hermes-task-id=t", "--filter", "label=hermes-profile=p", "--format", "{{.ID}}" + tab + "{{.State}}"},
+			&dockercli.PS{All: true, State: true, Labels: map[string]string{"hermes-agent": "1", "hermes-task-id": "t", "hermes-profile": "p"}},
+		},
+		{
+			[]string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "status=exited", `--format={{.ID}}`},
+			&dockercli.PS{All: true, Labels: map[string]string{"hermes-agent": "1"}, Status: []sandbox.State{sandbox.Exited}},
+		},
+		{[]string{"ps", "-aq", "--format", `{{.ID}}\t{{.State}}`}, &dockercli.PS{All: true, State: true, Labels: map[string]string{}}},
+		{[]string{"start", "abc"}, &dockercli.Start{[]string{"abc"}}},
+		{[]string{"exec", "abc", "bash", "-c", "ls -l"}, &dockercli.Exec{Container: "abc", Argv: []string{"bash", "-c", "ls -l"}}},
+		{[]string{"exec", "-i", "-e", "A=b", "-eC", "abc", "bash", "-l", "-c", "x"}, &dockercli.Exec{Container: "abc", Argv: []string{"bash", "-l", "-c", "x"}, Env: []string{"A=b", "C"}, Stdin: true}},
+		{[]string{"inspect", "--format", "{{.State.FinishedAt}}", "abc"}, &dockercli.Inspect{[]string{"abc"}}},
+		{[]string{"create", "--storage-opt", "size=1m", "hello-world"}, &dockercli.Run{Spec: sandbox.Spec{Image: "hello-world", Cmd: []string{}, Storage: map[string]string{"size": "1m"}}}},
+		{[]string{"stop", "-t", "10", "abc"}, &dockercli.Stop{[]string{"abc"}, 10}},
+		{[]string{"stop", "abc"}, &dockercli.Stop{[]string{"abc"}, 10}},
+		{[]string{"rm", "-f", "abc"}, &dockercli.Remove{[]string{"abc"}, true}},
+		{[]string{"rm", "abc", "def"}, &dockercli.Remove{[]string{"abc", "def"}, false}},
+		{
+			append(strings.Fields("run -d --init --name hermes-0123abcd --label hermes-agent=1 -w /root --cap-drop ALL --cap-add CHOWN --security-opt no-new-privileges "+
+				"--pids-limit 256 --tmpfs /tmp:rw,nosuid,size=512m --cpus 1 --memory 5120m -v /h/sandboxes/docker/default/home:/root -e A=1 -e SECRET --network=none"),
+				"an/image:tag", "sleep", "infinity"),
+			&dockercli.Run{Start: true, Names: []string{"SECRET"}, Spec: sandbox.Spec{
+				Name: "hermes-0123abcd", Image: "an/image:tag", Cmd: []string{"sleep", "infinity"}, Labels: map[string]string{"hermes-agent": "1"},
+				Init: true, Dir: "/root", CapDrop: []string{"ALL"}, CapAdd: []string{"CHOWN"}, SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
+				CPUs: 1, Memory: 5120 << 20, Network: "none", Env: []string{"A=1"},
+				Mounts: []sandbox.Mount{
+					{Type: "tmpfs", Target: "/tmp", Options: "rw,nosuid,size=512m"},
+					{Type: "bind", Source: "/h/sandboxes/docker/default/home", Target: "/root", CreateHostParent: true},
+				},
+			}},
+		},
+	} {
+		got, err := dockercli.Parse(c.args, nil)
+		if err != nil {
+			t.Errorf("%q: %v", c.args, err)
+			continue
+		}
+		if run, is := got.(*dockercli.Run); is { // the empty maps that reading flags makes
+			for _, m := range []*map[string]string{&run.Spec.Labels, &run.Spec.Storage, &run.Spec.Ulimits} {
+				if len(*m) == 0 {
+					*m = nil
+				}
+			}
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q:\n got %+v\nwant %+v", c.args, got, c.want)
+		}
+	}
+}
+
+// TestParseLeavesTheRest: what the agent never says belongs to the docker command.
+func TestParseLeavesTheRest(t *testing.T) {
+	for _, line := range []string{
+		"", "-H tcp://x ps", "pull x", "build .", "image ls", "images", "network create x", "container prune", "info", "ps", "ps --format json", "ps -s --format {{.ID}}",
+		"ps --filter name=x --format {{.ID}}", "run image", "run --rm -d image", "run -it image", "run -d --gpu-less image", "run -d --platform linux/arm64 image",
+		"exec -t c sh", "exec -u 0 c sh", "exec -w / c sh", "exec -d c sh", "exec --env-file f c sh", "inspect c", "inspect -f {{.Id}} c", "inspect -s --format {{.State.FinishedAt}} c",
+		"start -a c", "stop -s KILL c", "rm -l c", "image inspect a b --format {{json_.Config.Entrypoint}}", "run -d -v a/b:/c image",
+	} {
+		_, err := dockercli.Parse(strings.Fields(line), nil)
+		if other := (*dockercli.OtherError)(nil); !errors.As(err, &other) {
+			t.Errorf("docker %s: %v is no OtherError", line, err)
+		}
+	}
+}
+
+func TestParseUsage(t *testing.T) {
+	for line, want := range map[string]string{
+		"exec": "docker: 'docker exec' requires at least 2 arguments", "exec c": "docker: 'docker exec' requires at least 2 arguments",
+		"run -d": "docker: 'docker run' requires at least 1 argument", "rm -f": "docker: 'docker rm' requires at least 1 argument",
+		"run -d --name": "flag needs an argument: --name", "stop -t x c": `invalid argument "x" for "-t, --timeout" flag: strconv.ParseInt: parsing "x": invalid syntax`,
+	} {
+		_, err := dockercli.Parse(strings.Fields(line), nil)
+		if usage := (*dockercli.UsageError)(nil); !errors.As(err, &usage) || err.Error() != want {
+			t.Errorf("docker %s: %v", line, err)
+		}
+	}
+}
+
+// TestParseRefuses: a sandbox that has these is none, whether the personality or the docker command would make it.
+func TestParseRefuses(t *testing.T) {
+	for line, allow := range map[string]string{
+		"run -d --privileged image": dockercli.AllowPrivileged, "run --privileged=true image": dockercli.AllowPrivileged, "exec --privileged c sh": dockercli.AllowPrivileged,
+		"run --device /dev/sda image": dockercli.AllowPrivileged, "run -d --gpus all image": dockercli.AllowPrivileged, "run -d --device-cgroup-rule=a image": dockercli.AllowPrivileged,
+		"run -d --cap-add SYS_ADMIN image": dockercli.AllowPrivileged, "run -d --cap-add=ALL image": dockercli.AllowPrivileged, "run -d --cap-add cap_sys_ptrace image": dockercli.AllowPrivileged,
+		"run -d --security-opt seccomp=unconfined image": dockercli.AllowPrivileged, "run -d --security-opt apparmor:unconfined image": dockercli.AllowPrivileged,
+		"run -d --security-opt no-new-privileges=false image": dockercli.AllowPrivileged, "run -d --security-opt no-new-privileges:false image": dockercli.AllowPrivileged,
+		"run -d --pid=host image": dockercli.AllowHost, "run -d --pid container:x image": dockercli.AllowHost, "run --ipc host image": dockercli.AllowHost, "create --uts=host image": dockercli.AllowHost,
+		"run -d --userns=host image": dockercli.AllowHost, "run -d --cgroupns host image": dockercli.AllowHost, "run -d --network host image": dockercli.AllowHost, "run -d --net=container:x image": dockercli.AllowHost,
+		"run -d --cgroup-parent=/ image": dockercli.AllowHost, "run -d --volumes-from x image": dockercli.AllowHost, "run -d --oom-score-adj -1000 image": dockercli.AllowHost,
+		"run -d -v /var/run/docker.sock:/s image": dockercli.AllowSocket, "run -d -v /run:/r image": dockercli.AllowSocket, "run -d -v /:/host image": dockercli.AllowSocket, "run -d -v /var/../:/h image": dockercli.AllowSocket,
+		"run -d --mount type=bind,source=/var/run,target=/r image": dockercli.AllowSocket, "run -d --use-api-socket image": dockercli.AllowSocket,
+	} {
+		args := strings.Fields(line)
+		_, err := dockercli.Parse(args, nil)
+		if refused := (*dockercli.RefusedError)(nil); !errors.As(err, &refused) || refused.Allow != allow || !strings.Contains(err.Error(), "HINIT_SANDBOX_ALLOW="+allow) {
+			t.Errorf("docker %s: %v", line, err)
+		}
+		_, err = dockercli.Parse(args, []string{allow})
+		if refused := (*dockercli.RefusedError)(nil); errors.As(err, &refused) {
+			t.Errorf("docker %s with %s allowed: %v", line, allow, err)
+		}
+	}
+	if _, err := dockercli.Parse(strings.Fields("run -d --privileged=false --security-opt no-new-privileges --cap-add=cap_chown image"), nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,268 @@
+package dockercli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/sandbox"
+)
+
+// Personality answers calls on one engine. Any number of goroutines may use it.
+type Personality struct {
+	Engine  sandbox.Engine
+	Manager *sandbox.Manager
+	Store   Store
+
+	adopted sync.Map // what a caller calls a container → *sandbox.Sandbox
+}
+
+// Caller is whose command line it is.
+type Caller struct {
+	// Process is the process that runs docker commands, as [Process] names it. "" is unknown: then nothing is remembered for it.
+	Process string
+	// Env has the values of the variables that the command line names without a value.
+	Env map[string]string
+
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// Exit codes of the docker command.
+const (
+	exitFailed = 1
+	exitDaemon = 125 // docker run: the engine refused
+	exitKilled = 137
+	exitCannot = 126 // the command could not be run
+)
+
+// Answer does what a call asks, prints what the docker command would, and returns its exit code.
+func (p *Personality) Answer(ctx context.Context, call Call, from Caller) int {
+	switch c := call.(type) {
+	case *Version:
+		return p.version(ctx, from)
+	case *Info:
+		info, err := p.Engine.Info(ctx)
+		if err != nil {
+			return from.fail(exitFailed, err, "")
+		}
+		fmt.Fprintln(from.Stdout, info.Driver)
+	case *ImageInspect:
+		return p.imageInspect(ctx, c, from)
+	case *PS:
+		return p.list(ctx, c, from)
+	case *Run:
+		return p.run(ctx, c, from)
+	case *Start:
+		return each(c.Containers, func(ref string) int { return p.start(ctx, ref, from) })
+	case *Exec:
+		return p.exec(ctx, c, from)
+	case *Inspect:
+		return each(c.Containers, func(ref string) int { return p.inspect(ctx, ref, from) })
+	case *Stop:
+		return each(c.Containers, func(ref string) int { return p.stop(ctx, ref, c.Grace, from) })
+	case *Remove:
+		return each(c.Containers, func(ref string) int { return p.remove(ctx, ref, c.Force, from) })
+	}
+	return 0
+}
+
+// each does something to every container, also when it fails for one.
+func each(refs []string, do func(string) int) (code int) {
+	for _, ref := range refs {
+		code = max(code, do(ref))
+	}
+	return code
+}
+
+// fail prints an error as the docker command does, and returns the exit code.
+func (c Caller) fail(code int, err error, ref string) int {
+	fmt.Fprintln(c.Stderr, daemonText(err, ref))
+	return code
+}
+
+const fromDaemon = "Error response from daemon: "
+
+// daemonText is what the docker command says of an error. The agent looks for some of these texts.
+func daemonText(err error, ref string) string {
+	text := err.Error()
+	switch at := strings.Index(text, fromDaemon); {
+	case errors.Is(err, sandbox.ErrGone):
+		return fromDaemon + "No such container: " + ref
+	case at >= 0:
+		return text[at:]
+	case errors.Is(err, sandbox.ErrNoEngine):
+		return "Cannot connect to the Docker daemon. Is the docker daemon running? (" + text + ")"
+	}
+	return fromDaemon + text
+}
+
+func (p *Personality) version(ctx context.Context, from Caller) int {
+	fmt.Fprintf(from.Stdout, "Client: hinit\n")
+	info, err := p.Engine.Info(ctx)
+	if err != nil {
+		return from.fail(exitFailed, err, "")
+	}
+	fmt.Fprintf(from.Stdout, " API version:       %s\n OS/Arch:           %s/%s\n\nServer:\n Engine:\n  Version:          %s\n  API version:      %s\n  OS/Arch:          %s/%s\n",
+		info.API, info.OS, info.Arch, info.Version, info.API, info.OS, info.Arch)
+	return 0
+}
+
+func (p *Personality) imageInspect(ctx context.Context, c *ImageInspect, from Caller) int {
+	image, err := p.Engine.Image(ctx, c.Image)
+	if errors.Is(err, sandbox.ErrNoImage) {
+		fmt.Fprintln(from.Stdout)
+		fmt.Fprintf(from.Stderr, "%sNo such image: %s\n", fromDaemon, tagged(c.Image))
+		return exitFailed
+	}
+	if err != nil {
+		return from.fail(exitFailed, err, "")
+	}
+	fmt.Fprintln(from.Stdout, jsonList(image.Entrypoint))
+	return 0
+}
+
+// list is docker ps. What it shows is remembered for the run that may follow it.
+func (p *Personality) list(ctx context.Context, c *PS, from Caller) int {
+	found, err := p.Engine.List(ctx, c.Labels)
+	if err != nil {
+		return from.fail(exitFailed, err, "")
+	}
+	slices.SortStableFunc(found, func(a, b sandbox.Container) int { return b.Created.Compare(a.Created) })
+	seen := probe{At: time.Now()}
+	for _, container := range found {
+		seen.IDs = append(seen.IDs, container.ID)
+		if container.State == sandbox.Running {
+			seen.Running = append(seen.Running, container.ID)
+		}
+		switch {
+		case len(c.Status) > 0 && !slices.Contains(c.Status, container.State),
+			len(c.Status) == 0 && !c.All && container.State != sandbox.Running && container.State != sandbox.Paused && container.State != sandbox.Restarting:
+			continue
+		}
+		id := container.ID
+		if !c.Full {
+			id = id[:min(12, len(id))]
+		}
+		if c.State {
+			id += "\t" + string(container.State)
+		}
+		fmt.Fprintln(from.Stdout, id)
+	}
+	if len(c.Status) == 0 {
+		p.remember(from, "probe", labelKey(c.Labels), seen)
+	}
+	return 0
+}
+
+func (p *Personality) start(ctx context.Context, ref string, from Caller) int {
+	container, err := p.Engine.Inspect(ctx, ref)
+	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
+		// Another agent may just be about to start what it has made.
+		var unlock func()
+		if unlock, err = p.Store.Lock(ctx, labelKey(key)); err == nil {
+			defer unlock()
+			container, err = p.Engine.Inspect(ctx, ref)
+		}
+	}
+	if err == nil {
+		p.adopted.Delete(ref)
+		if container.State == sandbox.Paused {
+			// The docker command can't; the agent would make a second container and leave this one behind.
+			err = p.Engine.Unpause(ctx, container.ID)
+		} else if container.State != sandbox.Running {
+			err = p.Engine.Start(ctx, container.ID)
+		}
+		if err != nil && p.runsSoon(ctx, container.ID) {
+			err = nil
+		}
+	}
+	if err != nil {
+		from.fail(exitFailed, err, ref)
+		fmt.Fprintf(from.Stderr, "Error: failed to start containers: %s\n", ref)
+		return exitFailed
+	}
+	fmt.Fprintln(from.Stdout, ref)
+	return 0
+}
+
+// runsSoon reports whether a container runs although it could not be started: another caller has started it at the same time.
+func (p *Personality) runsSoon(ctx context.Context, id string) bool {
+	for range 10 {
+		if c, err := p.Engine.Inspect(ctx, id); err != nil || c.State == sandbox.Running {
+			return err == nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return false
+}
+
+func (p *Personality) inspect(ctx context.Context, ref string, from Caller) int {
+	container, err := p.Engine.Inspect(ctx, ref)
+	if errors.Is(err, sandbox.ErrGone) {
+		fmt.Fprintln(from.Stdout)
+		fmt.Fprintf(from.Stderr, "Error: No such object: %s\n", ref)
+		return exitFailed
+	}
+	if err != nil {
+		return from.fail(exitFailed, err, ref)
+	}
+	fmt.Fprintln(from.Stdout, container.Finished.UTC().Format(time.RFC3339Nano))
+	return 0
+}
+
+func (p *Personality) stop(ctx context.Context, ref string, grace int, from Caller) int {
+	container, err := p.Engine.Inspect(ctx, ref)
+	if err == nil {
+		p.adopted.Delete(ref)
+		err = p.Engine.Stop(ctx, container.ID, time.Duration(grace)*time.Second)
+	}
+	if err != nil {
+		return from.fail(exitFailed, err, ref)
+	}
+	fmt.Fprintln(from.Stdout, ref)
+	return 0
+}
+
+func (p *Personality) remove(ctx context.Context, ref string, force bool, from Caller) int {
+	container, err := p.Engine.Inspect(ctx, ref)
+	switch {
+	case errors.Is(err, sandbox.ErrGone) && force:
+		from.fail(0, err, ref)
+		return 0
+	case err == nil && !force && (container.State == sandbox.Running || container.State == sandbox.Paused || container.State == sandbox.Restarting):
+		err = fmt.Errorf("%sYou cannot remove a %s container %s. Stop the container before attempting removal or force remove", fromDaemon, container.State, container.ID)
+	case err == nil:
+		p.adopted.Delete(ref)
+		err = p.Engine.Remove(ctx, container.ID)
+	}
+	if err != nil {
+		return from.fail(exitFailed, err, ref)
+	}
+	fmt.Fprintln(from.Stdout, ref)
+	return 0
+}
+
+// tagged is an image reference with the tag that docker adds.
+func tagged(ref string) string {
+	if name := ref[strings.LastIndexByte(ref, '/')+1:]; strings.ContainsAny(name, ":@") {
+		return ref
+	}
+	return ref + ":latest"
+}
+
+// jsonList is {{json}} of a list of strings.
+func jsonList(list []string) string {
+	return cmp.Or(encode(list), "null")
+}

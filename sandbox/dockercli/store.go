@@ -1,0 +1,174 @@
+package dockercli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Store keeps what the personality remembers between two calls of one process: what it saw in docker ps, and how a command ended whose
+// output looks as if the container were gone. It also has the locks that two callers of one sandbox need.
+type Store interface {
+	// Lock waits for a lock until the context ends.
+	Lock(ctx context.Context, key string) (unlock func(), err error)
+	Get(key string) (value []byte, ok bool)
+	// Put keeps a value for a few minutes; nil forgets it.
+	Put(key string, value []byte)
+}
+
+// keepFor is how long a Store keeps what it was told: an agent that recovers may wait for two starts of a container and a snapshot.
+const keepFor = 5 * time.Minute
+
+// probe is what a docker ps has shown to one process.
+type probe struct {
+	At      time.Time
+	IDs     []string
+	Running []string // of these
+}
+
+// ending is how a command ended that the agent may run again because of its output.
+type ending struct {
+	At     time.Time
+	Code   int
+	Output []byte
+}
+
+// remember keeps a value for a process.
+func (p *Personality) remember(from Caller, kind, key string, value any) {
+	if from.Process != "" {
+		p.Store.Put(kind+" "+from.Process+" "+key, []byte(encode(value)))
+	}
+}
+
+// recall reads what was kept for a process.
+func (p *Personality) recall(from Caller, kind, key string, value any) bool {
+	if from.Process == "" {
+		return false
+	}
+	text, ok := p.Store.Get(kind + " " + from.Process + " " + key)
+	return ok && json.Unmarshal(text, value) == nil
+}
+
+func (p *Personality) forget(from Caller, kind, key string) {
+	p.Store.Put(kind+" "+from.Process+" "+key, nil)
+}
+
+// labelKey is the same for the same labels.
+func labelKey(labels map[string]string) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		words = append(words, name, labels[name])
+	}
+	return sum(words)
+}
+
+func sum(words []string) string {
+	h := sha256.Sum256([]byte(strings.Join(words, "\x00")))
+	return hex.EncodeToString(h[:12])
+}
+
+func encode(v any) string {
+	text, _ := json.Marshal(v) // of our own types: it can't fail
+	return string(text)
+}
+
+// Process names a process so that no later one has the same name: its number and the time when it began. It returns the process's
+// parent too.
+func Process(pid int) (name string, parent int, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0, fmt.Errorf("cannot look at process %d: %w", pid, err)
+	}
+	// The name of the program is in parentheses and may contain anything.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < 20 {
+		return "", 0, fmt.Errorf("cannot look at process %d: /proc has no start time for it", pid)
+	}
+	_, err = fmt.Sscan(fields[1], &parent)
+	return fmt.Sprintf("%d.%s", pid, fields[19]), parent, err
+}
+
+// memoryStore is for a process that answers many calls.
+type memoryStore struct {
+	mu     sync.Mutex
+	locks  map[string]*lockOf
+	values map[string]memory
+}
+
+type memory struct {
+	value []byte
+	at    time.Time
+}
+
+type lockOf struct {
+	free  chan struct{} // holds one token while nobody has the lock
+	users int
+}
+
+// memoryMost bounds what a memoryStore keeps, in values: an agent could otherwise fill the memory of whoever answers it.
+const memoryMost = 256
+
+// NewMemoryStore returns a Store for a process that answers many calls.
+func NewMemoryStore() Store {
+	return &memoryStore{locks: map[string]*lockOf{}, values: map[string]memory{}}
+}
+
+func (s *memoryStore) Lock(ctx context.Context, key string) (func(), error) {
+	s.mu.Lock()
+	l := s.locks[key]
+	if l == nil {
+		l = &lockOf{free: make(chan struct{}, 1)}
+		l.free <- struct{}{}
+		s.locks[key] = l
+	}
+	l.users++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(s.locks, key)
+		}
+	}
+	select {
+	case <-l.free:
+		return func() { l.free <- struct{}{}; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("cannot wait for the lock of a sandbox: %w", context.Cause(ctx))
+	}
+}
+
+func (s *memoryStore) Get(key string) ([]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.values[key]
+	return m.value, ok && time.Since(m.at) < keepFor
+}
+
+func (s *memoryStore) Put(key string, value []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if value == nil {
+		delete(s.values, key)
+		return
+	}
+	s.values[key] = memory{value, time.Now()}
+	for len(s.values) > memoryMost {
+		oldest := key
+		for k, m := range s.values {
+			if m.at.Before(s.values[oldest].at) {
+				oldest = k
+			}
+		}
+		delete(s.values, oldest)
+	}
+}

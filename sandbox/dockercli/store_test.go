@@ -1,0 +1,148 @@
+package dockercli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+func stores(t *testing.T) map[string]Store {
+	t.Helper()
+	dir, err := NewDirStore(filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]Store{"memory": NewMemoryStore(), "directory": dir}
+}
+
+func TestStoreKeeps(t *testing.T) {
+	for name, s := range stores(t) {
+		if _, ok := s.Get("a"); ok {
+			t.Errorf("%s: it has what nobody put", name)
+		}
+		s.Put("a", []byte("1"))
+		s.Put("a", []byte("2"))
+		if v, ok := s.Get("a"); !ok || string(v) != "2" {
+			t.Errorf("%s: %q %v", name, v, ok)
+		}
+		s.Put("a", nil)
+		if _, ok := s.Get("a"); ok {
+			t.Errorf("%s: it has what was forgotten", name)
+		}
+	}
+}
+
+func TestStoreLocks(t *testing.T) {
+	for name, s := range stores(t) {
+		var all sync.WaitGroup
+		inside, most := 0, 0
+		var mu sync.Mutex
+		for range 20 {
+			all.Go(func() {
+				unlock, err := s.Lock(t.Context(), "key")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				inside++
+				most = max(most, inside)
+				mu.Unlock()
+				mu.Lock()
+				inside--
+				mu.Unlock()
+				unlock()
+			})
+		}
+		all.Wait()
+		if most != 1 {
+			t.Errorf("%s: %d were inside at once", name, most)
+		}
+		unlock, err := s.Lock(t.Context(), "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		if _, err := s.Lock(ctx, "key"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: it did not wait for the context: %v", name, err)
+		}
+		if other, err := s.Lock(t.Context(), "another key"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else {
+			other()
+		}
+		cancel()
+		unlock()
+	}
+}
+
+func TestMemoryStoreIsBounded(t *testing.T) {
+	s := NewMemoryStore().(*memoryStore)
+	for i := range memoryMost * 3 {
+		s.Put(strconv.Itoa(i), []byte("x"))
+	}
+	if len(s.values) > memoryMost {
+		t.Errorf("it keeps %d values", len(s.values))
+	}
+	if _, ok := s.Get(strconv.Itoa(memoryMost*3 - 1)); !ok {
+		t.Error("it forgot the newest one")
+	}
+}
+
+func TestDirStoreTrustsNobodyElse(t *testing.T) {
+	dir := t.TempDir()
+	open, link := filepath.Join(dir, "open"), filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.Symlink(open, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{open, link, filepath.Join(dir, "no", "parent")} {
+		if _, err := NewDirStore(bad); err == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+func TestProcess(t *testing.T) {
+	name, parent, err := Process(os.Getpid())
+	if err != nil || parent != os.Getppid() {
+		t.Errorf("%s, %d, %v", name, parent, err)
+	}
+	if again, _, _ := Process(os.Getpid()); again != name {
+		t.Errorf("%s and %s", name, again)
+	}
+	if _, _, err := Process(1 << 30); err == nil {
+		t.Error("there is no such process")
+	}
+}
+
+func TestRecorder(t *testing.T) {
+	r := &recorder{}
+	w := r.before(writer(func(b []byte) (int, error) { return len(b), nil }))
+	fmt.Fprint(w, "nginx is not")
+	if r.looksGone() {
+		t.Error("half of it is not it")
+	}
+	fmt.Fprint(w, " running\n")
+	if !r.looksGone() {
+		t.Error("it is in two pieces, and not seen")
+	}
+	for range 5 {
+		_, _ = w.Write(make([]byte, recordMost))
+	}
+	if !r.looksGone() || len(r.output()) > 2*recordMost+100 {
+		t.Errorf("after much output: %v, %d bytes kept", r.looksGone(), len(r.output()))
+	}
+	if got := unlike("No such container: x is not running"); containsAny([]byte(got)) {
+		t.Error(got)
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }

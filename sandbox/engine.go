@@ -1,0 +1,174 @@
+package sandbox
+
+import (
+	"context"
+	"io"
+	"time"
+)
+
+// Engine is what sandboxes need of a container engine. Everything may be called from several goroutines and ends when its
+// context does. Errors say what was asked of what; what the engine says of a container or image that isn't there wraps [ErrGone]
+// or [ErrNoImage], and an engine that doesn't answer wraps [ErrNoEngine].
+type Engine interface {
+	// Info asks the engine what it is.
+	Info(ctx context.Context) (Info, error)
+	// Image describes an image that the engine has, and Pull fetches one.
+	Image(ctx context.Context, ref string) (Image, error)
+	Pull(ctx context.Context, ref string) error
+
+	// List returns the containers that carry all the labels, in any state. A label of the value "" need only be there.
+	List(ctx context.Context, labels map[string]string) ([]Container, error)
+	Inspect(ctx context.Context, id string) (Container, error)
+	// Create makes a container and does not start it. What failed left none behind, unless the engine stopped answering.
+	Create(ctx context.Context, spec Spec) (id string, err error)
+	Start(ctx context.Context, id string) error
+	Unpause(ctx context.Context, id string) error
+	// Stop asks the container's first process to end, and kills it after the grace.
+	Stop(ctx context.Context, id string, grace time.Duration) error
+	// Remove kills the container if it runs and removes it with its anonymous volumes. One that is gone is no error.
+	Remove(ctx context.Context, id string) error
+
+	// Exec runs a command in a running container. A detached one has no streams, and a nil Attachment.
+	Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error)
+	// CopyIn unpacks a tar archive below a directory of the container, and CopyOut packs a path. Neither sees what is mounted
+	// inside the container only, such as a tmpfs.
+	CopyIn(ctx context.Context, id, dir string, tar io.Reader) error
+	CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error)
+	// Logs copies what the container's first process has written; with follow until it ends.
+	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
+
+	Close() error
+}
+
+// An Attachment is a command that the engine runs, with its streams. Close gives up the streams; it does not end the command.
+type Attachment interface {
+	io.WriteCloser // its standard input; Close closes everything
+	CloseWrite() error
+	// Copy copies the output until it ends. With a terminal all of it goes to stdout.
+	Copy(stdout, stderr io.Writer) error
+	Resize(ctx context.Context, size Size) error
+	// Exit returns the exit code, and whether the command is still running.
+	Exit(ctx context.Context) (code int, running bool, err error)
+}
+
+// Info describes an engine.
+type Info struct {
+	Name, Version, API string   // "docker", "20.10.24", "1.41"
+	OS, Arch           string   // as Go names them
+	Driver             string   // of storage, such as "overlay2"
+	Runtimes           []string // names that [Spec.Runtime] may have
+	Local              bool     // it is reached by a socket of this machine, so that its paths may be the ones of this process
+}
+
+// Image is what matters of an image.
+type Image struct {
+	ID         string
+	Entrypoint []string
+	Cmd        []string
+	Env        []string
+	User       string
+	Labels     map[string]string
+	Arch       string
+}
+
+// State is what a container is in, by the engine's word.
+type State string
+
+// The states. Gone is what the engine does not know any more.
+const (
+	Created    State = "created"
+	Running    State = "running"
+	Paused     State = "paused"
+	Restarting State = "restarting"
+	Removing   State = "removing"
+	Exited     State = "exited"
+	Dead       State = "dead"
+	Gone       State = "gone"
+)
+
+// Container is what matters of a container. List leaves out what only Inspect tells: see each field.
+type Container struct {
+	ID, Name, Image string
+	Labels          map[string]string
+	State           State
+	Created         time.Time
+	Started         time.Time // Inspect; zero before the first start
+	Finished        time.Time // Inspect; zero while it hasn't ended
+	ExitCode        int       // Inspect
+	OOMKilled       bool      // Inspect
+	PID             int       // Inspect; of its first process, as the engine's machine counts
+	User            string    // Inspect
+	Env             []string  // Inspect
+	Mounts          []Mount
+	Network         string // Inspect
+	Privileged      bool   // Inspect
+	PIDMode         string // Inspect
+}
+
+// Mount is one of a container.
+type Mount struct {
+	Type             string // "bind", "volume" or "tmpfs"
+	Source, Target   string
+	ReadOnly         bool
+	MustExist        bool   // a bind whose source is missing is an error, not made
+	Options          string // of a tmpfs, as mount(8) takes them
+	CreateHostParent bool   // make the source if it is missing, as -v does
+}
+
+// Spec is a container to create.
+type Spec struct {
+	Name, Image string
+	Labels      map[string]string
+	Entrypoint  []string // nil keeps the image's
+	Cmd         []string
+	Env         []string // NAME=value
+	User        string
+	Dir         string // working directory
+	Hostname    string
+
+	Init        bool // the engine's own init is process 1
+	CapDrop     []string
+	CapAdd      []string
+	SecurityOpt []string
+	Privileged  bool
+	ReadOnly    bool // root file system
+	Devices     []string
+	Groups      []string // supplementary groups
+
+	Mounts  []Mount // tmpfs too
+	Storage map[string]string
+
+	CPUs      float64
+	Memory    int64 // bytes
+	PidsLimit int64
+	ShmSize   int64             // bytes
+	Ulimits   map[string]string // name → soft[:hard]
+
+	Network  string // "" is the engine's default
+	PIDMode  string
+	IPCMode  string
+	UTSMode  string
+	UserNS   string
+	CgroupNS string
+	DNS      []string
+	Hosts    []string // host:ip
+	Ports    []string // as -p takes them
+
+	Runtime string // "" is the engine's default
+	Restart string
+}
+
+// ExecSpec is a command that the engine is to run in a container.
+type ExecSpec struct {
+	Argv   []string
+	Env    []string
+	Dir    string
+	User   string
+	Stdin  bool
+	TTY    bool
+	Size   Size // of the terminal
+	Detach bool
+}
+
+// Size is that of a terminal.
+type Size struct{ Columns, Rows uint16 }

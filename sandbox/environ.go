@@ -1,0 +1,359 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/sandbox/mux"
+)
+
+// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. What is
+// wrong is an *OptionError that names the variable, several are joined; what is only odd is dropped, and told by the warnings.
+func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
+	opts = DefaultOptions()
+	e := env{lookup: lookup}
+	opts.Image = e.text("TERMINAL_DOCKER_IMAGE", opts.Image)
+	if strings.ContainsFunc(opts.Image, func(r rune) bool { return r <= ' ' }) || strings.HasPrefix(opts.Image, "-") {
+		e.wrong("TERMINAL_DOCKER_IMAGE", opts.Image, "the name of an image, such as debian:12")
+	}
+	opts.ForwardEnv = e.names("TERMINAL_DOCKER_FORWARD_ENV")
+	opts.Env = e.object("TERMINAL_DOCKER_ENV")
+	opts.Volumes = e.volumes("TERMINAL_DOCKER_VOLUMES")
+	opts.ExtraArgs = e.list("TERMINAL_DOCKER_EXTRA_ARGS")
+	if _, err := (&Spec{}).ApplyFlags(opts.ExtraArgs); err != nil {
+		e.wrong("TERMINAL_DOCKER_EXTRA_ARGS", strings.Join(opts.ExtraArgs, " "), "flags of docker run: "+err.Error())
+	}
+	opts.MountCwd = e.yes("TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE", false)
+	opts.HostUser = e.yes("TERMINAL_DOCKER_RUN_AS_HOST_USER", false)
+	opts.Persist = e.yes("TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES", true)
+	opts.Orphans = e.yes("TERMINAL_DOCKER_ORPHAN_REAPER", true)
+	opts.PersistFS = e.yes("TERMINAL_CONTAINER_PERSISTENT", true)
+	opts.CPUs = e.number("TERMINAL_CONTAINER_CPU", opts.CPUs)
+	opts.MemoryMB = e.whole("TERMINAL_CONTAINER_MEMORY", opts.MemoryMB, "a number of megabytes, 0 for no limit")
+	opts.DiskMB = e.whole("TERMINAL_CONTAINER_DISK", opts.DiskMB, "a number of megabytes, 0 for no limit")
+	opts.Timeout = time.Duration(e.whole("TERMINAL_TIMEOUT", int64(opts.Timeout/time.Second), "a number of seconds")) * time.Second
+	opts.Lifetime = time.Duration(e.whole("TERMINAL_LIFETIME_SECONDS", int64(opts.Lifetime/time.Second), "a number of seconds")) * time.Second
+	if text, set := e.get("TERMINAL_MAX_FOREGROUND_TIMEOUT"); set {
+		if n, err := strconv.ParseInt(text, 10, 32); err == nil && n > 0 {
+			opts.MaxTimeout = time.Duration(n) * time.Second
+		} else {
+			e.warn("TERMINAL_MAX_FOREGROUND_TIMEOUT=%q is not a number of seconds: 600 is used", text)
+		}
+	}
+	opts.Network = e.text("TERMINAL_DOCKER_NETWORK", "")
+	opts.Runtime = e.text("HINIT_SANDBOX_RUNTIME", "")
+	opts.Shell = e.text("HINIT_SANDBOX_SHELL", "")
+	opts.Helper = e.text("HINIT_SANDBOX_HELPER", "")
+	opts.Docker = e.text("DOCKER_HOST", "")
+	if opts.Docker != "" {
+		if _, err := check(address{host: opts.Docker}, "DOCKER_HOST"); err != nil {
+			e.errs = append(e.errs, err)
+		}
+	}
+	opts.Home, opts.Profile = e.home()
+	opts.Dir = e.text("TERMINAL_SANDBOX_DIR", "")
+	if opts.Dir == "" {
+		opts.Dir = filepath.Join(opts.Home, "sandboxes")
+	} else if opts.Dir, err = filepath.Abs(opts.Dir); err != nil {
+		e.wrong("TERMINAL_SANDBOX_DIR", opts.Dir, "a path")
+	}
+	if strings.ContainsAny(opts.Dir, ":,") {
+		e.wrong("TERMINAL_SANDBOX_DIR", opts.Dir, "a path without colons and commas, which separate the parts of a mount")
+	}
+	e.cwd(&opts)
+	return opts, e.warnings, errors.Join(e.errs...)
+}
+
+// env reads variables and gathers what is wrong with them.
+type env struct {
+	lookup   func(string) (string, bool)
+	warnings []string
+	errs     []error
+}
+
+func (e *env) warn(format string, args ...any) {
+	e.warnings = append(e.warnings, fmt.Sprintf(format, args...))
+}
+
+func (e *env) wrong(name, value, want string) {
+	if len(value) > 200 {
+		value = value[:200] + "…"
+	}
+	e.errs = append(e.errs, &OptionError{name, value, want})
+}
+
+// get returns a variable that is set to something.
+func (e *env) get(name string) (string, bool) {
+	text, set := e.lookup(name)
+	text = strings.TrimSpace(text)
+	return text, set && text != ""
+}
+
+func (e *env) text(name, def string) string {
+	text, set := e.get(name)
+	if !set {
+		return def
+	}
+	if strings.ContainsAny(text, "\x00\n") {
+		e.wrong(name, text, "one line")
+	}
+	return text
+}
+
+func (e *env) yes(name string, def bool) bool {
+	text, set := e.lookup(name)
+	if !set {
+		return def
+	}
+	switch strings.ToLower(text) {
+	case "true", "1", "yes":
+		return true
+	}
+	return false
+}
+
+func (e *env) number(name string, def float64) float64 {
+	text, set := e.get(name)
+	if !set {
+		return def
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) || n < 0 || n > 1e6 {
+		e.wrong(name, text, "a number of processors such as 1 or 0.5, 0 for no limit")
+		return def
+	}
+	return n
+}
+
+func (e *env) whole(name string, def int64, want string) int64 {
+	text, set := e.get(name)
+	if !set {
+		return def
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		e.wrong(name, text, want)
+		return def
+	}
+	return n
+}
+
+// decode reads a variable that holds JSON.
+func (e *env) decode(name, want string, def any) any {
+	text, set := e.get(name)
+	if !set {
+		return def
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil || d.More() {
+		e.wrong(name, text, want)
+		return def
+	}
+	return value
+}
+
+// list reads strings. What is none is dropped.
+func (e *env) list(name string) []string {
+	value := e.decode(name, `a JSON array of strings, such as ["--shm-size","1g"]`, []any{})
+	items, ok := value.([]any)
+	if !ok {
+		e.warn("%s is not a JSON array: nothing of it is used", name)
+		return nil
+	}
+	var out []string
+	for _, item := range items {
+		if text, ok := item.(string); ok {
+			out = append(out, text)
+		} else {
+			e.warn("%s: %v is not a string, and is left out", name, item)
+		}
+	}
+	return out
+}
+
+func (e *env) names(name string) []string {
+	value := e.decode(name, `a JSON array of names of variables, such as ["API_KEY"]`, []any{})
+	items, ok := value.([]any)
+	if !ok {
+		e.wrong(name, fmt.Sprint(value), `a JSON array of names of variables, such as ["API_KEY"]`)
+		return nil
+	}
+	return forwardNames(items, func(text string) { e.warn("%s: %s", name, text) })
+}
+
+// forwardNames keeps what can be names, each once.
+func forwardNames(items []any, warn func(string)) []string {
+	var out []string
+	seen := make(map[string]bool)
+	for _, item := range items {
+		text, ok := item.(string)
+		text = strings.TrimSpace(text)
+		switch {
+		case !ok:
+			warn(fmt.Sprintf("%v is not a string, and is left out", item))
+		case text == "" || seen[text]:
+		case !mux.ValidName(text):
+			warn(fmt.Sprintf("%q is no name of a variable, and is left out", text))
+		default:
+			seen[text] = true
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func (e *env) object(name string) map[string]string {
+	value := e.decode(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{})
+	return literalEnv(value, func(text string) { e.warn("%s: %s", name, text) })
+}
+
+// literalEnv makes text of the values that have one.
+func literalEnv(value any, warn func(string)) map[string]string {
+	out := make(map[string]string)
+	items, ok := value.(map[string]any)
+	if !ok {
+		warn("it is not a JSON object: nothing of it is used")
+		return out
+	}
+	for key, value := range items {
+		key = strings.TrimSpace(key)
+		if !mux.ValidName(key) {
+			warn(fmt.Sprintf("%q is no name of a variable, and is left out", key))
+			continue
+		}
+		switch v := value.(type) {
+		case string:
+			out[key] = v
+		case bool:
+			out[key] = map[bool]string{true: "True", false: "False"}[v]
+		case json.Number:
+			out[key] = v.String()
+		case float64:
+			out[key] = strconv.FormatFloat(v, 'g', -1, 64)
+		case int:
+			out[key] = strconv.Itoa(v)
+		default:
+			warn(fmt.Sprintf("the value of %s is neither text nor a number, and is left out", key))
+		}
+	}
+	return out
+}
+
+func (e *env) volumes(name string) []string {
+	var out []string
+	for _, volume := range e.list(name) {
+		switch volume = strings.TrimSpace(volume); {
+		case volume == "":
+		case !strings.Contains(volume, ":"):
+			e.warn("%s: %q has no colon, and is left out", name, volume)
+		default:
+			if _, err := parseVolume(volume); err != nil {
+				e.wrong(name, volume, "host:container or host:container:ro: "+err.Error())
+				continue
+			}
+			out = append(out, volume)
+		}
+	}
+	return out
+}
+
+// home finds the profile's directory and name.
+func (e *env) home() (dir, profile string) {
+	user, _ := os.UserHomeDir()
+	def := filepath.Join(user, ".hermes")
+	dir = e.text("HERMES_HOME", def)
+	if !filepath.IsAbs(dir) {
+		e.wrong("HERMES_HOME", dir, "an absolute path")
+	}
+	dir = filepath.Clean(dir)
+	switch {
+	case filepath.Base(filepath.Dir(dir)) == "profiles":
+		return dir, filepath.Base(dir)
+	case dir == def, dir == "/opt/data":
+		return dir, "default"
+	}
+	return dir, "custom"
+}
+
+// hostPrefixes begin paths that are of a host and not of a container.
+var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
+
+func looksLikeHost(path string) bool {
+	for _, prefix := range hostPrefixes {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// cwd finds where commands begin, and what is mounted there.
+func (e *env) cwd(opts *Options) {
+	dir := e.text("TERMINAL_CWD", "")
+	if opts.MountCwd {
+		source := dir
+		if source == "" {
+			source, _ = os.Getwd()
+		}
+		info, err := os.Stat(source)
+		real := err == nil && info.IsDir() && filepath.IsAbs(source) && !beneath(source, "/workspace") && !beneath(source, "/root")
+		if looksLikeHost(source) || real {
+			opts.HostCwd, opts.Cwd = source, "/workspace"
+			return
+		}
+	}
+	switch {
+	case dir == "":
+	case dir == "~":
+		opts.Cwd = "/root"
+	case strings.HasPrefix(dir, "~/"):
+		opts.Cwd = "/root/" + strings.TrimLeft(dir[2:], "/")
+	case !filepath.IsAbs(dir) || looksLikeHost(dir):
+		e.warn("TERMINAL_CWD=%q is not a path inside the container: commands begin in %s", dir, opts.Cwd)
+	default:
+		opts.Cwd = dir
+	}
+}
+
+// beneath reports whether a path is a directory or below it.
+func beneath(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Dotenv reads a file of NAME=value lines, as profiles have it. One that isn't there is empty.
+func Dotenv(path string) (map[string]string, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]string{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the variables of the profile: %w", err)
+	}
+	out := make(map[string]string)
+	for line := range bytes.Lines(data) {
+		text := strings.TrimPrefix(strings.TrimSpace(string(line)), "export ")
+		name, value, ok := strings.Cut(text, "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !ok || !mux.ValidName(name) {
+			continue
+		}
+		if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+			value = value[1 : n-1]
+		} else if at := strings.Index(value, " #"); at >= 0 {
+			value = strings.TrimSpace(value[:at])
+		}
+		out[name] = value
+	}
+	return out, nil
+}

@@ -1,0 +1,78 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What errors of this package wrap.
+var (
+	// ErrGone: the engine has no such container.
+	ErrGone = errors.New("no such container")
+	// ErrNoImage: the engine has no such image, and could not fetch it.
+	ErrNoImage = errors.New("no such image")
+	// ErrNoEngine: no engine answers.
+	ErrNoEngine = errors.New("no container engine answers")
+	// ErrClosed: the sandbox was cleaned up or closed; ask the manager for it again.
+	ErrClosed = errors.New("the sandbox is closed")
+	// ErrNoJob: the sandbox knows no background command of that name.
+	ErrNoJob = errors.New("no such background command")
+	// ErrLost is wrapped by every *LostError.
+	ErrLost = errors.New("the command may have begun and its end is not known")
+	// ErrRefused: the engine understood and refused, as it would again.
+	ErrRefused = errors.New("refused by the engine")
+)
+
+// OptionError is an option that can't be used. Nothing was created.
+type OptionError struct {
+	Name  string // of the variable or option
+	Value string
+	Want  string // what it should be
+}
+
+// Error implements error.
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("cannot use %s=%q: it must be %s", e.Name, e.Value, e.Want)
+}
+
+// LostError says that a command began, or may have begun, and that nobody knows how it ended. It was not run again.
+type LostError struct {
+	Began     bool      // it did begin; else it may have
+	Why       string    // what the connection said
+	Container Container // what the engine says of the container; its State is Gone when it is gone, "" when the engine didn't answer
+	Recovered bool      // the sandbox can be used again, maybe with another container
+}
+
+// Error implements error.
+func (e *LostError) Error() string {
+	began := "may have begun"
+	if e.Began {
+		began = "had begun"
+	}
+	after := "it was not run again, because it is not known to be safe"
+	return fmt.Sprintf("cannot tell how the command ended, which %s: %s; %s; %s", began, e.Why, describeState(e.Container), after)
+}
+
+// Unwrap makes errors.Is(err, ErrLost) true.
+func (e *LostError) Unwrap() error { return ErrLost }
+
+// describeState says in words what a container is in.
+func describeState(c Container) string {
+	switch c.State {
+	case Gone:
+		return "the container was removed"
+	case Exited, Dead:
+		if c.OOMKilled {
+			return fmt.Sprintf("the container was killed because it ran out of memory (exit code %d)", c.ExitCode)
+		}
+		return fmt.Sprintf("the container has ended with exit code %d", c.ExitCode)
+	case Paused:
+		return "the container is paused"
+	case Running:
+		return "the container runs"
+	case "":
+		return "the engine does not answer"
+	case Created, Restarting, Removing:
+	}
+	return "the container is " + string(c.State)
+}

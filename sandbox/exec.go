@@ -1,0 +1,331 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"time"
+
+	"hinit/internal/guard"
+	"hinit/sandbox/mux"
+)
+
+const (
+	defaultGrace = 2 * time.Second
+	// watchEvery is how often a running command's connection is looked at, and silence is how long the program inside may not
+	// answer before the engine is asked.
+	watchEvery = time.Second
+	silence    = 3 * time.Second
+	// hopeless is how long it may be silent in a container that runs: a busy machine is no reason to lose a command.
+	hopeless = 30 * time.Second
+	// overtime is how much longer than its limit a command may take before its connection is given up: its tree is to be ended
+	// by the program inside meanwhile.
+	overtime = 8 * time.Second
+)
+
+// Codes of a [Result] that the sandbox gives.
+const (
+	CodeTimedOut    = 124
+	CodeInterrupted = 130
+)
+
+// Exec runs a command and returns how it ended. Whatever exit code it had is no error. When ctx ends, the command's whole tree is
+// ended, and the Result says Interrupted. A Command begins in the tracked directory, with the variables that earlier ones
+// exported; both are as the command left them for the next one. One that is killed or leaves by exit changes neither.
+//
+// The error is a *LostError when the end of the command is not known, and wraps [ErrGone], [ErrNoEngine] or [ErrClosed] where it did
+// not begin.
+func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
+	if err := req.check(); err != nil {
+		return Result{}, err
+	}
+	if err := s.enter(); err != nil {
+		return Result{}, err
+	}
+	defer s.exit()
+	begin := time.Now()
+	for try := 0; ; try++ {
+		l, err := s.ready(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return Result{Code: CodeInterrupted, Interrupted: true, Duration: time.Since(begin)}, nil // it did not begin
+			}
+			return Result{}, err
+		}
+		t := &attempt{s: s, l: l, req: req, start: time.Now()}
+		res, err := t.run(ctx)
+		res.Duration, res.Retried = time.Since(begin), try > 0
+		switch {
+		case err == nil:
+			return res, nil
+		case ctx.Err() != nil && !t.sent:
+			return Result{Code: CodeInterrupted, Interrupted: true, Duration: res.Duration}, nil
+		case try == 0 && s.again(t, err):
+			s.drop(l)
+			if t.began {
+				_ = s.endLeft(ctx, t, s.settled(ctx, l))
+			}
+			s.m.opts.warn("a command is run again after: " + err.Error())
+		case !t.sent:
+			return Result{}, err
+		default:
+			return res, s.lost(ctx, t, err)
+		}
+	}
+}
+
+// again reports whether a command that failed may be run once more.
+func (s *Sandbox) again(t *attempt, err error) bool {
+	var bad *OptionError
+	if errors.As(err, &bad) || !s.persist {
+		return false
+	}
+	return !t.sent || t.req.Retry == RetrySafe && !t.fed
+}
+
+func (r *Request) check() error {
+	switch {
+	case (r.Command == "") == (len(r.Argv) == 0):
+		return &OptionError{Name: "command", Value: r.Command, Want: "either a line for the shell or a list of arguments"}
+	case r.Command != "" && r.User != "":
+		return &OptionError{Name: "user", Value: r.User, Want: "empty for a line for the shell, whose state belongs to the container's user"}
+	}
+	for name := range r.Env {
+		if !mux.ValidName(name) {
+			return &OptionError{Name: "environment", Value: name, Want: "the name of a variable"}
+		}
+	}
+	return nil
+}
+
+// attempt is one try to run a command.
+type attempt struct {
+	s   *Sandbox
+	l   *link
+	req Request
+
+	start time.Time
+	sent  bool // it may have begun
+	began bool
+	pid   int  // inside, once it has begun
+	fed   bool // its standard input was read from
+}
+
+func (t *attempt) run(ctx context.Context) (Result, error) {
+	if t.l.c == nil || t.req.User != "" {
+		return t.plain(ctx)
+	}
+	st, err := t.l.c.Open(t.s.openFor(t.req, mux.OpRun))
+	if err != nil {
+		return Result{}, err
+	}
+	t.sent = true
+	outputs := make(chan error, 2)
+	copying := 1
+	guard.Go("writing a command's output", func() {
+		_, err := st.Output.WriteTo(t.req.Stdout)
+		outputs <- err
+	})
+	if t.req.Stderr != nil && !t.req.TTY {
+		copying++
+		guard.Go("writing a command's errors", func() {
+			_, err := st.Errors.WriteTo(t.req.Stderr)
+			outputs <- err
+		})
+	}
+	err = t.follow(ctx, st)
+	for range copying {
+		<-outputs //nolint:errcheck // whoever gave the writer knows
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	end, err := st.End()
+	if err != nil {
+		return Result{}, fmt.Errorf("the connection to the program inside ended: %w", err)
+	}
+	if err := faultError(end); err != nil {
+		t.sent = false
+		return Result{}, err
+	}
+	if end.Fault == mux.NotBegun && t.req.Stderr != nil {
+		fmt.Fprintln(t.req.Stderr, end.Text)
+	} else if end.Fault == mux.NotBegun && t.req.Stdout != nil {
+		fmt.Fprintln(t.req.Stdout, end.Text)
+	}
+	t.s.note(t.req, end.Dir)
+	return resultOf(end), nil
+}
+
+// openFor is a request as the program inside takes it.
+func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
+	timeout := req.Timeout
+	if timeout == 0 && op == mux.OpRun {
+		timeout = s.m.opts.Timeout
+	}
+	o := mux.Open{
+		Op: op, Argv: req.Argv, Command: req.Command, Dir: req.Dir, Env: req.Env, Input: req.Stdin != nil, Apart: req.Stderr != nil && !req.TTY,
+		TTY: req.TTY, Columns: req.Size.Columns, Rows: req.Size.Rows, Timeout: max(0, timeout.Milliseconds()),
+		Grace: cmp.Or(req.Grace, defaultGrace).Milliseconds(), Name: req.Name,
+	}
+	if timeout > 0 {
+		o.Timeout = max(1, o.Timeout)
+	}
+	if req.Command == "" {
+		return o
+	}
+	s.mu.Lock()
+	o.Session, o.Shell, o.Begin = s.session, s.m.opts.Shell, s.dir
+	fresh := s.fresh
+	s.fresh = false
+	if o.Dir == "" && (s.moved || s.known && s.m.opts.Session == "") { // a session of one's own is moved by nobody else
+		o.Dir, s.moved = s.dir, false
+	}
+	s.mu.Unlock()
+	o.Forward = forwarded(s.m.opts)
+	if fresh && s.m.opts.Session != "" { // the session may be older than the values
+		env := make(map[string]string, len(o.Env)+len(o.Forward))
+		maps.Copy(env, o.Forward)
+		maps.Copy(env, o.Env)
+		o.Env = env
+	}
+	return o
+}
+
+// note keeps where a command has left the session.
+func (s *Sandbox) note(req Request, dir string) {
+	if req.Command == "" || dir == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dir, s.known = dir, true
+}
+
+func resultOf(end mux.End) Result {
+	r := Result{
+		Code: end.Code, Signal: end.Signal, TimedOut: end.TimedOut, Interrupted: end.Interrupted, OOMKilled: end.OOM && end.Signal == 9,
+		Dir: end.Dir, Survivors: end.Survivors,
+	}
+	switch {
+	case r.TimedOut:
+		r.Code = CodeTimedOut
+	case r.Interrupted:
+		r.Code = CodeInterrupted
+	case r.Signal > 0:
+		r.Code = 128 + r.Signal
+	}
+	return r
+}
+
+// follow hands a command what is for it until its end is known. It returns an error when that will never be.
+func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
+	timeout := t.req.Timeout
+	if timeout == 0 {
+		timeout = t.s.m.opts.Timeout
+	}
+	grace := cmp.Or(t.req.Grace, defaultGrace)
+	var late <-chan time.Time
+	if timeout > 0 {
+		timer := time.NewTimer(timeout + grace + overtime)
+		defer timer.Stop()
+		late = timer.C
+	}
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	begun, cancelled := st.Begun(), ctx.Done()
+	said := false
+	for {
+		select {
+		case <-st.Done():
+			select {
+			case <-st.Begun():
+				t.began, t.pid = true, st.PID()
+			default:
+			}
+			return nil
+		case <-begun:
+			begun, t.began, t.pid = nil, true, st.PID()
+			if t.req.Stdin != nil {
+				t.fed = true
+				guard.Go("reading a command's input", func() {
+					if st.SendInput(t.req.Stdin) != nil {
+						_ = st.Send(mux.KindInputEnd, nil)
+					}
+				})
+			}
+		case size, ok := <-t.req.Resizes:
+			if !ok {
+				t.req.Resizes = nil
+				continue
+			}
+			_ = st.Send(mux.KindResize, mux.Size(size.Columns, size.Rows))
+		case n, ok := <-t.req.Signals:
+			if !ok {
+				t.req.Signals = nil
+				continue
+			}
+			_ = st.Send(mux.KindSignal, mux.Number(uint32(n)))
+		case <-cancelled:
+			cancelled = nil
+			timer := time.NewTimer(grace + overtime)
+			defer timer.Stop()
+			late = timer.C
+			guard.Go("cancelling a command", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
+		case <-late:
+			t.l.close()
+			return errors.New("the program inside does not end the command")
+		case <-tick.C:
+			if err := t.watch(ctx, &said); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// watch asks the engine what is wrong when the program inside says nothing. A paused container is waited for: its commands go on
+// when somebody lets them.
+func (t *attempt) watch(ctx context.Context, said *bool) error {
+	c := t.l.c
+	if c.Heard() < watchEvery/2 {
+		return nil
+	}
+	guard.Go("asking the program inside for a sign", c.Ping)
+	if c.Heard() < silence {
+		*said = false
+		return nil
+	}
+	now := t.s.m.state(ctx, t.l.id)
+	switch now.State {
+	case Running:
+		if c.Heard() > hopeless {
+			t.l.close()
+			return fmt.Errorf("the program inside has not answered for %v", hopeless)
+		}
+		return nil
+	case "":
+		return nil
+	case Paused:
+		if !*said {
+			*said = true
+			t.s.m.opts.warn(fmt.Sprintf("the container %s is paused, and the command with it: docker unpause %s", short(t.l.id), now.Name))
+		}
+		return nil
+	default:
+		t.l.close() // its socket may outlive it
+		return errors.New(describeState(now))
+	}
+}
+
+// JobOutput copies what a background command has written from an offset on, and with follow what it writes until it ends.
+// It returns the command as it is then. What is not kept any more is left out: Job.Dropped is where the kept part begins.
+func (s *Sandbox) JobOutput(ctx context.Context, id string, offset int64, follow bool, w io.Writer) (Job, error) {
+	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Offset: offset, Follow: follow}, nil, w)
+	if err != nil || len(end.Jobs) == 0 {
+		return Job{}, err
+	}
+	return jobOf(end.Jobs[0]), nil
+}

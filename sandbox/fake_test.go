@@ -1,0 +1,299 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fake is an engine in memory, which records what is asked of it.
+type fake struct {
+	mu         sync.Mutex
+	calls      []string
+	containers []*Container
+	specs      []Spec
+	info       Info
+	image      Image
+	fail       map[string]error // by the first word of a call; "remove c2" wins over "remove"
+	stall      string           // the call that never answers
+	run        func(c *Container, spec ExecSpec, stdout io.Writer) (int, error)
+	next       int
+}
+
+func newFake(have ...Container) *fake {
+	f := &fake{fail: make(map[string]error)}
+	for _, c := range have {
+		if c.Labels == nil {
+			c.Labels = Labels(Key{})
+		}
+		f.containers = append(f.containers, &c)
+	}
+	return f
+}
+
+// note records a call and returns what is to become of it.
+func (f *fake) note(ctx context.Context, format string, args ...any) error {
+	call := strings.TrimSpace(fmt.Sprintf(format, args...))
+	verb, _, _ := strings.Cut(call, " ")
+	f.mu.Lock()
+	f.calls = append(f.calls, call)
+	err, stall := f.fail[call], f.stall == verb
+	if err == nil {
+		err = f.fail[verb]
+	}
+	f.mu.Unlock()
+	for stall {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+		f.mu.Lock()
+		stall = f.stall == verb
+		f.mu.Unlock()
+	}
+	return err
+}
+
+// called returns the recorded calls that begin with a word.
+func (f *fake) called(verb string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
+	for _, call := range f.calls {
+		if call == verb || strings.HasPrefix(call, verb+" ") {
+			out = append(out, call)
+		}
+	}
+	return out
+}
+
+func (f *fake) find(id string) *Container {
+	for _, c := range f.containers {
+		if c.ID == id || c.Name == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// set changes a container behind everybody's back.
+func (f *fake) set(id string, change func(*Container)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f.find(id))
+}
+
+// vanish removes a container behind everybody's back.
+func (f *fake) vanish(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.containers = slices.DeleteFunc(f.containers, func(c *Container) bool { return c.ID == id })
+}
+
+func (f *fake) Info(ctx context.Context) (Info, error) { return f.info, f.note(ctx, "info") }
+
+func (f *fake) Image(ctx context.Context, ref string) (Image, error) {
+	return f.image, f.note(ctx, "image %s", ref)
+}
+
+func (f *fake) Pull(ctx context.Context, ref string) error { return f.note(ctx, "pull %s", ref) }
+
+func (f *fake) List(ctx context.Context, labels map[string]string) ([]Container, error) {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		words = append(words, name+"="+labels[name])
+	}
+	if err := f.note(ctx, "list %s", strings.Join(words, " ")); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []Container
+	for _, c := range f.containers {
+		fits := true
+		for name, value := range labels {
+			fits = fits && c.Labels[name] == value
+		}
+		if fits {
+			out = append(out, *c)
+		}
+	}
+	return out, nil
+}
+
+func (f *fake) Inspect(ctx context.Context, id string) (Container, error) {
+	if err := f.note(ctx, "inspect %s", id); err != nil {
+		return Container{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c := f.find(id); c != nil {
+		return *c, nil
+	}
+	return Container{}, fmt.Errorf("cannot inspect %s: %w", id, ErrGone)
+}
+
+func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
+	if err := f.note(ctx, "create %s", spec.Name); err != nil {
+		return "", err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next++
+	id := fmt.Sprintf("new%d", f.next)
+	f.containers = append(f.containers, &Container{ID: id, Name: spec.Name, Image: spec.Image, Labels: spec.Labels, State: Created, Created: time.Now()})
+	f.specs = append(f.specs, spec)
+	return id, nil
+}
+
+// to is a call that changes a container's state.
+func (f *fake) to(ctx context.Context, verb, id string, state State) error {
+	if err := f.note(ctx, "%s %s", verb, id); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.find(id)
+	if c == nil {
+		return fmt.Errorf("cannot %s %s: %w", verb, id, ErrGone)
+	}
+	c.State = state
+	return nil
+}
+
+func (f *fake) Start(ctx context.Context, id string) error { return f.to(ctx, "start", id, Running) }
+
+func (f *fake) Unpause(ctx context.Context, id string) error {
+	return f.to(ctx, "unpause", id, Running)
+}
+
+func (f *fake) Stop(ctx context.Context, id string, _ time.Duration) error {
+	return f.to(ctx, "stop", id, Exited)
+}
+
+func (f *fake) Remove(ctx context.Context, id string) error {
+	if err := f.note(ctx, "remove %s", id); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.containers = slices.DeleteFunc(f.containers, func(c *Container) bool { return c.ID == id || c.Name == id })
+	return nil
+}
+
+func (f *fake) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
+	if err := f.note(ctx, "exec %s %s", id, strings.Join(spec.Argv, " ")); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	c := f.find(id)
+	f.mu.Unlock()
+	switch {
+	case c == nil:
+		return nil, fmt.Errorf("cannot run a command in %s: %w", id, ErrGone)
+	case c.State != Running:
+		return nil, fmt.Errorf("cannot run a command in %s: %w: it is not running", id, ErrRefused)
+	}
+	return &fakeExec{f: f, c: c, spec: spec}, nil
+}
+
+func (f *fake) CopyIn(ctx context.Context, id, dir string, _ io.Reader) error {
+	return f.note(ctx, "copyin %s %s", id, dir)
+}
+
+func (f *fake) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
+	return nil, errors.New("not here")
+}
+
+func (f *fake) Logs(context.Context, string, bool, io.Writer, io.Writer) error { return nil }
+func (f *fake) Close() error                                                   { return nil }
+
+// fakeExec is a command: what the fake's run says.
+type fakeExec struct {
+	f    *fake
+	c    *Container
+	spec ExecSpec
+	code int
+	err  error
+}
+
+func (e *fakeExec) Write(p []byte) (int, error)             { return len(p), nil }
+func (e *fakeExec) Close() error                            { return nil }
+func (e *fakeExec) CloseWrite() error                       { return nil }
+func (e *fakeExec) Resize(context.Context, Size) error      { return nil }
+func (e *fakeExec) Exit(context.Context) (int, bool, error) { return e.code, false, e.err }
+
+func (e *fakeExec) Copy(stdout, _ io.Writer) error {
+	own := strings.HasSuffix(e.spec.Argv[len(e.spec.Argv)-1], ":") || strings.Contains(strings.Join(e.spec.Argv, " "), "export -p\n") ||
+		e.spec.Argv[0] == "cat"
+	if e.f.run != nil && !own { // what the package runs for itself always works
+		e.code, e.err = e.f.run(e.c, e.spec, stdout)
+	}
+	return nil
+}
+
+// fakeOptions do without the program inside, so that each command is a call of the engine.
+func fakeOptions(t *testing.T) Options {
+	t.Helper()
+	o := DefaultOptions()
+	o.Helper, o.Dir, o.Home, o.Orphans, o.DiskMB = "none", t.TempDir(), t.TempDir(), false, 0
+	o.Getenv = func(string) (string, bool) { return "", false }
+	return o
+}
+
+func fakeManager(t *testing.T, f *fake, change func(*Options)) *Manager {
+	t.Helper()
+	o := fakeOptions(t)
+	if change != nil {
+		change(&o)
+	}
+	m, err := NewManager(f, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close(context.Background()) })
+	return m
+}
+
+func mustOpen(t *testing.T, m *Manager, key Key) *Sandbox {
+	t.Helper()
+	s, err := m.Open(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// count fails the test unless a call was made so many times.
+func (f *fake) count(t *testing.T, verb string, n int) {
+	t.Helper()
+	if got := f.called(verb); len(got) != n {
+		t.Errorf("%d calls of %s, want %d: %q", len(got), verb, n, f.calls)
+	}
+}
+
+// warnings gathers what people would be told.
+type warnings struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (w *warnings) add(text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.texts = append(w.texts, text)
+}
+
+func (w *warnings) has(part string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.texts, func(text string) bool { return strings.Contains(text, part) })
+}

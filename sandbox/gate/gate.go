@@ -1,0 +1,159 @@
+// Package gate keeps a container from running anything until somebody outside has seen what is mounted in it.
+//
+// An engine follows the path of a mount at every start, by name, and whoever can rename a directory on that path can lead it elsewhere
+// between a check and the start. So the container's first process is [Wait], in a static program on a volume that nothing inside can
+// write. It waits. [Check], in the same container, prints which files the mounts are, by device and number, and reads the verdict; at
+// "go" the first process becomes the command that it was started with. Nothing of the image, of the environment or of a mount has run
+// until then.
+//
+// The package owns one goroutine, which passes on signals, while it is an init.
+package gate
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is what the directory of the program begins with, inside a container, and Name the program's name in it. The directory's name goes on
+// with something that nobody can guess: a link in a mount could lead another mount over it.
+const (
+	Dir  = "/.hinit-"
+	Name = "gate"
+)
+
+// address is in the abstract namespace, of which a container has its own. Whoever can reach it is inside already.
+const address = "@hinit-gate"
+
+// Go is the verdict that lets the command run.
+const Go = "go"
+
+// Wait waits for the verdict and becomes the command. It returns only when it can't.
+func Wait(argv []string) error {
+	path, err := wait(argv)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
+}
+
+// Init waits for the verdict, starts the command and is its init: it passes signals on, reaps what is left to it, and returns the exit code of
+// the command.
+func Init(argv []string) (code int, err error) {
+	path, err := wait(argv)
+	if err != nil {
+		return 126, err
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	child, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
+	if err != nil {
+		return 127, fmt.Errorf("cannot run %s: %w", path, err)
+	}
+	go func() {
+		for s := range signals {
+			if number, ok := s.(syscall.Signal); ok {
+				_ = syscall.Kill(child, number) // it is being reaped, at most
+			}
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return 1, fmt.Errorf("cannot wait for the command: %w", err)
+		case pid != child:
+		case status.Signaled():
+			return 128 + int(status.Signal()), nil
+		default:
+			return status.ExitStatus(), nil
+		}
+	}
+}
+
+// wait waits for the verdict, and finds the command's program.
+func wait(argv []string) (path string, err error) {
+	if len(argv) == 0 {
+		return "", errors.New("cannot wait at the gate: there is no command")
+	}
+	if err := opened(); err != nil {
+		return "", fmt.Errorf("cannot wait at the gate: %w", err)
+	}
+	return find(argv[0], os.Getenv("PATH")), nil
+}
+
+// find returns the path of a program, the name itself when it is nowhere in the search path.
+func find(name, search string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	for dir := range strings.SplitSeq(search, ":") {
+		path := dir + "/" + name
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil {
+			return path
+		}
+	}
+	return name
+}
+
+// opened returns when a connection has said Go.
+func opened() error {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		line, _ := bufio.NewReader(c).ReadString('\n') // what is cut short is no verdict
+		if line == Go+"\n" {
+			_, err = io.WriteString(c, "gone\n")
+			return errors.Join(err, c.Close())
+		}
+		_ = c.Close() // it said something else
+	}
+}
+
+// Check prints "DEVICE NUMBER" for each path, with "- -" for one that isn't there, and then an empty line. It passes on the verdict that
+// it reads, and returns when the first process has understood it.
+func Check(paths []string, in io.Reader, out io.Writer) error {
+	for _, path := range paths {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			fmt.Fprintln(out, "- -")
+			continue
+		}
+		fmt.Fprintln(out, st.Dev, st.Ino)
+	}
+	fmt.Fprintln(out)
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil || line != Go+"\n" {
+		return errors.New("cannot open the gate: it was not allowed")
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("cannot open the gate: %w", err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, Go+"\n"); err != nil {
+		return fmt.Errorf("cannot open the gate: %w", err)
+	}
+	if answer, err := bufio.NewReader(c).ReadString('\n'); answer != "gone\n" {
+		return fmt.Errorf("cannot open the gate: %w", err)
+	}
+	fmt.Fprintln(out, "open")
+	return nil
+}

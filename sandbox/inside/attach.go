@@ -1,0 +1,75 @@
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/sandbox/mux"
+)
+
+// startTime is how long a program that was just started may take to listen.
+const startTime = 10 * time.Second
+
+// Attach joins input and output with the socket of the program that serves, which it starts if there is none: self with the
+// arguments given. It returns when the connection ends, or the input.
+func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
+	conn, err := dial()
+	if err != nil {
+		if err := startServer(self, serve); err != nil {
+			return err
+		}
+		for limit := time.Now().Add(startTime); ; {
+			if conn, err = dial(); err == nil {
+				break
+			}
+			if time.Now().After(limit) {
+				return fmt.Errorf("cannot reach the program that serves: %w", err)
+			}
+			<-time.After(2 * time.Millisecond)
+		}
+	}
+	defer conn.Close()
+	ended := make(chan error, 2)
+	guard.Go("copying to the program that serves", func() {
+		_, err := io.Copy(conn, in)
+		ended <- err
+	})
+	guard.Go("copying from the program that serves", func() {
+		_, err := io.Copy(out, conn)
+		ended <- err
+	})
+	return <-ended
+}
+
+// startServer starts the program that serves, which outlives this one.
+func startServer(self string, argv []string) error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	_, err = proc.StartChild(proc.Spec{
+		Path: self, Argv: append([]string{self}, argv...), Env: os.Environ(), Files: []*os.File{null, null, null},
+	})
+	return err
+}
+
+func dial() (net.Conn, error) {
+	var reasons []error
+	for _, dir := range places() {
+		conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", filepath.Join(dir, mux.Socket))
+		if err == nil {
+			return conn, nil
+		}
+		reasons = append(reasons, err)
+	}
+	return nil, errors.Join(reasons...)
+}

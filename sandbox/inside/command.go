@@ -1,0 +1,248 @@
+package inside
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/sandbox/mux"
+)
+
+// The output of a command that has ended is read on while something it left behind holds it: until that is silent for linger, and no
+// longer than lingerMost. What comes later is dropped; the writer never notices.
+const (
+	linger     = 100 * time.Millisecond
+	lingerMost = 2 * time.Second // contract sandbox.md §13.3
+)
+
+// foreground runs a command with the client's streams.
+func (ch *channel) foreground() mux.End {
+	spec, finish, fault := ch.c.server.prepare(ch)
+	if fault != nil {
+		return *fault
+	}
+	s, err := ch.streams(&spec)
+	if err != nil {
+		return mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
+	}
+	ended := make(chan *run, 1)
+	r, pid, err := ch.c.server.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), false, func(r *run) { ended <- r })
+	s.closeChild()
+	if err != nil {
+		s.closeOwn()
+		return notBegun(err)
+	}
+	ch.began(r)
+	ch.send(mux.KindBegun, mux.Number(uint32(pid)))
+	s.copy(ch)
+	<-ended
+	s.drain()
+	end := endOf(r)
+	finish(r, &end)
+	return end
+}
+
+func notBegun(err error) mux.End {
+	end := mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
+	if spawn := (*proc.SpawnError)(nil); errors.As(err, &spawn) {
+		end.Code = spawn.ShellCode()
+	}
+	return end
+}
+
+func endOf(r *run) mux.End {
+	return mux.End{
+		Code: r.exit.Code, Signal: r.exit.Signal, TimedOut: r.timedOut, Interrupted: r.interrupted, OOM: r.oom, Survivors: r.survivors,
+	}
+}
+
+// streams are the descriptors of a command.
+type streams struct {
+	child []*os.File // for the command, closed when it has them
+	stdin *os.File   // the own ends, nil where there is none
+	outs  []out
+	tty   *terminal
+	left  sync.WaitGroup // outputs that have not ended
+	over  chan struct{}  // closed when the command has
+}
+
+type out struct {
+	file   *os.File
+	kind   mux.Kind
+	credit *mux.Credit
+}
+
+// streams makes the descriptors and puts them into the spec.
+func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
+	s := &streams{over: make(chan struct{})}
+	if ch.open.TTY {
+		tty, slave, err := newTerminal(ch.open.Columns, ch.open.Rows)
+		if err != nil {
+			return nil, err
+		}
+		s.child, s.tty, s.stdin = []*os.File{slave}, tty, tty.master
+		s.outs = []out{{tty.master, mux.KindOutput, ch.output}}
+		spec.Files, spec.Console = []*os.File{slave, slave, slave}, true
+		ch.mu.Lock()
+		ch.tty = tty
+		ch.mu.Unlock()
+		return s, nil
+	}
+	spec.Files = make([]*os.File, 3)
+	add := func(at int, own, child *os.File) {
+		spec.Files[at] = child
+		s.child = append(s.child, child)
+		if at == 0 {
+			s.stdin = own
+		}
+	}
+	if ch.open.Input {
+		child, own, err := pipe(1)
+		if err != nil {
+			return nil, err
+		}
+		add(0, own, child)
+	}
+	own, child, err := pipe(0)
+	if err != nil {
+		s.closeChild()
+		s.closeOwn()
+		return nil, err
+	}
+	add(1, own, child)
+	s.outs = []out{{own, mux.KindOutput, ch.output}}
+	if !ch.open.Apart {
+		spec.Files[2] = child
+		return s, nil
+	}
+	own, child, err = pipe(0)
+	if err != nil {
+		s.closeChild()
+		s.closeOwn()
+		return nil, err
+	}
+	add(2, own, child)
+	s.outs = append(s.outs, out{own, mux.KindErrors, ch.errors})
+	return s, nil
+}
+
+// pipe makes a pipe of which one end is this program's, and doesn't block it; the other is a command's and blocks as usual.
+func pipe(own int) (r, w *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	if err := unix.SetNonblock(fds[own], true); err != nil {
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
+	_, _ = unix.FcntlInt(uintptr(fds[own]), unix.F_SETPIPE_SZ, 256<<10) // fewer turns for a flood; refused to users who have many
+	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
+}
+
+func (s *streams) closeChild() {
+	for _, f := range s.child {
+		_ = f.Close()
+	}
+}
+
+func (s *streams) closeOwn() {
+	if s.stdin != nil {
+		_ = s.stdin.Close()
+	}
+	for _, o := range s.outs {
+		_ = o.file.Close()
+	}
+}
+
+// copy starts copying. The goroutines end with the streams.
+func (s *streams) copy(ch *channel) {
+	if s.stdin != nil {
+		guard.Go("feeding a command", func() {
+			_, _ = ch.input.WriteTo(s.stdin)
+			if s.tty == nil {
+				_ = s.stdin.Close()
+			} else {
+				s.tty.endInput(s.over)
+			}
+		})
+	}
+	for _, o := range s.outs {
+		s.left.Add(1)
+		guard.Go("reading from a command", func() {
+			o.forward(ch, s.over)
+			s.left.Done()
+			o.discard()
+		})
+	}
+}
+
+// forward sends what the command writes until all that could have written it has ended, or what is left behind is silent or has had
+// its time. What was in the pipe when the command ended is sent in any case.
+func (o out) forward(ch *channel, over <-chan struct{}) {
+	buf := make([]byte, mux.MaxData)
+	var until time.Time // of what is left behind
+	owed := 0
+	for {
+		n, err := o.file.Read(buf)
+		for sent := 0; sent < n; {
+			room := o.credit.Take(n - sent)
+			if room == 0 || ch.c.w.Write(o.kind, ch.id, buf[sent:sent+room]) != nil {
+				return
+			}
+			sent += room
+		}
+		owed -= n
+		select {
+		case <-over:
+			now := time.Now()
+			if until.IsZero() {
+				until, owed = now.Add(lingerMost), waiting(o.file)
+			}
+			if owed <= 0 && now.After(until) {
+				return
+			}
+			_ = o.file.SetReadDeadline(now.Add(linger))
+		default:
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// waiting is how many bytes are in a pipe or a terminal.
+func waiting(f *os.File) (n int) {
+	if c, err := f.SyscallConn(); err == nil {
+		_ = c.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return n
+}
+
+// discard reads on as long as somebody may write, so that what a command left behind is not ended by a broken pipe.
+func (o out) discard() {
+	for {
+		_ = o.file.SetReadDeadline(time.Time{})
+		if _, err := io.Copy(io.Discard, o.file); !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+	}
+	_ = o.file.Close()
+}
+
+// drain waits for the output of a command that has ended.
+func (s *streams) drain() {
+	close(s.over)
+	for _, o := range s.outs {
+		_ = o.file.SetReadDeadline(time.Now().Add(linger))
+	}
+	if s.stdin != nil && s.tty == nil {
+		_ = s.stdin.Close()
+	}
+	s.left.Wait()
+}

@@ -1,0 +1,284 @@
+package inside
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/internal/guard"
+	"hinit/sandbox/mux"
+)
+
+const (
+	// jobOutput is how much of a background command's output is kept, and maxJobs how many commands; ended ones for jobKept.
+	jobOutput = 200_000
+	maxJobs   = 64
+	jobKept   = 30 * time.Minute
+)
+
+// jobs are the background commands of all clients.
+type jobs struct {
+	s  *server
+	mu sync.Mutex
+	n  int
+	in []*job // in the order of their start
+}
+
+// job is one of them. Its fields belong to jobs.mu, but the ring's.
+type job struct {
+	mux.Job
+	run  *run
+	out  *ring
+	done chan struct{} // closed when the command has ended
+}
+
+func newJobs(s *server) *jobs { return &jobs{s: s} }
+
+// sweep drops what has ended long ago, and of what has ended the oldest where there are too many. The caller holds the lock.
+func (j *jobs) sweep() {
+	drop := func(at int) {
+		j.s.loop.forget(j.in[at].run)
+		j.in = slices.Delete(j.in, at, at+1)
+	}
+	for at, b := range slices.Backward(j.in) {
+		if !b.Running && time.Since(b.Ended) > jobKept {
+			drop(at)
+		}
+	}
+	for len(j.in) >= maxJobs {
+		at := slices.IndexFunc(j.in, func(b *job) bool { return !b.Running })
+		if at < 0 {
+			return
+		}
+		drop(at)
+	}
+}
+
+func (j *jobs) start(ch *channel) mux.End {
+	spec, _, fault := j.s.prepare(ch)
+	if fault != nil {
+		return *fault
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.sweep()
+	if len(j.in) >= maxJobs {
+		return mux.End{Fault: mux.NotBegun, Code: 126, Text: fmt.Sprintf("%d background commands run already", maxJobs)}
+	}
+	own, child, err := pipe(0)
+	if err != nil {
+		return mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
+	}
+	b := &job{out: newRing(), done: make(chan struct{})}
+	spec.Files = append(spec.Files, nil, child, child)
+	r, pid, err := j.s.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), true, func(r *run) {
+		guard.Go("noting the end of a background command", func() { j.ended(b, r) })
+	})
+	child.Close()
+	if err != nil {
+		own.Close()
+		return notBegun(err)
+	}
+	j.n++
+	b.run = r
+	b.Job = mux.Job{
+		ID: fmt.Sprintf("%d-%d", pid, j.n), Name: ch.open.Name, Command: textOf(ch.open), PID: pid, Started: time.Now(), Running: true,
+	}
+	j.in = append(j.in, b)
+	guard.Go("reading from a background command", func() {
+		_, _ = own.WriteTo(b.out)
+		b.out.close()
+		own.Close()
+	})
+	return mux.End{Jobs: []mux.Job{b.Job}}
+}
+
+func textOf(open mux.Open) string {
+	text := open.Command
+	if text == "" {
+		text = strings.Join(open.Argv, " ")
+	}
+	return text[:min(len(text), 1000)]
+}
+
+func (j *jobs) ended(b *job, r *run) {
+	b.out.over()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.timedOut
+	b.Code, b.Signal = r.exit.Code, r.exit.Signal
+	close(b.done)
+}
+
+// find returns a background command, nil when there is none.
+func (j *jobs) find(id string) *job {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, b := range j.in {
+		if b.ID == id {
+			return b
+		}
+	}
+	return nil
+}
+
+func (b *job) now() mux.Job {
+	now := b.Job
+	now.Output, now.Dropped = b.out.size()
+	return now
+}
+
+func (j *jobs) list() []mux.Job {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.sweep()
+	var all []mux.Job
+	for _, b := range j.in {
+		all = append(all, b.now())
+	}
+	return all
+}
+
+func noJob(id string) mux.End { return mux.End{Fault: mux.NoJob, Text: "no background command " + id} }
+
+// output sends what a background command has written, and with Follow what it writes until it has ended.
+func (j *jobs) output(ch *channel) mux.End {
+	b := j.find(ch.open.Job)
+	if b == nil {
+		return noJob(ch.open.Job)
+	}
+	stop := guardStop(ch, b.out)
+	defer stop()
+	for at := max(0, ch.open.Offset); ; {
+		data, next, more := b.out.read(at, ch.open.Follow, ch.cancels)
+		at = next
+		for len(data) > 0 {
+			room := ch.output.Take(len(data))
+			if room == 0 {
+				return mux.End{}
+			}
+			ch.send(mux.KindOutput, data[:room])
+			data = data[room:]
+		}
+		if more {
+			continue
+		}
+		if ch.open.Follow { // it may go on without a word
+			select {
+			case <-b.done:
+			case <-ch.cancels:
+			}
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return mux.End{Jobs: []mux.Job{b.now()}}
+	}
+}
+
+// guardStop wakes a reader of the ring when its client cancels.
+func guardStop(ch *channel, r *ring) (stop func()) {
+	done := make(chan struct{})
+	guard.Go("minding a reader", func() {
+		select {
+		case <-ch.cancels:
+			r.wake()
+		case <-done:
+		}
+	})
+	return func() { close(done) }
+}
+
+// kill ends a background command's tree, also what is left of one that has ended.
+func (j *jobs) kill(ch *channel) mux.End {
+	b := j.find(ch.open.Job)
+	if b == nil {
+		return noJob(ch.open.Job)
+	}
+	gone := make(chan int, 1)
+	j.s.loop.endAndTell(b.run, milliseconds(ch.open.Grace), func(r *run) { gone <- r.survivors })
+	survivors := <-gone
+	select { // its end is noted by a goroutine of its own
+	case <-b.done:
+	case <-ch.cancels:
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return mux.End{Survivors: survivors, Jobs: []mux.Job{b.now()}}
+}
+
+// ring keeps the newest bytes of what is written to it.
+type ring struct {
+	mu     sync.Mutex
+	cond   sync.Cond
+	data   []byte
+	start  int64 // offset of data
+	closed bool  // nothing will be written any more, or nobody waits for it
+}
+
+func newRing() *ring {
+	r := &ring{}
+	r.cond.L = &r.mu
+	return r
+}
+
+// Write never fails.
+func (r *ring) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.data = append(r.data, p...)
+	if over := len(r.data) - jobOutput; over > jobOutput/4 { // not at each write
+		r.data = append(r.data[:0], r.data[over:]...)
+		r.start += int64(over)
+	}
+	r.cond.Broadcast()
+	return len(p), nil
+}
+
+func (r *ring) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.cond.Broadcast()
+}
+
+// over closes the ring soon after the command has ended, though something that it left behind may still write.
+func (r *ring) over() {
+	time.AfterFunc(linger, guard.Func("ending the output of a background command", r.close))
+}
+
+func (r *ring) wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cond.Broadcast()
+}
+
+func (r *ring) size() (written, dropped int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.start + int64(len(r.data)), r.start
+}
+
+// read returns what is kept from an offset on, at most a frame. With wait it waits for something; more is false at the end.
+func (r *ring) read(at int64, wait bool, cancel <-chan struct{}) (data []byte, next int64, more bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		at = max(at, r.start)
+		if end := r.start + int64(len(r.data)); at < end {
+			n := min(end-at, mux.MaxData)
+			from := at - r.start
+			return slices.Clone(r.data[from : from+n]), at + n, true
+		}
+		if !wait || r.closed {
+			return nil, at, false
+		}
+		select {
+		case <-cancel:
+			return nil, at, false
+		default:
+		}
+		r.cond.Wait()
+	}
+}

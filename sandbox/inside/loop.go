@@ -1,0 +1,250 @@
+package inside
+
+import (
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+)
+
+// loop owns the table of processes. Everything that touches a run happens in its goroutine.
+type loop struct {
+	table *proc.Table
+	calls chan func()
+	runs  map[uint64]*run
+	next  uint64
+	kills func() uint64 // of the kernel's for want of memory, in this container; nil when it doesn't tell
+}
+
+// run is a process that was started, with its tree.
+type run struct {
+	id       uint64
+	main     bool // the main process is not buried
+	exit     proc.Exit
+	deadline time.Time // zero for none
+	grace    time.Duration
+
+	ending                time.Time // when KILL is due; zero while it isn't to end
+	giveUp                time.Time // when what survived KILL is left alone
+	timedOut, interrupted bool
+	survivors             int
+	killsBefore           uint64
+	oom                   bool
+	keep                  bool         // its tree can be ended after its main process has
+	done                  func(*run)   // its main process has ended, or its tree had to and has
+	gone                  []func(*run) // it is forgotten
+}
+
+const (
+	// endless is how long processes that survive KILL are waited for: they hang in the kernel, or belong to another user.
+	endless = 3 * time.Second
+	// lookAgain is how often a tree that is to end is looked at, besides at the end of each process.
+	lookAgain = 10 * time.Millisecond
+	// oomBias makes the kernel prefer commands to this program when memory runs out.
+	oomBias = 200
+)
+
+func newLoop() (*loop, error) {
+	proc.Unignore()
+	table, err := proc.New()
+	if err != nil {
+		return nil, err
+	}
+	return &loop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), kills: proc.OOMKills()}, nil
+}
+
+// serve runs the loop for the life of the process.
+func (l *loop) serve() {
+	runtime.LockOSThread() // what is bound to this program ends with the thread that started it
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	timer := time.NewTimer(time.Hour)
+	for {
+		timer.Reset(l.tick(time.Now()))
+		select {
+		case <-children:
+			l.reap()
+		case f := <-l.calls:
+			f()
+		case <-timer.C:
+		}
+	}
+}
+
+// start starts the loop's goroutine.
+func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
+
+// spawn starts a process. done is called in the loop once, when the run has ended: its main process, or the whole tree of one
+// that was to end. It must not block.
+func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
+	l.do(func() {
+		l.next++
+		spec.ID, spec.OOM, spec.Bound = l.next, oomBias, !keep
+		r = &run{id: l.next, main: true, grace: grace, keep: keep, done: done, killsBefore: l.oomKills()}
+		if pid, err = l.table.Spawn(spec); err != nil {
+			return
+		}
+		if timeout > 0 {
+			r.deadline = time.Now().Add(timeout)
+		}
+		l.runs[r.id] = r
+	})
+	return r, pid, err
+}
+
+// do runs f in the loop and waits for it.
+func (l *loop) do(f func()) {
+	done := make(chan struct{})
+	l.calls <- func() { f(); close(done) }
+	<-done
+}
+
+// end begins to end a run's tree. It does not wait.
+func (l *loop) end(r *run, grace time.Duration) {
+	l.calls <- func() { l.endNow(r, grace, &r.interrupted) }
+}
+
+// endAndTell is end that calls gone in the loop when nothing of the tree is left, or it is given up.
+func (l *loop) endAndTell(r *run, grace time.Duration, gone func(*run)) {
+	l.calls <- func() {
+		if l.runs[r.id] == nil {
+			gone(r)
+			return
+		}
+		r.gone = append(r.gone, gone)
+		l.endNow(r, grace, &r.interrupted)
+	}
+}
+
+func (l *loop) endNow(r *run, grace time.Duration, why *bool) {
+	if l.runs[r.id] == nil {
+		return
+	}
+	due := time.Now().Add(grace)
+	if !r.timedOut && !r.interrupted {
+		*why = true
+	}
+	if r.ending.IsZero() {
+		r.ending = due
+		l.table.SignalTree(r.id, int(unix.SIGTERM))
+		l.table.SignalTree(r.id, int(unix.SIGCONT)) // what is stopped can't end
+	} else if due.Before(r.ending) {
+		r.ending = due
+	}
+}
+
+// signal signals the process group of a run.
+func (l *loop) signal(r *run, n syscall.Signal) {
+	l.calls <- func() { _ = l.table.SignalGroup(r.id, int(n)) }
+}
+
+func (l *loop) reap() {
+	trees := false
+	for _, r := range l.runs {
+		trees = trees || !r.ending.IsZero() || r.keep
+	}
+	l.table.Reap(trees, func(x proc.Exit) {
+		r := l.runs[x.ID]
+		if r == nil {
+			return
+		}
+		r.main, r.exit = false, x
+		r.oom = l.oomKills() > r.killsBefore
+		if r.ending.IsZero() {
+			l.finish(r)
+		}
+	})
+}
+
+// tick does what is due and returns when it is to be called again.
+func (l *loop) tick(now time.Time) time.Duration {
+	next := time.Hour
+	var gone map[uint64]bool
+	for _, r := range l.runs {
+		if r.ending.IsZero() {
+			if r.deadline.IsZero() || !r.main {
+				continue
+			}
+			if left := r.deadline.Sub(now); left > 0 {
+				next = min(next, left)
+				continue
+			}
+			l.endNow(r, r.grace, &r.timedOut)
+		}
+		if gone == nil {
+			gone = l.gone()
+		}
+		switch {
+		case gone[r.id]:
+			l.finish(r)
+			continue
+		case now.Before(r.ending):
+		case l.table.SignalTree(r.id, int(unix.SIGKILL)) == 0 && !r.main:
+			l.finish(r)
+			continue
+		case r.giveUp.IsZero():
+			r.giveUp = now.Add(endless)
+		case now.After(r.giveUp):
+			r.survivors = l.table.SignalTree(r.id, 0)
+			l.finish(r)
+			continue
+		}
+		next = min(next, lookAgain)
+	}
+	return next
+}
+
+// gone tells which of the runs that are to end have nothing left.
+func (l *loop) gone() map[uint64]bool {
+	var ids []uint64
+	for _, r := range l.runs {
+		if !r.ending.IsZero() && !r.main {
+			ids = append(ids, r.id)
+		}
+	}
+	set := make(map[uint64]bool)
+	if len(ids) > 0 {
+		for _, id := range l.table.Gone(ids) {
+			set[id] = true
+		}
+	}
+	return set
+}
+
+func (l *loop) finish(r *run) {
+	if done := r.done; done != nil {
+		r.done = nil
+		done(r)
+	}
+	if r.keep && r.ending.IsZero() {
+		return
+	}
+	delete(l.runs, r.id)
+	l.table.Forget(r.id)
+	for _, tell := range r.gone {
+		tell(r)
+	}
+}
+
+// forget drops a run that was kept.
+func (l *loop) forget(r *run) {
+	l.calls <- func() {
+		r.keep = false
+		if !r.main {
+			l.finish(r)
+		}
+	}
+}
+
+func (l *loop) oomKills() uint64 {
+	if l.kills == nil {
+		return 0
+	}
+	return l.kills()
+}

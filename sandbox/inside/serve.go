@@ -1,0 +1,182 @@
+package inside
+
+import (
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
+	"hinit/sandbox/mux"
+)
+
+// scratch are the directories that the state of sessions may be in, and the socket where nothing is mounted.
+var scratch = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
+
+// ErrServed is returned by Serve when another process serves already.
+var ErrServed = errors.New("the container has this program already")
+
+// server is the program.
+type server struct {
+	id, token string
+	loop      *loop
+	jobs      *jobs
+	sessions  *sessions
+	env       []string // of commands
+	began     uint64   // by the kernel's count
+}
+
+// Serve serves clients until the process is killed. id is what the client expects to hear of it.
+func Serve(id string) error {
+	token := os.Getenv(mux.TokenVar)
+	if err := os.Unsetenv(mux.TokenVar); err != nil {
+		return err
+	}
+	listener, err := listen()
+	if err != nil {
+		return err
+	}
+	l, err := newLoop()
+	if err != nil {
+		return err
+	}
+	s := &server{id: id, token: token, loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
+	s.jobs, s.sessions = newJobs(s), newSessions(s)
+	l.start()
+	for {
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ECONNABORTED) {
+				<-time.After(50 * time.Millisecond)
+				continue
+			}
+			return fmt.Errorf("cannot accept a client: %w", err)
+		}
+		guard.Go("serving a client", func() { s.serve(conn) })
+	}
+}
+
+// own makes a directory that belongs to this user and to nobody else, or takes the one that is there.
+func own(dir string) error {
+	err := unix.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("cannot use %s: it is not a directory of user %d alone", dir, os.Geteuid())
+	}
+	return nil
+}
+
+// places are the directories in which the socket may be, the best first. Only the last ones are made.
+func places() []string {
+	dirs := []string{mux.RunDir}
+	for _, dir := range scratch {
+		dirs = append(dirs, filepath.Join(dir, fmt.Sprintf(".hinit-%d", os.Geteuid())))
+	}
+	return dirs
+}
+
+// listen makes the socket in the first place that lets it, and holds the lock beside it for the life of the process.
+func listen() (*net.UnixListener, error) {
+	var reasons []error
+	for _, dir := range places() {
+		if dir != mux.RunDir {
+			if err := own(dir); err != nil {
+				reasons = append(reasons, err)
+				continue
+			}
+		}
+		listener, err := listenIn(dir)
+		if err == nil || errors.Is(err, ErrServed) {
+			return listener, err
+		}
+		reasons = append(reasons, err)
+	}
+	return nil, fmt.Errorf("cannot listen anywhere: %w", errors.Join(reasons...))
+}
+
+func listenIn(dir string) (*net.UnixListener, error) {
+	lock, err := unix.Open(filepath.Join(dir, "lock"), unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the lock in %s: %w", dir, err)
+	}
+	if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(lock)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, ErrServed
+		}
+		return nil, fmt.Errorf("cannot lock %s: %w", dir, err)
+	}
+	path := filepath.Join(dir, mux.Socket)
+	_ = os.Remove(path)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		unix.Close(lock)
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o666); err != nil { // whoever comes has to show the token
+		listener.Close()
+		unix.Close(lock)
+		return nil, err
+	}
+	return listener, nil
+}
+
+// allowed reports whether a client may have commands run as this user.
+func (s *server) allowed(conn *net.UnixConn, hello mux.Hello) bool {
+	if s.token != "" && subtle.ConstantTimeCompare([]byte(s.token), []byte(hello.Token)) == 1 {
+		return true
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	uid := -1
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			uid = int(cred.Uid)
+		}
+	})
+	return uid == 0 || uid == os.Geteuid()
+}
+
+// helloTime is how long a client may take to say who it is.
+const helloTime = 10 * time.Second
+
+func (s *server) serve(nc *net.UnixConn) {
+	defer nc.Close()
+	c := &conn{server: s, w: mux.NewWriter(nc), channels: make(map[uint32]*channel)}
+	r := mux.NewReader(nc)
+	_ = nc.SetReadDeadline(time.Now().Add(helloTime))
+	f, err := r.Next()
+	if err != nil || f.Kind != mux.KindHello {
+		return
+	}
+	var hello mux.Hello
+	if whole, err := make(mux.Gather).Add(f, &hello); err != nil || !whole {
+		return
+	}
+	answer := mux.Hello{Version: mux.Version, ID: s.id, PID: os.Getpid(), UID: os.Geteuid()}
+	if !s.allowed(nc, hello) {
+		answer.Refused = "it belongs to another user, and the client has no token"
+	}
+	if hello.Version != mux.Version {
+		answer.Refused = fmt.Sprintf("it speaks version %d", mux.Version)
+	}
+	_ = nc.SetReadDeadline(time.Time{})
+	if c.w.WriteJSON(mux.KindHello, 0, answer) != nil || answer.Refused != "" {
+		return
+	}
+	defer c.leave()
+	c.read(r)
+}

@@ -1,0 +1,273 @@
+package inside
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/sandbox/mux"
+)
+
+// served is a program inside, in the test's own process: it has one loop, as it can wait for children only once.
+var served = sync.OnceValue(func() *server {
+	l, err := newLoop()
+	if err != nil {
+		panic(err)
+	}
+	s := &server{id: "box", token: "secret", loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
+	s.jobs, s.sessions = newJobs(s), newSessions(s)
+	l.start()
+	return s
+})
+
+// dialTest connects to it by a socket of the test's own.
+func dialTest(t *testing.T) net.Conn {
+	t.Helper()
+	s := served()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: t.TempDir() + "/s", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.serve(far)
+	t.Cleanup(func() { near.Close() })
+	return near
+}
+
+func client(t *testing.T) *mux.Client {
+	t.Helper()
+	c, err := mux.NewClient(dialTest(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// runOne runs a command and returns its end and output.
+func runOne(t *testing.T, c *mux.Client, open mux.Open) (mux.End, string) {
+	t.Helper()
+	open.Op = mux.OpRun
+	st, err := c.Open(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	_, _ = st.Output.WriteTo(&out)
+	<-st.Done()
+	end, err := st.End()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end, out.String()
+}
+
+func poll(t *testing.T, ask func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestRun(t *testing.T) {
+	c := client(t)
+	if c.Hello().ID != "box" {
+		t.Error(c.Hello())
+	}
+	if end, out := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "echo $A; exit 3"}, Env: map[string]string{"A": "b"}}); end.Code != 3 || out != "b\n" {
+		t.Errorf("%+v, %q", end, out)
+	}
+	for what, open := range map[string]mux.Open{
+		"no command": {}, "negative": {Argv: []string{"true"}, Timeout: -1}, "session": {Command: "true", Session: "../x"},
+		"name": {Command: "true", Session: "x", Env: map[string]string{"a;b": ""}},
+	} {
+		if end, _ := runOne(t, c, open); end.Fault != mux.BadOpen {
+			t.Errorf("%s: %+v", what, end)
+		}
+	}
+	if end, _ := runOne(t, c, mux.Open{Argv: []string{"/no/such"}}); end.Fault != mux.NotBegun || end.Code != 127 {
+		t.Errorf("%+v", end)
+	}
+	if end, _ := runOne(t, c, mux.Open{Argv: []string{"true"}, Dir: "/no/such"}); end.Fault != mux.NotBegun || !strings.Contains(end.Text, "/no/such") {
+		t.Errorf("%+v", end)
+	}
+	if end, _ := runOne(t, c, mux.Open{Argv: []string{"sleep", "100"}, Timeout: 50, Grace: 50}); !end.TimedOut || end.Signal != 15 {
+		t.Errorf("%+v", end)
+	}
+}
+
+// TestHostileClients: whatever a client sends, it loses its own connection at most.
+func TestHostileClients(t *testing.T) {
+	good := client(t)
+	for name, send := range map[string]func(w *mux.Writer, conn net.Conn){
+		"no hello":                func(w *mux.Writer, _ net.Conn) { _ = w.Write(mux.KindPing, 0, nil) },
+		"garbage":                 func(_ *mux.Writer, conn net.Conn) { _, _ = conn.Write(bytes.Repeat([]byte{255}, 100)) },
+		"another version":         func(w *mux.Writer, _ net.Conn) { _ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: 9}) },
+		"an open that is no JSON": greeted(func(w *mux.Writer, _ net.Conn) { _ = w.Write(mux.KindOpen, 1, []byte("[")) }),
+		"a channel twice": greeted(func(w *mux.Writer, _ net.Conn) {
+			for range 2 {
+				_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
+			}
+		}),
+		"more input than there is room for": greeted(func(w *mux.Writer, _ net.Conn) {
+			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}, Input: true})
+			for range mux.Window/mux.MaxData + 10 {
+				if w.Write(mux.KindInput, 1, make([]byte, mux.MaxData)) != nil {
+					return
+				}
+			}
+		}),
+		"more room than a window": greeted(func(w *mux.Writer, _ net.Conn) {
+			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
+			_ = w.Write(mux.KindRoom, 1, mux.Room(mux.KindOutput, 1))
+		}),
+		"a signal that is none": greeted(func(w *mux.Writer, _ net.Conn) {
+			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
+			_ = w.Write(mux.KindSignal, 1, mux.Number(65))
+		}),
+		"a frame of the other side": greeted(func(w *mux.Writer, _ net.Conn) {
+			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
+			_ = w.Write(mux.KindOutput, 1, nil)
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := dialTest(t)
+			go send(mux.NewWriter(conn), conn)
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+			for r := mux.NewReader(conn); ; {
+				if _, err := r.Next(); err != nil {
+					if errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Error("the connection goes on")
+					}
+					break
+				}
+			}
+		})
+	}
+	poll(t, func() error { return none("98001") })
+	if end, out := runOne(t, good, mux.Open{Argv: []string{"echo", "still here"}}); end.Code != 0 || out != "still here\n" {
+		t.Errorf("%+v, %q", end, out)
+	}
+}
+
+func greeted(send func(*mux.Writer, net.Conn)) func(*mux.Writer, net.Conn) {
+	return func(w *mux.Writer, conn net.Conn) {
+		_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
+		send(w, conn)
+	}
+}
+
+// none reports processes of this test that have a word in their command line.
+func none(word string) error {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if bytes.Contains(line, []byte("sleep\x00"+word)) {
+			return fmt.Errorf("%s runs: %q", e.Name(), line)
+		}
+	}
+	return nil
+}
+
+// TestClientLeaves: its command ends with it, what an earlier one left behind does not, and neither does a background command.
+func TestClientLeaves(t *testing.T) {
+	c := client(t)
+	if end, _ := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "sleep 98002 >/dev/null 2>&1 &"}}); end.Code != 0 {
+		t.Fatal(end)
+	}
+	job, err := c.Open(mux.Open{Op: mux.OpStart, Argv: []string{"sleep", "98003"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-job.Done()
+	end, err := job.End()
+	if err != nil || len(end.Jobs) != 1 {
+		t.Fatal(end, err)
+	}
+	st, err := c.Open(mux.Open{Op: mux.OpRun, Argv: []string{"sh", "-c", "trap '' TERM; sleep 98004 & wait; wait"}, Grace: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-st.Begun()
+	poll(t, func() error {
+		if none("98004") == nil {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+	c.Close()
+	poll(t, func() error { return none("98004") })
+	if none("98002") == nil || none("98003") == nil {
+		t.Error("what was to go on has ended")
+	}
+	c = client(t)
+	kill, err := c.Open(mux.Open{Op: mux.OpKill, Job: end.Jobs[0].ID, Grace: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-kill.Done()
+	if end, err := kill.End(); err != nil || len(end.Jobs) != 1 || end.Jobs[0].Running {
+		t.Error(end, err)
+	}
+	if err := none("98003"); err != nil {
+		t.Error(err)
+	}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries { // the test's own leftover
+		if line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline"); bytes.Equal(line, []byte("sleep\x0098002\x00")) {
+			var pid int
+			_, _ = fmt.Sscan(e.Name(), &pid)
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+func TestRing(t *testing.T) {
+	r := newRing()
+	for i := range 100_000 {
+		fmt.Fprintf(r, "%06d\n", i)
+	}
+	written, dropped := r.size()
+	if written != 700_000 || dropped < 400_000 || written-dropped < jobOutput {
+		t.Error(written, dropped)
+	}
+	data, next, more := r.read(0, false, nil)
+	if next != dropped+int64(len(data)) || !more || len(data) > mux.MaxData {
+		t.Error(len(data), next, more)
+	}
+	last, _, _ := r.read(written-7, false, nil)
+	if string(last) != "099999\n" {
+		t.Errorf("%q", last)
+	}
+	if _, _, more := r.read(written, false, nil); more {
+		t.Error("there is more than was written")
+	}
+	cancelled := make(chan struct{})
+	go func() { close(cancelled); r.wake() }()
+	if _, _, more := r.read(written, true, cancelled); more {
+		t.Error("a reader that was cancelled waits")
+	}
+}

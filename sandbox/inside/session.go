@@ -1,0 +1,213 @@
+package inside
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/proc"
+	"hinit/sandbox/mux"
+)
+
+// sessions is what commands of the shell leave to each other: variables and the working directory. It is in files, so that it
+// outlives this program, and gone with the container's /tmp.
+type sessions struct {
+	s    *server
+	once sync.Once
+	dir  string // that holds them, "" when there is none
+	err  error
+	n    atomic.Uint64
+
+	mu    sync.Mutex
+	locks map[string]*sync.Mutex
+}
+
+func newSessions(s *server) *sessions {
+	return &sessions{s: s, locks: make(map[string]*sync.Mutex)}
+}
+
+// snapshotTime is how long login scripts may take.
+const snapshotTime = 30 * time.Second
+
+// place makes the directory of all sessions.
+func (ss *sessions) place() (string, error) {
+	ss.once.Do(func() {
+		var reasons []error
+		for _, dir := range scratch {
+			dir = filepath.Join(dir, fmt.Sprintf(".hinit-%d", os.Geteuid()))
+			if err := own(dir); err != nil {
+				reasons = append(reasons, err)
+				continue
+			}
+			ss.dir = dir
+			return
+		}
+		ss.err = errors.Join(reasons...)
+	})
+	return ss.dir, ss.err
+}
+
+// lock is held while a session is begun.
+func (ss *sessions) lock(name string) *sync.Mutex {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.locks[name] == nil {
+		ss.locks[name] = &sync.Mutex{}
+	}
+	return ss.locks[name]
+}
+
+// validName keeps a session's name from being a path.
+func validName(name string) bool {
+	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
+}
+
+// prepare makes the command to start of a request, and what is to be done when it has ended.
+func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.End), fault *mux.End) {
+	open := ch.open
+	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
+	if open.TTY && proc.Getenv(spec.Env, "TERM") == "" {
+		spec.Env = proc.SetEnv(spec.Env, map[string]string{"TERM": "xterm"})
+	}
+	if open.Command == "" {
+		if len(open.Argv) == 0 {
+			end := bad("no command")
+			return spec, nil, &end
+		}
+		spec.Env = proc.SetEnv(spec.Env, open.Env)
+		return spec, func(*run, *mux.End) {}, nil
+	}
+	for name := range open.Env {
+		if !mux.ValidName(name) {
+			end := bad(fmt.Sprintf("%q is no name of a variable", name))
+			return spec, nil, &end
+		}
+	}
+	return s.sessions.prepare(ch, spec)
+}
+
+func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, *mux.End), *mux.End) {
+	open := ch.open
+	if !validName(open.Session) {
+		end := bad(fmt.Sprintf("%q is no name of a session", open.Session))
+		return spec, nil, &end
+	}
+	shell, bash := ss.shell(open.Shell)
+	script := mux.Script{Bash: bash, Command: open.Command, Dir: open.Dir, Env: open.Env}
+	env := maps.Clone(open.Forward)
+	dir, err := ss.ready(ch, shell, bash)
+	n := ss.n.Add(1)
+	if err == nil {
+		script.State = dir
+		script.Exports, script.Where = fmt.Sprintf("%s/env.%d.%d", dir, os.Getpid(), n), fmt.Sprintf("%s/cwd.%d.%d", dir, os.Getpid(), n)
+		env = nil // the session has them
+	}
+	if script.Dir == "" {
+		if script.Dir = ss.where(dir); script.Dir == "" {
+			script.Dir = open.Begin
+		}
+	}
+	spec.Argv = []string{shell, "-c", script.Text()}
+	if script.State == "" {
+		spec.Argv = []string{shell, "-l", "-c", script.Text()}
+	}
+	spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, env), mux.CommandEnv(open.Env))
+	spec.Dir = ""
+	return spec, func(_ *run, end *mux.End) {
+		if script.State == "" {
+			return
+		}
+		where, err := os.ReadFile(script.Where)
+		if path := strings.TrimSuffix(string(where), "\n"); err == nil && path != "" && len(path) < unix.PathMax {
+			end.Dir = path
+			_ = os.Rename(script.Exports, filepath.Join(dir, mux.ExportsFile))
+			_ = os.Rename(script.Where, filepath.Join(dir, mux.WhereFile))
+			return
+		}
+		_ = os.Remove(script.Exports) // it did not come to the end of it
+		_ = os.Remove(script.Where)
+	}, nil
+}
+
+// shell finds the shell of a request.
+func (ss *sessions) shell(name string) (path string, bash bool) {
+	if name == "" {
+		name = "sh"
+		for dir := range strings.SplitSeq(proc.Getenv(ss.s.env, "PATH"), ":") {
+			if unix.Access(filepath.Join(dir, "bash"), unix.X_OK) == nil {
+				name = "bash"
+				break
+			}
+		}
+	}
+	return name, filepath.Base(name) == "bash"
+}
+
+func (ss *sessions) where(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	data, err := os.ReadFile(filepath.Join(dir, mux.WhereFile))
+	if err != nil || len(data) > unix.PathMax {
+		return ""
+	}
+	return strings.TrimSuffix(string(data), "\n")
+}
+
+// ready returns the directory of a session, and begins it if need be: a login shell writes what it has set up.
+func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) {
+	open := ch.open
+	top, err := ss.place()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(top, "s-"+open.Session)
+	base := filepath.Join(dir, mux.BaseFile)
+	l := ss.lock(open.Session)
+	l.Lock()
+	defer l.Unlock()
+	if _, err := os.Lstat(base); err == nil {
+		return dir, nil
+	}
+	if err := own(dir); err != nil {
+		return "", err
+	}
+	temp := base + ".new"
+	begin := open.Begin
+	if begin == "" {
+		begin = "~"
+	}
+	spec := proc.Spec{
+		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot(bash, begin, temp, filepath.Join(dir, mux.WhereFile))},
+		Env: proc.SetEnv(ss.s.env, open.Forward),
+	}
+	ended := make(chan *run, 1)
+	r, _, err := ss.s.loop.spawn(spec, snapshotTime, 0, false, func(r *run) { ended <- r })
+	if err != nil {
+		return "", err
+	}
+	select {
+	case r = <-ended:
+	case <-ch.cancels:
+		ss.s.loop.end(r, 0)
+		<-ended
+		return "", errors.New("cancelled")
+	}
+	if r.timedOut || r.exit.Code != 0 {
+		_ = os.Remove(temp)
+		return "", errors.New("the login shell failed")
+	}
+	if err := os.Rename(temp, base); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	return dir, nil
+}

@@ -1,0 +1,401 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var errFake = errors.New("the engine says no")
+
+// Rows of 19.4.
+func TestLabels(t *testing.T) {
+	t.Run("sanitiser", func(t *testing.T) {
+		for in, out := range map[string]string{
+			"plain-name_1.0": "plain-name_1.0", "with/slash": "with_slash", "with:colon": "with_colon", "emoji-😀-here": "emoji-_-here",
+			strings.Repeat("x", 100): strings.Repeat("x", 63), "": "unknown", "task/with:weird*chars": "task_with_weird_chars", "a\xffb": "a_b",
+		} {
+			if got := Sanitise(in); got != out {
+				t.Errorf("%q becomes %q, want %q", in, got, out)
+			}
+		}
+	})
+	f := newFake()
+	m := fakeManager(t, f, func(o *Options) { o.Profile = "coder" })
+	s := mustOpen(t, m, Key{Task: "task/with:weird*chars"})
+	for name, value := range map[string]string{LabelAgent: "1", LabelTask: "task_with_weird_chars", LabelProfile: "coder"} {
+		if got := f.specs[0].Labels[name]; got != value {
+			t.Errorf("label %s is %q on the run, want %q", name, got, value)
+		}
+		if got := s.Labels()[name]; got != value || len(s.Labels()) != 3 {
+			t.Errorf("label %s is %q on the handle, want %q", name, got, value)
+		}
+	}
+}
+
+// Rows of 19.5.
+func TestReuse(t *testing.T) {
+	for name, c := range map[string]struct {
+		have                     []Container
+		persist                  bool
+		fail                     string
+		id                       string
+		list, start, un, creates int
+	}{
+		"running match":                  {[]Container{{ID: "a", State: Running}}, true, "", "a", 1, 0, 0, 0},
+		"exited match":                   {[]Container{{ID: "a", State: Exited}}, true, "", "a", 1, 1, 0, 0},
+		"created match":                  {[]Container{{ID: "a", State: Created}}, true, "", "a", 1, 1, 0, 0},
+		"paused match":                   {[]Container{{ID: "a", State: Paused}}, true, "", "a", 1, 0, 1, 0},
+		"dead match":                     {[]Container{{ID: "a", State: Dead}}, true, "", "new1", 1, 1, 0, 1},
+		"start fails":                    {[]Container{{ID: "a", State: Exited}}, true, "start a", "new1", 1, 2, 0, 1},
+		"persist off":                    {[]Container{{ID: "a", State: Running}}, false, "", "new1", 0, 1, 0, 1},
+		"two matches, stopped one first": {[]Container{{ID: "a", State: Exited}, {ID: "b", State: Running}}, true, "", "b", 1, 0, 0, 0},
+		"another task":                   {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Task: "x"})}}, true, "", "new1", 1, 1, 0, 1},
+		"another profile":                {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Profile: "x"})}}, true, "", "new1", 1, 1, 0, 1},
+		"the engine's list fails":        {[]Container{{ID: "a", State: Running}}, true, "list", "new1", 1, 1, 0, 1},
+		"nothing":                        {nil, true, "", "new1", 1, 1, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(c.have...)
+			if c.fail != "" {
+				f.fail[c.fail] = errFake
+			}
+			s := mustOpen(t, fakeManager(t, f, func(o *Options) { o.Persist = c.persist }), Key{})
+			if s.ID() != c.id {
+				t.Errorf("it uses %s, want %s", s.ID(), c.id)
+			}
+			f.count(t, "list", c.list)
+			f.count(t, "start", c.start)
+			f.count(t, "unpause", c.un)
+			f.count(t, "create", c.creates)
+		})
+	}
+	t.Run("another volume's is left alone", func(t *testing.T) {
+		labels := Labels(Key{})
+		labels[LabelVolume] = "somebody else"
+		f := newFake(Container{ID: "a", State: Running, Labels: labels})
+		if s := mustOpen(t, fakeManager(t, f, nil), Key{}); s.ID() != "new1" {
+			t.Errorf("it uses %s", s.ID())
+		}
+	})
+	t.Run("concurrent first calls make one", func(t *testing.T) {
+		f := newFake()
+		dir := t.TempDir()
+		managers := []*Manager{fakeManager(t, f, func(o *Options) { o.Dir = dir }), fakeManager(t, f, func(o *Options) { o.Dir = dir })}
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				if _, err := managers[i%2].Open(t.Context(), Key{}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		f.count(t, "create", 1)
+	})
+	t.Run("an engine that doesn't answer", func(t *testing.T) {
+		f := newFake()
+		f.fail["list"] = fmt.Errorf("cannot list: %w", ErrNoEngine)
+		if _, err := fakeManager(t, f, nil).Open(t.Context(), Key{}); !errors.Is(err, ErrNoEngine) {
+			t.Error(err)
+		}
+		f.count(t, "create", 0)
+	})
+}
+
+// Rows of 19.2 about failed runs.
+func TestFailedRunLeavesNothing(t *testing.T) {
+	for _, at := range []string{"create", "start"} {
+		t.Run(at, func(t *testing.T) {
+			f := newFake()
+			f.fail[at] = errFake
+			m := fakeManager(t, f, nil)
+			if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, errFake) {
+				t.Errorf("the error is %v", err)
+			}
+			removed := f.called("remove")
+			if len(removed) != 1 || removed[0] != "remove new1" && !strings.HasPrefix(removed[0], "remove hermes-") || len(f.containers) != 0 {
+				t.Errorf("removed: %q; left: %d", removed, len(f.containers))
+			}
+			if entries, _ := os.ReadDir(m.opts.State + "/" + runDir); len(entries) != 0 {
+				t.Errorf("%d directories are left", len(entries))
+			}
+		})
+	}
+	t.Run("an image that isn't there is fetched", func(t *testing.T) {
+		f := newFake()
+		f.fail["create"] = ErrNoImage
+		_, err := fakeManager(t, f, nil).Open(t.Context(), Key{})
+		f.count(t, "pull", 1)
+		f.count(t, "create", 2)
+		if !errors.Is(err, ErrNoImage) {
+			t.Error(err)
+		}
+	})
+}
+
+// Rows of 19.6.
+func TestCleanup(t *testing.T) {
+	for name, c := range map[string]struct {
+		persist, files, force bool
+		stops, removes        int
+		dirs                  bool
+	}{
+		"non-persistent":                       {false, false, false, 1, 1, false},
+		"persist":                              {true, true, false, 0, 0, true},
+		"force in persist mode":                {true, true, true, 1, 1, true},
+		"persist off with persistent files":    {false, true, false, 1, 1, true},
+		"persist off, force":                   {false, true, true, 1, 1, true},
+		"persist with files that go, by force": {true, false, true, 1, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			m := fakeManager(t, f, func(o *Options) { o.Persist, o.PersistFS = c.persist, c.files })
+			s := mustOpen(t, m, Key{})
+			if !c.files {
+				if err := os.MkdirAll(taskDir(m.opts.Dir, Key{})+"/home", 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.Cleanup(c.force); err != nil || !s.Wait(time.Minute) {
+				t.Fatal(err)
+			}
+			f.count(t, "stop", c.stops)
+			f.count(t, "remove", c.removes)
+			if s.ID() != "" {
+				t.Error("the handle keeps its id")
+			}
+			if _, err := os.Stat(taskDir(m.opts.Dir, Key{})); (err == nil) != c.dirs {
+				t.Errorf("directories: %v", err)
+			}
+			if _, err := s.Exec(t.Context(), Request{Command: "true"}); !errors.Is(err, ErrClosed) {
+				t.Errorf("a command afterwards: %v", err)
+			}
+			if m2, err := m.Open(t.Context(), Key{}); err != nil || m2 == s {
+				t.Errorf("the next one: %v", err)
+			}
+		})
+	}
+	t.Run("steps go on after a failure", func(t *testing.T) {
+		f := newFake()
+		s := mustOpen(t, fakeManager(t, f, nil), Key{})
+		f.fail["stop"] = errFake
+		_ = s.Cleanup(true)
+		s.Wait(time.Minute)
+		f.count(t, "remove", 1)
+	})
+	t.Run("wait with nothing to wait for", func(t *testing.T) {
+		if !(*Sandbox)(nil).Wait(0) || !(&Sandbox{}).Wait(0) {
+			t.Error("it waits")
+		}
+	})
+	t.Run("wait gives up in time", func(t *testing.T) {
+		f := newFake()
+		s := mustOpen(t, fakeManager(t, f, nil), Key{})
+		f.stall = "stop"
+		_ = s.Cleanup(true)
+		if s.Wait(time.Millisecond) {
+			t.Error("it says that it is done")
+		}
+		f.mu.Lock()
+		f.stall = ""
+		f.mu.Unlock()
+	})
+	t.Run("without a container", func(t *testing.T) {
+		if err := (&Sandbox{}).Cleanup(true); err != nil {
+			t.Error(err)
+		}
+		f := newFake()
+		s := mustOpen(t, fakeManager(t, f, nil), Key{})
+		if err := errors.Join(s.Cleanup(false), s.Cleanup(false)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The idle window, rows of 19.11 and section 11.
+func TestIdle(t *testing.T) {
+	for _, persist := range []bool{true, false} {
+		f := newFake()
+		m := fakeManager(t, f, func(o *Options) { o.Persist, o.Lifetime = persist, time.Hour })
+		s := mustOpen(t, m, Key{})
+		m.closeIdle(time.Now().Add(59 * time.Minute))
+		if s.ID() == "" {
+			t.Fatal("it is closed within the window")
+		}
+		if err := s.enter(); err != nil {
+			t.Fatal(err)
+		}
+		m.closeIdle(time.Now().Add(2 * time.Hour))
+		if s.ID() == "" {
+			t.Fatal("it is closed while a command runs")
+		}
+		s.exit()
+		m.closeIdle(time.Now().Add(2 * time.Hour))
+		if s.ID() != "" || !s.Wait(time.Minute) {
+			t.Fatal("it is open after the window")
+		}
+		f.count(t, "stop", map[bool]int{true: 0, false: 1}[persist])
+	}
+}
+
+// Rows of 19.7.
+func TestReaper(t *testing.T) {
+	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
+	old := func(id string) Container {
+		return Container{ID: id, State: Exited, Finished: at(900 * time.Second), Labels: Labels(Key{Profile: "coder"})}
+	}
+	for name, c := range map[string]struct {
+		have   []Container
+		fail   string
+		reaped int
+	}{
+		"no matches":                          {nil, "", 0},
+		"exited 900 s, limit 600":             {[]Container{old("a")}, "", 1},
+		"exited 60 s, limit 600":              {[]Container{{ID: "a", State: Exited, Finished: at(time.Minute)}}, "", 0},
+		"zero time":                           {[]Container{{ID: "a", State: Exited}}, "", 0},
+		"list fails":                          {[]Container{old("a")}, "list", 0},
+		"one of three can't be removed":       {[]Container{old("a"), old("b"), old("c")}, "remove b", 2},
+		"one of three can't be inspected":     {[]Container{old("a"), old("b"), old("c")}, "inspect b", 2},
+		"running ones are never candidates":   {[]Container{{ID: "a", State: Running, Created: at(time.Hour)}}, "", 0},
+		"created ones without our label stay": {[]Container{{ID: "a", State: Created, Created: at(time.Hour)}}, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(c.have...)
+			if c.fail != "" {
+				f.fail[c.fail] = errFake
+			}
+			got, err := fakeManager(t, f, nil).Sweep(t.Context(), Reap{MaxAge: 600 * time.Second})
+			n := 0
+			for _, r := range got {
+				if r.Error == "" {
+					n++
+				}
+			}
+			if n != c.reaped || (err != nil) != (c.fail == "list") {
+				t.Errorf("%d reaped, want %d; %v; %v", n, c.reaped, got, err)
+			}
+			if len(c.have) == 3 && len(f.called("remove")) != 3-map[bool]int{true: 1}[strings.HasPrefix(c.fail, "inspect")] {
+				t.Errorf("not all are tried: %q", f.calls)
+			}
+		})
+	}
+	t.Run("profile filter", func(t *testing.T) {
+		f := newFake(old("a"))
+		got, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{Profile: "writer"})
+		if len(got) != 0 || f.called("list")[0] != "list hermes-agent=1 hermes-profile=writer" {
+			t.Errorf("%v: %q", got, f.calls)
+		}
+	})
+	t.Run("the age is that of the idle window", func(t *testing.T) {
+		for lifetime, age := range map[time.Duration]time.Duration{300 * time.Second: 600 * time.Second, 0: 120 * time.Second, 10 * time.Second: 120 * time.Second} {
+			if got := orphanAge(lifetime); got != age {
+				t.Errorf("%v: %v, want %v", lifetime, got, age)
+			}
+		}
+	})
+	t.Run("once per process, of the current profile", func(t *testing.T) {
+		f := newFake()
+		m := fakeManager(t, f, func(o *Options) { o.Orphans, o.Profile, o.Persist = true, "coder", false })
+		for i := range 3 {
+			mustOpen(t, m, Key{Task: fmt.Sprint(i)})
+		}
+		if got := f.called("list"); len(got) != 1 || got[0] != "list hermes-agent=1 hermes-profile=coder" {
+			t.Errorf("%q", got)
+		}
+	})
+	t.Run("disabled", func(t *testing.T) {
+		f := newFake()
+		m := fakeManager(t, f, func(o *Options) { o.Persist = false })
+		mustOpen(t, m, Key{})
+		f.count(t, "list", 0)
+		if m.swept {
+			t.Error("the flag is set")
+		}
+	})
+	t.Run("a sweep that fails keeps nobody from working", func(t *testing.T) {
+		f := newFake()
+		f.fail["list"] = errFake
+		mustOpen(t, fakeManager(t, f, func(o *Options) { o.Orphans = true }), Key{})
+	})
+	t.Run("another volume's is left alone", func(t *testing.T) {
+		c := old("a")
+		c.Labels[LabelVolume] = "somebody else"
+		f := newFake(c)
+		if got, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{}); len(got) != 0 {
+			t.Error(got)
+		}
+		f.count(t, "remove", 0)
+	})
+	t.Run("what is kept of containers goes with them, and not before", func(t *testing.T) {
+		f := newFake()
+		m := fakeManager(t, f, nil)
+		for _, name := range []string{"agents", "other", "gone"} {
+			if _, err := m.store.makeRun(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.containers = append(f.containers, &Container{ID: "a", Name: "agents", State: Running, Labels: Labels(Key{})},
+			&Container{ID: "o", Name: "other", State: Running, Labels: map[string]string{LabelVolume: m.Volume()}})
+		if _, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range []string{runDir, tokensDir} {
+			entries, _ := os.ReadDir(m.opts.State + "/" + dir)
+			if len(entries) != 2 || entries[0].Name() != "agents" || entries[1].Name() != "other" {
+				t.Errorf("%s: %v", dir, entries)
+			}
+		}
+	})
+	t.Run("dry run", func(t *testing.T) {
+		f := newFake(old("a"))
+		if got, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{DryRun: true}); len(got) != 1 {
+			t.Error(got)
+		}
+		f.count(t, "remove", 0)
+	})
+	t.Run("ours: created, dead, and running ones whose process is dead", func(t *testing.T) {
+		f := newFake()
+		m := fakeManager(t, f, nil)
+		for id, state := range map[string]State{"a": Created, "b": Dead, "c": Running} {
+			labels := Labels(Key{})
+			labels[LabelVolume], labels[LabelEphemeral] = m.Volume(), "1"
+			f.containers = append(f.containers, &Container{ID: id, State: state, Labels: labels, Created: at(time.Hour)})
+		}
+		l, err := m.store.lease("c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := m.Sweep(t.Context(), Reap{}); len(got) != 2 {
+			t.Errorf("with a lease: %+v", got)
+		}
+		l.release()
+		if got, _ := m.Sweep(t.Context(), Reap{}); len(got) != 1 || got[0].Container != "c" {
+			t.Errorf("without a lease: %+v", got)
+		}
+	})
+}
+
+func TestTimes(t *testing.T) {
+	want := time.Date(2026, 7, 21, 10, 20, 30, 123456789, time.UTC)
+	for _, text := range []string{
+		"2026-07-21T10:20:30.123456789Z", "2026-07-21T12:20:30.123456789+02:00", "2026-07-21 10:20:30.123456789 +0000 UTC",
+		"2026-07-21 10:20:30.123456789 +0000 UTC m=+12.5", "  2026-07-21T10:20:30.123456789Z\n",
+	} {
+		if got, err := ParseTime(text); err != nil || !got.Equal(want) || got.Location() != time.UTC {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "0001-01-01T00:00:00Z"} {
+		if got, err := ParseTime(text); err != nil || !got.IsZero() {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	if _, err := ParseTime("yesterday"); err == nil {
+		t.Error("garbage is a time")
+	}
+}

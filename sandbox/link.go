@@ -1,0 +1,411 @@
+package sandbox
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
+	"hinit/sandbox/mux"
+)
+
+// How commands run.
+const (
+	ExecDirect   = "direct"   // by a socket that the container shares with this machine
+	ExecAttached = "attached" // by one exec of the engine, on which all commands of this process run
+	ExecEngine   = "engine"   // each by an exec of the engine
+)
+
+// link is how a sandbox's commands reach its container at the moment.
+type link struct {
+	mode, reason string
+	id           string      // of the container
+	c            *mux.Client // nil for ExecEngine
+}
+
+// alive reports whether the link can be used.
+func (l *link) alive() bool {
+	if l == nil {
+		return false
+	}
+	if l.c == nil {
+		return true
+	}
+	select {
+	case <-l.c.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+func (l *link) close() {
+	if l != nil && l.c != nil {
+		_ = l.c.Close()
+	}
+}
+
+// ready returns a link that works, and mends what keeps the last one from doing so: it connects again, starts the container again, or
+// makes it again. Of any number of callers one does it, and the others wait for that.
+func (s *Sandbox) ready(ctx context.Context) (*link, error) {
+	s.mu.Lock()
+	l, closed := s.link, s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	if l.alive() {
+		return l, nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	l, closed = s.link, s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	if l.alive() {
+		return l, nil
+	}
+	l, err := s.mend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		l.close()
+		return nil, ErrClosed
+	}
+	s.link = l
+	return l, nil
+}
+
+// settleTime is how long the engine may take to notice what the program inside has noticed at once: that its container ends.
+const settleTime = 10 * time.Second
+
+// mend connects, and has the container run before if it doesn't. A container that is just ending looks as if it ran.
+func (s *Sandbox) mend(ctx context.Context) (*link, error) {
+	limit := time.Now().Add(settleTime)
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		l, err := s.mendOnce(ctx)
+		if err == nil || !errors.Is(err, errEnding) || time.Now().After(limit) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// errEnding is wrapped by what may be another error, or none, a moment later.
+var errEnding = errors.New("the container is just ending")
+
+func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
+	id, name := s.container()
+	if c := s.m.dialDirect(id, name); c != nil { // what answers runs, and the engine need not be asked
+		return &link{mode: ExecDirect, id: id, c: c}, nil
+	}
+	c, err := s.m.engine.Inspect(ctx, id)
+	if err != nil && !errors.Is(err, ErrGone) {
+		return nil, err
+	}
+	if errors.Is(err, ErrGone) {
+		c = Container{ID: id, State: Gone}
+	}
+	if c.State != Running {
+		if c, err = s.revive(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return s.m.connect(ctx, c)
+}
+
+// revive has a container run that doesn't, by the lock of the key: another process may just be doing it.
+func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
+	if s.adopted {
+		if err := s.m.wake(ctx, c); err != nil {
+			return Container{}, fmt.Errorf("cannot use the container %s: %w", short(c.ID), err)
+		}
+		return s.m.engine.Inspect(ctx, c.ID)
+	}
+	if !s.persist {
+		return Container{}, fmt.Errorf("cannot use the container %s: %s, and it was not to be made again: %w", short(c.ID), describeState(c), ErrGone)
+	}
+	unlock, err := s.m.store.lock(ctx, s.labels, s.m.opts.warn)
+	if err != nil {
+		return Container{}, err
+	}
+	defer unlock()
+	s.m.opts.warn(fmt.Sprintf("%s (%s): it is brought back", describeState(c), short(c.ID)))
+	crash("recover")
+	if err := s.acquire(ctx); err != nil {
+		return Container{}, err
+	}
+	now, name := s.container()
+	if now != c.ID {
+		s.m.store.forget("", c.ID)
+		if c.Name != "" && c.Name != name && c.State == Gone {
+			s.m.store.forget(c.Name, "")
+		}
+	}
+	return s.m.engine.Inspect(ctx, now)
+}
+
+// dialDirect connects to the program inside by the socket on the volume, nil when nobody answers there.
+func (m *Manager) dialDirect(id, name string) *mux.Client {
+	conn := m.dialSocket(name)
+	if conn == nil {
+		return nil
+	}
+	_ = conn.SetDeadline(time.Now().Add(helloTime))
+	c, err := mux.NewClient(conn, m.store.token(name))
+	if err != nil {
+		conn.Close()
+		return nil
+	}
+	_ = conn.SetDeadline(time.Time{})
+	if c.Hello().ID != id {
+		_ = c.Close()
+		return nil
+	}
+	return c
+}
+
+// helloTime is how long the program inside may take to answer.
+const helloTime = 2 * time.Second
+
+// dialSocket connects to the socket of a container. What lies there is the container's to change, so nothing but a socket is used, and
+// no link is followed.
+func (m *Manager) dialSocket(name string) net.Conn {
+	if name == "" || strings.Contains(name, "/") {
+		return nil
+	}
+	dir, err := unix.Open(filepath.Join(m.store.path, runDir, name), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(dir)
+	sock, err := unix.Openat(dir, mux.Socket, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(sock)
+	var st unix.Stat_t
+	if unix.Fstat(sock, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil
+	}
+	conn, err := (&net.Dialer{Timeout: helloTime}).Dial("unix", "/proc/self/fd/"+strconv.Itoa(sock))
+	if err != nil {
+		return nil
+	}
+	return conn
+}
+
+// connect has the program inside run in a running container, and connects to it in the best way that works.
+func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
+	if m.helper == nil {
+		return &link{mode: ExecEngine, reason: m.why, id: c.ID}, nil
+	}
+	var reasons []error
+	mounted := slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir })
+	if mounted {
+		l, err := m.direct(ctx, c)
+		if l != nil || ctx.Err() != nil {
+			return l, err
+		}
+		if errors.Is(err, ErrGone) {
+			return nil, fmt.Errorf("%w: %w", errEnding, err)
+		}
+		reasons = append(reasons, err)
+	}
+	client, err := m.attached(ctx, c, mounted)
+	if err == nil {
+		reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
+		if len(reasons) > 0 {
+			reason = errors.Join(reasons...).Error()
+		}
+		return &link{mode: ExecAttached, reason: reason, id: c.ID, c: client}, nil
+	}
+	switch {
+	case ctx.Err() != nil, errors.Is(err, ErrNoEngine):
+		return nil, err
+	case errors.Is(err, ErrGone):
+		return nil, fmt.Errorf("%w: %w", errEnding, err)
+	}
+	for range 10 { // what looks as if the program inside could not run may be the end of the container
+		if now := m.state(ctx, c.ID); now.State != Running {
+			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", short(c.ID), describeState(now), errEnding, ErrGone)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return &link{mode: ExecEngine, reason: errors.Join(append(reasons, err)...).Error(), id: c.ID}, nil
+}
+
+// listenTime is how long the program inside may take until it listens.
+const listenTime = 5 * time.Second
+
+// direct starts the program inside from its mount and connects to its socket.
+func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
+	if client := m.dialDirect(c.ID, c.Name); client != nil {
+		return &link{mode: ExecDirect, id: c.ID, c: client}, nil
+	}
+	_, err := m.engine.Exec(ctx, c.ID, ExecSpec{
+		Argv: []string{mux.ToolsDir + "/" + helperName, "serve", c.ID}, Env: []string{mux.TokenVar + "=" + m.store.token(c.Name)}, Detach: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	crash("helper")
+	limit, ask := time.Now().Add(listenTime), time.Now().Add(200*time.Millisecond)
+	for wait := 500 * time.Microsecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
+		if time.Now().After(ask) {
+			ask = time.Now().Add(200 * time.Millisecond)
+			if now := m.state(ctx, c.ID); now.State != Running && now.State != "" {
+				return nil, fmt.Errorf("%s: %w", describeState(now), ErrGone)
+			}
+		}
+		if client := m.dialDirect(c.ID, c.Name); client != nil {
+			return &link{mode: ExecDirect, id: c.ID, c: client}, nil
+		}
+		if time.Now().After(limit) {
+			return nil, errors.New("the socket that the container shares with this machine can't be reached")
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// attached connects by an exec of the engine. Where the program inside isn't mounted it is copied into the container.
+func (m *Manager) attached(ctx context.Context, c Container, mounted bool) (*mux.Client, error) {
+	if mounted {
+		if client, err := m.attach(ctx, c.ID, mux.ToolsDir+"/"+helperName); err == nil {
+			return client, nil
+		}
+	}
+	copied := ".hinit-sandbox-" + m.helper.hash
+	client, err := m.attach(ctx, c.ID, "/"+copied)
+	if err == nil {
+		return client, nil
+	}
+	if err := m.copyHelper(ctx, c.ID, copied); err != nil {
+		return nil, fmt.Errorf("the program inside can't be copied into the container: %w", err)
+	}
+	return m.attach(ctx, c.ID, "/"+copied)
+}
+
+func (m *Manager) copyHelper(ctx context.Context, id, name string) error {
+	program, err := m.helper.read()
+	if err != nil {
+		return err
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err = w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}); err == nil {
+		_, err = w.Write(program)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		return err
+	}
+	return m.engine.CopyIn(ctx, id, "/", &archive)
+}
+
+// attach runs the program inside as a relay and says hello through it.
+func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, error) {
+	a, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
+	if err != nil {
+		return nil, err
+	}
+	r, w := io.Pipe()
+	stderr := &tail{}
+	conn := &attachment{a, r}
+	guard.Go("reading from an exec", func() {
+		err := a.Copy(w, stderr)
+		if err == nil {
+			err = io.EOF
+		}
+		_ = w.CloseWithError(err)
+	})
+	type answer struct {
+		c   *mux.Client
+		err error
+	}
+	answers := make(chan answer, 1)
+	guard.Go("greeting the program inside", func() {
+		c, err := mux.NewClient(conn, "")
+		answers <- answer{c, err}
+	})
+	late := time.NewTimer(listenTime + helloTime)
+	defer late.Stop()
+	select {
+	case got := <-answers:
+		if got.err == nil && got.c.Hello().ID != id {
+			got.err = errors.New("another program answers")
+			_ = got.c.Close()
+		}
+		if got.err == nil {
+			return got.c, nil
+		}
+		conn.Close()
+		if text := stderr.String(); text != "" {
+			got.err = fmt.Errorf("%w: %s", got.err, text)
+		}
+		return nil, got.err
+	case <-late.C:
+		conn.Close()
+		return nil, errors.New("the program inside does not answer")
+	case <-ctx.Done():
+		conn.Close()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// attachment is an exec as a connection.
+type attachment struct {
+	Attachment
+	r *io.PipeReader
+}
+
+func (a *attachment) Read(p []byte) (int, error) { return a.r.Read(p) }
+
+func (a *attachment) Close() error {
+	_ = a.r.Close()
+	return a.Attachment.Close()
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ bytes.Buffer }
+
+func (t *tail) Write(p []byte) (int, error) {
+	if t.Len() > 4096 {
+		t.Next(t.Len() - 2048)
+	}
+	return t.Buffer.Write(p)
+}
+
+func (t *tail) String() string { return strings.TrimSpace(t.Buffer.String()) }

@@ -1,0 +1,182 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hinit/internal/guard"
+)
+
+// Client is one side of a connection: the one that has commands run.
+type Client struct {
+	conn  io.ReadWriteCloser
+	w     *Writer
+	hello Hello
+	heard atomic.Int64 // when something came last, in nanoseconds
+	done  chan struct{}
+
+	mu      sync.Mutex
+	streams map[uint32]*Stream
+	next    uint32
+	err     error
+}
+
+// NewClient says hello and waits for the other side's. It ends when the connection is closed.
+func NewClient(conn io.ReadWriteCloser, token string) (*Client, error) {
+	c := &Client{conn: conn, w: NewWriter(conn), done: make(chan struct{}), streams: make(map[uint32]*Stream)}
+	if err := c.w.WriteJSON(KindHello, 0, Hello{Version: Version, Token: token}); err != nil {
+		return nil, fmt.Errorf("cannot say hello to the program inside: %w", err)
+	}
+	r := NewReader(conn)
+	f, err := r.Next()
+	if err != nil {
+		return nil, fmt.Errorf("cannot hear from the program inside: %w", err)
+	}
+	whole, err := make(Gather).Add(f, &c.hello)
+	switch {
+	case f.Kind != KindHello || err != nil || !whole:
+		return nil, fmt.Errorf("cannot talk to the program inside: %w", ErrProtocol)
+	case c.hello.Refused != "":
+		return nil, fmt.Errorf("cannot use the program inside: %s", c.hello.Refused)
+	case c.hello.Version != Version:
+		return nil, fmt.Errorf("cannot use the program inside: it speaks version %d, this is version %d", c.hello.Version, Version)
+	}
+	c.heard.Store(time.Now().UnixNano())
+	guard.Go("reading from a sandbox", func() { c.fail(c.read(r)) })
+	return c, nil
+}
+
+// Hello returns what the other side said.
+func (c *Client) Hello() Hello { return c.hello }
+
+// Done is closed when the connection has ended; Err says why.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Err returns why the connection has ended, nil while it hasn't.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Heard returns how long nothing has come.
+func (c *Client) Heard() time.Duration { return time.Duration(time.Now().UnixNano() - c.heard.Load()) }
+
+// Ping has the other side say something. It blocks as Write does.
+func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
+
+// Close ends the connection, and with it all foreground commands.
+func (c *Client) Close() error {
+	c.fail(io.ErrClosedPipe)
+	return nil
+}
+
+func (c *Client) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	for _, s := range c.streams {
+		s.lose(err)
+	}
+	close(c.done)
+	_ = c.conn.Close()
+}
+
+func (c *Client) read(r *Reader) error {
+	gather := make(Gather)
+	for {
+		f, err := r.Next()
+		if err != nil {
+			return err
+		}
+		c.heard.Store(time.Now().UnixNano())
+		switch f.Kind {
+		case KindPing:
+			guard.Go("answering a sandbox", func() { _ = c.w.Write(KindPong, 0, nil) })
+			continue
+		case KindPong:
+			continue
+		default:
+		}
+		c.mu.Lock()
+		s := c.streams[f.Channel]
+		c.mu.Unlock()
+		if s == nil {
+			return fmt.Errorf("%w: a frame for channel %d, which is not open", ErrProtocol, f.Channel)
+		}
+		if err := c.take(s, f, gather); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Client) take(s *Stream, f Frame, gather Gather) error {
+	switch f.Kind {
+	case KindBegun:
+		pid, err := ParseNumber(f.Data)
+		if err != nil {
+			return err
+		}
+		return s.begin(int(pid))
+	case KindOutput:
+		return s.Output.Put(f.Data)
+	case KindErrors:
+		return s.Errors.Put(f.Data)
+	case KindRoom:
+		stream, n, err := ParseRoom(f.Data)
+		if err != nil {
+			return err
+		}
+		if stream != KindInput || !s.Room.Add(n) {
+			return fmt.Errorf("%w: too much room", ErrProtocol)
+		}
+		return nil
+	case KindEnd:
+		var end End
+		whole, err := gather.Add(f, &end)
+		if err != nil || !whole {
+			return err
+		}
+		c.mu.Lock()
+		delete(c.streams, f.Channel)
+		c.mu.Unlock()
+		s.finish(end)
+		return nil
+	default:
+		return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
+	}
+}
+
+// ErrNotSent is wrapped by what Client.Open returns: the other side does not know of the request.
+var ErrNotSent = errors.New("the request was not sent")
+
+// Open begins a channel. On an error the request was not received.
+func (c *Client) Open(open Open) (*Stream, error) {
+	c.mu.Lock()
+	if c.err != nil {
+		defer c.mu.Unlock()
+		return nil, fmt.Errorf("%w: %w", ErrNotSent, c.err)
+	}
+	if len(c.streams) >= MaxChannels {
+		defer c.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d commands run already", ErrNotSent, MaxChannels)
+	}
+	for c.next++; c.next == 0 || c.streams[c.next] != nil; {
+		c.next++
+	}
+	s := newStream(c.w, c.next)
+	c.streams[s.channel] = s
+	c.mu.Unlock()
+	if err := c.w.WriteJSON(KindOpen, s.channel, open); err != nil {
+		c.fail(err)
+		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,111 @@
+package mux
+
+import "time"
+
+// Where both sides expect what.
+const (
+	RunDir   = "/run/hinit"       // a directory of the host in the container, for the socket
+	ToolsDir = "/run/hinit-tools" // another, read-only, with the program inside
+	Socket   = "sock-v1"          // the socket's name; programs that speak another version have another
+
+	// TokenVar is the variable in which the program inside finds what lets in clients of another user.
+	TokenVar = "HINIT_SANDBOX_TOKEN"
+)
+
+// Hello is what each side says first.
+type Hello struct {
+	Version int    `json:"version"`
+	Token   string `json:"token,omitempty"` // of a client: shows that it may, where its user doesn't
+	ID      string `json:"id,omitempty"`    // of the program inside: what it was started with
+	PID     int    `json:"pid,omitempty"`   // of the program inside
+	UID     int    `json:"uid,omitempty"`
+	Refused string `json:"refused,omitempty"` // why the connection ends now
+}
+
+// Op is what a channel is for.
+type Op string
+
+// The operations.
+const (
+	OpRun     Op = "run"     // a command in the foreground: it ends with the connection
+	OpStart   Op = "start"   // a command in the background: ends the channel when it has begun, with Jobs
+	OpJobs    Op = "jobs"    //
+	OpOutput  Op = "output"  // of a background command, as KindOutput
+	OpKill    Op = "kill"    // ends a background command, and the channel when nothing of it is left
+	OpBury    Op = "bury"    // kills what is left of commands that another program inside began before it died
+	OpPut     Op = "put"     // KindInput becomes a file
+	OpGet     Op = "get"     // a file becomes KindOutput
+	OpPutTree Op = "puttree" // the same with tar archives
+	OpGetTree Op = "gettree" //
+)
+
+// Open begins a channel.
+type Open struct {
+	Op      Op       `json:"op"`
+	Argv    []string `json:"argv,omitempty"`
+	Command string   `json:"command,omitempty"` // for the shell, with the state of the session
+	Session string   `json:"session,omitempty"`
+	Shell   string   `json:"shell,omitempty"` // "" is bash, or sh
+	Begin   string   `json:"begin,omitempty"` // where a session without a directory begins
+
+	Env     map[string]string `json:"env,omitempty"`
+	Forward map[string]string `json:"forward,omitempty"` // what a new session begins with, besides
+	Dir     string            `json:"dir,omitempty"`
+
+	Input    bool   `json:"input,omitempty"` // standard input follows
+	Apart    bool   `json:"apart,omitempty"` // standard error is a stream of its own
+	TTY      bool   `json:"tty,omitempty"`
+	Columns  uint16 `json:"columns,omitempty"`
+	Rows     uint16 `json:"rows,omitempty"`
+	Timeout  int64  `json:"timeout,omitempty"` // milliseconds, 0 for none
+	Grace    int64  `json:"grace,omitempty"`   // milliseconds
+	Name     string `json:"name,omitempty"`
+	Job      string `json:"job,omitempty"`
+	Offset   int64  `json:"offset,omitempty"`
+	Follow   bool   `json:"follow,omitempty"`
+	Path     string `json:"path,omitempty"`
+	FileMode uint32 `json:"mode,omitempty"`
+	PID      int    `json:"pid,omitempty"` // of the command to bury
+}
+
+// Fault is why an operation failed.
+type Fault string
+
+// The faults.
+const (
+	NoFault   Fault = ""
+	NotBegun  Fault = "not begun" // the command was not started; Code is what a shell would give
+	NoJob     Fault = "no job"
+	FileFault Fault = "file"
+	BadOpen   Fault = "bad" // the request makes no sense
+)
+
+// End ends a channel.
+type End struct {
+	Code        int    `json:"code"` // -1 for a signal
+	Signal      int    `json:"signal,omitempty"`
+	TimedOut    bool   `json:"timedOut,omitempty"`
+	Interrupted bool   `json:"interrupted,omitempty"`
+	OOM         bool   `json:"oom,omitempty"`
+	Survivors   int    `json:"survivors,omitempty"`
+	Dir         string `json:"dir,omitempty"` // of the session afterwards, "" when the command left before that was written
+	Fault       Fault  `json:"fault,omitempty"`
+	Text        string `json:"text,omitempty"` // of the fault
+	Jobs        []Job  `json:"jobs,omitempty"`
+}
+
+// Job is a background command.
+type Job struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name,omitempty"`
+	Command  string    `json:"command"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+	Running  bool      `json:"running"`
+	Code     int       `json:"code"` // -1 for a signal
+	Signal   int       `json:"signal"`
+	TimedOut bool      `json:"timedOut"`
+	Ended    time.Time `json:"ended,omitzero"`
+	Output   int64     `json:"output"`
+	Dropped  int64     `json:"dropped"`
+}

@@ -1,0 +1,365 @@
+package mux
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// peer is the other side of a client, by hand.
+type peer struct {
+	t *testing.T
+	c net.Conn
+	r *Reader
+	w *Writer
+}
+
+func connect(t *testing.T) (*Client, *peer) {
+	t.Helper()
+	near, far := net.Pipe()
+	p := &peer{t, far, NewReader(far), NewWriter(far)}
+	greeted := make(chan struct{})
+	go func() {
+		defer close(greeted)
+		if f, err := p.r.Next(); err != nil || f.Kind != KindHello {
+			t.Error(f, err)
+		}
+		_ = p.w.WriteJSON(KindHello, 0, Hello{Version: Version, ID: "x"})
+	}()
+	c, err := NewClient(near, "token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-greeted
+	t.Cleanup(func() { c.Close(); far.Close() })
+	return c, p
+}
+
+// open opens a channel while the peer reads it.
+func open(t *testing.T, c *Client, p *peer) *Stream {
+	t.Helper()
+	got := make(chan Frame)
+	go func() { f, _ := p.r.Next(); got <- f }()
+	s, err := c.Open(Open{Op: OpRun, Argv: []string{"x"}})
+	if f := <-got; err != nil || f.Kind != KindOpen || f.Channel != s.channel {
+		t.Fatal(f, err)
+	}
+	return s
+}
+
+func TestCommand(t *testing.T) {
+	c, p := connect(t)
+	s := open(t, c, p)
+	go func() {
+		_ = p.w.Write(KindBegun, s.channel, Number(7))
+		_ = p.w.Write(KindOutput, s.channel, []byte("out"))
+		_ = p.w.Write(KindErrors, s.channel, []byte("err"))
+		_ = p.w.WriteJSON(KindEnd, s.channel, End{Code: 3, Text: strings.Repeat("x", 3*MaxData)})
+	}()
+	var out, errs bytes.Buffer
+	_, _ = s.Output.WriteTo(&out)
+	_, _ = s.Errors.WriteTo(&errs)
+	<-s.Done()
+	if end, err := s.End(); err != nil || end.Code != 3 || len(end.Text) != 3*MaxData || out.String() != "out" || errs.String() != "err" || s.PID() != 7 {
+		t.Errorf("%d %v %q %q", end.Code, err, out.String(), errs.String())
+	}
+}
+
+// TestSlowReaderHoldsUpItselfOnly: a channel whose output nobody takes does not keep another from being served.
+func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
+	c, p := connect(t)
+	slow, quick := open(t, c, p), open(t, c, p)
+	for range Window / MaxData {
+		if err := p.w.Write(KindOutput, slow.channel, make([]byte, MaxData)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = p.w.Write(KindOutput, quick.channel, []byte("x"))
+	_ = p.w.WriteJSON(KindEnd, quick.channel, End{})
+	<-quick.Done()
+	room := make(chan int)
+	go func() {
+		for got := 0; ; {
+			f, err := p.r.Next()
+			if err != nil {
+				return
+			}
+			_, n, _ := ParseRoom(f.Data)
+			if got += n; got == Window {
+				room <- got
+			}
+		}
+	}()
+	go func() { _, _ = slow.Output.WriteTo(io.Discard) }()
+	<-room // as it is taken, there is room again
+	_ = p.w.WriteJSON(KindEnd, slow.channel, End{})
+	<-slow.Done()
+}
+
+// TestPeerThatBreaksTheProtocol: whatever comes from inside, the connection ends with an error, and nothing is kept.
+func TestPeerThatBreaksTheProtocol(t *testing.T) {
+	for name, send := range map[string]func(w *Writer, s *Stream){
+		"more than the window": func(w *Writer, s *Stream) {
+			for range Window/MaxData + 1 {
+				_ = w.Write(KindOutput, s.channel, make([]byte, MaxData))
+			}
+		},
+		"a channel that isn't open": func(w *Writer, s *Stream) { _ = w.Write(KindOutput, s.channel+9, nil) },
+		"begins twice": func(w *Writer, s *Stream) {
+			_ = w.Write(KindBegun, s.channel, Number(1))
+			_ = w.Write(KindBegun, s.channel, Number(1))
+		},
+		"room beyond the window": func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindInput, 1)) },
+		"room for what isn't":    func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindOutput, 1)) },
+		"a client's frame":       func(w *Writer, s *Stream) { _ = w.WriteJSON(KindOpen, s.channel, Open{}) },
+		"an end that is no JSON": func(w *Writer, s *Stream) { _ = w.Write(KindEnd, s.channel, []byte("{")) },
+		"a number that is none":  func(w *Writer, s *Stream) { _ = w.Write(KindBegun, s.channel, []byte{1}) },
+		"a message without end": func(w *Writer, s *Stream) {
+			for range maxMessage/MaxData + 1 {
+				if w.Write(KindEnd, s.channel, make([]byte, MaxData)) != nil {
+					return
+				}
+			}
+		},
+		"a frame without a kind": func(w *Writer, s *Stream) { _, _ = w.w.Write(make([]byte, headerSize)) },
+		"a frame without end":    func(w *Writer, s *Stream) { _, _ = w.w.Write([]byte{byte(KindOutput), 0, 0, 0, 1, 255, 255, 255, 255}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, p := connect(t)
+			s := open(t, c, p)
+			go send(p.w, s)
+			<-c.Done()
+			if !errors.Is(c.Err(), ErrProtocol) {
+				t.Error(c.Err())
+			}
+			<-s.Done()
+			if _, err := s.End(); !errors.Is(err, ErrProtocol) {
+				t.Error(err)
+			}
+			if _, err := c.Open(Open{}); !errors.Is(err, ErrNotSent) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestConnectionEnds(t *testing.T) {
+	c, p := connect(t)
+	s := open(t, c, p)
+	waiting := make(chan int)
+	go func() {
+		n := 0
+		for s.Room.Take(MaxData) > 0 {
+			n++
+		}
+		waiting <- n
+	}()
+	p.c.Close()
+	<-s.Done()
+	if _, err := s.End(); err == nil {
+		t.Error("the end is known")
+	}
+	<-waiting
+}
+
+// TestFrameIsWholeOrNotThere: a request whose connection fails in the middle of it is not received.
+func TestFrameIsWholeOrNotThere(t *testing.T) {
+	var b bytes.Buffer
+	if err := NewWriter(&b).WriteJSON(KindOpen, 1, Open{Op: OpRun, Argv: []string{"rm", "-r", "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	whole := b.Bytes()
+	for cut := range whole {
+		r := NewReader(bytes.NewReader(whole[:cut]))
+		if f, err := r.Next(); err == nil {
+			t.Fatalf("%d of %d bytes are a frame: %+v", cut, len(whole), f)
+		}
+	}
+}
+
+func TestManyChannels(t *testing.T) {
+	c, p := connect(t)
+	go func() {
+		for {
+			f, err := p.r.Next()
+			if err != nil {
+				return
+			}
+			if f.Kind == KindOpen {
+				id := f.Channel
+				go func() {
+					_ = p.w.Write(KindOutput, id, Number(id))
+					_ = p.w.WriteJSON(KindEnd, id, End{})
+				}()
+			}
+		}
+	}()
+	var all sync.WaitGroup
+	for range 500 {
+		all.Go(func() {
+			s, err := c.Open(Open{Op: OpRun})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			var out bytes.Buffer
+			_, _ = s.Output.WriteTo(&out)
+			if n, err := ParseNumber(out.Bytes()); err != nil || n != s.channel {
+				t.Errorf("channel %d got %q", s.channel, out.Bytes())
+			}
+		})
+	}
+	all.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.streams) != 0 {
+		t.Errorf("%d channels are left", len(c.streams))
+	}
+}
+
+func TestRefusedAndOtherVersions(t *testing.T) {
+	for want, hello := range map[string]Hello{"another user": {Version: Version, Refused: "another user"}, "version 99": {Version: 99}} {
+		near, far := net.Pipe()
+		go func() {
+			_, _ = NewReader(far).Next()
+			_ = NewWriter(far).WriteJSON(KindHello, 0, hello)
+		}()
+		if _, err := NewClient(near, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
+		near.Close()
+		far.Close()
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	var b bytes.Buffer
+	w := NewWriter(&b)
+	_ = w.Write(KindOutput, 1, []byte("x"))
+	_ = w.WriteJSON(KindEnd, 1, End{Code: 1})
+	_ = w.WriteJSON(KindOpen, 2, Open{Op: OpRun})
+	f.Add(b.Bytes())
+	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 2, '{', '}'})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, g := NewReader(bytes.NewReader(data)), make(Gather)
+		var again bytes.Buffer
+		w := NewWriter(&again)
+		read := 0
+		for {
+			frame, err := r.Next()
+			if err != nil {
+				break
+			}
+			if len(frame.Data) > MaxData {
+				t.Fatal("a frame is too long")
+			}
+			read += headerSize + len(frame.Data)
+			if err := w.Write(frame.Kind, frame.Channel, frame.Data); err != nil {
+				t.Fatal(err)
+			}
+			var end End
+			_, _ = g.Add(frame, &end)
+			_, _ = ParseNumber(frame.Data)
+			_, _, _ = ParseRoom(frame.Data)
+			_, _, _ = ParseSize(frame.Data)
+		}
+		if !bytes.Equal(again.Bytes(), data[:read]) {
+			t.Fatal("what was read is not what was written")
+		}
+	})
+}
+
+// FuzzClient lets anything come from inside: the client ends the connection or goes on, and holds no more than it may.
+func FuzzClient(f *testing.F) {
+	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := &Client{conn: nopConn{}, w: NewWriter(io.Discard), done: make(chan struct{}), streams: make(map[uint32]*Stream)}
+		s, err := c.Open(Open{Op: OpRun})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.fail(c.read(NewReader(bytes.NewReader(data))))
+		<-s.Done()
+		if len(s.Output.data)+len(s.Errors.data) > 2*Window {
+			t.Fatal("it holds too much")
+		}
+	})
+}
+
+type nopConn struct{}
+
+func (nopConn) Read([]byte) (int, error)    { return 0, io.EOF }
+func (nopConn) Write(p []byte) (int, error) { return len(p), nil }
+func (nopConn) Close() error                { return nil }
+
+// TestScript runs what a shell is given, with a shell. Rows of 19.9 about the wrapper.
+func TestScript(t *testing.T) {
+	for _, shell := range []string{"bash", "sh"} {
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			t.Log("no", shell)
+			continue
+		}
+		dir := t.TempDir()
+		spaced := dir + "/-a b"
+		run := func(s Script, env ...string) (string, int) {
+			s.Bash = shell == "bash"
+			cmd := exec.Command(path, "-c", s.Text())
+			cmd.Dir, cmd.Env = dir, append([]string{"PATH=/usr/bin:/bin", "HOME=" + dir}, env...)
+			out, _ := cmd.CombinedOutput()
+			return strings.TrimSpace(string(out)), cmd.ProcessState.ExitCode()
+		}
+		check := func(what, want string, code int, s Script, env ...string) {
+			t.Helper()
+			if out, got := run(s, env...); !strings.HasSuffix(out, want) || got != code {
+				t.Errorf("%s, %s: %q and %d, want %q and %d", shell, what, out, got, want, code)
+			}
+		}
+		check("quotes", `it's "x" $HOME`, 0, Script{Command: `echo 'it'\''s "x" $HOME'`})
+		check("exit code", "", 3, Script{Command: "exit 3"})
+		check("status of the last", "x", 1, Script{Command: "echo x; false"})
+		check("no such directory", "", 126, Script{Command: "echo ran", Dir: "/no/such"})
+		check("tilde", dir, 0, Script{Command: "pwd -P", Dir: "~"})
+		check("make a directory", "", 0, Script{Command: "mkdir -- '-a b'", Dir: "~"})
+		check("spaces and a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "~/-a b"})
+		check("a relative one with a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "-a b"})
+		check("own variables", "a 'b\" $c", 0, Script{Command: `echo "$V"`, Env: map[string]string{"V": ""}}, EnvPrefix+"V=a 'b\" $c")
+		state := Script{State: dir, Exports: dir + "/" + ExportsFile, Where: dir + "/" + WhereFile, Dir: dir}
+		state.Command = `export KEEP="two
+lines 'x'"; LOSE=1; cd -- '-a b'`
+		check("leaves a state", "", 0, state)
+		state.Command, state.Dir = `echo "$KEEP-$LOSE"`, ""
+		check("finds it", "two\nlines 'x'-", 0, state)
+		check("own variables win over it", "mine", 0, Script{State: dir, Command: `echo "$KEEP"`, Env: map[string]string{"KEEP": ""}}, EnvPrefix+"KEEP=mine")
+		check("the marker of nobody is in the output", "x", 0, Script{Command: "echo x", State: dir})
+	}
+}
+
+func TestWriterStaysBroken(t *testing.T) {
+	w := NewWriter(&limited{n: 20})
+	if err := w.Write(KindOutput, 1, make([]byte, 100)); err == nil {
+		t.Fatal("no error")
+	}
+	if err := w.Write(KindPing, 0, nil); err == nil {
+		t.Error("half a frame is followed by another")
+	}
+}
+
+type limited struct{ n int }
+
+func (l *limited) Write(p []byte) (int, error) {
+	n := min(l.n, len(p))
+	if l.n -= n; n < len(p) {
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}

@@ -1,0 +1,222 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// Stream is a client's side of a channel.
+type Stream struct {
+	w       *Writer
+	channel uint32
+
+	Output, Errors *Inbox
+	Room           *Credit // of standard input
+
+	once  sync.Once
+	begun chan struct{}
+	pid   int
+	done  chan struct{}
+	end   End
+	err   error
+}
+
+func newStream(w *Writer, channel uint32) *Stream {
+	s := &Stream{w: w, channel: channel, Room: NewCredit(), begun: make(chan struct{}), done: make(chan struct{})}
+	s.Output = NewInbox(func(n int) { _ = w.Write(KindRoom, channel, Room(KindOutput, n)) })
+	s.Errors = NewInbox(func(n int) { _ = w.Write(KindRoom, channel, Room(KindErrors, n)) })
+	return s
+}
+
+// Begun is closed when the command has begun, Done when its end is known or the connection is lost.
+func (s *Stream) Begun() <-chan struct{} { return s.begun }
+
+// Done is closed when the end is known or the connection is lost. What is in the inboxes is still there.
+func (s *Stream) Done() <-chan struct{} { return s.done }
+
+// PID returns the process id inside, after Begun.
+func (s *Stream) PID() int { return s.pid }
+
+// End returns how it ended, after Done. The error says that the connection was lost.
+func (s *Stream) End() (End, error) { return s.end, s.err }
+
+// Send sends a frame of the channel. It blocks as [Writer.Write] does.
+func (s *Stream) Send(kind Kind, data []byte) error { return s.w.Write(kind, s.channel, data) }
+
+// SendInput copies r to the command's standard input until the channel ends, and ends it at the end of r. An error of r is
+// returned, and then the input has not ended.
+func (s *Stream) SendInput(r io.Reader) error {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		for sent := 0; sent < n; {
+			room := s.Room.Take(n - sent)
+			if room == 0 {
+				return nil // nobody reads it any more
+			}
+			if err := s.Send(KindInput, buf[sent:sent+room]); err != nil {
+				return err
+			}
+			sent += room
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return s.Send(KindInputEnd, nil)
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func (s *Stream) begin(pid int) error {
+	select {
+	case <-s.begun:
+		return fmt.Errorf("%w: it begins twice", ErrProtocol)
+	default:
+	}
+	s.pid = pid
+	close(s.begun)
+	return nil
+}
+
+func (s *Stream) finish(end End) { s.close(end, nil) }
+
+func (s *Stream) lose(err error) { s.close(End{}, err) }
+
+func (s *Stream) close(end End, err error) {
+	s.once.Do(func() {
+		s.end, s.err = end, err
+		s.Room.Close()
+		close(s.done)
+		s.Output.End()
+		s.Errors.End()
+	})
+}
+
+// Inbox holds what has come of a stream and was not taken yet.
+type Inbox struct {
+	room func(int)
+
+	mu    sync.Mutex
+	cond  sync.Cond
+	data  []byte
+	spare []byte
+	owed  int // bytes that have come and for which no room was given back
+	taken int // of these, how many were taken
+	ended bool
+}
+
+// NewInbox returns an empty one. room is called to tell the other side that it may send more.
+func NewInbox(room func(int)) *Inbox {
+	b := &Inbox{room: room}
+	b.cond.L = &b.mu
+	return b
+}
+
+// Put takes what has come. It fails for more than there is room for.
+func (b *Inbox) Put(data []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.owed+len(data) > Window {
+		return fmt.Errorf("%w: more than there is room for", ErrProtocol)
+	}
+	b.owed += len(data)
+	b.data = append(b.data, data...)
+	b.cond.Signal()
+	return nil
+}
+
+// End says that no more will come.
+func (b *Inbox) End() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.cond.Broadcast()
+}
+
+// WriteTo writes what comes until the stream ends, and makes room for more as it does. After an error of w it goes on without
+// writing: the command is not to wait for a reader that is gone.
+func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
+	for {
+		b.mu.Lock()
+		for len(b.data) == 0 && !b.ended {
+			b.cond.Wait()
+		}
+		data := b.data
+		b.data, b.spare = b.spare[:0], nil
+		ended := b.ended
+		b.mu.Unlock()
+		if len(data) == 0 {
+			return n, err
+		}
+		if err == nil && w != nil {
+			var wrote int
+			wrote, err = w.Write(data)
+			n += int64(wrote)
+		}
+		b.mu.Lock()
+		b.spare = data
+		b.taken += len(data)
+		room := 0
+		if b.taken >= Window/4 && !ended {
+			room, b.taken = b.taken, 0
+			b.owed -= room
+		}
+		b.mu.Unlock()
+		if room > 0 {
+			b.room(room)
+		}
+	}
+}
+
+// Credit is how much of a stream may be sent.
+type Credit struct {
+	mu     sync.Mutex
+	cond   sync.Cond
+	n      int
+	closed bool
+}
+
+// NewCredit returns a whole window.
+func NewCredit() *Credit {
+	c := &Credit{n: Window}
+	c.cond.L = &c.mu
+	return c
+}
+
+// Take waits until something may be sent and returns how much of n; 0 when nothing will be any more.
+func (c *Credit) Take(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.n == 0 && !c.closed {
+		c.cond.Wait()
+	}
+	if c.closed {
+		return 0
+	}
+	n = min(n, c.n, MaxData)
+	c.n -= n
+	return n
+}
+
+// Add makes room. It reports false for more than a window.
+func (c *Credit) Add(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n+n > Window {
+		return false
+	}
+	c.n += n
+	c.cond.Signal()
+	return true
+}
+
+// Close ends all waiting.
+func (c *Credit) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.cond.Broadcast()
+}

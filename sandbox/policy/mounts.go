@@ -1,0 +1,281 @@
+package policy
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"hinit/internal/fsutil"
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+)
+
+// resolve checks the source of every bind, makes what is missing as the owner would, and gives the engine its own name for it. It says
+// whether there is any.
+func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
+	mounts := make([]sandbox.Mount, len(spec.Mounts))
+	for i, m := range spec.Mounts {
+		if m.Type == "bind" {
+			bound = true
+			if m.Source, err = g.source(m); err != nil {
+				return false, err
+			}
+			m.MustExist, m.CreateHostParent = true, false // or the engine makes it as root, wherever a link leads
+		}
+		mounts[i] = m
+	}
+	spec.Mounts = mounts
+	return bound, nil
+}
+
+func (g *Guarded) source(m sandbox.Mount) (string, error) {
+	refused := func(err error) error {
+		return &RefusedError{"a mount of " + m.Source + " (" + err.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
+	}
+	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
+		m.Source = filepath.Join(g.owner.Dir, rest)
+	}
+	root, rel, err := g.policy.below(m.Source)
+	if err != nil {
+		return "", refused(err)
+	}
+	dir, err := fsutil.OpenDir(root, g.owner.Actor)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	info, err := dir.Lstat(rel)
+	if errors.Is(err, fs.ErrNotExist) && m.CreateHostParent {
+		if err = dir.Mkdir(rel, 0o755); err == nil {
+			info, err = dir.Lstat(rel)
+		}
+	}
+	if err != nil {
+		return "", refused(err)
+	}
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		return "", refused(errors.New("it is neither a directory nor a regular file"))
+	}
+	outside, ok := g.places.Outside(filepath.Join(root, rel))
+	if !ok {
+		return "", refused(errors.New("the engine does not have it: it is on no volume of this container"))
+	}
+	return outside, nil
+}
+
+// verify compares what is mounted in a container that waits at its gate with what is at the same paths here, and opens the gate.
+func (g *Guarded) verify(ctx context.Context, c sandbox.Container) error {
+	var want, targets []string
+	at := slices.IndexFunc(c.Mounts, isGate)
+	if at < 0 {
+		return nil // no guard has made it
+	}
+	for _, m := range c.Mounts {
+		if m.Type != "bind" {
+			continue
+		}
+		file, err := g.identity(m.Source)
+		if err != nil {
+			return err
+		}
+		want, targets = append(want, file), append(targets, m.Target)
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	return openGate(ctx, g.Engine, c.ID, path.Join(c.Mounts[at].Target, gate.Name), targets, want)
+}
+
+// identity is the device and number of what is at a path of the engine's, found without following a link.
+func (g *Guarded) identity(outside string) (string, error) {
+	inside, ok := g.places.Inside(outside)
+	if !ok {
+		return "", fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
+	}
+	root, rel, err := g.policy.below(inside)
+	if err != nil {
+		return "", &RefusedError{"a mount of " + inside + " (" + err.Error() + ")", ""}
+	}
+	dir, err := fsutil.OpenDir(root, g.owner.Actor)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	info, err := dir.Lstat(rel)
+	if err != nil {
+		return "", err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return "", fmt.Errorf("cannot tell which file %s is", inside)
+	}
+	return fmt.Sprint(st.Dev, " ", st.Ino), nil
+}
+
+// gateTime bounds how long a container may wait at its gate.
+const gateTime = 20 * time.Second
+
+// openGate has a container say which files its mounts are, and opens its gate when they are the wanted ones.
+func openGate(ctx context.Context, engine sandbox.Engine, id, program string, targets, want []string) error {
+	ctx, cancel := context.WithTimeout(ctx, gateTime)
+	defer cancel()
+	check, err := engine.Exec(ctx, id, sandbox.ExecSpec{Argv: append([]string{program, "check"}, targets...), Stdin: true})
+	if err != nil {
+		return fmt.Errorf("cannot look at the mounts of container %.12s: %w", id, err)
+	}
+	defer check.Close()
+	said, out := io.Pipe()
+	var stderr bytes.Buffer
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = out.CloseWithError(check.Copy(out, &stderr)) // the reader gets it
+	}()
+	defer func() {
+		_ = said.Close()  // ends the copy when it still writes
+		_ = check.Close() // and when it reads
+		<-done
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = check.Close() }) // ends the copy
+	defer stop()
+	lines := bufio.NewReader(said)
+	for i, target := range targets {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("cannot look at the mounts of container %.12s: %w", id, err)
+		}
+		if got := strings.TrimSpace(line); got != want[i] {
+			return &RefusedError{"what is mounted at " + target + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
+		}
+	}
+	if _, err := io.WriteString(check, gate.Go+"\n"); err != nil {
+		return fmt.Errorf("cannot open the gate of container %.12s: %w", id, err)
+	}
+	for {
+		line, err := lines.ReadString('\n')
+		if line == "open\n" {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot open the gate of container %.12s: %w %s", id, err, stderr.String())
+		}
+	}
+}
+
+// Gate is the program that containers with mounts of their owner's begin with, on a volume of the engine's.
+type Gate struct {
+	Program string // path of a static hinit-sandbox-helper
+
+	mu     sync.Mutex
+	volume string // its name, once it holds the program
+}
+
+// install makes a container wait at its gate.
+func (g *Gate) install(ctx context.Context, engine sandbox.Engine, spec *sandbox.Spec) error {
+	image, err := engine.Image(ctx, spec.Image)
+	if err != nil {
+		return err
+	}
+	volume, err := g.fill(ctx, engine, spec.Image)
+	if err != nil {
+		return fmt.Errorf("cannot make a volume with the gate of sandboxes: %w", err)
+	}
+	entry := spec.Entrypoint
+	if len(entry) == 0 {
+		if entry = image.Entrypoint; len(spec.Cmd) == 0 {
+			spec.Cmd = image.Cmd
+		}
+	}
+	verb := "gate"
+	if spec.Init {
+		// The engine's init would be first, at a path where a link in a mount can lead another mount.
+		verb, spec.Init = "gate-init", false
+	}
+	dir := gate.Dir + strings.ToLower(rand.Text())
+	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
+	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "volume", Source: volume, Target: dir, ReadOnly: true})
+	return nil
+}
+
+// isGate says whether a mount has the gate.
+func isGate(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) }
+
+// again says why a container can't be started again. What runs in a container can put links in the place of directories of its file system, and
+// by now it knows where the gate is. The one thing that it can't change is a mount directly below the root.
+func again(c sandbox.Container) error {
+	if c.Started.IsZero() {
+		return nil
+	}
+	for _, m := range c.Mounts {
+		if m.Type == "bind" && strings.Count(path.Clean(m.Target), "/") > 1 {
+			return &RefusedError{"to start a container again that has a mount at " + m.Target, "remove it, and make another"}
+		}
+	}
+	return nil
+}
+
+// forget has the next container's volume filled again: somebody may have removed it, and the engine made an empty one.
+func (g *Gate) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.volume = ""
+}
+
+// fill puts the program on the volume, through a container that is never started. It does so once for each version of the program.
+func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.volume != "" {
+		return g.volume, nil
+	}
+	program, err := os.ReadFile(g.Program)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.Sum256(program)
+	volume := "hinit-sandbox-gate-" + hex.EncodeToString(hash[:6])
+	id, err := engine.Create(ctx, sandbox.Spec{
+		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: "gate"}, Network: "none",
+		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.Dir + "fill"}},
+	})
+	if err != nil {
+		return "", err
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	err = errors.Join(
+		w.WriteHeader(&tar.Header{Name: gate.Name, Typeflag: tar.TypeReg, Mode: 0o555, Size: int64(len(program)), ModTime: time.Now()}),
+		writeAll(w, program), w.Close(),
+	)
+	if err == nil {
+		err = engine.CopyIn(ctx, id, gate.Dir+"fill", &archive)
+	}
+	if err = errors.Join(err, engine.Remove(context.WithoutCancel(ctx), id)); err != nil {
+		return "", err
+	}
+	g.volume = volume
+	debug.FreeOSMemory() // several times the program, once
+	return volume, nil
+}
+
+func writeAll(w io.Writer, data []byte) error {
+	_, err := w.Write(data)
+	return err
+}

@@ -1,0 +1,113 @@
+package policy
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/sandbox"
+)
+
+// Places translates between the paths of this process and those of the engine. They differ when this process is in a container itself,
+// with the engine's socket mounted: the engine takes the source of a mount for a path of its own machine.
+type Places struct {
+	self   string // id of this process's container, "" when it is in none
+	mounts []sandbox.Mount
+}
+
+// FindPlaces asks the engine about the container that this process is in.
+func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
+	id := ownContainer("/proc/self/mountinfo")
+	if id == "" {
+		return Places{}, nil
+	}
+	c, err := engine.Inspect(ctx, id)
+	if err != nil {
+		return Places{}, err
+	}
+	p := Places{self: c.ID}
+	for _, m := range c.Mounts {
+		if m.Source != "" && m.Type != "tmpfs" {
+			p.mounts = append(p.mounts, m)
+		}
+	}
+	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // the innermost first
+	return p, nil
+}
+
+// ownContainer finds the id of the container in the source of the files that the engine mounts in each: /etc/hostname and its like.
+func ownContainer(mountinfo string) string {
+	f, err := os.Open(mountinfo)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 || fields[4] != "/etc/hostname" {
+			continue
+		}
+		for part := range strings.SplitSeq(fields[3], "/") {
+			if len(part) == 64 && strings.Trim(part, "0123456789abcdef") == "" {
+				return part
+			}
+		}
+	}
+	return ""
+}
+
+// Outside returns what the engine calls a path of this process. ok is false for one that the engine does not have.
+func (p Places) Outside(inside string) (outside string, ok bool) {
+	if p.self == "" {
+		return inside, true
+	}
+	for _, m := range p.mounts {
+		if rest, in := cutDir(inside, m.Target); in {
+			return filepath.Join(m.Source, rest), true
+		}
+	}
+	return "", false
+}
+
+// Inside is the way back.
+func (p Places) Inside(outside string) (inside string, ok bool) {
+	if p.self == "" {
+		return outside, true
+	}
+	for _, m := range p.mounts {
+		if rest, in := cutDir(outside, m.Source); in {
+			return filepath.Join(m.Target, rest), true
+		}
+	}
+	return "", false
+}
+
+// cutDir returns the rest of a path below a directory, "" for the directory itself.
+func cutDir(path, dir string) (rest string, ok bool) {
+	if path == dir {
+		return "", true
+	}
+	return strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Translated is an engine for a process that may be in a container itself: it gives the source of each bind the engine's own name. What the
+// engine does not have stays as it is.
+type Translated struct{ sandbox.Engine }
+
+// Create implements sandbox.Engine.
+func (t Translated) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
+	places, err := FindPlaces(ctx, t.Engine)
+	if err != nil {
+		return "", err
+	}
+	spec.Mounts = slices.Clone(spec.Mounts)
+	for i, m := range spec.Mounts {
+		if outside, ok := places.Outside(filepath.Clean(m.Source)); ok && m.Type == "bind" {
+			spec.Mounts[i].Source = outside
+		}
+	}
+	return t.Engine.Create(ctx, spec)
+}

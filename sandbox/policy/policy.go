@@ -1,0 +1,186 @@
+// Package policy decides what a caller's sandboxes may be made of, and keeps it to its own.
+//
+// [Guard] is an engine for one caller: it creates only what the [Policy] allows, follows no link out of the allowed roots, and knows no
+// container but those that carry the caller's labels. Everything above it works on it as on the engine itself, so no check can be
+// forgotten there.
+//
+// The package owns no goroutine.
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+)
+
+// LabelOwner is the user id that a container was made for. Only the guard sets it.
+const LabelOwner = "hinit-owner"
+
+// Policy is what sandboxes may be made of. The zero value allows no image and no mount.
+type Policy struct {
+	Images   []string // patterns as path.Match has them; one without a tag allows each tag
+	Roots    []string // directories below which a mount's source may be
+	Networks []string // besides none and the engine's default
+	Runtimes []string // besides the engine's default
+	Memory   int64    // the most bytes one container may have, 0 for no limit
+	CPUs     float64  // the most processors, 0 for no limit
+	Most     int      // containers of one caller, 0 for no limit
+}
+
+// RefusedError is what a policy does not allow.
+type RefusedError struct{ What, Next string }
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	text := "cannot make the sandbox: " + e.What + " is not allowed"
+	if e.Next != "" {
+		text += "; " + e.Next
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(err, sandbox.ErrRefused) true.
+func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
+
+// Capabilities are those that a sandbox may have (contract, section 5.1).
+var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID"}
+
+// maxPids is the highest limit of processes, and the one where none is asked for.
+const maxPids = 256
+
+// Check looks at everything of a Spec but its binds, which need the file system, and makes it as hard as section 5.1 of the contract has it.
+func (p Policy) Check(s *sandbox.Spec) error {
+	refused := func(what, next string) error { return &RefusedError{what, next} }
+	switch {
+	case !p.AllowsImage(s.Image):
+		return refused("the image "+strconv.Quote(s.Image), "HINIT_SANDBOX_IMAGES lists those that are")
+	case s.Privileged:
+		return refused("--privileged", "")
+	case len(s.Devices) > 0:
+		return refused("the device "+s.Devices[0], "")
+	case s.PIDMode != "", s.UTSMode != "", s.UserNS != "":
+		return refused("a namespace of the host or of another container", "")
+	case s.IPCMode != "" && s.IPCMode != "private" && s.IPCMode != "none", s.CgroupNS != "" && s.CgroupNS != "private":
+		return refused("a namespace of the host or of another container", "")
+	case s.Network != "" && s.Network != "none" && s.Network != "default" && !slices.Contains(p.Networks, s.Network):
+		return refused("the network "+strconv.Quote(s.Network), "HINIT_SANDBOX_NETWORKS lists those that are")
+	case s.Runtime != "" && !slices.Contains(p.Runtimes, s.Runtime):
+		return refused("the runtime "+strconv.Quote(s.Runtime), "HINIT_SANDBOX_RUNTIMES lists those that are")
+	case len(s.Ports) > 0:
+		return refused("the published port "+s.Ports[0], "")
+	case s.Restart != "" && s.Restart != "no":
+		return refused("a restart policy", "")
+	case len(s.Groups) > 0:
+		return refused("the group "+s.Groups[0], "")
+	case len(s.Hosts)+len(s.DNS) > 0:
+		return refused("a host or name server of the caller's choice", "")
+	case p.Memory > 0 && s.Memory > p.Memory:
+		return refused(fmt.Sprintf("a memory limit of %d MiB", s.Memory>>20), fmt.Sprintf("the highest is %d MiB", p.Memory>>20))
+	case p.CPUs > 0 && s.CPUs > p.CPUs:
+		return refused(fmt.Sprintf("a limit of %g processors", s.CPUs), fmt.Sprintf("the highest is %g", p.CPUs))
+	case s.CPUs < 0, s.Memory < 0:
+		return refused("a negative limit", "")
+	}
+	for _, c := range s.CapAdd {
+		if !slices.Contains(Capabilities, strings.TrimPrefix(strings.ToUpper(c), "CAP_")) {
+			return refused("the capability "+c, "a sandbox may have "+strings.Join(Capabilities, ", "))
+		}
+	}
+	for _, o := range s.SecurityOpt {
+		if o != "no-new-privileges" && o != "no-new-privileges=true" && o != "no-new-privileges:true" {
+			return refused("the security option "+strconv.Quote(o), "")
+		}
+	}
+	for name := range s.Storage {
+		if name != "size" {
+			return refused("the storage option "+strconv.Quote(name), "")
+		}
+	}
+	for name := range s.Labels {
+		if strings.HasPrefix(name, "hinit-") && name != sandbox.LabelVolume && name != sandbox.LabelEphemeral && name != sandbox.LabelClient {
+			return refused("the label "+strconv.Quote(name), "")
+		}
+	}
+	for _, m := range s.Mounts {
+		if err := checkTarget(m.Target); err != nil {
+			return err
+		}
+		if m.Type == "volume" {
+			return refused("the volume "+strconv.Quote(m.Source+":"+m.Target), "mount a directory below "+strings.Join(p.Roots, " or "))
+		}
+	}
+	p.harden(s)
+	return nil
+}
+
+// harden sets what the caller left out.
+func (p Policy) harden(s *sandbox.Spec) {
+	if !slices.Contains(s.CapDrop, "ALL") {
+		s.CapDrop = append(s.CapDrop, "ALL")
+	}
+	s.SecurityOpt = []string{"no-new-privileges"}
+	if s.PidsLimit <= 0 || s.PidsLimit > maxPids {
+		s.PidsLimit = maxPids
+	}
+	if s.Memory == 0 {
+		s.Memory = p.Memory
+	}
+	if s.CPUs == 0 {
+		s.CPUs = p.CPUs
+	}
+}
+
+// checkTarget refuses what would hide the gate, or what the engine itself mounts.
+func checkTarget(target string) error {
+	t := path.Clean(target)
+	first := "/" + strings.SplitN(strings.TrimPrefix(t, "/"), "/", 2)[0]
+	switch {
+	case t == "/", strings.HasPrefix(first, strings.TrimSuffix(gate.Dir, "-")), first == "/proc", first == "/sys", first == "/dev", first == "/sbin":
+		return &RefusedError{"a mount at " + target, ""}
+	}
+	return nil
+}
+
+// AllowsImage says whether a pattern allows a reference. A digest or an id that no pattern names is not allowed.
+func (p Policy) AllowsImage(ref string) bool {
+	name := ref
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		name = ref[:i]
+	}
+	return slices.ContainsFunc(p.Images, func(pattern string) bool {
+		tagged := strings.LastIndexByte(pattern, ':') > strings.LastIndexByte(pattern, '/')
+		against := ref
+		if !tagged && !strings.Contains(pattern, "@") {
+			if strings.Contains(ref, "@") {
+				return false
+			}
+			against = name
+		}
+		ok, err := path.Match(pattern, against)
+		return err == nil && ok
+	})
+}
+
+// errOutside says that a path is below no allowed root.
+var errOutside = errors.New("it is below no allowed directory")
+
+// below finds the root that a path is in, and the rest of the path.
+func (p Policy) below(source string) (root, rel string, err error) {
+	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
+		return "", "", errors.New("it must be an absolute path without dots that lead upwards")
+	}
+	clean := filepath.Clean(source)
+	for _, root := range p.Roots {
+		if rest, ok := strings.CutPrefix(clean, filepath.Clean(root)+"/"); ok {
+			return root, rest, nil
+		}
+	}
+	return "", "", errOutside
+}

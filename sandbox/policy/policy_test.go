@@ -1,0 +1,353 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+)
+
+// engine is one that only remembers. What a test does not expect is not there, and panics.
+type engine struct {
+	sandbox.Engine
+	containers map[string]sandbox.Container
+	created    []sandbox.Spec
+	did        []string
+}
+
+func (e *engine) Image(context.Context, string) (sandbox.Image, error) {
+	return sandbox.Image{Entrypoint: []string{"/entry"}, Cmd: []string{"image's"}}, nil
+}
+
+func (e *engine) Create(_ context.Context, s sandbox.Spec) (string, error) {
+	e.created = append(e.created, s)
+	return strings.Repeat("c", 64), nil
+}
+
+func (e *engine) List(_ context.Context, labels map[string]string) (found []sandbox.Container, _ error) {
+next:
+	for _, c := range e.containers {
+		for name, value := range labels {
+			if got, has := c.Labels[name]; !has || value != "" && got != value {
+				continue next
+			}
+		}
+		found = append(found, c)
+	}
+	return found, nil
+}
+
+func (e *engine) Inspect(_ context.Context, id string) (sandbox.Container, error) {
+	if c, ok := e.containers[id]; ok {
+		return c, nil
+	}
+	return sandbox.Container{}, sandbox.ErrGone
+}
+
+func (e *engine) Remove(_ context.Context, id string) error {
+	e.did = append(e.did, "remove "+id)
+	return nil
+}
+
+func (e *engine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox.Attachment, error) {
+	e.did = append(e.did, "exec "+id)
+	return nil, nil
+}
+
+// readyGate is one whose volume is filled.
+func readyGate() *Gate { return &Gate{volume: "gates"} }
+
+// good is a Spec that is allowed: what the agent asks for by the contract.
+func good(root string) sandbox.Spec {
+	return sandbox.Spec{
+		Name: "hermes-00000000", Image: "allowed:1", Cmd: []string{"sleep", "infinity"}, Init: true, Dir: "/root",
+		Labels:  map[string]string{sandbox.LabelAgent: "1", sandbox.LabelTask: "default", sandbox.LabelProfile: "coder"},
+		CapDrop: []string{"ALL"}, CapAdd: []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID"}, SecurityOpt: []string{"no-new-privileges"},
+		PidsLimit: 256, CPUs: 1, Memory: 1 << 30,
+		Mounts: []sandbox.Mount{
+			{Type: "tmpfs", Target: "/tmp"}, {Type: "bind", Source: root + "/sandboxes/docker/default/home", Target: "/root", CreateHostParent: true},
+		},
+	}
+}
+
+// TestEscapes is what an agent would try by the things that a container is made of. Nothing of it reaches the engine.
+func TestEscapes(t *testing.T) {
+	root := t.TempDir()
+	outside := t.TempDir()
+	for name, to := range map[string]string{"link": outside, "up": "..", "abs": "/", "loop": "loop"} {
+		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mkfifo(t, filepath.Join(root, "fifo"))
+	listen(t, filepath.Join(root, "docker.sock"))
+	bind := func(source, target string) func(*sandbox.Spec) {
+		return func(s *sandbox.Spec) {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
+		}
+	}
+	for name, change := range map[string]func(*sandbox.Spec){
+		"privileged":                 func(s *sandbox.Spec) { s.Privileged = true },
+		"a device":                   func(s *sandbox.Spec) { s.Devices = []string{"/dev/mem"} },
+		"the host's processes":       func(s *sandbox.Spec) { s.PIDMode = "host" },
+		"another's processes":        func(s *sandbox.Spec) { s.PIDMode = "container:hinit" },
+		"the host's IPC":             func(s *sandbox.Spec) { s.IPCMode = "host" },
+		"another's IPC":              func(s *sandbox.Spec) { s.IPCMode = "container:hinit" },
+		"the host's name":            func(s *sandbox.Spec) { s.UTSMode = "host" },
+		"the host's users":           func(s *sandbox.Spec) { s.UserNS = "host" },
+		"the host's cgroups":         func(s *sandbox.Spec) { s.CgroupNS = "host" },
+		"the host's network":         func(s *sandbox.Spec) { s.Network = "host" },
+		"another's network":          func(s *sandbox.Spec) { s.Network = "container:hinit" },
+		"a network of somebody else": func(s *sandbox.Spec) { s.Network = "database" },
+		"SYS_ADMIN":                  func(s *sandbox.Spec) { s.CapAdd = append(s.CapAdd, "SYS_ADMIN") },
+		"all capabilities":           func(s *sandbox.Spec) { s.CapAdd = []string{"ALL"} },
+		"cap_sys_ptrace":             func(s *sandbox.Spec) { s.CapAdd = []string{"cap_sys_ptrace"} },
+		"seccomp off":                func(s *sandbox.Spec) { s.SecurityOpt = []string{"seccomp=unconfined"} },
+		"apparmor off":               func(s *sandbox.Spec) { s.SecurityOpt = []string{"apparmor:unconfined"} },
+		"new privileges":             func(s *sandbox.Spec) { s.SecurityOpt = []string{"no-new-privileges=false"} },
+		"proc unmasked":              func(s *sandbox.Spec) { s.SecurityOpt = []string{"systempaths=unconfined"} },
+		"SELinux off":                func(s *sandbox.Spec) { s.SecurityOpt = []string{"label=disable"} },
+		"another image":              func(s *sandbox.Spec) { s.Image = "evil" },
+		"another registry":           func(s *sandbox.Spec) { s.Image = "evil.example/allowed:1" },
+		"another tag":                func(s *sandbox.Spec) { s.Image = "allowed:2" },
+		"an image by its digest":     func(s *sandbox.Spec) { s.Image = "allowed@sha256:" + strings.Repeat("0", 64) },
+		"an image by its id":         func(s *sandbox.Spec) { s.Image = "sha256:" + strings.Repeat("0", 64) },
+		"an image that is a flag":    func(s *sandbox.Spec) { s.Image = "--privileged" },
+		"another runtime":            func(s *sandbox.Spec) { s.Runtime = "mine" },
+		"a port of the host":         func(s *sandbox.Spec) { s.Ports = []string{"22:22"} },
+		"a restart policy":           func(s *sandbox.Spec) { s.Restart = "always" },
+		"a group of the host":        func(s *sandbox.Spec) { s.Groups = []string{"docker"} },
+		"a host of the caller's":     func(s *sandbox.Spec) { s.Hosts = []string{"api.example:10.0.0.1"} },
+		"too much memory":            func(s *sandbox.Spec) { s.Memory = 1 << 50 },
+		"no limit of memory":         func(s *sandbox.Spec) { s.Memory = -1 },
+		"too many processors":        func(s *sandbox.Spec) { s.CPUs = 1000 },
+		"a storage option":           func(s *sandbox.Spec) { s.Storage = map[string]string{"overlay2.override": "1"} },
+		"another's owner label":      func(s *sandbox.Spec) { s.Labels[LabelOwner] = "0" },
+		"another profile's label":    func(s *sandbox.Spec) { s.Labels[sandbox.LabelProfile] = "writer" },
+		"a volume of somebody else": func(s *sandbox.Spec) {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "volume", Source: "database", Target: "/d"})
+		},
+		"the gate's volume": func(s *sandbox.Spec) {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "volume", Source: "gates", Target: "/d"})
+		},
+		"over the gate":          bind(root+"/x", gate.Dir+"x"),
+		"in the gate":            bind(root+"/x", gate.Dir+"x/gate"),
+		"over everything":        bind(root+"/x", "/"),
+		"over proc":              bind(root+"/x", "/proc/sys"),
+		"over the engine's init": bind(root+"/x", "/sbin"),
+		"a tmpfs over the gate": func(s *sandbox.Spec) {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: gate.Dir + "x"})
+		},
+		"the root directory":        bind("/", "/host"),
+		"a directory of the system": bind("/etc", "/host"),
+		"the engine's socket":       bind("/var/run/docker.sock", "/s"),
+		"the socket by a root":      bind(root+"/docker.sock", "/s"),
+		"dots":                      bind(root+"/../../etc", "/host"),
+		"dots to the root itself":   bind(root+"/x/..", "/host"),
+		"the whole root":            bind(root, "/host"),
+		"a name that begins alike":  bind(root+"-other", "/host"),
+		"a relative path":           bind("etc", "/host"),
+		"a link outwards":           bind(root+"/link", "/host"),
+		"below a link outwards":     bind(root+"/link/x", "/host"),
+		"a link upwards":            bind(root+"/up", "/host"),
+		"a link to the root":        bind(root+"/abs/etc", "/host"),
+		"a link to itself":          bind(root+"/loop", "/host"),
+		"a file taken as directory": bind(root+"/file/x", "/host"),
+		"a pipe":                    bind(root+"/fifo", "/host"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &engine{}
+			p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
+			spec := good(root)
+			change(&spec)
+			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate()).Create(t.Context(), spec)
+			if !errors.Is(err, sandbox.ErrRefused) {
+				t.Errorf("error %v", err)
+			}
+			if len(e.created) > 0 {
+				t.Errorf("the engine was asked for %+v", e.created)
+			}
+		})
+	}
+	entries, err := os.ReadDir(outside)
+	if err != nil || len(entries) > 0 {
+		t.Errorf("outside of the root there is %v now (%v)", entries, err)
+	}
+}
+
+func TestGuardMakesItHard(t *testing.T) {
+	root := t.TempDir()
+	e := &engine{}
+	p := Policy{Images: []string{"allowed"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
+	g := Guard(e, p, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate())
+	if _, err := g.Create(t.Context(), good(root)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2"}); err != nil {
+		t.Fatal(err)
+	}
+	full, bare := e.created[0], e.created[1]
+	if got := strings.Join(append(full.Entrypoint, full.Cmd...), " "); !strings.HasPrefix(got, gate.Dir) || !strings.HasSuffix(got, "/gate gate-init /entry sleep infinity") || full.Init {
+		t.Errorf("it begins with %q", got)
+	}
+	for _, m := range full.Mounts {
+		if m.Type == "bind" && (!m.MustExist || m.CreateHostParent) {
+			t.Errorf("the engine would make %+v as root", m)
+		}
+		if strings.HasPrefix(m.Target, gate.Dir) && (!m.ReadOnly || m.Type != "volume" || len(m.Target) < len(gate.Dir)+20) {
+			t.Errorf("the gate is on %+v", m)
+		}
+	}
+	if info, err := os.Stat(root + "/sandboxes/docker/default/home"); err != nil || !info.IsDir() {
+		t.Errorf("the source was not made: %v", err)
+	}
+	if bare.Memory != p.Memory || bare.CPUs != p.CPUs || bare.PidsLimit != maxPids || strings.Join(bare.CapDrop, " ") != "ALL" || strings.Join(bare.SecurityOpt, " ") != "no-new-privileges" {
+		t.Errorf("who asks for nothing gets %+v", bare)
+	}
+	if bare.Labels[LabelOwner] != "1000" || bare.Labels[sandbox.LabelProfile] != "coder" || bare.Labels[sandbox.LabelAgent] != "1" {
+		t.Errorf("its labels are %v", bare.Labels)
+	}
+	if len(bare.Entrypoint) > 0 {
+		t.Errorf("without mounts it needs no gate: %v", bare.Entrypoint)
+	}
+}
+
+func container(id, owner, profile string) sandbox.Container {
+	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, sandbox.LabelProfile: profile}}
+}
+
+// TestOnlyItsOwn: what belongs to somebody else does not exist.
+func TestOnlyItsOwn(t *testing.T) {
+	e := &engine{containers: map[string]sandbox.Container{
+		"mine": container("mine", "1000", "coder"), "profile": container("profile", "1000", "writer"), "user": container("user", "1001", "coder"),
+		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": container("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
+	}}
+	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder"}, Places{self: "hinit"}, readyGate())
+	ctx := t.Context()
+	for id := range e.containers {
+		if id == "mine" {
+			continue
+		}
+		_, inspect := g.Inspect(ctx, id)
+		_, exec := g.Exec(ctx, id, sandbox.ExecSpec{})
+		_, out := g.CopyOut(ctx, id, "/")
+		for doing, err := range map[string]error{
+			"inspect": inspect, "exec": exec, "copy out": out, "start": g.Start(ctx, id), "stop": g.Stop(ctx, id, 0), "unpause": g.Unpause(ctx, id),
+			"copy in": g.CopyIn(ctx, id, "/", nil), "logs": g.Logs(ctx, id, false, nil, nil),
+		} {
+			if !errors.Is(err, sandbox.ErrGone) {
+				t.Errorf("%s of %s: %v", doing, id, err)
+			}
+		}
+		if err := g.Remove(ctx, id); err != nil {
+			t.Errorf("remove %s: %v: what is not there is no error", id, err)
+		}
+	}
+	if len(e.did) > 0 {
+		t.Errorf("the engine was told to %v", e.did)
+	}
+	for _, labels := range []map[string]string{nil, {LabelOwner: ""}, {sandbox.LabelAgent: "1"}} {
+		found, err := g.List(ctx, labels)
+		for _, c := range found {
+			if c.ID != "mine" {
+				t.Errorf("with %v it sees %s", labels, c.ID)
+			}
+		}
+		if err != nil || len(found) == 0 {
+			t.Errorf("with %v it sees %v (%v)", labels, found, err)
+		}
+	}
+	for _, labels := range []map[string]string{{LabelOwner: "1001"}, {sandbox.LabelProfile: "writer"}} {
+		if found, err := g.List(ctx, labels); err != nil || len(found) > 0 {
+			t.Errorf("with %v it sees %v (%v)", labels, found, err)
+		}
+	}
+	if _, err := g.Exec(ctx, "mine", sandbox.ExecSpec{}); err != nil || len(e.did) != 1 {
+		t.Errorf("its own: %v, %v", err, e.did)
+	}
+}
+
+func TestTooMany(t *testing.T) {
+	e := &engine{containers: map[string]sandbox.Container{"a": container("a", "1000", "coder"), "b": container("b", "1000", "writer")}}
+	g := Guard(e, Policy{Images: []string{"*"}, Most: 2}, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate())
+	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); !errors.Is(err, sandbox.ErrRefused) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAllowsImage(t *testing.T) {
+	for _, c := range []struct {
+		pattern, image string
+		want           bool
+	}{
+		{"debian", "debian", true},
+		{"debian", "debian:12", true},
+		{"debian", "debian@sha256:0", false},
+		{"debian:12", "debian", false},
+		{"debian:1?", "debian:12", true},
+		{"registry:5000/a", "registry:5000/a:1", true},
+		{"registry:5000/a", "registry:5000/b", false},
+		{"r/*", "r/x/y", false},
+		{"r/*", "r/x:1", true},
+		{"[", "[", false},
+		{"a@sha256:0", "a@sha256:0", true},
+	} {
+		if got := (Policy{Images: []string{c.pattern}}).AllowsImage(c.image); got != c.want {
+			t.Errorf("%s for %s: %v", c.pattern, c.image, got)
+		}
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	p := Places{self: "x", mounts: []sandbox.Mount{{Source: "/var/lib/v/_data/sub", Target: "/opt/data/sub"}, {Source: "/var/lib/v/_data", Target: "/opt/data"}}}
+	for inside, want := range map[string]string{"/opt/data": "/var/lib/v/_data", "/opt/data/a/b": "/var/lib/v/_data/a/b", "/opt/data/sub/x": "/var/lib/v/_data/sub/x", "/opt/database": "", "/etc": ""} {
+		got, ok := p.Outside(inside)
+		if got != want || ok != (want != "") {
+			t.Errorf("%s is %q outside", inside, got)
+		}
+		if back, ok := p.Inside(got); want != "" && (!ok || back != inside) {
+			t.Errorf("%s is %q inside", got, back)
+		}
+	}
+	if got, ok := (Places{}).Outside("/x"); !ok || got != "/x" {
+		t.Error("who is in no container has the paths of the engine")
+	}
+}
+
+func TestOwnContainer(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	file := filepath.Join(t.TempDir(), "mountinfo")
+	text := "1 2 8:1 / / rw - ext4 /dev/sda rw\n3 1 8:1 /var/lib/docker/containers/" + id + "/hostname /etc/hostname rw - ext4 /dev/sda rw\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := ownContainer(file); got != id {
+		t.Errorf("it is %q", got)
+	}
+	if got := ownContainer("/proc/self/nothing"); got != "" {
+		t.Errorf("it is %q", got)
+	}
+}
+
+// TestAgain: what has run may have laid links where a mount is to be, unless the mount is directly below the root.
+func TestAgain(t *testing.T) {
+	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
+		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
+		if err := again(c); err != nil {
+			t.Errorf("the first start with %s: %v", target, err)
+		}
+		c.Started = time.Now()
+		if err := again(c); (err == nil) != want {
+			t.Errorf("another start with %s: %v", target, err)
+		}
+	}
+}

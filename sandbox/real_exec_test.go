@@ -1,0 +1,433 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestRealExec is what a command sees and says.
+func TestRealExec(t *testing.T) {
+	_, s := real(t, func(o *Options) {
+		o.ForwardEnv, o.Env = []string{"SECRET"}, map[string]string{"SECRET": "literal", "PLAIN": "a b"}
+		o.Getenv = func(name string) (string, bool) { return map[string]string{"SECRET": "hunter2"}[name], true }
+	})
+	d, err := s.Describe(t.Context())
+	if err != nil || d.Exec != ExecDirect || d.State != Running || d.Clients != 1 || !d.Persist {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	t.Run("directory and variables are carried forward", func(t *testing.T) {
+		want(t, s, "cd /tmp; export A='x y'; f() { echo f; }", "")
+		want(t, s, "echo $A; pwd", "x y\n/tmp")
+		if s.Dir() != "/tmp" {
+			t.Error(s.Dir())
+		}
+		want(t, s, "export M=$'two\\nlines \"$x\\'s\"'", "")
+		want(t, s, `echo "$M"`, "two\nlines \"$x's\"")
+		if _, res := output(t, s, "cd /; export A=lost; exit 7"); res.Code != 7 {
+			t.Error(res)
+		}
+		want(t, s, "echo $A; pwd", "x y\n/tmp")
+		want(t, s, "mkdir -p '/tmp/-a b'; cd -- '/tmp/-a b'; pwd", "/tmp/-a b")
+		want(t, s, "pwd; cd /root", "/tmp/-a b")
+	})
+	t.Run("forwarded wins over literal, and is nowhere to be seen", func(t *testing.T) {
+		want(t, s, "echo $SECRET $PLAIN", "hunter2 a b")
+		if text := dockerCmd(t, "inspect", s.ID()) + dockerCmd(t, "top", s.ID(), "-eo", "pid,args"); strings.Contains(text, "hunter2") {
+			t.Error("the value is in what the engine shows")
+		}
+		want(t, s, "tr '\\0' ' ' </proc/$$/cmdline | grep -c hunter[2] || true", "0")
+		var out bytes.Buffer
+		_, err := s.Exec(t.Context(), Request{Command: "echo $OWN", Env: map[string]string{"OWN": "x'y"}, Stdout: &out})
+		if err != nil || out.String() != "x'y\n" {
+			t.Errorf("%q, %v", out.String(), err)
+		}
+	})
+	t.Run("exit codes", func(t *testing.T) {
+		for command, code := range map[string]int{"exit 42": 42, "kill -KILL $$": 137, "no-such-command": 127, "/root": 126, "cd /no/such && true": 1} {
+			if _, res := output(t, s, command); res.Code != code {
+				t.Errorf("%s: %+v", command, res)
+			}
+		}
+		for argv, code := range map[string]int{"no-such-command": 127, "/root": 126} {
+			if res, err := s.Exec(t.Context(), Request{Argv: []string{argv}}); err != nil || res.Code != code {
+				t.Errorf("%s: %+v, %v", argv, res, err)
+			}
+		}
+		if res, err := s.Exec(t.Context(), Request{Command: "echo ran", Dir: "/no/such"}); err != nil || res.Code != 126 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+	t.Run("streams", func(t *testing.T) {
+		var out, errs bytes.Buffer
+		res, err := s.Exec(t.Context(), Request{
+			Argv: []string{"sh", "-c", "cat; echo e >&2; exit 3"}, Stdin: strings.NewReader("in\n"), Stdout: &out, Stderr: &errs, Dir: "/tmp",
+		})
+		if err != nil || res.Code != 3 || out.String() != "in\n" || errs.String() != "e\n" {
+			t.Errorf("%+v, %v, %q, %q", res, err, out.String(), errs.String())
+		}
+		want(t, s, "cat | wc -c", "0") // without input it is /dev/null
+		out.Reset()
+		_, _ = s.Exec(t.Context(), Request{Command: "for i in 1 2 3; do echo o$i; echo e$i >&2; done", Stdout: &out})
+		if out.String() != "o1\ne1\no2\ne2\no3\ne3\n" {
+			t.Errorf("joined streams are out of order: %q", out.String())
+		}
+	})
+	t.Run("much of it, both ways", func(t *testing.T) {
+		const size = 20 << 20
+		sum := sha256.New()
+		in := io.TeeReader(io.LimitReader(&noise{}, size), sum)
+		back := sha256.New()
+		if res, err := s.Exec(t.Context(), Request{Argv: []string{"cat"}, Stdin: in, Stdout: back}); err != nil || res.Code != 0 {
+			t.Fatal(res, err)
+		}
+		if !bytes.Equal(sum.Sum(nil), back.Sum(nil)) {
+			t.Error("what came back is not what was sent")
+		}
+	})
+	t.Run("a reader that stops does not stop others", func(t *testing.T) {
+		r, w := io.Pipe()
+		done := make(chan Result, 1)
+		go func() {
+			res, _ := s.Exec(context.Background(), Request{Argv: []string{"head", "-c", "8000000", "/dev/zero"}, Stdout: w})
+			done <- res
+		}()
+		if _, err := io.ReadFull(r, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		want(t, s, "echo through", "through")
+		n, _ := io.Copy(io.Discard, io.LimitReader(r, 8000000-1000))
+		if res := <-done; res.Code != 0 || n != 8000000-1000 {
+			t.Error(res, n)
+		}
+	})
+	t.Run("terminal", func(t *testing.T) {
+		var out syncBuffer
+		sizes := make(chan Size, 1)
+		r, w := io.Pipe()
+		done := make(chan Result, 1)
+		go func() {
+			res, err := s.Exec(context.Background(), Request{
+				Argv: []string{"sh"}, TTY: true, Size: Size{80, 24}, Resizes: sizes, Stdin: r, Stdout: &out,
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			done <- res
+		}()
+		say := func(line, answer string) {
+			t.Helper()
+			if _, err := io.WriteString(w, line+"\n"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() error {
+				if !strings.Contains(out.String(), answer) {
+					return fmt.Errorf("no %q in %q", answer, out.String())
+				}
+				return nil
+			})
+		}
+		say("stty size; tty", "24 80")
+		sizes <- Size{132, 43}
+		say("until [ \"$(stty size)\" = '43 132' ]; do :; done; echo new''size", "newsize")
+		say("sleep 98761", "sleep 98761")
+		eventually(t, func() error {
+			if stillRuns(t, s.ID(), "sleep 98761") == nil {
+				return errors.New("it has not begun")
+			}
+			return nil
+		})
+		if _, err := io.WriteString(w, "\x03"); err != nil {
+			t.Fatal(err)
+		}
+		say("echo inter''rupted", "interrupted")
+		if _, err := io.WriteString(w, "exit 5\n"); err != nil {
+			t.Fatal(err)
+		}
+		if res := <-done; res.Code != 5 {
+			t.Error(res)
+		}
+	})
+	t.Run("signals", func(t *testing.T) {
+		signals := make(chan SignalNo, 1)
+		var out syncBuffer
+		done := make(chan Result, 1)
+		go func() {
+			res, _ := s.Exec(context.Background(), Request{
+				Argv: []string{"sh", "-c", "trap 'echo got; exit 9' USR1; echo ready; while :; do sleep 0.01; done"}, Stdout: &out, Signals: signals,
+			})
+			done <- res
+		}()
+		eventually(t, func() error {
+			if !strings.Contains(out.String(), "ready") {
+				return errors.New("not ready")
+			}
+			return nil
+		})
+		signals <- 10
+		if res := <-done; res.Code != 9 || !strings.Contains(out.String(), "got") {
+			t.Error(res, out.String())
+		}
+	})
+	t.Run("another user", func(t *testing.T) {
+		var out bytes.Buffer
+		res, err := s.Exec(t.Context(), Request{Argv: []string{"id", "-u"}, User: "1000", Stdout: &out})
+		if err != nil || res.Code != 0 || out.String() != "1000\n" {
+			t.Errorf("%+v, %v, %q", res, err, out.String())
+		}
+	})
+	t.Run("files", func(t *testing.T) {
+		data := bytes.Repeat([]byte("0123456789abcdef"), 1<<17)
+		if err := s.Put(t.Context(), "/tmp/put", 0o640, bytes.NewReader(data)); err != nil {
+			t.Fatal(err)
+		}
+		want(t, s, "stat -c '%a %s' /tmp/put", fmt.Sprint("640 ", len(data)))
+		var got bytes.Buffer
+		if err := s.Get(t.Context(), "/tmp/put", &got); err != nil || !bytes.Equal(got.Bytes(), data) {
+			t.Error(err)
+		}
+		if err := s.Get(t.Context(), "/tmp/missing", io.Discard); err == nil || !strings.Contains(err.Error(), "/tmp/missing") {
+			t.Error(err)
+		}
+		if err := s.Put(t.Context(), "/tmp/half", 0o600, io.MultiReader(bytes.NewReader(data), badReader{})); err == nil {
+			t.Error("half a file is one")
+		}
+		want(t, s, "ls -a /tmp | grep -c 'half\\|hinit-[0-9][0-9][0-9]' || true", "0")
+		want(t, s, "mkdir -p /tmp/tree/sub && echo x > /tmp/tree/sub/f && ln -s f /tmp/tree/sub/l", "")
+		var tree bytes.Buffer
+		if err := s.GetTree(t.Context(), "/tmp/tree", &tree); err != nil {
+			t.Fatal(err)
+		}
+		want(t, s, "mkdir /tmp/copy", "")
+		if err := s.PutTree(t.Context(), "/tmp/copy", &tree); err != nil {
+			t.Fatal(err)
+		}
+		want(t, s, "cat /tmp/copy/tree/sub/l", "x")
+	})
+	t.Run("nothing is left in the image or the layer", func(t *testing.T) {
+		for line := range strings.Lines(dockerCmd(t, "diff", s.ID())) {
+			if strings.Contains(line, "hinit") && !strings.Contains(line, "/run/hinit") {
+				t.Error(line)
+			}
+		}
+	})
+}
+
+// syncBuffer is a buffer that may be read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// noise is bytes that don't repeat soon.
+type noise struct{ n uint64 }
+
+func (z *noise) Read(p []byte) (int, error) {
+	for i := range p {
+		z.n = z.n*6364136223846793005 + 1442695040888963407
+		p[i] = byte(z.n >> 56)
+	}
+	return len(p), nil
+}
+
+type badReader struct{}
+
+func (badReader) Read([]byte) (int, error) { return 0, errors.New("the disk is gone") }
+
+// processes lists what runs in a container, by command line.
+func processes(t *testing.T, id string) string {
+	t.Helper()
+	out, err := exec.Command("docker", "top", id, "-eo", "pid,args").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
+func stillRuns(t *testing.T, id, what string) error {
+	if text := processes(t, id); strings.Contains(text, what) {
+		return errors.New("it runs: " + text)
+	}
+	return nil
+}
+
+// TestRealLeftBehind: children that a command leaves behind go on, also when they write to its output all the time, and hold nobody up.
+func TestRealLeftBehind(t *testing.T) {
+	_, s := real(t, nil)
+	if out, res := output(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {
+		t.Fatal(out, res)
+	}
+	lines := func() string { out, _ := output(t, s, "wc -l < /tmp/ticks"); return out }
+	before := lines()
+	eventually(t, func() error {
+		if now := lines(); now == before {
+			return errors.New("it has ended")
+		}
+		return nil
+	})
+}
+
+// TestRealKill: whatever a command has started ends with it when its time is over, when it is cancelled, and when its client is gone.
+func TestRealKill(t *testing.T) {
+	m, s := real(t, nil)
+	// A tree that has left its session, ignores TERM, and has lost its parents.
+	tree := func(n int) string {
+		return fmt.Sprintf("trap '' TERM; setsid sh -c 'trap \"\" TERM; (sh -c \"trap : TERM; while :; do sleep 98765%d; done\" &) ; while :; do sleep 98765%d; done' & sleep 98765%d", n, n, n)
+	}
+	mark := func(n int) string { return fmt.Sprintf("98765%d", n) }
+	runs := func(n int) { // the shells have set their traps by then; their own command lines have the words too
+		t.Helper()
+		sleeps := regexp.MustCompile(`(?m)^\d+\s+sleep ` + mark(n) + "$")
+		eventually(t, func() error {
+			if c := len(sleeps.FindAllString(processes(t, s.ID()), -1)); c < 3 {
+				return fmt.Errorf("%d run", c)
+			}
+			return nil
+		})
+	}
+	t.Run("out of time", func(t *testing.T) {
+		res, err := s.Exec(t.Context(), Request{Command: tree(1), Timeout: 700 * time.Millisecond, Grace: 100 * time.Millisecond})
+		if err != nil || !res.TimedOut || res.Code != 124 || res.Survivors != 0 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if err := stillRuns(t, s.ID(), mark(1)); err != nil {
+			t.Error(err)
+		}
+		var out bytes.Buffer
+		res, err = s.Exec(t.Context(), Request{Command: "echo before; sleep 100", Timeout: 300 * time.Millisecond, Stdout: &out})
+		if err != nil || res.Code != 124 || out.String() != "before\n" {
+			t.Errorf("partial output: %+v, %v, %q", res, err, out.String())
+		}
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan Result, 1)
+		go func() {
+			res, err := s.Exec(ctx, Request{Command: tree(2), Grace: 100 * time.Millisecond})
+			if err != nil {
+				t.Error(err)
+			}
+			done <- res
+		}()
+		runs(2)
+		cancel()
+		if res := <-done; !res.Interrupted || res.Code != 130 {
+			t.Errorf("%+v", res)
+		}
+		if err := stillRuns(t, s.ID(), mark(2)); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("TERM comes first", func(t *testing.T) {
+		var out bytes.Buffer
+		res, err := s.Exec(t.Context(), Request{
+			Command: "trap 'echo tidy; exit 0' TERM; while :; do sleep 0.05; done", Timeout: 300 * time.Millisecond, Grace: time.Minute, Stdout: &out,
+		})
+		if err != nil || res.Code != 124 || !strings.HasSuffix(out.String(), "tidy\n") {
+			t.Errorf("%+v, %v, %q", res, err, out.String())
+		}
+	})
+	t.Run("a stopped tree", func(t *testing.T) {
+		res, err := s.Exec(t.Context(), Request{Command: "sleep 987657 & kill -STOP $!; kill -STOP $$", Timeout: 300 * time.Millisecond})
+		if err != nil || res.Code != 124 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if err := stillRuns(t, s.ID(), "987657"); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("background on request", func(t *testing.T) {
+		job, err := s.Start(t.Context(), Request{Command: tree(3)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs(3)
+		if job, err = s.Kill(t.Context(), job.ID, 100*time.Millisecond); err != nil || job.Running || job.Code != 137 {
+			t.Errorf("%+v, %v", job, err)
+		}
+		if err := stillRuns(t, s.ID(), mark(3)); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Kill(t.Context(), "nobody", 0); !errors.Is(err, ErrNoJob) {
+			t.Error(err)
+		}
+	})
+	t.Run("the client is gone", func(t *testing.T) {
+		job, err := s.Start(t.Context(), Request{Command: "sleep 987655"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := helperProcess(t, m.opts, "hold", tree(4))
+		runs(4)
+		if err := client.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.Wait()
+		eventually(t, func() error { return stillRuns(t, s.ID(), mark(4)) })
+		if jobs, err := s.Jobs(t.Context()); err != nil || len(jobs) == 0 || !jobs[len(jobs)-1].Running || jobs[len(jobs)-1].ID != job.ID {
+			t.Errorf("%+v, %v", jobs, err)
+		}
+	})
+}
+
+// TestRealJobs: a background command outlives its process, and another one finds its output.
+func TestRealJobs(t *testing.T) {
+	m, s := real(t, nil)
+	client := helperProcess(t, m.opts, "start", "echo begin; while [ ! -f /tmp/go ]; do sleep 0.02; done; echo end; exit 3")
+	if err := client.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := s.Jobs(t.Context())
+	if err != nil || len(jobs) != 1 || !jobs[0].Running {
+		t.Fatalf("%+v, %v", jobs, err)
+	}
+	var out syncBuffer
+	done := make(chan Job, 1)
+	go func() {
+		job, err := s.JobOutput(context.Background(), jobs[0].ID, 0, true, &out)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- job
+	}()
+	eventually(t, func() error {
+		if out.String() != "begin\n" {
+			return errors.New(out.String())
+		}
+		return nil
+	})
+	want(t, s, "touch /tmp/go", "")
+	if job := <-done; job.Running || job.Code != 3 || out.String() != "begin\nend\n" || job.Output != 10 {
+		t.Errorf("%+v, %q", job, out.String())
+	}
+	flood, err := s.Start(t.Context(), Request{Argv: []string{"head", "-c", "1000000", "/dev/zero"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept bytes.Buffer
+	job, err := s.JobOutput(t.Context(), flood.ID, 0, true, &kept)
+	if err != nil || job.Output != 1000000 || job.Dropped < 700_000 || kept.Len() < 200_000 {
+		t.Errorf("%+v, %v, %d", job, err, kept.Len())
+	}
+}

@@ -1,0 +1,353 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// full runs the long forms: go test ./sandbox -args -full.
+var full = flag.Bool("full", false, "run the long forms of the tests")
+
+// during begins a command, waits until it runs, does something to its container, and returns how the command ended.
+func during(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
+	t.Helper()
+	var out syncBuffer
+	if req.Stdout == nil {
+		req.Stdout = &out
+	}
+	req.Command = "echo begun; " + req.Command
+	type end struct {
+		res Result
+		err error
+	}
+	done := make(chan end, 1)
+	go func() {
+		res, err := s.Exec(context.Background(), req)
+		done <- end{res, err}
+	}()
+	eventually(t, func() error {
+		if !strings.Contains(fmt.Sprint(req.Stdout), "begun") {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+	do()
+	e := <-done
+	return e.res, e.err
+}
+
+// lostBecause checks a LostError.
+func lostBecause(t *testing.T, err error, state State, words string) {
+	t.Helper()
+	var lost *LostError
+	if !errors.As(err, &lost) || !lost.Began || lost.Container.State != state || !strings.Contains(err.Error(), words) {
+		t.Errorf("want lost, state %q, %q: %v", state, words, err)
+	}
+}
+
+// TestRealRecovery is what happens to a sandbox from outside. Rows "live run" of 19.8 and of section 16.
+func TestRealRecovery(t *testing.T) {
+	_, s := real(t, nil)
+	runs := func() string { out, _ := output(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
+	const work = "echo x >> /workspace/runs; sleep 600"
+	want(t, s, "cd /workspace", "")
+	t.Run("removed between commands: the next one runs in a new container", func(t *testing.T) {
+		first := s.ID()
+		dockerCmd(t, "rm", "-f", first)
+		want(t, s, "echo hello; pwd", "hello\n/workspace")
+		if s.ID() == first || s.ID() == "" {
+			t.Error("it is the old one")
+		}
+		want(t, s, "echo again", "again")
+		if _, res := output(t, s, "exit 7"); res.Code != 7 {
+			t.Error(res)
+		}
+	})
+	t.Run("removed under a command: lost, not run again", func(t *testing.T) {
+		_, err := during(t, s, Request{Command: work}, func() { dockerCmd(t, "rm", "-f", s.ID()) })
+		lostBecause(t, err, Gone, "the container was removed")
+		if n := runs(); n != "1" {
+			t.Errorf("it ran %s times", n)
+		}
+	})
+	t.Run("removed under a command that may be run again", func(t *testing.T) {
+		var n atomic.Int32
+		res, err := during(t, s, Request{
+			Command: "echo x >> /workspace/runs; [ $(wc -l < /workspace/runs) -ge 3 ] || sleep 600", Retry: RetrySafe,
+		}, func() { n.Add(1); dockerCmd(t, "rm", "-f", s.ID()) })
+		if err != nil || res.Code != 0 || !res.Retried {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if n := runs(); n != "3" {
+			t.Errorf("it ran %s times", n)
+		}
+	})
+	t.Run("a command that prints the engine's words", func(t *testing.T) {
+		id := s.ID()
+		var out bytes.Buffer
+		res, err := s.Exec(t.Context(), Request{Command: "echo x >> /workspace/words; echo 'Error: No such container; nginx is not running'; exit 1", Stdout: &out, Retry: RetrySafe})
+		if err != nil || res.Code != 1 || res.Retried || s.ID() != id {
+			t.Errorf("%+v, %v", res, err)
+		}
+		want(t, s, "wc -l < /workspace/words", "1")
+	})
+	t.Run("stopped: started again", func(t *testing.T) {
+		id := s.ID()
+		_, err := during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "stop", "-t", "0", id) })
+		lostBecause(t, err, Exited, "the container has ended")
+		want(t, s, "echo up", "up")
+		if s.ID() != id {
+			t.Error("it is another one")
+		}
+	})
+	t.Run("the first process killed", func(t *testing.T) {
+		id := s.ID()
+		_, err := during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "kill", id) })
+		lostBecause(t, err, Exited, "exit code 137")
+		want(t, s, "echo up", "up")
+	})
+	t.Run("the program inside killed", func(t *testing.T) {
+		id := s.ID()
+		want(t, s, "sleep 987650 >/dev/null 2>&1 &", "")
+		res, err := s.Exec(t.Context(), Request{Command: "sleep 987651 & kill -9 $PPID; sleep 987651"})
+		lostBecause(t, err, Running, "the container runs")
+		if err := stillRuns(t, id, "sleep 987651"); err != nil {
+			t.Error("nobody has ended it:", err)
+		}
+		if stillRuns(t, id, "sleep 987650") == nil {
+			t.Error("what an earlier command left behind has ended too")
+		}
+		want(t, s, "echo back", "back")
+		if s.ID() != id {
+			t.Error(res, "it is another one")
+		}
+	})
+	t.Run("paused between commands: it goes on", func(t *testing.T) {
+		id := s.ID()
+		want(t, s, "echo x > /tmp/kept", "")
+		dockerCmd(t, "pause", id)
+		s.drop(s.link) // a connection that is open is the next test
+		want(t, s, "cat /tmp/kept", "x")
+		if s.ID() != id {
+			t.Error("it is another one")
+		}
+	})
+	t.Run("out of memory: the command", func(t *testing.T) {
+		id := s.ID()
+		_, res := output(t, s, "tail -c 600m /dev/zero | tail >/dev/null; x=$(head -c 900m /dev/zero | tr '\\0' x); exit 3")
+		if s.ID() != id {
+			t.Error("it is another one")
+		}
+		_ = res
+		if res, err := s.Exec(t.Context(), Request{Argv: []string{"tail", "-c", "900m", "/dev/zero"}}); err != nil || res.Code != 137 || !res.OOMKilled {
+			t.Errorf("%+v, %v", res, err)
+		}
+		want(t, s, "echo alive", "alive")
+	})
+	t.Run("one recovery for any number of callers", func(t *testing.T) {
+		dockerCmd(t, "rm", "-f", s.ID())
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() { want(t, s, fmt.Sprint("echo ", i), fmt.Sprint(i)) })
+		}
+		all.Wait()
+		if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+s.Key().Profile); strings.Contains(ids, "\n") {
+			t.Errorf("there are several: %q", ids)
+		}
+	})
+}
+
+// TestRealPausedUnderCommand: nothing is lost, and somebody is told.
+func TestRealPausedUnderCommand(t *testing.T) {
+	var w warnings
+	_, s := real(t, func(o *Options) { o.Warn = w.add })
+	res, err := during(t, s, Request{Command: "sleep 0.5; echo done"}, func() {
+		dockerCmd(t, "pause", s.ID())
+		eventually(t, func() error {
+			if !w.has("is paused, and the command with it") {
+				return errors.New("nobody is told")
+			}
+			return nil
+		})
+		dockerCmd(t, "unpause", s.ID())
+	})
+	if err != nil || res.Code != 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// TestRealAcrossProcesses is 19.11: what one process has left, another one finds.
+func TestRealAcrossProcesses(t *testing.T) {
+	m, s := real(t, func(o *Options) { o.Session = "shared" })
+	id := s.ID()
+	want(t, s, "cd /tmp; export KEPT=1; echo x > /tmp/file; (while :; do date > /tmp/loop; sleep 0.05; done) >/dev/null 2>&1 &", "")
+	host, _ := output(t, s, "hostname")
+	job, err := s.Start(t.Context(), Request{Command: "sleep 1000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Cleanup(false); err != nil || s.ID() != "" {
+		t.Fatal("the handle keeps its id", err)
+	}
+	if state := dockerCmd(t, "inspect", "-f", "{{.State.Status}} {{.State.StartedAt}}", id); !strings.HasPrefix(state, "running") {
+		t.Fatal(state)
+	}
+	other := realManager(t, m.opts)
+	s = sandboxFor(t, other, "")
+	if s.ID() != id {
+		t.Fatal("it is another container")
+	}
+	want(t, s, "pwd", "/tmp")
+	s.SetDir("/workspace")
+	want(t, s, "pwd; cd /tmp", "/workspace")
+	want(t, s, "hostname; echo $KEPT; pwd; cat /tmp/file", host+"\n1\n/tmp\nx")
+	eventually(t, func() error {
+		a, _ := output(t, s, "stat -c %y /tmp/loop")
+		b, _ := output(t, s, "sleep 0.1; stat -c %y /tmp/loop")
+		if a == b {
+			return errors.New("the loop has ended")
+		}
+		return nil
+	})
+	if jobs, err := s.Jobs(t.Context()); err != nil || len(jobs) != 1 || jobs[0].ID != job.ID || !jobs[0].Running {
+		t.Errorf("%+v, %v", jobs, err)
+	}
+	if list, err := other.List(t.Context()); err != nil || len(list) < 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if err := s.Cleanup(true); err != nil || !s.Wait(time.Minute) {
+		t.Fatal(err)
+	}
+	if _, err := other.engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {
+		t.Error("it is not removed:", err)
+	}
+	for _, dir := range []string{runDir, tokensDir, leasesDir} {
+		if entries, _ := os.ReadDir(filepath.Join(m.opts.State, dir)); len(entries) != 0 {
+			t.Errorf("%s: %d are left", dir, len(entries))
+		}
+	}
+}
+
+// TestRealTwoProcessesMakeOne: clients that begin at the same time get one container.
+func TestRealTwoProcessesMakeOne(t *testing.T) {
+	needEngine(t)
+	o := realOptions(t)
+	removeAfter(t, o)
+	var clients []*exec.Cmd
+	for range 4 {
+		clients = append(clients, helperProcess(t, o, "run", "echo x >> /workspace/began"))
+	}
+	for _, c := range clients {
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	s := sandboxFor(t, realManager(t, o), "")
+	want(t, s, "wc -l < /workspace/began", "4")
+	if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
+		t.Errorf("there are several: %q", ids)
+	}
+}
+
+// TestRealCrashes kills a client at each point at which it has something to leave behind. What is left is found by the next sweep or
+// used by the next client, and nothing else is.
+func TestRealCrashes(t *testing.T) {
+	for i, point := range []string{"locked", "create", "created", "started", "attach", "helper", "remove"} {
+		for _, persist := range []bool{true, false} {
+			if !*full && persist == (i%2 == 0) {
+				continue
+			}
+			t.Run(fmt.Sprint(point, " persist ", persist), func(t *testing.T) {
+				needEngine(t)
+				o := realOptions(t)
+				o.Persist = persist
+				removeAfter(t, o)
+				client := helperProcess(t, o, "crash-"+point, "echo x")
+				if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
+					t.Fatalf("it did not crash: %v", err)
+				}
+				m := realManager(t, o)
+				if persist { // the next client is not held up, and uses what is there
+					s := sandboxFor(t, m, "")
+					want(t, s, "echo next", "next")
+					if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
+						t.Errorf("there are several: %q", ids)
+					}
+					return
+				}
+				eventually(t, func() error { // the engine may still be making it
+					_, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond})
+					if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); ids != "" || err != nil {
+						return fmt.Errorf("left: %q, %w", ids, err)
+					}
+					return nil
+				})
+				for _, dir := range []string{runDir, tokensDir, leasesDir} {
+					if entries, _ := os.ReadDir(filepath.Join(m.opts.State, dir)); len(entries) != 0 {
+						t.Errorf("%s: %d are left", dir, len(entries))
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRealCrowd: clients that run many commands in several sandboxes. None is lost, doubled, mixed up or left running.
+func TestRealCrowd(t *testing.T) {
+	needEngine(t)
+	sandboxes, clients, each := 2, 10, 10
+	if *full {
+		sandboxes, clients, each = 10, 50, 20
+	}
+	o := realOptions(t)
+	removeAfter(t, o)
+	m := realManager(t, o)
+	var boxes []*Sandbox
+	for i := range sandboxes {
+		boxes = append(boxes, sandboxFor(t, m, fmt.Sprint("t", i)))
+	}
+	var all sync.WaitGroup
+	for c := range clients {
+		all.Go(func() {
+			for n := range each {
+				s := boxes[(c+n)%sandboxes]
+				word := fmt.Sprintf("c%d-n%d-%s", c, n, s.Key().Task)
+				var out bytes.Buffer
+				res, err := s.Exec(t.Context(), Request{
+					Argv: []string{"sh", "-c", "cat; echo " + word + " >> /tmp/log; sleep 0.01; exit " + fmt.Sprint(n)}, Stdin: strings.NewReader(word), Stdout: &out,
+				})
+				if err != nil || res.Code != n || out.String() != word {
+					t.Errorf("%s: %+v, %v, %q", word, res, err, out.String())
+				}
+			}
+		})
+	}
+	all.Wait()
+	total := 0
+	for _, s := range boxes {
+		log, _ := output(t, s, "sort /tmp/log | uniq -c")
+		for line := range strings.Lines(log) {
+			total++
+			if f := strings.Fields(line); f[0] != "1" || !strings.HasSuffix(f[1], "-"+s.Key().Task) {
+				t.Errorf("in %s: %s", s.Key().Task, line)
+			}
+		}
+		if err := stillRuns(t, s.ID(), "exit "); err != nil {
+			t.Error(err)
+		}
+	}
+	if total != clients*each {
+		t.Errorf("%d commands ran, want %d", total, clients*each)
+	}
+}

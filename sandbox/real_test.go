@@ -1,0 +1,278 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The tests in files named real_* drive the engine of this machine. What they make carries this prefix in the profile's label.
+var testRun = "hinit-sandbox-test-" + randomHex(4)
+
+var testTag = testRun + ":image"
+
+// kept puts a file of Debian's into a cache that all runs share, by the script of that name.
+func kept(name string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	path := filepath.Join(cache, "hinit", name+"-static-"+runtime.GOARCH)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	temp := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if out, err := exec.Command("../docker/"+name, runtime.GOARCH, temp).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, os.Rename(temp, path)
+}
+
+// built is what the tests of the real engine need: the program inside, and an image of bash and busybox.
+type built struct{ dir, helper string }
+
+var build = sync.OnceValues(func() (b built, err error) {
+	if b.dir, err = os.MkdirTemp("", "hinit-sandbox-"); err != nil {
+		return b, err
+	}
+	b.helper = filepath.Join(b.dir, helperName)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.helper, "hinit/cmd/hinit-sandbox-helper")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return b, fmt.Errorf("%w: %s", err, out)
+	}
+	return b, nil
+})
+
+var buildImage = sync.OnceValue(func() error { return imageFor("") })
+
+// imageFor builds the test image with the engine at an address, "" for the usual one.
+func imageFor(host string) error {
+	dir, err := os.MkdirTemp("", "hinit-sandbox-image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for _, name := range []string{"bash", "busybox"} {
+		path, err := kept(name)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	text := "FROM scratch\nLABEL " + testRun + "=1\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"--install\", \"-s\", \"/bin\"]\n" +
+		"RUN mkdir -p /tmp /root /etc && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd && echo 'user:x:1000:1000::/tmp:/bin/bash' >> /etc/passwd\n"
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	cmd := exec.Command("docker", "build", "-q", "--network=none", "-t", testTag, dir)
+	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0")
+	if host != "" {
+		cmd.Env = append(cmd.Env, "DOCKER_HOST="+host)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot build the test image: %w: %s", err, out)
+	}
+	return nil
+}
+
+// needEngine skips the test where there is no engine, or fails it in CI.
+func needEngine(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a container engine")
+	}
+	e, err := Docker("")
+	if err == nil {
+		_, err = e.Info(t.Context())
+		e.Close()
+	}
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	t.Parallel() // they mostly wait for the engine
+	if err := buildImage(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := build(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sweepTests removes all that the tests have made.
+func sweepTests() {
+	ids, _ := exec.Command("docker", "ps", "-aq", "--filter", "label="+testRun).Output()
+	for id := range strings.FieldsSeq(string(ids)) {
+		_ = exec.Command("docker", "rm", "-fv", id).Run()
+	}
+	_ = exec.Command("docker", "rmi", "-f", testTag).Run()
+	if b, err := build(); err == nil {
+		os.RemoveAll(b.dir)
+	}
+}
+
+// realOptions are for the tests' image, without what needs a network.
+func realOptions(t *testing.T) Options {
+	t.Helper()
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := DefaultOptions()
+	o.Image, o.Network, o.Helper, o.DiskMB, o.MemoryMB = testTag, "none", b.helper, 0, 256
+	o.Dir = t.TempDir()
+	o.Profile = "p-" + randomHex(4)
+	o.ExtraArgs = []string{"--label", testRun + "=1"}
+	o.Warn = func(text string) { t.Log("warning:", text) }
+	return o
+}
+
+func realManager(t *testing.T, o Options) *Manager {
+	t.Helper()
+	e, err := Docker("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewManager(e, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := m.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// removeAfter removes a container at the end of the test, whatever became of it.
+func removeAfter(t *testing.T, o Options) {
+	t.Helper()
+	t.Cleanup(func() {
+		ids, _ := exec.Command("docker", "ps", "-aq", "--filter", "label="+LabelProfile+"="+Sanitise(o.Profile)).Output()
+		for id := range strings.FieldsSeq(string(ids)) {
+			_ = exec.Command("docker", "rm", "-fv", id).Run()
+		}
+	})
+}
+
+// sandboxFor opens the sandbox of a task.
+func sandboxFor(t *testing.T, m *Manager, task string) *Sandbox {
+	t.Helper()
+	s, err := m.Open(t.Context(), Key{Task: task})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// real opens a sandbox of the real engine that is removed after the test.
+func real(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
+	t.Helper()
+	needEngine(t)
+	o := realOptions(t)
+	if change != nil {
+		change(&o)
+	}
+	removeAfter(t, o)
+	m := realManager(t, o)
+	return m, sandboxFor(t, m, "")
+}
+
+// output runs a command line and returns what it said.
+func output(t *testing.T, s *Sandbox, command string) (string, Result) {
+	t.Helper()
+	var out bytes.Buffer
+	res, err := s.Exec(t.Context(), Request{Command: command, Stdout: &out})
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return strings.TrimSpace(out.String()), res
+}
+
+func want(t *testing.T, s *Sandbox, command, text string) {
+	t.Helper()
+	if got, res := output(t, s, command); got != text || res.Code != 0 {
+		t.Fatalf("%s: got %q and code %d, want %q", command, got, res.Code, text)
+	}
+}
+
+// dockerCmd runs the docker command.
+func dockerCmd(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("docker", args...).CombinedOutput()
+	for range 20 { // an engine on fuse-overlayfs can't always remove at once what has just been written to
+		if err == nil || !strings.Contains(string(out), "failed to remove root filesystem") {
+			break
+		}
+		<-time.After(100 * time.Millisecond)
+		out, err = exec.Command("docker", args...).CombinedOutput()
+		if strings.Contains(string(out), "No such container") {
+			err = nil
+		}
+	}
+	if err != nil {
+		t.Fatalf("docker %q: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// eventually asks until there is no error any more.
+func eventually(t *testing.T, ask func() error) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv(helperVar); what != "" {
+		if err := beClient(what); err != nil {
+			fmt.Fprintln(os.Stderr, "client:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", "6"); err != nil {
+			panic(err)
+		}
+	}
+	code := m.Run()
+	sweepTests()
+	os.Exit(code)
+}

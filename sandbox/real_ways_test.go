@@ -1,0 +1,311 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestRealWays: commands run in each of the ways, and it can be seen in which.
+func TestRealWays(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(*Options)
+		noMounts bool
+		exec     string
+		reason   string
+	}{
+		"direct":            {func(*Options) {}, false, ExecDirect, ""},
+		"attached":          {func(*Options) {}, true, ExecAttached, "not mounted"},
+		"switched off":      {func(o *Options) { o.Helper = "none" }, false, ExecEngine, "switched off"},
+		"nowhere to put it": {func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--read-only") }, true, ExecEngine, "read-only"},
+		"noexec, in a mount": {func(o *Options) {
+			o.ExtraArgs = append(o.ExtraArgs, "--read-only")
+		}, false, ExecDirect, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			needEngine(t)
+			o := realOptions(t)
+			o.ForwardEnv, o.Getenv = []string{"SECRET"}, func(string) (string, bool) { return "hunter2", true }
+			c.change(&o)
+			removeAfter(t, o)
+			m := realManager(t, o)
+			m.noMounts = c.noMounts
+			s := sandboxFor(t, m, "")
+			d, err := s.Describe(t.Context())
+			if err != nil || d.Exec != c.exec || !strings.Contains(d.Reason, c.reason) {
+				t.Fatalf("%q because of %q; %v", d.Exec, d.Reason, err)
+			}
+			want(t, s, "cd /tmp; export A='x y'", "")
+			want(t, s, "echo $A $SECRET; pwd", "x y hunter2\n/tmp")
+			var out, errs bytes.Buffer
+			res, err := s.Exec(t.Context(), Request{Command: "cat; echo e >&2; exit 3", Stdin: strings.NewReader("in"), Stdout: &out, Stderr: &errs})
+			if err != nil || res.Code != 3 || out.String() != "in" || errs.String() != "e\n" {
+				t.Errorf("%+v, %v, %q, %q", res, err, out.String(), errs.String())
+			}
+			res, err = s.Exec(t.Context(), Request{Command: "sleep 98766", Timeout: 500 * time.Millisecond})
+			if err != nil || res.Code != 124 || !res.TimedOut {
+				t.Errorf("%+v, %v", res, err)
+			}
+			eventually(t, func() error { return stillRuns(t, s.ID(), "sleep 98766") })
+			if inspect := dockerCmd(t, "inspect", s.ID()); strings.Contains(inspect, "hunter2") {
+				t.Error("the secret can be inspected")
+			}
+			_, err = during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "rm", "-f", s.ID()) })
+			lostBecause(t, err, Gone, "the container was removed")
+			want(t, s, "echo back", "back")
+		})
+	}
+}
+
+// TestRealAttachedClientDies: what a killed client had running ends, also where it came by an exec of the engine.
+func TestRealAttachedClientDies(t *testing.T) {
+	needEngine(t)
+	o := realOptions(t)
+	removeAfter(t, o)
+	m := realManager(t, o)
+	m.noMounts = true
+	s := sandboxFor(t, m, "")
+	client := helperProcess(t, o, "hold", "sleep 98767")
+	eventually(t, func() error {
+		if stillRuns(t, s.ID(), "sleep 98767") == nil {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+	_ = client.Process.Kill()
+	_ = client.Wait()
+	eventually(t, func() error { return stillRuns(t, s.ID(), "sleep 98767") })
+	want(t, s, "echo ours goes on", "ours goes on")
+}
+
+// TestRealDiskFull: a session keeps what it had when there is no room for what the command has left.
+func TestRealDiskFull(t *testing.T) {
+	_, s := real(t, func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--tmpfs", "/tmp:size=1m") })
+	want(t, s, "export A=kept; cd /workspace", "")
+	if _, res := output(t, s, "export B=lost; cd /; cat /dev/zero > /tmp/fill"); res.Code != 1 {
+		t.Error(res)
+	}
+	want(t, s, "echo $A $B; pwd", "kept\n/workspace")
+	want(t, s, "rm /tmp/fill; export B=new", "")
+	want(t, s, "echo $A $B", "kept new")
+}
+
+// TestRealAdopt: a container that the docker command has made is used as it is, and left as it is.
+func TestRealAdopt(t *testing.T) {
+	needEngine(t)
+	o := realOptions(t)
+	m := realManager(t, o)
+	id := dockerCmd(t, "run", "-d", "--network=none", "--label", testRun+"=1", "--user", "1000", testTag, "sleep", "1000")
+	s, err := m.Adopt(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if res, err := s.Exec(t.Context(), Request{Argv: []string{"id", "-u"}, Stdout: &out}); err != nil || res.Code != 0 || out.String() != "1000\n" {
+		t.Errorf("%+v, %v, %q", res, err, out.String())
+	}
+	if err := s.Cleanup(false); err != nil {
+		t.Fatal(err)
+	}
+	if state := dockerCmd(t, "inspect", "-f", "{{.State.Status}}", id); state != "running" {
+		t.Error(state)
+	}
+	if got, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil || len(got) != 0 {
+		t.Errorf("the sweep took %v, %v", got, err)
+	}
+	dockerCmd(t, "rm", "-f", id)
+	if _, err := m.Adopt(t.Context(), id); !errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+}
+
+// TestRealOtherUser: the container's user is neither root nor the client's.
+func TestRealOtherUser(t *testing.T) {
+	_, s := real(t, func(o *Options) {
+		o.ExtraArgs = append(o.ExtraArgs, "--user", "1000:1000", "--workdir", "/")
+		o.Cwd = "/no/such" // it begins elsewhere then
+	})
+	want(t, s, "id -u; pwd; cd /tmp; export X=1", "1000\n/")
+	want(t, s, "echo $X; pwd", "1\n/tmp")
+	if d, err := s.Describe(t.Context()); err != nil || d.Exec != ExecDirect {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// TestStall: an engine that accepts and never answers is an error in time, and nothing is made.
+func TestStall(t *testing.T) {
+	old := probeTime
+	probeTime = 200 * time.Millisecond
+	defer func() { probeTime = old }()
+	l, err := net.Listen("unix", t.TempDir()+"/engine.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	e, err := Docker("unix://" + l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewManager(e, fakeOptions(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, ErrNoEngine) || !strings.Contains(err.Error(), "not responding") {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := m.Open(ctx, Key{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+// secondEngine is an engine of the test's own, with nothing of the machine's network.
+type secondEngine struct {
+	t    *testing.T
+	dir  string
+	host string
+	cmd  *exec.Cmd
+	log  *os.File
+}
+
+func newEngine(t *testing.T) *secondEngine {
+	t.Helper()
+	if _, err := exec.LookPath("dockerd"); err != nil || os.Getuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("there is no dockerd, or it is not root's test")
+		}
+		t.Skip("there is no dockerd, or this is not root")
+	}
+	dir, err := os.MkdirTemp("", "hs") //nolint:usetesting // the path of a socket has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &secondEngine{t: t, dir: dir, host: "unix://" + dir + "/d.sock"}
+	if e.log, err = os.Create(dir + "/log"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		e.end(os.Interrupt)
+		e.log.Close()
+		e.bury()
+	})
+	e.start()
+	return e
+}
+
+func (e *secondEngine) start() {
+	e.t.Helper()
+	if err := os.WriteFile(e.dir+"/daemon.json", []byte("{}"), 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+	e.cmd = exec.Command("dockerd", "--config-file", e.dir+"/daemon.json", "--host", e.host, "--data-root", e.dir+"/data", "--exec-root", e.dir+"/exec", "--pidfile", e.dir+"/pid",
+		"--bridge=none", "--iptables=false", "--ip-masq=false", "--storage-driver=vfs", "--log-level=error", "--cgroup-parent", "/"+filepath.Base(e.dir))
+	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	// An engine without a bridge removes docker0 when it starts: it gets a network namespace in which there is none.
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if err := e.cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	eventually(e.t, func() error {
+		if out, err := exec.Command("docker", "-H", e.host, "version").CombinedOutput(); err != nil {
+			log, _ := os.ReadFile(e.dir + "/log")
+			return fmt.Errorf("%w: %s: %s", err, out, log)
+		}
+		return nil
+	})
+}
+
+// end ends the engine. A killed one leaves its containers and its containerd behind.
+func (e *secondEngine) end(signal os.Signal) {
+	if e.cmd != nil {
+		_ = e.cmd.Process.Signal(signal)
+		_ = e.cmd.Wait()
+		e.cmd = nil
+		// Its containerd dies with it, and stays a zombie where process 1 buries nobody; the next would take it for alive.
+		_ = os.Remove(e.dir + "/exec/containerd/containerd.pid")
+	}
+}
+
+// bury removes what a killed engine has left: processes whose command line or control group has the engine's directory in it.
+func (e *secondEngine) bury() {
+	pids, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range pids {
+		line, _ := os.ReadFile(dir + "/cmdline")
+		group, _ := os.ReadFile(dir + "/cgroup")
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && pid != os.Getpid() &&
+			(bytes.Contains(line, []byte(e.dir+"/")) || bytes.Contains(group, []byte("/"+filepath.Base(e.dir)+"/"))) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); strings.HasPrefix(f[1], e.dir+"/") {
+			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
+		}
+	}
+	if err := os.RemoveAll(e.dir); err != nil {
+		e.t.Log(err)
+	}
+}
+
+// TestRealEngineRestarts: commands go on while the engine is dead, and what it has ended when it comes back is brought back.
+func TestRealEngineRestarts(t *testing.T) {
+	needEngine(t)
+	e := newEngine(t)
+	image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+e.host+" load")
+	if out, err := image.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	o := realOptions(t)
+	o.MemoryMB, o.CPUs = 0, 0
+	engine, err := Docker(e.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewManager(engine, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sandboxFor(t, m, "")
+	id := s.ID()
+	want(t, s, "echo hello; cd /workspace", "hello")
+	res, err := during(t, s, Request{Command: "sleep 0.3; echo x >> ran"}, func() { e.end(os.Kill) })
+	if err != nil || res.Code != 0 {
+		t.Fatalf("the command under which the engine died: %+v, %v", res, err)
+	}
+	want(t, s, "cat ran", "x")
+	s.drop(s.link)
+	want(t, s, "echo no engine is needed", "no engine is needed")
+	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() }) // it ends what it finds running
+	if err == nil || !errors.Is(err, ErrLost) {
+		t.Errorf("the command under which the engine came back: %v", err)
+	}
+	want(t, s, "cat ran; pwd", "x\n/workspace")
+	if s.ID() != id {
+		t.Error("it is another container")
+	}
+	e.end(os.Kill)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := m.Open(ctx, Key{Task: "another"}); !errors.Is(err, ErrNoEngine) {
+		t.Errorf("without an engine: %v", err)
+	}
+	e.start()
+	if err := m.Remove(t.Context(), Key{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+}

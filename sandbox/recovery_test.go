@@ -1,0 +1,142 @@
+package sandbox
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Rows of 19.8.
+func TestRecovery(t *testing.T) {
+	run := func(t *testing.T, persist bool, during func(f *fake, c *Container, n int, out io.Writer) (int, error), retry Retry) (*fake, *Sandbox, string, Result, error) {
+		t.Helper()
+		f := newFake()
+		n := 0
+		f.run = func(c *Container, _ ExecSpec, out io.Writer) (int, error) {
+			n++
+			return during(f, c, n, out)
+		}
+		s := mustOpen(t, fakeManager(t, f, func(o *Options) { o.Persist = persist }), Key{})
+		var out bytes.Buffer
+		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Stdout: &out, Retry: retry})
+		return f, s, out.String(), res, err
+	}
+	for _, text := range []string{
+		"Error: No such container: abc", "Error response from daemon: no such container", "container abc is not running", "nginx is not running",
+	} {
+		t.Run("the text of a command is not believed: "+text, func(t *testing.T) {
+			f, _, out, res, err := run(t, true, func(_ *fake, _ *Container, _ int, out io.Writer) (int, error) {
+				fmt.Fprint(out, text)
+				return 1, nil
+			}, RetrySafe)
+			if err != nil || res.Code != 1 || res.Retried || out != text {
+				t.Errorf("%+v, %v, %q", res, err, out)
+			}
+			f.count(t, "create", 1)
+			f.count(t, "exec", 1)
+		})
+	}
+	for _, code := range []int{127, 1, 126, 137} {
+		t.Run(fmt.Sprint("ordinary failure ", code), func(t *testing.T) {
+			f, _, _, res, err := run(t, true, func(*fake, *Container, int, io.Writer) (int, error) { return code, nil }, RetrySafe)
+			if err != nil || res.Code != code || res.Retried {
+				t.Errorf("%+v, %v", res, err)
+			}
+			f.count(t, "create", 1)
+			f.count(t, "exec", 1)
+		})
+	}
+	gone := func(f *fake, c *Container, n int, _ io.Writer) (int, error) {
+		if n == 1 {
+			f.vanish(c.ID)
+			return 137, nil
+		}
+		return 0, nil
+	}
+	t.Run("recover and retry", func(t *testing.T) {
+		f, s, _, res, err := run(t, true, gone, RetrySafe)
+		if err != nil || res.Code != 0 || !res.Retried || s.ID() != "new2" {
+			t.Errorf("%+v, %v", res, err)
+		}
+		f.count(t, "create", 2)
+		f.count(t, "exec", 2)
+	})
+	t.Run("lost unless it is safe", func(t *testing.T) {
+		f, s, _, _, err := run(t, true, gone, RetryNever)
+		var lost *LostError
+		if !errors.As(err, &lost) || !lost.Began || lost.Container.State != Gone || !lost.Recovered || !errors.Is(err, ErrLost) {
+			t.Fatalf("%v", err)
+		}
+		if !strings.Contains(err.Error(), "the container was removed") {
+			t.Error(err)
+		}
+		f.count(t, "exec", 1)
+		if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil || res.Code != 0 {
+			t.Errorf("the next: %+v, %v", res, err)
+		}
+		f.count(t, "create", 2)
+	})
+	t.Run("once at most", func(t *testing.T) {
+		f, _, _, _, err := run(t, true, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
+			f.vanish(c.ID)
+			return 137, nil
+		}, RetrySafe)
+		if !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+		f.count(t, "exec", 2)
+	})
+	t.Run("not persistent", func(t *testing.T) {
+		f, _, _, _, err := run(t, false, gone, RetrySafe)
+		if !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+		f.count(t, "create", 1)
+	})
+	t.Run("stopped: started again, and run, because it had not begun", func(t *testing.T) {
+		f, s, _, _, err := run(t, true, func(*fake, *Container, int, io.Writer) (int, error) { return 0, nil }, RetryNever)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.set(s.ID(), func(c *Container) { c.State = Exited })
+		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}})
+		if err != nil || res.Code != 0 || !res.Retried {
+			t.Errorf("%+v, %v", res, err)
+		}
+		f.count(t, "create", 1)
+		f.count(t, "start", 2)
+	})
+	t.Run("killed for want of memory", func(t *testing.T) {
+		_, _, _, _, err := run(t, true, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
+			f.set(c.ID, func(c *Container) { c.State, c.OOMKilled, c.ExitCode = Exited, true, 137 })
+			return 137, nil
+		}, RetryNever)
+		if err == nil || !strings.Contains(err.Error(), "ran out of memory") {
+			t.Error(err)
+		}
+	})
+	t.Run("one recovery for any number of callers", func(t *testing.T) {
+		f := newFake()
+		s := mustOpen(t, fakeManager(t, f, nil), Key{})
+		s.SetDir("/src")
+		f.vanish(s.ID())
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil || res.Code != 0 {
+					t.Error(res, err)
+				}
+			})
+		}
+		all.Wait()
+		f.count(t, "create", 2)
+		first, second := f.specs[0], f.specs[1]
+		if first.Name == second.Name || first.Labels[LabelTask] != second.Labels[LabelTask] || second.Dir != "/src" || second.Image != first.Image {
+			t.Errorf("%+v\n%+v", first, second)
+		}
+	})
+}

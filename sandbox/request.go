@@ -1,0 +1,92 @@
+package sandbox
+
+import (
+	"io"
+	"time"
+)
+
+// Retry says whether a command that may have begun may be run again.
+type Retry int
+
+// The kinds of Retry.
+const (
+	RetryNever Retry = iota // it is run again only if it can't have begun
+	RetrySafe               // it may be run once more: running it twice does no harm
+)
+
+// Request is a command. Either Command or Argv is set.
+type Request struct {
+	Command string   // for the shell: working directory and exported variables are carried forward, see [Sandbox.Exec]
+	Argv    []string // as it is: no shell, nothing is carried forward
+
+	Dir string            // "" is the tracked directory for Command, the container's own for Argv
+	Env map[string]string // on top; never on a command line, never in what inspect shows
+
+	Stdin  io.Reader // nil is /dev/null
+	Stdout io.Writer // nil drops it
+	Stderr io.Writer // nil joins it with Stdout, in the order in which it was written
+
+	TTY     bool // all of it is one terminal, and Stderr is not used
+	Size    Size
+	Resizes <-chan Size     // further sizes, may be nil
+	Signals <-chan SignalNo // signals for the command's process group, may be nil
+
+	Timeout time.Duration // 0 is Options.Timeout, negative is none
+	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
+	Retry   Retry
+
+	User string // another user than the container's: the engine runs it, not the program inside
+	Name string // of a background command, for people
+}
+
+// SignalNo is a signal by its number.
+type SignalNo int
+
+// Result is how a command ended.
+type Result struct {
+	Code        int    // exit code; 128+n for a signal, 124 out of time, 130 cancelled, 126 when the directory could not be entered
+	Signal      int    // that ended it, 0 for none
+	TimedOut    bool   // the whole tree was ended
+	Interrupted bool   // the context was cancelled, and the whole tree was ended
+	OOMKilled   bool   // the kernel ended a process of the sandbox for want of memory while it ran
+	Dir         string // the working directory afterwards, of a Command
+	Survivors   int    // processes of a tree to be ended that are still alive, for want of a permission
+	Retried     bool   // it was run again after a recovery
+	Duration    time.Duration
+}
+
+// Job is a background command.
+type Job struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name,omitempty"`
+	Command  string    `json:"command"`
+	PID      int       `json:"pid"` // inside the container
+	Started  time.Time `json:"started"`
+	Running  bool      `json:"running"`
+	Code     int       `json:"code"`   // once it has ended; 128+n for a signal
+	Signal   int       `json:"signal"` // that ended it, 0 for none
+	TimedOut bool      `json:"timedOut"`
+	Ended    time.Time `json:"ended,omitzero"`
+	Output   int64     `json:"output"`  // bytes written so far
+	Dropped  int64     `json:"dropped"` // of these, how many of the oldest are not kept any more
+}
+
+// Description is what is known of a sandbox.
+type Description struct {
+	Container string            `json:"container"` // id
+	Name      string            `json:"name"`
+	Image     string            `json:"image"`
+	Task      string            `json:"task"`
+	Profile   string            `json:"profile"`
+	Labels    map[string]string `json:"labels"`
+	State     State             `json:"state"`
+	Created   time.Time         `json:"created"`
+	Exec      string            `json:"exec"`   // how commands run: "direct" (socket), "attached" (one exec a client) or "engine" (one exec a command)
+	Reason    string            `json:"reason"` // why it is not "direct"
+	Dir       string            `json:"dir"`
+	Jobs      []Job             `json:"jobs"`
+	Clients   int               `json:"clients"`  // processes that hold a lease on it
+	Commands  int               `json:"commands"` // that run now, of this process
+	Persist   bool              `json:"persist"`
+	IdleSince time.Time         `json:"idleSince,omitzero"`
+}

@@ -1,0 +1,271 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// inits are the entry points of images that bring their own init. Another one above it would compete with it.
+var inits = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
+
+// LabelInit on an image says that its entry point is an init ("1").
+const LabelInit = "hinit-init"
+
+// ownInit reports whether an image brings its own init. Where the engine doesn't say, it doesn't.
+func ownInit(ctx context.Context, engine Engine, ref string) bool {
+	image, err := engine.Image(ctx, ref)
+	if err != nil {
+		return false
+	}
+	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(inits, image.Entrypoint[0])
+}
+
+// machine is what a Spec depends on besides the options.
+type machine struct {
+	ownInit bool
+	disk    bool // the engine can limit the size of a container's file system
+	goos    string
+	uid     int // -1 where there is none
+	gid     int
+	warn    func(string)
+}
+
+func thisMachine(warn func(string)) machine {
+	return machine{goos: runtime.GOOS, uid: os.Getuid(), gid: os.Getgid(), warn: warn}
+}
+
+// buildSpec returns the container of a key. It makes the host's directories that it mounts.
+func buildSpec(o Options, key Key, m machine) (Spec, error) {
+	labels := Labels(key)
+	s := Spec{
+		Name: newName(), Image: o.Image, Labels: labels, Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !m.ownInit,
+		CapDrop: []string{"ALL"}, CapAdd: []string{"DAC_OVERRIDE", "CHOWN", "FOWNER"}, SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
+		CPUs: o.CPUs, Memory: o.MemoryMB << 20, Network: o.Network, Runtime: o.Runtime,
+	}
+	switch {
+	case o.HostUser && m.uid >= 0:
+		s.User = fmt.Sprintf("%d:%d", m.uid, m.gid)
+	default:
+		if o.HostUser {
+			m.warn("this platform does not expose POSIX uid/gid: commands run as the image's user")
+		}
+		s.CapAdd = append(s.CapAdd, "SETUID", "SETGID")
+	}
+	if o.DiskMB > 0 && m.goos != "darwin" {
+		if m.disk {
+			s.Storage = map[string]string{"size": fmt.Sprintf("%dm", o.DiskMB)}
+		} else {
+			m.warn("the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)")
+		}
+	}
+	run := "rw,noexec,nosuid,size=64m"
+	if m.ownInit {
+		run = "rw,exec,nosuid,size=64m" // s6 executes what it puts there
+	}
+	s.tmpfs("/tmp", "rw,exec,nosuid,size=512m")
+	s.tmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
+	s.tmpfs("/run", run)
+	if err := s.writable(o, key); err != nil {
+		return Spec{}, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Env)) {
+		s.Env = append(s.Env, name+"="+o.Env[name])
+	}
+	rest, err := s.ApplyFlags(o.ExtraArgs)
+	if err != nil {
+		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run: " + err.Error()}
+	}
+	if len(rest) > 0 {
+		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: fmt.Sprintf("flags of docker run only: %q is none", rest[0])}
+	}
+	maps.Copy(s.Labels, labels) // no flag takes a container out of the sandboxes
+	return s, nil
+}
+
+func (s *Spec) tmpfs(target, options string) {
+	s.Mounts = append(s.Mounts, Mount{Type: "tmpfs", Target: target, Options: options})
+}
+
+func (s *Spec) bind(source, target string) {
+	s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
+}
+
+// writable adds the directories that commands may write to, and the volumes.
+func (s *Spec) writable(o Options, key Key) error {
+	var volumes []Mount
+	explicit := false
+	for _, text := range o.Volumes {
+		m, err := parseVolume(text)
+		if err != nil {
+			return &OptionError{Name: "TERMINAL_DOCKER_VOLUMES", Value: text, Want: err.Error()}
+		}
+		explicit = explicit || m.Target == "/workspace"
+		volumes = append(volumes, m)
+	}
+	hostCwd := ""
+	if o.MountCwd && o.HostCwd != "" && !explicit {
+		if info, err := os.Stat(o.HostCwd); err == nil && info.IsDir() {
+			if hostCwd, err = filepath.Abs(o.HostCwd); err != nil {
+				return err
+			}
+		}
+	}
+	if hostCwd != "" {
+		s.bind(hostCwd, "/workspace")
+	}
+	dirs := taskDir(o.Dir, key)
+	if o.PersistFS {
+		if err := os.MkdirAll(filepath.Join(dirs, "home"), 0o755); err != nil {
+			return fmt.Errorf("cannot make the home directory of the sandbox: %w", err)
+		}
+		s.bind(filepath.Join(dirs, "home"), "/root")
+	} else {
+		s.tmpfs("/root", "rw,exec,size=1g")
+		s.tmpfs("/home", "rw,exec,size=1g")
+	}
+	switch {
+	case explicit || hostCwd != "":
+	case o.PersistFS:
+		if err := os.MkdirAll(filepath.Join(dirs, "workspace"), 0o755); err != nil {
+			return fmt.Errorf("cannot make the workspace of the sandbox: %w", err)
+		}
+		s.bind(filepath.Join(dirs, "workspace"), "/workspace")
+	default:
+		s.tmpfs("/workspace", "rw,exec,size=10g")
+	}
+	s.Mounts = append(append(s.Mounts, volumes...), o.ReadOnly...)
+	return nil
+}
+
+// taskDir is where the host keeps the directories of a task. The name may hold what -v takes for a separator.
+func taskDir(dir string, key Key) string {
+	return filepath.Join(dir, "docker", Sanitise(cmp.Or(key.Task, "default")))
+}
+
+// parseVolume reads host:container[:options].
+func parseVolume(text string) (Mount, error) {
+	parts := strings.Split(text, ":")
+	if len(parts) < 2 || len(parts) > 3 {
+		return Mount{}, errors.New("a mount has two or three parts, host:container[:ro]")
+	}
+	m := Mount{Type: "volume", Source: parts[0], Target: filepath.Clean(parts[1])}
+	switch {
+	case m.Source == "":
+		return Mount{}, errors.New("the host's part is empty")
+	case !filepath.IsAbs(parts[1]):
+		return Mount{}, fmt.Errorf("the path in the container, %q, is not absolute", parts[1])
+	case m.Target == "/":
+		return Mount{}, errors.New("nothing can be mounted over the container's root")
+	}
+	if strings.HasPrefix(m.Source, "~/") {
+		home, _ := os.UserHomeDir()
+		m.Source = filepath.Join(home, m.Source[2:])
+	}
+	if strings.HasPrefix(m.Source, "/") {
+		m.Type, m.CreateHostParent = "bind", true
+	} else if strings.Contains(m.Source, "/") {
+		return Mount{}, fmt.Errorf("%q is neither an absolute path nor the name of a volume", m.Source)
+	}
+	if len(parts) == 3 {
+		for option := range strings.SplitSeq(parts[2], ",") {
+			switch option {
+			case "ro":
+				m.ReadOnly = true
+			case "rw":
+			case "z", "Z", "cached", "delegated", "consistent", "nocopy", "rprivate", "private", "rshared", "shared", "rslave", "slave":
+				m.Options = strings.TrimPrefix(m.Options+","+option, ",")
+			default:
+				return Mount{}, fmt.Errorf("%q is no option of a mount", option)
+			}
+		}
+	}
+	return m, nil
+}
+
+// CredentialMounts are the files of a profile, by their path in it, that commands may read. What is missing or a directory is left
+// out with a warning: mounting it would keep the container from starting, or put a directory where a file belongs.
+func CredentialMounts(home string, files []string, warn func(string)) []Mount {
+	var out []Mount
+	for _, name := range files {
+		if !filepath.IsLocal(name) {
+			warn(fmt.Sprintf("credential file %q: it is not inside the profile, and is not mounted", name))
+			continue
+		}
+		source := filepath.Join(home, name)
+		switch info, err := os.Stat(source); {
+		case err != nil:
+			warn(fmt.Sprintf("credential file %s: source not found, not mounted", source))
+		case info.IsDir():
+			warn(fmt.Sprintf("credential file %s: source is a directory, not mounted", source))
+		default:
+			out = append(out, Mount{Type: "bind", Source: source, Target: "/root/.hermes/" + filepath.ToSlash(name), ReadOnly: true, CreateHostParent: true})
+		}
+	}
+	return out
+}
+
+// newName returns a random name for a container. Nothing is ever found by it.
+func newName() string {
+	b := make([]byte, 4)
+	_, _ = rand.Read(b)
+	return "hermes-" + hex.EncodeToString(b)
+}
+
+// forwarded returns the values of the names that are forwarded: this process's, or the profile's where this one has none. What is
+// empty everywhere is not there at all.
+func forwarded(o Options) map[string]string {
+	getenv := o.Getenv
+	if getenv == nil {
+		getenv = os.LookupEnv
+	}
+	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
+	if err != nil {
+		o.warn(err.Error())
+	}
+	out := make(map[string]string)
+	take := func(name string) {
+		value, _ := getenv(name)
+		if value = cmp.Or(value, dotenv[name]); value != "" {
+			out[name] = value
+		}
+	}
+	for _, name := range o.Pass {
+		if !IsCredential(name) {
+			take(name)
+		}
+	}
+	for _, name := range o.ForwardEnv {
+		take(name)
+	}
+	return out
+}
+
+func (o *Options) warn(text string) {
+	if o.Warn != nil {
+		o.Warn(text)
+	}
+}
+
+// credentials are endings of names that hold what only the agent itself may have.
+var credentials = []string{"_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS", "_ACCESS_KEY"}
+
+// IsCredential reports whether a name is of a kind that providers and messengers use for credentials. Such a name is passed on only by
+// TERMINAL_DOCKER_FORWARD_ENV, in which an operator names it.
+func IsCredential(name string) bool {
+	for _, suffix := range credentials {
+		if strings.HasSuffix(strings.ToUpper(name), suffix) {
+			return true
+		}
+	}
+	return strings.HasPrefix(name, "HERMES_")
+}

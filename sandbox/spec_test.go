@@ -1,0 +1,247 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// specOf builds the container of the default key.
+func specOf(t *testing.T, change func(*Options), m machine) (Spec, *warnings) {
+	t.Helper()
+	o := fakeOptions(t)
+	if change != nil {
+		change(&o)
+	}
+	var w warnings
+	m.warn = w.add
+	s, err := buildSpec(o, Key{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, &w
+}
+
+func mountAt(s Spec, target string) (found []Mount) {
+	for _, m := range s.Mounts {
+		if m.Target == target {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+var linux = machine{goos: "linux", uid: 1234, gid: 5678}
+
+// Rows of 19.2.
+func TestRunArguments(t *testing.T) {
+	cwd := t.TempDir()
+	mounted := func(o *Options) { o.MountCwd, o.HostCwd = true, cwd }
+	t.Run("hardening", func(t *testing.T) {
+		s, _ := specOf(t, nil, linux)
+		tmpfs := map[string]string{"/tmp": "rw,exec,nosuid,size=512m", "/var/tmp": "rw,noexec,nosuid,size=256m", "/run": "rw,noexec,nosuid,size=64m"}
+		for target, options := range tmpfs {
+			if m := mountAt(s, target); len(m) != 1 || m[0].Options != options || m[0].Type != "tmpfs" {
+				t.Errorf("%s: %+v", target, m)
+			}
+		}
+		if !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Equal(s.SecurityOpt, []string{"no-new-privileges"}) || s.PidsLimit != 256 || s.Privileged ||
+			s.Restart != "" || !slices.Equal(s.Cmd, []string{"sleep", "infinity"}) || s.CPUs != 1 || s.Memory != 5120<<20 || s.Dir != "/root" {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("auto mount adds the volume, first of all", func(t *testing.T) {
+		s, _ := specOf(t, mounted, linux)
+		m := mountAt(s, "/workspace")
+		if len(m) != 1 || m[0].Source != cwd || slices.IndexFunc(s.Mounts, func(m Mount) bool { return m.Type == "bind" }) != slices.Index(s.Mounts, m[0]) {
+			t.Errorf("%+v", s.Mounts)
+		}
+	})
+	t.Run("auto mount is off by default", func(t *testing.T) {
+		s, _ := specOf(t, func(o *Options) { o.HostCwd = cwd }, linux)
+		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source == cwd {
+			t.Errorf("%+v", m)
+		}
+	})
+	t.Run("auto mount is skipped when the workspace is mounted", func(t *testing.T) {
+		s, _ := specOf(t, func(o *Options) { mounted(o); o.Volumes = []string{"/src:/workspace"} }, linux)
+		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source != "/src" {
+			t.Errorf("%+v", m)
+		}
+	})
+	t.Run("a mount below the workspace does not replace it", func(t *testing.T) {
+		s, _ := specOf(t, func(o *Options) { o.Volumes = []string{"/src:/workspace/projects"} }, linux)
+		if m := mountAt(s, "/workspace"); len(m) != 1 {
+			t.Errorf("%+v", m)
+		}
+	})
+	t.Run("auto mount replaces the persistent workspace", func(t *testing.T) {
+		s, _ := specOf(t, mounted, linux)
+		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source != cwd {
+			t.Errorf("%+v", m)
+		}
+		if len(mountAt(s, "/root")) != 1 {
+			t.Error("no home")
+		}
+	})
+	t.Run("a host directory that is none is skipped", func(t *testing.T) {
+		s, _ := specOf(t, func(o *Options) { o.MountCwd, o.HostCwd = true, filepath.Join(cwd, "missing") }, linux)
+		if m := mountAt(s, "/workspace"); len(m) != 1 || !strings.Contains(m[0].Source, "docker/default/workspace") {
+			t.Errorf("%+v", m)
+		}
+	})
+	t.Run("files that go with the container", func(t *testing.T) {
+		s, _ := specOf(t, func(o *Options) { o.PersistFS = false }, linux)
+		for target, options := range map[string]string{"/root": "rw,exec,size=1g", "/home": "rw,exec,size=1g", "/workspace": "rw,exec,size=10g"} {
+			if m := mountAt(s, target); len(m) != 1 || m[0].Options != options {
+				t.Errorf("%s: %+v", target, m)
+			}
+		}
+	})
+	t.Run("environment", func(t *testing.T) {
+		s, _ := specOf(t, func(o *Options) { o.Env = map[string]string{"B": "2", "A": "1 x"} }, linux)
+		if !slices.Equal(s.Env, []string{"A=1 x", "B=2"}) {
+			t.Errorf("%q", s.Env)
+		}
+	})
+	t.Run("capabilities", func(t *testing.T) {
+		three := []string{"DAC_OVERRIDE", "CHOWN", "FOWNER"}
+		for name, c := range map[string]struct {
+			host  bool
+			uid   int
+			user  string
+			added []string
+			warns bool
+		}{
+			"default":          {false, 1234, "", append(slices.Clone(three), "SETUID", "SETGID"), false},
+			"host user":        {true, 1234, "1234:5678", three, false},
+			"no ids of a user": {true, -1, "", append(slices.Clone(three), "SETUID", "SETGID"), true},
+		} {
+			s, w := specOf(t, func(o *Options) { o.HostUser = c.host }, machine{goos: "linux", uid: c.uid, gid: 5678})
+			if s.User != c.user || !slices.Equal(s.CapAdd, c.added) || w.has("does not expose POSIX uid/gid") != c.warns {
+				t.Errorf("%s: user %q, capabilities %q, warnings %q", name, s.User, s.CapAdd, w.texts)
+			}
+		}
+	})
+	t.Run("disk", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			m    machine
+			size string
+		}{
+			"can": {machine{goos: "linux", disk: true}, "77m"}, "can't": {machine{goos: "linux"}, ""}, "macOS": {machine{goos: "darwin", disk: true}, ""},
+		} {
+			if s, w := specOf(t, func(o *Options) { o.DiskMB = 77 }, c.m); s.Storage["size"] != c.size || (name == "can't") != w.has("no limit") {
+				t.Errorf("%s: %q, %q", name, s.Storage, w.texts)
+			}
+		}
+		f := newFake()
+		f.info.Driver = "overlay2"
+		m := fakeManager(t, f, nil)
+		for range 2 {
+			if !m.limitsDisk(t.Context()) {
+				t.Error("overlay2 with quotas can't")
+			}
+		}
+		f.count(t, "create", 1)
+		f.count(t, "remove", 1)
+		f = newFake()
+		f.info.Driver = "btrfs"
+		if fakeManager(t, f, nil).limitsDisk(t.Context()) || len(f.called("create")) != 0 {
+			t.Errorf("btrfs: %q", f.calls)
+		}
+	})
+	t.Run("extra flags come last", func(t *testing.T) {
+		s, _ := specOf(t, func(o *Options) {
+			o.ExtraArgs = []string{"--memory", "1g", "--network=host-only", "--label", LabelAgent + "=0"}
+		}, linux)
+		if s.Memory != 1<<30 || s.Network != "host-only" || s.Labels[LabelAgent] != "1" {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("an id with a colon is a directory's name all the same", func(t *testing.T) {
+		s, err := buildSpec(fakeOptions(t), Key{Task: "a:b/../c"}, machine{goos: "linux", warn: func(string) {}})
+		if m := mountAt(s, "/root"); err != nil || strings.Count(m[0].Source, ":") != 0 || strings.Contains(m[0].Source, "..") && !strings.Contains(m[0].Source, "a_b_.._c") {
+			t.Errorf("%+v, %v", m, err)
+		}
+	})
+}
+
+// Rows of 19.2 about credentials.
+func TestCredentialMounts(t *testing.T) {
+	home := t.TempDir()
+	if err := errors.Join(os.Mkdir(home+"/dir", 0o755), os.WriteFile(home+"/token.json", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var w warnings
+	got := CredentialMounts(home, []string{"dir", "missing", "token.json", "../escape", "/etc/shadow"}, w.add)
+	if len(got) != 1 || got[0].Target != "/root/.hermes/token.json" || !got[0].ReadOnly || !w.has("source is a directory") || !w.has("source not found") || len(w.texts) != 4 {
+		t.Errorf("%+v, %q", got, w.texts)
+	}
+}
+
+// Rows of 19.2 about images that bring their own init.
+func TestOwnInit(t *testing.T) {
+	for name, c := range map[string]struct {
+		image Image
+		err   error
+		own   bool
+	}{
+		"/init":    {Image{Entrypoint: []string{"/init"}}, nil, true},
+		"s6":       {Image{Entrypoint: []string{"/package/admin/s6-overlay/command/init", "x"}}, nil, true},
+		"a label":  {Image{Labels: map[string]string{LabelInit: "1"}}, nil, true},
+		"plain":    {Image{Entrypoint: []string{"/bin/sh", "/init"}}, nil, false},
+		"null":     {Image{}, nil, false},
+		"failure":  {Image{Entrypoint: []string{"/init"}}, errFake, false},
+		"no image": {Image{Entrypoint: []string{"/init"}}, ErrNoImage, false},
+	} {
+		f := newFake()
+		f.image, f.fail["image"] = c.image, c.err
+		if got := ownInit(context.Background(), f, "x"); got != c.own {
+			t.Errorf("%s: %v", name, got)
+		}
+		s, _ := specOf(t, nil, machine{goos: "linux", ownInit: c.own})
+		if exec := strings.Contains(mountAt(s, "/run")[0].Options, ",exec,"); s.Init == c.own || exec != c.own {
+			t.Errorf("%s: init %v, /run executable %v", name, s.Init, exec)
+		}
+	}
+}
+
+// Rows of 19.3 about forwarded names.
+func TestForwardedEnvironment(t *testing.T) {
+	home := t.TempDir()
+	if err := os.WriteFile(home+"/.env", []byte("# a comment\nDOT=from file\nexport BOTH=file\nEMPTY='filled'\nQUOTED=\"a b\"\nBLANK=\nPROV_API_KEY=k\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own := map[string]string{"BOTH": "shell", "EMPTY": "", "PASSED": "p", "SOME_TOKEN": "t"}
+	got := forwarded(Options{
+		Home: home, ForwardEnv: []string{"DOT", "BOTH", "EMPTY", "QUOTED", "BLANK", "NOWHERE", "PROV_API_KEY"}, Pass: []string{"PASSED", "SOME_TOKEN"},
+		Getenv: func(name string) (string, bool) { v, ok := own[name]; return v, ok },
+	})
+	want := map[string]string{"DOT": "from file", "BOTH": "shell", "EMPTY": "filled", "QUOTED": "a b", "PASSED": "p", "PROV_API_KEY": "k"}
+	for name, value := range want {
+		if got[name] != value {
+			t.Errorf("%s is %q, want %q", name, got[name], value)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%q", got)
+	}
+	t.Run("forwarded values reach no run and no command line", func(t *testing.T) {
+		f := newFake()
+		m := fakeManager(t, f, func(o *Options) {
+			o.ForwardEnv, o.Env = []string{"SECRET"}, map[string]string{"SECRET": "literal", "PLAIN": "x"}
+			o.Getenv = func(string) (string, bool) { return "hunter2", true }
+		})
+		s := mustOpen(t, m, Key{})
+		if _, err := s.Exec(t.Context(), Request{Command: "true"}); err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(f.calls, "\n") + strings.Join(f.specs[0].Env, "\n"); strings.Contains(text, "hunter2") {
+			t.Error(text)
+		}
+	})
+}

@@ -1,0 +1,297 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// store is what the processes that share the sandboxes of a directory share on disk: locks, leases, sockets, the program inside.
+type store struct {
+	path string
+	dir  *fsutil.Dir
+	id   string // tells the containers of this volume from those of others
+}
+
+// The directories of a volume.
+const (
+	locksDir  = "locks"  // one directory a key, which is locked while its container is found, made or removed
+	leasesDir = "leases" // one directory a container, in it one for each process that uses it, which holds its lock
+	runDir    = "run"    // one directory a container, mounted into it: the socket of the program inside
+	tokensDir = "tokens" // one file a container: what lets a client in there
+	toolsDir  = "tools"  // one directory for each version of the program inside
+)
+
+// openStore opens the state below a directory and makes it if it is missing.
+func openStore(path string) (*store, error) {
+	dir, _, err := fsutil.MakeReal(path, 0o700, fsutil.Self())
+	if err != nil {
+		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
+	}
+	v := &store{path: path, dir: dir}
+	for _, name := range []string{locksDir, leasesDir, runDir, tokensDir, toolsDir} {
+		if err := dir.Mkdir(name, 0o700); err != nil {
+			dir.Close()
+			return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
+		}
+	}
+	if v.id, err = v.identity(); err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return v, nil
+}
+
+// identity reads the volume's, which the first process makes.
+func (v *store) identity() (string, error) {
+	err := v.dir.Exclusive("volume", []byte(randomHex(8)+"\n"), 0o600)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("cannot name the volume: %w", err)
+	}
+	for patience := time.Now().Add(5 * time.Second); ; { // whoever makes it fills it in a second step
+		data, err := v.dir.ReadFile("volume", 100)
+		if id := strings.TrimSpace(string(data)); err == nil && len(id) == 16 {
+			return id, nil
+		}
+		if err == nil && time.Now().After(patience) {
+			err = errors.New("the file is damaged; remove it if no sandbox of this volume is left")
+		}
+		if err != nil {
+			return "", fmt.Errorf("cannot read %s/volume: %w", v.path, err)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// lock waits for the lock of a key. Where there can't be one, because the file system has none, it says so and goes on.
+func (v *store) lock(ctx context.Context, labels map[string]string, warn func(string)) (unlock func(), err error) {
+	name := filepath.Join(locksDir, labels[LabelTask]+"@"+labels[LabelProfile])
+	dir, err := v.sub(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
+		held, err := dir.Lock()
+		switch {
+		case err == nil:
+			return func() { held.Close() }, nil
+		case errors.Is(err, fsutil.ErrNotLocal):
+			warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", v.path))
+			return func() {}, nil
+		case !errors.Is(err, fsutil.ErrLocked):
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("cannot have the sandbox: another process is finding or making it: %w", context.Cause(ctx))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// sub opens a directory below the volume, which it makes if it is missing.
+func (v *store) sub(name string) (*fsutil.Dir, error) {
+	if err := v.dir.Mkdir(name, 0o700); err != nil {
+		return nil, err
+	}
+	return v.dir.Sub(name)
+}
+
+// lease is the sign that this process uses a container. The kernel takes it back when the process ends, however it ends.
+type lease struct {
+	v    *store
+	name string
+	held *os.File
+}
+
+// lease takes one. The caller holds the lock of the container's key.
+func (v *store) lease(container string) (*lease, error) {
+	above := filepath.Join(leasesDir, short(container))
+	if err := v.dir.Mkdir(above, 0o700); err != nil {
+		return nil, err
+	}
+	l := &lease{v: v, name: filepath.Join(above, fmt.Sprintf("%d-%s", os.Getpid(), randomHex(4)))}
+	dir, err := v.sub(l.name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	if l.held, err = dir.Lock(); err != nil && !errors.Is(err, fsutil.ErrNotLocal) {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *lease) release() {
+	if l == nil {
+		return
+	}
+	_ = l.v.dir.Remove(l.name)
+	if l.held != nil {
+		l.held.Close()
+	}
+}
+
+// leases counts the processes that use a container, and removes what dead ones left.
+func (v *store) leases(container string) int {
+	above := filepath.Join(leasesDir, short(container))
+	entries, err := v.dir.ReadDir(above)
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, e := range entries {
+		name := filepath.Join(above, e.Name())
+		dir, err := v.dir.Sub(name)
+		if err != nil {
+			continue
+		}
+		held, err := dir.Lock()
+		dir.Close()
+		if err != nil { // held, or nobody can tell
+			n++
+			continue
+		}
+		_ = v.dir.Remove(name)
+		held.Close()
+	}
+	return n
+}
+
+// makeRun makes the directory of a container that is to be made, and its token.
+func (v *store) makeRun(name string) (dir string, err error) {
+	if err := v.dir.Create(filepath.Join(tokensDir, name), []byte(randomHex(16)), 0o600); err != nil {
+		return "", err
+	}
+	rel := filepath.Join(runDir, name)
+	if err := v.dir.Mkdir(rel, 0o700); err != nil {
+		return "", err
+	}
+	// Whoever the container's user is makes the socket there. Nobody else gets to the directory: the one above is private.
+	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
+		return "", err
+	}
+	return filepath.Join(v.path, rel), nil
+}
+
+func (v *store) token(name string) string {
+	data, _ := v.dir.ReadFile(filepath.Join(tokensDir, name), 100)
+	return string(data)
+}
+
+// forget drops what is kept of a container that is gone.
+func (v *store) forget(name, id string) {
+	if name != "" && !strings.Contains(name, "/") {
+		_ = v.dir.RemoveAll(filepath.Join(runDir, name))
+		_ = v.dir.Remove(filepath.Join(tokensDir, name))
+	}
+	if id != "" {
+		_ = v.dir.RemoveAll(filepath.Join(leasesDir, short(id)))
+	}
+}
+
+// sweep drops what is kept of containers that are not there any more. Names of live ones are kept.
+func (v *store) sweep(keep, keepIDs map[string]bool, before time.Time) {
+	drop := func(below string, keep map[string]bool) {
+		entries, err := v.dir.ReadDir(below)
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil && !keep[e.Name()] && info.ModTime().Before(before) {
+				_ = v.dir.RemoveAll(filepath.Join(below, e.Name()))
+			}
+		}
+	}
+	drop(runDir, keep)
+	drop(tokensDir, keep)
+	drop(leasesDir, keepIDs)
+}
+
+// helperName is the program inside, where it is mounted or copied to.
+const helperName = "hinit-sandbox-helper"
+
+// helper is the program inside. It is megabytes large, so it is read when it is needed and not kept.
+type helper struct {
+	path string
+	size int64
+	hash string
+}
+
+// read returns the program, and refuses another one that has taken its place.
+func (h *helper) read() ([]byte, error) {
+	data, err := os.ReadFile(h.path)
+	if err == nil && hashOf(data) != h.hash {
+		err = fmt.Errorf("%s has been replaced: start this program again", h.path)
+	}
+	return data, err
+}
+
+func hashOf(program []byte) string {
+	sum := sha256.Sum256(program)
+	return hex.EncodeToString(sum[:6])
+}
+
+// findHelper finds the program inside: the one that is named, else beside this program or in PATH.
+func findHelper(named string) (*helper, error) {
+	candidates := []string{named}
+	if named == "" {
+		candidates = nil
+		if self, err := os.Executable(); err == nil {
+			candidates = append(candidates, filepath.Join(filepath.Dir(self), helperName))
+		}
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			candidates = append(candidates, filepath.Join(dir, helperName))
+		}
+	}
+	for _, path := range candidates {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			return &helper{path, int64(len(data)), hashOf(data)}, nil
+		}
+		if named != "" {
+			return nil, &OptionError{Name: "HINIT_SANDBOX_HELPER", Value: named, Want: "the path of " + helperName + ": " + err.Error()}
+		}
+	}
+	return nil, fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
+}
+
+// install puts the program inside on the volume and returns its directory, which containers mount.
+func (v *store) install(h *helper) (string, error) {
+	rel := filepath.Join(toolsDir, h.hash)
+	dir, err := v.sub(rel)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	if info, err := dir.Lstat(helperName); err != nil || info.Size() != h.size || info.Mode().Perm() != 0o755 {
+		data, err := h.read()
+		if err != nil {
+			return "", err
+		}
+		if err := dir.Replace(helperName, data, fsutil.ReplaceOptions{Mode: 0o755}); err != nil {
+			return "", err
+		}
+	}
+	if _, err := v.dir.Chmod(rel, 0o755); err != nil {
+		return "", err
+	}
+	return filepath.Join(v.path, rel), nil
+}

@@ -1,0 +1,192 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"path/filepath"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// Reap says what a sweep is to take.
+type Reap struct {
+	MaxAge  time.Duration // 0 is twice the idle window, which counts as a minute at least
+	Profile string        // only this one; "" is all of this volume
+	DryRun  bool
+}
+
+// Reaped is what a sweep has taken, or would.
+type Reaped struct {
+	Container string        `json:"container"`
+	Name      string        `json:"name"`
+	Task      string        `json:"task"`
+	Profile   string        `json:"profile"`
+	State     State         `json:"state"`
+	Age       time.Duration `json:"age"`
+	Why       string        `json:"why"`
+	Error     string        `json:"error,omitempty"` // it could not be removed
+}
+
+// List describes the sandboxes of this volume, of all profiles, whether this process uses them or not. Those that carry no volume's
+// label, because the agent made them by itself, are among them.
+func (m *Manager) List(ctx context.Context) ([]Description, error) {
+	list, err := m.engine.List(ctx, map[string]string{LabelAgent: "1"})
+	if err != nil {
+		return nil, err
+	}
+	var out []Description
+	for _, c := range list {
+		if m.foreign(c) {
+			continue
+		}
+		d := m.describe(c)
+		m.mu.Lock()
+		for _, s := range m.open {
+			if s.ID() == c.ID {
+				s.mu.Lock()
+				d.Dir, d.Commands, d.IdleSince = s.dir, s.running, s.used
+				if s.link != nil {
+					d.Exec, d.Reason = s.link.mode, s.link.reason
+				}
+				s.mu.Unlock()
+			}
+		}
+		m.mu.Unlock()
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// orphanAge is how old an orphan is at least: twice the idle window, which counts as a minute at least.
+func orphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
+
+// sweepOnce sweeps before the first use, unless that is switched off. Nothing that goes wrong there keeps anybody from working.
+func (m *Manager) sweepOnce(ctx context.Context, profile string) {
+	if !m.opts.Orphans {
+		return
+	}
+	m.mu.Lock()
+	swept := m.swept
+	m.swept = true
+	m.mu.Unlock()
+	if !swept {
+		_, _ = m.Sweep(ctx, Reap{Profile: profile})
+	}
+}
+
+// Sweep removes the containers of this volume that nobody will use again: ended, created or dead ones, which are older than the
+// age, and running ones that were not to outlive a process that is dead. It never touches what carries another volume's label. Of what
+// carries none it takes only ended ones: they may be of another user's agent.
+func (m *Manager) Sweep(ctx context.Context, what Reap) ([]Reaped, error) {
+	age := cmp.Or(what.MaxAge, orphanAge(m.opts.Lifetime))
+	labels := map[string]string{LabelAgent: "1"}
+	if what.Profile != "" {
+		labels[LabelProfile] = Sanitise(what.Profile)
+	}
+	look, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	begin := time.Now()
+	list, err := m.engine.List(look, labels)
+	if err != nil {
+		return nil, err
+	}
+	var out []Reaped
+	names, ids := make(map[string]bool), make(map[string]bool)
+	for _, c := range list {
+		names[c.Name], ids[short(c.ID)] = true, true
+		if r := m.reap(ctx, c, age, what.DryRun); r != nil {
+			out = append(out, *r)
+		}
+	}
+	if what.Profile != "" || what.DryRun { // containers are missing in the list
+		return out, nil
+	}
+	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // those that are no agent's too
+	if err != nil {
+		return out, err
+	}
+	for _, c := range all {
+		names[c.Name], ids[short(c.ID)] = true, true
+	}
+	m.store.sweep(names, ids, begin.Add(-age))
+	return out, nil
+}
+
+// reap removes one container if nobody will use it again, and says so; nil if it stays. Everything is looked at anew by the lock of
+// its key, so that nobody begins to use it meanwhile.
+func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry bool) *Reaped {
+	if m.foreign(c) || c.State == Running && c.Labels[LabelEphemeral] == "" || c.State == Restarting || c.State == Removing {
+		return nil
+	}
+	own := c.Labels[LabelVolume] == m.store.id
+	if !own && c.State != Exited {
+		return nil
+	}
+	step, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	unlock, err := m.store.lock(step, c.Labels, m.opts.warn)
+	if err != nil {
+		return nil
+	}
+	defer unlock()
+	now, err := m.engine.Inspect(step, c.ID)
+	if err != nil || now.State != c.State {
+		return nil
+	}
+	r := &Reaped{Container: c.ID, Name: now.Name, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], State: now.State}
+	since := now.Finished
+	switch now.State {
+	case Exited, Dead:
+		r.Why = "it has ended, and nobody has used it since"
+		if since.IsZero() && now.State == Dead {
+			since = now.Created
+		}
+	case Created:
+		r.Why, since = "it was made and never started", now.Created
+	case Running, Paused:
+		if c.Labels[LabelEphemeral] == "" || m.store.leases(c.ID) > 0 {
+			return nil
+		}
+		r.Why, since = "the process that it was for is dead", now.Created
+		age = 0
+	default:
+		return nil
+	}
+	if since.IsZero() {
+		return nil // nobody can say how old it is
+	}
+	if r.Age = time.Since(since); r.Age < age || now.State != Running && m.store.leases(c.ID) > 0 {
+		return nil
+	}
+	if dry {
+		return r
+	}
+	crash("reap")
+	remove, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	if err := m.engine.Remove(remove, c.ID); err != nil {
+		r.Error = err.Error()
+		m.opts.warn(err.Error())
+		return r
+	}
+	m.store.forget(now.Name, c.ID)
+	if c.Labels[LabelEphemeral] != "" && !m.opts.PersistFS {
+		m.removeDirs(Key{Task: c.Labels[LabelTask]})
+	}
+	return r
+}
+
+// removeDirs removes the directories of the host that belong to a task.
+func (m *Manager) removeDirs(key Key) {
+	dir, err := fsutil.OpenReal(m.opts.Dir, fsutil.Self())
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	if rel, err := filepath.Rel(m.opts.Dir, taskDir(m.opts.Dir, key)); err == nil {
+		if err := dir.RemoveAll(rel); err != nil {
+			m.opts.warn(err.Error())
+		}
+	}
+}

@@ -1,0 +1,380 @@
+// Command sandbox measures package sandbox beside the docker command and the engine's API, in one run, on one container.
+//
+//	go run ./test/bench/sandbox [-runs 20] [-json FILE]
+//
+// It needs an engine, and Debian's packages bash-static and busybox-static, which it downloads once. Each figure is the median, with the
+// fastest and the slowest. It owns no goroutine but those of the package.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"hinit/sandbox"
+)
+
+// againVar marks this program as started again, to attach from another process.
+const againVar = "HINIT_BENCH_SANDBOX_AGAIN"
+
+const (
+	image = "hinit-bench-sandbox"
+	bulk  = 100 << 20
+)
+
+// figure is one line of the table, in milliseconds or megabytes a second.
+type figure struct {
+	Name   string  `json:"name"`
+	Unit   string  `json:"unit"`
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	Runs   int     `json:"runs"`
+}
+
+type report struct {
+	Engine  string   `json:"engine"`
+	Load    string   `json:"load"` // /proc/loadavg before and after
+	Figures []figure `json:"figures"`
+	Verdict []string `json:"verdict"`
+}
+
+func main() {
+	if os.Getenv(againVar) != "" {
+		again()
+		return
+	}
+	runs := flag.Int("runs", 20, "how often each thing is done; what is slow, a fifth as often")
+	to := flag.String("json", "", "file for the figures")
+	flag.Parse()
+	b := &bench{runs: *runs}
+	defer b.tidy()
+	if err := b.all(); err != nil {
+		b.tidy()
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	b.print(os.Stdout)
+	if *to != "" {
+		data, err := json.MarshalIndent(b.report, "", "  ")
+		if err == nil {
+			err = os.WriteFile(*to, append(data, '\n'), 0o644)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+	}
+}
+
+type bench struct {
+	runs   int
+	dir    string
+	engine sandbox.Engine
+	m      *sandbox.Manager
+	report report
+}
+
+func (b *bench) tidy() {
+	if b.m != nil {
+		for _, task := range []string{"default", "cold"} {
+			_ = b.m.Remove(context.Background(), sandbox.Key{Task: task})
+		}
+	}
+	_ = exec.Command("docker", "rmi", "-f", image).Run()
+	_ = os.RemoveAll(b.dir)
+}
+
+func load() string {
+	data, _ := os.ReadFile("/proc/loadavg")
+	return strings.TrimSpace(string(data))
+}
+
+// options are the same in this process and in the other.
+func options(dir string) sandbox.Options {
+	o := sandbox.DefaultOptions()
+	o.Image, o.Network, o.DiskMB, o.Dir, o.Profile, o.Orphans = image, "none", 0, dir, "bench", false
+	o.Helper = filepath.Join(dir, "hinit-sandbox-helper")
+	return o
+}
+
+func (b *bench) prepare() (err error) {
+	if b.dir, err = os.MkdirTemp("", "hinit-bench-"); err != nil {
+		return err
+	}
+	steps := [][]string{
+		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.dir + "/hinit-sandbox-helper", "hinit/cmd/hinit-sandbox-helper"},
+		{"docker/bash", runtime.GOARCH, b.dir + "/bash"},
+		{"docker/busybox", runtime.GOARCH, b.dir + "/busybox"},
+	}
+	for _, step := range steps {
+		cmd := exec.Command(step[0], step[1:]...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%q: %w: %s (run it in the project's directory)", step, err, out)
+		}
+	}
+	text := "FROM scratch\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"--install\", \"-s\", \"/bin\"]\nRUN mkdir -p /tmp /root\n"
+	if err := os.WriteFile(b.dir+"/Dockerfile", []byte(text), 0o644); err != nil {
+		return err
+	}
+	cmd := exec.Command("docker", "build", "-q", "--network=none", "-t", image, b.dir)
+	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("docker build: %w: %s", err, out)
+	}
+	if b.engine, err = sandbox.Docker(""); err != nil {
+		return err
+	}
+	info, err := b.engine.Info(context.Background())
+	if err != nil {
+		return err
+	}
+	b.report.Engine = fmt.Sprintf("%s %s, API %s", info.Name, info.Version, info.API)
+	b.m, err = sandbox.NewManager(b.engine, options(b.dir))
+	return err
+}
+
+func (b *bench) all() error {
+	if err := b.prepare(); err != nil {
+		return err
+	}
+	b.report.Load = load()
+	ctx := context.Background()
+	s, err := b.m.Open(ctx, sandbox.Key{})
+	if err != nil {
+		return err
+	}
+	if d, err := s.Describe(ctx); err != nil || d.Exec != sandbox.ExecDirect {
+		return fmt.Errorf("commands run %q because of %q: %w", d.Exec, d.Reason, err)
+	}
+	argv := sandbox.Request{Argv: []string{"true"}}
+	line := sandbox.Request{Command: "true"}
+	run := func(req sandbox.Request) func() error {
+		return func() error { _, err := s.Exec(ctx, req); return err }
+	}
+	cli := func(args ...string) func() error {
+		return func() error { return exec.Command("docker", append([]string{"exec", s.ID()}, args...)...).Run() }
+	}
+	api := func(id string, argv ...string) error {
+		a, err := b.engine.Exec(ctx, id, sandbox.ExecSpec{Argv: argv})
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		if err := a.Copy(io.Discard, io.Discard); err != nil {
+			return err
+		}
+		_, _, err = a.Exit(ctx)
+		return err
+	}
+	few := max(3, b.runs/5)
+	for _, x := range []struct {
+		name string
+		runs int
+		do   func() error
+	}{
+		{"true: docker exec", b.runs, cli("true")},
+		{"true: engine's API", b.runs, func() error { return api(s.ID(), "true") }},
+		{"true: package, as it is", 10 * b.runs, run(argv)},
+		{"true: package, by the shell", 10 * b.runs, run(line)},
+		{"attach again: whole process", b.runs, b.attach},
+	} {
+		if err := b.time(x.name, x.runs, x.do); err != nil {
+			return fmt.Errorf("%s: %w", x.name, err)
+		}
+	}
+	if err := b.attachInside(few * 2); err != nil {
+		return err
+	}
+	if err := b.cold(ctx, few, api); err != nil {
+		return err
+	}
+	// A writer of large pieces: one of small ones (busybox's head) is slower by itself than what it writes to.
+	writer := []string{"dd", "if=/dev/zero", "bs=1M", fmt.Sprint("count=", bulk>>20)}
+	b.rate("100 MB of output: docker exec", few, cli(writer...))
+	b.rate("100 MB of output: package", few, run(sandbox.Request{Argv: writer, Stdout: io.Discard}))
+	b.report.Load += " → " + load()
+	b.judge()
+	return nil
+}
+
+func (b *bench) add(name, unit string, values []float64) {
+	slices.Sort(values)
+	b.report.Figures = append(b.report.Figures, figure{name, unit, values[len(values)/2], values[0], values[len(values)-1], len(values)})
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// time does something so often, after once for warmth.
+func (b *bench) time(name string, runs int, do func() error) error {
+	var values []float64
+	for i := range runs + 1 {
+		begin := time.Now()
+		if err := do(); err != nil {
+			return err
+		}
+		if i > 0 {
+			values = append(values, milliseconds(time.Since(begin)))
+		}
+	}
+	b.add(name, "ms", values)
+	return nil
+}
+
+func (b *bench) rate(name string, runs int, do func() error) {
+	var values []float64
+	for range runs {
+		begin := time.Now()
+		if err := do(); err == nil {
+			values = append(values, bulk/1e6/time.Since(begin).Seconds())
+		}
+	}
+	b.add(name, "MB/s", append(values, 0)[:max(1, len(values))])
+}
+
+// other starts this program again.
+func (b *bench) other() *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), againVar+"="+b.dir)
+	return cmd
+}
+
+func (b *bench) attach() error { return b.other().Run() }
+
+func (b *bench) attachInside(runs int) error {
+	var values []float64
+	for range runs {
+		out, err := b.other().Output()
+		if err != nil {
+			return err
+		}
+		var ms float64
+		if _, err := fmt.Sscan(string(out), &ms); err != nil {
+			return err
+		}
+		values = append(values, ms)
+	}
+	b.add("attach again: manager, sandbox, first command", "ms", values)
+	return nil
+}
+
+// again is the other process: it finds the sandbox and runs one command.
+func again() {
+	begin := time.Now()
+	err := func() error {
+		e, err := sandbox.Docker("")
+		if err != nil {
+			return err
+		}
+		m, err := sandbox.NewManager(e, options(os.Getenv(againVar)))
+		if err != nil {
+			return err
+		}
+		s, err := m.Open(context.Background(), sandbox.Key{})
+		if err != nil {
+			return err
+		}
+		_, err = s.Exec(context.Background(), sandbox.Request{Argv: []string{"true"}})
+		return err
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	fmt.Println(milliseconds(time.Since(begin)))
+}
+
+// cold compares the first command in a new container: the engine's own calls, one after the other, and the package. They take turns, so
+// that what else the machine does is the same for both.
+func (b *bench) cold(ctx context.Context, runs int, api func(string, ...string) error) error {
+	var own, ours, over []float64
+	key := sandbox.Key{Task: "cold"}
+	for range runs {
+		spec, err := b.m.Spec(ctx, key)
+		if err != nil {
+			return err
+		}
+		begin := time.Now()
+		id, err := b.engine.Create(ctx, spec)
+		if err == nil {
+			if err = b.engine.Start(ctx, id); err == nil {
+				err = api(id, "true")
+			}
+		}
+		engine := milliseconds(time.Since(begin))
+		if err != nil {
+			return err
+		}
+		if err := b.m.Remove(ctx, key); err != nil {
+			return err
+		}
+		begin = time.Now()
+		s, err := b.m.Open(ctx, key)
+		if err != nil {
+			return err
+		}
+		if _, err := s.Exec(ctx, sandbox.Request{Argv: []string{"true"}}); err != nil {
+			return err
+		}
+		pkg := milliseconds(time.Since(begin))
+		if err := b.m.Remove(ctx, key); err != nil {
+			return err
+		}
+		own, ours, over = append(own, engine), append(ours, pkg), append(over, pkg-engine)
+	}
+	b.add("first command, cold: engine's create, start, exec", "ms", own)
+	b.add("first command, cold: package", "ms", ours)
+	b.add("first command, cold: what the package adds", "ms", over)
+	return nil
+}
+
+func (b *bench) median(name string) float64 {
+	for _, f := range b.report.Figures {
+		if f.Name == name {
+			return f.Median
+		}
+	}
+	return 0
+}
+
+// judge compares with what is wanted.
+func (b *bench) judge() {
+	say := func(what string, got float64, unit string, good bool, limit string) {
+		word := "met"
+		if !good {
+			word = "NOT met"
+		}
+		b.report.Verdict = append(b.report.Verdict, fmt.Sprintf("%s: %.2f %s, wanted %s: %s", what, got, unit, limit, word))
+	}
+	warm := b.median("true: package, by the shell")
+	say("true in a warm sandbox, by the shell", warm, "ms", warm <= 3, "≤ 3 ms")
+	attach := b.median("attach again: manager, sandbox, first command")
+	say("attach again from another process", attach, "ms", attach <= 15, "≤ 15 ms")
+	cold := b.median("first command, cold: what the package adds")
+	say("first command on a cold start, besides the engine's time", cold, "ms", cold <= 30, "≤ 30 ms")
+	ratio := b.median("100 MB of output: package") / max(1, b.median("100 MB of output: docker exec"))
+	say("100 MB of output, times docker exec's rate", ratio, "×", ratio >= 5, "≥ 5 ×")
+}
+
+func (b *bench) print(w io.Writer) {
+	fmt.Fprintf(w, "engine: %s\nload: %s\n\n", b.report.Engine, b.report.Load)
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "what\tmedian\tfastest\tslowest\truns")
+	for _, f := range b.report.Figures {
+		fmt.Fprintf(t, "%s\t%.2f %s\t%.2f\t%.2f\t%d\n", f.Name, f.Median, f.Unit, f.Min, f.Max, f.Runs)
+	}
+	_ = t.Flush()
+	fmt.Fprintln(w)
+	fmt.Fprintln(w, strings.Join(b.report.Verdict, "\n"))
+}

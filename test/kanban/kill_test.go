@@ -1,0 +1,167 @@
+package kanban_test
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/kanban"
+)
+
+// only is the one process that matches.
+func (b *box) only(what string, match func(cmdline, environ string) bool) (pid int) {
+	b.Helper()
+	b.await(what, func() bool {
+		pids := b.outside(match)
+		if len(pids) == 1 {
+			pid = pids[0]
+		}
+		return len(pids) == 1
+	})
+	return pid
+}
+
+// The dispatcher is killed, and PID 1 becomes another image: the worker is the same process, its task has one attempt, and how it ended
+// is known.
+func TestWorkersOutliveTheirDispatcher(t *testing.T) {
+	t.Parallel() // it waits
+	b := newBox(t, "  failure_limit: 5\n")
+	s := b.board()
+	defer s.Close()
+	id := b.create(s, kanban.NewTask{Title: "long", Assignee: "coder", Body: "sleep 3s\nfail"})
+	worker := b.only("a worker", workers)
+	for range 2 {
+		old := b.only("the dispatcher", dispatcher)
+		b.must(syscall.Kill(old, syscall.SIGKILL))
+		b.await("another dispatcher", func() bool {
+			pids := b.outside(dispatcher)
+			return len(pids) == 1 && pids[0] != old
+		})
+		if _, err := b.client.Reexec(b.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := b.outside(workers); !slices.Equal(now, []int{worker}) {
+		t.Errorf("the workers are %v, not %d alone", now, worker)
+	}
+	b.await("the end of the first attempt", func() bool {
+		runs, err := s.Runs(b.Context(), id)
+		return err == nil && len(runs) > 0 && runs[0].EndedAt != 0
+	})
+	runs, err := s.Runs(b.Context(), id)
+	b.must(err)
+	if runs[0].Outcome != "crashed" || !strings.Contains(runs[0].Error, "exited with code 1") {
+		t.Errorf("the first attempt ended as %+v", runs[0])
+	}
+	list, err := b.client.Runs(b.Context())
+	b.must(err)
+	if i := slices.IndexFunc(list, func(r client.Run) bool { return strings.Contains(r.Tag, id) }); i < 0 || list[i].End == nil || list[i].End.Code == nil || *list[i].End.Code != 1 {
+		t.Errorf("PID 1 remembers %+v", list)
+	}
+}
+
+// The container's end is no failure of a task.
+func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
+	t.Parallel() // it waits
+	b := newBox(t, "")
+	s := b.board()
+	id := b.create(s, kanban.NewTask{Title: "long", Assignee: "ops", Body: "sleep 60s"})
+	b.only("a worker", workers)
+	b.await("its pid to be written down", func() bool {
+		t, err := s.Task(b.Context(), id)
+		return err == nil && t.WorkerPID != 0
+	})
+	_ = s.Close()
+	b.kill()
+	b.boot()
+	s = b.board()
+	defer s.Close()
+	b.await("another attempt", func() bool {
+		runs, err := s.Runs(b.Context(), id)
+		return err == nil && len(runs) == 2
+	})
+	runs, err := s.Runs(b.Context(), id)
+	b.must(err)
+	task, err := s.Task(b.Context(), id)
+	b.must(err)
+	if runs[0].Outcome != "reclaimed" || task.ConsecutiveFailures != 0 {
+		t.Errorf("the first attempt is %s; %d failures count", runs[0].Outcome, task.ConsecutiveFailures)
+	}
+}
+
+// What a worker starts and leaves is ended with it (contract 22.1, 28.9): also a daemon that takes no notice of TERM.
+func TestReclaimEndsTheWholeTree(t *testing.T) {
+	t.Parallel() // it waits
+	b := newBox(t, "")
+	s := b.board()
+	defer s.Close()
+	id := b.create(s, kanban.NewTask{Title: "x", Assignee: "coder", Body: "leave\nsleep 60s"})
+	ofTask := func(_, environ string) bool { return strings.Contains(environ, "HERMES_KANBAN_TASK="+id) }
+	b.await("the worker and its daemon", func() bool { return len(b.outside(ofTask)) >= 2 })
+	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // so that it is not started again
+	b.must(err)
+	list, err := b.client.Runs(b.Context())
+	b.must(err)
+	for _, r := range list {
+		if strings.Contains(r.Tag, id) {
+			_, err := b.client.StopRun(b.Context(), r.ID)
+			b.must(err)
+			r, err = b.client.Run(b.Context(), r.ID, patience)
+			b.must(err)
+			if r.End == nil || r.Asked != client.RunStopped || r.End.Code == nil || *r.End.Code != 0 {
+				t.Errorf("the run is %+v, end %+v", r, r.End)
+			}
+		}
+	}
+	if left := b.outside(ofTask); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// hinit tells of the board: a note beside the service, and an event for each worker.
+func TestHinitTellsOfTheBoard(t *testing.T) {
+	t.Parallel() // it waits
+	b := newBox(t, "  max_in_progress_per_profile: 1\n")
+	s := b.board()
+	defer s.Close()
+	for range 3 {
+		b.create(s, kanban.NewTask{Title: "x", Assignee: "coder", Body: "sleep 3s"})
+	}
+	b.await("the note", func() bool {
+		v, err := b.client.Service(b.Context(), "kanban")
+		return err == nil && strings.Contains(v.Problem, "2 ready, 1 running (coder 1), 0 blocked, 2 capped")
+	})
+	table, _, err := b.client.StatusTable(b.Context(), client.Look{})
+	b.must(err)
+	if !strings.Contains(string(table), "1 running (coder 1)") || strings.Contains(string(table), "\nrun/") {
+		t.Errorf("the table is\n%s", table)
+	}
+	told := false
+	b.must(b.client.Events(b.Context(), client.EventOptions{}, func(e client.Event) error {
+		told = told || strings.HasPrefix(e.Service, "run/default.") && e.To == "up"
+		return nil
+	}))
+	if !told {
+		t.Error("no event tells of a worker")
+	}
+}
+
+// Gateways are told not to dispatch.
+func TestGatewaysDispatchNot(t *testing.T) {
+	t.Parallel() // it waits
+	b := newBox(t, "")
+	entries, err := b.client.Config(b.Context())
+	b.must(err)
+	for _, e := range entries {
+		if e.Key == "agent.env.HERMES_KANBAN_DISPATCH_IN_GATEWAY" {
+			if e.Value != "0" || e.Origin != "env HINIT_KANBAN" {
+				t.Errorf("%+v", e)
+			}
+			return
+		}
+	}
+	t.Error("the gateways get nothing")
+}

@@ -1,0 +1,232 @@
+package kanban_test
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+// full makes the tests larger.
+var full = flag.Bool("full", false, "kill the container five times, and take figures of 900 workers")
+
+// bin is where TestMain puts the binaries.
+var bin string
+
+// stageVar makes this binary the first process of a PID namespace, which becomes what its arguments say.
+const stageVar = "KANBAN_TEST_STAGE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(stageVar) != "" {
+		fmt.Fprintln(os.Stderr, stage(os.Args[1:]))
+		os.Exit(1)
+	}
+	testkit.Alone()
+	testkit.AtOnce(4)
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp(place(), "hk-") // short, and every user can enter it
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err == nil {
+		bin = filepath.Join(dir, "bin")
+		defer os.RemoveAll(dir)
+		err = build()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// place is where the tests have their directories.
+func place() string { return cmp.Or(testkit.InMemory(), "/var/tmp") }
+
+func build() error {
+	for _, args := range [][]string{
+		{"-ldflags=-s -w -E hinit_entry", "-o", bin + "/", "hinit/cmd/hinit"},
+		{"-ldflags=-s -w", "-o", bin + "/", "hinit/cmd/hinit-kanban"},
+		{"-ldflags=-s -w", "-o", bin + "/example-agent", "hinit/examples/agent"},
+	} {
+		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
+		}
+	}
+	return nil
+}
+
+// stage mounts the /proc of the new namespace and becomes the command.
+func stage(argv []string) error {
+	err := errors.Join(
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
+		os.Unsetenv(stageVar),
+	)
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(argv[0], argv, os.Environ())
+}
+
+// patience is how long a test waits for what has to come. It costs nothing when all is well.
+const patience = 90 * time.Second
+
+// box is a container with a board: hinit as PID 1 of a PID namespace, with the service kanban.
+type box struct {
+	*testing.T
+	dir    string
+	cmd    *exec.Cmd
+	client *client.Client
+	out    bytes.Buffer
+	ended  chan struct{}
+}
+
+const config = `home: %[1]s/home
+agent:
+  user: root
+  binary: %[2]s/example-agent
+  gateway: [/bin/sleep, "1000000"]
+  gateway_default: [/bin/sleep, "1000000"]
+  ready: up
+services:
+  kanban: {command: [%[2]s/hinit-kanban, serve], enabled_by: HINIT_KANBAN, restart: {initial: 10ms, max: 100ms}}
+boot: {hooks: []}
+`
+
+// newBox makes a volume with three profiles and boots on it. board is the section kanban of config.yaml.
+func newBox(t *testing.T, board string) *box {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("a PID namespace needs root")
+		}
+		t.Skip("a PID namespace needs root")
+	}
+	dir, err := os.MkdirTemp(place(), "hkb-") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{T: t, dir: dir, client: client.New(dir + "/run/control.sock")}
+	for _, sub := range []string{"run", "locks", "home/profiles/coder", "home/profiles/ops"} {
+		b.must(os.MkdirAll(filepath.Join(dir, sub), 0o755))
+	}
+	for name, text := range map[string]string{
+		"hinit.yaml": fmt.Sprintf(config, dir, bin), "home/config.yaml": "kanban:\n" + board,
+		"home/profiles/coder/SOUL.md": "coder\n", "home/profiles/ops/SOUL.md": "ops\n",
+	} {
+		b.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	t.Cleanup(func() {
+		b.kill()
+		if t.Failed() {
+			b.lastWords()
+		}
+		_ = os.RemoveAll(dir)
+	})
+	b.boot()
+	return b
+}
+
+func (b *box) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *box) lastWords() {
+	log, _ := os.ReadFile(filepath.Join(b.dir, "home/logs/gateways/kanban/current"))
+	tail := func(s string) string { return s[max(0, len(s)-4000):] }
+	b.Logf("hinit said:\n%s\nthe dispatcher said:\n%s", tail(b.out.String()), tail(string(log)))
+}
+
+// env is the container's environment.
+func (b *box) env() []string {
+	return []string{
+		"PATH=" + bin + ":/usr/bin:/bin", "HOME=/root", "HERMES_HOME=" + b.dir + "/home", "HINIT_RUNTIME_DIR=" + b.dir + "/run",
+		"HINIT_CONFIG=" + b.dir + "/hinit.yaml", "HINIT_KANBAN=1", "EXAMPLE_KANBAN_TOOL=" + bin + "/hinit-kanban", "EXAMPLE_KANBAN_LOCKS=" + b.dir + "/locks",
+		"HERMES_BIN=" + bin + "/example-agent", "HERMES_KANBAN_CRASH_GRACE_SECONDS=0", "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS=0",
+	}
+}
+
+func (b *box) boot() {
+	b.Helper()
+	b.cmd = exec.Command("/proc/self/exe", bin+"/hinit", "init", "--", "sleep", "1000000")
+	b.cmd.Env = append(b.env(), stageVar+"=1")
+	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	b.must(b.cmd.Start())
+	b.ended = make(chan struct{})
+	go func() {
+		_ = b.cmd.Wait()
+		close(b.ended)
+	}()
+	b.await("the service kanban to be up", func() bool {
+		s, err := b.client.Service(b.Context(), "kanban")
+		return err == nil && s.State == "up"
+	})
+}
+
+// kill ends the container at once.
+func (b *box) kill() {
+	if b.cmd == nil {
+		return
+	}
+	_ = b.cmd.Process.Kill()
+	<-b.ended
+	b.cmd = nil
+}
+
+// await polls until something is so.
+func (b *box) await(what string, so func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.Fatalf("waited %s for %s", patience, what)
+		}
+	}
+}
+
+// outside is the number that a process of the box has out here. It has those arguments, or carries that variable.
+func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		environ, _ := os.ReadFile(dir + "/environ")
+		if !bytes.Contains(environ, []byte("HINIT_RUNTIME_DIR="+b.dir+"/run\x00")) {
+			continue
+		}
+		cmdline, _ := os.ReadFile(dir + "/cmdline")
+		var pid int
+		if _, err := fmt.Sscanf(filepath.Base(dir), "%d", &pid); err == nil && match(strings.ReplaceAll(string(cmdline), "\x00", " "), string(environ)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// dispatcher is the process of the service.
+func dispatcher(cmdline, _ string) bool { return strings.HasPrefix(cmdline, bin+"/hinit-kanban serve") }
+
+// workers are the processes that work on tasks.
+func workers(cmdline, environ string) bool {
+	return strings.Contains(cmdline, "work kanban task") && strings.Contains(environ, "HERMES_KANBAN_TASK=")
+}

@@ -1,0 +1,107 @@
+package sandbox_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+// agent is a process of the example agent with its terminal tool.
+type agent struct {
+	p   *place
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+// answer is what the tool says of one command.
+type answer struct {
+	Output    string `json:"output"`
+	Code      int    `json:"exit_code"`
+	Container string `json:"container"`
+}
+
+// newAgent starts an agent. env is on top of the place's.
+func (p *place) newAgent(env ...string) *agent {
+	p.t.Helper()
+	a := &agent{p: p, cmd: exec.Command(filepath.Join(built, "agent"), "terminal")}
+	a.cmd.Env = append(append(cleanEnv(), p.env...), env...)
+	a.cmd.Stderr = os.Stderr
+	as(a.cmd, p.uid)
+	var err error
+	if a.in, err = a.cmd.StdinPipe(); err != nil {
+		p.t.Fatal(err)
+	}
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	a.out = bufio.NewScanner(out)
+	a.out.Buffer(nil, 64<<20)
+	if err := a.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(a.kill)
+	return a
+}
+
+// say sends a command; hear returns its answer.
+func (a *agent) say(command, stdin string, timeout float64) {
+	line, _ := json.Marshal(map[string]any{"command": command, "stdin": stdin, "timeout": timeout})
+	if _, err := a.in.Write(append(line, '\n')); err != nil {
+		a.p.t.Error(err)
+	}
+}
+
+func (a *agent) hear() (said answer) {
+	a.p.t.Helper()
+	if !a.out.Scan() {
+		a.p.t.Fatalf("the agent has ended: %v", a.out.Err())
+	}
+	if err := json.Unmarshal(a.out.Bytes(), &said); err != nil {
+		a.p.t.Fatal(err)
+	}
+	return said
+}
+
+// turn is one command.
+func (a *agent) turn(command string) answer {
+	a.p.t.Helper()
+	a.say(command, "", 60)
+	return a.hear()
+}
+
+// end closes the session and waits for the agent.
+func (a *agent) end() {
+	a.p.t.Helper()
+	_ = a.in.Close()
+	if err := a.cmd.Wait(); err != nil {
+		a.p.t.Errorf("the agent ended with %v", err)
+	}
+}
+
+// awaits waits until a process is in the sandbox.
+func (a *agent) awaits(process string) {
+	a.p.t.Helper()
+	var last answer
+	for end := time.Now().Add(testkit.Patience); ; {
+		if last = a.turn("ps"); strings.Contains(last.Output, process) {
+			return
+		}
+		if time.Now().After(end) {
+			a.p.t.Fatalf("there is no %s; containers %v; ps says %+v", process, a.p.containers(), last)
+		}
+	}
+}
+
+func (a *agent) kill() {
+	_ = a.cmd.Process.Kill()
+	_ = a.cmd.Wait()
+}

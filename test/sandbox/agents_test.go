@@ -1,0 +1,187 @@
+package sandbox_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// TestTurns: what one turn leaves is there for the next, in another process too.
+func TestTurns(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		a := p.newAgent()
+		first := a.turn("cd /workspace && export GREETING=hello && echo made > note && hostname")
+		if first.Code != 0 {
+			t.Fatalf("%+v", first)
+		}
+		if got := a.turn(`echo $GREETING $(pwd) $(cat note)`); got.Output != "hello /workspace made\n" || got.Code != 0 {
+			t.Errorf("%+v", got)
+		}
+		if got := a.turn(`(exit 7)`); got.Code != 7 {
+			t.Errorf("%+v", got)
+		}
+		a.say("cat; echo err >&2; exit 3", "given", 60)
+		if got := a.hear(); got.Code != 3 || !strings.Contains(got.Output, "given") || !strings.Contains(got.Output, "err") {
+			t.Errorf("%+v", got)
+		}
+		a.end()
+		b := p.newAgent()
+		second := b.turn("hostname; cat /workspace/note")
+		if second.Output != first.Output+"made\n" || !strings.HasPrefix(first.Container, second.Container) && !strings.HasPrefix(second.Container, first.Container) {
+			t.Errorf("first %+v, then %+v", first, second)
+		}
+		b.end()
+		if n := len(p.containers()); n != 1 {
+			t.Errorf("there are %d containers", n)
+		}
+	})
+}
+
+// TestTwoAgentsGetOneContainer, who begin at the same time.
+func TestTwoAgentsGetOneContainer(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		var agents []*agent
+		for range 4 {
+			agents = append(agents, p.newAgent())
+		}
+		for i, a := range agents {
+			a.say(fmt.Sprintf("echo %d >> /workspace/log; hostname", i), "", 60)
+		}
+		hosts := map[string]bool{}
+		for _, a := range agents {
+			said := a.hear()
+			hosts[said.Output] = true
+		}
+		if len(hosts) != 1 || len(p.containers()) != 1 {
+			t.Errorf("hosts %v, containers %v", hosts, p.containers())
+		}
+	})
+}
+
+// TestAnAgentOfItsOwn: who does not look for a container gets one of its own, and removes it.
+func TestAnAgentOfItsOwn(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		off := "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false"
+		a, b := p.newAgent(off), p.newAgent(off)
+		one, two := a.turn("hostname"), b.turn("hostname")
+		if one.Code != 0 || two.Code != 0 || one.Output == two.Output {
+			t.Errorf("%+v and %+v", one, two)
+		}
+		a.end()
+		b.end()
+		if left := p.containers(); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
+// TestNothingRunsTwice: a command whose output looks as if the container were gone is repeated by the agent, and answered.
+func TestNothingRunsTwice(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		a := p.newAgent()
+		for i, text := range []string{"nginx is not running", "Error: No such container: web", "no such container"} {
+			said := a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
+			if said.Code != 4 || !strings.Contains(said.Output, text) {
+				t.Errorf("%+v", said)
+			}
+			if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
+				t.Errorf("after %q it has run: %q", text, got.Output)
+			}
+			// The same again, by the agent's own wish, is another run.
+			a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
+			if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\nonce\n" {
+				t.Errorf("after the second %q it has run: %q", text, got.Output)
+			}
+		}
+	})
+}
+
+// TestTimeLimitEndsTheTree: the agent kills its docker command; nothing goes on inside.
+func TestTimeLimitEndsTheTree(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		a := p.newAgent()
+		a.say("setsid sleep 7771 & (sleep 7772 &) ; echo begun; sleep 7773", "", 1.5)
+		if said := a.hear(); said.Code != 124 || !strings.Contains(said.Output, "[Command timed out after 1.5s]") {
+			t.Errorf("%+v", said)
+		}
+		testkit.Until(t, "nothing is left inside", func() bool {
+			return !strings.Contains(a.turn("ps").Output, "sleep 777")
+		})
+	})
+}
+
+// TestKilledAgent takes its commands with it; what it had put into the background by itself goes on.
+func TestKilledAgent(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		a := p.newAgent()
+		a.turn("setsid sleep 6661 >/dev/null 2>&1 &")
+		a.say("sleep 6662", "", 600)
+		b := p.newAgent()
+		b.awaits("sleep 6662")
+		a.kill()
+		p.killClients(t, "sleep 6662")
+		testkit.Until(t, "its command has ended", func() bool { return !strings.Contains(b.turn("ps").Output, "sleep 6662") })
+		if !strings.Contains(b.turn("ps").Output, "sleep 6661") {
+			t.Error("what was in the background has ended too")
+		}
+	})
+}
+
+// killClients kills the docker commands of this place whose command line has a text: they live on when their agent is killed.
+func (p *place) killClients(t *testing.T, text string) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if strings.HasPrefix(string(line), p.docker()+"\x00") && strings.Contains(string(line), text) {
+			var pid int
+			if _, err := fmt.Sscan(e.Name(), &pid); err == nil {
+				process, _ := os.FindProcess(pid)
+				_ = process.Kill()
+			}
+		}
+	}
+}
+
+// TestRemovedFromOutside: the next command finds a new container; one that had begun is not run again.
+func TestRemovedFromOutside(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		a := p.newAgent()
+		before := a.turn("echo kept > /workspace/file; hostname")
+		docker("rm", "-f", before.Container)
+		after := a.turn("cat /workspace/file")
+		if after.Code != 0 || after.Output != "kept\n" || after.Container == before.Container {
+			t.Errorf("before %+v, after %+v", before, after)
+		}
+		a.say("echo ran >> /workspace/ran; sleep 600", "", 60)
+		ran := filepath.Join(p.home(), "sandboxes", "docker", "default", "workspace", "ran")
+		testkit.Until(t, "it has begun", func() bool { _, err := os.Stat(ran); return err == nil })
+		docker("rm", "-f", after.Container)
+		if said := a.hear(); said.Code != 137 || strings.Contains(said.Output, "is not running") || strings.Contains(strings.ToLower(said.Output), "no such container") {
+			t.Errorf("%+v", said)
+		}
+		if got := a.turn("cat /workspace/ran; (exit 9)"); got.Output != "ran\n" || got.Code != 9 {
+			t.Errorf("%+v", got)
+		}
+		stopped := a.turn("hostname")
+		docker("stop", "-t", "0", stopped.Container)
+		if got := a.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
+			t.Errorf("stopped %+v, then %+v", stopped, got)
+		}
+		docker("pause", stopped.Container)
+		b := p.newAgent()
+		if got := b.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
+			t.Errorf("paused %+v, then %+v", stopped, got)
+		}
+		if n := len(p.containers()); n != 1 {
+			t.Errorf("there are %d containers", n)
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package sandbox_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
+)
+
+// secret is what no agent may read, and where.
+const secret = "the host's secret"
+
+// TestEscapes tries, on the real engine through the service, what an agent would try. It gets nothing: no container is made, and nothing
+// of anybody else's is touched.
+func TestEscapes(t *testing.T) {
+	t.Parallel()
+	p, _ := newService(t)
+	hidden := filepath.Join(p.dir, "hidden")
+	if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(filepath.Join(hidden, "secret"), []byte(secret), 0o600), os.Symlink(hidden, filepath.Join(p.home(), "link"))); err != nil {
+		t.Fatal(err)
+	}
+	// Somebody else's containers: another profile's, another user's, one without labels.
+	victims := map[string]string{}
+	for who, labels := range map[string][]string{
+		"profile": {"--label", "hermes-agent=1", "--label", "hermes-profile=" + p.profile + "x", "--label", "hinit-owner=12345"},
+		"user":    {"--label", "hermes-agent=1", "--label", "hermes-profile=" + p.profile, "--label", "hinit-owner=54321"},
+		"plain":   {"--label", "hermes-agent=1", "--label", "hermes-profile=" + p.profile},
+		"none":    {"--label", "x=" + p.profile},
+	} {
+		r := docker(append(append([]string{"run", "-d", "--network=none"}, labels...), image(), "sleep", "infinity")...)
+		if r.code != 0 {
+			t.Fatal(r)
+		}
+		id := strings.TrimSpace(r.out)
+		victims[who] = id
+		t.Cleanup(func() { docker("rm", "-f", id) })
+	}
+	run := func(flags ...string) []string {
+		return append(append(append([]string{"run", "-d"}, p.labels("default")...), flags...), image(), "sleep", "infinity")
+	}
+	tries := [][]string{
+		run("-v", "/:/host"), run("-v", "/etc:/host"), run("-v", "/var/run/docker.sock:/s"), run("-v", "/run:/r"), run("-v", hidden+":/h"), run("-v", p.home()+"/link:/h"),
+		run("-v", p.home()+"/link/secret:/h"), run("-v", p.home()+"/../../../hidden:/h"), run("-v", p.root()+":/h"), run("-v", p.home()+"/x:/.hinit"), run("-v", p.home()+"/x:/proc"),
+		run("--mount", "type=bind,source=/,target=/h"), run("-v", "volume:/h"), run("--tmpfs", "/.hinit"),
+		run("--privileged"), run("--pid=host"), run("--pid=container:" + victims["none"]), run("--ipc=host"), run("--uts=host"), run("--userns=host"), run("--cgroupns=host"),
+		run("--network=host"), run("--network=container:" + victims["none"]), run("--network=bridge-of-others"), run("--cap-add=SYS_ADMIN"), run("--cap-add=ALL"),
+		run("--security-opt", "seccomp=unconfined"), run("--security-opt", "no-new-privileges=false"), run("--device=/dev/kmsg"), run("--device-cgroup-rule=a *:* rwm"),
+		run("--gpus=all"), run("--cgroup-parent=/"), run("--volumes-from", victims["none"]), run("--group-add=0"), run("--restart=always"), run("-p", "22:22"),
+		run("--runtime=other"), run("--memory=900g"), run("--label", "hinit-owner=0"), run("--label", "hermes-profile="+p.profile+"x"), run("--add-host=a:1.2.3.4"),
+		run("--use-api-socket"), run("--oom-score-adj=-1000"), run("--storage-opt", "overlay2.override_kernel_check=true"),
+		append(run()[:len(run())-3], "busybox", "sleep", "infinity"), append(run()[:len(run())-3], image()+"@sha256:"+strings.Repeat("0", 64), "sleep", "infinity"),
+		{"create", "-v", "/:/host", image()},
+		{"exec", "--privileged", victims["plain"], "sh"},
+	}
+	for who := range victims {
+		id := victims[who]
+		tries = append(tries, []string{"exec", id, "true"}, []string{"exec", id[:12], "true"}, []string{"start", id}, []string{"stop", "-t", "0", id}, []string{"rm", id},
+			[]string{"inspect", "--format", "{{.State.FinishedAt}}", id})
+	}
+	before := len(p.containers())
+	for _, args := range tries {
+		if r := p.call(args...); r.code == 0 {
+			t.Errorf("docker %q: %v", args, r)
+		}
+	}
+	for _, args := range [][]string{{"run", "-d", "--env-file", "/etc/shadow", image(), "sleep", "1"}, {"cp", "/etc/shadow", "x:/"}, {"-H", "unix:///var/run/docker.sock", "ps"}, {"export", victims["none"]}} {
+		// Not ours to answer: the docker command, as the agent's user, who does not reach the engine.
+		if r := p.call(args...); r.code == 0 {
+			t.Errorf("docker %q: %v", args, r)
+		}
+	}
+	for _, args := range [][]string{{"exec", "--in", victims["plain"], "true"}, {"rm", victims["user"]}, {"stop", victims["none"]}, {"show", victims["profile"]}, {"logs", victims["none"]}, {"exec", "--profile", "other", "true"}, {"shell", "--in", victims["none"]}} {
+		if r := p.sandbox(args...); r.code == 0 {
+			t.Errorf("hinit sandbox %q: %v", args, r)
+		}
+	}
+	if r := p.call("rm", "-f", victims["user"], victims["none"], victims["profile"], victims["plain"]); r.code != 0 || strings.Contains(r.out, victims["none"]) {
+		t.Errorf("what is not there can't be removed: %v", r)
+	}
+	if r := p.call("ps", "-a", "--filter", "label=hermes-agent=1", "--format", "{{.ID}}"); r.code != 0 || r.out != "" {
+		t.Errorf("it sees %v", r)
+	}
+	if after := len(p.containers()); after != before {
+		t.Errorf("there were %d containers, and are %d", before, after)
+	}
+	for who, id := range victims {
+		if got := strings.TrimSpace(docker("inspect", "--format", "{{.State.Running}} {{.RestartCount}}", id).out); got != "true 0" {
+			t.Errorf("the container of %s: %s", who, got)
+		}
+	}
+	if r := do(p.env, agentUID+1, p.docker(), "version"); r.code != 5 {
+		t.Errorf("another user: %v", r)
+	}
+}
+
+// TestMountRace changes what a mount leads to, as fast as it can, while containers are made of it and started. No container ever has
+// anything but the directory that was asked for.
+func TestMountRace(t *testing.T) {
+	t.Parallel()
+	p, _ := newService(t)
+	hidden := filepath.Join(p.dir, "hidden")
+	work, link := filepath.Join(p.home(), "work"), filepath.Join(p.home(), "elsewhere")
+	if err := errors.Join(os.Mkdir(hidden, 0o755), os.WriteFile(filepath.Join(hidden, "secret"), []byte(secret), 0o644),
+		os.Mkdir(work, 0o777), os.WriteFile(filepath.Join(work, "mine"), nil, 0o644), os.Chown(work, agentUID, agentUID), os.Symlink(hidden, link)); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, work, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-stopped })
+	rounds := 12
+	made, refused := 0, 0
+	for i := range rounds {
+		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
+		r := p.call(append(append([]string{"run", "-d", "--name", name, "--network=none", "-v", work + ":/work"}, p.labels("default")...), image(), "sleep", "infinity")...)
+		if r.code != 0 {
+			refused++
+			continue
+		}
+		made++
+		if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); strings.Contains(r.out, "secret") || !strings.Contains(r.out, "mine") {
+			t.Errorf("round %d: %v", i, r)
+		}
+		p.call("stop", "-t", "0", name)
+		if r := p.call("start", name); r.code == 0 {
+			if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); r.code == 0 && (strings.Contains(r.out, "secret") || !strings.Contains(r.out, "mine")) {
+				t.Errorf("round %d, after a start: %v", i, r)
+			}
+		}
+		p.call("rm", "-f", name)
+	}
+	t.Logf("%d made, %d refused", made, refused)
+	if left := p.containers(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestServiceKilled: it loses nothing. Callers wait for the next one, and the container is the same.
+func TestServiceKilled(t *testing.T) {
+	t.Parallel()
+	p, s := newService(t)
+	a := p.newAgent()
+	before := a.turn("hostname; echo kept > /workspace/f")
+	a.say("sleep 600", "", 60)
+	b := p.newAgent()
+	b.awaits("sleep 600")
+	s.kill()
+	if said := a.hear(); said.Code != 137 {
+		t.Errorf("its command: %+v", said)
+	}
+	s.start()
+	if after := a.turn("hostname; cat /workspace/f"); after.Output != before.Output+"kept\n" {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	testkit.Until(t, "the command that was lost has ended", func() bool { return !strings.Contains(b.turn("ps").Output, "sleep 600") })
+	if n := len(p.containers()); n != 1 {
+		t.Errorf("there are %d containers", n)
+	}
+}
+
+// TestIdleWindowOfADeadAgent: the service keeps it when the agent can't.
+func TestIdleWindowOfADeadAgent(t *testing.T) {
+	t.Parallel()
+	p, s := newService(t, "TERMINAL_LIFETIME_SECONDS=2", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false")
+	living, dead := p.newAgent(), p.newAgent()
+	kept := living.turn("hostname").Container
+	gone := dead.turn("hostname").Container
+	dead.kill()
+	s.kill() // what has to survive is on the containers
+	s.start()
+	testkit.Until(t, "the dead agent's container is gone", func() bool { return docker("inspect", gone).code != 0 })
+	if docker("inspect", kept).code != 0 {
+		t.Error("so is that of the living one")
+	}
+}
+
+// TestLinksBelowMounts: a link in one mount leads another one to where the engine or the gate has its programs. Neither is replaced.
+func TestLinksBelowMounts(t *testing.T) {
+	t.Parallel()
+	p, _ := newService(t)
+	work, evil := filepath.Join(p.home(), "work"), filepath.Join(p.home(), "evil")
+	if err := errors.Join(os.Mkdir(work, 0o755), os.Symlink("/sbin", filepath.Join(work, "s")), os.Symlink("/bin", filepath.Join(work, "b")),
+		os.WriteFile(evil, []byte("#!/bin/bash\necho replaced > /work/replaced; exec sleep infinity\n"), 0o755), os.Chown(work, agentUID, agentUID)); err != nil {
+		t.Fatal(err)
+	}
+	name := "hermes-" + p.profile
+	r := p.call(append(append([]string{"run", "-d", "--init", "--name", name, "--network=none", "-v", work + ":/work", "-v", evil + ":/work/s/docker-init", "-v", evil + ":/work/s/init"},
+		p.labels("default")...), image(), "sleep", "infinity")...)
+	if r.code == 0 {
+		if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
+			t.Errorf("the first process is %v", r)
+		}
+		p.call("stop", "-t", "0", name)
+		if r := p.call("start", name); r.code == 0 {
+			t.Errorf("it was started again: %v", r)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(work, "replaced")); err == nil {
+		t.Error("the agent's program was the first one")
+	}
+}

@@ -1,0 +1,222 @@
+// Package sandbox_test drives the finished binaries of the sandboxes on the real engine: hinit-sandbox as the docker command, as the
+// service and as the command line, with the example agent above them.
+package sandbox_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+// runID tells this run from all others: it is in the name of the profile, and so in a label of all that is made.
+var runID = "s2t" + strings.ToLower(rand.Text()[:8])
+
+// agentUID is the user that the agent of these tests is.
+const agentUID = 12345
+
+// built is the directory of the binaries, once there is one.
+var built string
+
+func TestMain(m *testing.M) {
+	testkit.AtOnce(4)
+	code := m.Run()
+	if built != "" {
+		docker("rmi", "-f", image())
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
+}
+
+func image() string { return "hinit-sandbox-test:" + runID }
+
+// result is what one command has said and how it ended.
+type result struct {
+	out, err string
+	code     int
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("code %d\nstdout: %s\nstderr: %s", r.code, r.out, r.err)
+}
+
+const patience = 2 * time.Minute
+
+// do runs a program with an environment on top of this one's.
+func do(env []string, uid int, name string, args ...string) result {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(cleanEnv(), env...)
+	as(cmd, uid)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	r := result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		r.err += err.Error()
+	}
+	return r
+}
+
+func as(cmd *exec.Cmd, uid int) {
+	if uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+}
+
+// cleanEnv is the environment without what the sandboxes read.
+func cleanEnv() (env []string) {
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "HERMES_") && !strings.HasPrefix(kv, "TERMINAL_") && !strings.HasPrefix(kv, "HINIT_") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// docker is the real docker command.
+func docker(args ...string) result { return do(nil, 0, "docker", args...) }
+
+// binaries builds what the tests run, in a directory that every user may read, and the image.
+var binaries = sync.OnceValue(func() (err error) {
+	if built, err = os.MkdirTemp("", "hinit-sandbox-e2e-"); err != nil {
+		return err
+	}
+	if err := os.Chmod(built, 0o755); err != nil {
+		return err
+	}
+	for _, pkg := range []string{"./cmd/hinit-sandbox", "./cmd/hinit-sandbox-helper", "./examples/agent"} {
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", built+"/", pkg)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err := os.Symlink("hinit-sandbox", filepath.Join(built, "docker")); err != nil {
+		return err
+	}
+	return buildImage(filepath.Join(built, "context"))
+})
+
+func buildImage(dir string) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Join(cache, "hinit"), 0o755), os.Mkdir(dir, 0o755)); err != nil {
+		return err
+	}
+	for _, name := range []string{"bash", "busybox"} {
+		kept := filepath.Join(cache, "hinit", name+"-static-"+runtime.GOARCH)
+		if _, err := os.Stat(kept); err != nil {
+			temp := kept + "." + strconv.Itoa(os.Getpid())
+			if out, err := exec.Command("../../docker/"+name, runtime.GOARCH, temp).CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			if err := os.Rename(temp, kept); err != nil {
+				return err
+			}
+		}
+		data, err := os.ReadFile(kept)
+		if err := errors.Join(err, os.WriteFile(filepath.Join(dir, name), data, 0o755)); err != nil {
+			return err
+		}
+	}
+	text := "FROM scratch\nLABEL hinit-sandbox-test=" + runID + "\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"--install\", \"-s\", \"/bin\"]\n" +
+		"RUN mkdir -p /tmp /root /etc && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd\n"
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644); err != nil {
+		return err
+	}
+	cmd := exec.Command("docker", "build", "-q", "--network=none", "-t", image(), dir)
+	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot build the test image: %w: %s", err, out)
+	}
+	return nil
+}
+
+// need skips the test where there is no engine.
+func need(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a container engine")
+	}
+	testkit.NeedRoot(t)
+	if r := docker("version"); r.code != 0 {
+		testkit.Cannot(t, "needs a container engine: "+r.err)
+	}
+	if err := binaries(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// place is where one test's agents live: with a service or without.
+type place struct {
+	t       *testing.T
+	dir     string
+	profile string
+	uid     int
+	env     []string
+}
+
+// newPlace makes a place without a service, where agents are root and ask the engine themselves.
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	need(t)
+	dir, err := os.MkdirTemp("", "hinit-sandbox-place-") //nolint:usetesting // other users must be able to reach it
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{t: t, dir: dir, profile: runID + strings.ToLower(rand.Text()[:4])}
+	t.Cleanup(func() {
+		for _, id := range p.containers() {
+			docker("rm", "-fv", id)
+		}
+		_ = os.RemoveAll(dir)
+	})
+	if err := errors.Join(os.Chmod(dir, 0o755), os.MkdirAll(p.home(), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	p.env = []string{
+		"HERMES_HOME=" + p.home(), "HERMES_DOCKER_BINARY=" + p.docker(), "TERMINAL_DOCKER_IMAGE=" + image(), "HINIT_SANDBOX_SOCKET=" + filepath.Join(dir, "run", "sandbox.sock"),
+		`TERMINAL_DOCKER_EXTRA_ARGS=["--network=none"]`, "TERMINAL_CONTAINER_DISK=0", "TERMINAL_CONTAINER_MEMORY=512", "HINIT_SANDBOX_STATE=" + filepath.Join(dir, "state"), "HOME=" + p.home(), "TMPDIR=" + dir,
+		"PATH=" + built + ":" + os.Getenv("PATH"),
+	}
+	return p
+}
+
+func (p *place) root() string   { return filepath.Join(p.dir, "data") }
+func (p *place) home() string   { return filepath.Join(p.root(), "profiles", p.profile) }
+func (p *place) docker() string { return filepath.Join(built, "docker") }
+
+// containers are those of the place.
+func (p *place) containers() []string {
+	return strings.Fields(docker("ps", "-aq", "--no-trunc", "--filter", "label=hermes-profile="+p.profile).out)
+}
+
+// call is one call of the docker command by this process, as the agent's user.
+func (p *place) call(args ...string) result { return do(p.env, p.uid, p.docker(), args...) }
+
+// sandbox is hinit sandbox, as the agent's user.
+func (p *place) sandbox(args ...string) result {
+	return do(p.env, p.uid, filepath.Join(built, "hinit-sandbox"), args...)
+}
+
+// labels are the flags that an agent puts on its containers.
+func (p *place) labels(task string) []string {
+	return []string{"--label", "hermes-agent=1", "--label", "hermes-task-id=" + task, "--label", "hermes-profile=" + p.profile}
+}

@@ -1,0 +1,84 @@
+package sandbox_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// service is hinit sandbox serve of a place.
+type service struct {
+	p   *place
+	cmd *exec.Cmd
+	log string
+}
+
+// newService makes a place where agents have a user of their own and reach the engine through the service only.
+func newService(t *testing.T, env ...string) (*place, *service) {
+	t.Helper()
+	p := newPlace(t)
+	p.uid = agentUID
+	p.env = append(p.env, env...)
+	for _, dir := range []string{p.root(), filepath.Dir(p.home()), p.home()} {
+		if err := os.Chown(dir, agentUID, agentUID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(p.dir, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &service{p: p, log: filepath.Join(p.dir, "serve.log")}
+	s.start()
+	t.Cleanup(func() {
+		s.kill()
+		if t.Failed() {
+			text, _ := os.ReadFile(s.log)
+			t.Logf("the service said:\n%s", text)
+		}
+	})
+	return p, s
+}
+
+func (s *service) start() {
+	s.p.t.Helper()
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.p.t.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd = exec.Command(filepath.Join(built, "hinit-sandbox"), "serve", "--user", "12345")
+	s.cmd.Env = append(append(cleanEnv(), s.p.env...), "HERMES_HOME="+s.p.root(), "HINIT_SANDBOX_IMAGES="+image())
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		s.p.t.Fatal(err)
+	}
+	testkit.Until(s.p.t, "the service listens", func() bool {
+		c, err := net.Dial("unix", filepath.Join(s.p.dir, "run", "sandbox.sock"))
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}
+
+func (s *service) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// everywhere runs a test with a service and without.
+func everywhere(t *testing.T, test func(t *testing.T, p *place)) {
+	t.Run("service", func(t *testing.T) {
+		t.Parallel()
+		p, _ := newService(t)
+		test(t, p)
+	})
+	t.Run("alone", func(t *testing.T) {
+		t.Parallel()
+		test(t, newPlace(t))
+	})
+}

@@ -1,0 +1,43 @@
+package sandbox_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// TestShellOnATerminal is hinit sandbox shell as a person uses it: it owns the terminal inside, knows its size and that it changes, Ctrl-C
+// ends what runs in the foreground and not the shell, and its exit code is the shell's.
+func TestShellOnATerminal(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), "shell")
+		cmd.Env = append(append(cleanEnv(), p.env...), "TERM=xterm", "TERMINAL_DOCKER_NETWORK=none")
+		as(cmd, p.uid)
+		term := testkit.OnTerminal(t, 33, 101, cmd)
+		term.Keys("PS1='# '; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is' 'a' 'tty\n")
+		term.Await("is a tty")
+		term.Keys("while [ \"$(stty size 2>/dev/null)\" != '33 101' ]; do usleep 50000; done; echo size' 'is' 'shown\n")
+		term.Await("size is shown")
+		term.Keys("while [ \"$(stty size)\" != '44 122' ]; do usleep 50000; done; echo size' 'has' 'changed\n")
+		testkit.Until(t, "the shell knows that the size has changed", func() bool {
+			term.Resize(44, 121)
+			term.Resize(44, 122)
+			return strings.Contains(term.Text(), "size has changed")
+		})
+		term.Keys("sh -c \"echo now' 'asleep; exec sleep 5557\"\n")
+		term.Await("now asleep")
+		term.Keys("\x03")
+		term.Keys("echo shell' 'lives\n")
+		term.Await("shell lives")
+		if r := p.sandbox("exec", "ps"); strings.Contains(r.out, "sleep 5557") {
+			t.Errorf("what Ctrl-C was for goes on: %v", r)
+		}
+		term.Keys("exit 7\n")
+		if code := term.Code(); code != 7 {
+			t.Errorf("exit code %d, want 7; the terminal shows %q", code, term.Text())
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package sandbox_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// TestVerbs is the command line, as a person uses it.
+func TestVerbs(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		p.env = append(p.env, "GIVEN=a value", "TERMINAL_DOCKER_NETWORK=none")
+		step := func(code int, want string, args ...string) string {
+			t.Helper()
+			r := p.sandbox(args...)
+			if r.code != code || !strings.Contains(r.out+r.err, want) {
+				t.Errorf("hinit sandbox %q: %v", args, r)
+			}
+			return strings.TrimSpace(r.out)
+		}
+		step(0, "", "exec", "cd /workspace && export GREETING=hello && echo made > note")
+		step(0, "/workspace hello made a value", "exec", "-e", "GIVEN", "echo $(pwd) $GREETING $(cat note) $GIVEN")
+		step(7, "", "exec", "exit 7")
+		step(0, "two  words", "exec", "--", "echo", "two  words")
+		step(124, "ran out of time", "exec", "--timeout", "1s", "sleep 5551 & sleep 5552")
+		if out := step(0, "", "exec", "ps"); strings.Contains(out, "sleep 555") {
+			t.Errorf("a command that ran out of time goes on: %s", out)
+		}
+		job := step(0, "", "exec", "--background", "echo from the job; sleep 5553")
+		step(0, "Job "+job, "show")
+		testkit.Until(t, "the job has written", func() bool { return strings.Contains(p.sandbox("logs", "--job", job).out, "from the job") })
+		step(0, "", "stop", "--job", job)
+		if out := step(0, "", "exec", "ps"); strings.Contains(out, "sleep 5553") {
+			t.Errorf("a job that was stopped goes on: %s", out)
+		}
+		step(6, "no such", "logs", "--job", "999-9")
+
+		file := filepath.Join(p.home(), "file")
+		if err := os.WriteFile(file, []byte("copied"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		step(0, "", "cp", file, ":/workspace/")
+		step(0, "copied", "exec", "cat /workspace/file; ln -s /etc/passwd /workspace/out; mkdir /workspace/d; echo in > /workspace/d/f")
+		step(0, "", "cp", ":/workspace", filepath.Join(p.home(), "back"))
+		if text, err := os.ReadFile(filepath.Join(p.home(), "back", "d", "f")); err != nil || string(text) != "in\n" {
+			t.Errorf("%q, %v", text, err)
+		}
+		if link, err := os.Readlink(filepath.Join(p.home(), "back", "out")); err != nil || link != "/etc/passwd" {
+			t.Errorf("the link came as %q (%v)", link, err)
+		}
+		step(2, "begin with a colon", "cp", "a", "b")
+		step(1, "no such file", "cp", "/no/such/file", ":/workspace/")
+
+		var all []struct{ Container, Name, Task, State string }
+		if err := json.Unmarshal([]byte(step(0, "", "ls", "--json")), &all); err != nil || len(all) != 1 || all[0].State != "running" {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		step(0, all[0].Name, "show", all[0].Name)
+		step(0, "default", "exec", "--in", all[0].Name, "echo default")
+		step(0, "nothing to remove", "reap", "--dry-run")
+		step(0, all[0].Name, "stop")
+		step(3, "it is exited", "exec", "--in", all[0].Name, "true")
+		step(0, all[0].Name, "prune", "--dry-run")
+		step(0, "made", "exec", "cat /workspace/note") // started again
+		step(0, all[0].Name, "rm", "default")
+		step(6, "no such sandbox", "show")
+		step(0, "[]", "ls", "--json")
+
+		step(2, "no such command", "nothing")
+		step(2, "expected", "exec")
+		step(2, "see: hinit sandbox ls --help", "ls", "--nothing")
+		step(2, "--retry is never or safe", "exec", "--retry", "always", "true")
+		step(0, "usage: hinit sandbox ls", "ls", "--help")
+		step(0, "hinit sandbox exec", "help")
+	})
+}
+
+func TestVerbsWithoutAnEngine(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.env = append(p.env, "DOCKER_HOST=unix:///no/such/socket")
+	if r := p.sandbox("ls"); r.code != 4 {
+		t.Errorf("ls: %v", r)
+	}
+	if r := p.call("version"); r.code != 1 || !strings.Contains(r.err, "Is the docker daemon running") {
+		t.Errorf("version: %v", r)
+	}
+	p.env = append(p.env, "TERMINAL_CONTAINER_MEMORY=lots")
+	if r := p.sandbox("exec", "true"); r.code != 2 || !strings.Contains(r.err, "TERMINAL_CONTAINER_MEMORY") {
+		t.Errorf("a bad option: %v", r)
+	}
+}
