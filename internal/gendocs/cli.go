@@ -38,11 +38,21 @@ goes to standard output, errors to standard error in one line. What the exit cod
 the commands print with ` + "`--json`" + ` in [json.md](json.md).
 
 ` + "```text\n" + overview + "```\n")
-	verbs := regexp.MustCompile(`(?m)^  hinit (\w+)`).FindAllStringSubmatch(overview, -1)
+	verbs := regexp.MustCompile(`(?m)^  hinit ([\w-]+)`).FindAllStringSubmatch(overview, -1)
 	if len(verbs) == 0 {
 		return "", fmt.Errorf("cannot find the commands in the help of hinit")
 	}
 	for _, verb := range verbs {
+		if program := companions[verb[1]]; program != "" {
+			fmt.Fprintf(&b, "\n## hinit %s\n\nA program of its own, `%s`, which is installed beside hinit. See: `hinit %[1]s --help`\n", verb[1], program)
+			if verb[1] == "kanban" {
+				b.WriteString("Its commands are in [kanban.md](kanban.md).\n")
+			}
+			if verb[1] == "top" {
+				b.WriteString("How it is used is in [look after many agents](../how-to/look-after-many-agents.md).\n")
+			}
+			continue
+		}
 		help, err := output(ctx, binary, verb[1], "--help")
 		if err != nil {
 			return "", err
@@ -51,6 +61,46 @@ the commands print with ` + "`--json`" + ` in [json.md](json.md).
 	}
 	return b.String(), nil
 }
+
+// kanbanPage asks hinit-kanban in the same way.
+func kanbanPage(ctx context.Context, root string) (string, error) {
+	dir, err := os.MkdirTemp("", "gendocs-")
+	if err != nil {
+		return "", fmt.Errorf("cannot build hinit-kanban: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "hinit-kanban")
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/hinit-kanban")
+	build.Dir, build.Stderr = root, os.Stderr
+	if err := build.Run(); err != nil {
+		return "", fmt.Errorf("cannot build hinit-kanban: %w", err)
+	}
+	overview, err := output(ctx, binary, "help")
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(`# hinit kanban
+
+<!-- Generated from the help of the commands by internal/gendocs. Do not edit. -->
+
+The command line of the task board. It works on the same file as the agent's own ` + "`hermes kanban`" + `, with the same texts and exit codes where
+both have a command. How the board works is in [claims](../explanation/kanban.md); how to start is in
+[three agents share a board](../tutorial/three-agents-share-a-board.md).
+
+` + "```text\n" + overview + "```\n")
+	for _, verb := range regexp.MustCompile(`(?m)^  hinit kanban (\w+)`).FindAllStringSubmatch(overview, -1) {
+		help, err := output(ctx, binary, verb[1], "--help")
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "\n## hinit kanban %s\n\n```text\n%s```\n", verb[1], help)
+	}
+	return b.String(), nil
+}
+
+// companions are the verbs that hinit hands to a program of their own.
+var companions = map[string]string{"sandbox": "hinit-sandbox", "kanban": "hinit-kanban", "top": "hinit-top", "metrics": "hinit-web", "web": "hinit-web", "forward": "hinit-web"}
 
 // output runs the binary with an empty environment, so that the page is the same everywhere.
 func output(ctx context.Context, binary string, args ...string) (string, error) {

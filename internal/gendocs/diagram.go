@@ -7,11 +7,22 @@ import (
 	"strings"
 )
 
-// boxes are where the states are in the picture, by the middle of their boxes.
-var boxes = []struct {
+// box is a state in a picture, by the middle of its box.
+type box struct {
 	state string
 	x, y  int
-}{
+}
+
+// arrow is what leads from one state to another, by which way (path data of SVG), and where the words stand.
+type arrow struct {
+	from, to string
+	events   []string
+	way      string
+	x, y     int
+}
+
+// boxes are where the states are in the picture, by the middle of their boxes.
+var boxes = []box{
 	{"waiting", 90, 60},
 	{"starting", 330, 60},
 	{"up", 570, 60},
@@ -30,12 +41,7 @@ const (
 
 // arrows are the transitions of the picture: what leads from one state to another, by which way (path data of SVG), and where the words
 // stand. Each of them has to be in the transition table.
-var arrows = []struct {
-	from, to string
-	events   []string
-	way      string
-	x, y     int
-}{
+var arrows = []arrow{
 	{"down", "starting", []string{"start"}, "M110 282L290 78", 160, 200},
 	{"waiting", "down", []string{"stop"}, "M80 78V282", 86, 150},
 	{"waiting", "starting", []string{"met"}, "M142 60H278", 196, 52},
@@ -56,25 +62,32 @@ var arrows = []struct {
 
 // diagram draws the states and the transitions between them that matter most.
 func diagram(rows [][4]string) (string, error) {
-	var w strings.Builder
-	w.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 910 345" font-family="sans-serif" font-size="13">
-<!-- Generated from supervisor/machine.go by internal/gendocs. Do not edit. -->
-<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="#555555"/></marker></defs>
-<rect width="100%" height="100%" fill="#ffffff"/>
-`)
 	for _, a := range arrows {
 		for _, event := range a.events {
 			if !slices.ContainsFunc(rows, func(r [4]string) bool { return r[0] == a.from && r[1] == event && r[2] == a.to }) {
 				return "", fmt.Errorf("cannot draw that %s leads from %s to %s: the transition table does not say so", event, a.from, a.to)
 			}
 		}
+	}
+	return draw("supervisor/machine.go", 910, 345, boxes, arrows), nil
+}
+
+// draw draws states and arrows. from is the file that says so.
+func draw(from string, width, height int, boxes []box, arrows []arrow) string {
+	var w strings.Builder
+	fmt.Fprintf(&w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">
+<!-- Generated from %s by internal/gendocs. Do not edit. -->
+<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="#555555"/></marker></defs>
+<rect width="100%%" height="100%%" fill="#ffffff"/>
+`, width, height, from)
+	for _, a := range arrows {
 		fmt.Fprintf(&w, `<path d="%s" fill="none" stroke="#555555" stroke-width="1.3" marker-end="url(#tip)"/>`+"\n", a.way)
 		fmt.Fprintf(&w, `<text x="%d" y="%d" fill="#333333" stroke="#ffffff" stroke-width="3" paint-order="stroke">%s</text>`+"\n",
 			a.x, a.y, html.EscapeString(strings.Join(a.events, ", ")))
 	}
 	for _, b := range boxes {
 		fill := "#eef3f8"
-		if b.state == "up" {
+		if b.state == "up" || b.state == "running" {
 			fill = "#d9efd9"
 		}
 		fmt.Fprintf(&w, `<rect x="%d" y="%d" width="%d" height="%d" rx="8" fill="%s" stroke="#44617b"/>`+"\n",
@@ -82,5 +95,5 @@ func diagram(rows [][4]string) (string, error) {
 		fmt.Fprintf(&w, `<text x="%d" y="%d" text-anchor="middle" font-weight="bold" fill="#222222">%s</text>`+"\n", b.x, b.y+5, b.state)
 	}
 	w.WriteString("</svg>\n")
-	return w.String(), nil
+	return w.String()
 }

@@ -1,16 +1,18 @@
-// Command gendocs writes the reference pages that are made from the code: the command line from the verbs' own help, the
-// what they print with --json from the Go types, the keys of hinit.yaml from its schema, and the states of a service from the transition table that the state machine is
-// tested against. Run it from anywhere in the module with "go run ./internal/gendocs"; a test fails when a page is not what
+// Command gendocs writes the reference pages that are made from the code: the command line from the verbs' own help,
+// what they print with --json from the Go types, the keys of hinit.yaml from its schema, the states of a service from the transition
+// table that the state machine is tested against, and the rooms of the house from the table of floors and the package comments. Run it from anywhere in the module with "go run ./internal/gendocs"; a test fails when a page is not what
 // it would write. It owns no goroutine.
 package main
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
 	"hinit/internal/config"
+	"hinit/internal/metrics"
 )
 
 func main() {
@@ -43,6 +45,10 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	kanban, err := kanbanPage(ctx, root)
+	if err != nil {
+		return nil, err
+	}
 	shapes, err := jsonPage(root, cli)
 	if err != nil {
 		return nil, err
@@ -59,13 +65,25 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{
+	all, err := housePages(root)
+	if err != nil {
+		return nil, err
+	}
+	sandboxes, err := sandboxPages(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(all, sandboxes)
+	maps.Copy(all, map[string]string{
 		"docs/img/states.svg":          picture,
 		"docs/reference/cli.md":        cli,
 		"docs/reference/hinit-yaml.md": config.Reference(),
 		"docs/reference/json.md":       shapes,
+		"docs/reference/kanban.md":     kanban,
+		"docs/reference/metrics.md":    metrics.Reference(),
 		"docs/reference/states.md":     states,
-	}, nil
+	})
+	return all, nil
 }
 
 // moduleRoot finds the directory of go.mod, from the working directory upwards.

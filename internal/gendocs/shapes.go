@@ -24,9 +24,12 @@ type printed struct {
 // forms are all of them. [jsonPage] fails for a command that takes --json and is not here.
 var forms = []printed{
 	{"status", "", "client.Status"},
+	{"explain", "", "cli.explanation"},
+	{"tree", "list", "cli.treeBranch"},
 	{"start", "lines", "client.Service"},
 	{"stop", "lines", "client.Service"},
 	{"restart", "lines", "client.Service"},
+	{"run-once", "", "client.Service"},
 	{"profile list", "list", "cli.profileRow"},
 	{"profile create", "", "cli.profileRow"},
 	{"profile delete", "", "cli.profileRow"},
@@ -34,6 +37,7 @@ var forms = []printed{
 	{"profile show", "", "cli.profileRow"},
 	{"logs", "lines", "cli.logLine"},
 	{"events", "lines", "client.Event"},
+	{"wait", "", "cli.waitReport"},
 	{"reload", "", "client.ReloadReply"},
 	{"reexec", "", "cli.reexecReport"},
 	{"config", "list", "client.ConfigEntry"},
@@ -51,7 +55,8 @@ const jsonHead = `# What the commands print with --json
 
 <!-- Generated from the Go types by internal/gendocs. Do not edit. -->
 
-Every command that prints something takes ` + "`--json`" + `. Keys may be added at any time; none loses its meaning without a new
+Every command that prints something takes ` + "`--json`" + `, but for those whose output has a format of its own,
+such as ` + "`completion`" + `. Keys may be added at any time; none loses its meaning without a new
 ` + "`version`" + ` in the status. A list is never null. Times are RFC 3339, in UTC unless an offset is given. Errors stay lines of text on
 standard error, and exit codes are [the same](exit-codes.md) as without.
 
@@ -76,7 +81,7 @@ func jsonPage(root, commandLine string) (string, error) {
 		fmt.Fprintf(&b, "| `hinit %s --json` | "+what+" |\n", f.form, anchor(f.shape))
 		queue = append(queue, f.shape)
 	}
-	takes := regexp.MustCompile(`(?m)^usage: hinit (\w+).*--json`).FindAllStringSubmatch(commandLine, -1)
+	takes := regexp.MustCompile(`(?m)^usage: hinit ([\w-]+).*--json`).FindAllStringSubmatch(commandLine, -1)
 	for _, verb := range takes {
 		if !known[verb[1]] {
 			return "", fmt.Errorf("cannot say what hinit %s prints with --json: it is not in the list of internal/gendocs/shapes.go", verb[1])

@@ -19,10 +19,18 @@ var words = []struct{ name, meaning string }{
 	{"stop", "an operator stops it, its profile is gone, or the container stops"},
 	{"restart", "an operator restarts it"},
 	{"once", "an operator asks for one run that is not repeated"},
+	{"due", "its schedule has it started now"},
+	{"lacking", "it is to start, and something that it needs is not there"},
+	{"needsmet", "the last thing that it needs is there"},
+	{"follow", "a service with which it is restarted (`restart_on`) was started anew"},
+	{"over", "it ended with exit code 0, and its policy starts it only after failures (`restart: on-failure`)"},
+	{"never", "it failed, and its policy never starts it again (`restart: never`)"},
+	{"limit", "it ended, and was restarted too often before (`restart.max_restarts`)"},
 	{"unwant", "an operator wants it down without ending it"},
 	{"pause", "an operator stops its process for a while"},
 	{"continue", "an operator lets it go on"},
 	{"send", "an operator sends a signal to the main process"},
+	{"unhealthy", "a check gives the run up"},
 	{"sendgroup", "an operator sends a signal to the process group of the main process"},
 	{"met", "the last thing it waits for is there"},
 	{"spawned", "the process was started"},
@@ -59,7 +67,7 @@ func states(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	stateDocs, err := constants(filepath.Join(root, "supervisor", "types.go"), "State")
+	stateDocs, err := constants(filepath.Join(root, "client", "status.go"), "State")
 	if err != nil {
 		return "", err
 	}
@@ -70,7 +78,7 @@ func states(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString(`# States of a service
 
-<!-- Generated from supervisor/machine.go and supervisor/types.go by internal/gendocs. Do not edit. -->
+<!-- Generated from supervisor/machine.go, supervisor/types.go and client/status.go by internal/gendocs. Do not edit. -->
 
 ` + "`hinit status`" + `, the control API and the event history use these words. Why a state is what it is, in words for people, is in
 ` + "`reason`" + `; what the operator wants (` + "`up` or `down`" + `) is in ` + "`want`" + `, and a service may want one thing and be in another state.
@@ -170,6 +178,7 @@ func transitions(file string) ([][4]string, error) {
 // constant is a string constant with the comment behind it.
 type constant struct{ value, doc string }
 
+// constants returns those of a type in a file, and those without a type whose names begin with its name.
 func constants(file, typ string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	if err != nil {
@@ -188,7 +197,7 @@ func constants(file, typ string) ([]constant, error) {
 			}
 			name, typed := v.Type.(*ast.Ident)
 			literal, isText := v.Values[0].(*ast.BasicLit)
-			if !typed || name.Name != typ || !isText {
+			if !isText || literal.Kind != token.STRING || typed && name.Name != typ || !typed && !strings.HasPrefix(v.Names[0].Name, typ) {
 				continue
 			}
 			value, err := strconv.Unquote(literal.Value)

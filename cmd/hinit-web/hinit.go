@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+)
+
+// hinit is the hinit of this container, wherever it listens: one that comes later, or at another place, is found too. Its methods are
+// those of [client.Client], for any number of goroutines.
+type hinit struct {
+	env func(string) (string, bool)
+
+	mu   sync.Mutex
+	last *client.Client
+}
+
+// client returns a client of the socket that answered last, or looks for one.
+func (h *hinit) client() (*client.Client, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last != nil {
+		return h.last, nil
+	}
+	cl, err := client.Dial(boot.SocketCandidates(config.Socket(config.Options{Env: h.env}), h.env, os.Geteuid()))
+	if err == nil {
+		h.last = cl
+	}
+	return cl, err
+}
+
+// ask calls fn, and forgets a socket on which nobody answers.
+func (h *hinit) ask(fn func(*client.Client) error) error {
+	cl, err := h.client()
+	if err != nil {
+		return err
+	}
+	if err = fn(cl); errors.Is(err, client.ErrUnreachable) {
+		h.mu.Lock()
+		h.last = nil
+		h.mu.Unlock()
+	}
+	return err
+}
+
+func (h *hinit) Status(ctx context.Context, names ...string) (st client.Status, err error) {
+	err = h.ask(func(cl *client.Client) error {
+		st, err = cl.Status(ctx, names...)
+		return err
+	})
+	return st, err
+}
+
+func (h *hinit) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
+	return h.ask(func(cl *client.Client) error { return cl.Events(ctx, o, fn) })
+}
+
+func (h *hinit) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
+	return h.ask(func(cl *client.Client) error { return cl.Watch(ctx, fn) })
+}
+
+func (h *hinit) Start(ctx context.Context, name string, wait client.Wait) (s client.Service, err error) {
+	err = h.ask(func(cl *client.Client) error {
+		s, err = cl.Start(ctx, name, wait)
+		return err
+	})
+	return s, err
+}
+
+func (h *hinit) Stop(ctx context.Context, name string, wait client.Wait) (s client.Service, err error) {
+	err = h.ask(func(cl *client.Client) error {
+		s, err = cl.Stop(ctx, name, wait)
+		return err
+	})
+	return s, err
+}
+
+func (h *hinit) Restart(ctx context.Context, name string, wait client.Wait) (s client.Service, err error) {
+	err = h.ask(func(cl *client.Client) error {
+		s, err = cl.Restart(ctx, name, wait)
+		return err
+	})
+	return s, err
+}

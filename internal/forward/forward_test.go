@@ -1,0 +1,520 @@
+package forward
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a hinit with one service, whose log a test writes.
+type fake struct {
+	dir    string
+	mu     sync.Mutex
+	events []client.Event
+}
+
+func (f *fake) Status(context.Context, ...string) (client.Status, error) {
+	return client.Status{Version: 1, Init: client.Init{StartedAt: time.Unix(1, 0)}, Services: []client.Service{
+		{Name: "gateway-coder", Profile: "coder", Log: f.dir + "/current"}, {Name: "hinit-forward", Log: f.dir + "/own/current"},
+	}}, nil
+}
+
+func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.Event) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.events {
+		if e.Seq > o.Since {
+			if err := fn(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sink keeps what it is sent, unless it fails.
+type sink struct {
+	mu   sync.Mutex
+	got  []Record
+	fail func(n int, records []Record) error // of the n-th call
+	n    int
+}
+
+func (s *sink) Send(_ context.Context, records []Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	if s.fail != nil {
+		if err := s.fail(s.n, records); err != nil {
+			return err
+		}
+	}
+	s.got = append(s.got, records...)
+	return nil
+}
+
+func (s *sink) Close() error { return nil }
+
+func (s *sink) texts(kind string) (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.got {
+		if r.Kind == kind {
+			out = append(out, r.Text)
+		}
+	}
+	return out
+}
+
+// log writes the files of a service as hinit does.
+type log struct {
+	*testing.T
+	dir  string
+	n, k int
+}
+
+func (l *log) write(count int) {
+	l.Helper()
+	f, err := os.OpenFile(l.dir+"/current", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		l.Fatal(err)
+	}
+	defer f.Close()
+	for range count {
+		l.n++
+		at := time.Now().Format("2006-01-02 15:04:05.000000000")
+		if _, err := fmt.Fprintf(f, "%s  line %d\n", at, l.n); err != nil {
+			l.Fatal(err)
+		}
+	}
+}
+
+func (l *log) rotate() string {
+	l.Helper()
+	l.k++
+	name := fmt.Sprintf("%s/@400000006b00e1dd%08x.s", l.dir, l.k)
+	if err := os.Rename(l.dir+"/current", name); err != nil {
+		l.Fatal(err)
+	}
+	return name
+}
+
+func (l *log) compress(name string) {
+	l.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		l.Fatal(err)
+	}
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write(text)
+	_ = w.Close()
+	if err := errors.Join(os.WriteFile(name+".gz", b.Bytes(), 0o600), os.Remove(name)); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// all are the lines that there were.
+func (l *log) all() (out []string) {
+	for i := range l.n {
+		out = append(out, fmt.Sprintf("line %d", i+1))
+	}
+	return out
+}
+
+// running is a forwarder that runs until stop.
+func running(t *testing.T, f *fake, s Sink, change func(*Forwarder)) (stop func() *Forwarder) {
+	t.Helper()
+	w := &Forwarder{
+		Hinit: f, Sink: s, State: filepath.Join(f.dir, "state.json"), Except: []string{"hinit-forward"}, Mask: true, Log: slog.New(slog.DiscardHandler),
+		Pause: time.Millisecond,
+	}
+	if change != nil {
+		change(w)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	var once sync.Once
+	stop = func() *Forwarder {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		return w
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+func newLog(t *testing.T) (*log, *fake) {
+	t.Helper()
+	dir := t.TempDir()
+	return &log{T: t, dir: dir}, &fake{dir: dir}
+}
+
+func TestLinesComeInOrderAcrossEverything(t *testing.T) {
+	l, f := newLog(t)
+	s := &sink{}
+	l.write(100)
+	l.compress(l.rotate())
+	l.write(100)
+	l.rotate()
+	l.write(50)
+	has := func() {
+		t.Helper()
+		testkit.Until(t, fmt.Sprintf("%d lines", l.n), func() bool { return len(s.texts(KindLog)) >= l.n })
+		if got := s.texts(KindLog); !slices.Equal(got, l.all()) {
+			t.Fatalf("got %d lines of %d: %q", len(got), l.n, got)
+		}
+	}
+	stop := running(t, f, s, nil)
+	has()
+	l.write(10)
+	has()
+	l.rotate() // while it reads
+	l.write(10)
+	has()
+	stop()
+	l.write(10) // while nobody reads
+	one := l.rotate()
+	l.write(10)
+	two := l.rotate()
+	l.compress(one)
+	l.compress(two)
+	l.write(10)
+	stop = running(t, f, s, nil)
+	has()
+	l.rotate() // nothing follows yet
+	stop()
+	stop = running(t, f, s, nil)
+	l.write(5)
+	has()
+	if w := stop(); w.Counts.Gaps != 0 {
+		t.Errorf("%d gaps", w.Counts.Gaps)
+	}
+	if got := s.texts(KindGap); len(got) != 0 {
+		t.Errorf("gaps %q", got)
+	}
+}
+
+func TestWhatWasRemovedIsAGap(t *testing.T) {
+	l, f := newLog(t)
+	s := &sink{}
+	l.write(10)
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "ten lines", func() bool { return len(s.texts(KindLog)) == 10 })
+	stop()
+	l.write(10)
+	if err := os.Remove(l.rotate()); err != nil {
+		t.Fatal(err)
+	}
+	l.write(10)
+	stop = running(t, f, s, nil)
+	testkit.Until(t, "what is left", func() bool { return len(s.texts(KindLog)) == 20 })
+	if w := stop(); w.Counts.Gaps != 1 || len(s.texts(KindGap)) != 1 || !slices.Equal(s.texts(KindLog)[10:], l.all()[20:]) {
+		t.Errorf("%d gaps, %q, lines %q", w.Counts.Gaps, s.texts(KindGap), s.texts(KindLog)[10:])
+	}
+}
+
+func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
+	l, f := newLog(t)
+	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", From: "up", To: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
+	s := &sink{fail: func(n int, _ []Record) error {
+		if n%3 != 0 {
+			return errors.New("not now")
+		}
+		return nil
+	}}
+	l.write(100)
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "all lines", func() bool { return len(s.texts(KindLog)) == 100 })
+	w := stop()
+	if got := s.texts(KindEvent); len(got) != 2 || got[0] != "up -> backoff: crash" {
+		t.Errorf("events %q", got)
+	}
+	if w.Counts.Failures < 2 || w.Counts.Sent != 102 {
+		t.Errorf("counts %+v", w.Counts)
+	}
+}
+
+func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
+	l, f := newLog(t)
+	s := &sink{fail: func(_ int, records []Record) error {
+		for _, r := range records {
+			if r.Text == "line 37" {
+				return &RefusedError{"poison"}
+			}
+		}
+		return nil
+	}}
+	l.write(100)
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "the others", func() bool { return len(s.texts(KindLog)) == 99 })
+	if w := stop(); w.Counts.Refused != 1 || slices.Contains(s.texts(KindLog), "line 37") {
+		t.Errorf("%+v", w.Counts)
+	}
+}
+
+func TestSecretsAreHidden(t *testing.T) {
+	_, f := newLog(t)
+	key := "sk-" + "ant-api03-" + strings.Repeat("abcd1234", 12)
+	if err := os.WriteFile(f.dir+"/current", []byte("2026-01-02 03:04:05.123456789  key "+key+" \xff\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{}
+	running(t, f, s, nil)
+	testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == 1 })
+	if got := s.texts(KindLog)[0]; got != "key *** \uFFFD" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestALinkIsNotFollowed(t *testing.T) {
+	_, f := newLog(t)
+	if err := os.Symlink("/etc/passwd", f.dir+"/current"); err != nil {
+		t.Fatal(err)
+	}
+	if file, err := openLog(f.dir + "/current"); err == nil {
+		_ = file.Close()
+		t.Error("a link is read")
+	}
+}
+
+// TestReceiversThatFailHangAndCut: real HTTP servers.
+func TestReceiversThatFailHangAndCut(t *testing.T) {
+	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {
+		l, f := newLog(t)
+		var mu sync.Mutex
+		var got []string
+		n := 0
+		hang := make(chan struct{})
+		line := regexp.MustCompile(`line \d+`)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			mu.Lock()
+			n++
+			call := n
+			mu.Unlock()
+			if r.URL.Path != path || r.Header.Get("Authorization") != "Bearer x" || !json.Valid(body) {
+				t.Errorf("%s %s", r.URL, body)
+			}
+			switch call {
+			case 1:
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			case 2: // it has taken them, and the answer is lost
+				mu.Lock()
+				got = append(got, line.FindAllString(string(body), -1)...)
+				mu.Unlock()
+				conn, _, _ := w.(http.Hijacker).Hijack()
+				_ = conn.Close()
+				return
+			case 3:
+				<-hang
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, line.FindAllString(string(body), -1)...)
+		}))
+		s, err := NewSink(kind+server.URL, "Bearer x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.write(50)
+		stop := running(t, f, s, func(w *Forwarder) { w.Patience = time.Second })
+		count := func() (distinct, all int) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen := map[string]bool{}
+			for _, text := range got {
+				seen[text] = true
+			}
+			return len(seen), len(got)
+		}
+		testkit.Until(t, "all lines, and those twice whose answer was lost", func() bool { d, a := count(); return d == 50 && a == 100 })
+		stop()
+		close(hang)
+		_ = s.Close()
+		server.Close()
+	}
+}
+
+func TestSyslogOverAllWays(t *testing.T) {
+	form := regexp.MustCompile(`^<30>1 \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z \S+ gateway-coder - log \[hinit@32473 profile="coder"\] line \d+$`)
+	send := func(t *testing.T, to string, got func() []string) {
+		t.Helper()
+		l, f := newLog(t)
+		s, err := NewSink(to, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		l.write(30)
+		wrote := time.Now()
+		stop := running(t, f, s, nil)
+		testkit.Until(t, "thirty messages", func() bool {
+			seen := map[string]bool{}
+			for _, m := range got() {
+				seen[m] = true
+			}
+			wanted := 0
+			for m := range seen {
+				if n := 0; form.MatchString(m) {
+					if _, err := fmt.Sscanf(m[strings.LastIndex(m, "line "):], "line %d", &n); err == nil && n <= 30 {
+						wanted++
+					}
+				}
+			}
+			if time.Since(wrote) > 100*time.Millisecond {
+				l.write(1) // a lost connection shows with the next line
+				wrote = time.Now()
+			}
+			return wanted == 30
+		})
+		stop()
+		for _, m := range got() {
+			if !form.MatchString(m) {
+				t.Errorf("%q is none", m)
+			}
+		}
+	}
+	var mu sync.Mutex
+	var all []string
+	add := func(m string) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, m)
+	}
+	got := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+	packets := func(network, address string) net.PacketConn {
+		c, err := net.ListenPacket(network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			b := make([]byte, 64<<10)
+			for {
+				n, _, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				add(string(b[:n]))
+			}
+		}()
+		return c
+	}
+	c := packets("udp", "127.0.0.1:0")
+	send(t, "syslog+udp://"+c.LocalAddr().String(), got)
+	_ = c.Close()
+	all = nil
+	path := t.TempDir() + "/log"
+	c = packets("unixgram", path)
+	send(t, "syslog+unix://"+path, got)
+	_ = c.Close()
+	all = nil
+
+	// The first connection of the stream is cut after some bytes: nothing of it counts.
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			conn, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			r := bufio.NewReader(conn)
+			for {
+				var size int
+				if _, err := fmt.Fscanf(r, "%d ", &size); err != nil {
+					break
+				}
+				m := make([]byte, size)
+				if _, err := io.ReadFull(r, m); err != nil {
+					break
+				}
+				if i == 0 {
+					_ = conn.(*net.TCPConn).SetLinger(0) // a reset
+					break
+				}
+				add(string(m))
+			}
+			_ = conn.Close()
+		}
+	}()
+	send(t, "syslog+tcp://"+tcp.Addr().String(), got)
+	_ = tcp.Close()
+	<-ended
+}
+
+func TestAFileHasALimitAndEndsHalfLines(t *testing.T) {
+	path := t.TempDir() + "/out.jsonl"
+	if err := os.WriteFile(path, []byte(`{"half`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &lines{path: path, most: 2000, keep: 2}
+	for i := range 100 {
+		if err := s.Send(t.Context(), []Record{{Text: fmt.Sprint("line ", i), Service: "a"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = s.Close()
+	names, err := filepath.Glob(path + "*")
+	if err != nil || len(names) != 3 {
+		t.Errorf("%q, %v", names, err)
+	}
+	last, err := os.ReadFile(path + ".1")
+	if err != nil || len(last) > 3000 {
+		t.Errorf("%d bytes, %v", len(last), err)
+	}
+	for text := range strings.Lines(string(last)) {
+		var r Record
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestPlacesThatAreNone(t *testing.T) {
+	for _, to := range []string{"", "http://x", "otlp://x", "otlp+ftp://x", "loki+http://", "syslog+udp://x", "syslog+unix:", "file://", "file+x:///y", "\x00"} {
+		if _, err := NewSink(to, ""); err == nil || !strings.HasPrefix(err.Error(), "cannot send to ") {
+			t.Errorf("%q: %v", to, err)
+		}
+	}
+}

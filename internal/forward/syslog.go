@@ -1,0 +1,207 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// syslog sends messages of RFC 5424: a datagram each, or over a stream with their length before them (RFC 6587).
+type syslog struct {
+	network, address, host string
+	secure                 bool
+	conn                   net.Conn
+	raw                    syscall.RawConn // nil for datagrams
+	last                   []Record        // that were sent
+	again                  bool            // they may be lost
+}
+
+const mostDatagram = 8 << 10 // what every receiver has to take at least is 480 bytes, and takes most often
+
+// Send implements Sink. A stream is taken when the other machine has acknowledged all of it: syslog itself answers nothing. When the
+// connection turns out to be lost later, what was sent last goes again, for nobody knows whether it was read.
+func (s *syslog) Send(ctx context.Context, records []Record) error {
+	if s.raw != nil && s.gone() != nil {
+		s.again = true
+		_ = s.Close()
+	}
+	all := records
+	if s.again {
+		all = slices.Concat(s.last, records)
+	}
+	err := s.send(ctx, all)
+	if err != nil {
+		s.again = true
+		_ = s.Close()
+		return err
+	}
+	s.again, s.last = false, records
+	return nil
+}
+
+func (s *syslog) send(ctx context.Context, records []Record) error {
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	if end, has := ctx.Deadline(); has {
+		_ = s.conn.SetDeadline(end)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if s.raw == nil {
+		for _, r := range records {
+			m := s.message(r)
+			if len(m) > mostDatagram {
+				m = bytes.ToValidUTF8(m[:mostDatagram], nil)
+			}
+			if _, err := s.conn.Write(m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := s.gone(); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	for _, r := range records {
+		m := s.message(r)
+		b.WriteString(strconv.Itoa(len(m)))
+		b.WriteByte(' ')
+		b.Write(m)
+	}
+	if _, err := s.conn.Write(b.Bytes()); err != nil {
+		return err
+	}
+	for { // until the other end has it
+		left := 0
+		var failed error
+		if err := s.raw.Control(func(fd uintptr) { left, failed = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); err != nil {
+			return err
+		}
+		switch {
+		case failed != nil:
+			return failed
+		case left == 0:
+			return s.gone()
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// gone says whether the other end has closed the connection. It never sends anything.
+func (s *syslog) gone() error {
+	n, err := 0, error(nil)
+	bad := s.raw.Control(func(fd uintptr) {
+		n, _, err = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	})
+	switch {
+	case bad != nil:
+		return bad
+	case errors.Is(err, unix.EAGAIN):
+		return nil
+	case err != nil:
+		return err
+	case n == 0:
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}
+
+func (s *syslog) connect(ctx context.Context) error {
+	if s.conn != nil {
+		return nil
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, s.network, s.address)
+	if err != nil && s.network == "unixgram" {
+		conn, err = dialer.DialContext(ctx, "unix", s.address)
+	}
+	if err != nil {
+		return err
+	}
+	s.conn, s.raw = conn, nil
+	if n := conn.LocalAddr().Network(); n == "tcp" || n == "unix" {
+		sc, _ := conn.(syscall.Conn)
+		if s.raw, err = sc.SyscallConn(); err != nil {
+			return err
+		}
+	}
+	if s.secure {
+		host, _, _ := net.SplitHostPort(s.address)
+		secure := tls.Client(conn, &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		s.conn = secure
+	}
+	return nil
+}
+
+// Close implements Sink.
+func (s *syslog) Close() error {
+	if s.conn == nil {
+		return nil
+	}
+	err := s.conn.Close()
+	s.conn, s.raw = nil, nil
+	return err
+}
+
+// message is a record as RFC 5424 has it: facility daemon, severity informational, notice or warning.
+func (s *syslog) message(r Record) []byte {
+	severity := map[string]int{KindLog: 6, KindEvent: 5, KindGap: 4}[r.Kind]
+	name := r.Service
+	if name == "" {
+		name = "hinit"
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "<%d>1 %s %s %s - %s [hinit@32473 profile=\"%s\"] ", 3*8+severity, r.Time.UTC().Format("2006-01-02T15:04:05.000000Z"),
+		word(s.host, 255), word(name, 48), word(r.Kind, 32), value(r.Profile))
+	b.WriteString(strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
+	return b.Bytes()
+}
+
+// word is a text as PRINTUSASCII without spaces.
+func word(text string, most int) string {
+	out := strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return '_'
+		}
+		return r
+	}, text)
+	if out == "" {
+		return "-"
+	}
+	return out[:min(len(out), most)]
+}
+
+// value is a text between the quotes of structured data.
+func value(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(text)
+}
+
+// hostname is how this machine is called.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "-"
+	}
+	return name
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"html"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// room is a package of the house.
+type room struct {
+	path  string // below the root of the module
+	floor int
+	does  string // the first sentence of its package comment
+}
+
+// storey is a row of the picture: the floors of deps_test.go that a reader may take for one.
+var storeys = []struct {
+	name       string
+	upper, low int
+}{
+	{"programs", 6, 6},
+	{"command line and container", 5, 5},
+	{"what answers and what keeps", 4, 4},
+	{"the container's boot and the profiles", 3, 3},
+	{"supervision", 2, 2},
+	{"processes, logs, the shim", 1, 1},
+	{"ground floor", 0, 0},
+	{"cellar: what even the ground floor calls", -1, -9},
+}
+
+// rooms reads the floors from deps_test.go, and what each room does from its package comment.
+func rooms(root string) ([]room, error) {
+	floors, err := floorTable(filepath.Join(root, "deps_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	var all []room
+	for pkg, floor := range floors {
+		path := strings.TrimPrefix(pkg, "hinit/")
+		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+			continue // deps_test.go says what is wrong with that
+		}
+		does, err := synopsis(filepath.Join(root, path))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, room{path, floor, does})
+	}
+	slices.SortFunc(all, func(a, b room) int {
+		if a.floor != b.floor {
+			return b.floor - a.floor
+		}
+		return strings.Compare(a.path, b.path)
+	})
+	return all, nil
+}
+
+// floorTable reads the map "floors" of a Go file.
+func floorTable(file string) (map[string]int, error) {
+	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the floors: %w", err)
+	}
+	floors := make(map[string]int)
+	ast.Inspect(tree, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || spec.Names[0].Name != "floors" {
+			return true
+		}
+		for _, element := range spec.Values[0].(*ast.CompositeLit).Elts {
+			entry := element.(*ast.KeyValueExpr)
+			name, _ := strconv.Unquote(entry.Key.(*ast.BasicLit).Value)
+			switch value := entry.Value.(type) {
+			case *ast.BasicLit:
+				floors[name], _ = strconv.Atoi(value.Value)
+			case *ast.UnaryExpr: // the only one is a minus
+				n, _ := strconv.Atoi(value.X.(*ast.BasicLit).Value)
+				floors[name] = -n
+			}
+		}
+		return false
+	})
+	if len(floors) == 0 {
+		return nil, fmt.Errorf("cannot read the floors: there is no table in %s", file)
+	}
+	return floors, nil
+}
+
+// synopsis is the first sentence of the package comment in a directory.
+func synopsis(dir string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return "", fmt.Errorf("cannot read package %s: %w", dir, err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			return "", fmt.Errorf("cannot read package %s: %w", dir, err)
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ParseComments|parser.PackageClauseOnly)
+		if err != nil {
+			return "", fmt.Errorf("cannot read package %s: %w", dir, err)
+		}
+		if tree.Doc != nil {
+			return new(doc.Package).Synopsis(tree.Doc.Text()), nil
+		}
+	}
+	return "", fmt.Errorf("package %s has no package comment, or is not there: mend it, or its line in deps_test.go", dir)
+}
+
+const (
+	roomWidth, roomHeight = 148, 34
+	roomsInARow           = 6
+	pictureWidth          = 20 + roomsInARow*(roomWidth+10)
+)
+
+// house draws the rooms, the highest floor on top.
+func house(all []room) string {
+	var body strings.Builder
+	y := 10
+	for _, s := range storeys {
+		var here []room
+		for _, r := range all {
+			if r.floor <= s.upper && r.floor >= s.low {
+				here = append(here, r)
+			}
+		}
+		rows := (len(here) + roomsInARow - 1) / roomsInARow
+		height := 24 + rows*(roomHeight+8) + 4
+		fmt.Fprintf(&body, `<rect x="10" y="%d" width="%d" height="%d" rx="6" fill="#f6f8fa" stroke="#c5d0da"/>`+"\n", y, pictureWidth-20, height)
+		fmt.Fprintf(&body, `<text x="20" y="%d" fill="#57606a">%s</text>`+"\n", y+17, html.EscapeString(s.name))
+		for i, r := range here {
+			x, top := 20+i%roomsInARow*(roomWidth+8), y+24+i/roomsInARow*(roomHeight+8)
+			fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%d" height="%d" rx="6" fill="#eef3f8" stroke="#44617b"><title>%s</title></rect>`+"\n",
+				x, top, roomWidth, roomHeight, html.EscapeString(r.does))
+			fmt.Fprintf(&body, `<text x="%d" y="%d" text-anchor="middle" fill="#222222">%s</text>`+"\n", x+roomWidth/2, top+22, r.path)
+		}
+		y += height + 8
+	}
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">
+<!-- Generated from deps_test.go by internal/gendocs. Do not edit. -->
+<rect width="100%%" height="100%%" fill="#ffffff"/>
+`, pictureWidth, y) + body.String() + "</svg>\n"
+}
+
+// roomsPage lists the rooms with what each of them does.
+func roomsPage(all []room) string {
+	var b strings.Builder
+	b.WriteString(`# The house
+
+<!-- Generated from deps_test.go and the package comments by internal/gendocs. Do not edit. -->
+
+A package imports packages of lower floors only; a test holds it. Where to look for an answer is in
+[find your way](../explanation/find-your-way.md).
+
+![The packages by floor](../img/house.svg)
+
+| Floor | Room | What it is |
+|---|---|---|
+`)
+	for _, r := range all {
+		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", r.floor, r.path, strings.ReplaceAll(r.does, "|", "\\|"))
+	}
+	return b.String()
+}
+
+// housePages are the picture of the house and its list of rooms.
+func housePages(root string) (map[string]string, error) {
+	all, err := rooms(root)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"docs/img/house.svg": house(all), "docs/reference/rooms.md": roomsPage(all)}, nil
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"hinit/sandbox"
+	"hinit/sandbox/dockercli"
+)
+
+// life is where the states of a sandbox's container are in the picture. Gone is what the engine does not know.
+var life = []box{
+	{string(sandbox.Gone), 90, 60},
+	{string(sandbox.Created), 310, 60},
+	{string(sandbox.Running), 560, 60},
+	{string(sandbox.Paused), 790, 60},
+	{string(sandbox.Exited), 560, 220},
+}
+
+var lifeArrows = []arrow{
+	{way: "M142 60H258", events: []string{"first command"}, x: 154, y: 50},
+	{way: "M362 60H508", events: []string{"mounts checked"}, x: 380, y: 50},
+	{way: "M612 50H738", events: []string{"docker pause"}, x: 634, y: 42},
+	{way: "M738 72H612", events: []string{"next use"}, x: 650, y: 92},
+	{way: "M540 78L540 202", events: []string{"stop, OOM, reboot"}, x: 420, y: 140},
+	{way: "M580 202L580 78", events: []string{"next use"}, x: 588, y: 140},
+	{way: "M508 230C300 260 150 220 100 78", events: []string{"twice the idle window: reap"}, x: 180, y: 232},
+	{way: "M530 42C450 0 180 0 100 42", events: []string{"rm, or its agent is dead"}, x: 240, y: 22},
+	{way: "M290 78C240 130 170 130 116 78", events: []string{"a start that failed"}, x: 150, y: 132},
+}
+
+// sandboxPages are the pages about sandboxes: what the binary itself says, and the table of docker's calls.
+func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
+	dir, err := os.MkdirTemp("", "gendocs-")
+	if err != nil {
+		return nil, fmt.Errorf("cannot build hinit-sandbox: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "hinit-sandbox")
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/hinit-sandbox")
+	build.Dir, build.Stderr = root, os.Stderr
+	if err := build.Run(); err != nil {
+		return nil, fmt.Errorf("cannot build hinit-sandbox: %w", err)
+	}
+	overview, err := output(ctx, binary, "help")
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	b.WriteString(`# The command line of sandboxes
+
+<!-- Generated from the help of the commands and the tables of the code by internal/gendocs. Do not edit. -->
+
+What sandboxes are is in [the explanation](../explanation/sandboxes.md). Human output goes to standard output, errors to standard error in
+one line.
+
+` + "```text\n" + overview + "```\n")
+	for _, verb := range regexp.MustCompile(`(?m)^  hinit sandbox (\w+)`).FindAllStringSubmatch(overview, -1) {
+		help, err := output(ctx, binary, verb[1], "--help")
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, "\n## hinit sandbox %s\n\n```text\n%s```\n", verb[1], help)
+	}
+	b.WriteString(`
+## In the place of docker
+
+Called as ` + "`docker`" + ` or ` + "`podman`" + `, or by the path in ` + "`HERMES_DOCKER_BINARY`" + `, the same program answers these calls and no others. The formats
+are those of the agent: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. Anything else goes to the docker
+command, if there is another one in ` + "`PATH`" + `.
+
+` + dockercli.Reference() + `
+Refused, whoever would answer: ` + "`--privileged`" + `, devices, capabilities and security options beyond those of a sandbox; namespaces of the host or of
+another container; mounts of ` + "`/`" + ` and of an engine's socket. ` + "`HINIT_SANDBOX_ALLOW`" + ` permits them where there is no service: ` + "`privileged`, `host`, `socket`" + `.
+`)
+	return map[string]string{
+		"docs/reference/sandbox.md":   b.String(),
+		"docs/img/sandbox-states.svg": draw("sandbox/engine.go", 860, 265, life, lifeArrows),
+	}, nil
+}

@@ -1,0 +1,268 @@
+package metrics
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"hinit/client"
+)
+
+// MostServices is how many services have metrics unless a Collector says otherwise.
+const MostServices = 1000
+
+// mostSteps is how many steps of the boot have metrics.
+const mostSteps = 100
+
+// certain is how long an exit has to be over before its cause counts: an explanation may still come.
+const certain = 2 * time.Second
+
+var knownCauses = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health"}
+
+var knownStates = []string{
+	client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,
+	client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
+}
+
+// Source is the hinit that metrics are about; a [client.Client] is one.
+type Source interface {
+	Status(ctx context.Context, names ...string) (client.Status, error)
+	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
+}
+
+// Collector asks a hinit each time it is collected. It implements prometheus.Collector, for any number of goroutines.
+type Collector struct {
+	Source  Source
+	Proc    string                 // where the processes are, as /proc; "" for nowhere
+	Visible func(client.Init) bool // whether Proc shows the processes of that hinit; nil: it does
+	Most    int                    // services with metrics; 0 is MostServices
+	Timeout time.Duration          // for hinit's answers; 0 is five seconds
+	Now     func() time.Time       // nil is the clock
+	Context func() context.Context // nil is the background
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range all {
+		ch <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	parent := context.Background()
+	if c.Context != nil {
+		parent = c.Context()
+	}
+	limit := c.Timeout
+	if limit == 0 {
+		limit = 5 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(parent, limit)
+	defer cancel()
+	st, err := c.Source.Status(ctx)
+	out := sink{ch}
+	if err != nil || st.Version != client.StatusVersion {
+		out.put(up, 0)
+		return
+	}
+	out.put(up, 1)
+	var stops map[string]time.Duration
+	stops, _ = c.stops(ctx) // metrics without them are better than none
+	var seen *table
+	if c.Proc != "" && (c.Visible == nil || c.Visible(st.Init)) {
+		seen = readProcesses(c.Proc)
+	}
+	out.init(st, seen)
+	most := c.Most
+	if most <= 0 {
+		most = MostServices
+	}
+	list := distinct(st.Services)
+	out.put(services, float64(len(st.Services)))
+	out.put(omitted, float64(len(st.Services)-min(len(list), most)))
+	now := time.Now()
+	if c.Now != nil {
+		now = c.Now()
+	}
+	for i := range list[:min(len(list), most)] {
+		s := &list[i]
+		out.service(s, now)
+		if stop, known := stops[s.Name]; known {
+			out.put(stopTime, stop.Seconds(), label(s.Name), label(s.Profile))
+		}
+		if s.PID > 0 && seen != nil {
+			out.usage(seen.of(s.PID), label(s.Name), label(s.Profile))
+		}
+	}
+}
+
+// distinct returns the services without those whose labels another one has already: two series must not be the same.
+func distinct(list []client.Service) []client.Service {
+	out, seen := make([]client.Service, 0, len(list)), make(map[string]bool, len(list))
+	for i := range list {
+		if key := label(list[i].Name); !seen[key] {
+			seen[key] = true
+			out = append(out, list[i])
+		}
+	}
+	return out
+}
+
+// sink takes metrics.
+type sink struct{ ch chan<- prometheus.Metric }
+
+func (s sink) put(f *family, value float64, labels ...string) {
+	m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(f.desc, err)
+	}
+	s.ch <- m
+}
+
+func (s sink) init(st client.Status, seen *table) {
+	i := &st.Init
+	s.put(info, 1, label(i.Version))
+	s.put(started, epoch(i.StartedAt))
+	s.put(booting, truth(i.Booting))
+	s.put(stopping, truth(i.Stopping))
+	s.put(reexecs, float64(max(i.Image-1, 0)))
+	s.put(orphans, float64(i.Orphans))
+	s.put(routines, float64(i.Goroutines))
+	if i.Lease != nil && i.Lease.State != client.LeaseNone {
+		s.put(lease, truth(i.Lease.State == client.LeaseHeld))
+	}
+	steps := make(map[string]bool)
+	for _, step := range i.Boot[:min(len(i.Boot), mostSteps)] {
+		name := label(step.Name)
+		if !steps[name] {
+			steps[name] = true
+			s.put(bootTime, step.Seconds, name)
+			s.put(bootFault, truth(step.Error != ""), name)
+		}
+	}
+	if p := seen.alone(i.PID); p != nil {
+		s.put(ownCPU, p.cpu.Seconds())
+		s.put(ownMemory, float64(p.memory))
+		s.put(ownTasks, float64(p.threads))
+		if p.fds >= 0 {
+			s.put(ownFDs, float64(p.fds))
+		}
+	}
+}
+
+func (s sink) service(v *client.Service, now time.Time) {
+	name, profile := label(v.Name), label(v.Profile)
+	s.put(isUp, truth(v.State == client.StateUp), name, profile)
+	s.put(isReady, truth(v.Ready), name, profile)
+	s.put(isWanted, truth(v.Want == client.WantUp), name, profile)
+	state := v.State
+	if !slices.Contains(knownStates, state) {
+		state = "other"
+	}
+	s.put(inState, 1, name, profile, state)
+	s.put(since, epoch(v.Since), name, profile)
+	s.put(loops, truth(v.CrashLoop), name, profile)
+	s.put(fails, float64(v.ConsecutiveFailures), name, profile)
+	s.put(drifted, truth(v.Drifted), name, profile)
+	ended := known(v.Exits)
+	if x := v.LastExit; x != nil {
+		s.put(lastExit, epoch(x.At), name, profile)
+		if cause := causeOf(x.Cause); now.Sub(x.At) < certain && ended[cause] > 0 {
+			ended[cause]--
+		}
+	}
+	for cause, n := range ended {
+		s.put(exits, float64(n), name, profile, cause)
+	}
+	for cause, n := range known(v.Restarted) {
+		s.put(restarts, float64(n), name, profile, cause)
+	}
+	if o := v.Output; o != nil {
+		s.put(lines, float64(o.Lines), name, profile)
+		s.put(bytes, float64(o.Bytes), name, profile)
+		s.put(gaps, float64(o.FileLost), name, profile, "file")
+		s.put(gaps, float64(o.ConsoleDropped), name, profile, "console")
+		s.put(gaps, float64(o.Suppressed), name, profile, "rate")
+		s.put(logFault, truth(o.Error != ""), name, profile)
+	}
+}
+
+func (s sink) usage(u usage, name, profile string) {
+	if u.processes == 0 {
+		return // it has ended meanwhile
+	}
+	s.put(cpu, u.cpu.Seconds(), name, profile)
+	s.put(memory, float64(u.memory), name, profile)
+	s.put(processes, float64(u.processes), name, profile)
+	s.put(threads, float64(u.threads), name, profile)
+	if u.fds >= 0 {
+		s.put(fds, float64(u.fds), name, profile)
+	}
+}
+
+// stops returns how long the last stop of each service took.
+func (c *Collector) stops(ctx context.Context) (map[string]time.Duration, error) {
+	began, took := make(map[string]time.Time), make(map[string]time.Duration)
+	note := func(e client.Event) error {
+		switch {
+		case e.To == client.StateStopping:
+			began[e.Service] = e.At
+		case e.From == client.StateStopping || e.From == client.StateKilling || e.From == client.StateFinishing:
+			if e.To == client.StateKilling || e.To == client.StateFinishing {
+				break
+			}
+			if at, known := began[e.Service]; known && len(took) < MostServices {
+				took[e.Service] = e.At.Sub(at)
+				delete(began, e.Service)
+			}
+		}
+		return nil
+	}
+	err := c.Source.Events(ctx, client.EventOptions{}, note)
+	return took, err
+}
+
+// known sums counts by the causes that there are.
+func known(by map[string]int) map[string]int {
+	out := make(map[string]int, len(by))
+	for cause, n := range by {
+		out[causeOf(cause)] += max(n, 0)
+	}
+	return out
+}
+
+func causeOf(cause string) string {
+	if slices.Contains(knownCauses, cause) {
+		return cause
+	}
+	return "other"
+}
+
+// mostLabel is how many bytes of a label's value are kept.
+const mostLabel = 200
+
+// label makes a label's value of a text that somebody else chose.
+func label(text string) string {
+	if len(text) > mostLabel {
+		text = text[:mostLabel]
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func epoch(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}

@@ -1,0 +1,110 @@
+package metrics
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// family is a metric with its labels.
+type family struct {
+	name   string
+	kind   prometheus.ValueType
+	labels []string
+	help   string
+	desc   *prometheus.Desc
+}
+
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
+var (
+	perService = []string{"service", "profile"}
+	perCause   = []string{"service", "profile", "cause"}
+)
+
+// all is every family, in the order of the reference page.
+var all []*family
+
+func define(kind prometheus.ValueType, name string, labels []string, help string) *family {
+	f := &family{name: name, kind: kind, labels: labels, help: help, desc: prometheus.NewDesc(name, help, labels, nil)}
+	all = append(all, f)
+	return f
+}
+
+var (
+	up        = define(gauge, "hinit_up", nil, "1 when hinit answers on its control socket.")
+	info      = define(gauge, "hinit_info", []string{"version"}, "1; the version of hinit.")
+	started   = define(gauge, "hinit_start_time_seconds", nil, "When hinit started, in seconds since 1970.")
+	booting   = define(gauge, "hinit_booting", nil, "1 while the boot runs.")
+	stopping  = define(gauge, "hinit_stopping", nil, "1 while the container shuts down.")
+	bootTime  = define(gauge, "hinit_boot_step_seconds", []string{"step"}, "How long a step of the boot took.")
+	bootFault = define(gauge, "hinit_boot_step_failed", []string{"step"}, "1 when the step failed.")
+	reexecs   = define(counter, "hinit_reexecutions_total", nil, "How often hinit has replaced its own program.")
+	orphans   = define(counter, "hinit_orphans_reaped_total", nil, "Processes that nobody owned and hinit reaped.")
+	lease     = define(gauge, "hinit_lease_held", nil, "1 when this hinit supervises the profiles of the data volume, 0 when another one does; missing without a lease.")
+	routines  = define(gauge, "hinit_goroutines", nil, "Goroutines of hinit itself.")
+	ownCPU    = define(counter, "hinit_process_cpu_seconds_total", nil, "Processor time of hinit itself.")
+	ownMemory = define(gauge, "hinit_process_resident_memory_bytes", nil, "Resident memory of hinit itself.")
+	ownFDs    = define(gauge, "hinit_process_open_fds", nil, "Open descriptors of hinit itself; missing for users who may not count them.")
+	ownTasks  = define(gauge, "hinit_process_threads", nil, "Threads of hinit itself.")
+	services  = define(gauge, "hinit_services", nil, "Services that there are.")
+	omitted   = define(gauge, "hinit_services_omitted", nil, "Services without metrics, because there are more than the limit.")
+
+	isUp      = define(gauge, "hinit_service_up", perService, "1 when the service is up.")
+	isReady   = define(gauge, "hinit_service_ready", perService, "1 when the service has said that it works, or is up and cannot say so.")
+	isWanted  = define(gauge, "hinit_service_wanted", perService, "1 when the service is wanted up.")
+	inState   = define(gauge, "hinit_service_state", []string{"service", "profile", "state"}, "1 for the state that the service is in; other states have no series.")
+	since     = define(gauge, "hinit_service_state_since_seconds", perService, "Since when it is in that state, in seconds since 1970.")
+	loops     = define(gauge, "hinit_service_crash_loop", perService, "1 when the service has too many fast exits.")
+	fails     = define(gauge, "hinit_service_consecutive_failures", perService, "Fast exits in a row.")
+	drifted   = define(gauge, "hinit_service_drifted", perService, "1 when the service runs as an older configuration says.")
+	restarts  = define(counter, "hinit_service_restarts_total", perCause, "Starts that followed an exit nobody asked for, by the cause of that exit.")
+	exits     = define(counter, "hinit_service_exits_total", perCause, "Ends of runs, by cause. The last end counts two seconds later, when its cause is certain.")
+	lastExit  = define(gauge, "hinit_service_last_exit_seconds", perService, "When the last run ended, in seconds since 1970.")
+	stopTime  = define(gauge, "hinit_service_last_stop_seconds", perService, "How long the last stop took, from the signal until nothing was left; missing once the event is forgotten.")
+	cpu       = define(counter, "hinit_service_cpu_seconds_total", perService, "Processor time of the service's processes and their children.")
+	memory    = define(gauge, "hinit_service_memory_bytes", perService, "Resident memory of the service's processes together; shared pages count in each.")
+	processes = define(gauge, "hinit_service_processes", perService, "Processes of the service.")
+	threads   = define(gauge, "hinit_service_threads", perService, "Threads of the service.")
+	fds       = define(gauge, "hinit_service_open_fds", perService, "Open descriptors of the service's processes; missing for users who may not count them.")
+	lines     = define(counter, "hinit_service_log_lines_total", perService, "Lines that the service has written.")
+	bytes     = define(counter, "hinit_service_log_bytes_total", perService, "Bytes of these lines.")
+	gaps      = define(counter, "hinit_service_log_gap_lines_total", []string{"service", "profile", "where"},
+		"Lines that are missing, by where: the file, the console, or both because of a rate limit (rate).")
+	logFault = define(gauge, "hinit_service_log_fault", perService, "1 while the log file cannot be written.")
+)
+
+// Reference is the page about the metrics.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString(`# Metrics
+
+<!-- Generated from the families in internal/metrics by internal/gendocs. Do not edit. -->
+
+` + "`hinit metrics`" + ` prints them once, ` + "`/metrics`" + ` of [the page](../how-to/open-the-status-page.md) serves them; see
+[scrape with Prometheus](../how-to/scrape-with-prometheus.md). There are at most ` + fmt.Sprint(MostServices) + ` services in them unless ` + "`--max-services`" + `
+says otherwise. What comes from /proc is missing where hinit's processes cannot be seen. A counter of a service begins anew when the
+container does; that of processor time when the service does.
+
+Causes are ` + "`" + strings.Join(knownCauses, "`, `") + "`" + ` and ` + "`other`" + `. States are those of [the state machine](states.md).
+
+| Metric | Type | Labels | Value |
+|---|---|---|---|
+`)
+	for _, f := range all {
+		kind := "gauge"
+		if f.kind == counter {
+			kind = "counter"
+		}
+		labels := ""
+		if len(f.labels) > 0 {
+			labels = "`" + strings.Join(f.labels, "`, `") + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, kind, labels, f.help)
+	}
+	return b.String()
+}

@@ -1,0 +1,189 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// fake is a hinit that says what it is told to.
+type fake struct {
+	status client.Status
+	events []client.Event
+	err    error
+}
+
+func (f *fake) Status(context.Context, ...string) (client.Status, error) { return f.status, f.err }
+
+func (f *fake) Events(_ context.Context, _ client.EventOptions, fn func(client.Event) error) error {
+	for _, e := range f.events {
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	return f.err
+}
+
+func text(t *testing.T, c *Collector) string {
+	t.Helper()
+	var b strings.Builder
+	if err := Write(&b, c); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func wantLines(t *testing.T, got string, want ...string) {
+	t.Helper()
+	for _, line := range want {
+		if !strings.Contains("\n"+got, "\n"+line+"\n") {
+			t.Errorf("there is no line %s in\n%s", line, got)
+		}
+	}
+}
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func TestWhatHinitTells(t *testing.T) {
+	code := 1
+	f := &fake{status: client.Status{Version: 1, Init: client.Init{
+		Version: "1.2", StartedAt: noon, Image: 3, Orphans: 7, Lease: &client.Lease{State: client.LeaseHeld},
+		Boot: []client.BootStep{{Name: "volume", Seconds: 0.5}, {Name: "volume", Seconds: 2}, {Name: "hook a", Error: "x"}},
+	}, Services: []client.Service{{
+		Name: "gateway-coder", Profile: "coder", State: client.StateBackoff, Want: client.WantUp, CrashLoop: true, ConsecutiveFailures: 6,
+		Exits: map[string]int{"crash": 4, "oom": 2, "made-up": 1}, Restarted: map[string]int{"crash": 3},
+		LastExit: &client.Exit{Code: &code, Cause: "crash", At: noon.Add(-time.Second)},
+		Output:   &client.Output{Lines: 10, Bytes: 100, FileLost: 1, ConsoleDropped: 2, Suppressed: 3, Error: "full"},
+	}}}, events: []client.Event{
+		{Service: "gateway-coder", From: client.StateUp, To: client.StateStopping, At: noon},
+		{Service: "gateway-coder", From: client.StateStopping, To: client.StateKilling, At: noon.Add(5 * time.Second)},
+		{Service: "gateway-coder", From: client.StateKilling, To: client.StateDown, At: noon.Add(6 * time.Second)},
+	}}
+	c := &Collector{Source: f, Now: func() time.Time { return noon }}
+	const of = `profile="coder",service="gateway-coder"`
+	got := text(t, c)
+	wantLines(
+		t, got, "hinit_up 1", `hinit_info{version="1.2"} 1`, "hinit_reexecutions_total 2", "hinit_orphans_reaped_total 7", "hinit_lease_held 1",
+		`hinit_boot_step_seconds{step="volume"} 0.5`, `hinit_boot_step_failed{step="hook a"} 1`,
+		"hinit_service_up{"+of+"} 0", "hinit_service_wanted{"+of+"} 1", `hinit_service_state{`+of+`,state="backoff"} 1`, "hinit_service_crash_loop{"+of+"} 1",
+		`hinit_service_exits_total{cause="crash",`+of+`} 3`, // the last one is not certain yet
+		`hinit_service_exits_total{cause="oom",`+of+`} 2`, `hinit_service_exits_total{cause="other",`+of+`} 1`,
+		`hinit_service_restarts_total{cause="crash",`+of+`} 3`, "hinit_service_last_stop_seconds{"+of+"} 6",
+		"hinit_service_log_lines_total{"+of+"} 10", "hinit_service_log_bytes_total{"+of+"} 100",
+		`hinit_service_log_gap_lines_total{`+of+`,where="file"} 1`, `hinit_service_log_gap_lines_total{`+of+`,where="rate"} 3`, "hinit_service_log_fault{"+of+"} 1",
+	)
+	c.Now = func() time.Time { return noon.Add(time.Minute) }
+	wantLines(t, text(t, c), `hinit_service_exits_total{cause="crash",`+of+`} 4`)
+	if strings.Contains(got, "hinit_service_cpu") {
+		t.Error("processor time of a process that nobody has seen")
+	}
+}
+
+func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
+	for name, f := range map[string]*fake{
+		"down":            {err: errors.New("no")},
+		"another program": {status: client.Status{Version: 99}},
+	} {
+		if got := text(t, &Collector{Source: f}); !strings.Contains(got, "\nhinit_up 0\n") || strings.Count(got, "# HELP") != 1 {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	hostile := "\xff\"}\n{x=\"" + strings.Repeat("long", 1000)
+	f := &fake{status: client.Status{Version: 1}}
+	for i := range 5000 {
+		f.status.Services = append(f.status.Services, client.Service{
+			Name: fmt.Sprintf("s%d%s", i%4000, hostile), Profile: hostile, State: fmt.Sprint("state", i),
+			Exits: map[string]int{fmt.Sprint("cause", i): -1, hostile: 1}, PID: -i,
+		})
+	}
+	c := &Collector{Source: f, Proc: "/proc"}
+	got := text(t, c)
+	if n := strings.Count(got, "\nhinit_service_up{"); n != MostServices {
+		t.Errorf("%d services have metrics, the limit is %d", n, MostServices)
+	}
+	wantLines(t, got, "hinit_services 5000", "hinit_services_omitted 4000")
+	for line := range strings.Lines(got) {
+		if !strings.HasPrefix(line, "hinit_") && !strings.HasPrefix(line, "# ") || len(line) > 1000 {
+			t.Fatalf("a name has made the line %q", line)
+		}
+	}
+}
+
+func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
+	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 & a=$!; setsid sleep 1000 & b=$!; echo ready; read x; kill $a $b")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	if _, err := out.Read(make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	u := readProcesses("/proc").of(cmd.Process.Pid)
+	if u.processes != 3 || u.threads != 3 || u.memory == 0 || u.fds < 9 {
+		t.Errorf("a shell with two children is %+v", u)
+	}
+	if u := readProcesses("/proc").of(1); u.processes != 0 {
+		t.Errorf("everything of the machine is a service: %+v", u)
+	}
+	if p := readProcesses("/proc").alone(os.Getpid()); p == nil || p.fds < 3 || p.memory == 0 {
+		t.Errorf("this process is %+v", p)
+	}
+}
+
+func TestNamesOfProcessesAreNotBelieved(t *testing.T) {
+	p := parseStat(7, "7 (a) S 1 (x) R) S 3 4 5 0 -1 0 0 0 0 0 100 50 25 25 20 0 9 0 1 0 11 0", 10)
+	if p == nil || p.parent != 3 || p.cpu != 2*time.Second || p.threads != 9 || p.memory != 110 {
+		t.Errorf("got %+v", p)
+	}
+	for _, text := range []string{"", "7 (a", "7 (a) S 1 2"} {
+		if parseStat(7, text, 1) != nil {
+			t.Errorf("%q is a process", text)
+		}
+	}
+}
+
+func TestOpenMetricsForThoseWhoTakeIt(t *testing.T) {
+	h, err := Handler(&Collector{Source: &fake{status: client.Status{Version: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if !strings.HasSuffix(w.Body.String(), "# EOF\n") || !strings.Contains(w.Header().Get("Content-Type"), "openmetrics") {
+		t.Errorf("%s: %s", w.Header().Get("Content-Type"), w.Body)
+	}
+}
+
+func TestEveryFamilyIsOnThePage(t *testing.T) {
+	page := Reference()
+	for _, f := range all {
+		if !strings.Contains(page, "| `"+f.name+"` |") {
+			t.Errorf("%s is missing", f.name)
+		}
+		if (f.kind == counter) != strings.HasSuffix(f.name, "_total") {
+			t.Errorf("%s: only counters end with _total", f.name)
+		}
+	}
+}

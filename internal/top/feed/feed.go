@@ -1,0 +1,124 @@
+// Package feed is everything hinit top learns from outside: the status and the events of hinit as streams, the logs on the volume, and
+// what /proc says of the services' processes. It asks PID 1 for names and process numbers only, once, and is told what changes.
+//
+// Its functions block until their context ends, and report to functions in the caller's goroutine; the package starts goroutines in
+// Log only. Nothing here is escaped. A [Feed] may be used by several goroutines.
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+)
+
+// Feed is the way to one hinit. Make it with Open.
+type Feed struct {
+	env    func(string) (string, bool)
+	client atomic.Pointer[client.Client]
+	status atomic.Pointer[client.Status] // the newest
+}
+
+// Open finds the running hinit, by the environment. It blocks as [client.Dial] does, whose errors it returns.
+func Open(env func(string) (string, bool)) (*Feed, error) {
+	f := &Feed{env: env}
+	if err := f.dial(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *Feed) dial() error {
+	cl, err := client.Dial(boot.SocketCandidates(config.Socket(config.Options{Env: f.env}), f.env, os.Geteuid()))
+	if err != nil {
+		return err
+	}
+	f.client.Store(cl)
+	return nil
+}
+
+// Once asks for the status once.
+func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Load().Status(ctx) }
+
+// retry is the pause before hinit is asked again that did not answer.
+const retry = 250 * time.Millisecond
+
+// Status follows the status, over the end of hinit and its re-executions, until ctx ends.
+func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
+	var st client.Status
+	f.again(ctx, lost, func(cl *client.Client) error {
+		return cl.Watch(ctx, func(c client.StatusChange) error {
+			c.Apply(&st)
+			now := st
+			f.status.Store(&now)
+			change(c)
+			return nil
+		})
+	})
+}
+
+// Events follows the events, the last so many first, until ctx ends.
+func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
+	seen := uint64(0)
+	f.again(ctx, func(error) {}, func(cl *client.Client) error {
+		o := client.EventOptions{Follow: true, Since: seen}
+		if seen == 0 {
+			o.Last = last
+		}
+		err := cl.Events(ctx, o, func(e client.Event) error {
+			seen = max(seen, e.Seq)
+			event(e)
+			return nil
+		})
+		if errors.Is(err, client.ErrBadRequest) {
+			seen = 0 // another hinit, which counts from 1
+		}
+		return err
+	})
+}
+
+// again calls ask until ctx ends. Between two calls hinit was gone, or has become another image of itself.
+func (f *Feed) again(ctx context.Context, lost func(error), ask func(*client.Client) error) {
+	for ctx.Err() == nil {
+		err := ask(f.client.Load())
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			lost(reason(err))
+		}
+		select {
+		case <-time.After(retry):
+		case <-ctx.Done():
+		}
+		if errors.Is(err, client.ErrUnreachable) {
+			_ = f.dial() // it may listen elsewhere; else the next question says why it does not answer
+		}
+	}
+}
+
+// reason is what an error says without what was asked.
+func reason(err error) error {
+	if said := (*client.Error)(nil); errors.As(err, &said) {
+		return errors.New(said.Message)
+	}
+	return err
+}
+
+// Do carries out an order, and returns when it has come about or can't.
+func (f *Feed) Do(ctx context.Context, verb client.Verb, name string) error {
+	do := map[client.Verb]func(context.Context, string, client.Wait) (client.Service, error){
+		client.VerbStart: f.client.Load().Start, client.VerbStop: f.client.Load().Stop, client.VerbRestart: f.client.Load().Restart,
+	}[verb]
+	if do == nil {
+		return fmt.Errorf("cannot %s %q: there is no such order", verb, name)
+	}
+	_, err := do(ctx, name, client.Wait{Wait: true})
+	return err
+}

@@ -1,0 +1,130 @@
+package feed
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"hinit/internal/redact"
+)
+
+// What is shown of a service at most.
+const (
+	mostProcesses = 64
+	mostText      = 4 << 10
+	mostEnviron   = 256 << 10
+)
+
+// Process is one process of a service.
+type Process struct {
+	PID, Depth int
+	Memory     uint64
+	Command    string
+}
+
+// Inside is what /proc says of a service. Secrets are left out as far as they can be told.
+type Inside struct {
+	Name        string
+	Processes   []Process
+	Environment []string
+	Missing     string // why there is none of the two
+}
+
+// Inside looks at the processes of a service, whose main process is pid.
+func (f *Feed) Inside(name string, pid int) Inside {
+	out := Inside{Name: name}
+	if pid <= 0 {
+		out.Missing = "it has no process"
+		return out
+	}
+	m := &meter{root: f.proc()}
+	if m.root == "" {
+		out.Missing = "its processes are not to be seen from here: ask inside the container, as root or as the agent's user"
+		return out
+	}
+	if err := m.read(); err != nil {
+		out.Missing = err.Error()
+		return out
+	}
+	out.Processes = m.tree(pid, name)
+	environ, err := readSome(fmt.Sprintf("%s/%d/environ", m.root, pid), mostEnviron)
+	if err != nil {
+		out.Missing = "its environment may not be read by this user"
+	}
+	out.Environment = environment(environ)
+	return out
+}
+
+// tree lists the processes of a service, children below their parents, those that left the tree at the end.
+func (m *meter) tree(main int, name string) (out []Process) {
+	children := make(map[int][]int)
+	var strays []int
+	mains, known := map[int]string{main: name}, make(map[int]string)
+	for pid, p := range m.now {
+		if m.ownerOf(pid, mains, known) == "" {
+			continue
+		}
+		if _, is := m.now[p.parent]; pid != main && (!is || m.ownerOf(p.parent, mains, known) == "") {
+			strays = append(strays, pid)
+		} else {
+			children[p.parent] = append(children[p.parent], pid)
+		}
+	}
+	var add func(pid, depth int)
+	add = func(pid, depth int) {
+		p, is := m.now[pid]
+		if !is || len(out) == mostProcesses || depth > mostProcesses {
+			return
+		}
+		out = append(out, Process{pid, depth, p.pages * uint64(os.Getpagesize()), m.command(pid)})
+		below := children[pid]
+		slices.Sort(below)
+		for _, child := range below {
+			if child != main {
+				add(child, depth+1)
+			}
+		}
+	}
+	add(main, 0)
+	slices.Sort(strays)
+	for _, pid := range strays {
+		add(pid, 0)
+	}
+	return out
+}
+
+// command is the command line of a process without secrets.
+func (m *meter) command(pid int) string {
+	line, err := readSome(fmt.Sprintf("%s/%d/cmdline", m.root, pid), mostText)
+	if err != nil || len(line) == 0 {
+		return "?"
+	}
+	line = bytes.ReplaceAll(bytes.TrimRight(line, "\x00"), []byte{0}, []byte{' '})
+	return string(new(redact.Masker).Hide(line, nil))
+}
+
+// environment makes lines of an environment: sorted, without secrets.
+func environment(environ []byte) (out []string) {
+	for kv := range bytes.SplitSeq(environ, []byte{0}) {
+		name, value, is := strings.Cut(string(kv), "=")
+		if !is {
+			continue
+		}
+		shown := new(redact.Masker).Hide([]byte(redact.Value(name, value)), nil)
+		out = append(out, name+"="+string(shown[:min(len(shown), mostText)]))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func readSome(path string, most int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, most))
+}

@@ -1,0 +1,92 @@
+package feed
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+	"hinit/logrotate"
+)
+
+const (
+	// logHistory is how many lines of the past a log begins with.
+	logHistory = 500
+	// logEvery is how often lines are handed on, and logBatch how many of them: the last.
+	logEvery = 200 * time.Millisecond
+	logBatch = 2000
+	// logWidth is how much of a line is kept.
+	logWidth = 4 << 10
+)
+
+// LogLine is a line of a log. Its text may be anything.
+type LogLine struct {
+	At   time.Time
+	Text string
+}
+
+// Log follows a log file, over rotations, until ctx ends. lines gets nil first, and then what was written, at most five times a
+// second; of a flood the end. A volume that hangs holds up nobody but the goroutine that reads.
+func (f *Feed) Log(ctx context.Context, current string, lines func([]LogLine)) {
+	actor, err := f.logReader()
+	if err != nil {
+		lines([]LogLine{{Text: "cannot read the log: " + err.Error()}})
+		return
+	}
+	var mu sync.Mutex
+	var fresh []LogLine
+	ended := make(chan error, 1)
+	guard.Go("reading a log", func() {
+		o := logrotate.ReadOptions{Dir: filepath.Dir(current), Actor: actor, N: logHistory, Follow: true}
+		ended <- logrotate.Read(ctx, o, func(line []byte) error {
+			at, text, _ := logrotate.Split(line)
+			mu.Lock()
+			defer mu.Unlock()
+			if len(fresh) == 2*logBatch {
+				fresh = append(fresh[:0], fresh[logBatch:]...)
+			}
+			fresh = append(fresh, LogLine{at, string(text[:min(len(text), logWidth)])})
+			return nil
+		})
+	})
+	lines(nil)
+	tick := time.NewTicker(logEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-ended:
+			if ctx.Err() == nil && err != nil {
+				lines([]LogLine{{Text: "cannot read the log: " + err.Error()}})
+			}
+			return
+		case <-tick.C:
+		}
+		mu.Lock()
+		batch := fresh[max(0, len(fresh)-logBatch):]
+		fresh = nil
+		mu.Unlock()
+		if len(batch) > 0 {
+			lines(batch)
+		}
+	}
+}
+
+// logReader is as whom log files are opened: root must not be shown by the agent, who owns the directory, what only root may read.
+func (f *Feed) logReader() (*fsutil.Actor, error) {
+	if st := f.status.Load(); os.Geteuid() != 0 || st != nil && st.Init.Plain != "" {
+		return fsutil.Self(), nil
+	}
+	cfg, err := config.Load(config.Options{Env: f.env})
+	if err != nil {
+		return nil, err
+	}
+	agent, err := boot.LookupAgent(cfg)
+	return agent.Actor, err
+}

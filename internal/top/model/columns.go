@@ -1,0 +1,222 @@
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/control/show"
+	"hinit/internal/top/frame"
+)
+
+// kept is how many measurements of a service are kept for its figures.
+const kept = 60
+
+// record is what a service has used.
+type record struct {
+	last   Usage
+	known  bool
+	cpu    []float64
+	memory []float64
+}
+
+func (r *record) add(u Usage, known bool) {
+	r.last, r.known = u, known
+	if len(r.cpu) == kept {
+		copy(r.cpu, r.cpu[1:])
+		copy(r.memory, r.memory[1:])
+		r.cpu, r.memory = r.cpu[:kept-1], r.memory[:kept-1]
+	}
+	r.cpu, r.memory = append(r.cpu, u.CPU), append(r.memory, float64(u.Memory))
+}
+
+// sparks draws the end of a row of figures, as high as the largest of them or least.
+func sparks(values []float64, width int, least float64) string {
+	values = values[max(0, len(values)-width):]
+	for _, v := range values {
+		least = max(least, v)
+	}
+	const bars = "▁▂▃▄▅▆▇█"
+	var b strings.Builder
+	b.WriteString(strings.Repeat(" ", width-len(values)))
+	for _, v := range values {
+		n := 0
+		if least > 0 {
+			n = min(int(v/least*8), 7)
+		}
+		b.WriteString(string([]rune(bars)[n]))
+	}
+	return b.String()
+}
+
+// stateWord says how a service is, in a word or two.
+func stateWord(s *client.Service) string {
+	switch {
+	case s.CrashLoop:
+		return "crash-loop"
+	case s.Paused:
+		return "paused"
+	case s.State == client.StateUp && !s.Ready:
+		return "not ready"
+	case s.State == client.StateDown && s.Want == client.WantUp && s.Expected:
+		return "expected"
+	}
+	return s.State
+}
+
+// look is how the state of a service looks: never by its colour alone.
+func look(s *client.Service) (sign string, role frame.Role) {
+	switch trouble(s) {
+	case 0:
+		return "✗", frame.Bad
+	case 1, 2:
+		return "!", frame.Doing
+	case 3:
+		return "…", frame.Doing
+	case 4:
+		return "●", frame.Good
+	}
+	return "·", frame.Dim
+}
+
+// column is a column of the table.
+type column struct {
+	title string
+	width int
+	sort  order // what a click on its head sorts by
+	right bool
+	cell  func(m *Model, s *client.Service, width int) (string, frame.Role)
+}
+
+const (
+	leastNote = 8  // else there is none
+	shortNote = 20 // figures may leave no more
+	longNote  = 40 // pictures and what is rarely asked for may not leave less
+	widest    = 40 // name
+)
+
+// shortName is the profile of a gateway, and the name of anything else.
+func shortName(s *client.Service) string {
+	if s.Kind == client.KindGateway && s.Profile != "" {
+		return s.Profile
+	}
+	return s.Name
+}
+
+// columns returns the columns that fit, the important ones first; the note takes what is left.
+func (m *Model) columns() []column {
+	longest, short := 4, 4
+	for i := range m.status.Services {
+		longest = max(longest, frame.Width(m.status.Services[i].Name))
+		short = max(short, frame.Width(shortName(&m.status.Services[i])))
+	}
+	most := min(widest, max(m.width/3, 8))
+	named := func(s *client.Service) string { return s.Name }
+	if longest > most { // what all gateways have in common goes first
+		longest, named = short, shortName
+	}
+	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+		return label(named(s)), frame.Plain
+	}}
+	state := column{"STATE", 12, byState, false, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+		sign, role := look(s)
+		return sign + " " + stateWord(s), role
+	}}
+	note := column{"NOTE", 0, byTrouble, false, func(m *Model, s *client.Service, _ int) (string, frame.Role) {
+		return show.Line(show.Note(s, m.now)), frame.Plain
+	}}
+	room := m.width - 2 - (name.width + 1) - (state.width + 1) // for the note, which ends the line
+	extras := minor()
+	with := make([]bool, len(extras))
+	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful first
+		note := shortNote
+		if at >= 5 {
+			note = longNote
+		}
+		if need := extras[i].width + 1; room-need >= note {
+			with[i], room = true, room-need
+		}
+	}
+	out := []column{name, state}
+	for i, c := range extras {
+		if with[i] {
+			out = append(out, c)
+		}
+	}
+	if room >= leastNote {
+		note.width = room
+		out = append(out, note)
+	}
+	return out
+}
+
+// minor are the columns between the state and the note.
+func minor() []column {
+	const figures = 10
+	used := func(text func(r *record, width int) string) func(*Model, *client.Service, int) (string, frame.Role) {
+		return func(m *Model, s *client.Service, width int) (string, frame.Role) {
+			r := m.usage[s.Name]
+			if r == nil || !r.known {
+				return "-", frame.Dim
+			}
+			return text(r, width), frame.Plain
+		}
+	}
+	figure := func(values func(r *record) []float64, least float64) func(*Model, *client.Service, int) (string, frame.Role) {
+		return func(m *Model, s *client.Service, width int) (string, frame.Role) {
+			if r := m.usage[s.Name]; r != nil {
+				return sparks(values(r), width, least), frame.Figure
+			}
+			return "", frame.Figure
+		}
+	}
+	return []column{
+		{"SINCE", 7, bySince, true, func(m *Model, s *client.Service, _ int) (string, frame.Role) {
+			return age(m.now.Sub(s.Since)), frame.Plain
+		}},
+		{"RST", 4, byRestarts, true, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+			return show.Number(s.Restarts), frame.Plain
+		}},
+		{"EXIT", 8, byTrouble, false, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+			if s.LastExit == nil {
+				return "-", frame.Dim
+			}
+			return show.Line(s.LastExit.Cause), frame.Plain
+		}},
+		{"CPU", 6, byCPU, true, used(func(r *record, _ int) string { return percent(r.last.CPU) })},
+		{"", figures, byCPU, false, figure(func(r *record) []float64 { return r.cpu }, 0.02)},
+		{"MEM", 6, byMemory, true, used(func(r *record, _ int) string { return size(r.last.Memory) })},
+		{"", figures, byMemory, false, figure(func(r *record) []float64 { return r.memory }, 1)},
+		{"PROC", 4, byTrouble, true, used(func(r *record, _ int) string { return show.Number(r.last.Processes) })},
+		{"PID", 7, byTrouble, true, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+			return show.Number(s.PID), frame.Plain
+		}},
+	}
+}
+
+// age writes a duration in whole seconds: what does not change costs no bytes on a slow line.
+func age(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
+
+func percent(cpu float64) string {
+	if cpu >= 9.995 {
+		return fmt.Sprintf("%.0f%%", cpu*100)
+	}
+	return fmt.Sprintf("%.1f%%", cpu*100)
+}
+
+// size writes bytes in five columns at most: 980K, 12.3M, 1.5G.
+func size(bytes uint64) string {
+	n := float64(bytes)
+	for _, unit := range []string{"B", "K", "M", "G"} {
+		if n < 999.5 {
+			if n < 99.95 && unit != "B" {
+				return strconv.FormatFloat(n, 'f', 1, 64) + unit
+			}
+			return strconv.FormatFloat(n, 'f', 0, 64) + unit
+		}
+		n /= 1000
+	}
+	return strconv.FormatFloat(n, 'f', 1, 64) + "T"
+}

@@ -1,0 +1,316 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+
+	"hinit/client"
+	"hinit/internal/control/show"
+	"hinit/internal/top/frame"
+)
+
+// places says which lines of the screen are what.
+type places struct {
+	head  int // of the table
+	rows  int // below it
+	pane  int // its title
+	lines int // below it
+}
+
+// leastTable is how many rows a table keeps beside a pane; on a lower screen the pane takes its place.
+const leastTable = 4
+
+func (m *Model) layout() (at places) {
+	at.head = len(m.top())
+	body := max(m.height-at.head-2, 0) // the head of the table and the last line
+	at.rows = body
+	if m.pane.kind == noPane {
+		return at
+	}
+	at.lines = max(body/2, 6)
+	if at.rows = body - at.lines - 1; at.rows < leastTable || m.pane.zoomed {
+		at.rows, at.lines = 0, max(body, 0)
+		at.pane = at.head
+		at.head = -1
+		return at
+	}
+	at.pane = at.head + 1 + at.rows
+	return at
+}
+
+// Frame draws the screen.
+func (m *Model) Frame() frame.Frame {
+	f := frame.Frame{Width: m.width, Height: m.height}
+	if m.asking == helpShown {
+		f.Lines = m.help()
+		return f
+	}
+	at := m.layout()
+	f.Lines = m.top()
+	if at.head >= 0 {
+		f.Lines = append(f.Lines, m.tableLines(at.rows)...)
+	}
+	if at.lines > 0 {
+		f.Lines = append(f.Lines, m.paneHead())
+		window := m.window(at.lines)
+		for len(window) < at.lines {
+			window = append(window, frame.Line{})
+		}
+		f.Lines = append(f.Lines, window...)
+	}
+	for len(f.Lines) < m.height-1 {
+		f.Lines = append(f.Lines, frame.Line{})
+	}
+	f.Lines = append(f.Lines[:max(m.height-1, 0)], m.bottom())
+	return f
+}
+
+// top are the lines about hinit itself.
+func (m *Model) top() (out []frame.Line) {
+	var head frame.Line
+	head.Add(frame.Title, "hinit top ")
+	if m.link.heard.IsZero() {
+		head.Add(frame.Dim, "asking hinit for its status")
+	} else {
+		m.summary(&head)
+	}
+	out = append(out, head)
+	if since, why, is := m.silent(); is {
+		text := fmt.Sprintf("not answering since %s (%s)", since.Local().Format("15:04:05"), age(m.now.Sub(since)))
+		if why != "" {
+			text += ": " + show.Line(oneLine(why))
+		}
+		return append(out, frame.Text(frame.Bad, text))
+	}
+	in := m.status.Init
+	switch {
+	case in.Stopping:
+		out = append(out, frame.Text(frame.Bad, "the container is stopping"))
+	case in.Booting:
+		out = append(out, frame.Text(frame.Doing, "booting"+show.Hook(in.Hook)))
+	case in.Lease != nil && (in.Lease.State == client.LeaseElsewhere || in.Lease.State == client.LeaseWaiting):
+		out = append(out, frame.Text(frame.Doing, show.Line(in.Lease.Detail)))
+	case len(in.Warnings) > 0 && m.height >= 20:
+		more := ""
+		if n := len(in.Warnings); n > 1 {
+			more = fmt.Sprintf(" (and %d more: hinit status)", n-1)
+		}
+		out = append(out, frame.Text(frame.Doing, "warning"+more+": "+show.Line(in.Warnings[0])))
+	}
+	return out
+}
+
+// summary counts what the table has. The troubles come first: they are read on the narrowest screen.
+func (m *Model) summary(l *frame.Line) {
+	var count [6]int
+	var all Usage
+	measured := false
+	for i := range m.status.Services {
+		s := &m.status.Services[i]
+		count[trouble(s)]++
+		if r := m.usage[s.Name]; r != nil && r.known {
+			measured = true
+			all.CPU += r.last.CPU
+			all.Memory += r.last.Memory
+			all.Processes += r.last.Processes
+		}
+	}
+	n := len(m.status.Services)
+	add := func(role frame.Role, count int, word string) {
+		if count > 0 {
+			l.Add(role, fmt.Sprintf("%d %s ", count, word))
+		}
+	}
+	add(frame.Bad, count[0], "in trouble")
+	add(frame.Doing, count[1], "ailing")
+	add(frame.Doing, count[2], "drifted")
+	add(frame.Doing, count[3], "on the way")
+	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[4]+count[2], n))
+	add(frame.Dim, count[5], "down")
+	if measured {
+		l.Add(frame.Plain, fmt.Sprintf("cpu %s mem %s proc %d ", percent(all.CPU), size(all.Memory), all.Processes))
+	}
+	l.Add(frame.Dim, "up "+age(m.now.Sub(m.status.Init.StartedAt))+" "+show.Line(m.status.Init.Home))
+}
+
+// tableLines are the head of the table and its rows.
+func (m *Model) tableLines(height int) []frame.Line {
+	columns := m.columns()
+	head := frame.Line{}
+	head.Add(frame.Title, "  ")
+	for i, c := range columns {
+		if i > 0 {
+			head.Add(frame.Title, " ")
+		}
+		title := c.title
+		if c.sort == m.table.sort && title != "" && c.sort != byTrouble {
+			title += map[bool]string{false: "▾", true: "▴"}[m.table.reversed]
+		}
+		if c.right {
+			title = frame.Right(title, c.width)
+		}
+		head.Add(frame.Title, frame.Fill(title, c.width))
+	}
+	out := []frame.Line{head}
+	t := &m.table
+	t.top = min(t.top, max(len(t.rows)-height, 0))
+	t.top = max(min(t.top, t.index), t.index-height+1, 0)
+	if t.index == 1 && t.rows[0].service < 0 {
+		t.top = 0
+	}
+	for i := t.top; i < min(t.top+height, len(t.rows)); i++ {
+		out = append(out, m.rowLine(i, columns))
+	}
+	if len(t.rows) == 0 {
+		text := "no services"
+		if t.filter != "" {
+			text = "no service matches the filter; esc clears it"
+		}
+		if height > 0 && !m.link.heard.IsZero() {
+			out = append(out, frame.Text(frame.Dim, "  "+text))
+		}
+	}
+	for len(out) < height+1 {
+		out = append(out, frame.Line{})
+	}
+	return out
+}
+
+func (m *Model) rowLine(i int, columns []column) frame.Line {
+	r := m.table.rows[i]
+	if r.service < 0 {
+		return frame.Text(frame.Title, r.title())
+	}
+	s := &m.status.Services[r.service]
+	l := frame.Line{Chosen: i == m.table.index}
+	// The sign besides the reversed line is for those who see no colours.
+	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, m.table.marks[s.Name]}]
+	l.Add(frame.Marked, mark)
+	for i, c := range columns {
+		if i > 0 {
+			l.Add(frame.Plain, " ")
+		}
+		text, role := c.cell(m, s, c.width)
+		if c.right {
+			text = frame.Right(text, c.width)
+		}
+		if m.table.marks[s.Name] && c.sort == byName {
+			role = frame.Marked
+		}
+		l.Add(role, frame.Fill(text, c.width))
+	}
+	return l
+}
+
+func (m *Model) paneHead() frame.Line {
+	title := m.paneTitle()
+	sign := "─ "
+	if m.pane.focused {
+		sign = "═ "
+	}
+	rest := m.width - frame.Width(title) - 3
+	return frame.Text(frame.Title, sign+title+" "+strings.Repeat(sign[:len("─")], max(rest, 0)))
+}
+
+// bottom is the last line: a question, news, or the keys.
+func (m *Model) bottom() (l frame.Line) {
+	switch {
+	case m.asking == filterAsked:
+		l.Add(frame.Key, "filter: ")
+		l.Add(frame.Plain, show.Line(m.table.filter)+"_")
+	case m.asking == searchAsked:
+		l.Add(frame.Key, "search: ")
+		l.Add(frame.Plain, show.Line(m.pane.search)+"_")
+	case m.asking == orderAsked:
+		l.Add(frame.Bad, m.question())
+	case m.message.text != "":
+		role := frame.Good
+		if m.message.bad {
+			role = frame.Bad
+		}
+		l.Add(role, show.Line(m.message.text))
+	case m.rollout != nil:
+		l.Add(frame.Doing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, label(m.rollout.running)))
+	default:
+		if m.table.filter != "" {
+			l.Add(frame.Found, "/"+show.Line(m.table.filter))
+			l.Add(frame.Plain, " ")
+		}
+		for _, k := range [][2]string{
+			{"?", "help"},
+			{"/", "filter"},
+			{"d", "details"},
+			{"l", "log"},
+			{"e", "events"},
+			{"space", "mark"},
+			{"s", "start"},
+			{"x", "stop"},
+			{"r", "restart"},
+			{"R", "rollout"},
+			{"<>", "sort"},
+			{"p", "profiles"},
+			{"q", "quit"},
+		} {
+			if l.Width()+len(k[0])+1+len(k[1]) > m.width {
+				break
+			}
+			l.Add(frame.Key, k[0])
+			l.Add(frame.Dim, " "+k[1]+"  ")
+		}
+	}
+	return l
+}
+
+// Keys is the help: keys and what they do.
+var Keys = [][2]string{
+	{"up down j k", "go through the services (or the lines of a pane)"},
+	{"pgup pgdn g G", "a page; the first, the last"},
+	{"/", "filter as you type; !word leaves out; in a pane: search, n N"},
+	{"< >", "sort by the next column; i the other way round"},
+	{"p", "group by profile"},
+	{"d enter", "details: last exit, its lines, processes, environment"},
+	{"l", "the log, which follows"},
+	{"e", "the events of all services"},
+	{"tab z", "go into the pane; make it as large as the screen"},
+	{"space *", "mark; mark all that are shown"},
+	{"s x r", "start, stop, restart what is marked, or this one; y"},
+	{"R", "rollout: restart one after the other, stop at a failure"},
+	{"t", "colours, for the colour-blind, none"},
+	{"esc", "take back: rollout, search, pane, marks, filter"},
+	{"q", "quit"},
+}
+
+// help is the list of keys, from the line to which it was scrolled. On a narrow screen what a key does stands below it.
+func (m *Model) help() []frame.Line {
+	const indent = 14
+	var lines []frame.Line
+	for _, k := range Keys {
+		var l frame.Line
+		l.Add(frame.Key, frame.Fill(k[0], indent)+" ")
+		if frame.Width(k[1]) <= m.width-indent-1 {
+			l.Add(frame.Plain, k[1])
+			lines = append(lines, l)
+			continue
+		}
+		lines = append(lines, l)
+		for rest := k[1]; rest != ""; {
+			part := rest
+			if frame.Width(rest) > m.width-2 {
+				if space := strings.LastIndexByte(rest[:max(m.width-2, 1)], ' '); space > 0 {
+					part = rest[:space]
+				} else {
+					part = rest[:max(m.width-2, 1)]
+				}
+			}
+			lines = append(lines, frame.Text(frame.Plain, "  "+part))
+			rest = strings.TrimLeft(rest[len(part):], " ")
+		}
+	}
+	out := []frame.Line{frame.Text(frame.Title, "hinit top: keys (down goes on, any other goes back)")}
+	m.helpTop = max(min(m.helpTop, len(lines)-m.height+1), 0)
+	out = append(out, lines[m.helpTop:]...)
+	for len(out) < m.height {
+		out = append(out, frame.Line{})
+	}
+	return out[:m.height]
+}

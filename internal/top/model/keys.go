@@ -1,0 +1,256 @@
+package model
+
+import (
+	"unicode/utf8"
+
+	"hinit/client"
+	"hinit/internal/top/frame"
+)
+
+// page is how far a page key goes.
+const page = 10
+
+// Key takes a key by its name, as in "a", "up", "ctrl+c", and returns what is to be done.
+func (m *Model) Key(key string) []Order {
+	if key == "ctrl+c" {
+		m.over = true
+		return nil
+	}
+	m.message = message{}
+	switch m.asking {
+	case filterAsked:
+		m.typed(key, &m.table.filter)
+		m.arrange()
+		return nil
+	case searchAsked:
+		if m.typed(key, &m.pane.search); key == "enter" && m.pane.search != "" {
+			m.jump(-1)
+		}
+		return nil
+	case orderAsked:
+		if key == "y" || key == "enter" {
+			return m.confirmed()
+		}
+		m.pending, m.asking = pending{}, nothing
+		return nil
+	case helpShown:
+		switch key {
+		case "down", "j", "pgdown", "space":
+			m.helpTop += map[string]int{"down": 1, "j": 1}[key] + map[string]int{"pgdown": page, "space": page}[key]
+		case "up", "k", "pgup":
+			m.helpTop -= map[string]int{"up": 1, "k": 1}[key] + map[string]int{"pgup": page}[key]
+		default:
+			m.asking, m.helpTop = nothing, 0
+		}
+		return nil
+	case nothing:
+	}
+	if m.moves(key) || m.views(key) {
+		return nil
+	}
+	m.orders(key)
+	return nil
+}
+
+// Paste takes a letter that was pasted: into a line that is typed, and nowhere else, where it would be a key.
+func (m *Model) Paste(letter rune) {
+	if (m.asking == filterAsked || m.asking == searchAsked) && letter >= ' ' {
+		m.Key(string(letter))
+	}
+}
+
+// typed takes a key into a line that is typed.
+func (m *Model) typed(key string, text *string) {
+	switch key {
+	case "enter":
+		m.asking = nothing
+	case "esc":
+		*text, m.asking = "", nothing
+	case "backspace":
+		_, n := utf8.DecodeLastRuneInString(*text)
+		*text = (*text)[:len(*text)-n]
+	case "ctrl+u":
+		*text = ""
+	case "space":
+		*text += " "
+	case "up", "down":
+		m.moves(key)
+	default:
+		if utf8.RuneCountInString(key) == 1 {
+			*text += key
+		}
+	}
+}
+
+// moves takes the keys that go somewhere.
+func (m *Model) moves(key string) bool {
+	far := map[string]int{
+		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page, "ctrl+b": -page, "ctrl+f": page,
+		"home": -1 << 20, "g": -1 << 20, "end": 1 << 20, "G": 1 << 20,
+	}
+	by, is := far[key]
+	switch {
+	case !is:
+		return false
+	case m.pane.focused:
+		m.scroll(by)
+	default:
+		m.move(by)
+	}
+	return true
+}
+
+// views takes the keys that change what is shown.
+func (m *Model) views(key string) bool {
+	t := &m.table
+	switch key {
+	case "q":
+		m.over = true
+	case "?", "f1", "h":
+		m.asking = helpShown
+	case "/":
+		m.asking = filterAsked
+		if m.pane.focused {
+			m.asking, m.pane.search = searchAsked, ""
+		}
+	case "n", "N":
+		if m.pane.search != "" {
+			m.jump(map[string]int{"n": -1, "N": 1}[key])
+		}
+	case "<", ">", "left", "right":
+		step := 1
+		if key == "<" || key == "left" {
+			step = int(orders) - 1
+		}
+		m.sortBy((t.sort + order(step)) % orders)
+	case "i":
+		t.reversed = !t.reversed
+		m.arrange()
+	case "p":
+		t.grouped = !t.grouped
+		m.arrange()
+	case "l":
+		m.open(logPane)
+	case "e":
+		m.open(eventPane)
+	case "d", "enter":
+		m.open(detailPane)
+	case "tab":
+		m.pane.focused = m.pane.kind != noPane && !m.pane.focused
+	case "z":
+		m.pane.zoomed = !m.pane.zoomed
+	case "t":
+		m.theme = (m.theme + 1) % len(frame.Themes)
+		m.message = message{"theme: " + frame.Themes[m.theme].Name, false}
+	case "esc":
+		m.escape()
+	default:
+		return false
+	}
+	return true
+}
+
+// sortBy sorts by a column, or in the other direction if it does so already.
+func (m *Model) sortBy(column order) {
+	if m.table.sort == column {
+		m.table.reversed = !m.table.reversed
+	} else {
+		m.table.sort, m.table.reversed = column, false
+	}
+	m.message = message{"sorted by " + orderNames[m.table.sort], false}
+	m.arrange()
+}
+
+// open shows a pane, or closes the one that is shown.
+func (m *Model) open(kind paneKind) {
+	if m.pane.kind == kind {
+		kind = noPane
+	}
+	m.pane.kind, m.pane.back = kind, 0
+	if kind == noPane {
+		m.pane.focused, m.pane.zoomed = false, false
+	}
+}
+
+// escape takes back the last thing that can be.
+func (m *Model) escape() {
+	switch {
+	case m.rollout != nil:
+		m.rollout.ended = true
+		m.message = message{"the rollout ends after " + label(m.rollout.running), false}
+	case m.pane.search != "":
+		m.pane.search = ""
+	case m.pane.kind != noPane:
+		m.open(m.pane.kind)
+	case len(m.table.marks) > 0:
+		m.table.marks = make(map[string]bool)
+	default:
+		m.table.filter = ""
+		m.arrange()
+	}
+}
+
+// orders takes the keys that choose services and order something.
+func (m *Model) orders(key string) {
+	switch key {
+	case "space":
+		if s := m.current(); s != nil {
+			if m.table.marks[s.Name] {
+				delete(m.table.marks, s.Name)
+			} else {
+				m.table.marks[s.Name] = true
+			}
+			m.move(1)
+		}
+	case "*":
+		for _, r := range m.table.rows {
+			if r.service >= 0 {
+				m.table.marks[m.status.Services[r.service].Name] = true
+			}
+		}
+	case "s":
+		m.ask(client.VerbStart, false)
+	case "x":
+		m.ask(client.VerbStop, false)
+	case "r":
+		m.ask(client.VerbRestart, false)
+	case "R":
+		m.ask(client.VerbRestart, true)
+	}
+}
+
+// Click takes a click at a place of the last frame.
+func (m *Model) Click(x, y int) {
+	at := m.layout()
+	switch {
+	case m.asking == helpShown:
+		m.asking = nothing
+	case m.asking != nothing:
+	case y == at.head:
+		for _, c := range m.columns() {
+			if x < 2+c.width+1 {
+				m.sortBy(c.sort)
+				return
+			}
+			x -= c.width + 1
+		}
+	case y > at.head && y <= at.head+at.rows:
+		m.pane.focused = false
+		if i := m.table.top + y - at.head - 1; i < len(m.table.rows) && m.table.rows[i].service >= 0 {
+			m.table.index = i
+			m.table.at = m.status.Services[m.table.rows[i].service].Name
+			m.pane.moved()
+		}
+	case at.lines > 0 && y >= at.pane:
+		m.pane.focused = true
+	}
+}
+
+// Wheel takes a turn of the wheel at a place: down for more than 0.
+func (m *Model) Wheel(y, by int) {
+	if at := m.layout(); m.pane.kind != noPane && y >= at.pane {
+		m.scroll(3 * by)
+		return
+	}
+	m.move(3 * by)
+}

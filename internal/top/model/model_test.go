@@ -1,0 +1,254 @@
+package model_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/top/model"
+)
+
+// names are the services of a table, in their order, those with the cursor and a mark too.
+func names(m *model.Model) string {
+	var out []string
+	for line := range strings.SplitSeq(m.Frame().Plain(), "\n") {
+		for word := range strings.FieldsSeq(line) {
+			if strings.HasPrefix(word, "gateway-") && !strings.Contains(line, "y/n") {
+				out = append(out, strings.TrimPrefix(word, "gateway-"))
+				break
+			}
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func few() []client.Service {
+	a, b, c := up("a"), up("b"), up("c")
+	a.Restarts, b.Restarts, c.Restarts = 1, 3, 2
+	b.State, b.Want, b.PID = client.StateDown, client.WantDown, 0
+	c.Problem = "its platform is deaf"
+	return []client.Service{a, b, c}
+}
+
+func typeIn(m *model.Model, keys ...string) (orders []model.Order) {
+	for _, k := range keys {
+		orders = append(orders, m.Key(k)...)
+	}
+	return orders
+}
+
+func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
+	for _, tt := range []struct {
+		keys []string
+		want string
+	}{
+		{nil, "c a b"},
+		{[]string{">"}, "a b c"},
+		{[]string{">", "i"}, "c b a"},
+		{[]string{">", ">", ">", ">"}, "b c a"}, // by restarts
+		{[]string{"<"}, "c a b"},                // by memory
+		{[]string{"/", "D", "e", "a", "f"}, "c"},
+		{[]string{"/", "!", "d", "e", "a", "f"}, "a b"},
+		{[]string{"/", "u", "p", "space", "-", "a"}, "a"},
+		{[]string{"/", "n", "o", "n", "e"}, ""},
+		{[]string{"/", "x", "backspace", "b"}, "b"},
+		{[]string{"/", "x", "esc"}, "c a b"},
+	} {
+		m := scene(100, 20, few(), tt.keys...)
+		got := names(m)
+		if got != tt.want {
+			t.Errorf("%v: %q, want %q\n%s", tt.keys, got, tt.want, m.Frame().Plain())
+		}
+	}
+	if text := scene(100, 20, few(), "p").Frame().Plain(); !strings.Contains(text, "profile c: 1 of 1 up\n> gateway-c") || !strings.Contains(text, "profile b: 0 of 1 up") {
+		t.Errorf("in groups:\n%s", text)
+	}
+}
+
+// TestTheCursorStaysWithItsService: while others come, go and change places; before it was moved it stays on top.
+func TestTheCursorStaysWithItsService(t *testing.T) {
+	m := scene(100, 20, few())
+	if !strings.Contains(m.Frame().Plain(), "> gateway-c") {
+		t.Errorf("at first:\n%s", m.Frame().Plain())
+	}
+	m.Key("down")
+	worse := up("a")
+	worse.State = client.StateFailed
+	m.Change(client.StatusChange{Services: []client.Service{worse}}, noon)
+	if text := m.Frame().Plain(); !strings.Contains(text, "> gateway-a") || names(m) != "a c b" {
+		t.Errorf("after a change:\n%s", text)
+	}
+	m.Change(client.StatusChange{Whole: true, Services: few()[1:]}, noon)
+	if text := m.Frame().Plain(); strings.Contains(text, "gateway-a") || !strings.Contains(text, "> gateway-c") {
+		t.Errorf("after its end:\n%s", text)
+	}
+	m.Change(client.StatusChange{Whole: true, Services: []client.Service{}}, noon)
+	if orders := typeIn(m, "down", "up", "space", "d", "l", "r", "y", "p", "x", "y"); len(orders) != 0 {
+		t.Errorf("orders for nothing: %v", orders)
+	}
+}
+
+func TestOrdersNeedAYes(t *testing.T) {
+	m := scene(100, 20, few())
+	for _, tt := range []struct {
+		keys []string
+		want string
+	}{
+		{[]string{"x"}, "[]"},
+		{[]string{"n"}, "[]"},
+		{[]string{"x", "y"}, "[{stop gateway-c}]"},
+		{[]string{"s", "enter"}, "[{start gateway-c}]"},
+		{[]string{"*", "r", "y"}, "[{restart gateway-c} {restart gateway-a} {restart gateway-b}]"},
+		{[]string{"r", "q"}, "[]"}, // any other key is a no
+		{[]string{"space", "/", "b", "enter", "s", "y"}, "[{start gateway-c}]"},
+	} {
+		if got := fmt.Sprint(typeIn(m, tt.keys...)); got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.keys, got, tt.want)
+		}
+	}
+	if m.Over() {
+		t.Error("a no has ended it")
+	}
+	if m.Paste('x'); len(typeIn(m, "y")) != 0 {
+		t.Error("what was pasted is an order")
+	}
+}
+
+func TestARolloutGoesOneByOne(t *testing.T) {
+	m := scene(100, 20, few())
+	done := func(name string, err error) string {
+		return fmt.Sprint(m.Ended(model.Result{Order: model.Order{Verb: client.VerbRestart, Name: name}, Err: err}))
+	}
+	last := func() string {
+		lines := strings.Split(strings.TrimSuffix(m.Frame().Plain(), "\n"), "\n")
+		return lines[len(lines)-1]
+	}
+	if got := fmt.Sprint(typeIn(m, "*", "R", "y")); got != "[{restart gateway-c}]" {
+		t.Fatalf("it begins with %s", got)
+	}
+	if got := fmt.Sprint(typeIn(m, "r", "y")); got != "[]" || !strings.Contains(last(), "now gateway-c") {
+		t.Errorf("another order while it runs: %s, %q", got, last())
+	}
+	if got := done("gateway-c", nil); got != "[{restart gateway-a}]" {
+		t.Errorf("then %s", got)
+	}
+	if got := done("gateway-a", errors.New("it died\nat once")); got != "[]" || last() != "rollout stopped at gateway-a, 1 of 3 are done: it died; at once" {
+		t.Errorf("after a failure: %s, %q", got, last())
+	}
+	typeIn(m, "*", "R", "y", "esc")
+	if got := done("gateway-c", nil); got != "[]" || last() != "rollout: 1 of 3 are restarted and ready" {
+		t.Errorf("after esc: %s, %q", got, last())
+	}
+}
+
+func TestSilenceIsSaid(t *testing.T) {
+	m := scene(100, 20, few())
+	m.Tick(noon.Add(model.Silence))
+	if text := m.Frame().Plain(); strings.Contains(text, "not answering") {
+		t.Errorf("too early:\n%s", text)
+	}
+	m.Tick(noon.Add(model.Silence + time.Second))
+	if text := m.Frame().Plain(); !strings.Contains(text, "not answering since") || names(m) != "c a b" {
+		t.Errorf("after a silence:\n%s", text)
+	}
+	m.Lost("nobody listens", noon.Add(time.Minute))
+	m.Lost("nobody listens", noon.Add(2*time.Minute))
+	if text := m.Frame().Plain(); !strings.Contains(text, "(1m0s): nobody listens") {
+		t.Errorf("after an error:\n%s", text)
+	}
+	m.Change(client.StatusChange{Whole: true, Services: few()}, noon.Add(time.Hour))
+	if text := m.Frame().Plain(); strings.Contains(text, "not answering") {
+		t.Errorf("it is back:\n%s", text)
+	}
+}
+
+func TestALogFollowsAndIsSearched(t *testing.T) {
+	m := scene(80, 24, few(), "l")
+	if w := m.Wants(); w.Log != "gateway-c" || w.LogDir != "/opt/data/logs/gateways/c/current" {
+		t.Errorf("it wants %+v", w)
+	}
+	var lines []model.LogLine
+	for i := range 100 {
+		lines = append(lines, model.LogLine{Text: fmt.Sprintf("line %d \x1b[31mred\x1b[0m", i)})
+	}
+	m.Log("gateway-c", nil)
+	m.Log("gateway-c", lines)
+	if text := m.Frame().Plain(); !strings.Contains(text, "line 99 red") || strings.Contains(text, "line 50") {
+		t.Errorf("the end:\n%s", text)
+	}
+	typeIn(m, "tab", "/", "L", "i", "n", "e", "space", "1", "7", "enter")
+	if text := m.Frame().Plain(); !strings.Contains(text, "line 17 red") {
+		t.Errorf("searched:\n%s", text)
+	}
+	m.Log("gateway-c", []model.LogLine{{Text: "new"}}) // what is looked at stays
+	if text := m.Frame().Plain(); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
+		t.Errorf("while lines come:\n%s", text)
+	}
+	m.Key("end")
+	if text := m.Frame().Plain(); !strings.Contains(text, "new") {
+		t.Errorf("it follows again:\n%s", text)
+	}
+}
+
+func TestTheMouseChooses(t *testing.T) {
+	m := scene(100, 20, few(), "l")
+	m.Click(5, 3) // the second row
+	if !strings.Contains(m.Frame().Plain(), "> gateway-a") {
+		t.Errorf("a row:\n%s", m.Frame().Plain())
+	}
+	m.Click(3, 1)              // NAME
+	if names(m) != "a b c a" { // the last is the pane's title
+		t.Errorf("a head: %s\n%s", names(m), m.Frame().Plain())
+	}
+	m.Wheel(3, 1)
+	if !strings.Contains(m.Frame().Plain(), "> gateway-c") {
+		t.Errorf("the wheel:\n%s", m.Frame().Plain())
+	}
+	for y := -1; y < 25; y++ {
+		for x := -1; x < 120; x += 7 {
+			m.Click(x, y)
+			m.Wheel(y, -1)
+		}
+	}
+}
+
+// TestAnyKeysOnAnyScreen: no order of keys, sizes and changes is a fault, or makes a frame of another size.
+func TestAnyKeysOnAnyScreen(t *testing.T) {
+	keys := []string{
+		"up", "down", "pgup", "pgdown", "home", "end", "/", "esc", "enter", "tab", "space", "*", "a", "e", "l", "d", "p", "z", "t", "?", "n", "N",
+		"<", ">", "i", "s", "x", "r", "R", "y", "backspace", "ctrl+u", "é", "left", "alt+x", "",
+	}
+	for seed := range uint64(8) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		m := scene(80, 24, fifty())
+		var waiting []model.Order
+		for step := range 300 {
+			if random.IntN(10) == 0 {
+				m.Resize(random.IntN(140), random.IntN(50))
+			}
+			switch random.IntN(12) {
+			case 0:
+				m.Change(client.StatusChange{Whole: true, Services: fifty()[random.IntN(51):]}, noon)
+			case 1:
+				m.Log("gateway-agent17", []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
+			case 2:
+				m.Event(client.Event{Service: "gateway-agent17", To: "up"})
+			case 3:
+				if len(waiting) > 0 {
+					waiting = append(waiting[1:], m.Ended(model.Result{Order: waiting[0]})...)
+				}
+			default:
+				waiting = append(waiting, m.Key(keys[random.IntN(len(keys))])...)
+			}
+			f := m.Frame()
+			if len(f.Lines) != f.Height {
+				t.Fatalf("seed %d, step %d: %d lines of %d", seed, step, len(f.Lines), f.Height)
+			}
+			_ = f.ANSI(m.Theme())
+		}
+	}
+}

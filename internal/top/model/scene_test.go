@@ -1,0 +1,150 @@
+package model_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/top/frame"
+	"hinit/internal/top/model"
+)
+
+// noon is when every scene happens.
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+func up(name string) client.Service {
+	return client.Service{
+		Name: "gateway-" + name, Profile: name, Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, PID: 100 + len(name),
+		Since: noon.Add(-3 * time.Hour), Ready: true, Run: 1, Log: "/opt/data/logs/gateways/" + name + "/current", Reason: "started",
+		Command: []string{"/opt/hermes/.venv/bin/hermes", "-p", name, "gateway", "run", "--replace"},
+	}
+}
+
+// fifty are fifty gateways, of which one loops and one is deaf.
+func fifty() []client.Service {
+	list := make([]client.Service, 0, 50)
+	for i := range 50 {
+		s := up(fmt.Sprintf("agent%02d", i))
+		s.PID = 100 + i
+		list = append(list, s)
+	}
+	code, next := 3, noon.Add(14*time.Second)
+	loop := &list[17]
+	loop.State, loop.PID, loop.CrashLoop, loop.Restarts, loop.ConsecutiveFailures = client.StateBackoff, 0, true, 7, 8
+	loop.Since, loop.NextStart, loop.Ready, loop.Reason = noon.Add(-6*time.Second), &next, false, "exited with code 3"
+	loop.Problem = `crash loop: exited with code 3: KeyError: 'workspace'`
+	loop.LastExit = &client.Exit{
+		Code: &code, Cause: "crash", At: noon.Add(-6 * time.Second), UptimeSeconds: 0.4, PID: 4711,
+		Tail: []string{"Traceback (most recent call last):", `  File "gateway.py", line 212, in load`, "KeyError: 'workspace'"},
+	}
+	deaf := &list[31]
+	deaf.Problem = "platform telegram is failed: unauthorized: the token was revoked"
+	return list
+}
+
+// scene is a screen on which that is seen.
+func scene(width, height int, services []client.Service, keys ...string) *model.Model {
+	m := model.New(0)
+	m.Resize(width, height)
+	m.Change(client.StatusChange{Whole: true, Init: client.Init{PID: 1, Home: "/opt/data", StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+	for at := range 12 {
+		used := make(map[string]model.Usage)
+		for i := range services {
+			if services[i].PID != 0 {
+				used[services[i].Name] = model.Usage{
+					CPU: float64((at*7+i*3)%11) / 200, Memory: uint64(90+(i*13)%70+at%(i%5+1)) * 1_000_000, Processes: 1 + i%3,
+				}
+			}
+		}
+		m.Used(used, noon)
+	}
+	for _, k := range keys {
+		m.Key(k)
+	}
+	return m
+}
+
+// TestThePictureIsTheScreen: WRITE_PICTURE=1 draws it again.
+func TestThePictureIsTheScreen(t *testing.T) {
+	f := scene(124, 26, fifty(), "d").Frame()
+	for dark, file := range map[bool]string{false: "top-light.svg", true: "top-dark.svg"} {
+		path := "../../../docs/img/" + file
+		want := f.SVG(dark, "hinit top: fifty gateways, of which one loops and one is deaf")
+		if os.Getenv("WRITE_PICTURE") != "" {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != want {
+			t.Errorf("%s is not what the screen shows (%v); draw it again with WRITE_PICTURE=1\n%s", file, err, f.Plain())
+		}
+	}
+}
+
+// TestTheTroublesAreSeenOnEverySize: names, states and the last line, no line too long, none too many.
+func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
+	for _, keys := range [][]string{nil, {"d"}, {"l"}, {"e"}, {"l", "tab", "z"}, {"?"}, {"p"}, {"/", "x"}, {"*", "R"}} {
+		for _, size := range [][2]int{{1, 1}, {2, 3}, {10, 5}, {40, 12}, {80, 24}, {124, 26}, {250, 70}} {
+			f := scene(size[0], size[1], fifty(), keys...).Frame()
+			lines := strings.Split(strings.TrimSuffix(f.Plain(), "\n"), "\n")
+			if len(f.Lines) != size[1] {
+				t.Errorf("%v at %v: %d lines", keys, size, len(f.Lines))
+			}
+			for _, l := range lines {
+				if frame.Width(l) > size[0] {
+					t.Errorf("%v at %v: %q is too wide", keys, size, l)
+				}
+			}
+			if keys == nil && size[0] >= 40 && (!strings.Contains(lines[2], "agent17") || !strings.Contains(lines[2], "✗ crash-loop") || !strings.Contains(lines[3], "agent31")) {
+				t.Errorf("at %v:\n%s", size, f.Plain())
+			}
+		}
+	}
+}
+
+// TestNothingButColoursIsObeyed: whatever a name, a note, a line or a command holds, a frame has no other sequence than colours.
+func TestNothingButColoursIsObeyed(t *testing.T) {
+	const bad = "\x1b]0;owned\a\x1b[2J\u202e\u0085\xff\u200b\r\n\t\x9b31m e\u0301\u0301\u0301\u0301"
+	s := up("x")
+	s.Name, s.Profile, s.Problem, s.Reason, s.Command, s.Log = bad, bad, bad, bad, []string{bad}, "/"+bad
+	s.LastExit = &client.Exit{Cause: bad, Tail: []string{bad}, Error: bad}
+	for _, keys := range [][]string{{"d"}, {"l"}, {"e"}, {"p"}, {"R"}, {"/"}} {
+		m := scene(200, 40, []client.Service{s}, keys...)
+		m.Log(bad, []model.LogLine{{Text: bad}})
+		m.Event(client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
+		m.Inside(model.Inside{Name: bad, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
+		m.Lost(bad, noon)
+		m.Ended(model.Result{Order: model.Order{Verb: client.VerbStart, Name: bad}, Err: errors.New(bad)})
+		obeyed(t, m.Frame())
+	}
+}
+
+// obeyed fails the test when a frame holds anything that a terminal would obey, but colours.
+func obeyed(t *testing.T, f frame.Frame) {
+	t.Helper()
+	for _, theme := range frame.Themes {
+		text := f.ANSI(theme)
+		for i := 0; i < len(text); i++ {
+			switch c := text[i]; {
+			case c == '\n':
+			case c == 0x1b:
+				end := strings.IndexByte(text[i:], 'm')
+				if end < 0 || strings.Trim(text[i+1:i+end], "[0123456789;") != "" {
+					t.Fatalf("a terminal would obey %q", text[i:min(i+20, len(text))])
+				}
+				i += end
+			case c < ' ', c == 0x7f:
+				t.Fatalf("a terminal would obey %q", text[i:min(i+20, len(text))])
+			}
+		}
+		for _, r := range text {
+			if r >= 0x80 && r < 0xa0 || r == 0x202e || r == 0x200b || r == 0xfffd {
+				t.Fatalf("%U is in the frame", r)
+			}
+		}
+	}
+}

@@ -1,0 +1,351 @@
+package web
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+var pictures = flag.String("pictures", "", "write screenshots into this directory")
+
+// browser is Debian's Chromium, driven over a pipe (--remote-debugging-pipe): messages of JSON that end with a zero byte.
+type browser struct {
+	*testing.T
+	in      *os.File
+	session string
+
+	mu       sync.Mutex
+	next     int
+	waiting  map[int]chan json.RawMessage
+	problems []string // what the console said, or the page threw
+}
+
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		testkit.Cannot(t, "needs chromium (test/web/install-tools)")
+	}
+	read, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	cmd := exec.Command(path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
+		"--disable-background-networking", "--user-data-dir="+home, "--remote-debugging-pipe", "about:blank")
+	cmd.Env = []string{"HOME=" + home, "PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + home}
+	cmd.ExtraFiles = []*os.File{read, write}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = read.Close(), write.Close()
+	b := &browser{T: t, in: in, waiting: map[int]chan json.RawMessage{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.listen(bufio.NewReader(out))
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		_ = in.Close()
+		_ = out.Close()
+		<-done
+		testkit.Until(t, "the browser's files are gone", func() bool { return os.RemoveAll(home) == nil })
+	})
+	var target struct{ TargetID string }
+	b.call(&target, "Target.createTarget", map[string]any{"url": "about:blank"})
+	var attached struct{ SessionID string }
+	b.call(&attached, "Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true})
+	b.session = attached.SessionID
+	for _, domain := range []string{"Page", "Runtime", "Log"} {
+		b.call(nil, domain+".enable", nil)
+	}
+	return b
+}
+
+func (b *browser) listen(r *bufio.Reader) {
+	for {
+		text, err := r.ReadBytes(0)
+		if err != nil {
+			return
+		}
+		var m struct {
+			ID            int
+			Method        string
+			Result, Error json.RawMessage
+			Params        json.RawMessage
+		}
+		if json.Unmarshal(text[:len(text)-1], &m) != nil {
+			continue
+		}
+		b.mu.Lock()
+		switch {
+		case m.ID != 0:
+			if c := b.waiting[m.ID]; c != nil {
+				if m.Error != nil {
+					m.Result = json.RawMessage(`{"failed":` + string(m.Error) + `}`)
+				}
+				c <- m.Result
+			}
+		case m.Method == "Runtime.exceptionThrown", m.Method == "Log.entryAdded", m.Method == "Runtime.consoleAPICalled":
+			b.problems = append(b.problems, string(m.Params))
+		}
+		b.mu.Unlock()
+	}
+}
+
+func (b *browser) call(result any, method string, params map[string]any) {
+	b.Helper()
+	answer := make(chan json.RawMessage, 1)
+	b.mu.Lock()
+	b.next++
+	id := b.next
+	b.waiting[id] = answer
+	message := map[string]any{"id": id, "method": method}
+	if params != nil {
+		message["params"] = params
+	}
+	if b.session != "" {
+		message["sessionId"] = b.session
+	}
+	text, err := json.Marshal(message)
+	if err == nil {
+		_, err = b.in.Write(append(text, 0))
+	}
+	b.mu.Unlock()
+	if err != nil {
+		b.Fatal(err)
+	}
+	select {
+	case reply := <-answer:
+		if result != nil {
+			if err := json.Unmarshal(reply, result); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if strings.HasPrefix(string(reply), `{"failed"`) {
+			b.Fatalf("%s: %s", method, reply)
+		}
+	case <-time.After(testkit.Patience):
+		b.Fatalf("%s: no answer", method)
+	}
+}
+
+// eval runs a script in the page and returns its value.
+func (b *browser) eval(script string) any {
+	b.Helper()
+	var reply struct {
+		Result           struct{ Value any }
+		ExceptionDetails json.RawMessage
+	}
+	b.call(&reply, "Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
+	if reply.ExceptionDetails != nil {
+		b.Fatalf("%s: %s", script, reply.ExceptionDetails)
+	}
+	return reply.Result.Value
+}
+
+func (b *browser) until(script string) {
+	b.Helper()
+	testkit.Until(b.T, script, func() bool { return b.eval(script) == true })
+}
+
+func (b *browser) open(url string) {
+	b.Helper()
+	b.call(nil, "Page.navigate", map[string]any{"url": url})
+	b.until(`location.href === ` + fmt.Sprintf("%q", url) + ` && document.readyState === 'complete'`)
+}
+
+func (b *browser) key(name string, code, modifiers int) {
+	b.Helper()
+	text := map[string]string{"Enter": "\r"}[name]
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		b.call(nil, "Input.dispatchKeyEvent", map[string]any{"type": kind, "key": name, "code": name, "windowsVirtualKeyCode": code, "modifiers": modifiers, "text": text})
+	}
+}
+
+func (b *browser) dark(is bool) {
+	value := "light"
+	if is {
+		value = "dark"
+	}
+	b.call(nil, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": value}}})
+}
+
+func (b *browser) size(width, height int) {
+	b.call(nil, "Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false})
+}
+
+func (b *browser) picture(name string) {
+	if *pictures == "" {
+		return
+	}
+	var shot struct{ Data string }
+	b.call(&shot, "Page.captureScreenshot", map[string]any{"format": "png", "optimizeForSpeed": false})
+	data, err := base64.StdEncoding.DecodeString(shot.Data)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(*pictures, name), data, 0o644)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// contrast returns the texts of a page that are hard to read: less than 4.5 to 1 (WCAG 2.2, 1.4.3).
+const contrast = `(() => {
+  const parse = (c) => (c.match(/[\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
+  const back = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c.length === 3 || c[3] === 1) return c; } return [255, 255, 255]; };
+  const bad = [];
+  let seen = 0;
+  for (const e of document.querySelectorAll('body *')) {
+    if (e.closest('svg') || ![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    if (e.tagName === 'NOSCRIPT' || !e.getClientRects().length) continue;
+    const a = light(parse(getComputedStyle(e).color)), b = light(back(e));
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    seen++;
+    if (ratio < 4.5) bad.push(e.tagName + '.' + e.className + ' ' + ratio.toFixed(2) + ': ' + e.textContent.slice(0, 30));
+  }
+  return seen < 5 ? 'only ' + seen + ' texts seen' : bad.slice(0, 5).join('; ');
+})()`
+
+func TestInABrowser(t *testing.T) {
+	dir := t.TempDir()
+	var log strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&log, "2026-01-02 03:04:%02d.123456789  line %d of the log <b>bold</b>\n", i, i)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(log.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := newFake()
+	states := []string{client.StateUp, client.StateUp, client.StateUp, client.StateBackoff, client.StateParked, client.StateDown}
+	code := 78
+	since := time.Now().Add(-time.Hour)
+	for i := range 500 {
+		s := client.Service{
+			Name: fmt.Sprintf("gateway-%03d", i), Profile: fmt.Sprintf("%03d", i), State: states[i%len(states)], Want: client.WantUp, Since: since,
+			Ready: i%6 == 0 || i%6 == 2, Restarts: i % 7, Reason: "exited with code 78", Log: filepath.Join(dir, "current"), Command: []string{"hermes", "gateway", "run"}, PID: 100 + i,
+		}
+		if s.State == client.StateParked {
+			s.LastExit = &client.Exit{Code: &code, Cause: "config", At: since, Tail: []string{"no API key"}}
+			s.Problem = "its configuration is wrong: <img src=x onerror=console.log('xss')>"
+		}
+		f.services = append(f.services, s)
+	}
+	for i := range 12 {
+		from, to := client.StateUp, client.StateBackoff
+		if i%2 == 1 {
+			from, to = to, from
+		}
+		f.events = append(f.events, client.Event{Seq: uint64(i + 1), At: time.Now().Add(time.Duration(i*3-50) * time.Minute), Service: "gateway-003", From: from, To: to})
+	}
+	s := serve(t, Options{Hinit: f, Token: token})
+	b := newBrowser(t)
+	b.size(1280, 800)
+
+	// Log in with the keyboard alone: the field has the focus.
+	b.open(s.url + "/login")
+	b.call(nil, "Input.insertText", map[string]any{"text": token})
+	b.key("Enter", 13, 0)
+	b.until(`document.querySelectorAll('#rows tr').length === 500`)
+	b.until(`document.getElementById('live').textContent === 'live'`)
+
+	// A change is in the page within a second: half of that is the time for a busy machine.
+	b.eval(`window.hit = new Promise((done) => new MutationObserver(() => {
+	  if (document.querySelector('[data-name="gateway-000"] .state').textContent.includes('backoff')) done(Date.now());
+	}).observe(document.getElementById('rows'), {childList: true, subtree: true})); 0`)
+	changed := time.Now()
+	f.set(func() { f.services[0].State = client.StateBackoff })
+	at, _ := b.eval(`window.hit`).(float64)
+	if took := time.UnixMilli(int64(at)).Sub(changed); took > time.Second {
+		t.Errorf("a change took %v", took)
+	} else {
+		t.Logf("a change took %v", took)
+	}
+
+	// The filter, as one types.
+	b.eval(`document.getElementById('q').focus()`)
+	b.call(nil, "Input.insertText", map[string]any{"text": "gateway-49"})
+	b.until(`[...document.querySelectorAll('#rows tr')].filter((r) => !r.hidden).length === 10`)
+	f.set(func() { f.services[490].Restarts = 1000 })
+	b.until(`document.querySelector('[data-name="gateway-490"]').textContent.includes('1000')`)
+
+	// From the filter to a service and its buttons by tabs and Enter alone; a change of the row keeps the focus.
+	tabTo := func(what, script string) {
+		t.Helper()
+		for range 40 {
+			if b.eval(`(() => { const e = document.activeElement; return `+script+`; })()`) == true {
+				return
+			}
+			b.key("Tab", 9, 0)
+		}
+		t.Fatalf("no tab leads to %s", what)
+	}
+	tabTo("the service", `e.textContent === 'gateway-490'`)
+	f.set(func() { f.services[490].Restarts = 2000 })
+	b.until(`document.querySelector('[data-name="gateway-490"]').textContent.includes('2000')`)
+	if b.eval(`document.activeElement.textContent`) != "gateway-490" {
+		t.Error("a change of the row takes the focus away")
+	}
+	if b.eval(`getComputedStyle(document.activeElement).outlineStyle`) != "solid" {
+		t.Error("the focus can't be seen")
+	}
+	b.key("Enter", 13, 0)
+	b.until(`location.pathname === '/service/gateway-490' && document.readyState === 'complete'`)
+	tabTo("the button", `e.textContent === 'Restart'`)
+	b.key("Enter", 13, 0)
+	b.until(`location.search === '?done=restart' && document.readyState === 'complete'`)
+	if got := fmt.Sprint(f.orders()); got != "[restart gateway-490]" {
+		t.Errorf("hinit was told %s", got)
+	}
+	if b.eval(`document.getElementById('log').textContent.includes('line 29 of the log <b>bold</b>')`) != true {
+		t.Error("the log is not shown as it is")
+	}
+
+	// Everything can be read, light and dark, on a telephone and on a wall; nothing is wider than a telephone.
+	for _, dark := range []bool{false, true} {
+		b.dark(dark)
+		word := map[bool]string{false: "light", true: "dark"}[dark]
+		for name, path := range map[string]string{"list": "/", "service": "/service/gateway-004", "timeline": "/events", "login": "/login"} {
+			b.open(s.url + path)
+			for _, width := range []int{360, 1280} {
+				b.size(width, 800)
+				if bad := b.eval(contrast); bad != "" {
+					t.Errorf("%s, %s, %d wide: %v", name, word, width, bad)
+				}
+				if wide, _ := b.eval(`document.documentElement.scrollWidth`).(float64); int(wide) > width {
+					t.Errorf("%s, %s: %v wide on a screen of %d", name, word, wide, width)
+				}
+			}
+			if name == "list" || name == "timeline" {
+				b.size(960, 480)
+				b.picture("web-" + name + "-" + word + ".png")
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.problems) > 0 {
+		t.Errorf("the console has: %s", strings.Join(b.problems, "\n"))
+	}
+}

@@ -1,0 +1,405 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"html/template"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/control/show"
+	"hinit/internal/guard"
+)
+
+const (
+	mostEvents = 4096                  // that are remembered for the timeline
+	mostRows   = 5000                  // services that the page shows
+	retry      = time.Second           // between attempts to reach hinit
+	silence    = 6 * time.Second       // of a status that is followed, after which hinit does not answer
+	gather     = 50 * time.Millisecond // in which events are put together
+	fresh      = time.Second           // how old an answer may be that another request asked for
+	lookTime   = 5 * time.Second       // for the status
+	keepWatch  = 10 * time.Second      // after the last reader
+	mostShared = 16                    // answers that are kept
+	mostAtOnce = 50                    // services that are asked for by name
+)
+
+// hub holds what all readers share: the newest status, its rows as HTML, and the last events.
+type hub struct {
+	hinit Hinit
+	look  time.Duration // for the status
+	row   func(w *bytes.Buffer, s *client.Service) error
+	head  func(w *bytes.Buffer, st *client.Status, fault string) error
+
+	asking sync.Mutex // held while a request asks for the status
+	shared struct {   // the answers for many
+		sync.Mutex        // held while one is made
+		of         uint64 // version
+		from       map[uint64]string
+	}
+
+	mu      sync.Mutex
+	version uint64
+	shown
+	events  []client.Event
+	changed chan struct{} // closed with the next version
+	readers int
+	wanted  chan struct{} // there is a reader
+	idle    time.Time     // since when there is none
+}
+
+// shown is what the page shows, and since which version.
+type shown struct {
+	status  client.Status
+	at      time.Time // of the status
+	fault   string    // why hinit does not answer
+	rows    map[string]*row
+	order   []string
+	ordered uint64 // version of the order
+	top     template.HTML
+	topped  uint64 // version of top
+}
+
+// row is a service as it is shown.
+type row struct {
+	html    template.HTML
+	version uint64
+}
+
+func newHub(h Hinit) *hub {
+	// Versions of an older process are less than all of this one.
+	begin := uint64(time.Now().UnixMilli()) * 1000
+	return &hub{hinit: h, look: lookTime, version: begin, shown: shown{rows: make(map[string]*row)}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+}
+
+// run follows hinit until ctx ends: its events always, its status while somebody reads.
+func (h *hub) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Add(2)
+	guard.Go("follow the events", func() {
+		defer wg.Done()
+		h.followEvents(ctx)
+	})
+	guard.Go("follow the status", func() {
+		defer wg.Done()
+		h.followStatus(ctx)
+	})
+	wg.Wait()
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func (h *hub) followStatus(ctx context.Context) {
+	for ctx.Err() == nil {
+		if !h.read() {
+			select {
+			case <-h.wanted:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		watch, cancel := context.WithCancel(ctx)
+		alarm := time.AfterFunc(silence, cancel)
+		st := client.Status{}
+		err := h.hinit.Watch(watch, func(c client.StatusChange) error {
+			alarm.Reset(silence)
+			if !c.Whole && st.Version == 0 {
+				return errLie
+			}
+			c.Apply(&st)
+			h.set(st, nil)
+			if !h.read() {
+				return errIdle
+			}
+			return nil
+		})
+		alarm.Stop()
+		cancel()
+		if err != nil && err != errIdle && ctx.Err() == nil { //nolint:errorlint // it is returned as it is
+			h.set(client.Status{}, err)
+		}
+		pause(ctx, retry/4)
+	}
+}
+
+// read says whether anybody reads, or did so a moment ago.
+func (h *hub) read() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.readers > 0 || time.Since(h.idle) < keepWatch
+}
+
+// join counts a reader until leave is called.
+func (h *hub) join() (leave func()) {
+	h.mu.Lock()
+	h.readers++
+	h.mu.Unlock()
+	select {
+	case h.wanted <- struct{}{}:
+	default:
+	}
+	return func() {
+		h.mu.Lock()
+		h.readers--
+		h.idle = time.Now()
+		h.mu.Unlock()
+	}
+}
+
+// followEvents remembers events, and asks at once for the services that they are about.
+func (h *hub) followEvents(ctx context.Context) {
+	names := make(chan string, mostAtOnce)
+	guard.Go("ask for what has changed", func() { h.askFor(ctx, names) })
+	var last uint64
+	for ctx.Err() == nil {
+		err := h.hinit.Events(ctx, client.EventOptions{Since: last, Follow: true}, func(e client.Event) error {
+			if e.Lost > 0 {
+				return nil
+			}
+			if e.Seq <= last {
+				last = 0 // another life of hinit
+			}
+			last = e.Seq
+			h.mu.Lock()
+			h.events = append(h.events, e)
+			if len(h.events) > 2*mostEvents {
+				h.events = slices.Clone(h.events[len(h.events)-mostEvents:])
+			}
+			h.mu.Unlock()
+			if e.Service != "" {
+				select {
+				case names <- e.Service:
+				default: // the status that is followed has it within a second
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			last = 0
+			h.mu.Lock()
+			if h.events != nil {
+				h.events = h.events[:0:0] // it tells all that it keeps again
+			}
+			h.mu.Unlock()
+		}
+		pause(ctx, retry)
+	}
+}
+
+// askFor brings services up to date that something has happened to.
+func (h *hub) askFor(ctx context.Context, names <-chan string) {
+	for {
+		set := make(map[string]bool)
+		select {
+		case name := <-names:
+			set[name] = true
+		case <-ctx.Done():
+			return
+		}
+		pause(ctx, gather)
+		for more := true; more && len(set) < mostAtOnce; {
+			select {
+			case name := <-names:
+				set[name] = true
+			default:
+				more = false
+			}
+		}
+		h.mu.Lock()
+		useful := h.readers > 0 && h.status.Version != 0
+		var list []string
+		for name := range set {
+			if h.rows[name] != nil {
+				list = append(list, name)
+			}
+		}
+		h.mu.Unlock()
+		if !useful || len(list) == 0 {
+			continue
+		}
+		look, cancel := context.WithTimeout(ctx, h.look)
+		st, err := h.hinit.Status(look, list...)
+		cancel()
+		if err == nil && st.Version == client.StatusVersion {
+			h.mu.Lock()
+			now := h.status
+			h.mu.Unlock()
+			client.StatusChange{Init: st.Init, Services: st.Services}.Apply(&now)
+			h.set(now, nil)
+		}
+	}
+}
+
+// current returns the newest status, and asks for it when nobody follows it.
+func (h *hub) current(ctx context.Context) (client.Status, error) {
+	recent := func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return time.Since(h.at) < fresh || h.readers > 0 && time.Since(h.at) < silence
+	}
+	if !recent() {
+		h.asking.Lock()
+		if !recent() {
+			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.look)
+			st, err := h.hinit.Status(look)
+			cancel()
+			if err == nil && st.Version != client.StatusVersion {
+				err = errLie
+			}
+			h.set(st, err)
+		}
+		h.asking.Unlock()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fault != "" {
+		return h.status, faultError(h.fault)
+	}
+	return h.status, nil
+}
+
+// set makes a status the newest one. With an error the old one stays, and is said to be old.
+func (h *hub) set(st client.Status, failed error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next := h.version + 1
+	news := false
+	h.at, h.fault = time.Now(), ""
+	if failed != nil {
+		h.fault = failed.Error()
+		st = h.status
+	}
+	st.Services = distinct(st.Services)
+	h.status = st
+	order := make([]string, len(st.Services))
+	for i := range st.Services {
+		s := &st.Services[i]
+		order[i] = s.Name
+		html := render(func(w *bytes.Buffer) error { return h.row(w, s) })
+		if old := h.rows[s.Name]; old == nil || old.html != html {
+			h.rows[s.Name], news = &row{html, next}, true
+		}
+	}
+	if !slices.Equal(order, h.order) {
+		h.order, h.ordered, news = order, next, true
+		there := make(map[string]bool, len(order))
+		for _, name := range order {
+			there[name] = true
+		}
+		maps.DeleteFunc(h.rows, func(name string, _ *row) bool { return !there[name] })
+	}
+	if top := render(func(w *bytes.Buffer) error { return h.head(w, &st, h.fault) }); top != h.top {
+		h.top, h.topped, news = top, next, true
+	}
+	if news {
+		h.version = next
+		close(h.changed)
+		h.changed = make(chan struct{})
+	}
+}
+
+// render returns what a template makes. One that fails shows nothing of its value.
+func render(fill func(w *bytes.Buffer) error) template.HTML {
+	var w bytes.Buffer
+	if fill(&w) != nil {
+		return ""
+	}
+	return template.HTML(w.String()) //nolint:gosec // a template has made it
+}
+
+// distinct returns at most mostRows services, each name once, without names that hinit would not take.
+func distinct(list []client.Service) []client.Service {
+	out, seen := make([]client.Service, 0, min(len(list), mostRows)), make(map[string]bool)
+	for i := range list {
+		if name := list[i].Name; name != "" && show.Line(name) == name && !seen[name] && len(out) < mostRows {
+			seen[name] = true
+			out = append(out, list[i])
+		}
+	}
+	return out
+}
+
+// delta is what a reader that has a version does not know yet.
+type delta struct {
+	Version uint64                   `json:"version"`
+	Head    template.HTML            `json:"head,omitempty"`
+	Rows    map[string]template.HTML `json:"rows,omitempty"`
+	Order   []string                 `json:"order,omitempty"`
+}
+
+// since returns what has changed since a version, and what is closed when more has. With a version of the future, of an older
+// process, it returns everything. With only, it is about that service alone.
+func (h *hub) since(version uint64, only string) (d delta, more <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if version > h.version {
+		version = 0
+	}
+	d = delta{Version: h.version}
+	if only != "" {
+		if r := h.rows[only]; r != nil && r.version > version {
+			d.Rows = map[string]template.HTML{only: r.html}
+		}
+		return d, h.changed
+	}
+	if h.topped > version {
+		d.Head = h.top
+	}
+	if h.ordered > version {
+		d.Order = h.order
+	}
+	for name, r := range h.rows {
+		if r.version > version {
+			if d.Rows == nil {
+				d.Rows = make(map[string]template.HTML)
+			}
+			d.Rows[name] = r.html
+		}
+	}
+	return d, h.changed
+}
+
+// encoded is since as JSON, "" for nothing. Readers that know the same share it.
+func (h *hub) encoded(version uint64, only string) (text string, now uint64, more <-chan struct{}) {
+	if only != "" {
+		d, more := h.since(version, only)
+		if d.Rows == nil {
+			return "", d.Version, more
+		}
+		data, _ := json.Marshal(d) // strings: it never fails
+		return string(data), d.Version, more
+	}
+	h.shared.Lock()
+	defer h.shared.Unlock()
+	d, more := h.since(version, "")
+	if d.Head == "" && d.Order == nil && d.Rows == nil {
+		return "", d.Version, more
+	}
+	if h.shared.of != d.Version {
+		h.shared.of, h.shared.from = d.Version, make(map[uint64]string)
+	}
+	text, known := h.shared.from[version]
+	if !known {
+		data, _ := json.Marshal(d)
+		if text = string(data); len(h.shared.from) < mostShared {
+			h.shared.from[version] = text
+		}
+	}
+	return text, d.Version, more
+}
+
+// history returns the events that are remembered, oldest first.
+func (h *hub) history() []client.Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.events)
+}

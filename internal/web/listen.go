@@ -1,0 +1,118 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// mostConns is how many connections a listener has at a time; one too many is closed.
+const mostConns = 4096
+
+// sendBuffer is how much the kernel keeps for a connection.
+const sendBuffer = 64 << 10
+
+// NewHTTPServer returns a server for s with limits for slow and hostile clients.
+func NewHTTPServer(s *Server) *http.Server {
+	return &http.Server{
+		Handler: s, ConnContext: ConnContext, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10,
+	}
+}
+
+// Listen opens a listener: "HOST:PORT", or "unix:PATH", a socket that only this user can open. A dead socket is replaced.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	path, isSocket := strings.CutPrefix(address, "unix:")
+	if !isSocket {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return &bounded{Listener: l, free: mostConns}, nil
+	}
+	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("another program listens on %q", path)
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
+			_ = os.Remove(path)
+		}
+	}
+	old := syscall.Umask(0o177) // nobody may connect before a chmod
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, err
+	}
+	return &bounded{Listener: l, free: mostConns}, nil
+}
+
+// Loopback says whether only this machine can reach an address.
+func Loopback(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// bounded is a listener with a limit of connections. A full one closes what comes, so that nobody has to wait for somebody slow.
+type bounded struct {
+	net.Listener
+
+	mu   sync.Mutex
+	free int
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		b.mu.Lock()
+		room := b.free > 0
+		if room {
+			b.free--
+		}
+		b.mu.Unlock()
+		if room {
+			if tcp, is := c.(*net.TCPConn); is {
+				_ = tcp.SetWriteBuffer(sendBuffer) // of the kernel, whose default grows to megabytes for who takes nothing
+			}
+			return &counted{Conn: c, of: b}, nil
+		}
+		_ = c.Close()
+	}
+}
+
+// counted gives its place back when it is closed.
+type counted struct {
+	net.Conn
+	of   *bounded
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.once.Do(func() {
+		c.of.mu.Lock()
+		c.of.free++
+		c.of.mu.Unlock()
+	})
+	return c.Conn.Close()
+}

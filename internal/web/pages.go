@@ -1,0 +1,246 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/client"
+)
+
+// listPage is the list of services.
+type listPage struct {
+	Query, State string
+	States       []string
+	Head         template.HTML
+	Rows         []template.HTML
+	Version      uint64
+	Shown        int
+}
+
+// groups are the filters of the list: by the class of a look.
+var groups = []string{"bad", "wait", "good", "off"}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	st, _ := s.hub.current(r.Context()) // its fault is in the head
+	page := listPage{Query: plain(r.FormValue("q")), State: r.FormValue("state"), States: groups}
+	d, _ := s.hub.since(0, "")
+	page.Head, page.Version = d.Head, d.Version
+	for i := range st.Services {
+		v := &st.Services[i]
+		view := s.view(v)
+		text := strings.ToLower(strings.Join([]string{view.Name, view.Profile, view.Word, view.Exit, view.Note}, " "))
+		if strings.Contains(text, strings.ToLower(page.Query)) && (page.State == "" || page.State == view.Class) {
+			page.Rows = append(page.Rows, d.Rows[v.Name])
+		}
+	}
+	page.Shown = len(page.Rows)
+	s.show(w, r, http.StatusOK, "list", "Services", page)
+}
+
+// stream makes a response a stream of events, and returns what writes one. Whoever takes nothing is cut off.
+func (s *Server) stream(w http.ResponseWriter) func(event string, data []byte) error {
+	c := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would hold it back
+	return func(event string, data []byte) error {
+		if err := c.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
+			return err
+		}
+		text := ": beat\n\n"
+		if event != "" {
+			text = "event: " + event + "\ndata: " + string(data) + "\n\n" // JSON has no line ends
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			return err
+		}
+		return c.Flush()
+	}
+}
+
+// live streams what changes in the list.
+func (s *Server) live(w http.ResponseWriter, r *http.Request) {
+	if s.streams.Add(1) > mostStreams {
+		s.streams.Add(-1)
+		w.Header().Set("Retry-After", "30")
+		http.Error(w, "too many pages are live", http.StatusServiceUnavailable)
+		return
+	}
+	defer s.streams.Add(-1)
+	defer s.hub.join()()
+	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
+	only := r.FormValue("only")
+	send := s.stream(w)
+	if send("", nil) != nil {
+		return
+	}
+	heart := time.NewTicker(beat)
+	defer heart.Stop()
+	for {
+		data, now, more := s.hub.encoded(version, only)
+		if version = now; data != "" {
+			if send("rows", []byte(data)) != nil {
+				return
+			}
+			select { // what comes meanwhile comes together
+			case <-time.After(pace):
+			case <-r.Context().Done():
+				return
+			}
+		}
+		select {
+		case <-more:
+		case <-heart.C:
+			if send("", nil) != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-s.ended:
+			return
+		}
+	}
+}
+
+// servicePage is one service.
+type servicePage struct {
+	rowView
+	Fault    string
+	PID      int
+	Memory   string
+	Run      uint64
+	Command  string
+	Reason   string
+	Failures int
+	Next     *time.Time
+	Exits    map[string]int
+	Tail     []string
+	Log      logView
+	Events   []eventView
+	Done     string
+}
+
+func (s *Server) service(w http.ResponseWriter, r *http.Request) {
+	st, err := s.hub.current(r.Context())
+	v := find(st, r.PathValue("name"))
+	if v == nil {
+		if err != nil {
+			s.fail(w, r, http.StatusBadGateway, plain(err.Error()))
+			return
+		}
+		s.fail(w, r, http.StatusNotFound, "There is no service of that name.")
+		return
+	}
+	page := servicePage{
+		rowView: s.view(v), PID: v.PID, Memory: megabytes(v.MemoryBytes), Run: v.Run, Reason: plain(v.Reason), Failures: v.ConsecutiveFailures,
+		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Done: done[r.FormValue("done")],
+	}
+	if err != nil {
+		page.Fault = plain(err.Error())
+	}
+	for cause, n := range v.Exits {
+		page.Exits[plain(cause)] += n
+	}
+	page.Command = plain(strings.Join(v.Command, " "))
+	if v.LastExit != nil {
+		for _, line := range v.LastExit.Tail {
+			page.Tail = append(page.Tail, logText(hide(line)))
+		}
+	}
+	for _, e := range s.hub.history() {
+		if e.Service == v.Name {
+			page.Events = append(page.Events, viewEvent(e))
+		}
+	}
+	page.Events = page.Events[max(0, len(page.Events)-20):]
+	page.Log = s.readLog(r, v)
+	s.show(w, r, http.StatusOK, "service", v.Name, page)
+}
+
+func megabytes(n uint64) string {
+	if n == 0 {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+}
+
+// done are the words after a command.
+var done = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
+
+// fail shows why a page is none.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
+	s.show(w, r, code, "fail", "Not done", why)
+}
+
+// command starts, stops or restarts a service.
+func (s *Server) command(w http.ResponseWriter, r *http.Request) {
+	name, verb := r.PathValue("name"), r.PathValue("verb")
+	do := map[string]func(context.Context, string, client.Wait) (client.Service, error){
+		"start": s.Hinit.Start, "stop": s.Hinit.Stop, "restart": s.Hinit.Restart,
+	}[verb]
+	bearer := r.Header.Get("Authorization") != "" // no browser adds it by itself
+	switch {
+	case do == nil:
+		s.fail(w, r, http.StatusNotFound, "There is no such command.")
+		return
+	case !s.mayControl(r):
+		s.fail(w, r, http.StatusForbidden, "This page is for reading. To control from here, start hinit web with a token, or on a Unix socket.")
+		return
+	case !bearer && !s.fromOurPage(r):
+		s.fail(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
+		return
+	}
+	if _, err := do(r.Context(), name, client.Wait{}); err != nil {
+		code := http.StatusBadGateway
+		switch {
+		case errors.Is(err, client.ErrUnknown):
+			code = http.StatusNotFound
+		case errors.Is(err, client.ErrNotAllowed):
+			code = http.StatusForbidden
+		}
+		s.Log.Warn("refused", "verb", verb, "service", name, "remote", remote(r), "error", err)
+		s.fail(w, r, code, plain(err.Error()))
+		return
+	}
+	s.Log.Info("told", "verb", verb, "service", name, "remote", remote(r))
+	http.Redirect(w, r, s.Base+"/service/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
+}
+
+func (s *Server) loginPage(w http.ResponseWriter, r *http.Request) {
+	if s.Token == "" {
+		s.fail(w, r, http.StatusNotFound, "There is no token to log in with.")
+		return
+	}
+	s.show(w, r, http.StatusOK, "login", "Log in", "")
+}
+
+func (s *Server) login(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case s.Token == "":
+		s.fail(w, r, http.StatusNotFound, "There is no token to log in with.")
+	case !s.fromOurPage(r):
+		s.show(w, r, http.StatusForbidden, "login", "Log in", "The form was too old; try again.")
+	case !s.guesses.allow("login", true):
+		w.Header().Set("Retry-After", "60")
+		s.show(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens; wait a minute.")
+	case !same(r.PostFormValue("token"), s.Token):
+		s.Log.Warn("wrong token", "remote", remote(r))
+		s.show(w, r, http.StatusForbidden, "login", "Log in", "That is not the token.")
+	default:
+		s.guesses.forgive("login")
+		s.beginSession(w, r)
+		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
+	}
+}
+
+func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
+	if s.fromOurPage(r) {
+		s.setCookie(w, r, sessionCookie, "", -1)
+	}
+	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
+}

@@ -1,0 +1,208 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/metrics"
+)
+
+//go:embed templates static
+var files embed.FS
+
+// Hinit is the hinit that the page shows, as a [client.Client] does.
+type Hinit interface {
+	metrics.Source
+	Watch(ctx context.Context, fn func(client.StatusChange) error) error
+	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+}
+
+// Options say what a Server shows, and to whom.
+type Options struct {
+	Hinit   Hinit
+	Metrics http.Handler // at /metrics; nil for none
+	Token   string       // whoever has it may read and control; "": everybody may read, nobody by TCP may control
+	Base    string       // path below which a reverse proxy shows the page, "" or "/x"
+	Hosts   []string     // names of this machine besides localhost, for requests without a token
+	Open    bool         // requests may name any address
+	Log     *slog.Logger // nil for none
+}
+
+var (
+	errLie  = errors.New("what listens on the control socket does not answer as hinit does")
+	errIdle = errors.New("nobody reads")
+)
+
+type faultError string
+
+func (e faultError) Error() string { return string(e) }
+
+const (
+	mostStreams   = 2000 // live pages
+	mostFollowers = 64   // pages that follow a log
+	mostSearches  = 4    // logs that are searched at a time
+	writeTime     = 10 * time.Second
+	beat          = 15 * time.Second
+	pace          = 200 * time.Millisecond // between two changes for one reader
+)
+
+// Server is the page.
+type Server struct {
+	Options
+	hub         *hub
+	keys        keys
+	patience    time.Duration // with who takes nothing
+	pages       *template.Template
+	crossOrigin http.CrossOriginProtection
+	requests    *limiter
+	guesses     *limiter
+	streams     atomic.Int32
+	followers   atomic.Int32
+	searches    chan struct{}
+	mux         *http.ServeMux
+	ended       chan struct{} // closed when Run ends, so that streams do
+}
+
+// New makes a Server. [Server.Run] keeps it live.
+func New(o Options) (*Server, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		Options: o, hub: newHub(o.Hinit), patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		searches: make(chan struct{}, mostSearches), ended: make(chan struct{}),
+	}
+	var err error
+	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {
+		return nil, err
+	}
+	s.hub.row = func(w *bytes.Buffer, v *client.Service) error { return s.pages.ExecuteTemplate(w, "row", s.view(v)) }
+	s.hub.head = func(w *bytes.Buffer, st *client.Status, fault string) error {
+		return s.pages.ExecuteTemplate(w, "head", summary(st, fault))
+	}
+	static, err := fs.Sub(files, "static")
+	if err != nil {
+		return nil, err
+	}
+	s.mux = http.NewServeMux()
+	s.mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
+	s.mux.HandleFunc("GET /{$}", s.read(s.list))
+	s.mux.HandleFunc("GET /live", s.read(s.live))
+	s.mux.HandleFunc("GET /events", s.read(s.events))
+	s.mux.HandleFunc("GET /service/{name}", s.read(s.service))
+	s.mux.HandleFunc("GET /service/{name}/follow", s.read(s.follow))
+	s.mux.HandleFunc("POST /service/{name}/{verb}", s.command)
+	s.mux.HandleFunc("GET /login", s.loginPage)
+	s.mux.HandleFunc("POST /login", s.login)
+	s.mux.HandleFunc("POST /logout", s.logout)
+	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	if o.Metrics != nil {
+		s.mux.HandleFunc("GET /metrics", s.read(o.Metrics.ServeHTTP))
+	}
+	return s, nil
+}
+
+// Run follows hinit until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	defer close(s.ended)
+	s.hub.run(ctx)
+}
+
+// policy is what a browser may do with a page: nothing but what comes from here.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if !s.requests.allow(remote(r), true) {
+		h.Set("Retry-After", "1")
+		http.Error(w, "too many requests", http.StatusTooManyRequests)
+		return
+	}
+	if !bySocket(r) && s.Token == "" && !s.knownHost(r) {
+		http.Error(w, "cannot answer to this name: start hinit web with --host NAME", http.StatusMisdirectedRequest)
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
+	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
+	path := r.URL.Path
+	if s.Base != "" {
+		if rest, below := strings.CutPrefix(path, s.Base); below && (rest == "" || rest[0] == '/') {
+			path = rest
+		}
+		if path == "" {
+			http.Redirect(w, r, s.Base+"/", http.StatusFound)
+			return
+		}
+	}
+	if strings.HasPrefix(path, "/static/") {
+		h.Set("Cache-Control", "max-age=3600")
+	}
+	inner := r.Clone(r.Context())
+	inner.URL.Path, inner.URL.RawPath = path, ""
+	s.mux.ServeHTTP(w, inner)
+}
+
+// read lets those to a page who may see it.
+func (s *Server) read(page http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.Token == "" || s.mayControl(r) {
+			page(w, r)
+			return
+		}
+		if strings.Contains(r.Header.Get("Accept"), "text/html") {
+			http.Redirect(w, r, s.Base+"/login", http.StatusSeeOther)
+			return
+		}
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		http.Error(w, "cannot answer without the token", http.StatusUnauthorized)
+	}
+}
+
+// frame is what every page has.
+type frame struct {
+	Title   string
+	Base    string
+	Control bool   // it may change something
+	Session bool   // there is one to end
+	Secret  string // of its forms
+	Page    any
+}
+
+// show writes a page.
+func (s *Server) show(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
+	f := frame{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
+	if _, err := r.Cookie(sessionCookie); err == nil {
+		f.Session = f.Control
+	}
+	if f.Control || name == "login" {
+		f.Secret = s.formSecret(w, r)
+	}
+	var b bytes.Buffer
+	if err := s.pages.ExecuteTemplate(&b, name, f); err != nil {
+		s.Log.Error("cannot make a page", "page", name, "error", err)
+		http.Error(w, "cannot make this page", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write(b.Bytes())
+}

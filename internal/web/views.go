@@ -1,0 +1,156 @@
+package web
+
+import (
+	"fmt"
+	"html/template"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/control/show"
+	"hinit/internal/redact"
+)
+
+// look is how a service looks: a class of the style sheet and a sign, so that nobody needs colours.
+type look struct{ Class, Sign, Word string }
+
+func lookOf(s *client.Service) look {
+	switch {
+	case s.CrashLoop && s.State != client.StateUp:
+		return look{"bad", "✖", s.State + ", crash loop"}
+	case s.State == client.StateUp && !s.Ready:
+		return look{"wait", "◐", "up, not ready"}
+	case s.State == client.StateUp:
+		return look{"good", "●", s.State}
+	case s.State == client.StateFailed, s.State == client.StateParked:
+		return look{"bad", "✖", s.State}
+	case s.State == client.StateDown:
+		return look{"off", "○", s.State}
+	}
+	return look{"wait", "◐", plain(s.State)}
+}
+
+// rowView is a service as the list shows it.
+type rowView struct {
+	Base, Name, Profile string
+	look
+	Since    time.Time
+	Restarts int
+	Exit     string
+	ExitAt   time.Time
+	Note     string
+}
+
+func (s *Server) view(v *client.Service) rowView {
+	out := rowView{Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, Note: plain(v.Problem)}
+	if x := v.LastExit; x != nil {
+		out.Exit, out.ExitAt = plain(exitWords(x)), x.At
+	}
+	if out.Note == "" && v.State != client.StateUp && v.State != client.StateDown {
+		out.Note = plain(v.Reason)
+	}
+	return out
+}
+
+func exitWords(x *client.Exit) string {
+	switch {
+	case x.Error != "":
+		return x.Error
+	case x.Signal != nil:
+		return fmt.Sprintf("%s (%s)", show.Signal(*x.Signal), x.Cause)
+	case x.Code != nil:
+		return fmt.Sprintf("code %d (%s)", *x.Code, x.Cause)
+	}
+	return x.Cause
+}
+
+// mostText is how much of a text that somebody else has chosen is shown.
+const mostText = 1000
+
+// plain makes one line of a text that somebody else has chosen, without secrets and without anything that is no text.
+func plain(text string) string {
+	if len(text) > mostText {
+		text = strings.ToValidUTF8(text[:mostText], "") + "…"
+	}
+	if text == "" {
+		return ""
+	}
+	return show.Line(hide(text))
+}
+
+func hide(text string) string {
+	var m redact.Masker
+	return strings.TrimSuffix(string(m.Hide([]byte(text+"\n"), nil)), "\n")
+}
+
+// colours are what a program does to a terminal's colours.
+var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
+
+// logText is a line of a log as the page shows it.
+func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
+
+// headView is what the list says above the services.
+type headView struct {
+	Fault           string
+	Version         string
+	Started         time.Time
+	Wanted, Up, All int
+	Ready           int
+	Troubled        []string
+	Warnings        []string
+	Booting, Ending bool
+	Known           bool
+}
+
+func summary(st *client.Status, fault string) headView {
+	v := headView{Fault: plain(fault), Version: plain(st.Init.Version), Started: st.Init.StartedAt, All: len(st.Services), Known: st.Version != 0}
+	v.Booting, v.Ending = st.Init.Booting, st.Init.Stopping
+	for i := range st.Services {
+		s := &st.Services[i]
+		if s.Want == client.WantUp {
+			v.Wanted++
+			if s.State == client.StateUp {
+				v.Up++
+			}
+			if s.Ready {
+				v.Ready++
+			}
+		}
+		if lookOf(s).Class == "bad" && len(v.Troubled) < 10 {
+			v.Troubled = append(v.Troubled, s.Name)
+		}
+	}
+	for _, w := range st.Init.Warnings[:min(len(st.Init.Warnings), 10)] {
+		v.Warnings = append(v.Warnings, plain(w))
+	}
+	return v
+}
+
+// functions are for the templates.
+func (s *Server) functions() template.FuncMap {
+	return template.FuncMap{
+		"path": url.PathEscape,
+		"when": func(t time.Time) string {
+			if t.IsZero() {
+				return "never"
+			}
+			return t.UTC().Format("2006-01-02 15:04:05 UTC")
+		},
+		"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"took":  func(d time.Duration) string { return show.Duration(d) },
+		"base":  func() string { return s.Base },
+		"join":  strings.Join,
+	}
+}
+
+// find returns a service of a status.
+func find(st client.Status, name string) *client.Service {
+	i := slices.IndexFunc(st.Services, func(s client.Service) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &st.Services[i]
+}

@@ -1,0 +1,547 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.Alone()
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("hinit/logrotate.(*watching).run"))
+}
+
+var running = client.Init{Version: "1.0", StartedAt: time.Now().Add(-25 * time.Hour)}
+
+// fake is a hinit that a test sets.
+type fake struct {
+	mu       sync.Mutex
+	services []client.Service
+	fault    error
+	hang     bool
+	lie      bool
+	told     []string
+	changed  chan struct{}
+	events   []client.Event
+	asked    int
+}
+
+func newFake(services ...client.Service) *fake {
+	return &fake{services: services, changed: make(chan struct{})}
+}
+
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fake) now() (list []client.Service, hang bool, changed <-chan struct{}, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]client.Service(nil), f.services...), f.hang, f.changed, f.fault
+}
+
+func (f *fake) Status(ctx context.Context, names ...string) (client.Status, error) {
+	list, hang, _, err := f.now()
+	f.mu.Lock()
+	f.asked++
+	lie := f.lie
+	f.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return client.Status{}, ctx.Err()
+	}
+	if lie {
+		return client.Status{Version: 7}, nil
+	}
+	return client.Status{Version: client.StatusVersion, Init: running, Services: list}, err
+}
+
+func (f *fake) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
+	for {
+		list, hang, changed, err := f.now()
+		if hang {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		if err := fn(client.StatusChange{Whole: true, Init: running, Services: list}); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *fake) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
+	given := 0
+	for {
+		f.mu.Lock()
+		events, changed := f.events, f.changed
+		f.mu.Unlock()
+		for _, e := range events[min(given, len(events)):] {
+			if err := fn(e); err != nil {
+				return err
+			}
+		}
+		given = len(events)
+		if !o.Follow {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *fake) tell(verb, name string) (client.Service, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = append(f.told, verb+" "+name)
+	return client.Service{}, f.fault
+}
+
+func (f *fake) Start(_ context.Context, name string, _ client.Wait) (client.Service, error) {
+	return f.tell("start", name)
+}
+
+func (f *fake) Stop(_ context.Context, name string, _ client.Wait) (client.Service, error) {
+	return f.tell("stop", name)
+}
+
+func (f *fake) Restart(_ context.Context, name string, _ client.Wait) (client.Service, error) {
+	return f.tell("restart", name)
+}
+
+func (f *fake) orders() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.told...)
+}
+
+// site is a server that runs, and a browser without scripts.
+type site struct {
+	*testing.T
+	*Server
+	url    string
+	socket string
+	jar    map[string]string
+}
+
+func serve(t *testing.T, o Options) *site {
+	t.Helper()
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx) })
+	out := &site{T: t, Server: s, socket: filepath.Join(t.TempDir(), "s"), jar: map[string]string{}}
+	server := NewHTTPServer(s)
+	for _, address := range []string{"127.0.0.1:0", "unix:" + out.socket} {
+		l, err := Listen(t.Context(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if address != "unix:"+out.socket {
+			out.url = "http://" + l.Addr().String()
+		}
+		wg.Go(func() { _ = server.Serve(l) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = server.Close()
+		wg.Wait()
+	})
+	return out
+}
+
+func (s *site) do(method, path string, form url.Values, header ...string) (int, string) {
+	s.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	r, err := http.NewRequestWithContext(s.Context(), method, s.url+path, body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	r.Header.Set("Accept", "text/html")
+	for name, value := range s.jar {
+		r.AddCookie(&http.Cookie{Name: name, Value: value})
+	}
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+		r.Header.Set(header[i], header[i+1])
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	if _, by := r.Header["By-Socket"]; by {
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
+		}
+	}
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, c := range answer.Cookies() {
+		s.jar[c.Name] = c.Value
+	}
+	if to := answer.Header.Get("Location"); to != "" {
+		text = append(text, " to "+to...)
+	}
+	return answer.StatusCode, string(text)
+}
+
+var secretOf = regexp.MustCompile(`name="secret" value="([0-9a-f]+)"`)
+
+func secret(page string) string {
+	if m := secretOf.FindStringSubmatch(page); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+const token = "a token of the tests"
+
+func coder() client.Service {
+	return client.Service{Name: "gateway-coder", Profile: "coder", State: client.StateUp, Ready: true, Want: client.WantUp, Since: time.Now()}
+}
+
+func TestNothingThatOthersChoseBecomesMarkup(t *testing.T) {
+	const evil = `"><script>alert(1)</script><img src=x onerror=alert(2)> javascript:alert(3) {{.}} ` + "\x1b[31m\u202e\xff\x00"
+	const name = `"><img src=x onerror=alert(2)> javascript:alert(3) {{.}}`
+	code := 1
+	dir := t.TempDir()
+	key := "sk-" + "ant-api03-" + strings.Repeat("abcd1234", 12)
+	line := "2026-01-02 03:04:05.123456789  " + evil + "\n2026-01-02 03:04:05.123456789  key " + key + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := newFake(client.Service{
+		Name: name, Profile: evil, State: evil, Reason: evil, Problem: evil + key, Log: filepath.Join(dir, "current"), Command: []string{evil, key},
+		LastExit: &client.Exit{Code: &code, Cause: evil, Error: evil, Tail: []string{evil, key}}, Exits: map[string]int{evil: 1},
+	})
+	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: name, From: evil, To: evil, Reason: evil + key}}
+	s := serve(t, Options{Hinit: f})
+	testkit.Until(t, "the event is known", func() bool { return len(s.hub.history()) == 1 })
+	for _, path := range []string{"/?q=" + url.QueryEscape(evil), "/service/" + url.PathEscape(name) + "?q=script", "/events", "/service/" + url.PathEscape("<script>x"), "/?state=" + url.QueryEscape(evil), "/service/" + url.PathEscape(name) + "?q=key"} {
+		_, page := s.do("GET", path, nil)
+		lower := strings.ToLower(page)
+		if strings.Contains(lower, "<script>") || strings.Contains(lower, "<img") || strings.Contains(lower, "onerror=alert(2)>") && !strings.Contains(lower, "onerror=alert(2)&gt;") {
+			t.Errorf("%s: markup of somebody else in\n%s", path, page)
+		}
+		for _, bad := range []string{"\x1b", "\u202e", "\x00", "\xff", key} {
+			if strings.Contains(page, bad) {
+				t.Errorf("%s shows %q", path, bad)
+			}
+		}
+	}
+	if _, page := s.do("GET", "/service/"+url.PathEscape(name)+"?q=key", nil); !strings.Contains(page, "key ***") {
+		t.Errorf("the log is not shown: %s", page)
+	}
+}
+
+func TestWhatABrowserMayDo(t *testing.T) {
+	s := serve(t, Options{Hinit: newFake(coder())})
+	r := httptest.NewRequest("GET", "http://127.0.0.1/", nil)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	if p := w.Header().Get("Content-Security-Policy"); !strings.Contains(p, "default-src 'none'") || strings.Contains(p, "unsafe") {
+		t.Errorf("policy %q", p)
+	}
+	if inline := regexp.MustCompile(`(?i)<script>|<style|\son\w+=|\sstyle=`).FindString(w.Body.String()); inline != "" {
+		t.Errorf("%q is inline", inline)
+	}
+	if code, _ := s.do("GET", "/", nil, "Host", "evil.example"); code != http.StatusMisdirectedRequest {
+		t.Errorf("another name than localhost is answered with %d", code)
+	}
+}
+
+func TestWithoutATokenOnlyASocketControls(t *testing.T) {
+	f := newFake(coder())
+	s := serve(t, Options{Hinit: f})
+	if _, page := s.do("GET", "/service/gateway-coder", nil); strings.Contains(page, "<button>Stop") {
+		t.Error("a page for reading has buttons")
+	}
+	if code, _ := s.do("POST", "/service/gateway-coder/stop", url.Values{"secret": {"x"}}); code != http.StatusForbidden {
+		t.Errorf("a command is answered with %d", code)
+	}
+	if code, _ := s.do("POST", "/service/gateway-coder/stop", url.Values{}, "Authorization", "Bearer "); code != http.StatusForbidden {
+		t.Errorf("a command with an empty token is answered with %d", code)
+	}
+	info, err := os.Stat(s.socket)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket has %v, %v", info.Mode(), err)
+	}
+	_, page := s.do("GET", "/service/gateway-coder", nil, "By-Socket", "1")
+	if code, text := s.do("POST", "/service/gateway-coder/stop", url.Values{"secret": {secret(page)}}, "By-Socket", "1"); code != http.StatusSeeOther {
+		t.Errorf("by the socket: %d %s", code, text)
+	}
+	if got := fmt.Sprint(f.orders()); got != "[stop gateway-coder]" {
+		t.Errorf("hinit was told %s", got)
+	}
+}
+
+func TestAFormCountsWithItsSecretAlone(t *testing.T) {
+	f := newFake(coder())
+	s := serve(t, Options{Hinit: f, Token: token})
+	if code, text := s.do("GET", "/", nil); code != http.StatusSeeOther || !strings.HasSuffix(text, "/login") {
+		t.Errorf("without the token: %d %s", code, text)
+	}
+	for _, path := range []string{"/live", "/events", "/service/gateway-coder", "/service/gateway-coder/follow"} {
+		if code, _ := s.do("GET", path, nil, "Accept", "*/*"); code != http.StatusUnauthorized {
+			t.Errorf("%s without the token: %d", path, code)
+		}
+	}
+	_, page := s.do("GET", "/login", nil)
+	if code, _ := s.do("POST", "/login", url.Values{"token": {"wrong"}, "secret": {secret(page)}}); code != http.StatusForbidden {
+		t.Errorf("a wrong token: %d", code)
+	}
+	if code, _ := s.do("POST", "/login", url.Values{"token": {token}}); code != http.StatusForbidden {
+		t.Errorf("the token from another site: %d", code)
+	}
+	if code, text := s.do("POST", "/login", url.Values{"token": {token}, "secret": {secret(page)}}); code != http.StatusSeeOther {
+		t.Fatalf("the token: %d %s", code, text)
+	}
+	_, page = s.do("GET", "/service/gateway-coder", nil)
+	form := url.Values{"secret": {secret(page)}}
+	const path = "/service/gateway-coder/restart"
+	bad := func(what string, form url.Values, header ...string) {
+		t.Helper()
+		if code, _ := s.do("POST", path, form, header...); code != http.StatusForbidden {
+			t.Errorf("%s: %d", what, code)
+		}
+	}
+	bad("no secret", url.Values{})
+	bad("a wrong secret", url.Values{"secret": {strings.Repeat("0", 64)}})
+	bad("another site", form, "Sec-Fetch-Site", "cross-site")
+	bad("another origin", form, "Origin", "https://evil.example")
+	own := s.jar[pageCookie]
+	s.jar[pageCookie] = strings.Repeat("x", 32)
+	bad("another browser's secret", form)
+	s.jar[pageCookie] = own
+	session := s.jar[sessionCookie]
+	for what, value := range map[string]string{
+		"a session of long ago": "1." + session[strings.Index(session, ".")+1:], "no session": "", "a session for ever": "99999999999.00",
+	} {
+		s.jar[sessionCookie] = value
+		bad(what, form)
+	}
+	s.jar[sessionCookie] = session
+	if got := f.orders(); len(got) != 0 {
+		t.Errorf("hinit was told %q", got)
+	}
+	if code, text := s.do("POST", path, form, "Origin", s.url); code != http.StatusSeeOther {
+		t.Errorf("the form: %d %s", code, text)
+	}
+	if code, _ := s.do("POST", "/service/gateway-coder/shell", form); code != http.StatusNotFound {
+		t.Errorf("an invented command: %d", code)
+	}
+	s.jar = map[string]string{}
+	if code, _ := s.do("POST", path, url.Values{}, "Authorization", "Bearer "+token); code != http.StatusSeeOther {
+		t.Errorf("a program with the token: %d", code)
+	}
+	for range 30 {
+		s.do("GET", "/", nil, "Authorization", "Bearer guess")
+	}
+	if code, _ := s.do("GET", "/", nil, "Authorization", "Bearer "+token, "Accept", "*/*"); code != http.StatusUnauthorized {
+		t.Errorf("tokens can be guessed without a limit: %d", code)
+	}
+}
+
+func TestAProxysPath(t *testing.T) {
+	s := serve(t, Options{Hinit: newFake(coder()), Base: "/ops/hinit"})
+	for _, path := range []string{"/ops/hinit/", "/"} { // the proxy may leave the path, or take it away
+		code, page := s.do("GET", path, nil)
+		if code != http.StatusOK || !strings.Contains(page, `href="/ops/hinit/service/gateway-coder"`) || strings.Contains(page, `="/static`) || strings.Contains(page, `="/live`) {
+			t.Errorf("%s: %d\n%s", path, code, page)
+		}
+	}
+	if code, _ := s.do("GET", "/ops/hinit/static/app.js", nil); code != http.StatusOK {
+		t.Errorf("the script: %d", code)
+	}
+	if code, text := s.do("GET", "/ops/hinit", nil); code != http.StatusFound || !strings.HasSuffix(text, "/ops/hinit/") {
+		t.Errorf("without the last slash: %d %s", code, text)
+	}
+}
+
+func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
+	f := newFake(coder())
+	s := serve(t, Options{Hinit: f})
+	if _, page := s.do("GET", "/", nil); !strings.Contains(page, "gateway-coder") {
+		t.Fatal(page)
+	}
+	old := func() {
+		s.hub.mu.Lock()
+		s.hub.at = time.Time{}
+		s.hub.mu.Unlock()
+	}
+	f.set(func() { f.fault = errors.New("cannot get the status: <b>no hinit listens</b>") })
+	old()
+	code, page := s.do("GET", "/", nil)
+	if code != http.StatusOK || !strings.Contains(page, "no hinit listens") || !strings.Contains(page, "What is below is old") || !strings.Contains(page, "gateway-coder") {
+		t.Errorf("down: %d\n%s", code, page)
+	}
+	f.set(func() { f.fault, f.lie = nil, true })
+	old()
+	if _, page := s.do("GET", "/", nil); !strings.Contains(page, "does not answer as hinit does") {
+		t.Errorf("lying: %s", page)
+	}
+	f.set(func() {
+		f.lie, f.services = false, nil
+		for i := range 3 * mostRows {
+			f.services = append(f.services, client.Service{Name: fmt.Sprint("s", i/2), State: "made up", Restarts: -1})
+		}
+	})
+	old()
+	if _, page := s.do("GET", "/", nil); strings.Count(page, "<tr data-name") != mostRows {
+		t.Errorf("%d rows of a hinit with endless services", strings.Count(page, "<tr data-name"))
+	}
+	s.hub.look = time.Second
+	f.set(func() { f.hang = true })
+	old()
+	begin := time.Now()
+	if code, _ := s.do("GET", "/", nil); code != http.StatusOK || time.Since(begin) > writeTime {
+		t.Errorf("hanging: %d after %v", code, time.Since(begin))
+	}
+}
+
+// TestAThousandSlowReaders: connections that take nothing, and such that never finish asking, cost the others nothing.
+func TestAThousandSlowReaders(t *testing.T) {
+	f := newFake() // without services nothing fills the connections
+	s := serve(t, Options{Hinit: f})
+	s.requests.rate, s.requests.burst, s.patience = 1e6, 1e6, 2*time.Second
+	for i := range 1500 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+		ask := "GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+		if i%3 == 0 {
+			ask = ask[:20]
+		}
+		if _, err := io.WriteString(conn, ask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Until(t, "a thousand read", func() bool { return s.streams.Load() == 1000 })
+	for i := range 20 { // a megabyte for each of them, which nobody takes
+		f.set(func() {
+			f.services = nil
+			for k := range 300 {
+				f.services = append(f.services, client.Service{Name: fmt.Sprint("s", k), State: client.StateUp, Problem: strings.Repeat("x", 300), Restarts: i})
+			}
+		})
+		begin := time.Now()
+		if code, _ := s.do("GET", "/", nil); code != http.StatusOK || time.Since(begin) > testkit.Patience/4 {
+			t.Fatalf("another reader: %d after %v", code, time.Since(begin))
+		}
+	}
+	testkit.Until(t, "who takes nothing is cut off", func() bool { return s.streams.Load() == 0 })
+}
+
+func TestALiveReaderHearsOfAChange(t *testing.T) {
+	f := newFake(coder())
+	s := serve(t, Options{Hinit: f})
+	r, err := http.NewRequestWithContext(t.Context(), "GET", s.url+"/live", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func(has string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.HasPrefix(lines.Text(), "data:") && strings.Contains(lines.Text(), has) {
+				return
+			}
+		}
+		t.Fatalf("the stream ended before %q: %v", has, lines.Err())
+	}
+	next("gateway-coder")
+	f.set(func() { f.services[0].State = client.StateBackoff })
+	next("backoff")
+	f.set(func() { f.services = append(f.services, client.Service{Name: "new", State: client.StateDown}) })
+	next(`"order":["gateway-coder","new"]`)
+	f.set(func() { f.fault = errors.New("gone away") })
+	next("gone away")
+	f.set(func() { f.fault = nil })
+	next("head")
+}
+
+func TestOutagesAreWhatWasNotWanted(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	code := 1
+	event := func(s int, from, to string) client.Event {
+		return client.Event{At: at(s), Service: "a", From: from, To: to}
+	}
+	events := []client.Event{
+		event(100, "starting", "up"),
+		{At: at(200), Service: "a", Exit: &client.Exit{Code: &code, Cause: "crash"}},
+		event(200, "up", "backoff"), event(260, "backoff", "starting"), event(260, "starting", "up"),
+		event(300, "up", "stopping"), event(301, "stopping", "down"), event(400, "down", "starting"), event(400, "starting", "up"),
+		event(900, "up", "parked"),
+	}
+	bars, outages := timeline([]client.Service{{Name: "a", State: "parked"}, {Name: "b", State: "up", Since: at(500)}}, events, at(0), at(1000))
+	if len(outages) != 2 || outages[1].Took() != time.Minute || outages[1].Cause != "code 1 (crash)" || !outages[0].Ongoing || outages[0].Took() != 100*time.Second {
+		t.Errorf("outages %+v", outages)
+	}
+	got := ""
+	for _, seg := range bars[0].Segments {
+		got += fmt.Sprintf("%s %d+%d, ", seg.Class, seg.X, seg.Width)
+	}
+	if want := "wait 0+100, good 100+100, wait 200+60, good 260+40, wait 300+1, off 301+99, good 400+500, bad 900+100, "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if len(bars[1].Segments) != 1 || bars[1].Segments[0].X != 500 || bars[0].Outages != 2 {
+		t.Errorf("bars %+v", bars)
+	}
+}

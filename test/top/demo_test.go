@@ -1,0 +1,42 @@
+package top_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// TestTheDemoOpensIt: on a terminal the demo is the screen, and to leave it ends the demo, of which nothing is left.
+func TestTheDemoOpensIt(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "")
+	w := h.shell(120, 30, built+"/hinit demo --agent "+built+"/example-agent")
+	w.shows("> gateway-", "gateway-coder", "gateway-writer")
+	w.shows("1 crash ") // it crashes once, by itself, and is started again
+	w.press("/")
+	w.write("coder")
+	w.press("Enter", "l")
+	w.shows("log of gateway-coder", "Hermes Gateway Starting")
+	w.press("q")
+	w.shows("demo: the init has ended with code 0, and nothing it started is left", "it has ended with 0")
+}
+
+// TestTheDemoWithoutTheScreen: without hinit-top it tells what it would show.
+func TestTheDemoWithoutTheScreen(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "")
+	program, err := os.ReadFile(built + "/hinit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write("alone/hinit", string(program))
+	if err := os.Chmod(h.dir+"/alone/hinit", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := h.shell(120, 60, h.dir+"/alone/hinit demo --agent "+built+"/example-agent")
+	w.shows("so the status is told instead of shown", "three gateways are up")
+	w.press("C-c")
+	testkit.Until(t, "it ends", func() bool { return strings.Contains(w.screen(), "it has ended with 0") })
+}

@@ -1,0 +1,164 @@
+package top_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"hinit/internal/testkit"
+)
+
+// TestEverySizeShowsTheTable: the narrowest, the usual and the widest, and a terminal that changes while it is looked at.
+func TestEverySizeShowsTheTable(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "", "coder", "writer")
+	h.boot()
+	w := h.top(40, 12)
+	fits := func(width, height int, texts ...string) {
+		t.Helper()
+		screen := w.shows(texts...)
+		lines := strings.Split(strings.TrimSuffix(screen, "\n"), "\n")
+		if len(lines) != height {
+			t.Errorf("%d lines at %dx%d:\n%s", len(lines), width, height, screen)
+		}
+		for _, line := range lines {
+			if utf8.RuneCountInString(line) > width {
+				t.Errorf("a line is wider than %d: %q", width, line)
+			}
+		}
+		if !strings.Contains(lines[len(lines)-1], "help") {
+			t.Errorf("the last line at %dx%d is %q", width, height, lines[len(lines)-1])
+		}
+	}
+	fits(40, 12, "NAME", "STATE", "> default", "● up")
+	w.resize(80, 24)
+	fits(80, 24, "SINCE", "CPU", "MEM", "e events")
+	w.resize(250, 70)
+	fits(250, 70, "PROC", "PID", "EXIT", "RST", "▁", "NOTE", "rollout", "q quit")
+	w.press("l")
+	w.shows("log of gateway-", "Hermes Gateway Starting")
+	w.resize(40, 12)
+	w.shows("log of gateway-")
+	w.press("l", "?")
+	w.shows("hinit top: keys")
+	w.press("PgDn", "PgDn", "PgDn", "PgDn", "PgDn")
+	w.shows("quit")
+	w.press("x") // goes back, and stops nothing
+	w.resize(120, 30)
+	fits(120, 30, "gateway-writer")
+	w.press("q")
+	w.shows("it has ended with 0")
+}
+
+// TestItGoesOnWhileHinitBecomesAnother: the screen comes back by itself, after a re-execution and after the end of PID 1.
+func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "", "coder")
+	h.boot()
+	w := h.top(100, 20)
+	w.shows("gateway-coder")
+	w.press("e")
+	w.shows("gateway-coder starting → up")
+	if _, err := h.client.Reexec(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.Stop(t.Context(), "coder", waiting); err != nil {
+		t.Fatal(err)
+	}
+	w.shows("· down", "→ down")
+	if err := h.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.shows("not answering since", "gateway-coder") // what was known stays
+	testkit.Until(t, "PID 1 is gone", func() bool { _, err := h.client.Health(t.Context()); return err != nil })
+	h.boot()
+	testkit.Until(t, "the screen comes back", func() bool {
+		screen := w.screen()
+		return strings.Contains(screen, "1 of 3 well 2 down") && !strings.Contains(screen, "not answering")
+	})
+	w.press("q")
+	w.shows("it has ended with 0")
+}
+
+// TestAHangIsSeen: PID 1 that is stopped keeps its connections, and says nothing.
+func TestAHangIsSeen(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "", "coder")
+	h.boot()
+	w := h.top(100, 20)
+	w.shows("gateway-coder")
+	if err := h.cmd.Process.Signal(stopSignal); err != nil {
+		t.Fatal(err)
+	}
+	w.shows("not answering since")
+	w.press("down", "d") // the keys go on working
+	w.shows("wanted")
+	if err := h.cmd.Process.Signal(contSignal); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "it answers again", func() bool { return !strings.Contains(w.screen(), "not answering") })
+}
+
+// TestNothingReachesTheTerminal: log lines and notes that hold what a terminal would obey.
+func TestNothingReachesTheTerminal(t *testing.T) {
+	t.Parallel()
+	const hostile = `services:
+  evil:
+    command: ["/bin/sh", "-c", "printf '\\033]0;owned\\007\\033[2J\\033[31mred\\033[0m \\342\\200\\256gnol \\377 plain\\n'; exec sleep 1000000", "\x1b[2Jowned"]
+    log: true
+`
+	h := newHouse(t, hostile)
+	h.boot()
+	w := h.shell(120, 40, "script -qfec '"+built+"/hinit top' "+h.dir+"/typescript")
+	w.shows("evil")
+	w.press("/")
+	w.write("evil")
+	w.press("Enter", "d")
+	w.shows(`\x1b[2Jowned`)
+	w.press("l")
+	w.shows("log of evil", `\x1b]0;owned\a\x1b[2Jred \u202egnol \xff plain`)
+	w.press("q")
+	w.shows("it has ended with 0")
+	raw, err := os.ReadFile(h.dir + "/typescript")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"\x1b]0;", "\u202e", "\x1b[2Jred", "\x1b[31mred", "\xff plain"} {
+		if strings.Contains(string(raw), bad) {
+			t.Errorf("the terminal was given %q", bad)
+		}
+	}
+}
+
+// TestWithoutATerminalATableIsPrinted: into a pipe it is the table, once; without hinit there is one line on stderr.
+func TestWithoutATerminalATableIsPrinted(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "", "coder")
+	if out, code := h.run(built+"/hinit", "top"); code != 4 || strings.Count(out, "\n") != 1 || !strings.HasPrefix(out, "cannot run hinit top: ") {
+		t.Errorf("without hinit: %d %q", code, out)
+	}
+	h.boot()
+	if out, code := h.run(built+"/hinit", "top"); code != 0 || !strings.Contains(out, "NAME") || !strings.Contains(out, "gateway-coder") || strings.Contains(out, "\x1b") {
+		t.Errorf("%d %q", code, out)
+	}
+	if out, code := h.run(built+"/hinit", "top", "--theme", "x"); code != 2 || !strings.Contains(out, "colour-blind") {
+		t.Errorf("%d %q", code, out)
+	}
+	// Without hinit-top everything else works, and what is missing is said.
+	alone := h.dir + "/alone/hinit"
+	program, err := os.ReadFile(built + "/hinit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write("alone/hinit", string(program))
+	if err := os.Chmod(alone, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := h.run(alone, "top"); code != 1 || !strings.Contains(out, "there is no "+alone+"-top; install it beside hinit") {
+		t.Errorf("%d %q", code, out)
+	}
+	if out, code := h.run(alone, "status", "coder"); code != 0 {
+		t.Errorf("%d %q", code, out)
+	}
+}

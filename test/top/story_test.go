@@ -1,0 +1,100 @@
+package top_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+// TestFiftyProfiles is the promise of hinit top: which of fifty profiles is deaf and which loops, why, and both mended, with its keys
+// alone. What is wrong lies outside of them, as it does in life: it has passed by the time the keys restart what it has harmed. The page
+// says how many keys it takes.
+func TestFiftyProfiles(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for i := range 50 {
+		names = append(names, fmt.Sprintf("p%02d", i))
+	}
+	h := newHouse(t, "restart: {initial: 50ms}\n", names...)
+	// One has lost its messenger, and does not try again before it is restarted. The other ends with an error again and again.
+	h.write("data/profiles/p31/agent.conf", `platforms={"telegram":{"state":"failed","error_message":"unauthorized: the token was revoked"}}`+"\n")
+	h.write("data/profiles/p17/agent.conf", "crash_after=1ms\ncrash_code=3\n")
+	h.boot()
+	testkit.Until(t, "what is wrong is seen", func() bool { return h.status("p17").CrashLoop && h.status("p31").Problem != "" })
+	w := h.top(120, 40)
+
+	// Which: they are the first two lines. Why: it stands beside them.
+	w.shows("1 in trouble 1 ailing 49 of 52 well")
+	testkit.Until(t, "the troubles come first", func() bool {
+		lines := strings.Split(w.screen(), "\n")
+		return strings.HasPrefix(lines[2], "> gateway-p17") && strings.Contains(lines[2], "✗ crash-loop") && strings.Contains(lines[3], "gateway-p31") &&
+			strings.Contains(lines[3], "! up") && strings.Contains(lines[3], "telegram is failed")
+	})
+	w.press("d") // the whole story of the first
+	w.shows("last exit  code 3 (crash)", "| ")
+	w.press("Space") // mark it, and the story of the next
+	w.shows("telegram is failed: unauthorized: the token was revoked")
+
+	// Somebody renews the token and repairs the program.
+	for _, name := range []string{"p17", "p31"} {
+		if err := os.Remove(filepath.Join(h.dir, "data/profiles", name, "agent.conf")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.press("Space", "R") // mark it too; a rollout
+	w.shows("restart one after the other 2 services? y/n")
+	w.press("y")
+	w.shows("rollout: 2 of 2 are restarted and ready")
+	for _, name := range []string{"p17", "p31"} {
+		if s := h.status(name); s.State != client.StateUp || !s.Ready || s.CrashLoop || s.Problem != "" {
+			t.Errorf("%s is not mended: %s", name, asJSON(s))
+		}
+	}
+	w.shows("51 of 52 well")
+	page, err := os.ReadFile("../../docs/how-to/look-after-many-agents.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprintf("%d keys", w.keys); !strings.Contains(string(page), text) {
+		t.Errorf("it took %s; the page says otherwise", text)
+	}
+}
+
+// TestARolloutStopsAtAFailure: what comes after the first that does not get ready goes on as it is.
+func TestARolloutStopsAtAFailure(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "", "a", "b", "c")
+	h.boot()
+	w := h.top(120, 20)
+	w.shows("4 of 5 well")
+	h.write("data/profiles/b/agent.conf", "exit_now=1\n")
+	first, before := h.status("a").Run, h.status("c").PID
+	w.press("/")
+	w.write("gateway- !default")
+	w.press("Enter", "*", "R")
+	w.shows("restart one after the other 3 services? y/n  gateway-a gateway-b gateway-c")
+	w.press("n")
+	if s := h.status("a"); s.Run != first {
+		t.Errorf("it was restarted without a yes: %s", asJSON(s))
+	}
+	w.press("R", "y")
+	w.shows("rollout stopped at gateway-b, 1 of 3 are done: ")
+	if s := h.status("a"); s.Run == first || s.State != client.StateUp {
+		t.Errorf("a: %s", asJSON(s))
+	}
+	if s := h.status("c"); s.PID != before {
+		t.Errorf("c was touched: %s", asJSON(s))
+	}
+	w.escape() // the filter goes
+	w.press("/")
+	w.write("gateway-c")
+	w.press("Enter", "x", "y")
+	w.shows("stop gateway-c: done", "· down")
+	w.press("s", "y")
+	w.shows("start gateway-c: done", "● up")
+}
