@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/redact"
 	"hinit/internal/version"
 )
@@ -47,15 +48,25 @@ func message(h Happening, host string, at time.Time) []byte {
 	}
 	if x := s.LastExit; x != nil {
 		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.At, Error: x.Error}
-		if len(x.Tail) > 0 {
-			m.Tail = strings.Split(hidden(strings.Join(x.Tail, "\n")), "\n")
-		}
+		m.Tail = shownTail(x)
 	}
+	return m.text()
+}
+
+func (m *Message) text() []byte {
 	body, err := json.Marshal(m)
 	if err != nil {
 		panic(err) // a struct of texts and numbers
 	}
 	return body
+}
+
+// shownTail is the last lines before an end, without secrets of known shapes.
+func shownTail(x *client.Exit) []string {
+	if len(x.Tail) == 0 {
+		return []string{}
+	}
+	return strings.Split(hidden(strings.Join(x.Tail, "\n")), "\n")
 }
 
 // hidden is a text without the secrets of known shapes.

@@ -88,6 +88,7 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	if first {
 		r.state.Init, r.state.Marks = c.Init.StartedAt, Marks{}
 	}
+	completed := r.complete(c.Services)
 	var fresh []*Job
 	happened, changed := r.state.Marks.Apply(c, first)
 	for _, h := range happened {
@@ -97,14 +98,14 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 		}
 		body := message(h, r.Host, time.Now())
 		for _, a := range actions {
-			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body})
+			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body, lines: linesToCome(&h.Service)})
 		}
 	}
 	r.state.Jobs = append(r.state.Jobs, fresh...)
 	for _, j := range fresh {
 		r.bound(j.target())
 	}
-	if first || changed || len(fresh) > 0 {
+	if first || changed || completed || len(fresh) > 0 {
 		r.save()
 	}
 	for _, j := range fresh {
@@ -175,6 +176,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 		}
 		j := r.state.Jobs[at]
 		r.mu.Unlock()
+		r.awaitLines(ctx, j)
 		err := r.carryOut(ctx, j)
 		if ctx.Err() != nil {
 			continue

@@ -121,6 +121,34 @@ func (b *bench) waiting(want int) {
 	})
 }
 
+// The status says that a service has ended before what it wrote last is read to the end.
+func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	b := start(t, filepath.Join(t.TempDir(), "state"), config.Action{Exec: []string{"sh", "-c", "cat >>" + out}, Timeout: 20 * time.Second})
+	c := client.StatusChange{Init: client.Init{UptimeSeconds: 500}}
+	for _, name := range []string{"silent", "web"} {
+		s := ended(1, "config", client.StateParked)
+		s.Name, s.LastExit.PID, s.LastExit.At = name, 7, time.Now()
+		c.Services = append(c.Services, s)
+	}
+	b.changes <- c
+	web := c.Services[1]
+	exit := *web.LastExit
+	exit.Tail = []string{"about to fail"}
+	web.LastExit = &exit
+	b.changes <- client.StatusChange{Init: c.Init, Services: []client.Service{web}}
+	b.logged("msg=done", 2)
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"service":"silent"`, `"service":"web"`, `"tail":[]`, `"tail":["about to fail"]`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is missing in %s", want, text)
+		}
+	}
+}
+
 func hook(url string) config.Action { return config.Action{Webhook: url, Timeout: 20 * time.Second} }
 
 func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {

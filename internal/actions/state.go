@@ -18,6 +18,8 @@ type Job struct {
 	Profile string        `json:"profile"`
 	Action  config.Action `json:"action"`
 	Body    []byte        `json:"body"` // a [Message]
+
+	lines *lines // what its message still waits for; nil when it is whole
 }
 
 // state is what is in the file.
