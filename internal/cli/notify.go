@@ -71,7 +71,11 @@ func wait(t *terminal, c *call) int {
 		ctx, cancel = context.WithTimeout(ctx, *timeout)
 		defer cancel()
 	}
-	cl, err := t.dial()
+	patience := bootPatience
+	if *timeout > 0 {
+		patience = min(patience, *timeout)
+	}
+	cl, err := t.dialSoon(ctx, patience)
 	if err != nil {
 		return t.failed("wait", err)
 	}
