@@ -108,6 +108,7 @@ var floors = map[string]int{
 	"hinit/internal/s6/formats": 0,
 	"hinit/internal/redact":     -1, // config follows its list too
 	"hinit/internal/testkit":    0,
+	"hinit/internal/usage":      1,
 	"hinit/internal/testproc":   0,
 	"hinit/internal/version":    0,
 }

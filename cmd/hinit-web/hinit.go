@@ -9,6 +9,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/usage"
 )
 
 // hinit is the hinit of this container, wherever it listens: one that comes later, or at another place, is found too. Its methods are
@@ -46,6 +47,15 @@ func (h *hinit) ask(fn func(*client.Client) error) error {
 		h.mu.Unlock()
 	}
 	return err
+}
+
+// proc is the /proc that shows the processes of that hinit, "" for none.
+func (h *hinit) proc(i client.Init) string {
+	cl, err := h.client()
+	if err != nil {
+		return ""
+	}
+	return usage.Root(cl.Socket(), i.PID)
 }
 
 func (h *hinit) Status(ctx context.Context, names ...string) (st client.Status, err error) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"hinit/client"
 	"hinit/internal/metrics"
 )
 
@@ -33,11 +32,5 @@ func printMetrics(ctx context.Context, c *call) int {
 }
 
 func newCollector(ctx context.Context, h *hinit, most int) *metrics.Collector {
-	return &metrics.Collector{
-		Source: h, Proc: "/proc", Most: most, Context: func() context.Context { return ctx },
-		Visible: func(i client.Init) bool {
-			cl, err := h.client()
-			return err == nil && metrics.SameProcesses(cl.Socket())(i)
-		},
-	}
+	return &metrics.Collector{Source: h, Proc: h.proc, Most: most, Context: func() context.Context { return ctx }}
 }

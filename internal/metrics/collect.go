@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"hinit/client"
+	"hinit/internal/usage"
 )
 
 // MostServices is how many services have metrics unless a Collector says otherwise.
@@ -36,12 +37,11 @@ type Source interface {
 // Collector asks a hinit each time it is collected. It implements prometheus.Collector, for any number of goroutines.
 type Collector struct {
 	Source  Source
-	Proc    string                 // where the processes are, as /proc; "" for nowhere
-	Visible func(client.Init) bool // whether Proc shows the processes of that hinit; nil: it does
-	Most    int                    // services with metrics; 0 is MostServices
-	Timeout time.Duration          // for hinit's answers; 0 is five seconds
-	Now     func() time.Time       // nil is the clock
-	Context func() context.Context // nil is the background
+	Proc    func(client.Init) string // the /proc that shows the processes of that hinit, "" for none; nil: none
+	Most    int                      // services with metrics; 0 is MostServices
+	Timeout time.Duration            // for hinit's answers; 0 is five seconds
+	Now     func() time.Time         // nil is the clock
+	Context func() context.Context   // nil is the background
 }
 
 // Describe implements prometheus.Collector.
@@ -72,9 +72,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.put(up, 1)
 	var stops map[string]time.Duration
 	stops, _ = c.stops(ctx) // metrics without them are better than none
-	var seen *table
-	if c.Proc != "" && (c.Visible == nil || c.Visible(st.Init)) {
-		seen = readProcesses(c.Proc)
+	var seen *observed
+	if c.Proc != nil {
+		if root := c.Proc(st.Init); root != "" {
+			seen = readProcesses(root, usage.Mains(st))
+		}
 	}
 	out.init(st, seen)
 	most := c.Most
@@ -94,8 +96,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if stop, known := stops[s.Name]; known {
 			out.put(stopTime, stop.Seconds(), label(s.Name), label(s.Profile))
 		}
-		if s.PID > 0 && seen != nil {
-			out.usage(seen.of(s.PID), label(s.Name), label(s.Profile))
+		if seen != nil {
+			out.usage(seen.sum(seen.of[s.Name]...), label(s.Name), label(s.Profile))
 		}
 	}
 }
@@ -123,7 +125,7 @@ func (s sink) put(f *family, value float64, labels ...string) {
 	s.ch <- m
 }
 
-func (s sink) init(st client.Status, seen *table) {
+func (s sink) init(st client.Status, seen *observed) {
 	i := &st.Init
 	s.put(info, 1, label(i.Version))
 	s.put(started, epoch(i.StartedAt))
@@ -144,12 +146,15 @@ func (s sink) init(st client.Status, seen *table) {
 			s.put(bootFault, truth(step.Error != ""), name)
 		}
 	}
-	if p := seen.alone(i.PID); p != nil {
-		s.put(ownCPU, p.cpu.Seconds())
-		s.put(ownMemory, float64(p.memory))
-		s.put(ownTasks, float64(p.threads))
-		if p.fds >= 0 {
-			s.put(ownFDs, float64(p.fds))
+	if seen == nil {
+		return
+	}
+	if own := seen.sum(i.PID); own.processes > 0 {
+		s.put(ownCPU, float64(seen.all[i.PID].CPU)/usage.Hertz) // what its children have used is theirs
+		s.put(ownMemory, float64(own.memory))
+		s.put(ownTasks, float64(own.threads))
+		if own.fds >= 0 {
+			s.put(ownFDs, float64(own.fds))
 		}
 	}
 }
@@ -191,11 +196,11 @@ func (s sink) service(v *client.Service, now time.Time) {
 	}
 }
 
-func (s sink) usage(u usage, name, profile string) {
+func (s sink) usage(u used, name, profile string) {
 	if u.processes == 0 {
 		return // it has ended meanwhile
 	}
-	s.put(cpu, u.cpu.Seconds(), name, profile)
+	s.put(cpu, u.cpu, name, profile)
 	s.put(memory, float64(u.memory), name, profile)
 	s.put(processes, float64(u.processes), name, profile)
 	s.put(threads, float64(u.threads), name, profile)

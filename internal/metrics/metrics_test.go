@@ -105,7 +105,7 @@ func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
 			Exits: map[string]int{fmt.Sprint("cause", i): -1, hostile: 1}, PID: -i,
 		})
 	}
-	c := &Collector{Source: f, Proc: "/proc"}
+	c := &Collector{Source: f, Proc: func(client.Init) string { return "/proc" }}
 	got := text(t, c)
 	if n := strings.Count(got, "\nhinit_service_up{"); n != MostServices {
 		t.Errorf("%d services have metrics, the limit is %d", n, MostServices)
@@ -138,27 +138,16 @@ func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
 	if _, err := out.Read(make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
-	u := readProcesses("/proc").of(cmd.Process.Pid)
+	seen := readProcesses("/proc", map[int]string{cmd.Process.Pid: "shell"})
+	u := seen.sum(seen.of["shell"]...)
 	if u.processes != 3 || u.threads != 3 || u.memory == 0 || u.fds < 9 {
 		t.Errorf("a shell with two children is %+v", u)
 	}
-	if u := readProcesses("/proc").of(1); u.processes != 0 {
-		t.Errorf("everything of the machine is a service: %+v", u)
-	}
-	if p := readProcesses("/proc").alone(os.Getpid()); p == nil || p.fds < 3 || p.memory == 0 {
+	if p := seen.sum(os.Getpid()); p.processes != 1 || p.fds < 3 || p.memory == 0 {
 		t.Errorf("this process is %+v", p)
 	}
-}
-
-func TestNamesOfProcessesAreNotBelieved(t *testing.T) {
-	p := parseStat(7, "7 (a) S 1 (x) R) S 3 4 5 0 -1 0 0 0 0 0 100 50 25 25 20 0 9 0 1 0 11 0", 10)
-	if p == nil || p.parent != 3 || p.cpu != 2*time.Second || p.threads != 9 || p.memory != 110 {
-		t.Errorf("got %+v", p)
-	}
-	for _, text := range []string{"", "7 (a", "7 (a) S 1 2"} {
-		if parseStat(7, text, 1) != nil {
-			t.Errorf("%q is a process", text)
-		}
+	if p := seen.sum(1 << 30); p.processes != 0 {
+		t.Errorf("a process that is not there is %+v", p)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"hinit/internal/guard"
 	"hinit/internal/top/feed"
 	"hinit/internal/top/model"
+	"hinit/internal/usage"
 )
 
 const (
@@ -40,7 +41,7 @@ type app struct {
 type (
 	changeMsg client.StatusChange
 	lostMsg   struct{ err error }
-	usageMsg  map[string]feed.Usage
+	usageMsg  map[string]usage.Usage
 	eventsMsg []client.Event
 	logMsg    struct {
 		name  string
@@ -60,7 +61,7 @@ func (a *app) Init() tea.Cmd {
 		a.feed.Status(a.ctx, func(c client.StatusChange) { a.send(changeMsg(c)) }, func(err error) { a.send(lostMsg{err}) })
 	})
 	guard.Go("measuring", func() {
-		a.feed.Usage(a.ctx, func(u map[string]feed.Usage) { a.send(usageMsg(u)) })
+		a.feed.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(usageMsg(u)) })
 	})
 	return tick()
 }

@@ -48,7 +48,7 @@ func Main(args []string) int {
 	noMouse := flags.Bool("no-mouse", false, "")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		usage(os.Stdout)
+		help(os.Stdout)
 		return exitDone
 	case err != nil:
 		return fail(exitUsage, "%v; see: hinit top --help", err)
@@ -87,7 +87,7 @@ func themeNames() string {
 	return strings.Join(names, ", ")
 }
 
-func usage(w io.Writer) {
+func help(w io.Writer) {
 	fmt.Fprintf(w, `usage: hinit top [--theme NAME] [--no-mouse] [--once]
 
 look after all services on one screen

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hinit/internal/redact"
+	"hinit/internal/usage"
 )
 
 // What is shown of a service at most.
@@ -40,17 +41,21 @@ func (f *Feed) Inside(name string, pid int) Inside {
 		out.Missing = "it has no process"
 		return out
 	}
-	m := &meter{root: f.proc()}
-	if m.root == "" {
+	root := f.proc()
+	if root == "" {
 		out.Missing = "its processes are not to be seen from here: ask inside the container, as root or as the agent's user"
 		return out
 	}
-	if err := m.read(); err != nil {
+	all, err := usage.Read(root, nil)
+	if err != nil {
 		out.Missing = err.Error()
 		return out
 	}
-	out.Processes = m.tree(pid, name)
-	environ, err := readSome(fmt.Sprintf("%s/%d/environ", m.root, pid), mostEnviron)
+	out.Processes = tree(all, pid, name)
+	for i := range out.Processes {
+		out.Processes[i].Command = command(root, out.Processes[i].PID)
+	}
+	environ, err := readSome(fmt.Sprintf("%s/%d/environ", root, pid), mostEnviron)
 	if err != nil {
 		out.Missing = "its environment may not be read by this user"
 	}
@@ -59,27 +64,27 @@ func (f *Feed) Inside(name string, pid int) Inside {
 }
 
 // tree lists the processes of a service, children below their parents, those that left the tree at the end.
-func (m *meter) tree(main int, name string) (out []Process) {
+func tree(all usage.Table, main int, name string) (out []Process) {
 	children := make(map[int][]int)
 	var strays []int
-	mains, known := map[int]string{main: name}, make(map[int]string)
-	for pid, p := range m.now {
-		if m.ownerOf(pid, mains, known) == "" {
+	owners := all.Owners(map[int]string{main: name})
+	for pid, owner := range owners {
+		if owner == "" {
 			continue
 		}
-		if _, is := m.now[p.parent]; pid != main && (!is || m.ownerOf(p.parent, mains, known) == "") {
+		if parent := all[pid].Parent; pid != main && owners[parent] == "" {
 			strays = append(strays, pid)
 		} else {
-			children[p.parent] = append(children[p.parent], pid)
+			children[parent] = append(children[parent], pid)
 		}
 	}
 	var add func(pid, depth int)
 	add = func(pid, depth int) {
-		p, is := m.now[pid]
+		p, is := all[pid]
 		if !is || len(out) == mostProcesses || depth > mostProcesses {
 			return
 		}
-		out = append(out, Process{pid, depth, p.pages * uint64(os.Getpagesize()), m.command(pid)})
+		out = append(out, Process{PID: pid, Depth: depth, Memory: p.Memory})
 		below := children[pid]
 		slices.Sort(below)
 		for _, child := range below {
@@ -97,8 +102,8 @@ func (m *meter) tree(main int, name string) (out []Process) {
 }
 
 // command is the command line of a process without secrets.
-func (m *meter) command(pid int) string {
-	line, err := readSome(fmt.Sprintf("%s/%d/cmdline", m.root, pid), mostText)
+func command(root string, pid int) string {
+	line, err := readSome(fmt.Sprintf("%s/%d/cmdline", root, pid), mostText)
 	if err != nil || len(line) == 0 {
 		return "?"
 	}

@@ -1,0 +1,79 @@
+package usage
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestTheStatOfAProcessIsRead: its name can hold anything, and a line that is no such line is none.
+func TestTheStatOfAProcessIsRead(t *testing.T) {
+	line := "42 (a) b (c) S 7 8 9 0 -1 4194560 1 2 3 4 500 25 90 91 20 0 6 0 123456 1000000 321 18446744073709551615 0\n"
+	p, is := parseStat([]byte(line))
+	if want := (Process{Parent: 7, Group: 8, Session: 9, CPU: 525, Waited: 181, Start: 123456, Threads: 6, Memory: 321}); !is || p != want {
+		t.Errorf("%+v", p)
+	}
+	for _, bad := range []string{"", "42", "42 (", "42 (a)", "42 (a) S 7 8"} {
+		if p, is := parseStat([]byte(bad)); is {
+			t.Errorf("%q is read as %+v", bad, p)
+		}
+	}
+}
+
+// TestUsageIsThatOfTheTree: descendants count, what left the tree and kept the session or the group too, and nobody else.
+func TestUsageIsThatOfTheTree(t *testing.T) {
+	before := Table{10: {Parent: 1, CPU: 100, Start: 1}, 30: {Parent: 1, CPU: 7, Start: 9}}
+	now := Table{
+		1:  {CPU: 1000, Memory: 1000},
+		10: {Parent: 1, Session: 10, CPU: 150, Start: 1, Memory: 3}, // main
+		11: {Parent: 10, Session: 10, CPU: 50, Start: 5, Memory: 2}, // a new child
+		12: {Parent: 11, Session: 12, Start: 5, Memory: 1},          // a grandchild in a session of its own
+		13: {Parent: 1, Session: 10, Start: 5, Memory: 1},           // an orphan of the session
+		14: {Parent: 1, Session: 7, Group: 10, Start: 5, Memory: 1}, // of the group
+		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},  // another main, whose number was another's before
+		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},           // nobody's
+		50: {Parent: 51, Session: 50}, 51: {Parent: 50, Session: 50},
+	}
+	mains := map[int]string{10: "a", 30: "b"}
+	got := now.Used(mains, before, 2*time.Second)
+	want := map[string]Usage{"a": {CPU: 1.0 / 2, Memory: 8, Processes: 5}, "b": {CPU: 0.09 / 2, Memory: 4, Processes: 1}}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := now.Used(mains, nil, time.Second)["a"]; got != (Usage{Memory: 8, Processes: 5}) {
+		t.Errorf("without a measurement before: %v", got)
+	}
+}
+
+// TestThisProcessIsRead from the real /proc.
+func TestThisProcessIsRead(t *testing.T) {
+	table, err := Read("/proc", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := table[os.Getpid()]; p.Parent != os.Getppid() || p.Memory == 0 || p.Threads == 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestOnlyTheRightProcIsRead: this process's own for a socket of its own, none for another number or a dead socket.
+func TestOnlyTheRightProcIsRead(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root := Root(socket, os.Getpid()); root != "/proc" {
+		t.Errorf("found %q", root)
+	}
+	if root := Root(socket, 1<<30); root != "" {
+		t.Errorf("found %q for a process that is not there", root)
+	}
+	_ = l.Close()
+	if root := Root(socket, os.Getpid()); root != "" {
+		t.Errorf("found %q behind a dead socket", root)
+	}
+}
