@@ -48,16 +48,29 @@ func command(name string, argv words) bool {
 
 // roomy says whether the process can have threads.
 func roomy() bool {
-	made, full := 0, false
-	for made < threads && !full {
-		if full = hold(&leave) < 0; !full {
-			made++
-		}
-	}
+	made := fill()
 	leave = 1
 	const wake = 1 | 128 // FUTEX_WAKE_PRIVATE
 	syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
-	return !full
+	return made == threads
+}
+
+// fill makes the threads, as many as there can be, and says how many there are. They have every signal blocked, as this thread has it
+// while it makes them: on a busy machine they live on beside the runtime, and its handler finds no g in them that it could use.
+func fill() (made int) {
+	all, before := ^uint64(0), uint64(0)
+	mask(&all, &before)
+	for made < threads && hold(&leave) >= 0 {
+		made++
+	}
+	mask(&before, nil)
+	return made
+}
+
+// mask sets the signals that this thread blocks.
+func mask(set, old *uint64) {
+	const setmask = 2 // SIG_SETMASK
+	syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
 }
 
 // words is a list of C strings that ends with a null pointer or after n.

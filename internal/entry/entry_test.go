@@ -3,6 +3,12 @@
 package entry
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 )
@@ -77,7 +83,54 @@ func TestTheEnvironmentIsReadAsTheKernelLaysIt(t *testing.T) {
 }
 
 func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if !roomy() {
 		t.Error("no threads can be made here")
 	}
+}
+
+// A thread that is still there when the runtime has begun must take no signal: the runtime's handler would end the process without a word.
+func TestTheThreadsTakeNoSignal(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := tasks(t)
+	leave = 0
+	made := fill()
+	after := tasks(t)
+	roomy() // lets them go
+	if made != threads {
+		t.Fatalf("only %d threads can be made here", made)
+	}
+	deaf := 0
+	for name, status := range after {
+		if _, old := before[name]; !old && isDeaf(status) {
+			deaf++
+		}
+	}
+	if deaf < threads { // a thread of the runtime begins so, too
+		t.Errorf("%d of %d threads have the signals blocked", deaf, threads)
+	}
+	if self := fmt.Sprintf("/proc/self/task/%d/status", syscall.Gettid()); isDeaf(after[self]) {
+		t.Error("this thread has them blocked too")
+	}
+}
+
+// isDeaf tells from the status of a thread whether it blocks all signals but KILL and STOP, which nobody can block.
+func isDeaf(status string) bool { return strings.Contains(status, "SigBlk:\tfffffffffffbfeff\n") }
+
+// tasks returns the status of every thread of this process, by the name of its file.
+func tasks(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for _, file := range files {
+		if status, err := os.ReadFile(file); err == nil { // else it has just ended
+			all[file] = string(status)
+		}
+	}
+	return all
 }
