@@ -5,6 +5,10 @@
 // numbers of tests that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 when nothing
 // failed, 130 after a signal, else 1.
 //
+// With -again N, up to N tests that failed are run once more, alone: most tests here drive real processes, and a machine that others use too
+// stops them for seconds. What passes then is named as unsteady, with what it said, and is not counted as failed. Nothing is run again if
+// more than N failed, or if anything did not build, panicked, died, or had a data race.
+//
 // A signal is passed on to the go test that runs and its tests; no other begins, and the summary of what has ended comes all the same. One
 // goroutine a call, which ends with it, does that.
 package main
@@ -12,6 +16,7 @@ package main
 import (
 	"bufio"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,8 +29,10 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, `usage: summary "WORDS OF ONE GO TEST" ...`)
+	again := flag.Int("again", 0, "run up to `N` failed tests once more, alone")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, `usage: summary [-again N] "WORDS OF ONE GO TEST" ...`)
 		os.Exit(2)
 	}
 	signals := make(chan os.Signal, 4)
@@ -34,11 +41,11 @@ func main() {
 			signal.Notify(signals, sig)
 		}
 	}
-	os.Exit(run(os.Args[1:], os.Stdout, signals))
+	os.Exit(run(flag.Args(), *again, os.Stdout, signals))
 }
 
 // run makes the calls, writes what they bring to out, and returns the exit code.
-func run(calls []string, out io.Writer, signals <-chan os.Signal) int {
+func run(calls []string, again int, out io.Writer, signals <-chan os.Signal) int {
 	begin := time.Now()
 	s := &summary{out: out}
 	var interrupted atomic.Bool
@@ -50,6 +57,9 @@ func run(calls []string, out io.Writer, signals <-chan os.Signal) int {
 		if err := s.call(strings.Fields(call), signals, &interrupted); err != nil && !interrupted.Load() {
 			s.broken = append(s.broken, fmt.Sprintf("go test %s: %v", call, err))
 		}
+	}
+	if !interrupted.Load() && len(s.broken) == 0 {
+		s.again(again, signals, &interrupted)
 	}
 	s.tell(time.Since(begin), interrupted.Load())
 	switch {
@@ -87,7 +97,8 @@ func (s *summary) call(args []string, signals <-chan os.Signal, interrupted *ato
 			}
 		}
 	}()
-	known := s.failures()
+	known := len(s.failed)
+	s.words = args
 	lines := bufio.NewReader(stdout)
 	for {
 		line, err := lines.ReadBytes('\n') // a test may write a long one
@@ -102,7 +113,7 @@ func (s *summary) call(args []string, signals <-chan os.Signal, interrupted *ato
 	close(done)
 	<-passed
 	s.unfinished()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && s.failures() > known {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && len(s.failed) > known {
 		return nil
 	}
 	return err

@@ -39,11 +39,11 @@ type summary struct {
 
 	packages, passed int
 	skipped          map[string][]test // by reason
-	failed           []string
+	words            []string          // of the call that runs
+	failed           []failure
+	unsteady         []test
 	broken           []string // calls that failed without a package that did
 }
-
-func (s *summary) failures() int { return len(s.failed) }
 
 func (s *summary) bad() bool { return len(s.failed)+len(s.broken) > 0 }
 
@@ -91,7 +91,7 @@ func (s *summary) end(t test, action string) {
 		s.skipped[why] = append(s.skipped[why], t)
 	case "fail":
 		c.failed++
-		s.failed = append(s.failed, t.String())
+		s.failed = append(s.failed, failure{test: t, words: s.words, final: serious(s.output[t])})
 		s.show(t)
 	}
 	delete(s.output, t)
@@ -120,7 +120,7 @@ func (s *summary) endOfPackage(e event) {
 		s.cutShort(e.Package)
 		s.show(t)
 		if c.failed == 0 {
-			s.failed = append(s.failed, t.String())
+			s.failed = append(s.failed, failure{test: t, final: true})
 		}
 	}
 	delete(s.output, t)
@@ -151,7 +151,7 @@ func (s *summary) cutShort(pkg string) {
 	for _, t := range slices.SortedFunc(maps.Keys(s.output), byName) {
 		if t.pkg == pkg && t.name != "" {
 			s.show(t)
-			s.failed = append(s.failed, t.String()+" (did not end)")
+			s.failed = append(s.failed, failure{test: t, final: true, how: " (did not end)"})
 			if c := s.running[pkg]; c != nil {
 				c.failed++
 			}
@@ -164,7 +164,7 @@ func (s *summary) unfinished() {
 	for pkg := range s.running {
 		s.cutShort(pkg)
 		s.show(test{pkg: pkg})
-		s.failed = append(s.failed, pkg+" (did not end)")
+		s.failed = append(s.failed, failure{test: test{pkg: pkg}, final: true, how: " (did not end)"})
 	}
 	clear(s.running)
 	clear(s.output)
@@ -207,8 +207,11 @@ func (s *summary) tell(took time.Duration, interrupted bool) {
 		}
 		fmt.Fprintf(s.out, "skipped %d: %s (%s)\n", len(tests), why, strings.Join(names, ", "))
 	}
-	for _, name := range s.failed {
-		fmt.Fprintf(s.out, "failed: %s\n", name)
+	for _, t := range s.unsteady {
+		fmt.Fprintf(s.out, "unsteady: %s (failed beside others, passed alone)\n", t)
+	}
+	for _, f := range s.failed {
+		fmt.Fprintf(s.out, "failed: %s%s\n", f.test, f.how)
 	}
 	for _, call := range s.broken {
 		fmt.Fprintf(s.out, "failed: %s\n", call)

@@ -21,12 +21,13 @@ func module(t *testing.T) {
 		"good": `func TestA(t *testing.T) { t.Log("not to be seen"); t.Run("one", func(t *testing.T) {}) }
 func TestB(t *testing.T) { t.Skip("needs a moon") }
 func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moon") }); t.Run("other", func(t *testing.T) { t.SkipNow() }) }`,
-		"wrong":  `func TestD(t *testing.T) { t.Run("x", func(t *testing.T) { t.Error("it is wrong") }) }`,
-		"panics": `func TestE(t *testing.T) { t.Log("just before"); var m map[string]int; m["x"] = 1 }`,
-		"dies":   `func TestF(t *testing.T) { os.Exit(3) }`,
-		"broken": `func TestG(t *testing.T) { undefined() }`,
-		"slow":   `func TestH(t *testing.T) { f, _ := os.Create("begun"); f.Close(); time.Sleep(time.Hour) }`,
-		"empty":  ``,
+		"wrong":    `func TestD(t *testing.T) { t.Run("x", func(t *testing.T) { t.Error("it is wrong") }) }`,
+		"panics":   `func TestE(t *testing.T) { t.Log("just before"); var m map[string]int; m["x"] = 1 }`,
+		"dies":     `func TestF(t *testing.T) { os.Exit(3) }`,
+		"broken":   `func TestG(t *testing.T) { undefined() }`,
+		"slow":     `func TestH(t *testing.T) { f, _ := os.Create("begun"); f.Close(); time.Sleep(time.Hour) }`,
+		"unsteady": `func TestI(t *testing.T) { t.Run("a b", func(t *testing.T) { if os.Mkdir("seen", 0o700) == nil { t.Error("the first time") } }) }`,
+		"empty":    ``,
 	} {
 		text := "package x\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _, _ = os.Exit, testing.Short, time.Now\n\n" + body + "\n"
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
@@ -47,7 +48,7 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 func sum(t *testing.T, code int, calls ...string) (all, end string) {
 	t.Helper()
 	var out bytes.Buffer
-	if got := run(calls, &out, make(chan os.Signal)); got != code {
+	if got := run(calls, 1, &out, make(chan os.Signal)); got != code {
 		t.Errorf("exit code %d, want %d:\n%s", got, code, out.String())
 	}
 	all = out.String()
@@ -90,12 +91,32 @@ failed: .
 	}
 }
 
+func TestWhatFailsOnceIsRunAgainAloneAndNamed(t *testing.T) {
+	module(t)
+	all, end := sum(t, 0, "-p 1 -run TestA|TestI ./good ./unsteady")
+	want := `2 packages: 2 tests passed, 0 were skipped, 0 failed
+unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
+`
+	if end != want || strings.Count(all, "the first time") != 1 {
+		t.Errorf("got\n%s\nwant\n%s", all, want)
+	}
+	if err := os.Remove("unsteady/seen"); err != nil {
+		t.Fatal(err)
+	}
+	if _, end = sum(t, 1, "-p 1 ./wrong ./unsteady"); strings.Contains(end, "unsteady: ") { // two are more than one
+		t.Errorf("got\n%s", end)
+	}
+	if _, end = sum(t, 1, "./wrong"); !strings.Contains(end, "2 failed\nfailed: m/wrong TestD/x\nfailed: m/wrong TestD\n") {
+		t.Errorf("got\n%s", end)
+	}
+}
+
 // TestAnInterruptedRunIsSummedUp sends the signal to the program alone: at a terminal, go test has it too.
 func TestAnInterruptedRunIsSummedUp(t *testing.T) {
 	module(t)
 	var out bytes.Buffer
 	signals, ended := make(chan os.Signal), make(chan int)
-	go func() { ended <- run([]string{"./good", "./slow", "./good"}, &out, signals) }()
+	go func() { ended <- run([]string{"./good", "./slow", "./good"}, 1, &out, signals) }()
 	testkit.Until(t, "the slow one has begun", func() bool { _, err := os.Stat("slow/begun"); return err == nil })
 	signals <- syscall.SIGINT
 	select {

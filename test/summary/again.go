@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// failure is a test that failed.
+type failure struct {
+	test
+	words []string // of its go test
+	how   string   // said behind its name
+	final bool     // it is not run again
+}
+
+// serious says whether what a failed test has said is more than a look that came too late.
+func serious(output []string) bool {
+	return slices.ContainsFunc(output, func(text string) bool {
+		return strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.Contains(text, "DATA RACE") ||
+			strings.Contains(text, "race detected during execution")
+	})
+}
+
+// again runs what failed once more, each test alone, if that is at most a number of tests and none of them is serious.
+func (s *summary) again(most int, signals <-chan os.Signal, interrupted *atomic.Bool) {
+	var alone []failure
+	for _, f := range s.failed {
+		if f.final {
+			return
+		}
+		inside := func(other failure) bool { return other.pkg == f.pkg && strings.HasPrefix(other.name, f.name+"/") }
+		if !slices.ContainsFunc(s.failed, inside) {
+			alone = append(alone, f)
+		}
+	}
+	if len(alone) > most {
+		return
+	}
+	for _, f := range alone {
+		fmt.Fprintf(s.out, "again, alone: %s\n", f.test)
+		one := &summary{out: s.out}
+		err := one.call(f.callAlone(), signals, interrupted)
+		if interrupted.Load() {
+			return
+		}
+		if err == nil && !one.bad() && one.passed > 0 {
+			s.unsteady = append(s.unsteady, f.test)
+		}
+	}
+	s.failed = slices.DeleteFunc(s.failed, func(f failure) bool {
+		within := func(t test) bool {
+			return t.pkg == f.pkg && (t.name == f.name || strings.HasPrefix(t.name, f.name+"/"))
+		}
+		bad := slices.ContainsFunc(alone, func(a failure) bool { return within(a.test) && !slices.Contains(s.unsteady, a.test) })
+		return !bad && slices.ContainsFunc(s.unsteady, within)
+	})
+}
+
+// callAlone are the words of the go test that runs nothing but this test: the flags of the first one, without its packages.
+func (f *failure) callAlone() []string {
+	var words []string
+	for i := 0; i < len(f.words); i++ {
+		switch w := f.words[i]; {
+		case w == "-run":
+			i++
+		case !strings.HasPrefix(w, ".") && !strings.Contains(w, "/"):
+			words = append(words, w)
+		}
+	}
+	parts := strings.Split(f.name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return append(words, "-count=1", "-run", strings.Join(parts, "/"), f.pkg)
+}
