@@ -12,6 +12,7 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
 	mounts "github.com/docker/docker/api/types/mount"
@@ -105,14 +106,7 @@ func (d *docker) Pull(ctx context.Context, ref string) error {
 }
 
 func (d *docker) List(ctx context.Context, labels map[string]string) ([]Container, error) {
-	filter := filters.NewArgs()
-	for name, value := range labels {
-		if value != "" {
-			name += "=" + value
-		}
-		filter.Add("label", name)
-	}
-	list, err := d.c.ContainerList(ctx, container.ListOptions{All: true, Filters: filter})
+	list, err := d.c.ContainerList(ctx, container.ListOptions{All: true, Filters: labelled(labels)})
 	if err != nil {
 		return nil, engineError("list containers", err)
 	}
@@ -128,6 +122,44 @@ func (d *docker) List(ctx context.Context, labels map[string]string) ([]Containe
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+func labelled(labels map[string]string) filters.Args {
+	filter := filters.NewArgs()
+	for name, value := range labels {
+		if value != "" {
+			name += "=" + value
+		}
+		filter.Add("label", name)
+	}
+	return filter
+}
+
+// Watch implements [Watcher].
+func (d *docker) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	filter := labelled(labels)
+	filter.Add("type", string(events.ContainerEventType))
+	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
+		filter.Add("event", string(action))
+	}
+	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine answers a moment before it listens
+	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
+	select {
+	case err := <-failed:
+		return engineError("watch containers", err)
+	default:
+	}
+	began()
+	for {
+		select {
+		case <-told:
+			changed()
+		case err := <-failed:
+			return engineError("watch containers", err)
+		}
+	}
 }
 
 func mountsOf(points []container.MountPoint) []Mount {

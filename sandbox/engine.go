@@ -40,6 +40,13 @@ type Engine interface {
 	Close() error
 }
 
+// A Watcher is an engine that tells of changes.
+type Watcher interface {
+	// Watch calls changed whenever a container that carries all the labels is made, ends or is removed, from a second before it began
+	// on, until the context ends or the engine doesn't tell any more; the error says why. began is called when it tells.
+	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
+}
+
 // An Attachment is a command that the engine runs, with its streams. Close gives up the streams; it does not end the command.
 type Attachment interface {
 	io.WriteCloser // its standard input; Close closes everything

@@ -293,9 +293,22 @@ func TestReaper(t *testing.T) {
 	})
 	t.Run("the age is that of the idle window", func(t *testing.T) {
 		for lifetime, age := range map[time.Duration]time.Duration{300 * time.Second: 600 * time.Second, 0: 120 * time.Second, 10 * time.Second: 120 * time.Second} {
-			if got := orphanAge(lifetime); got != age {
+			if got := OrphanAge(lifetime); got != age {
 				t.Errorf("%v: %v, want %v", lifetime, got, age)
 			}
+		}
+	})
+	t.Run("when the next one is due", func(t *testing.T) {
+		young, mine := old("a"), Container{ID: "b", State: Running, Labels: Labels(Key{})}
+		young.Finished = at(time.Minute)
+		f := newFake(young, mine)
+		_, next, err := fakeManager(t, f, nil).SweepNext(t.Context(), Reap{MaxAge: time.Hour})
+		if want := young.Finished.Add(time.Hour); err != nil || !next.Equal(want) {
+			t.Errorf("%v and not %v; %v", next, want, err)
+		}
+		f.vanish("a")
+		if _, next, err = fakeManager(t, f, nil).SweepNext(t.Context(), Reap{MaxAge: time.Hour}); err != nil || !next.IsZero() {
+			t.Errorf("with a running one alone: %v, %v", next, err)
 		}
 	})
 	t.Run("once per process, of the current profile", func(t *testing.T) {

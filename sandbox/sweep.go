@@ -58,8 +58,8 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	return out, nil
 }
 
-// orphanAge is how old an orphan is at least: twice the idle window, which counts as a minute at least.
-func orphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
+// OrphanAge is how old an orphan is at least: twice the idle window, which counts as a minute at least.
+func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
 // sweepOnce sweeps before the first use, unless that is switched off. Nothing that goes wrong there keeps anybody from working.
 func (m *Manager) sweepOnce(ctx context.Context, profile string) {
@@ -79,7 +79,17 @@ func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 // age, and running ones that were not to outlive a process that is dead. It never touches what carries another volume's label. Of what
 // carries none it takes only ended ones: they may be of another user's agent.
 func (m *Manager) Sweep(ctx context.Context, what Reap) ([]Reaped, error) {
-	age := cmp.Or(what.MaxAge, orphanAge(m.opts.Lifetime))
+	out, _, err := m.SweepNext(ctx, what)
+	return out, err
+}
+
+// sweepAgain is when a sweep looks again at what it could not judge or remove.
+const sweepAgain = time.Minute
+
+// SweepNext is [Manager.Sweep] that tells besides when the next of the containers that are there comes of age; zero: none does as
+// long as none of them changes.
+func (m *Manager) SweepNext(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
+	age := cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
 	if what.Profile != "" {
 		labels[LabelProfile] = Sanitise(what.Profile)
@@ -89,50 +99,54 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) ([]Reaped, error) {
 	begin := time.Now()
 	list, err := m.engine.List(look, labels)
 	if err != nil {
-		return nil, err
+		return nil, next, err
 	}
-	var out []Reaped
 	names, ids := make(map[string]bool), make(map[string]bool)
 	for _, c := range list {
 		names[c.Name], ids[short(c.ID)] = true, true
-		if r := m.reap(ctx, c, age, what.DryRun); r != nil {
+		r, due := m.reap(ctx, c, age, what.DryRun)
+		if r != nil {
 			out = append(out, *r)
+		}
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
 		}
 	}
 	if what.Profile != "" || what.DryRun { // containers are missing in the list
-		return out, nil
+		return out, next, nil
 	}
 	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // those that are no agent's too
 	if err != nil {
-		return out, err
+		return out, next, err
 	}
 	for _, c := range all {
 		names[c.Name], ids[short(c.ID)] = true, true
 	}
 	m.store.sweep(names, ids, begin.Add(-age))
-	return out, nil
+	return out, next, nil
 }
 
-// reap removes one container if nobody will use it again, and says so; nil if it stays. Everything is looked at anew by the lock of
-// its key, so that nobody begins to use it meanwhile.
-func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry bool) *Reaped {
+// reap removes one container if nobody will use it again, and says so; nil if it stays, and then when it is to be looked at again.
+// Everything is looked at anew by the lock of its key, so that nobody begins to use it meanwhile.
+func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry bool) (*Reaped, time.Time) {
 	if m.foreign(c) || c.State == Running && c.Labels[LabelEphemeral] == "" || c.State == Restarting || c.State == Removing {
-		return nil
+		return nil, time.Time{}
 	}
 	own := c.Labels[LabelVolume] == m.store.id
 	if !own && c.State != Exited {
-		return nil
+		return nil, time.Time{}
 	}
+	again := time.Now().Add(sweepAgain)
 	step, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	unlock, err := m.store.lock(step, c.Labels, m.opts.warn)
 	if err != nil {
-		return nil
+		return nil, again
 	}
 	defer unlock()
 	now, err := m.engine.Inspect(step, c.ID)
 	if err != nil || now.State != c.State {
-		return nil
+		return nil, again
 	}
 	r := &Reaped{Container: c.ID, Name: now.Name, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], State: now.State}
 	since := now.Finished
@@ -145,22 +159,28 @@ func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry 
 	case Created:
 		r.Why, since = "it was made and never started", now.Created
 	case Running, Paused:
-		if c.Labels[LabelEphemeral] == "" || m.store.leases(c.ID) > 0 {
-			return nil
+		if c.Labels[LabelEphemeral] == "" {
+			return nil, time.Time{}
+		}
+		if m.store.leases(c.ID) > 0 {
+			return nil, again
 		}
 		r.Why, since = "the process that it was for is dead", now.Created
 		age = 0
 	default:
-		return nil
+		return nil, time.Time{}
 	}
 	if since.IsZero() {
-		return nil // nobody can say how old it is
+		return nil, time.Time{} // nobody can say how old it is
 	}
-	if r.Age = time.Since(since); r.Age < age || now.State != Running && m.store.leases(c.ID) > 0 {
-		return nil
+	if r.Age = time.Since(since); r.Age < age {
+		return nil, since.Add(age)
+	}
+	if now.State != Running && m.store.leases(c.ID) > 0 {
+		return nil, time.Now().Add(max(age, sweepAgain))
 	}
 	if dry {
-		return r
+		return r, time.Time{}
 	}
 	crash("reap")
 	remove, cancel := context.WithTimeout(ctx, stopPatience)
@@ -168,13 +188,13 @@ func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry 
 	if err := m.engine.Remove(remove, c.ID); err != nil {
 		r.Error = err.Error()
 		m.opts.warn(err.Error())
-		return r
+		return r, again
 	}
 	m.store.forget(now.Name, c.ID)
 	if c.Labels[LabelEphemeral] != "" && !m.opts.PersistFS {
 		m.removeDirs(Key{Task: c.Labels[LabelTask]})
 	}
-	return r
+	return r, time.Time{}
 }
 
 // removeDirs removes the directories of the host that belong to a task.

@@ -30,6 +30,8 @@ type hub struct {
 	say      func(string, ...any)
 	gateways func(ctx context.Context) map[int]string // profiles by the process of their gateway
 	began    time.Time
+	changed  chan struct{} // a container may be one that nobody uses any more
+	asked    chan struct{} // a request was answered
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -49,6 +51,7 @@ type tenant struct {
 
 // handle answers one request.
 func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
+	defer tell(h.asked)
 	t, err := h.tenant(ctx, from, req.Home)
 	if err != nil {
 		fmt.Fprintln(s.Err, err)
@@ -125,6 +128,7 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (*te
 		host:   &cli.Host{Manager: manager, Engine: engine, Profile: profile},
 	}
 	h.tenants[key] = t
+	tell(h.changed) // it may have left something before this service began
 	return t, nil
 }
 

@@ -2,81 +2,191 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"hinit/internal/guard"
 	"hinit/internal/tuning"
 	"hinit/sandbox"
 	"hinit/sandbox/dockercli"
 )
 
-// keepEvery is how often the service looks for what nobody uses any more, at most.
-const keepEvery = time.Minute
+const (
+	// lookApart is the least time between two looks for what nobody uses any more, however much happens.
+	lookApart = 5 * time.Second
+	// lookAgain is when the service looks again at what it could not remove, and how often it does where the engine tells nothing.
+	lookAgain = time.Minute
+	// restAfter is how long after a request the memory of it is given back.
+	restAfter = time.Minute
+)
 
-// keep looks for sandboxes that nobody uses any more, until the context ends.
+// keeper looks for sandboxes that nobody uses any more: when the engine tells of a change, when the process that one was for ends, and
+// when one comes of age. Where nothing of that happens it sleeps.
+type keeper struct {
+	*hub
+	apart  time.Duration
+	owners map[string]bool // processes whose end is waited for
+	ended  chan string     // the ones that have ended
+}
+
+// keep keeps the sandboxes until the context ends.
 func (h *hub) keep(ctx context.Context) {
-	every := min(keepEvery, max(h.opts.Lifetime/2, time.Second))
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	k := &keeper{hub: h, apart: min(lookApart, max(h.opts.Lifetime/2, time.Second)), owners: make(map[string]bool), ended: make(chan string)}
+	done := make(chan struct{})
+	guard.Go("watching the engine", func() {
+		defer close(done)
+		k.watch(ctx)
+	})
+	defer func() { <-done }()
+	look, rest := time.NewTimer(k.apart), time.NewTimer(time.Hour)
+	rest.Stop()
+	due := time.Now().Add(k.apart)
+	sooner := func(at time.Time) {
+		if due.IsZero() || at.Before(due) {
+			due = at
+			look.Reset(time.Until(at))
+		}
+	}
+	var last, settled time.Time
+	resting := false
+	release := new(tuning.Releaser)
 	for {
 		select {
-		case <-tick.C:
-			h.sweep(ctx)
-			new(tuning.Releaser).Release() // what a burst of commands, the engine's answers, and this look have left
+		case <-look.C:
+			last, due = time.Now(), time.Time{}
+			if next := k.look(ctx); !next.IsZero() {
+				sooner(next)
+			}
+			if last.Before(settled) {
+				sooner(settled)
+			}
+		case <-h.changed:
+			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // what a container that is gone has left on the volume is old by then
+			sooner(later(time.Now(), last.Add(k.apart)))
+		case name := <-k.ended:
+			delete(k.owners, name)
+			sooner(later(time.Now(), last.Add(k.apart)))
+		case <-h.asked:
+			if !resting {
+				resting = true
+				rest.Reset(restAfter)
+			}
+		case <-rest.C:
+			resting = false
+			release.Release() // what a burst of commands and the engine's answers have left
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// sweep removes containers that a process wanted for itself when that process is dead and the idle window has passed, and the containers of
-// every tenant that have ended and are older than twice the window. A container that is to outlive its agent is left alone while it runs.
-func (h *hub) sweep(ctx context.Context) {
-	own, err := h.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: ""})
-	if err != nil {
-		h.say("cannot look for sandboxes that nobody uses: %v", err)
-		return
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
 	}
-	for _, c := range own {
-		if c.Labels["hinit-owner"] == "" || alive(c.Labels[sandbox.LabelClient]) || time.Since(h.lastUse(c)) < h.opts.Lifetime {
-			continue
-		}
-		if err := h.engine.Remove(ctx, c.ID); err != nil {
-			h.say("cannot remove the sandbox %s of an agent that is dead: %v", c.Name, err)
-			continue
-		}
-		h.say("removed the sandbox %s: its agent is dead, and nobody used it for %v", c.Name, h.opts.Lifetime)
-	}
-	if !h.opts.Orphans {
-		return
-	}
-	h.mu.Lock()
-	tenants := make([]*tenant, 0, len(h.tenants))
-	for _, t := range h.tenants {
-		tenants = append(tenants, t)
-	}
-	h.mu.Unlock()
-	for _, t := range tenants {
-		gone, err := t.host.Manager.Sweep(ctx, sandbox.Reap{})
-		if err != nil {
-			h.say("cannot sweep sandboxes: %v", err)
-		}
-		for _, r := range gone {
-			h.say("removed the sandbox %s: %s", r.Name, r.Why)
-		}
+	return a
+}
+
+// tell is a send that somebody who is busy takes later, once.
+func tell(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
-// alive says whether the process of this name exists.
-func alive(process string) bool {
-	pid := 0
-	for _, c := range process {
-		if c < '0' || c > '9' {
-			break
+// watch has the engine tell of changes, until the context ends. An engine that is away, or doesn't tell, is asked each time that it is
+// tried again.
+func (k *keeper) watch(ctx context.Context) {
+	changed := func() { tell(k.changed) }
+	wait, said := engineSoon, false
+	for {
+		err := errors.New("it has no events")
+		if w, ok := k.engine.(sandbox.Watcher); ok {
+			err = w.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineSoon, false; changed() }, changed)
 		}
-		pid = pid*10 + int(c-'0')
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if wait >= lookAgain && !said {
+			said = true
+			k.say("the engine does not tell of changes, so it is asked every %v: %v", lookAgain, err)
+		}
+		wait = min(2*wait, lookAgain)
+		changed()
 	}
-	name, _, err := dockercli.Process(pid)
-	return err == nil && name == process
+}
+
+// look removes containers that a process wanted for itself when that process is dead and the idle window has passed, and the containers of
+// every tenant that have ended and are older than twice the window. A container that is to outlive its agent is left alone while it runs.
+// It returns when there is something to do again if nothing changes; zero is never.
+func (k *keeper) look(ctx context.Context) (next time.Time) {
+	at := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: ""})
+	if err != nil {
+		k.say("cannot look for sandboxes that nobody uses: %v", err)
+		return time.Now().Add(lookAgain)
+	}
+	for _, c := range own {
+		if c.Labels["hinit-owner"] == "" || k.await(ctx, c.Labels[sandbox.LabelClient]) {
+			continue
+		}
+		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) {
+			at(end)
+			continue
+		}
+		if err := k.engine.Remove(ctx, c.ID); err != nil {
+			k.say("cannot remove the sandbox %s of an agent that is dead: %v", c.Name, err)
+			at(time.Now().Add(lookAgain))
+			continue
+		}
+		k.say("removed the sandbox %s: its agent is dead, and nobody used it for %v", c.Name, k.opts.Lifetime)
+	}
+	if !k.opts.Orphans {
+		return next
+	}
+	k.mu.Lock()
+	tenants := make([]*tenant, 0, len(k.tenants))
+	for _, t := range k.tenants {
+		tenants = append(tenants, t)
+	}
+	k.mu.Unlock()
+	for _, t := range tenants {
+		gone, due, err := t.host.Manager.SweepNext(ctx, sandbox.Reap{})
+		if err != nil {
+			k.say("cannot sweep sandboxes: %v", err)
+			due = time.Now().Add(lookAgain)
+		}
+		at(due)
+		for _, r := range gone {
+			k.say("removed the sandbox %s: %s", r.Name, r.Why)
+		}
+	}
+	return next
+}
+
+// await reports whether the process of this name exists, and has the keeper look again at its end.
+func (k *keeper) await(ctx context.Context, process string) bool {
+	if k.owners[process] {
+		return true
+	}
+	k.owners[process] = dockercli.AfterEnd(ctx, process, func() {
+		select {
+		case k.ended <- process:
+		case <-ctx.Done():
+		}
+	})
+	if !k.owners[process] {
+		delete(k.owners, process)
+		return false
+	}
+	return true
 }
 
 // lastUse is when a container was last used, as far as this service knows: not before it began to look.

@@ -74,6 +74,7 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 	h := &hub{
 		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
 		tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{}, began: time.Now(),
+		changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
 	}
 	if err := h.prepareState(); err != nil {
 		return err

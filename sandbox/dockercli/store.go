@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -78,22 +77,6 @@ func sum(words []string) string {
 func encode(v any) string {
 	text, _ := json.Marshal(v) // of our own types: it can't fail
 	return string(text)
-}
-
-// Process names a process so that no later one has the same name: its number and the time when it began. It returns the process's
-// parent too.
-func Process(pid int) (name string, parent int, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return "", 0, fmt.Errorf("cannot look at process %d: %w", pid, err)
-	}
-	// The name of the program is in parentheses and may contain anything.
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(fields) < 20 {
-		return "", 0, fmt.Errorf("cannot look at process %d: /proc has no start time for it", pid)
-	}
-	_, err = fmt.Sscan(fields[1], &parent)
-	return fmt.Sprintf("%d.%s", pid, fields[19]), parent, err
 }
 
 // memoryStore is for a process that answers many calls.

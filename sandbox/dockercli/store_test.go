@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -146,3 +147,38 @@ func TestRecorder(t *testing.T) {
 type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
+
+// TestAfterEnd: the end of a process is told once, that of one that has ended never.
+func TestAfterEnd(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	name, _, err := Process(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	if !AfterEnd(t.Context(), name, func() { close(ended) }) {
+		t.Fatal("it lives")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	AfterEnd(ctx, name, func() { t.Error("nobody waits for this any more") })
+	cancel()
+	select {
+	case <-ended:
+		t.Fatal("it has not ended")
+	default:
+	}
+	_ = cmd.Process.Kill()
+	<-ended // before it is reaped
+	if AfterEnd(t.Context(), name, func() {}) {
+		t.Error("it has ended, and was not reaped")
+	}
+	_ = cmd.Wait()
+	for _, name := range []string{name, "", "x", "-1.5", "1073741824.1"} {
+		if AfterEnd(t.Context(), name, func() {}) {
+			t.Errorf("%q has ended", name)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/sandbox"
+)
+
+// quiet is an engine that tells of changes when the test does, and counts what it is asked.
+type quiet struct {
+	sandbox.Engine // all else panics
+	mu             sync.Mutex
+	have           []sandbox.Container
+	lists          int
+	deaf           bool
+	changed        func()
+}
+
+func (q *quiet) List(context.Context, map[string]string) ([]sandbox.Container, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.lists++
+	return q.have, nil
+}
+
+func (q *quiet) Remove(context.Context, string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.have = nil
+	return nil
+}
+
+func (q *quiet) Watch(ctx context.Context, _ map[string]string, began, changed func()) error {
+	if q.deaf {
+		return errors.New("it doesn't tell")
+	}
+	q.mu.Lock()
+	q.changed = changed
+	q.mu.Unlock()
+	began()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// asked returns how often it was asked since the last time, and how many containers there are.
+func (q *quiet) asked() (lists, containers int) {
+	synctest.Wait()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	lists, q.lists = q.lists, 0
+	return lists, len(q.have)
+}
+
+// keeping runs a keeper for a test of virtual time.
+func keeping(t *testing.T, q *quiet) *hub {
+	t.Helper()
+	h := &hub{
+		engine: q, opts: sandbox.DefaultOptions(), say: func(string, ...any) {}, tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{},
+		began: time.Now(), changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
+	}
+	h.opts.Lifetime = 5 * time.Minute
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { h.keep(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return h
+}
+
+// TestNothingHappens: with sandboxes that nothing happens to, the service sleeps until one of them is due, and then for ever.
+func TestNothingHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := map[string]string{"hinit-owner": "1", sandbox.LabelClient: strconv.Itoa(1<<30) + ".1"}
+		q := &quiet{have: []sandbox.Container{{ID: "dead agent's", Labels: gone, State: sandbox.Running, Created: time.Now()}}}
+		h := keeping(t, q)
+		time.Sleep(time.Minute)
+		if n, left := q.asked(); n == 0 || left != 1 {
+			t.Errorf("at the beginning it looked %d times, and %d containers are left", n, left)
+		}
+		time.Sleep(3 * time.Minute)
+		if n, _ := q.asked(); n != 0 {
+			t.Errorf("it looked %d times before anything was due", n)
+		}
+		time.Sleep(2 * time.Minute)
+		if n, left := q.asked(); n != 1 || left != 0 {
+			t.Errorf("when the idle window was over it looked %d times, and %d containers are left", n, left)
+		}
+		time.Sleep(20 * time.Minute)
+		q.asked() // what containers that are gone have left on the volume
+		time.Sleep(24 * time.Hour)
+		if n, _ := q.asked(); n != 0 {
+			t.Errorf("it looked %d times in a day in which nothing happened", n)
+		}
+		for range 100 {
+			q.changed()
+		}
+		time.Sleep(lookApart)
+		if n, _ := q.asked(); n < 1 || n > 2 {
+			t.Errorf("after many changes at once it looked %d times", n)
+		}
+		tell(h.asked) // a request, after which memory is given back
+		time.Sleep(24 * time.Hour)
+		if n, _ := q.asked(); n != 1 {
+			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)
+		}
+	})
+}
+
+// TestAnEngineThatTellsNothing is asked each minute.
+func TestAnEngineThatTellsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quiet{deaf: true}
+		keeping(t, q)
+		time.Sleep(10 * time.Minute)
+		q.asked()
+		time.Sleep(time.Hour)
+		if n, _ := q.asked(); n < 58 || n > 62 {
+			t.Errorf("it was asked %d times in an hour", n)
+		}
+	})
+}
