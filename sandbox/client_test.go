@@ -14,11 +14,12 @@ import (
 const helperVar = "HINIT_SANDBOX_TEST_CLIENT"
 
 // helperProcess starts a client of the same sandboxes.
-func helperProcess(t *testing.T, o Options, what, command string) *exec.Cmd {
+func helperProcess(t *testing.T, o Options, what, command string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
 	cmd.Env = append(os.Environ(), helperVar+"="+what, "CLIENT_COMMAND="+command, "CLIENT_DIR="+o.Dir, "CLIENT_PROFILE="+o.Profile, "CLIENT_HELPER="+o.Helper,
 		"CLIENT_IMAGE="+o.Image, "CLIENT_LABEL="+testRun, "CLIENT_PERSIST="+fmt.Sprint(o.Persist), "CLIENT_DOCKER="+o.Docker)
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -177,9 +177,10 @@ type secondEngine struct {
 	host string
 	cmd  *exec.Cmd
 	log  *os.File
+	hide []string // directories of this machine that it doesn't have
 }
 
-func newEngine(t *testing.T) *secondEngine {
+func newEngine(t *testing.T, hide ...string) *secondEngine {
 	t.Helper()
 	if _, err := exec.LookPath("dockerd"); err != nil || os.Getuid() != 0 {
 		if os.Getenv("CI") == "true" {
@@ -191,7 +192,7 @@ func newEngine(t *testing.T) *secondEngine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &secondEngine{t: t, dir: dir, host: "unix://" + dir + "/d.sock"}
+	e := &secondEngine{t: t, dir: dir, host: "unix://" + dir + "/d.sock", hide: hide}
 	if e.log, err = os.Create(dir + "/log"); err != nil {
 		t.Fatal(err)
 	}
@@ -214,6 +215,11 @@ func (e *secondEngine) start() {
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
 	// An engine without a bridge removes docker0 when it starts: it gets a network namespace in which there is none.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if len(e.hide) > 0 {
+		script := `for dir in ` + strings.Join(e.hide, " ") + `; do mount -t tmpfs none "$dir" || exit 1; done; exec "$0" "$@"`
+		e.cmd.Path, e.cmd.Args = "/bin/sh", append([]string{"sh", "-c", script}, e.cmd.Args...)
+		e.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // makes all mounts private
+	}
 	if err := e.cmd.Start(); err != nil {
 		e.t.Fatal(err)
 	}
@@ -224,6 +230,15 @@ func (e *secondEngine) start() {
 		}
 		return nil
 	})
+}
+
+// load gives it the image of the tests.
+func (e *secondEngine) load() {
+	e.t.Helper()
+	image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+e.host+" load")
+	if out, err := image.CombinedOutput(); err != nil {
+		e.t.Fatalf("%v: %s", err, out)
+	}
 }
 
 // end ends the engine. A killed one leaves its containers and its containerd behind.
@@ -263,10 +278,7 @@ func (e *secondEngine) bury() {
 func TestRealEngineRestarts(t *testing.T) {
 	needEngine(t)
 	e := newEngine(t)
-	image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+e.host+" load")
-	if out, err := image.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	e.load()
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs = 0, 0
 	engine, err := Docker(e.host)

@@ -1,0 +1,115 @@
+package sandbox
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// overTCP lets an engine be reached by the network, and returns its address there.
+func overTCP(t *testing.T, host string) string {
+	t.Helper()
+	path := strings.TrimPrefix(host, "unix://")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	pump := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from)
+		if half, ok := to.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		}
+	}
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", path)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			go func() {
+				defer near.Close()
+				defer far.Close()
+				go pump(far, near)
+				pump(near, far)
+			}()
+		}
+	}()
+	return "tcp://" + l.Addr().String()
+}
+
+// TestRealRemote: an engine on the network, named by DOCKER_HOST or by the current docker context, that has nothing of this machine's
+// volume. The program inside is copied into the container, and all commands run by one exec of the engine that stays attached.
+func TestRealRemote(t *testing.T) {
+	needEngine(t)
+	o := realOptions(t)
+	o.MemoryMB, o.CPUs = 0, 0
+	e := newEngine(t, o.Dir, filepath.Dir(o.Helper))
+	e.load()
+	o.Docker = overTCP(t, e.host)
+	engine, err := Docker(o.Docker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewManager(engine, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sandboxFor(t, m, "")
+	if d, err := s.Describe(t.Context()); err != nil || d.Exec != ExecAttached {
+		t.Errorf("commands run %q because of %q; %v", d.Exec, d.Reason, err)
+	}
+	want(t, s, "cd /workspace; export A=kept; echo x > file", "")
+	want(t, s, "echo $A $(pwd) $(cat file)", "kept /workspace x")
+
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
+	var out, errs bytes.Buffer
+	res, err := s.Exec(t.Context(), Request{Argv: []string{"sh", "-c", "cat; echo end >&2; exit 5"}, Stdin: bytes.NewReader(big), Stdout: &out, Stderr: &errs})
+	if err != nil || res.Code != 5 || !bytes.Equal(out.Bytes(), big) || errs.String() != "end\n" {
+		t.Errorf("%+v, %v, %d bytes, %q", res, err, out.Len(), errs.String())
+	}
+	res, err = s.Exec(t.Context(), Request{Command: "setsid sleep 98768 & sleep 98768", Timeout: 500 * time.Millisecond})
+	if err != nil || res.Code != CodeTimedOut {
+		t.Errorf("%+v, %v", res, err)
+	}
+	want(t, s, "ps | grep -c '[s]leep 98768' || true", "0")
+
+	config := t.TempDir()
+	sum := sha256.Sum256([]byte("far"))
+	meta := filepath.Join(config, "contexts/meta", hex.EncodeToString(sum[:]))
+	if err := errors.Join(os.MkdirAll(meta, 0o755), os.WriteFile(config+"/config.json", []byte(`{"currentContext":"far"}`), 0o644),
+		os.WriteFile(meta+"/meta.json", []byte(`{"Name":"far","Endpoints":{"docker":{"Host":"`+o.Docker+`"}}}`), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	unnamed := o
+	unnamed.Docker = ""
+	for _, env := range [][]string{{"DOCKER_HOST=" + o.Docker, "DOCKER_CONTEXT="}, {"DOCKER_HOST=", "DOCKER_CONTEXT=", "DOCKER_CONFIG=" + config}} {
+		if err := helperProcess(t, unnamed, "run", "hostname >> /workspace/who", env...).Wait(); err != nil {
+			t.Errorf("another process, by %q: %v", env, err)
+		}
+	}
+	want(t, s, "sort /workspace/who | uniq -c | tr -s ' '", "2 "+short(s.ID()))
+
+	_, err = during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "-H", e.host, "rm", "-f", s.ID()) })
+	lostBecause(t, err, Gone, "the container was removed")
+	want(t, s, "cat file", "x")
+	if err := m.Remove(t.Context(), Key{}); err != nil {
+		t.Error(err)
+	}
+	if list, err := engine.List(t.Context(), map[string]string{LabelProfile: Sanitise(o.Profile)}); err != nil || len(list) != 0 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}
