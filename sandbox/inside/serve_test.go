@@ -29,7 +29,7 @@ var served = sync.OnceValue(func() *server {
 })
 
 // dialTest connects to it by a socket of the test's own.
-func dialTest(t *testing.T) net.Conn {
+func dialTest(t testing.TB) net.Conn {
 	t.Helper()
 	s := served()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: t.TempDir() + "/s", Net: "unix"})

@@ -1,0 +1,36 @@
+package inside
+
+import (
+	"io"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/sandbox/mux"
+)
+
+// BenchmarkOutput is the whole way of a command's output but for the container: its pipe, this program, the socket, the client.
+func BenchmarkOutput(b *testing.B) {
+	const size = 100 << 20
+	c, err := mux.NewClient(dialTest(b), "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	b.SetBytes(size)
+	var before, after unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
+	for b.Loop() {
+		st, err := c.Open(mux.Open{Op: mux.OpRun, Argv: []string{"dd", "if=/dev/zero", "bs=1M", "count=100", "status=none"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n, _ := st.Output.WriteTo(io.Discard); n != size {
+			b.Fatal(n)
+		}
+		<-st.Done()
+	}
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+	spent := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	b.ReportMetric(float64(spent)/float64(b.N)/1e6, "cpu-ms/op")
+}
