@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,9 +82,12 @@ func TestGivingCapabilities(t *testing.T) {
 	if warnings := c.status().Init.Warnings; len(warnings) > 0 {
 		t.Errorf("warnings: %q", warnings)
 	}
-	if r := c.exec("test", "-e", "/opt/data/.hinit-repair-pending"); r.code == 0 {
-		t.Error("the repair is done, and the note that it is under way is still there")
-	}
+	eventually(t, settle, func() error {
+		if r := c.exec("test", "-e", "/opt/data/.hinit-repair-pending"); r.code == 0 {
+			return errors.New("the repair is done, and the note that it is under way is still there")
+		}
+		return nil
+	})
 }
 
 // TestRootlessSemantics cannot change an owner, as root in a rootless container often can't: it is said once, what is the
@@ -176,6 +180,7 @@ func TestTimeline(t *testing.T) {
 	c.awaitUp("gateway-default")
 	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "services", "profiles"}
 	var got []string
+	c.awaitStderr("[hinit] boot: ") // the gateway is up before that
 	for _, step := range c.status().Init.Boot {
 		got = append(got, step.Name)
 		if step.Error != "" {

@@ -68,9 +68,7 @@ func TestBootstrapState(t *testing.T) {
 	c := start(t, setup{options: []string{"-e", variable + "running"}}, "sleep", "1000")
 	c.awaitUp("gateway-default")
 	sameOwners(t, c.owners("/opt/data/gateway_state.json"), map[string]string{"/opt/data/gateway_state.json": "hermes:hermes 644"})
-	if log := c.must("cat", "/opt/data/logs/container-boot.log"); !strings.Contains(log, "profile=default prior_state=running action=started") {
-		t.Errorf("boot log: %s", log)
-	}
+	c.awaitFile("/opt/data/logs/container-boot.log", "profile=default prior_state=running action=started")
 
 	const look = "sleep 0.3; ps -o args | grep -c '[g]ateway run'; ls /opt/data/gateway_state.json"
 	for _, options := range [][]string{nil, {"-e", variable + "stopped"}, {"-e", variable + "Running"}, {"-e", variable + "1"}, {"-e", variable}} {

@@ -218,6 +218,22 @@ func (c *container) awaitFile(file string, texts ...string) {
 	})
 }
 
+// awaitBoots waits until the boot log has the lines of so many boots, a line for each profile, and returns those of the last. They are
+// written when the slots are made, and so perhaps after the gateways are up.
+func (c *container) awaitBoots(boots, profiles int) (last string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		r := c.exec("cat", "/opt/data/logs/container-boot.log")
+		lines := strings.SplitAfter(r.out, "\n")
+		if n := len(lines) - 1; n != boots*profiles {
+			return fmt.Errorf("the boot log has %d lines, want %d: %v", n, boots*profiles, r)
+		}
+		last = strings.Join(lines[(boots-1)*profiles:], "")
+		return nil
+	})
+	return last
+}
+
 // ownedBy reports what in these directories is not a user's.
 func (c *container) ownedBy(user string, dirs ...string) error {
 	r := c.exec(slices.Concat([]string{"find"}, dirs, []string{"!", "-user", user})...)

@@ -109,6 +109,8 @@ func TestRestore(t *testing.T) {
 	c.must("hinit", "stop", "coder")
 	c.must("hinit", "start", "writer")
 	want = map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "up"}
+	boots := 1
+	c.awaitBoots(boots, 3)
 
 	for _, way := range []struct {
 		name string
@@ -132,15 +134,13 @@ func TestRestore(t *testing.T) {
 			c.start()
 		}},
 	} {
-		lines := strings.Count(c.must("cat", "/opt/data/logs/container-boot.log"), "\n") + 1
+		boots++
 		way.do()
 		c.awaitStates(want)
 		c.awaitUp("gateway-default", "gateway-writer")
-		boot := strings.Split(c.must("cat", "/opt/data/logs/container-boot.log"), "\n")[lines:]
-		for _, line := range []string{"profile=default prior_state=running action=started", "profile=coder prior_state=stopped action=registered", "profile=writer prior_state=running action=started"} {
-			if !strings.Contains(strings.Join(boot, "\n"), line) {
-				t.Errorf("%s: no %q in the boot log: %q", way.name, line, boot)
-			}
+		boot := c.awaitBoots(boots, 3)
+		if err := has(boot, "profile=default prior_state=running action=started", "profile=coder prior_state=stopped action=registered", "profile=writer prior_state=running action=started"); err != nil {
+			t.Errorf("%s: the boot log: %v", way.name, err)
 		}
 		if found := c.matching("gateway run"); len(found) != 2 {
 			t.Errorf("%s: gateways %+v, want 2", way.name, found)
@@ -163,9 +163,7 @@ func TestCrashedGatewayComesBack(t *testing.T) {
 	// A live gateway comes back after a real restart, with nobody having written its state by hand.
 	mustDocker(t, "restart", c.id)
 	c.awaitUp("gateway-coder")
-	if log := c.must("cat", "/opt/data/logs/container-boot.log"); !strings.Contains(log, "profile=coder prior_state=running action=started") {
-		t.Errorf("boot log: %s", log)
-	}
+	c.awaitFile("/opt/data/logs/container-boot.log", "profile=coder prior_state=running action=started")
 }
 
 // TestStaleFiles puts back what a dead container leaves in a home.

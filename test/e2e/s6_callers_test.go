@@ -107,6 +107,7 @@ func TestAgentFindsS6(t *testing.T) {
 		t.Error(r)
 	}
 	for _, slot := range []string{"gateway-default", "dashboard"} { // what is written there is what hinit does
+		c.mustS6("s6-svstat", "/run/service/"+slot) // a slot is made when it is looked for, or a moment after the boot
 		if run := c.must("cat", "/run/service/"+slot+"/run"); !strings.Contains(run, "\nexport HOME='/opt/data'\n") || strings.ContainsAny(run, "{}") {
 			t.Errorf("the run of %s is\n%s", slot, run)
 		}

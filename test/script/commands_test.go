@@ -355,6 +355,15 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 			argv[len(argv)-1] = filepath.Join(built.bin, "hinit")
 		}
 	}
+	err := reexecutes(ts, argv)
+	if out := ts.ReadFile("stdout"); err == nil && !strings.Contains(out, "is image "+args[0]+" now") {
+		err = fmt.Errorf("expected image %s: %s", args[0], out)
+	}
+	return err
+}
+
+// reexecutes types hinit reexec until it does what it is asked, or refuses for another reason than files that are not at rest.
+func reexecutes(ts *testscript.TestScript, argv []string) error {
 	var refused error
 	err := poll(patience, func() error {
 		refused = ts.Exec(argv[0], argv[1:]...)
@@ -363,9 +372,6 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 		}
 		return nil
 	})
-	if out := ts.ReadFile("stdout"); refused == nil && !strings.Contains(out, "is image "+args[0]+" now") {
-		refused = fmt.Errorf("expected image %s: %s", args[0], out)
-	}
 	return cmp.Or(err, refused)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -108,7 +109,13 @@ func cmdShapes(ts *testscript.TestScript, args []string) error {
 		}
 		delete(page.commands, command)
 		typed := append(strings.Fields(command+" "+words), "--json")
-		cmdHinit(ts, false, typed)
+		if command == "reexec" {
+			if err := reexecutes(ts, append(append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit")), typed...)); err != nil {
+				return err
+			}
+		} else {
+			cmdHinit(ts, false, typed)
+		}
 		d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
 		documents := 0
 		for d.More() {
