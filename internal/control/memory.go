@@ -15,17 +15,21 @@ import (
 )
 
 // oomFirst names the service whose main process the kernel kills first when memory runs out, "" when nothing runs. oom_score_adj
-// adds thousandths of the limit to the resident memory (proc_pid_oom_score(5)). views belong to services, in the same order.
+// adds thousandths of the limit to the resident memory (proc_pid_oom_score(5)). views are of those of the services that are listed. A
+// look of a check is over in a moment, and nobody knows it by its name.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
+	measured := make(map[string]uint64, len(views))
+	for _, v := range views {
+		measured[v.Name] = v.MemoryBytes
+	}
 	name, worst := "", 0.0
-	next := 0
 	for _, v := range services {
-		var memory uint64
-		if !listed(v) {
+		if v.Kind == supervisor.KindCheck {
+			continue
+		}
+		memory, known := measured[v.Name]
+		if !known {
 			memory = residentMemory(v.PID)
-		} else {
-			memory = views[next].MemoryBytes
-			next++
 		}
 		if badness := float64(memory) + float64(v.OOMAdj)*memoryLimit()/1000; memory > 0 && badness > worst {
 			name, worst = v.Name, badness

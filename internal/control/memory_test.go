@@ -1,0 +1,29 @@
+package control
+
+import (
+	"os"
+	"testing"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+func TestWhomTheKernelTakesFirst(t *testing.T) {
+	here := os.Getpid()
+	services := []*supervisor.Service{
+		{Name: "small", Kind: supervisor.KindGateway, PID: here, OOMAdj: 800},
+		{Name: "large", Kind: supervisor.KindGateway, PID: here, OOMAdj: 800},
+		{Name: "cmd", Kind: supervisor.KindCmd, PID: here, OOMAdj: 700},
+		{Name: "check/small/asks", Kind: supervisor.KindCheck, PID: here, OOMAdj: 1000},
+	}
+	views := []client.Service{{Name: "large", MemoryBytes: 2 << 20}, {Name: "small", MemoryBytes: 1 << 20}} // as the status sorts them
+	if got := oomFirst(services, views); got != "large" {
+		t.Errorf("it takes %q first, want the larger one of equals", got)
+	}
+	if got := oomFirst(services[2:], nil); got != "cmd" {
+		t.Errorf("it takes %q first, want the CMD; a look of a check is no service", got)
+	}
+	if got := oomFirst(nil, nil); got != "" {
+		t.Errorf("it takes %q first where nothing runs", got)
+	}
+}
