@@ -121,14 +121,23 @@ const runColumns = `id, task_id, COALESCE(profile, ''), COALESCE(step_key, ''), 
 	COALESCE(summary, ''), COALESCE(metadata, ''), COALESCE(error, '')`
 
 // Runs are the attempts at a task, the first one first.
-func (s *Store) Runs(ctx context.Context, task string) (list []Run, err error) {
+func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
+	return s.runs(ctx, "WHERE task_id = ? ORDER BY id", task)
+}
+
+// LastRuns are the attempts at any task that began last, the newest first.
+func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
+	return s.runs(ctx, "ORDER BY id DESC LIMIT ?", most)
+}
+
+func (s *Store) runs(ctx context.Context, which string, args ...any) (list []Run, err error) {
 	err = each(ctx, s.db, func(r *sql.Rows) error {
 		var n Run
 		err := r.Scan(&n.ID, &n.TaskID, &n.Profile, &n.StepKey, &n.Status, &n.ClaimLock, &n.ClaimExpires, &n.WorkerPID, &n.MaxRuntimeSeconds,
 			&n.LastHeartbeatAt, &n.StartedAt, &n.EndedAt, &n.Outcome, &n.Summary, &n.Metadata, &n.Error)
 		list = append(list, n)
 		return err
-	}, "SELECT "+runColumns+" FROM task_runs WHERE task_id = ? ORDER BY id", task)
+	}, "SELECT "+runColumns+" FROM task_runs "+which, args...)
 	return list, err
 }
 

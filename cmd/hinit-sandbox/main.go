@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hinit/internal/config"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
 )
@@ -126,7 +127,7 @@ func values(names []string) map[string]string {
 // where runs a request in the service, if there is one, else in this process.
 func where(ctx context.Context, req daemon.Request, local daemon.Local) int {
 	req.Home = os.Getenv("HERMES_HOME")
-	conn, err := daemon.Dial(ctx, socketPath(os.LookupEnv))
+	conn, err := daemon.Dial(ctx, config.SandboxSocket(os.LookupEnv))
 	switch {
 	case errors.Is(err, daemon.ErrNone):
 		return here(ctx, req, local)
@@ -154,15 +155,4 @@ func unreachable(req daemon.Request) int {
 		return 1
 	}
 	return cli.Unreachable
-}
-
-// socketPath is where the service listens.
-func socketPath(lookup func(string) (string, bool)) string {
-	if path, _ := lookup("HINIT_SANDBOX_SOCKET"); path != "" {
-		return path
-	}
-	if dir, _ := lookup("HINIT_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "sandbox.sock")
-	}
-	return "/run/hinit/sandbox.sock"
 }

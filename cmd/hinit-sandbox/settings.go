@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hinit/internal/config"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/policy"
 )
@@ -36,7 +37,7 @@ func settingsTable() []setting {
 		}
 	}
 	return []setting{
-		{"socket", "HINIT_SANDBOX_SOCKET", socketPath(os.LookupEnv), "unix socket that it listens on", func(s *settings, v string) error {
+		{"socket", "HINIT_SANDBOX_SOCKET", config.SandboxSocket(os.LookupEnv), "unix socket that it listens on", func(s *settings, v string) error {
 			s.socket = v
 			return nil
 		}},

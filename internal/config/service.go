@@ -118,6 +118,17 @@ const (
 	sandboxVar  = "HINIT_SANDBOX"
 )
 
+// SandboxSocket is where that service listens.
+func SandboxSocket(lookup func(string) (string, bool)) string {
+	if path, _ := lookup("HINIT_SANDBOX_SOCKET"); path != "" {
+		return path
+	}
+	if dir, _ := lookup("HINIT_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "sandbox.sock")
+	}
+	return "/run/hinit/sandbox.sock"
+}
+
 // sandboxRoots is the one variable of that service that has to name the agent's directories, which services of root are not given.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 

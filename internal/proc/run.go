@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -51,6 +52,29 @@ func (c *Child) Wait() (Exit, error) {
 		x.Code, x.Signal = -1, int(status.Signal())
 	}
 	return x, nil
+}
+
+// Run starts a process and waits for its end, which comes with ctx's at the latest: then it is killed, unless the kernel holds it. It is
+// for programs that have no Table, as StartChild is.
+func Run(ctx context.Context, spec Spec) (Exit, error) {
+	c, err := StartChild(spec)
+	if err != nil {
+		return Exit{}, err
+	}
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		_ = c.Signal(unix.SIGKILL) // it is not reaped yet
+	})
+	for {
+		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if !stop() {
+		<-killed
+	}
+	return c.Wait()
 }
 
 // namespace makes the child PID 1 of a PID namespace with mounts of its own. A caller that is not root gets a user namespace too,

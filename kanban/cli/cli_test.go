@@ -325,3 +325,36 @@ func TestQuotedAsPythonDoes(t *testing.T) {
 		}
 	}
 }
+
+// TestAllBoardsAtOnce: what the status page asks for. A board that nobody has made is not made by looking.
+func TestAllBoardsAtOnce(t *testing.T) {
+	s := newShell(t)
+	if out := s.do("stats", "--all"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("before there is a board: %s", out)
+	}
+	if _, err := os.Stat(filepath.Join(s.root, "kanban.db")); err == nil {
+		t.Error("looking has made a board")
+	}
+	id := s.create("a <b>task</b>", "--assignee", "coder")
+	s.do("boards", "create", "other")
+	s.do("claim", id)
+	s.do("block", id, "no", "key")
+	var list []overview
+	if err := json.Unmarshal([]byte(s.do("stats", "--all", "--json")), &list); err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	o := list[0]
+	if o.Board != "default" || list[1].Board != "other" || o.Stats.ByStatus["blocked"] != 1 || len(o.Blocked) != 1 || o.Blocked[0].ID != id {
+		t.Errorf("got %+v", list)
+	}
+	if len(o.Runs) != 1 || o.Runs[0].Title != "a <b>task</b>" || o.Runs[0].Outcome != "blocked" || o.Runs[0].EndedAt == 0 {
+		t.Errorf("got the attempts %+v", o.Runs)
+	}
+	if err := os.WriteFile(filepath.Join(s.root, "kanban", "boards", "other", "kanban.db"), []byte("no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list = nil
+	if err := json.Unmarshal([]byte(s.do("stats", "--all")), &list); err != nil || len(list) != 2 || list[1].Error == "" || len(list[0].Runs) != 1 {
+		t.Errorf("with a broken board: %+v, %v", list, err)
+	}
+}

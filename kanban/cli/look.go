@@ -3,8 +3,11 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -101,8 +104,12 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 
 func stats(c *call) int {
 	c.asJSON()
+	all := c.flags.Bool("all", false, "every board that there is, with what is blocked and the last attempts; always JSON")
 	if _, code, ok := c.parse(0, 0); !ok {
 		return code
+	}
+	if *all {
+		return c.overviews()
 	}
 	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
 		st, err := s.Stats(ctx, c.Now())
@@ -136,6 +143,99 @@ func stats(c *call) int {
 		}
 		return exitDone
 	})
+}
+
+// overview is a board as the status page shows it.
+type overview struct {
+	Board   string        `json:"board"`
+	Name    string        `json:"name"`
+	Error   string        `json:"error"` // why there is no more to be said of it, "" when there is
+	Stats   kanban.Stats  `json:"stats"`
+	Blocked []taskLine    `json:"blocked"`
+	Runs    []attemptLine `json:"runs"` // the newest first
+}
+
+type taskLine struct {
+	ID       string `json:"id"`
+	Title    string `json:"title"`
+	Assignee string `json:"assignee"`
+	Error    string `json:"error"` // of the last failure
+}
+
+type attemptLine struct {
+	Task      string `json:"task"`
+	Title     string `json:"title"`
+	Profile   string `json:"profile"`
+	Outcome   string `json:"outcome"` // "" while it runs
+	Error     string `json:"error"`
+	StartedAt int64  `json:"started_at"`
+	EndedAt   int64  `json:"ended_at"` // 0 while it runs
+}
+
+// overviewMost is how many tasks and attempts of a board are in an overview.
+const overviewMost = 20
+
+// overviews prints every board. A file that is not there is not made.
+func (c *call) overviews() int {
+	ctx, cancel := interruptible()
+	defer cancel()
+	b := c.boards()
+	metas, err := b.List()
+	if err != nil {
+		return c.failed("list the boards", err)
+	}
+	list := []overview{}
+	for _, m := range metas {
+		paths, err := b.Paths(m.Slug)
+		if err == nil {
+			if _, err = os.Stat(paths.DB); errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+		}
+		o := overview{Board: m.Slug, Name: m.Name, Blocked: []taskLine{}, Runs: []attemptLine{}}
+		if err == nil {
+			err = c.overview(ctx, paths, &o)
+		}
+		if err != nil {
+			o.Error = err.Error()
+		}
+		list = append(list, o)
+	}
+	return c.printJSON(list)
+}
+
+func (c *call) overview(ctx context.Context, paths kanban.Paths, o *overview) error {
+	s, err := c.openAt(ctx, paths)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if o.Stats, err = s.Stats(ctx, c.Now()); err != nil {
+		return err
+	}
+	blocked, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Blocked, Limit: overviewMost})
+	if err != nil {
+		return err
+	}
+	for _, t := range blocked {
+		o.Blocked = append(o.Blocked, taskLine{t.ID, t.Title, t.Assignee, t.LastFailureError})
+	}
+	runs, err := s.LastRuns(ctx, overviewMost)
+	if err != nil {
+		return err
+	}
+	titles := make(map[string]string)
+	for _, r := range runs {
+		if _, known := titles[r.TaskID]; !known {
+			t, err := s.Task(ctx, r.TaskID)
+			if err != nil && !errors.Is(err, kanban.ErrNoTask) {
+				return err
+			}
+			titles[r.TaskID] = t.Title
+		}
+		o.Runs = append(o.Runs, attemptLine{r.TaskID, titles[r.TaskID], r.Profile, r.Outcome, r.Error, r.StartedAt, r.EndedAt})
+	}
+	return nil
 }
 
 func assignees(c *call) int {

@@ -53,13 +53,8 @@ func child(ctx context.Context, spec proc.Spec, output *os.File) (code int, err 
 	}
 	defer null.Close()
 	spec.Files[0] = null
-	c, err := proc.StartChild(spec)
-	if err != nil {
-		return 0, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = c.Signal(unix.SIGKILL) }) // it is not waited for yet
-	x, err := c.Wait()
-	if !stop() {
+	x, err := proc.Run(ctx, spec)
+	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
 	if x.Signal != 0 {
