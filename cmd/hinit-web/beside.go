@@ -26,7 +26,9 @@ func (c *call) beside() web.Beside {
 		return output(ctx, home, "hinit-sandbox", "ls", "--json")
 	}}
 	if os.Geteuid() != 0 {
-		b.Boards = func(ctx context.Context, home string) ([]byte, error) { return output(ctx, home, "hinit-kanban", "stats", "--all") }
+		b.Boards = func(ctx context.Context, home string) ([]byte, error) {
+			return output(ctx, home, "hinit-kanban", "stats", "--all")
+		}
 	}
 	return b
 }

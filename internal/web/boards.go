@@ -191,7 +191,9 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 			page.Fault = "hinit-sandbox says something that this version does not know."
 		}
 	}
-	slices.SortStableFunc(list, func(a, b sandboxJSON) int { return cmp.Or(cmp.Compare(a.Profile, b.Profile), cmp.Compare(a.Task, b.Task)) })
+	slices.SortStableFunc(list, func(a, b sandboxJSON) int {
+		return cmp.Or(cmp.Compare(a.Profile, b.Profile), cmp.Compare(a.Task, b.Task))
+	})
 	for _, b := range list[:min(len(list), mostSandboxes)] {
 		v := sandboxView{
 			Name: plain(b.Name), Task: plain(b.Task), Profile: plain(b.Profile), Image: plain(b.Image), Exec: plain(b.Exec), Created: b.Created,

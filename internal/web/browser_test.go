@@ -2,6 +2,7 @@ package web
 
 import (
 	"bufio"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -259,7 +261,12 @@ func TestInABrowser(t *testing.T) {
 		}
 		f.events = append(f.events, client.Event{Seq: uint64(i + 1), At: time.Now().Add(time.Duration(i*3-50) * time.Minute), Service: "gateway-003", From: from, To: to})
 	}
-	s := serve(t, Options{Hinit: f, Token: token})
+	var boards atomic.Pointer[string]
+	text := boardsText
+	boards.Store(&text)
+	s := serve(t, Options{Hinit: f, Token: token, Beside: Beside{Sandboxes: says(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
+		return []byte(*boards.Load()), nil
+	}}})
 	b := newBrowser(t)
 	b.size(1280, 800)
 
@@ -289,6 +296,14 @@ func TestInABrowser(t *testing.T) {
 	b.until(`[...document.querySelectorAll('#rows tr')].filter((r) => !r.hidden).length === 10`)
 	f.set(func() { f.services[490].Restarts = 1000 })
 	b.until(`document.querySelector('[data-name="gateway-490"]').textContent.includes('1000')`)
+
+	// Below a heading for each profile, and back.
+	b.eval(`(() => { const o = document.getElementById('order'); o.value = 'profile'; o.dispatchEvent(new Event('change')); })()`)
+	b.until(`[...document.querySelectorAll('#rows tr.group')].filter((r) => !r.hidden).map((r) => r.textContent + r.nextSibling.dataset.name).join() === '` +
+		`490gateway-490,491gateway-491,492gateway-492,493gateway-493,494gateway-494,495gateway-495,496gateway-496,497gateway-497,498gateway-498,499gateway-499'`)
+	b.eval(`(() => { const o = document.getElementById('order'); o.value = ''; o.dispatchEvent(new Event('change')); })()`)
+	b.until(`!document.querySelector('#rows tr.group') && document.querySelectorAll('#rows tr').length === 500`)
+	b.eval(`document.getElementById('q').focus()`)
 
 	// From the filter to a service and its buttons by tabs and Enter alone; a change of the row keeps the focus.
 	tabTo := func(what, script string) {
@@ -322,11 +337,17 @@ func TestInABrowser(t *testing.T) {
 		t.Error("the log is not shown as it is")
 	}
 
+	// The board is loaded again by itself.
+	b.open(s.url + "/boards")
+	text2 := strings.Replace(boardsText, `"title":"build it"`, `"title":"build <b>more</b>"`, 1)
+	boards.Store(&text2)
+	b.until(`document.querySelector('[data-again]').textContent.includes('build <b>more</b>')`)
+
 	// Everything can be read, light and dark, on a telephone and on a wall; nothing is wider than a telephone.
 	for _, dark := range []bool{false, true} {
 		b.dark(dark)
 		word := map[bool]string{false: "light", true: "dark"}[dark]
-		for name, path := range map[string]string{"list": "/", "service": "/service/gateway-004", "timeline": "/events", "login": "/login"} {
+		for name, path := range map[string]string{"list": "/", "service": "/service/gateway-004", "timeline": "/events", "login": "/login", "boards": "/boards", "sandboxes": "/sandboxes", "profiles": "/?order=profile&q=gateway-49"} {
 			b.open(s.url + path)
 			for _, width := range []int{360, 1280} {
 				b.size(width, 800)

@@ -32,9 +32,10 @@ const (
 type hub struct {
 	hinit Hinit
 	look  time.Duration // for the status
-	row   func(w *bytes.Buffer, s *client.Service) error
+	row   func(w *bytes.Buffer, s *client.Service, used usedView) error
 	head  func(w *bytes.Buffer, st *client.Status, fault string) error
 
+	meter  meter
 	asking sync.Mutex // held while a request asks for the status
 	shared struct {   // the answers for many
 		sync.Mutex        // held while one is made
@@ -55,6 +56,7 @@ type hub struct {
 // shown is what the page shows, and since which version.
 type shown struct {
 	status  client.Status
+	used    measured
 	at      time.Time // of the status
 	fault   string    // why hinit does not answer
 	rows    map[string]*row
@@ -70,10 +72,10 @@ type row struct {
 	version uint64
 }
 
-func newHub(h Hinit) *hub {
+func newHub(h Hinit, proc func(client.Init) string) *hub {
 	// Versions of an older process are less than all of this one.
 	begin := uint64(time.Now().UnixMilli()) * 1000
-	return &hub{hinit: h, look: lookTime, version: begin, shown: shown{rows: make(map[string]*row)}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, version: begin, shown: shown{rows: make(map[string]*row)}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
 // run follows hinit until ctx ends: its events always, its status while somebody reads.
@@ -267,8 +269,19 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 	return h.status, nil
 }
 
+// last returns the newest status that there is.
+func (h *hub) last() client.Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.status
+}
+
 // set makes a status the newest one. With an error the old one stays, and is said to be old.
 func (h *hub) set(st client.Status, failed error) {
+	var used measured
+	if failed == nil {
+		used = h.meter.measure(&st)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	next := h.version + 1
@@ -276,15 +289,15 @@ func (h *hub) set(st client.Status, failed error) {
 	h.at, h.fault = time.Now(), ""
 	if failed != nil {
 		h.fault = failed.Error()
-		st = h.status
+		st, used = h.status, h.used
 	}
 	st.Services = distinct(st.Services)
-	h.status = st
+	h.status, h.used = st, used
 	order := make([]string, len(st.Services))
 	for i := range st.Services {
 		s := &st.Services[i]
 		order[i] = s.Name
-		html := render(func(w *bytes.Buffer) error { return h.row(w, s) })
+		html := render(func(w *bytes.Buffer) error { return h.row(w, s, used.view(s.Name)) })
 		if old := h.rows[s.Name]; old == nil || old.html != html {
 			h.rows[s.Name], news = &row{html, next}, true
 		}
@@ -395,6 +408,13 @@ func (h *hub) encoded(version uint64, only string) (text string, now uint64, mor
 		}
 	}
 	return text, d.Version, more
+}
+
+// uses returns what a service uses.
+func (h *hub) uses(name string) usedView {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.used.view(name)
 }
 
 // history returns the events that are remembered, oldest first.

@@ -1,11 +1,12 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"html/template"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,32 +16,70 @@ import (
 
 // listPage is the list of services.
 type listPage struct {
-	Query, State string
-	States       []string
-	Head         template.HTML
-	Rows         []template.HTML
-	Version      uint64
-	Shown        int
+	Query, State, Order string
+	States              [][2]string
+	Orders              [][2]string
+	Head                template.HTML
+	Groups              []group
+	Version             uint64
+	Shown               int
 }
 
-// groups are the filters of the list: by the class of a look.
-var groups = []string{"bad", "wait", "good", "off"}
+// group is the rows below a heading, "" for none.
+type group struct {
+	Profile string
+	Headed  bool
+	Rows    []template.HTML
+}
+
+var (
+	// states are the filters of the list: by the class of a look.
+	states = [][2]string{{"", "all"}, {"bad", "in trouble"}, {"wait", "on the way"}, {"good", "up"}, {"off", "down"}}
+	orders = [][2]string{{"", "as hinit has them"}, {"profile", "by profile"}, {"cpu", "by CPU"}, {"memory", "by memory"}}
+)
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.current(r.Context()) // its fault is in the head
-	page := listPage{Query: plain(r.FormValue("q")), State: r.FormValue("state"), States: groups}
+	page := listPage{Query: plain(r.FormValue("q")), State: r.FormValue("state"), States: states, Order: r.FormValue("order"), Orders: orders}
 	d, _ := s.hub.since(0, "")
 	page.Head, page.Version = d.Head, d.Version
+	var shown []rowView
 	for i := range st.Services {
 		v := &st.Services[i]
-		view := s.view(v)
+		view := s.view(v, s.hub.uses(v.Name))
 		text := strings.ToLower(strings.Join([]string{view.Name, view.Profile, view.Word, view.Exit, view.Note}, " "))
 		if strings.Contains(text, strings.ToLower(page.Query)) && (page.State == "" || page.State == view.Class) {
-			page.Rows = append(page.Rows, d.Rows[v.Name])
+			shown = append(shown, view)
 		}
 	}
-	page.Shown = len(page.Rows)
+	arrange(shown, page.Order)
+	for i := range shown {
+		if headed := page.Order == "profile"; i == 0 || headed && shown[i].Profile != shown[i-1].Profile {
+			page.Groups = append(page.Groups, group{Profile: shown[i].Profile, Headed: headed})
+		}
+		last := &page.Groups[len(page.Groups)-1]
+		last.Rows = append(last.Rows, d.Rows[shown[i].Name])
+	}
+	page.Shown = len(shown)
 	s.show(w, r, http.StatusOK, "list", "Services", page)
+}
+
+// arrange sorts rows. What has no profile comes last.
+func arrange(list []rowView, order string) {
+	slices.SortStableFunc(list, func(a, b rowView) int {
+		switch order {
+		case "profile":
+			if (a.Profile == "") != (b.Profile == "") {
+				return cmp.Compare(b.Profile, a.Profile)
+			}
+			return cmp.Compare(a.Profile, b.Profile)
+		case "cpu":
+			return cmp.Compare(b.Hundredths, a.Hundredths)
+		case "memory":
+			return cmp.Compare(b.Megabytes, a.Megabytes)
+		}
+		return 0
+	})
 }
 
 // stream makes a response a stream of events, and returns what writes one. Whoever takes nothing is cut off.
@@ -112,7 +151,6 @@ type servicePage struct {
 	rowView
 	Fault    string
 	PID      int
-	Memory   string
 	Run      uint64
 	Command  string
 	Reason   string
@@ -137,7 +175,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page := servicePage{
-		rowView: s.view(v), PID: v.PID, Memory: megabytes(v.MemoryBytes), Run: v.Run, Reason: plain(v.Reason), Failures: v.ConsecutiveFailures,
+		rowView: s.view(v, s.hub.uses(v.Name)), PID: v.PID, Run: v.Run, Reason: plain(v.Reason), Failures: v.ConsecutiveFailures,
 		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Done: done[r.FormValue("done")],
 	}
 	if err != nil {
@@ -160,13 +198,6 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	page.Events = page.Events[max(0, len(page.Events)-20):]
 	page.Log = s.readLog(r, v)
 	s.show(w, r, http.StatusOK, "service", v.Name, page)
-}
-
-func megabytes(n uint64) string {
-	if n == 0 {
-		return "unknown"
-	}
-	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 }
 
 // done are the words after a command.

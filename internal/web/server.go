@@ -32,8 +32,10 @@ type Hinit interface {
 // Options say what a Server shows, and to whom.
 type Options struct {
 	Hinit   Hinit
-	Metrics http.Handler // at /metrics; nil for none
-	Token   string       // whoever has it may read and control; "": everybody may read, nobody by TCP may control
+	Metrics http.Handler             // at /metrics; nil for none
+	Token   string                   // whoever has it may read and control; "": everybody may read, nobody by TCP may control
+	Proc    func(client.Init) string // the /proc that shows the services' processes, "" for none; nil: none
+	Beside  Beside
 	Base    string       // path below which a reverse proxy shows the page, "" or "/x"
 	Hosts   []string     // names of this machine besides localhost, for requests without a token
 	Open    bool         // requests may name any address
@@ -62,6 +64,8 @@ const (
 type Server struct {
 	Options
 	hub         *hub
+	boards      source
+	sandboxes   source
 	keys        keys
 	patience    time.Duration // with who takes nothing
 	pages       *template.Template
@@ -81,14 +85,16 @@ func New(o Options) (*Server, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit), patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: source{ask: boardsThere(o.Beside.Boards)}, sandboxes: source{ask: o.Beside.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		searches: make(chan struct{}, mostSearches), ended: make(chan struct{}),
 	}
 	var err error
 	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {
 		return nil, err
 	}
-	s.hub.row = func(w *bytes.Buffer, v *client.Service) error { return s.pages.ExecuteTemplate(w, "row", s.view(v)) }
+	s.hub.row = func(w *bytes.Buffer, v *client.Service, used usedView) error {
+		return s.pages.ExecuteTemplate(w, "row", s.view(v, used))
+	}
 	s.hub.head = func(w *bytes.Buffer, st *client.Status, fault string) error {
 		return s.pages.ExecuteTemplate(w, "head", summary(st, fault))
 	}
@@ -101,6 +107,8 @@ func New(o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /{$}", s.read(s.list))
 	s.mux.HandleFunc("GET /live", s.read(s.live))
 	s.mux.HandleFunc("GET /events", s.read(s.events))
+	s.mux.HandleFunc("GET /boards", s.read(s.boardsPage))
+	s.mux.HandleFunc("GET /sandboxes", s.read(s.sandboxesPage))
 	s.mux.HandleFunc("GET /service/{name}", s.read(s.service))
 	s.mux.HandleFunc("GET /service/{name}/follow", s.read(s.follow))
 	s.mux.HandleFunc("POST /service/{name}/{verb}", s.command)
@@ -185,6 +193,8 @@ type frame struct {
 	Session bool   // there is one to end
 	Secret  string // of its forms
 	Page    any
+
+	Boards, Sandboxes bool // there are pages of them
 }
 
 // show writes a page.
@@ -192,6 +202,9 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, code int, name, ti
 	f := frame{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
 		f.Session = f.Control
+	}
+	if s.Token == "" || f.Control {
+		f.Boards, f.Sandboxes = s.besides()
 	}
 	if f.Control || name == "login" {
 		f.Secret = s.formSecret(w, r)

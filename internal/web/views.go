@@ -39,13 +39,14 @@ type rowView struct {
 	look
 	Since    time.Time
 	Restarts int
-	Exit     string
-	ExitAt   time.Time
-	Note     string
+	usedView
+	Exit   string
+	ExitAt time.Time
+	Note   string
 }
 
-func (s *Server) view(v *client.Service) rowView {
-	out := rowView{Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, Note: plain(v.Problem)}
+func (s *Server) view(v *client.Service, used usedView) rowView {
+	out := rowView{Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used, Note: plain(v.Problem)}
 	if x := v.LastExit; x != nil {
 		out.Exit, out.ExitAt = plain(exitWords(x)), x.At
 	}

@@ -34,6 +34,7 @@
   const q = byId('q');
   const state = byId('state');
   const count = byId('count');
+  const order = byId('order');
   const list = rows && !rows.dataset.only ? rows : null;
   const filter = (row) => {
     const hit = row.textContent.toLowerCase().includes(q.value.toLowerCase()) && (!state.value || row.dataset.class === state.value);
@@ -41,17 +42,28 @@
   };
   const filterAll = () => {
     let shown = 0;
-    for (const row of list.rows) { filter(row); if (!row.hidden) shown++; }
+    for (const head of heads.values()) head.hidden = true;
+    for (const row of known.values()) {
+      filter(row);
+      if (row.hidden) continue;
+      shown++;
+      const head = order.value === 'profile' && heads.get(row.dataset.profile);
+      if (head) head.hidden = false;
+    }
     count.textContent = shown + ' shown';
   };
-  const known = new Map();
+  const known = new Map(); // rows by name
+  const heads = new Map(); // headings by profile
+  let names = []; // in the server's order
   if (list) {
-    for (const row of list.rows) known.set(row.dataset.name, row);
-    let full = !q.value && !state.value;
+    for (const row of list.querySelectorAll('tr[data-name]')) known.set(row.dataset.name, row);
+    names = [...known.keys()];
+    let full = !q.value && !state.value && !order.value;
     const change = () => {
       if (!full) { full = true; open(0); } // the server has left rows out
       filterAll();
     };
+    order.addEventListener('change', () => { change(); arrange(); filterAll(); });
     q.addEventListener('input', change);
     state.addEventListener('change', change);
     q.form.addEventListener('submit', (e) => { e.preventDefault(); change(); });
@@ -74,22 +86,50 @@
       if (focus) focus();
     }
   };
-  const arrange = (order) => {
-    const there = new Set(order);
-    for (const [name, row] of known) if (!there.has(name)) { row.remove(); known.delete(name); }
+  const head = (profile) => {
+    if (!heads.has(profile)) {
+      const row = document.createElement('tr');
+      row.className = 'group';
+      const cell = row.appendChild(document.createElement('th'));
+      cell.colSpan = 8;
+      cell.scope = 'colgroup';
+      cell.textContent = profile || 'no profile';
+      heads.set(profile, row);
+    }
+    return heads.get(profile);
+  };
+  const by = {
+    cpu: (a, b) => b.dataset.cpu - a.dataset.cpu,
+    memory: (a, b) => b.dataset.memory - a.dataset.memory,
+    profile: (a, b) => !a.dataset.profile - !b.dataset.profile || (a.dataset.profile < b.dataset.profile ? -1 : a.dataset.profile > b.dataset.profile ? 1 : 0),
+  };
+  // Puts the rows in order, and below headings where they are grouped.
+  const arrange = () => {
+    const there = new Set(names);
+    for (const name of [...known.keys()]) if (!there.has(name)) known.delete(name);
+    const sorted = names.map((name) => known.get(name)).filter(Boolean);
+    if (by[order.value]) sorted.sort(by[order.value]);
+    const all = [];
+    let last = null;
+    for (const row of sorted) {
+      if (order.value === 'profile' && row.dataset.profile !== last) all.push(head(last = row.dataset.profile));
+      all.push(row);
+    }
+    const focus = document.activeElement;
     let at = list.firstElementChild;
-    for (const name of order) {
-      const row = known.get(name);
-      if (!row) continue;
+    for (const row of all) {
       if (row === at) at = at.nextElementSibling; else list.insertBefore(row, at);
     }
+    while (at) { const next = at.nextElementSibling; at.remove(); at = next; }
+    if (focus !== document.activeElement && list.contains(focus)) focus.focus({preventScroll: true});
   };
   let version = rows ? Number(rows.dataset.version) : 0;
   let source = null;
   const take = (d) => {
     if (list) {
       for (const name in d.rows || {}) put(name, d.rows[name]);
-      if (d.order) arrange(d.order);
+      if (d.order) names = d.order;
+      if (d.order || d.rows && order.value) arrange();
       if (d.head) byId('head').replaceChildren(parse(d.head));
       if (d.rows || d.order) filterAll();
     } else if (d.rows && d.rows[rows.dataset.only]) {
@@ -112,7 +152,33 @@
       if (source.readyState === EventSource.CLOSED) setTimeout(() => open(version), 5000);
     };
   };
-  if (rows && window.EventSource) open(list && (q.value || state.value) ? 0 : version);
+  if (rows && window.EventSource) open(list && (q.value || state.value || order.value) ? 0 : version);
+
+  // A page of what changes slowly is loaded again, and shown where it differs.
+  const again = document.querySelector('[data-again]');
+  if (again) {
+    let shown = '';
+    const load = async () => {
+      try {
+        if (document.hidden) return;
+        const answer = await fetch(location.href, {headers: {Accept: 'text/html'}});
+        if (!answer.ok) throw new Error(answer.status);
+        const next = new DOMParser().parseFromString(await answer.text(), 'text/html').querySelector('[data-again]');
+        say('live');
+        if (!next || next.innerHTML === shown) return;
+        shown = next.innerHTML;
+        times(next);
+        const focus = focusIn(again, next);
+        again.replaceChildren(...next.childNodes);
+        if (focus) focus();
+      } catch {
+        say('not live, trying again');
+      } finally {
+        setTimeout(load, 3000);
+      }
+    };
+    load();
+  }
 
   const log = byId('log');
   if (log && window.EventSource) {
