@@ -43,6 +43,7 @@ var outOfTurn = map[string]string{
 	"internal/reexec/generation.go":      "before the first goroutine, or the supervisor's loop, of /proc",
 	"internal/reexec/exec.go":            "before the first goroutine, of /proc and of memory",
 	"internal/s6/scandir/layout.go":      "free and takeLock take the turn for them",
+	"internal/lease/notify.go":           "run takes the turn for notify; take reads a queue in memory and does not wait",
 	"internal/lease/record.go":           "the boot, before its first goroutine, and run takes the turn; of /proc",
 	"internal/lease/volume.go":           "run takes the turn for every call",
 	"internal/trust/trust.go":            "loadConfig takes the turn, stage2 and Maker.agentCanWrite",

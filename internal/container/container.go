@@ -85,7 +85,7 @@ type progress struct {
 	reporting sync.Mutex // held while something is reported, and while the generations change
 	reported  uint64     // the last record that was
 
-	used chan struct{} // capacity 1: a request of the control API has been answered
+	used chan struct{} // capacity 1: something was done that is no event: a request was answered, or the lease looked at
 }
 
 // newContainer makes everything but touches nothing that could hang: no data volume, no process.
@@ -131,6 +131,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.memory = c.newMemory()
 	c.limitMemory(cfg)
 	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.say("[hinit] %s", line) })
+	c.lease.Looked = c.use
 	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
@@ -139,12 +140,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	})
 	c.control = controlsocket.New(api{c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },
-		Used: func() {
-			select {
-			case c.used <- struct{}{}:
-			default: // who reports is told already
-			}
-		},
+		Used: c.use,
 	}, host{c})
 	c.owners = owners.New(host{c})
 	c.timetable = c.schedules()

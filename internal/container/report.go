@@ -53,6 +53,14 @@ func (c *container) report(ctx context.Context) {
 	}
 }
 
+// use notes that something was done that is no event of the history, so that memory is given back after it.
+func (c *container) use() {
+	select {
+	case c.used <- struct{}{}:
+	default: // it is noted already
+	}
+}
+
 // reportSome reports what is new and returns how far it has come. The next generation goes on from there.
 func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bool) {
 	c.reporting.Lock()

@@ -298,7 +298,8 @@ func (l *Lease) beaten(failed *error) (apply func()) {
 func (l *Lease) hold(r record, lock io.Closer, renewed time.Duration, local bool) {
 	l.mu.Lock()
 	l.lock, l.renewed, l.epoch, l.beats = lock, renewed, r.Epoch, r.Beat
-	l.local, l.looked, l.ticked, l.paused, l.called = local, renewed, renewed, false, l.env.now()
+	l.local, l.looked, l.ticked, l.due, l.paused, l.called = local, renewed, renewed, renewed+checkEvery, false, l.env.now()
+	l.fresh = true
 	l.status = Status{State: Held, Since: time.Now(), Epoch: r.Epoch, Heartbeat: lock == nil, Holder: r.Holder}
 	again := l.lost != nil
 	if !again {

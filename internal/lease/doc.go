@@ -8,8 +8,9 @@
 // seconds, and at once when it finds a higher epoch, so that what it runs has ended before another init may begin.
 //
 // On a local file system the holder also has the kernel's lock (flock(2)) of the volume's directory. An init that gets the lock knows
-// that the holder is dead, and need not wait. The holder looks for a higher epoch every second, rewrites the file only while another
-// init waits, and does not give up because of the time. An init that takes the lease from a silent holder waits three seconds before it
+// that the holder is dead, and need not wait. The holder looks for a higher epoch when the kernel tells of a change (inotify(7)),
+// at most once a second, and every 30 seconds besides; where there are no notifications, every second. It rewrites the file only while
+// another init waits, and does not give up because of the time. An init that takes the lease from a silent holder waits three seconds before it
 // serves, in which that holder can notice it. Silence counts only while the volume takes writes.
 //
 // A holder that was paused may start nothing until it has looked, and an init that got no answer from the volume may start nothing at
@@ -19,5 +20,5 @@
 // run for seconds, or one wait, on the agent's own volume.
 //
 // Everything that may wait for the volume takes a turn of [blocking.Volume] in a goroutine of its own, one at a time. The package also
-// owns one goroutine while a lease is held. All methods may be called from several goroutines, but only one may be in [Lease.Acquire].
+// owns one goroutine while a lease is held, and one more for the notifications. All methods may be called from several goroutines, but only one may be in [Lease.Acquire].
 package lease

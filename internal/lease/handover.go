@@ -23,6 +23,10 @@ func (l *Lease) HandOver() *Handover {
 	old := &Handover{Self: l.self, Status: l.status, Renewed: l.renewed, Beats: l.beats, Local: l.local}
 	if l.local {
 		old.Renewed = l.looked
+		now := l.env.now()
+		if l.notifier != nil && !l.paused && !l.late(now) && !l.pending() { // a look would see nothing new
+			old.Renewed = now
+		}
 	}
 	if f, ok := l.lock.(*os.File); ok && l.status.State == Held {
 		old.Lock = f

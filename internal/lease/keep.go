@@ -10,12 +10,16 @@ import (
 	"time"
 )
 
-// keepLocal looks for a higher epoch until there is one or the lease is released, and renews it while somebody waits. A renewal that
-// hangs, because the volume is frozen, holds up no look.
+// keepLocal looks for a higher epoch until there is one or the lease is released, and renews it while somebody waits. It looks every
+// second; where the kernel tells of changes and nobody waits, when it does. A renewal that hangs, because the volume is frozen,
+// holds up no look.
 func (l *Lease) keepLocal(lost chan struct{}, release chan chan struct{}) {
 	var beating chan error
 	once := false // per tick, a look is repeated at once
+	told := false // there was a change since the last tick
+	idle := false // the next tick is far away
 	next := l.env.after(0)
+	defer l.ignore()
 	for l.Lost() == lost {
 		select {
 		case apply := <-l.inflight:
@@ -24,17 +28,23 @@ func (l *Lease) keepLocal(lost chan struct{}, release chan chan struct{}) {
 			if once && l.Lost() == lost && l.Check() != nil { // that look may have begun before a pause
 				once = false
 				l.begin(l.checkEpoch)
+			} else if idle && l.Looked != nil {
+				l.Looked()
 			}
 		case err := <-beating:
 			beating = nil
 			if err != nil {
 				l.complainOf(fmt.Errorf("cannot renew the lease: %w", err))
 			}
+		case <-l.told():
+			told = true
+			next = l.env.after(l.hurry())
 		case <-next:
-			next = l.env.after(checkEvery)
 			once = true
 			l.begin(l.checkEpoch)
-			if l.tick() && beating == nil {
+			called, wait := l.tick(told)
+			told, idle, next = false, wait == idleEvery, l.env.after(wait)
+			if called && beating == nil {
 				done := make(chan error, 1)
 				beating = done
 				r := l.nextBeat()
@@ -52,15 +62,34 @@ func (l *Lease) keepLocal(lost chan struct{}, release chan chan struct{}) {
 	}
 }
 
-// tick notes that a look is due, and reports whether somebody waits.
-func (l *Lease) tick() bool {
+// tick notes that a look is due, and reports whether somebody waits, and when the next look is due. told says that this one follows
+// a change, so that it may find somebody.
+func (l *Lease) tick(told bool) (called bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.env.now()
-	l.paused = l.paused || now-l.ticked >= longestGap
-	l.ticked = now
-	return now-l.called < expireAfter
+	l.paused = l.paused || l.late(now)
+	called = now-l.called < expireAfter
+	wait = checkEvery
+	if !called && !told && l.lock != nil && l.notifier != nil && !l.pending() { // nobody tells when the lock is free
+		wait = idleEvery
+	}
+	l.ticked, l.due = now, now+wait
+	return called, wait
 }
+
+// hurry makes the next look due as soon as a second has passed since the last one, and returns in what time that is.
+func (l *Lease) hurry() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.env.now()
+	l.paused = l.paused || l.late(now)
+	l.due = max(now, l.ticked+checkEvery)
+	return l.due - now
+}
+
+// late reports whether a look is so late that the process must have stood still.
+func (l *looks) late(now time.Duration) bool { return now-l.due >= longestGap-checkEvery }
 
 // checkEpoch looks whether there is a higher epoch, or somebody who waits. Where this init has no lock yet, it tries to get it.
 func (l *Lease) checkEpoch() (apply func()) {
@@ -68,6 +97,7 @@ func (l *Lease) checkEpoch() (apply func()) {
 	l.mu.Lock()
 	epoch, locked := l.epoch, l.lock != nil
 	l.mu.Unlock()
+	seen := l.attend(epoch)
 	highest, err := l.vol.highest()
 	if err == nil && highest > epoch {
 		raw, _ := l.vol.read(epochName(highest)) // without it the holder is unknown
@@ -92,11 +122,15 @@ func (l *Lease) checkEpoch() (apply func()) {
 			return
 		}
 		if err == nil {
-			l.looked, l.paused = began, l.paused && now-began >= longestGap
+			l.looked, l.paused, l.seen = began, l.paused && now-began >= longestGap, seen
 		}
-		if !bytes.Equal(calls, l.calls) {
-			l.calls, l.called = calls, now
+		switch {
+		case l.fresh && l.notifier != nil: // who waited before writes again before long, and is told of
+			l.called = now - expireAfter + longestGap
+		case !bytes.Equal(calls, l.calls):
+			l.called = now
 		}
+		l.calls, l.fresh = calls, false
 		if lock != nil {
 			l.lock, l.status.Heartbeat, l.called = lock, false, now // the record is to say so
 		}
@@ -202,7 +236,7 @@ func (l *Lease) retake() error {
 	if l.inflight != nil {
 		apply, finished := l.call(end, nil)
 		if !finished {
-			return l.late()
+			return l.tooLate()
 		}
 		if apply(); l.Status().State != Held {
 			return nil
@@ -232,13 +266,13 @@ func (l *Lease) retake() error {
 		}
 	})
 	if !finished {
-		return l.late()
+		return l.tooLate()
 	}
 	apply()
 	return failed
 }
 
-func (l *Lease) late() error {
+func (l *Lease) tooLate() error {
 	return fmt.Errorf("it could not be renewed for %v: the volume does not answer", l.age().Round(time.Second))
 }
 

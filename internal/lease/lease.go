@@ -34,7 +34,8 @@ const (
 // On a local file system a holder does not give up because of the time. It ends everything when it sees a higher epoch, and may start
 // nothing when it has not looked for noticeTime. So nobody serves before noticeTime after taking from a holder that may live.
 const (
-	checkEvery  = time.Second // of the holder
+	checkEvery  = time.Second      // of the holder
+	idleEvery   = 30 * time.Second // of a holder that the kernel tells of changes while nobody waits
 	noticeTime  = 3 * time.Second
 	longestGap  = 2 * time.Second // between two looks; after a longer one, the process or the volume stood still
 	promptWrite = time.Second     // what a write takes at most on a volume that is well
@@ -95,6 +96,10 @@ type Lease struct {
 	env  env
 	say  func(string)
 
+	// Looked is called after a look that no other look follows soon, if it is not nil. It must not block. It is to be set before
+	// Acquire.
+	Looked func()
+
 	// Of who is in Acquire, then of the goroutine that keeps the lease.
 	inflight chan func() // a call that was begun; nil for none
 	watch    watch
@@ -114,11 +119,15 @@ type Lease struct {
 
 // looks are those of the holder of a local volume at the others.
 type looks struct {
-	looked time.Duration // when the last look began that saw no higher epoch
-	ticked time.Duration // when the last look was due
-	paused bool          // the process stood still since the last such look
-	called time.Duration // when a sign of somebody who waits was last seen
-	calls  []byte        // that sign
+	looked   time.Duration // when the last look began that saw no higher epoch
+	ticked   time.Duration // when the last look was due
+	due      time.Duration // when the next one is
+	paused   bool          // the process stood still since the last such look
+	called   time.Duration // when a sign of somebody who waits was last seen
+	calls    []byte        // that sign
+	fresh    bool          // there was no look at that sign yet
+	notifier notifier      // of changes; nil where there is none
+	seen     uint64        // how many of these the last look has seen
 }
 
 // env is the world beside the volume.
@@ -179,8 +188,12 @@ func (l *Lease) Check() error {
 	case Held:
 		now := l.env.now()
 		if l.local {
-			if now-l.looked >= noticeTime && (l.paused || now-l.ticked >= longestGap) {
+			switch {
+			case now-l.looked < noticeTime:
+			case l.paused || l.late(now):
 				return fmt.Errorf("this container was paused, and has to look whether another one has the lease of %q: %w", l.home, ErrElsewhere)
+			case l.pending():
+				return fmt.Errorf("the lease of %q has changed, and this container has to look whether another one has it: %w", l.home, ErrElsewhere)
 			}
 			return nil
 		}

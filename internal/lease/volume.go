@@ -20,6 +20,7 @@ type volume interface {
 	claim(name string, raw []byte) error // fs.ErrExist when somebody has it
 	highest() (uint64, error)            // of the epochs that were claimed and not swept
 	sweep(below uint64)
+	notify() (notifier, error) // of a local file system
 }
 
 const (

@@ -76,8 +76,7 @@ const pageHow = `## How it is measured
   execs, and nothing else: no pipes, no change of user, no logs; at a TERM it passes it on and waits.
 - The volume that hinit boots from belongs to the agent's user, as on every start of a container but the first.
 - Memory is PSS of the supervisor and all loggers, without the services. At rest all candidates are there at the same time. hinit drops
-  the pages of its program file from its page tables when it comes to rest; within a second the heartbeat of its lease maps up to 2.8 MB of
-  them again, clean, from the page cache.
+  the pages of its program file from its page tables when it comes to rest; what it needs again is mapped again, clean, from the page cache.
 - Every candidate takes part in as many rounds as every other; only hinit and the bare loop go beyond 500 services.
 - M3, restart: with the shortest delay. hinit 1 µs; s6 starts a service again at once that has said that it is ready, which it does;
   runit and supervisord have no delay to set. M3, as delivered: nothing is configured, and the service has run for a minute.
