@@ -73,14 +73,7 @@ func rootEnv(env []string) []string {
 func envdir(c *Call) int {
 	rules, mustExist := envDirRules{null: '\n'}, true
 	o := formats.Options{Words: c.Args, Plain: "IinfL", WithValue: "c"}
-	for {
-		letter, value, more, ok := o.Next()
-		if !ok {
-			return c.usage(usageEnvdir)
-		}
-		if !more {
-			break
-		}
+	for letter, value := range o.All() {
 		switch letter {
 		case 'I':
 			mustExist = false
@@ -98,7 +91,7 @@ func envdir(c *Call) int {
 			rules.null = value[0]
 		}
 	}
-	if len(o.Words) < 2 {
+	if o.Wrong || len(o.Words) < 2 {
 		return c.usage(usageEnvdir)
 	}
 	env, err := readEnvDir(c.Env, o.Words[0], rules)

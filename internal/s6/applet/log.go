@@ -81,14 +81,7 @@ func logMain(c *Call) int {
 func (l *logger) options() (notify int, script []string, ok bool) {
 	notify = -1
 	o := formats.Options{Words: l.c.Args, Plain: "qvbp", WithValue: "dl"}
-	for {
-		letter, value, more, ok := o.Next()
-		if !ok {
-			return 0, nil, false
-		}
-		if !more {
-			return notify, o.Words, len(o.Words) > 0
-		}
+	for letter, value := range o.All() {
 		switch letter {
 		case 'q':
 			l.verbose = 0
@@ -115,6 +108,7 @@ func (l *logger) options() (notify int, script []string, ok bool) {
 			}
 		}
 	}
+	return notify, o.Words, !o.Wrong && len(o.Words) > 0
 }
 
 // inherited reports whether a descriptor came from the parent. The Go runtime's own are closed on exec.

@@ -84,17 +84,10 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 func svscanctl(c *Call) int {
 	var letters strings.Builder
 	o := formats.Options{Words: c.Args, Plain: "zabhitqnN"}
-	for {
-		letter, _, more, ok := o.Next()
-		if !ok {
-			return c.usage("[ -zabhitqnN ] svscandir")
-		}
-		if !more {
-			break
-		}
+	for letter := range o.All() {
 		letters.WriteByte(letter)
 	}
-	if len(o.Words) == 0 {
+	if o.Wrong || len(o.Words) == 0 {
 		return c.usage("[ -zabhitqnN ] svscandir")
 	}
 	dir := o.Words[0]

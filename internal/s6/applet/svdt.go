@@ -14,24 +14,16 @@ import (
 func svdt(c *Call) int {
 	most, names := formats.MaxTally, true
 	o := formats.Options{Words: c.Args, Plain: "Ss", WithValue: "n"}
-	for {
-		letter, value, more, ok := o.Next()
-		if ok && more && letter == 'n' {
-			var err error
-			most, err = strconv.Atoi(value)
-			ok = err == nil && most >= 0
-		}
-		if !ok {
-			return c.usage(usageSvdt)
-		}
-		if !more {
-			break
-		}
+	for letter, value := range o.All() {
 		if letter != 'n' {
 			names = letter == 'S'
+		} else if n, err := strconv.Atoi(value); err == nil && n >= 0 {
+			most = n
+		} else {
+			return c.usage(usageSvdt)
 		}
 	}
-	if len(o.Words) == 0 {
+	if o.Wrong || len(o.Words) == 0 {
 		return c.usage(usageSvdt)
 	}
 	dir := o.Words[0]

@@ -21,14 +21,7 @@ func svstat(c *Call) int {
 	var fields []string
 	numbers := false
 	o := formats.Options{Words: c.Args, Plain: "uwNrpgestn", WithValue: "o"}
-	for {
-		letter, value, more, ok := o.Next()
-		if !ok {
-			return c.usage(usageSvstat)
-		}
-		if !more {
-			break
-		}
+	for letter, value := range o.All() {
 		switch letter {
 		case 'n':
 			numbers = true
@@ -43,7 +36,7 @@ func svstat(c *Call) int {
 			fields = append(fields, shortFields[letter])
 		}
 	}
-	if len(o.Words) == 0 {
+	if o.Wrong || len(o.Words) == 0 {
 		return c.usage(usageSvstat)
 	}
 	dir := o.Words[0]
@@ -66,7 +59,9 @@ func svstat(c *Call) int {
 // svok reports by its exit code whether a directory is supervised.
 func svok(c *Call) int {
 	o := formats.Options{Words: c.Args}
-	if _, _, _, ok := o.Next(); !ok || len(o.Words) == 0 {
+	for range o.All() { // it has none
+	}
+	if o.Wrong || len(o.Words) == 0 {
 		return c.usage("servicedir")
 	}
 	ctx := context.Background() // a signal ends the tool as it ends any program

@@ -16,24 +16,19 @@ const recheck = 500 * time.Millisecond
 func svwait(c *Call) int {
 	until, all, limit := byte('u'), true, time.Duration(0)
 	o := formats.Options{Words: c.Args, Plain: "UudDrRao", WithValue: "t"}
-	for {
-		letter, value, more, ok := o.Next()
-		if ok && more && letter == 't' {
-			limit, ok = formats.ParseMilliseconds(value)
-		}
-		if !ok {
-			return c.usage("[ -U | -u | -d | -D | -r | -R ] [ -a | -o ] [ -t timeout ] servicedir...")
-		}
-		if !more {
-			break
-		}
+	for letter, value := range o.All() {
 		switch letter {
 		case 'a', 'o':
 			all = letter == 'a'
 		case 't':
+			t, ok := formats.ParseMilliseconds(value)
+			limit, o.Wrong = t, o.Wrong || !ok
 		default:
 			until = letter
 		}
+	}
+	if o.Wrong {
+		return c.usage("[ -U | -u | -d | -D | -r | -R ] [ -a | -o ] [ -t timeout ] servicedir...")
 	}
 	if len(o.Words) == 0 {
 		return exitDone

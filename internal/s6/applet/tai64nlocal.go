@@ -13,15 +13,11 @@ import (
 func tai64nlocal(c *Call) int {
 	greenwich := false
 	o := formats.Options{Words: c.Args, Plain: "g"}
-	for {
-		_, _, more, ok := o.Next()
-		if !ok {
-			return c.usage("[ -g ]")
-		}
-		if !more {
-			break
-		}
+	for range o.All() {
 		greenwich = true
+	}
+	if o.Wrong {
+		return c.usage("[ -g ]")
 	}
 	in := bufio.NewReaderSize(c.In, 1<<16)
 	out := bufio.NewWriterSize(c.Out, 1<<16)

@@ -1,6 +1,7 @@
 package formats
 
 import (
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -42,15 +43,7 @@ func SvcSignal(letter byte) (number int, group bool) {
 // ParseSvc reads the words after "s6-svc". It returns false for wrong usage.
 func ParseSvc(words []string) (c Svc, ok bool) {
 	o := Options{Words: words, Plain: Letters, WithValue: "wTs"}
-	for {
-		letter, value, more, ok := o.Next()
-		switch {
-		case !ok:
-			return Svc{}, false
-		case !more:
-			c.Dirs = o.Words
-			return c, len(c.Dirs) > 0
-		}
+	for letter, value := range o.All() {
 		switch letter {
 		case 'w':
 			if len(value) != 1 || !strings.Contains("uUdDrR", value) {
@@ -71,6 +64,8 @@ func ParseSvc(words []string) (c Svc, ok bool) {
 			c.Letters += string(letter)
 		}
 	}
+	c.Dirs = o.Words
+	return c, !o.Wrong && len(c.Dirs) > 0
 }
 
 // ParseMilliseconds reads a time limit of s6's tools.
@@ -82,39 +77,38 @@ func ParseMilliseconds(text string) (time.Duration, bool) {
 // Options reads single-letter options as s6's tools do: letters may be joined, a value may be joined to its letter or be the next
 // word, and "--" or the first other word ends them.
 type Options struct {
-	Words     []string // what is still to be read; when Next has no more, the words after the options
+	Words     []string // what is still to be read; after All, the words after the options
 	Plain     string   // letters without a value
 	WithValue string   // letters with one
-
-	joined string // the rest of the word that is being read
+	Wrong     bool     // All has ended at an unknown letter or a missing value
 }
 
-// Next returns the next option. more is false at the end; ok is false for an unknown letter or a missing value, after which Next
-// must not be called.
-func (o *Options) Next() (letter byte, value string, more, ok bool) {
-	if o.joined == "" {
-		if len(o.Words) == 0 || len(o.Words[0]) < 2 || o.Words[0][0] != '-' {
-			return 0, "", false, true
+// All ranges over the options and their values.
+func (o *Options) All() iter.Seq2[byte, string] {
+	return func(yield func(letter byte, value string) bool) {
+		for len(o.Words) > 0 && len(o.Words[0]) > 1 && o.Words[0][0] == '-' {
+			word := o.Words[0][1:]
+			o.Words = o.Words[1:]
+			if word == "-" {
+				return
+			}
+			for word != "" {
+				letter, value := word[0], ""
+				word = word[1:]
+				switch {
+				case strings.IndexByte(o.Plain, letter) >= 0:
+				case strings.IndexByte(o.WithValue, letter) < 0, word == "" && len(o.Words) == 0:
+					o.Wrong = true
+					return
+				case word != "":
+					value, word = word, ""
+				default:
+					value, o.Words = o.Words[0], o.Words[1:]
+				}
+				if !yield(letter, value) {
+					return
+				}
+			}
 		}
-		word := o.Words[0]
-		o.Words = o.Words[1:]
-		if word == "--" {
-			return 0, "", false, true
-		}
-		o.joined = word[1:]
 	}
-	letter, o.joined = o.joined[0], o.joined[1:]
-	switch {
-	case strings.IndexByte(o.Plain, letter) >= 0:
-		return letter, "", true, true
-	case strings.IndexByte(o.WithValue, letter) < 0:
-		return letter, "", false, false
-	case o.joined != "":
-		value, o.joined = o.joined, ""
-		return letter, value, true, true
-	case len(o.Words) == 0:
-		return letter, "", false, false
-	}
-	value, o.Words = o.Words[0], o.Words[1:]
-	return letter, value, true, true
 }
