@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"hinit/client"
 	"hinit/internal/s6/formats"
 )
 
@@ -21,13 +20,13 @@ func svc(c *Call) int {
 	}
 	ctx := context.Background() // a signal ends the tool as it ends any program
 	until := byte(0)
-	before := make(map[string]client.Slot)
+	before := make(map[string]uint64)
 	if words.Wait != 0 {
 		until = c.waitable(words)
 		if until != 'u' && until != 'U' { // the run of now doesn't count, and its end does, however soon the next one begins
 			for _, dir := range words.Dirs {
 				if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
-					before[dir] = s
+					before[dir] = s.Run
 				}
 			}
 		}

@@ -3,15 +3,12 @@ package applet
 import (
 	"context"
 	"errors"
-	"os"
+	"strconv"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/s6/formats"
 )
-
-// recheck is the pause between two checks of a wait for a restart or an end, which may miss the beginning.
-const recheck = 500 * time.Millisecond
 
 func svwait(c *Call) int {
 	until, all, limit := byte('u'), true, time.Duration(0)
@@ -37,9 +34,9 @@ func svwait(c *Call) int {
 	return c.waitFor(ctx, o.Words, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in a state, or one of them, and returns the exit code. before holds their slots from before
-// the command, for restarts and ends; without one, only later changes count.
-func (c *Call) waitFor(ctx context.Context, dirs []string, until byte, limit time.Duration, all bool, before map[string]client.Slot) int {
+// waitFor waits until all services are in a state, or one of them, and returns the exit code. before holds their runs from before
+// the command, for restarts and ends, which may come before the wait; without one, only later changes count.
+func (c *Call) waitFor(ctx context.Context, dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
@@ -58,8 +55,11 @@ func (c *Call) waitFor(ctx context.Context, dirs []string, until byte, limit tim
 	defer cancel()
 	results := make(chan result, len(dirs)) // so that nobody has to read the rest
 	for _, dir := range dirs {
-		old, known := before[dir]
-		go func() { results <- result{dir, c.waitOne(ctx, dir, until, old, known)} }()
+		goal := string(until)
+		if run, known := before[dir]; known {
+			goal += strconv.FormatUint(run, 10)
+		}
+		go func() { results <- result{dir, c.waitOne(ctx, dir, goal)} }()
 	}
 	failed := exitDone
 	for range dirs {
@@ -91,42 +91,19 @@ func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
 }
 
 // waitOne waits for one service. A removed service counts as ended.
-func (c *Call) waitOne(ctx context.Context, dir string, until byte, old client.Slot, known bool) error {
+func (c *Call) waitOne(ctx context.Context, dir, until string) error {
 	init, path, err := c.reach(dir)
 	if err != nil {
 		return err
 	}
-	for {
-		if known { // it may have been restarted, or have ended and be up again, before the wait begins
-			if s, err := init.Slot(ctx, path); err == nil && passed(old, s, until) {
-				return nil
-			}
-		}
-		attempt, cancel := ctx, context.CancelFunc(func() {})
-		if known {
-			attempt, cancel = context.WithTimeout(ctx, recheck)
-		}
-		_, err := init.SlotWait(attempt, path, string(until))
-		cancel()
-		switch {
-		case err == nil, isPermanent(err):
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case known && attempt.Err() != nil:
-			continue
-		case errors.Is(err, client.ErrUnknown) && (until == 'd' || until == 'D'):
-			return nil
-		}
-		if err = missing(dir, err); err == nil {
-			err = os.ErrNotExist
-		}
+	_, err = init.SlotWait(ctx, path, until)
+	switch {
+	case err == nil, isPermanent(err):
 		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, client.ErrUnknown) && (until[0] == 'd' || until[0] == 'D'):
+		return nil
 	}
-}
-
-// passed reports whether another run is up than the old one, so that the old one has ended. Times don't tell: a re-execution
-// changes them slightly.
-func passed(old, now client.Slot, until byte) bool {
-	return now.Up && (now.Ready || until != 'R') && (!old.Up || now.PID != old.PID || now.Run != old.Run)
+	return missing(dir, err)
 }
