@@ -18,21 +18,6 @@ import (
 	"hinit/shim"
 )
 
-// Lifecycle is the part of PID 1 that the gateway commands use. [client.Client] implements it.
-type Lifecycle interface {
-	Status(ctx context.Context, names ...string) (client.Status, error)
-	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-}
-
-// An agentError says why hinit leaves a command to the agent's own program.
-type agentError string
-
-func (e agentError) Error() string { return string(e) }
-
-func agentErrorf(format string, args ...any) error { return agentError(fmt.Sprintf(format, args...)) }
-
 // gateway answers a lifecycle command in the agent's place, with the agent's texts and exit codes, once the effect is there. Before
 // anything is done, it leaves cases it is not sure of to the agent.
 func gateway(c *Call) int {
@@ -64,10 +49,11 @@ func (c *Call) agent() int {
 	return c.die(code, "cannot execute "+c.Args[0]+": "+err.Error())
 }
 
+// gateway returns an error for what hinit leaves to the agent's own program.
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := shim.ParseLifecycle(words)
 	if !ok {
-		return 0, agentErrorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
+		return 0, fmt.Errorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
 	}
 	if inside, _ := lookupEnv(c.Env, "_HERMES_GATEWAY"); inside == "1" && (cmd.Verb == "stop" || cmd.Verb == "restart") {
 		return c.say("✗ refusing to %s the gateway from inside a gateway: it would end the command too. Ask from another shell.", cmd.Verb), nil
@@ -90,9 +76,9 @@ func (c *Call) gateway(words []string) (int, error) {
 	case err != nil:
 		return 0, err
 	case st.Init.Home != root:
-		return 0, agentErrorf("hinit runs the gateways of %s, and HERMES_HOME means %s", st.Init.Home, root)
+		return 0, fmt.Errorf("hinit runs the gateways of %s, and HERMES_HOME means %s", st.Init.Home, root)
 	case st.Init.Stopping:
-		return 0, agentErrorf("the container is stopping")
+		return 0, fmt.Errorf("the container is stopping")
 	}
 	if cmd.All {
 		c.everyGateway(ctx, init, st, cmd.Verb)
@@ -106,7 +92,7 @@ func (c *Call) gateway(words []string) (int, error) {
 func (c *Call) whose(named string) (root, profile string, err error) {
 	home, _ := lookupEnv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
-		return "", "", agentErrorf("HERMES_HOME is %q, which is no absolute path", home)
+		return "", "", fmt.Errorf("HERMES_HOME is %q, which is no absolute path", home)
 	}
 	root = filepath.Clean(home)
 	if parent := filepath.Dir(root); filepath.Base(parent) == "profiles" {
@@ -118,7 +104,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 			return root, profile, nil
 		}
 		if err := profiles.ValidName(profile); err != nil {
-			return "", "", agentErrorf("%q is no profile: %v", named, err)
+			return "", "", fmt.Errorf("%q is no profile: %v", named, err)
 		}
 		if !isDir(filepath.Join(root, "profiles", profile)) {
 			return root, "", nil
@@ -139,7 +125,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 		return root, profile, nil
 	}
 	if profiles.ValidName(profile) != nil || !isDir(filepath.Join(root, "profiles", profile)) {
-		return "", "", agentErrorf("there is no profile %q, which HERMES_HOME or `%s profile use` has chosen", profile, filepath.Base(c.Args[0]))
+		return "", "", fmt.Errorf("there is no profile %q, which HERMES_HOME or `%s profile use` has chosen", profile, filepath.Base(c.Args[0]))
 	}
 	return root, profile, nil
 }
@@ -154,7 +140,7 @@ func (c *Call) sticky(root string) (string, error) {
 	}
 	home, err := fsutil.OpenDir(root, nil)
 	if err != nil {
-		return "", agentErrorf("cannot open %q: %v", root, err)
+		return "", fmt.Errorf("cannot open %q: %v", root, err)
 	}
 	defer home.Close()
 	text, err := home.ReadFile("active_profile", 1024)
@@ -162,7 +148,7 @@ func (c *Call) sticky(root string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", agentErrorf("cannot tell which profile is chosen: %v", err)
+		return "", fmt.Errorf("cannot tell which profile is chosen: %v", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
@@ -178,12 +164,12 @@ func (c *Call) say(format string, args ...any) int {
 	return exitNo
 }
 
-func (c *Call) oneGateway(ctx context.Context, init Lifecycle, st client.Status, verb, profile string) (int, error) {
+func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string) (int, error) {
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
 		s, ok := find(st, slot)
 		if !ok || s.PID == 0 && c.runsByHand(st.Init.Home, profile) {
-			return 0, agentErrorf("hinit does not run it")
+			return 0, fmt.Errorf("hinit does not run it")
 		}
 		c.showGateway(st, s)
 		return exitDone, nil
@@ -204,7 +190,7 @@ func (c *Call) oneGateway(ctx context.Context, init Lifecycle, st client.Status,
 	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err).Error()), profile, profile), nil
 }
 
-func do(ctx context.Context, init Lifecycle, verb, slot string) (client.Service, error) {
+func do(ctx context.Context, init Supervisor, verb, slot string) (client.Service, error) {
 	wait := client.Wait{Wait: true}
 	switch verb {
 	case "start":
@@ -216,7 +202,7 @@ func do(ctx context.Context, init Lifecycle, verb, slot string) (client.Service,
 }
 
 // everyGateway stops all gateways, or restarts all that are wanted up, at the same time.
-func (c *Call) everyGateway(ctx context.Context, init Lifecycle, st client.Status, verb string) {
+func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
 	var slots []string
 	registered := 0
 	for _, s := range st.Services {

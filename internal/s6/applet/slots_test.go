@@ -16,19 +16,11 @@ import (
 )
 
 type fakeInit struct {
-	Lifecycle
+	Supervisor
 	slots    map[string]client.Slot
 	refuse   error // what every question is answered with
 	waits    map[string]error
 	commands []string
-}
-
-func (f *fakeInit) Slots(context.Context) ([]client.Slot, error) {
-	var all []client.Slot
-	for _, s := range f.slots {
-		all = append(all, s)
-	}
-	return all, f.refuse
 }
 
 func (f *fakeInit) Slot(_ context.Context, dir string) (client.Slot, error) {

@@ -7,17 +7,20 @@ import (
 	"path/filepath"
 
 	"hinit/client"
-	"hinit/internal/s6/formats"
 )
 
-// Supervisor is the part of PID 1 that the tools use. [client.Client] implements it.
+// Supervisor is the part of PID 1 that the applets use. [client.Client] implements it.
 type Supervisor interface {
-	Slots(ctx context.Context) ([]client.Slot, error)
+	// What the tools of s6 use.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	SlotControl(ctx context.Context, dir, flags string) error
 	SlotWait(ctx context.Context, dir, until string) (client.Slot, error)
 	SlotScan(ctx context.Context, flags string) error
-	Lifecycle
+	// What the agent's lifecycle commands use.
+	Status(ctx context.Context, names ...string) (client.Status, error)
+	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
 }
 
 // errNotListening is the answer for a directory that is no slot, and for every directory when there is no init.
@@ -83,12 +86,4 @@ func isBusy(err error) bool {
 func isPermanent(err error) bool {
 	said := (*client.Error)(nil)
 	return errors.As(err, &said) && said.Kind == client.KindPermanent
-}
-
-// status converts a slot into the words of s6.
-func status(s client.Slot) formats.Status {
-	return formats.Status{
-		Up: s.Up, WantUp: s.WantUp, NormallyUp: s.NormallyUp, Ready: s.Ready, Paused: s.Paused, Finishing: s.Finishing,
-		Started: s.Started, PID: s.PID, PGID: s.PGID, ExitCode: s.ExitCode, Signal: s.Signal, Since: s.Since, ReadySince: s.ReadySince,
-	}
 }

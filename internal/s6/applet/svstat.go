@@ -18,7 +18,7 @@ var shortFields = map[byte]string{
 }
 
 func svstat(c *Call) int {
-	var fields []string
+	var shown []string
 	numbers := false
 	o := formats.Options{Words: c.Args, Plain: "uwNrpgestn", WithValue: "o"}
 	for letter, value := range o.All() {
@@ -27,13 +27,13 @@ func svstat(c *Call) int {
 			numbers = true
 		case 'o':
 			for name := range strings.SplitSeq(strings.TrimSuffix(value, ","), ",") {
-				if !formats.IsField(name) {
+				if fields[name] == nil {
 					return c.fatal(exitUsage, "invalid option field: "+name)
 				}
-				fields = append(fields, name)
+				shown = append(shown, name)
 			}
 		default:
-			fields = append(fields, shortFields[letter])
+			shown = append(shown, shortFields[letter])
 		}
 	}
 	if o.Wrong || len(o.Words) == 0 {
@@ -50,10 +50,10 @@ func svstat(c *Call) int {
 	case err != nil:
 		return c.fatal(exitSystem, "unable to check "+dir+": "+strerror(err))
 	}
-	if len(fields) > 0 {
-		return c.print(status(slot).Fields(fields, time.Now()))
+	if len(shown) > 0 {
+		return c.print(statusFields(slot, shown, time.Now()))
 	}
-	return c.print(status(slot).Line(time.Now(), numbers))
+	return c.print(statusLine(slot, time.Now(), numbers))
 }
 
 // svok reports by its exit code whether a directory is supervised.

@@ -1,4 +1,4 @@
-package formats_test
+package applet
 
 import (
 	"regexp"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/s6/formats"
 )
 
@@ -16,37 +17,37 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 
 func TestLineIsTheOneOfS6(t *testing.T) {
 	two := 2*time.Second + 300*time.Millisecond
-	down := formats.Status{Started: true, NormallyUp: true, Since: ago(two), ReadySince: ago(two)}
-	with := func(s formats.Status, change func(*formats.Status)) formats.Status { change(&s); return s }
-	up := formats.Status{Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 31604, PGID: 31604, ExitCode: -1, Since: ago(two)}
-	for want, s := range map[string]formats.Status{
+	down := client.Slot{Started: true, NormallyUp: true, Since: ago(two), ReadySince: ago(two)}
+	with := func(s client.Slot, change func(*client.Slot)) client.Slot { change(&s); return s }
+	up := client.Slot{Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 31604, PGID: 31604, ExitCode: -1, Since: ago(two)}
+	for want, s := range map[string]client.Slot{
 		"up (pid 31604) 2 seconds":                  up,
-		"up (pid 31604) 2 seconds, normally down":   with(up, func(s *formats.Status) { s.NormallyUp = false }),
-		"up (pid 31604) 2 seconds, ready 1 seconds": with(up, func(s *formats.Status) { s.Ready, s.ReadySince = true, ago(time.Second) }),
-		"up (pid 31604) 2 seconds, paused":          with(up, func(s *formats.Status) { s.Paused = true }),
-		"up (pid 31604) 2 seconds, want down":       with(up, func(s *formats.Status) { s.WantUp = false }),
-		"up (pid 31604) 2 seconds, normally down, paused, want down, ready 2 seconds": with(up, func(s *formats.Status) {
+		"up (pid 31604) 2 seconds, normally down":   with(up, func(s *client.Slot) { s.NormallyUp = false }),
+		"up (pid 31604) 2 seconds, ready 1 seconds": with(up, func(s *client.Slot) { s.Ready, s.ReadySince = true, ago(time.Second) }),
+		"up (pid 31604) 2 seconds, paused":          with(up, func(s *client.Slot) { s.Paused = true }),
+		"up (pid 31604) 2 seconds, want down":       with(up, func(s *client.Slot) { s.WantUp = false }),
+		"up (pid 31604) 2 seconds, normally down, paused, want down, ready 2 seconds": with(up, func(s *client.Slot) {
 			s.NormallyUp, s.Paused, s.WantUp, s.Ready = false, true, false, true
 		}),
 		"down (exitcode 0) 2 seconds, normally up, ready 2 seconds":            down,
-		"down (exitcode 78) 2 seconds, normally up, ready 2 seconds":           with(down, func(s *formats.Status) { s.ExitCode = 78 }),
-		"down (exitcode 3) 2 seconds, normally up, want up, ready 2 seconds":   with(down, func(s *formats.Status) { s.ExitCode, s.WantUp = 3, true }),
-		"down (exitcode 3) 2 seconds, want up, ready 2 seconds":                with(down, func(s *formats.Status) { s.ExitCode, s.WantUp, s.NormallyUp = 3, true, false }),
-		"down (exitcode 3) 2 seconds, ready 2 seconds":                         with(down, func(s *formats.Status) { s.ExitCode, s.NormallyUp = 3, false }),
-		"down (exitcode 1) 2 seconds, normally up, want up":                    with(down, func(s *formats.Status) { s.ExitCode, s.WantUp, s.Finishing = 1, true, true }),
-		"down (signal SIGTERM) 2 seconds, normally up, ready 2 seconds":        with(down, func(s *formats.Status) { s.ExitCode, s.Signal = -1, 15 }),
-		"down (signal SIGABRT) 2 seconds, normally up, ready 2 seconds":        with(down, func(s *formats.Status) { s.ExitCode, s.Signal = -1, 6 }),
+		"down (exitcode 78) 2 seconds, normally up, ready 2 seconds":           with(down, func(s *client.Slot) { s.ExitCode = 78 }),
+		"down (exitcode 3) 2 seconds, normally up, want up, ready 2 seconds":   with(down, func(s *client.Slot) { s.ExitCode, s.WantUp = 3, true }),
+		"down (exitcode 3) 2 seconds, want up, ready 2 seconds":                with(down, func(s *client.Slot) { s.ExitCode, s.WantUp, s.NormallyUp = 3, true, false }),
+		"down (exitcode 3) 2 seconds, ready 2 seconds":                         with(down, func(s *client.Slot) { s.ExitCode, s.NormallyUp = 3, false }),
+		"down (exitcode 1) 2 seconds, normally up, want up":                    with(down, func(s *client.Slot) { s.ExitCode, s.WantUp, s.Finishing = 1, true, true }),
+		"down (signal SIGTERM) 2 seconds, normally up, ready 2 seconds":        with(down, func(s *client.Slot) { s.ExitCode, s.Signal = -1, 15 }),
+		"down (signal SIGABRT) 2 seconds, normally up, ready 2 seconds":        with(down, func(s *client.Slot) { s.ExitCode, s.Signal = -1, 6 }),
 		"down (not started yet) ":                                              {},
 		"down (not started yet) , normally up, want up":                        {NormallyUp: true, WantUp: true, Since: ago(two)},
-		"down (exitcode 0) 0 seconds, normally up, ready 0 seconds":            with(down, func(s *formats.Status) { s.Since, s.ReadySince = now.Add(time.Hour), time.Time{} }),
-		"down (signal SIG64) 2 seconds, normally up, want up, ready 1 seconds": with(down, func(s *formats.Status) { s.Signal, s.WantUp, s.ReadySince = 64, true, ago(time.Second) }),
+		"down (exitcode 0) 0 seconds, normally up, ready 0 seconds":            with(down, func(s *client.Slot) { s.Since, s.ReadySince = now.Add(time.Hour), time.Time{} }),
+		"down (signal SIG64) 2 seconds, normally up, want up, ready 1 seconds": with(down, func(s *client.Slot) { s.Signal, s.WantUp, s.ReadySince = 64, true, ago(time.Second) }),
 	} {
-		if got := s.Line(now, false); got != want {
+		if got := statusLine(s, now, false); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
 		}
 	}
-	signalled := with(down, func(s *formats.Status) { s.Signal = 15 })
-	if got, want := signalled.Line(now, true), "down (signal 15) 2 seconds, normally up, ready 2 seconds"; got != want {
+	signalled := with(down, func(s *client.Slot) { s.Signal = 15 })
+	if got, want := statusLine(signalled, now, true), "down (signal 15) 2 seconds, normally up, ready 2 seconds"; got != want {
 		t.Errorf("with numbers: got %q, want %q", got, want)
 	}
 }
@@ -64,7 +65,7 @@ func TestFieldsAreThoseOfS6(t *testing.T) {
 	}
 	since, ready := at("@400000006b00e1271161a901"), at("@400000006b00e12711381c0a")
 	when := since.Add(2 * time.Second)
-	for want, s := range map[string]formats.Status{
+	for want, s := range map[string]client.Slot{
 		"true true true false false 31604 -1 NA -1 @400000006b00e1271161a901 @400000006b00e12711381c0a 2 2 31604": {
 			Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 31604, PGID: 31604, ExitCode: -1, Since: since, ReadySince: ready,
 		},
@@ -79,17 +80,9 @@ func TestFieldsAreThoseOfS6(t *testing.T) {
 			Up: true, WantUp: true, NormallyUp: true, Ready: true, Started: true, PID: 31590, PGID: 31590, ExitCode: 3, Signal: 9, Since: since, ReadySince: ready,
 		},
 	} {
-		if got := s.Fields(strings.Split(allFields, ","), when); got != want {
+		if got := statusFields(s, strings.Split(allFields, ","), when); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
-	}
-	for name := range strings.SplitSeq(allFields, ",") {
-		if !formats.IsField(name) {
-			t.Errorf("%s is no field", name)
-		}
-	}
-	if formats.IsField("bogus") || formats.IsField("") {
-		t.Error("bogus is a field")
 	}
 }
 
@@ -101,11 +94,11 @@ func FuzzBothKindsOfCallersUnderstandEveryStatus(f *testing.F) {
 	f.Add(false, true, uint8(255), 0, 9, int64(-4))
 	f.Fuzz(func(t *testing.T, up, started bool, bits uint8, pid, signal int, age int64) {
 		bit := func(n int) bool { return bits>>n&1 == 1 }
-		s := formats.Status{
+		s := client.Slot{
 			Up: up, Started: started || up, WantUp: bit(0), NormallyUp: bit(1), Ready: bit(2) && up, Paused: bit(3), Finishing: bit(4) && !up,
 			PID: pid & 0x3fffff, Signal: signal & 63, ExitCode: -1, Since: ago(time.Duration(age)),
 		}
-		line := s.Line(now, false)
+		line := statusLine(s, now, false)
 		if strings.ContainsAny(line, "\n\r") {
 			t.Fatalf("%q is not one line", line)
 		}
@@ -116,10 +109,10 @@ func FuzzBothKindsOfCallersUnderstandEveryStatus(f *testing.F) {
 		if up != (m != nil) || up && m[1] != strconv.Itoa(s.PID) {
 			t.Fatalf("%q does not name pid %d", line, s.PID)
 		}
-		if got := s.Fields([]string{"up"}, now); got != strconv.FormatBool(up) {
+		if got := statusFields(s, []string{"up"}, now); got != strconv.FormatBool(up) {
 			t.Fatalf("field up is %q", got)
 		}
-		n, err := strconv.Atoi(s.Fields([]string{"pid"}, now))
+		n, err := strconv.Atoi(statusFields(s, []string{"pid"}, now))
 		if err != nil || up && n != s.PID || !up && n != -1 {
 			t.Fatalf("field pid is %d, %v", n, err)
 		}

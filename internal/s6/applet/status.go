@@ -1,0 +1,107 @@
+package applet
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/s6/formats"
+)
+
+// statusLine returns the line that s6-svstat prints, without a newline. With numbers, signals are numbers.
+//
+// The line never has the process group, which s6 prints since 2.13: older callers look for "(pid N)". "down (not started yet) "
+// ends in a space, as since 2.13.2.
+func statusLine(s client.Slot, now time.Time, numbers bool) string {
+	var b strings.Builder
+	switch {
+	case s.Up:
+		b.WriteString("up (pid " + strconv.Itoa(s.PID) + ") " + wholeSeconds(s.Since, now) + " seconds")
+		note(&b, !s.NormallyUp, "normally down")
+		note(&b, s.Paused, "paused")
+		note(&b, !s.WantUp, "want down")
+		note(&b, s.Ready, "ready "+wholeSeconds(readySince(s), now)+" seconds")
+	case !s.Started:
+		b.WriteString("down (not started yet) ")
+		note(&b, s.NormallyUp, "normally up")
+		note(&b, s.WantUp, "want up")
+	default:
+		b.WriteString("down (" + cause(s, numbers) + ") " + wholeSeconds(s.Since, now) + " seconds")
+		note(&b, s.NormallyUp, "normally up")
+		note(&b, s.WantUp, "want up")
+		note(&b, !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
+	}
+	return b.String()
+}
+
+func note(b *strings.Builder, is bool, text string) {
+	if is {
+		b.WriteString(", " + text)
+	}
+}
+
+func cause(s client.Slot, numbers bool) string {
+	switch {
+	case s.Signal == 0:
+		return "exitcode " + strconv.Itoa(max(s.ExitCode, 0))
+	case numbers:
+		return "signal " + strconv.Itoa(s.Signal)
+	}
+	return "signal " + formats.SignalName(s.Signal)
+}
+
+func readySince(s client.Slot) time.Time {
+	if s.ReadySince.IsZero() {
+		return s.Since
+	}
+	return s.ReadySince
+}
+
+func ended(s client.Slot) bool { return !s.Up && s.Started }
+
+// wholeSeconds returns the seconds between two times, at least 0: a clock may be set back.
+func wholeSeconds(since, now time.Time) string {
+	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
+}
+
+// fields are those that s6-svstat -o knows.
+var fields = map[string]func(s client.Slot, now time.Time) string{
+	"up":          func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up) },
+	"wantedup":    func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.WantUp) },
+	"normallyup":  func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.NormallyUp) },
+	"ready":       func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up && s.Ready) },
+	"paused":      func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up && s.Paused) },
+	"pid":         func(s client.Slot, _ time.Time) string { return number(s.PID, s.Up) },
+	"pgid":        func(s client.Slot, _ time.Time) string { return number(s.PGID, s.Up) },
+	"exitcode":    func(s client.Slot, _ time.Time) string { return number(s.ExitCode, ended(s) && s.Signal == 0) },
+	"signum":      func(s client.Slot, _ time.Time) string { return number(s.Signal, ended(s) && s.Signal != 0) },
+	"signal":      signalField,
+	"updownsince": func(s client.Slot, _ time.Time) string { return formats.TAI64N(s.Since) },
+	"readysince":  func(s client.Slot, _ time.Time) string { return formats.TAI64N(readySince(s)) },
+	"updownfor":   func(s client.Slot, now time.Time) string { return wholeSeconds(s.Since, now) },
+	"readyfor":    func(s client.Slot, now time.Time) string { return wholeSeconds(readySince(s), now) },
+}
+
+func signalField(s client.Slot, _ time.Time) string {
+	if ended(s) && s.Signal != 0 {
+		return formats.SignalName(s.Signal)
+	}
+	return "NA"
+}
+
+func number(n int, has bool) string {
+	if !has {
+		return "-1"
+	}
+	return strconv.Itoa(n)
+}
+
+// statusFields returns the values of the named fields, separated by spaces.
+func statusFields(s client.Slot, names []string, now time.Time) string {
+	values := make([]string, len(names))
+	for i, name := range names {
+		values[i] = fields[name](s, now)
+	}
+	return strings.Join(values, " ")
+}
