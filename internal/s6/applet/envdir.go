@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/proc"
 	"hinit/internal/s6/formats"
 	"hinit/internal/trust"
 )
@@ -138,9 +139,8 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	if len(entries) > maxEnvFiles {
 		return env, unix.E2BIG
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	values := make(map[string][]byte, len(entries))
-	var names []string
+	set := make(map[string]string, len(entries))
+	rest := slices.Clone(env)
 	total := 0
 	for _, e := range entries {
 		name := e.Name()
@@ -157,21 +157,13 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 		if total += len(text); total > maxEnvTotal {
 			return env, unix.E2BIG
 		}
-		names, values[name] = append(names, name), text
-	}
-	out := make([]string, 0, len(env)+len(names))
-	for _, kv := range env {
-		key, _, _ := strings.Cut(kv, "=")
-		if _, replaced := values[key]; !replaced {
-			out = append(out, kv)
+		if len(text) > 0 {
+			set[name] = rules.value(text)
+		} else {
+			rest = slices.DeleteFunc(rest, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 		}
 	}
-	for _, name := range names {
-		if text := values[name]; len(text) > 0 {
-			out = append(out, name+"="+rules.value(text))
-		}
-	}
-	return out, nil
+	return proc.SetEnv(rest, set), nil
 }
 
 // envFlags returns the flags for opening the files of a directory.

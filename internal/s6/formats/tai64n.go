@@ -1,17 +1,18 @@
 package formats
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"time"
 )
 
 const (
-	labelDigits = 24
-	// labelSize is the length of a TAI64N label.
-	labelSize = 1 + labelDigits
+	// binarySize is the length of a label as s6 stores it: 8 bytes of seconds, 4 of nanoseconds.
+	binarySize = 12
+	// labelSize is the length of a label as people see it: "@" and the bytes in hexadecimal digits.
+	labelSize = 1 + 2*binarySize
 	// taiOffset is a label's lead on Unix time before the first leap second: 2^62, and TAI's lead of 10 seconds on UTC then.
 	taiOffset = 1<<62 + 10
-
-	hexDigits = "0123456789abcdef"
 )
 
 // leaps are the Unix times right after each leap second, 1972 to 2017. TAI counts them and Unix time doesn't.
@@ -40,10 +41,13 @@ func leapsIn(counted int64) int64 {
 
 // AppendTAI64N appends the label of a time: "@", 16 hexadecimal digits of seconds, 8 of nanoseconds.
 func AppendTAI64N(b []byte, t time.Time) []byte {
-	b = append(b, '@')
+	return hex.AppendEncode(append(b, '@'), appendBinary(make([]byte, 0, binarySize), t))
+}
+
+func appendBinary(b []byte, t time.Time) []byte {
 	unix := t.Unix()
-	b = appendHex(b, uint64(unix+leapsAt(unix))+taiOffset, 16)
-	return appendHex(b, uint64(t.Nanosecond()), 8)
+	b = binary.BigEndian.AppendUint64(b, uint64(unix+leapsAt(unix))+taiOffset)
+	return binary.BigEndian.AppendUint32(b, uint32(t.Nanosecond()))
 }
 
 // TAI64N returns the label of a time; see [AppendTAI64N].
@@ -55,10 +59,9 @@ func ParseTAI64N[T string | []byte](text T) (t time.Time, rest T, ok bool) {
 	if len(text) < labelSize || text[0] != '@' {
 		return t, text, false
 	}
-	seconds, ok := parseHex(text[1:17])
-	nanos, ok2 := parseHex(text[17:labelSize])
-	if ok = ok && ok2; ok {
-		t, ok = timeOfTAI(seconds, nanos)
+	label := make([]byte, binarySize)
+	if _, err := hex.Decode(label, []byte(text[1:labelSize])); err == nil {
+		t, ok = parseBinary(label)
 	}
 	if !ok {
 		return t, text, false
@@ -66,7 +69,8 @@ func ParseTAI64N[T string | []byte](text T) (t time.Time, rest T, ok bool) {
 	return t, text[labelSize:], true
 }
 
-func timeOfTAI(seconds, nanos uint64) (t time.Time, ok bool) {
+func parseBinary(label []byte) (t time.Time, ok bool) {
+	seconds, nanos := binary.BigEndian.Uint64(label), binary.BigEndian.Uint32(label[8:])
 	if seconds < taiOffset || seconds >= 1<<63 || nanos > 999_999_999 {
 		return t, false
 	}
@@ -78,29 +82,4 @@ func timeOfTAI(seconds, nanos uint64) (t time.Time, ok bool) {
 // no name for it.
 func AppendLocalTime(b []byte, t time.Time) []byte {
 	return t.AppendFormat(b, "2006-01-02 15:04:05.000000000")
-}
-
-func appendHex(b []byte, v uint64, digits int) []byte {
-	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
-		b = append(b, hexDigits[v>>shift&15])
-	}
-	return b
-}
-
-func parseHex[T string | []byte](text T) (v uint64, ok bool) {
-	for i := range len(text) {
-		c := text[i]
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		case c >= 'A' && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, false
-		}
-		v = v<<4 | uint64(c)
-	}
-	return v, true
 }

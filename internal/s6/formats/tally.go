@@ -1,9 +1,6 @@
 package formats
 
-import (
-	"encoding/binary"
-	"time"
-)
+import "time"
 
 // TallyFile is the file of a service directory where s6 counts deaths (contract of s6, section 5).
 const TallyFile = "supervise/death_tally"
@@ -13,7 +10,7 @@ const (
 	// MaxTally is the most deaths that are kept, whatever max-death-tally says.
 	MaxTally = 4096
 	// deathSize is the length of one death: a binary TAI64N label, the exit code, the signal.
-	deathSize = 14
+	deathSize = binarySize + 2
 	// signalledCode is added to a signal for the exit code, as shells do.
 	signalledCode = 128
 )
@@ -39,10 +36,7 @@ func DeathOf(at time.Time, code, signal int) Death {
 // AddDeath adds a death to a tally and keeps the last most deaths. Incomplete ones are dropped.
 func AddDeath(tally []byte, d Death, most int) []byte {
 	tally = tally[:len(tally)/deathSize*deathSize]
-	unix := d.At.Unix()
-	tally = binary.BigEndian.AppendUint64(tally, uint64(unix+leapsAt(unix))+taiOffset)
-	tally = binary.BigEndian.AppendUint32(tally, uint32(d.At.Nanosecond()))
-	tally = append(tally, byte(d.Code), byte(d.Signal))
+	tally = append(appendBinary(tally, d.At), byte(d.Code), byte(d.Signal))
 	return tally[max(0, len(tally)-most*deathSize):]
 }
 
@@ -50,10 +44,8 @@ func AddDeath(tally []byte, d Death, most int) []byte {
 func Deaths(tally []byte) []Death {
 	var deaths []Death
 	for ; len(tally) >= deathSize; tally = tally[deathSize:] {
-		seconds, nanos := binary.BigEndian.Uint64(tally), binary.BigEndian.Uint32(tally[8:])
-		at, ok := timeOfTAI(seconds, uint64(nanos))
-		if ok {
-			deaths = append(deaths, Death{At: at, Code: int(tally[12]), Signal: int(tally[13])})
+		if at, ok := parseBinary(tally); ok {
+			deaths = append(deaths, Death{At: at, Code: int(tally[binarySize]), Signal: int(tally[binarySize+1])})
 		}
 	}
 	return deaths
