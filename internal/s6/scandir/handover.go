@@ -50,9 +50,6 @@ func (s *Scanner) Hold(ctx context.Context) (release func(), err error) {
 // HandOver returns what a successor needs. It does not block. If the scanner is not held, the state is the one last published.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.all(), Refused: make(map[string]foreign.ID), Lock: s.lock}
-	if h.Later == nil {
-		h.Later = make(map[string]definition)
-	}
 	t := s.table.Load()
 	for _, name := range slices.Sorted(maps.Keys(t.entries)) {
 		e := t.entries[name]

@@ -46,18 +46,18 @@ type Layout struct {
 	Agent *fsutil.Actor // whom the scan directory belongs to
 	Env   []string      // the container's environment, for with-contenv
 
-	most int // services that it may hold, 0 for maxServices
-
-	patience time.Duration // with what is to be removed, 0 for clearPatience
-
-	fill time.Duration // until slots are filled, 0 for fillTime
+	// Tests set these; 0 stands for the default.
+	most     int           // services that it may hold
+	patience time.Duration // with what is to be removed
+	fill     time.Duration // from the last slot that was made to the rest of the first
 
 	self    *fsutil.Actor // the process itself
 	foreign *fsutil.Actor // the agent's user where somebody else says what is read
 }
 
-// limited limits how many file system calls run at a time.
+// limited sets the limits: also how many file system calls run at a time.
 func (l Layout) limited() Layout {
+	l.most, l.patience, l.fill = cmp.Or(l.most, maxServices), cmp.Or(l.patience, clearPatience), cmp.Or(l.fill, fillTime)
 	l.self, l.foreign, l.Agent = fsutil.Self().In(blocking.Runtime), l.Agent.In(blocking.Foreign), l.Agent.In(blocking.Runtime)
 	return l
 }
@@ -218,18 +218,15 @@ func (l Layout) fresh(path string) (*fsutil.Dir, error) {
 		return err
 	}
 	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
-	limit := cmp.Or(l.patience, clearPatience)
-	patience := time.NewTimer(limit)
-	defer patience.Stop()
 	select {
 	case err = <-cleared:
-	case <-patience.C: // it goes on, so that another boot finds less
+	case <-time.After(l.patience): // it goes on, so that another boot finds less
 		guard.Go("removing what an s6 directory had", func() {
 			if err := <-cleared; err == nil { // else it is for another boot
 				removeOld(parent, name)
 			}
 		})
-		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, limit)
+		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, l.patience)
 	}
 	if err == nil {
 		err = parent.Mkdir(name, 0o755)

@@ -17,35 +17,18 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories before it returns, and tells the services of removed ones to end.
+// Scan supervises new directories before it returns, and tells the services of removed ones to end. One scan is enough for all
+// that were asked for before it began.
 func (s *Scanner) Scan(ctx context.Context) error {
-	done := make(chan struct{})
-	select {
-	case s.scans <- done:
-	case <-ctx.Done():
-		return fmt.Errorf("cannot reach the scan directory: %w", context.Cause(ctx))
-	case <-s.ended:
-		return errGone
-	}
-	return s.wait(ctx, done)
-}
-
-// scan is one scan for all requests that wait.
-func (s *Scanner) scan(first chan struct{}) {
-	waiting := []chan struct{}{first}
-	for more := true; more; {
-		select {
-		case done := <-s.scans:
-			waiting = append(waiting, done)
-		default:
-			more = false
+	asked := time.Now()
+	return s.do(ctx, func() {
+		if s.scanned.After(asked) {
+			return
 		}
-	}
-	s.look()
-	s.find()
-	for _, done := range waiting {
-		close(done)
-	}
+		s.scanned = time.Now()
+		s.look()
+		s.find()
+	})
 }
 
 // Prune looks for removed directories and ignores new ones.

@@ -74,7 +74,7 @@ func (s *Scanner) makeNow(name string, d definition) error {
 		}
 		if s.same(old) {
 			if !d.bare {
-				s.fill(old)
+				s.fill(e)
 			}
 			return nil
 		}
@@ -88,7 +88,8 @@ func (s *Scanner) makeNow(name string, d definition) error {
 		if slot, err = s.open(name, d.Kind); err == nil {
 			e.Slot = slot
 			if d.bare {
-				s.fillLater(slot, d.Files)
+				e.rest = d.Files.rest()
+				s.idle.Reset(s.layout.fill)
 			}
 		}
 	}
@@ -207,7 +208,7 @@ func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 
 func (s *Scanner) forget(e *entry) {
 	e.Slot.close()
-	e.Slot = nil
+	e.Slot, e.rest = nil, nil
 }
 
 // SetDown makes or removes the down file of a slot. Without a slot it does nothing.

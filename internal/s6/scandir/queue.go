@@ -1,13 +1,11 @@
 package scandir
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"hinit/internal/s6/formats"
 )
@@ -78,9 +76,7 @@ func (q *queue) notify() {
 }
 
 func (q *queue) has(name string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	_, open := q.open[name]
+	_, open := q.get(name)
 	return open
 }
 
@@ -183,45 +179,25 @@ func (s *Scanner) shown() {
 	}
 }
 
-// filling holds the slots that have only their definition yet.
-type filling struct {
-	slots []bareSlot
-	due   *time.Timer
-}
-
-type bareSlot struct {
-	*Slot
-	files Files
-}
-
-// fillLater adds the rest of a slot when the scanner is idle. A container with a short CMD is spared that: on an overlay it can
-// take longer than the CMD.
-func (s *Scanner) fillLater(slot *Slot, files Files) {
-	s.bare.slots = append(s.bare.slots, bareSlot{slot, files})
-	s.bare.due.Reset(cmp.Or(s.layout.fill, fillTime))
-}
-
+// fillNext adds the rest of a slot that has only its definition yet, when the scanner is idle. A container with a short CMD is
+// spared that: on an overlay it can take longer than the CMD.
 func (s *Scanner) fillNext() {
-	if len(s.bare.slots) == 0 {
-		return
-	}
-	s.fill(s.bare.slots[0].Slot)
-	if len(s.bare.slots) > 0 {
-		s.bare.due.Reset(0)
+	for _, e := range s.entries {
+		if e.rest != nil {
+			s.fill(e)
+			s.idle.Reset(0)
+			return
+		}
 	}
 }
 
-func (s *Scanner) fill(slot *Slot) {
-	i := slices.IndexFunc(s.bare.slots, func(b bareSlot) bool { return b.Slot == slot })
-	if i < 0 {
+func (s *Scanner) fill(e *entry) {
+	nodes := e.rest
+	e.rest = nil
+	if len(nodes) == 0 {
 		return
 	}
-	files := s.bare.slots[i].files
-	s.bare.slots = slices.Delete(s.bare.slots, i, i+1)
-	if s.slot(slot.Name) != slot {
-		return // it is gone
-	}
-	if err := slot.dir.Grow(files.rest()); err != nil && s.same(slot) {
-		s.host.Say("cannot complete the slot of %s: %v", slot.Name, err)
+	if err := e.Slot.dir.Grow(nodes); err != nil && s.same(e.Slot) {
+		s.host.Say("cannot complete the slot of %s: %v", e.Slot.Name, err)
 	}
 }

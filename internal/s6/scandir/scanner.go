@@ -31,7 +31,6 @@ const (
 	makingTime  = 5 * time.Second        // that somebody may take to make a slot
 	makingPoll  = 100 * time.Millisecond // to see whether they have
 	makingLimit = 3 * makingTime         // also when the name they use for it is renewed all the time
-	maxScans    = 128                    // that wait for one
 	idlePoll    = time.Minute            // where notifications work
 	busyPoll    = 5 * time.Second        // where they do not
 	settleTime  = 50 * time.Millisecond  // from a notification to the look it causes
@@ -73,7 +72,6 @@ type Scanner struct {
 	dir      *fsutil.Dir
 	lock     *os.File
 	requests chan func()
-	scans    chan chan struct{}
 	records  chan supervisor.Record
 	ended    chan struct{}
 	resumed  chan struct{} // of a successor
@@ -85,13 +83,14 @@ type Scanner struct {
 	ctx     context.Context   //nolint:containedctx // the life of the goroutine
 	entries map[string]*entry // by name in the scan directory
 	unseen  []made            // slots of the queue that are made, but not published
-	bare    filling           // slots that are still to be filled
+	idle    *time.Timer       // until slots are filled
 	partial string            // why not all of the scan directory is supervised, as it was last said
 	hints   *fsnotify.Watcher
 	due     *time.Timer
 	poll    time.Duration
 	hinted  bool      // due was moved because of a notification
 	looked  time.Time // when the last look was
+	scanned time.Time // when the last scan began
 }
 
 // Open wipes and makes the directories and begins to work. It ends with ctx.
@@ -111,14 +110,11 @@ func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 }
 
 func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scanner {
-	if layout.most == 0 {
-		layout.most = maxServices
-	}
 	return &Scanner{
-		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()), scans: make(chan chan struct{}, maxScans),
+		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()),
 		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: newQueue(),
 		entries: make(map[string]*entry),
-		due:     time.NewTimer(time.Hour), bare: filling{due: time.NewTimer(time.Hour)}, poll: busyPoll,
+		due:     time.NewTimer(time.Hour), idle: time.NewTimer(time.Hour), poll: busyPoll,
 	}
 }
 
@@ -231,8 +227,6 @@ func (s *Scanner) work() {
 			f()
 		case <-s.queue.wake:
 			s.serveQueue()
-		case done := <-s.scans:
-			s.scan(done)
 		case r := <-s.records:
 			s.observe(r)
 		case ev, ok := <-changes:
@@ -246,7 +240,7 @@ func (s *Scanner) work() {
 				lost = nil
 			}
 			s.soon()
-		case <-s.bare.due.C:
+		case <-s.idle.C:
 			s.fillNext()
 		case <-s.due.C:
 			s.hinted = false
@@ -280,7 +274,7 @@ func (s *Scanner) end() {
 		_ = s.hints.Close() // nothing is read from it any more
 	}
 	s.due.Stop()
-	s.bare.due.Stop()
+	s.idle.Stop()
 	for _, e := range s.entries {
 		if e.Service != nil {
 			e.Service.Close()
@@ -302,10 +296,6 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	case <-s.ended:
 		return errGone
 	}
-	return s.wait(ctx, done)
-}
-
-func (s *Scanner) wait(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
 		return nil

@@ -39,7 +39,8 @@ type entry struct {
 	Later   *definition      // the slot is to be made when nobody else is about to
 	Refused foreign.ID       // the directory was complained about
 
-	making time.Time `reexec:"-"` // somebody else is making the slot, since then
+	making time.Time     `reexec:"-"` // somebody else is making the slot, since then
+	rest   []fsutil.Node `reexec:"-"` // what the slot is still to be completed with
 }
 
 func (e *entry) empty() bool {
@@ -48,6 +49,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
+	c.rest = nil // nobody reads it, and it would stay in memory
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
