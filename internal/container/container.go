@@ -136,7 +136,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
 	c.keeper = gateways.New(gateways.Options{
-		Host: host{c}, Slots: host{c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
+		Host: host{c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
 	})
 	c.control = controlsocket.New(api{c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },

@@ -11,13 +11,10 @@ import (
 	"hinit/supervisor"
 )
 
-// host is the container as other rooms need it: as [gateways.Host], [gateways.Slots], [controlsocket.Teller] and [owners.Teller].
+// host is the container as other rooms need it: as [gateways.Host], [controlsocket.Teller] and [owners.Teller].
 type host struct{ c *container }
 
-var (
-	_ gateways.Host  = host{}
-	_ gateways.Slots = host{}
-)
+var _ gateways.Host = host{}
 
 func (h host) Config() *config.Config          { return h.c.cfg.Load() }
 func (h host) Say(format string, args ...any)  { h.c.say("[hinit] "+format, args...) }
@@ -31,7 +28,7 @@ func (h host) Adopt(ctx context.Context, profile string) {
 }
 func (h host) Mask(service string, secrets []string) { h.c.logs.hide(service, secrets) }
 
-func (h host) Has(service string) bool           { return h.c.slots().Has(service) }
+func (h host) HasSlot(service string) bool       { return h.c.slots().Has(service) }
 func (h host) SetDown(profile string, down bool) { h.setDown(profile, down) }
 func (h host) Withdraw(ctx context.Context, s string) error {
 	return h.c.slots().Withdraw(ctx, s)

@@ -80,7 +80,7 @@ func (k *Keeper) NoteDown(profile string, down bool) bool {
 // its down file first.
 func (k *Keeper) followDown(profile string, down bool) {
 	if k.NoteDown(profile, down) {
-		k.slots.SetDown(profile, down)
+		k.host.SetDown(profile, down)
 	}
 }
 

@@ -17,16 +17,6 @@ type Supervisor interface {
 	News() <-chan struct{}
 }
 
-// Slots are the service directories of s6. Where hinit does not answer as s6 there are none, and the methods do nothing.
-type Slots interface {
-	// Has reports whether a service has a slot.
-	Has(service string) bool
-	// SetDown makes the down file of a profile's slot say whether the gateway starts with the container.
-	SetDown(profile string, down bool)
-	// Withdraw removes the slot of a service.
-	Withdraw(ctx context.Context, service string) error
-}
-
 // Host is the rest of PID 1 as the Keeper needs it. Its methods may be called from any goroutine.
 type Host interface {
 	Config() *config.Config
@@ -42,4 +32,12 @@ type Host interface {
 	Register(ctx context.Context, p profiles.Profile, start bool, state profiles.State)
 	// Mask replaces the texts that the console must not show of a service.
 	Mask(service string, secrets []string)
+
+	// HasSlot reports whether a service has a service directory of s6. Where hinit does not answer as s6, none has one, and the next two
+	// methods do nothing.
+	HasSlot(service string) bool
+	// SetDown makes the down file of a profile's slot say whether the gateway starts with the container.
+	SetDown(profile string, down bool)
+	// Withdraw removes the slot of a service.
+	Withdraw(ctx context.Context, service string) error
 }

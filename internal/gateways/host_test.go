@@ -82,7 +82,7 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
 }
 
 func (h *host) keeper() *gateways.Keeper {
-	return gateways.New(gateways.Options{Host: h, Slots: h, Loop: h, Store: h.store, Intents: h.wants, Started: time.Now()})
+	return gateways.New(gateways.Options{Host: h, Loop: h, Store: h.store, Intents: h.wants, Started: time.Now()})
 }
 
 // start starts the Keeper with what is on the volume.
@@ -213,7 +213,7 @@ func (h *host) Mask(service string, secrets []string) {
 	h.masked[service] = secrets
 }
 
-func (h *host) Has(string) bool { return false }
+func (h *host) HasSlot(string) bool { return false }
 
 func (h *host) SetDown(profile string, down bool) {
 	h.mu.Lock()

@@ -26,7 +26,6 @@ const jobsKept = 8192
 type Keeper struct {
 	host    Host
 	loop    Supervisor
-	slots   Slots
 	store   *profiles.Store
 	intents *profiles.Intents
 	started time.Time // the container
@@ -49,7 +48,6 @@ type Keeper struct {
 type Options struct {
 	Host    Host
 	Loop    Supervisor
-	Slots   Slots
 	Store   *profiles.Store
 	Intents *profiles.Intents
 	Started time.Time // when the container was started
@@ -58,7 +56,7 @@ type Options struct {
 // New makes a Keeper that does nothing yet but remember what it is told.
 func New(o Options) *Keeper {
 	k := &Keeper{
-		host: o.Host, loop: o.Loop, slots: o.Slots, store: o.Store, intents: o.Intents, started: o.Started,
+		host: o.Host, loop: o.Loop, store: o.Store, intents: o.Intents, started: o.Started,
 		jobs:     make(chan func(), jobsKept),
 		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed),
 	}
@@ -110,14 +108,6 @@ func (k *Keeper) Stop() {
 	if k.unwatch != nil {
 		k.unwatch()
 	}
-}
-
-// Done is closed when the volume is not watched any more. It is nil before [Keeper.Start].
-func (k *Keeper) Done() <-chan struct{} {
-	if w := k.watch(); w != nil {
-		return w.Done()
-	}
-	return nil
 }
 
 // Reset forgets everything, because another init has the profiles now. The watcher ends with the context of [Keeper.Start].
@@ -214,10 +204,10 @@ func (k *Keeper) record(o *order) (sync func() error, err error) {
 	switch {
 	case err == nil:
 		k.NoteDown(o.profile, down)
-		k.slots.SetDown(o.profile, down)
+		k.host.SetDown(o.profile, down)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case k.slots.Has(o.service) && !k.Exists(o.profile): // registered without a home, which is nobody's intent
+	case k.host.HasSlot(o.service) && !k.Exists(o.profile): // registered without a home, which is nobody's intent
 	default:
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be
 	}
@@ -309,6 +299,11 @@ func (k *Keeper) enqueue(service string, job func()) {
 	default:
 		k.say("%s: the data volume does not answer, so its files are not followed", service)
 	}
+}
+
+// enqueueIn is enqueue after a while.
+func (k *Keeper) enqueueIn(delay time.Duration, service string, job func()) {
+	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { k.enqueue(service, job) }))
 }
 
 func (k *Keeper) say(format string, args ...any) { k.host.Say(format, args...) }

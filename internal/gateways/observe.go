@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"hinit/internal/config"
-	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -23,9 +22,7 @@ func (k *Keeper) Observe(r supervisor.Record) {
 		k.mu.Lock()
 		k.get(profile).begun = r.At
 		k.mu.Unlock()
-		if k.host.Config().Logs.Mask {
-			k.enqueue(r.Service, func() { k.readSecrets(r.Service, profile) })
-		}
+		k.enqueue(r.Service, func() { k.readSecrets(r.Service, profile) })
 	}
 	var job func()
 	switch {
@@ -39,19 +36,14 @@ func (k *Keeper) Observe(r supervisor.Record) {
 		job = func() { k.store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left it
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { k.explain(r.Service, profile, r.Exit, 0) }
-	case r.To == supervisor.Parked && changed && r.Reason == supervisor.ReasonReplaced:
-		job = func() { k.watchReplacer(r.Service, profile) }
 	case r.To == supervisor.Parked && changed:
-		job = func() { k.watch().Interest(profile, k.inputsOf(profile)) }
+		job = func() { k.parked(r.Service, profile, r.Reason) }
 	case r.From == supervisor.Parked && changed:
 		job = func() { k.watch().Disinterest(profile) }
 	case r.To == supervisor.Up && changed:
 		job = func() {
 			k.noteInputs(r.Service, profile)
-			if profile == profiles.Default {
-				k.noteMultiplexed()
-			}
-			k.followState(profile) // the state file may have been written before the supervisor knew of the start
+			k.up(profile)
 		}
 	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
 		// There is no intent that could have been lost, and nobody reads the rest any more.
@@ -75,14 +67,10 @@ func (k *Keeper) Catchup() {
 		x := s.LastExit
 		switch {
 		case !ok:
-		case s.State == supervisor.Up && profile == profiles.Default:
-			k.enqueue(s.Name, func() { k.noteMultiplexed(); k.followState(profile) })
-		case s.State == supervisor.Parked && s.Reason == supervisor.ReasonReplaced:
-			k.enqueue(s.Name, func() { k.watchReplacer(s.Name, profile) })
-		case s.State == supervisor.Parked:
-			k.enqueue(s.Name, func() { k.watch().Interest(profile, k.inputsOf(profile)) })
 		case s.State == supervisor.Up:
-			k.enqueue(s.Name, func() { k.followState(profile) })
+			k.enqueue(s.Name, func() { k.up(profile) })
+		case s.State == supervisor.Parked:
+			k.enqueue(s.Name, func() { k.parked(s.Name, profile, s.Reason) })
 		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
 			k.enqueue(s.Name, func() { k.explain(s.Name, profile, x, 0) })
 		}
@@ -90,6 +78,23 @@ func (k *Keeper) Catchup() {
 	for _, profile := range k.intents.Pending() {
 		k.recordLater(profiles.SlotName(profile), profile)
 	}
+}
+
+// up looks after a gateway that is up: its state file may have been written before the supervisor knew of the start.
+func (k *Keeper) up(profile string) {
+	if profile == profiles.Default {
+		k.noteMultiplexed()
+	}
+	k.followState(profile)
+}
+
+// parked waits for what starts a parked gateway again.
+func (k *Keeper) parked(service, profile, reason string) {
+	if reason == supervisor.ReasonReplaced {
+		k.watchReplacer(service, profile)
+		return
+	}
+	k.watch().Interest(profile, k.inputsOf(profile))
 }
 
 // followState reads readiness and intent off a state file. It is a job and reads the file itself, so an older content never follows
@@ -112,17 +117,10 @@ func (k *Keeper) followState(profile string) {
 	case err != nil:
 		k.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		k.lookAgain(service, profile)
+		k.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { k.followState(profile) }) // when it may be made again
 	case outcome == profiles.Restored:
 		k.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
 	}
-}
-
-// lookAgain looks at a state file that is missing once more, a little after it may be made again.
-func (k *Keeper) lookAgain(service, profile string) {
-	time.AfterFunc(profiles.RestoreDelay+100*time.Millisecond, guard.Func("looking for a state file", func() {
-		k.enqueue(service, func() { k.followState(profile) })
-	}))
 }
 
 // hintReady is for an agent that was never made for hinit.
@@ -187,9 +185,8 @@ func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks i
 		return
 	}
 	if looks < takeoverLooks || s.State == supervisor.Backoff {
-		time.AfterFunc(min(25*time.Millisecond<<min(looks, 10), replacerPoll), guard.Func("looking for a takeover", func() {
-			k.enqueue(service, func() { k.explain(service, profile, exit, looks+1) })
-		}))
+		wait := min(25*time.Millisecond<<min(looks, 10), replacerPoll)
+		k.enqueueIn(wait, service, func() { k.explain(service, profile, exit, looks+1) })
 	}
 }
 
@@ -204,9 +201,7 @@ func (k *Keeper) watchReplacer(service, profile string) {
 		k.loop.Post(supervisor.Inputs{Name: service})
 		return
 	}
-	time.AfterFunc(replacerPoll, guard.Func("watching who took over", func() {
-		k.enqueue(service, func() { k.watchReplacer(service, profile) })
-	}))
+	k.enqueueIn(replacerPoll, service, func() { k.watchReplacer(service, profile) })
 }
 
 // otherInputs is the hash of no inputs: any that are there are a change.
@@ -252,13 +247,9 @@ const secretsPatience = time.Second
 
 // MaskSecrets makes the console mask the secrets of a gateway that may be started next. It waits for the disk, but not for long.
 func (k *Keeper) MaskSecrets(service, profile string) {
-	if !k.host.Config().Logs.Mask {
-		return
-	}
-	read := make(chan struct{})
-	guard.Go("reading secrets", func() {
-		defer close(read)
+	read := begin("reading secrets", func() error {
 		k.readSecrets(service, profile)
+		return nil
 	})
 	select {
 	case <-read:

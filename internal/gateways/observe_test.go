@@ -159,11 +159,7 @@ func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
 		if !early {
 			k.Stop()
 		}
-		select {
-		case <-k.Done():
-		case <-time.After(20 * time.Second):
-			t.Errorf("it is still watched; the container stopped before the watch began: %v", early)
-		}
+		h.until("it is not watched any more", func() bool { return k.Rescan(t.Context()) != nil })
 	}
 }
 
@@ -172,7 +168,7 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	h, k := newHost(t, "coder", "other")
 	h.start(k)
 	k.Stop()
-	<-k.Done()
+	h.until("the volume is not watched any more", func() bool { return k.Rescan(t.Context()) != nil })
 	if err := h.wants.Set("coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func (k *Keeper) disappeared(ctx context.Context, profile string) {
 		_ = k.loop.Do(ctx, supervisor.Explained{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
 	_ = k.loop.Do(ctx, supervisor.Remove{Name: service}) // it may be gone already
-	if err := k.slots.Withdraw(ctx, service); err != nil {
+	if err := k.host.Withdraw(ctx, service); err != nil {
 		k.say("%v", err)
 	}
 	if renamed != "" {
