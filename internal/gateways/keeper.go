@@ -208,6 +208,7 @@ func (k *Keeper) record(o *order) (sync func() error, err error) {
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
 	case k.host.HasSlot(o.service) && !k.Exists(o.profile): // registered without a home, which is nobody's intent
+		sync = func() error { return nil }
 	default:
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be
 	}

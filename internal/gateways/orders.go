@@ -24,7 +24,7 @@ const (
 // carrier does what an order takes.
 type carrier interface {
 	// record writes an order to the volume; after an error the order is not carried out. sync makes the write survive a crash of
-	// the machine; it is nil when there was nothing to write. Both wait for the disk.
+	// the machine. Both wait for the disk.
 	record(o *order) (sync func() error, err error)
 	// act hands an order to the supervisor and returns when that has taken it in. effect is what followed at once, for people. It
 	// does not wait for the disk.
@@ -39,7 +39,7 @@ type carrier interface {
 // order replaces those that have waited for a second and that the supervisor has not got. So the newest order decides, on the disk
 // and in the supervisor.
 //
-// It owns a goroutine for each profile that has orders, and one more while that one waits for the volume.
+// It owns a goroutine for each profile that has orders, and another one while that waits for a sync.
 type orders struct {
 	carrier carrier
 
@@ -51,7 +51,7 @@ type orders struct {
 type queue struct {
 	current *order
 	waiting []*order      // oldest first
-	news    chan struct{} // capacity 1: the newest order is another one, or more urgent
+	turn    chan struct{} // has room for who hands an order to the supervisor: one after the other
 }
 
 // order is what an operator asked of one gateway.
@@ -99,11 +99,12 @@ func (s *orders) submit(verb client.Verb, service, profile string, patience time
 	defer s.mu.Unlock()
 	q := s.queues[profile]
 	if q == nil {
-		q = &queue{waiting: []*order{o}, news: make(chan struct{}, 1)}
+		q = &queue{waiting: []*order{o}, turn: make(chan struct{}, 1)}
 		if s.queues == nil {
 			s.queues = make(map[string]*queue)
 		}
 		s.queues[profile] = q
+		s.actInTime(q, o)
 		guard.Go("carrying out orders", func() {
 			for s.next(q, profile) {
 				s.carryOut(q)
@@ -114,20 +115,26 @@ func (s *orders) submit(verb client.Verb, service, profile string, patience time
 	if n := q.newest(); n != nil && n.verb == verb && !n.acting {
 		if o.actBy.Before(n.actBy) {
 			n.actBy = o.actBy
+			s.actInTime(q, n)
 		}
 		o = n
 	} else {
+		s.actInTime(q, o)
 		if last := len(q.waiting) - 1; last+1 >= maxWaiting {
 			replace(q.waiting[last], o)
 			q.waiting = q.waiting[:last]
 		}
 		q.waiting = append(q.waiting, o)
 	}
-	select {
-	case q.news <- struct{}{}:
-	default: // it has not seen the last news yet
-	}
 	return o
+}
+
+// actInTime sees to it that an order is handed to the supervisor when it has waited long enough for its record, if it is the newest
+// then.
+func (s *orders) actInTime(q *queue, o *order) {
+	if !o.actBy.IsZero() {
+		time.AfterFunc(time.Until(o.actBy), guard.Func("carrying out an order", func() { s.handOver(q, o, true) }))
+	}
 }
 
 func (q *queue) newest() *order {
@@ -174,11 +181,7 @@ func (s *orders) next(q *queue, profile string) bool {
 // carryOut records the current order and hands it to the supervisor. Only the goroutine of the queue does so, one order after the other.
 func (s *orders) carryOut(q *queue) {
 	o := q.current
-	var sync func() error
-	err := s.await(q, begin("recording an order", func() (err error) {
-		sync, err = s.carrier.record(o)
-		return err
-	}))
+	sync, err := s.carrier.record(o)
 	if err != nil {
 		s.finish(o, err)
 		return
@@ -186,13 +189,11 @@ func (s *orders) carryOut(q *queue) {
 	if s.setRecorded(q, o) {
 		return
 	}
-	if sync == nil {
-		sync = func() error { return nil }
-	}
 	synced := begin("syncing the record of an order", sync) // meanwhile the order is carried out; the result waits for both
-	s.handOver(o)
+	s.handOver(q, o, false)
+	unrecorded := <-synced
 	err = o.failed
-	if unrecorded := s.await(q, synced); unrecorded != nil {
+	if unrecorded != nil {
 		s.carrier.retry(o)
 		if err == nil {
 			err = fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", o.verb, unrecorded)
@@ -208,57 +209,6 @@ func begin(doing string, f func() error) <-chan error {
 	return result
 }
 
-// await waits for the disk. Meanwhile it carries out the newest order if that has waited long enough for its record.
-func (s *orders) await(q *queue, result <-chan error) error {
-	for {
-		n, wait := s.urgent(q)
-		var due <-chan time.Time
-		switch {
-		case n == nil:
-		case wait <= 0:
-			s.overtake(q, n)
-			s.handOver(n)
-			continue
-		default:
-			due = time.After(wait)
-		}
-		select {
-		case err := <-result:
-			return err
-		case <-q.news:
-		case <-due:
-		}
-	}
-}
-
-// urgent returns the newest order and how long it still waits for its record, or nil if it waits as long as that takes.
-func (s *orders) urgent(q *queue) (*order, time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := q.newest()
-	if n.acting || n.replaced || n.actBy.IsZero() {
-		return nil, 0
-	}
-	return n, time.Until(n.actBy)
-}
-
-// overtake ends the orders before n that the supervisor has not got: it gets n first.
-func (s *orders) overtake(q *queue, n *order) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o := q.current; o != n && !o.acting && !o.replaced {
-		replace(o, n)
-	}
-	for _, o := range q.waiting {
-		if o != n {
-			replace(o, n)
-		}
-	}
-	if q.current != n {
-		q.waiting = []*order{n}
-	}
-}
-
 // setRecorded notes that the current order is recorded. It returns true when a newer one has replaced it; that one is recorded
 // next.
 func (s *orders) setRecorded(q *queue, o *order) (replaced bool) {
@@ -271,19 +221,39 @@ func (s *orders) setRecorded(q *queue, o *order) (replaced bool) {
 	return o.replaced
 }
 
-// handOver hands an order to the supervisor, once.
-func (s *orders) handOver(o *order) {
-	s.mu.Lock()
-	again := o.acting
-	o.acting = true
-	s.mu.Unlock()
-	if again {
+// handOver hands an order to the supervisor, once. overtakes says that its time is over: then it goes before older orders, and only
+// if it is the newest.
+func (s *orders) handOver(q *queue, o *order, overtakes bool) {
+	q.turn <- struct{}{}
+	defer func() { <-q.turn }()
+	if !s.begins(q, o, overtakes) {
 		return
 	}
 	effect, err := s.carrier.act(o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.acted, o.effect, o.failed = true, effect, err
+}
+
+// begins reports whether an order is to be handed over now. One that overtakes ends those before it that the supervisor has not got.
+func (s *orders) begins(q *queue, o *order, overtakes bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.acting || o.replaced || overtakes && q.newest() != o {
+		return false
+	}
+	o.acting = true
+	if !overtakes || q.current == o {
+		return true
+	}
+	if c := q.current; c != nil && !c.acting && !c.replaced {
+		replace(c, o)
+	}
+	for _, older := range q.waiting[:len(q.waiting)-1] {
+		replace(older, o)
+	}
+	q.waiting = []*order{o}
+	return true
 }
 
 func (s *orders) finish(o *order, err error) {
