@@ -18,7 +18,7 @@ func TestExpand(t *testing.T) {
 		"{agent}": "/opt/hermes/.venv/bin/hermes", "{home}/x": "/opt/data/x", "a{profile}b{to}": "acoderbb", "{profile_home}": "/p",
 		"": "", "plain": "plain", "${profile}": "${profile}", "$ {profile}": "$ coder", "{{profile}}": "{profile}", "{}": "{}",
 		"{ profile }": "{ profile }", `{"a":{"b":1}}`: `{"a":{"b":1}}`, "{{.Names}}": "{{.Names}}", "{other}": "{other}",
-		"{profile": "{profile", "profile}": "profile}", "{{profile}": "{{profile}", "{": "{", "{{": "{{", "{{profile}}}": "{profile}}",
+		"{profile": "{profile", "profile}": "profile}", "{{profile}": "{{profile}", "{": "{", "{{": "{{", "{{profile}}}": "{profile}}", "{{{profile}}}": "{{profile}}", "{{{range .}}}{{{end}}}": "{{{range .}}}{{end}}",
 		"{Profile}": "{Profile}",
 	} {
 		cmd := []string{in}

@@ -26,7 +26,8 @@ Durations are written as Go writes them: ` + "`500ms`, `30s`, `1m30s`" + `. A co
 
 Commands, directories and variables may contain placeholders: ` + "`{agent}`" + ` (agent.binary), ` + "`{home}`" + ` (home),
 ` + "`{profile}`" + ` and ` + "`{profile_home}`" + ` (name and home of the profile), ` + "`{to}`" + ` (the new name, in a rename). The table says
-which of them a key knows. ` + "`{{word}}`" + ` stands for the literal text ` + "`{word}`, and `${word}`" + ` is left alone for a shell.
+which of them a key knows. ` + "`{{word}}`" + ` stands for the literal text ` + "`{word}`, `{{{word}}}` for `{{word}}`" + `,
+and ` + "`${word}`" + ` is left alone for a shell.
 
 ## Who may write the file
 

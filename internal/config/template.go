@@ -19,7 +19,7 @@ const (
 
 // Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without
 // braces ("profile", "profile_home", "to"). What is in vars wins, and a placeholder without a value stays as it is.
-// "{{word}}" stands for the literal text "{word}", "${word}" is left alone for a shell, and any other brace is plain
+// "{{word}}" stands for the literal text "{word}" and "{{{word}}}" for "{{word}}", "${word}" is left alone for a shell, and any other brace is plain
 // text. The result shares nothing with cmd.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	out := make([]string, len(cmd))
@@ -75,6 +75,13 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 				b.WriteString("{" + name + "}")
 				i += len(name) + 4
 				continue
+			}
+			if strings.HasPrefix(s[i:], "{{{") { // one brace more than the text is to have, as of {{{end}}}
+				if name := holeName(s[i+3:]); name != "" && strings.HasPrefix(s[i+3+len(name):], "}}}") {
+					b.WriteString("{{" + name + "}}")
+					i += len(name) + 6
+					continue
+				}
 			}
 			// Not an escape: the inner brace is no placeholder either, as in the templates of other programs.
 			b.WriteString("{{")
