@@ -18,10 +18,10 @@ import (
 
 func configVerb() verb {
 	return verb{
-		name: "config", args: "[check [FILE] | schema] [--json]", summary: "print the effective configuration and where each value came from",
+		name: "config", args: "[check [FILE] | schema] [--run] [--json]", summary: "print the effective configuration and where each value came from",
 		help: `Of the running init; when none is reachable, of the file and the environment as they are here.
 "hinit config check" reads a file (the one that hinit would read, or FILE) with the environment as it is here, without an
-init, and prints all that is wrong with it, a line each; the exit code is 1 then.
+init, and prints all that is wrong with it, a line each; the exit code is 1 then. With --run it is a file for hinit run.
 "hinit config schema" prints a JSON schema of hinit.yaml, for editors.`,
 		run: configRun,
 	}
@@ -29,6 +29,7 @@ init, and prints all that is wrong with it, a line each; the exit code is 1 then
 
 func configRun(t *terminal, c *call) int {
 	asJSON := c.flags.Bool("json", false, "print JSON")
+	plain := c.flags.Bool("run", false, "check it as hinit run reads it")
 	words, code, ok := c.parse(t, 0, 2)
 	if !ok {
 		return code
@@ -43,7 +44,10 @@ func configRun(t *terminal, c *call) int {
 		if words[0] != "check" {
 			return t.fail(exitUsage, "cannot show the configuration: expected: hinit config %s%s", c.verb.args, didYouMean(words[0], []string{"check", "schema"}))
 		}
-		return configCheck(t, append(words, "")[1], *asJSON)
+		return configCheck(t, append(words, "")[1], *plain, *asJSON)
+	}
+	if *plain {
+		return t.fail(exitUsage, "cannot show the configuration: --run is of hinit config check")
 	}
 	entries, here, err := t.effective()
 	if err != nil {
@@ -95,12 +99,12 @@ type configProblem struct {
 }
 
 // configCheck reads a configuration and tells all that is wrong with it.
-func configCheck(t *terminal, file string, asJSON bool) int {
+func configCheck(t *terminal, file string, plain, asJSON bool) int {
 	report := configReport{File: file, Problems: []configProblem{}, Warnings: []string{}}
-	cfg, err := config.Load(config.Options{Path: file, Env: t.env})
+	cfg, err := config.Load(config.Options{Path: file, Plain: plain, Env: t.env})
 	var problems []error
 	if err == nil {
-		report.File, report.Warnings = cfg.Path, append(report.Warnings, slices.Concat(cfg.Warnings, usersMissing(cfg))...)
+		report.File, report.Warnings = cfg.Path, append(report.Warnings, slices.Concat(cfg.Warnings, usersMissing(cfg, plain))...)
 	} else if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		problems = joined.Unwrap()
 	} else {
@@ -138,10 +142,13 @@ func configCheck(t *terminal, file string, asJSON bool) int {
 }
 
 // usersMissing says which users of a configuration nobody here is. The container may have them.
-func usersMissing(cfg *config.Config) (warnings []string) {
-	agent, err := boot.LookupAgent(cfg)
-	if err != nil {
-		return []string{err.Error()}
+func usersMissing(cfg *config.Config, plain bool) (warnings []string) {
+	agent := boot.Caller()
+	if !plain {
+		var err error
+		if agent, err = boot.LookupAgent(cfg); err != nil {
+			return []string{err.Error()}
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		if _, err := agent.CredFor(cfg, cfg.Services[name].User); err != nil {
