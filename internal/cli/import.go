@@ -35,7 +35,9 @@ func importVerb() verb {
 		name: "import", args: "FILE|DIR [--from FORMAT] [-o FILE]", summary: "write hinit.yaml from the configuration of another supervisor",
 		help: `It takes supervisord.conf, process-compose.yaml, a layer of pebble or a directory of them, and service directories or
 source directories of s6. hinit.yaml goes to standard output; what could not be taken over, or works in another way, is
-named on standard error, a line each. The result is checked, and is for hinit run.`,
+named on standard error, a line each: the file, the line, the key and what to do instead. The .env beside a
+process-compose.yaml becomes an env_file of each service. What hinit.yaml can't say is left out, so that the result is
+always a configuration for hinit run; hinit config check --run FILE checks it again.`,
 		run: importRun,
 	}
 }

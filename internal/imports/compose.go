@@ -1,11 +1,15 @@
 package imports
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // compose is a process-compose.yaml that is taken over.
@@ -13,7 +17,10 @@ type compose struct {
 	*importer
 	file    string
 	shell   []string
+	raw     bool // no variable of a command is filled in before the shell has it
 	env     []pair
+	dotenv  string            // the .env beside the file
+	vars    map[string]string // for templates
 	waits   []wait
 	awaited map[string]bool // whose end somebody waits for
 }
@@ -32,7 +39,7 @@ func (im *importer) processCompose(path string) error {
 	if err != nil {
 		return err
 	}
-	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, awaited: make(map[string]bool)}
+	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string), awaited: make(map[string]bool)}
 	im.defaults.grace = "10s" // shutdown.timeout_seconds
 	var processes []entry
 	for _, e := range entries(root) {
@@ -42,7 +49,9 @@ func (im *importer) processCompose(path string) error {
 		case "environment":
 			c.env = variables(e.node)
 			c.references(e.line, "environment", c.env)
-		case "version", "is_strict":
+		case "version", "is_strict": // hinit is always strict
+		case "disable_env_expansion":
+			c.raw = e.isTrue()
 		case "shell":
 			for _, k := range entries(e.node) {
 				switch k.name {
@@ -57,12 +66,18 @@ func (im *importer) processCompose(path string) error {
 		case "log_location", "log_level", "log_length", "log_configuration", "log_format":
 			c.note(path, e.line, e.name, "each service has a log of its own, below logs.dir")
 		case "vars":
-			c.note(path, e.line, e.name, "hinit.yaml has no templates; write the values out where they are used")
+			for _, v := range variables(e.node) {
+				c.vars[v.name] = v.value
+			}
 		default:
 			if !strings.HasPrefix(e.name, "x-") { // anchors
-				c.note(path, e.line, e.name, "hinit has nothing like this setting")
+				c.note(path, e.line, e.name, "%s", otherWay(e.name))
 			}
 		}
+	}
+	if dotenv := absolute(path, ".env"); exists(dotenv) {
+		c.dotenv = dotenv
+		c.note(dotenv, 0, "", "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
 	}
 	for _, p := range processes {
 		for _, d := range entries(p.node) {
@@ -87,8 +102,16 @@ func (im *importer) processCompose(path string) error {
 }
 
 func (c *compose) dependsOn(from *service, e entry) {
+	if e.node.Kind != yaml.MappingNode { // as docker compose has it
+		for _, name := range items(e.node) {
+			c.waits = append(c.waits, wait{from, name, "process_started", e.line})
+		}
+	}
 	for _, d := range entries(e.node) {
 		condition := "process_started"
+		if d.node.Kind == yaml.ScalarNode && !isNull(d.node) {
+			condition = d.text()
+		}
 		for _, k := range entries(d.node) {
 			if k.name == "condition" {
 				condition = k.text()
@@ -120,9 +143,20 @@ func (c *compose) process(p entry) {
 		s := c.add(c.file, p.line, name)
 		s.group = p.name
 		before := len(c.notes)
-		c.processKeys(p, keys, s)
-		if replicas > 1 {
-			s.env = append([]pair{{"PC_REPLICA_NUM", strconv.Itoa(n)}}, s.env...)
+		vars := maps.Clone(c.vars)
+		for _, e := range keys {
+			if e.name == "vars" {
+				for _, v := range variables(e.node) {
+					vars[v.name] = v.value
+				}
+			}
+		}
+		vars["PC_REPLICA_NUM"], vars["PC_PROC_NAME"] = strconv.Itoa(n), p.name
+		c.processKeys(p, keys, s, vars)
+		for _, name := range []string{"PC_REPLICA_NUM", "PC_PROC_NAME"} {
+			if strings.Contains(strings.Join(s.command, " "), name) || replicas > 1 && name == "PC_REPLICA_NUM" {
+				s.env = append([]pair{{name, vars[name]}}, s.env...)
+			}
 		}
 		if n > 0 {
 			c.notes = c.notes[:before] // said of the first one
@@ -130,37 +164,53 @@ func (c *compose) process(p entry) {
 	}
 }
 
-func (c *compose) processKeys(p entry, keys []entry, s *service) {
+func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string]string) {
 	s.env = append(s.env, c.env...)
+	if c.dotenv != "" {
+		s.envFiles = []string{c.dotenv}
+	}
 	s.restart.policy = "never"
 	var entrypoint, arguments []string
 	for _, e := range keys {
-		note := func(format string, args ...any) { c.note(c.file, e.line, p.name+"."+e.name, format, args...) }
+		where := p.name + "." + e.name
+		note := func(format string, args ...any) { c.note(c.file, e.line, where, format, args...) }
+		s.came(e.name, c.file, e.line)
+		if e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name) {
+			note("is no text, and is left out")
+			continue
+		}
 		switch e.name {
 		case "command":
-			s.command = append(append([]string{}, c.shell...), strings.TrimRight(strings.ReplaceAll(e.node.Value, "$$", "$"), "\n"))
+			s.command = c.inShell(e, where, vars)
 		case "entrypoint":
 			entrypoint = items(e.node)
 		case "args":
 			arguments = items(e.node)
 		case "working_dir":
-			s.cwd = e.text()
+			s.cwd = absolute(c.file, c.filled(e, where, vars))
 		case "environment":
 			own := variables(e.node)
 			s.env = append(s.env, own...)
 			c.references(e.line, p.name+"."+e.name, own)
 		case "env_file":
-			s.envFiles = items(e.node)
+			for _, file := range items(e.node) {
+				name, optional := strings.CutPrefix(file, "-")
+				s.envFiles = append(s.envFiles, map[bool]string{true: "-"}[optional]+absolute(c.file, name))
+			}
 		case "depends_on":
 			c.dependsOn(s, e)
 		case "availability":
 			c.availability(p.name, e, s)
 		case "readiness_probe":
-			c.probe(p.name, e, s, "ready")
+			c.probe(p.name, e, s, "ready", vars)
 		case "liveness_probe":
-			c.probe(p.name, e, s, "alive")
+			c.probe(p.name, e, s, "alive", vars)
 		case "ready_log_line":
-			s.checks = append(s.checks, check{kind: "ready", log: e.node.Value})
+			k := check{kind: "ready", log: e.node.Value, place: place{c.file, e.line}}
+			if regexp.QuoteMeta(k.log) != k.log {
+				k.log, k.logMatches = "", k.log
+			}
+			s.checks = append(s.checks, k)
 		case "shutdown":
 			c.shutdown(p.name, e, s)
 		case "disabled":
@@ -168,17 +218,22 @@ func (c *compose) processKeys(p entry, keys []entry, s *service) {
 		case "log_location":
 			s.output.log = true
 			note("hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.text())
+		case "log_configuration":
+			c.logSize(p.name, e, s)
 		case "schedule":
 			c.schedule(p.name, e, s)
-		case "replicas":
-		case "namespace", "description":
-			note("is for people and for groups, which hinit doesn't have (%s)", e.text())
+		case "replicas", "vars": // before
+		case "description":
+			s.about = about(c.filled(e, where, vars))
+		case "namespace":
+			note("hinit has no groups; name the services (%s)", e.text())
 		case "is_daemon":
 			note("a service stays in the foreground under hinit; start it with the option for that")
 		case "is_tty", "is_foreground", "is_interactive":
+			s.disabled = s.disabled || e.name == "is_foreground" && e.isTrue() // it is started by hand
 			note("a service has no terminal under hinit; make it the container's CMD if it needs one")
 		default:
-			note("hinit has nothing like this setting")
+			note("%s", otherWay(e.name))
 		}
 	}
 	if entrypoint != nil {
@@ -220,7 +275,9 @@ func (c *compose) availability(process string, at entry, s *service) {
 				note("hinit doesn't end when a service fails; make it the container's CMD for that")
 			}
 		case "backoff_seconds":
-			s.restart.initial, s.restart.max, s.restart.factor = seconds(e.text()), seconds(e.text()), "1"
+			if every := c.seconds(c.file, e, process+".availability."+e.name); every != "" {
+				s.restart.initial, s.restart.max, s.restart.factor = every, every, "1"
+			}
 		case "max_restarts":
 			s.restart.maxRestarts = e.text()
 		case "exit_on_end":
@@ -228,7 +285,7 @@ func (c *compose) availability(process string, at entry, s *service) {
 				note("hinit doesn't end when a service does; make it the container's CMD for that")
 			}
 		default:
-			note("hinit has nothing like this setting")
+			note("%s", otherWay(e.name))
 		}
 	}
 }
@@ -245,13 +302,13 @@ func (c *compose) shutdown(process string, at entry, s *service) {
 			}
 			s.signal = signal
 		case "timeout_seconds":
-			s.grace = seconds(e.text())
+			s.grace = c.seconds(c.file, e, process+".shutdown."+e.name)
 		case "parent_only":
 			if e.isTrue() {
 				note("hinit always stops all processes of a service")
 			}
 		case "command":
-			note("hinit stops by a signal and runs no command (%s); trap the signal, or stop by hand before", e.text())
+			note("hinit stops by a signal and runs no command; let the service trap the signal and do it then (%s)", oneLine(e.text()))
 		default:
 			note("hinit has nothing like this setting")
 		}
@@ -300,80 +357,6 @@ func cronOf(interval string) string {
 	return ""
 }
 
-// probe takes over a check as Kubernetes has it.
-func (c *compose) probe(process string, at entry, s *service, kind string) {
-	k := check{kind: kind, period: "10s", timeout: "1s"}
-	found := false
-	for _, e := range entries(at.node) {
-		where := process + "." + at.name + "." + e.name
-		switch e.name {
-		case "exec":
-			for _, part := range entries(e.node) {
-				if part.name == "command" {
-					k.command, found = append(append([]string{}, c.shell...), part.text()), true
-				} else {
-					c.note(c.file, part.line, where+"."+part.name, "a check runs where the service does")
-				}
-			}
-		case "http_get":
-			found = true
-			c.httpGet(where, e, &k)
-		case "initial_delay_seconds":
-			k.delay = seconds(e.text())
-		case "period_seconds":
-			k.period = cmp.Or(seconds(e.text()), k.period)
-		case "timeout_seconds":
-			k.timeout = cmp.Or(seconds(e.text()), k.timeout)
-		case "success_threshold":
-			if kind == "ready" {
-				k.success = e.text()
-			}
-		case "failure_threshold":
-			k.failure = e.text()
-		default:
-			c.note(c.file, e.line, where, "hinit has nothing like this setting")
-		}
-	}
-	if !found {
-		c.note(c.file, at.line, process+"."+at.name, "says nothing to look at and is left out")
-		return
-	}
-	s.checks = append(s.checks, k)
-}
-
-func (c *compose) httpGet(where string, at entry, k *check) {
-	host, port, path, scheme := "", "80", "/", "http"
-	for _, e := range entries(at.node) {
-		switch e.name {
-		case "host":
-			host = e.text()
-		case "port", "num_port":
-			port = e.text()
-		case "path":
-			path = e.text()
-		case "status_code":
-			k.http = append(k.http, pair{"status", e.text()})
-		case "headers":
-			k.headers = variables(e.node)
-		case "scheme":
-			scheme = strings.ToLower(e.text())
-		default:
-			c.note(c.file, e.line, where+"."+e.name, "hinit has nothing like this setting")
-		}
-	}
-	if scheme != "http" { // which config refuses, with the reason
-		k.http = append(k.http, pair{"url", scheme + "://" + cmp.Or(host, "127.0.0.1") + ":" + port + "/" + strings.TrimPrefix(path, "/")})
-		return
-	}
-	if host != "" && host != "127.0.0.1" {
-		k.http = append([]pair{{"host", host}}, k.http...)
-	}
-	if !strings.HasPrefix(path, "/") {
-		path = "/" + path
-	}
-	k.http = append([]pair{{"port", port}, {"path", path}}, k.http...)
-}
-
 // depend takes over one dependency.
 func (c *compose) depend(w wait) {
 	until, known := map[string]string{
@@ -392,7 +375,10 @@ func (c *compose) depend(w wait) {
 	if len(found) == 0 {
 		c.note(c.file, w.line, where, "there is no such process")
 	}
+	if w.to == w.from.was {
+		c.note(c.file, w.line, where, "it would wait for itself; the need is left out")
+	}
 	for _, to := range found {
-		w.from.wait(need{name: to.name, until: until})
+		w.from.wait(need{name: to.name, until: until, place: place{c.file, w.line}})
 	}
 }

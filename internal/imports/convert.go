@@ -7,12 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"hinit/internal/config"
 )
 
 // The formats.
@@ -56,7 +53,8 @@ type Result struct {
 // maxFile bounds what is read of one file.
 const maxFile = 4 << 20
 
-// Convert reads a file or a directory. format is one of [Formats], or "" to find out. It reads files, so it may block on the disk.
+// Convert reads a file or a directory. format is one of [Formats], or "" to find out. It reads files, so it may block on the disk. The
+// notes are also there when nothing could be taken over.
 func Convert(path, format string) (Result, error) {
 	if format == "" {
 		var err error
@@ -81,18 +79,9 @@ func Convert(path, format string) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if len(im.services) == 0 {
-		return Result{}, fmt.Errorf("%s has no service that hinit could take over", path)
-	}
 	im.tryChecks(path)
-	text, err := im.yaml(path, format)
-	if err != nil {
-		return Result{}, err
-	}
-	if err := valid(text); err != nil {
-		return Result{Format: format, YAML: text, Notes: im.notes}, fmt.Errorf("the result is no valid configuration: %w", err)
-	}
-	return Result{Format: format, YAML: text, Notes: im.notes}, nil
+	text, err := im.settle(path, format)
+	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
 // detect finds out the format of a file or a directory.
@@ -182,7 +171,7 @@ func (im *importer) add(file string, line int, name string) *service {
 	if valid != name {
 		im.note(file, line, name, "is called %s here: names are made of a to z, 0 to 9, _ and -", valid)
 	}
-	s := &service{name: valid, was: name}
+	s := &service{name: valid, was: name, origin: origin{place{file, line}, make(map[string]place), make(map[string]bool)}}
 	im.services = append(im.services, s)
 	return s
 }
@@ -216,32 +205,4 @@ func (im *importer) find(name string) (found []*service) {
 		}
 	}
 	return found
-}
-
-// tryChecks leaves out the checks that hinit.yaml can't have, such as those of other hosts.
-func (im *importer) tryChecks(path string) {
-	for _, s := range im.services {
-		s.checks = slices.DeleteFunc(s.checks, func(c check) bool {
-			alone := &importer{services: []*service{{name: "service", command: []string{"true"}, checks: []check{c}}}}
-			text, err := alone.yaml(path, "")
-			if err == nil {
-				err = valid(text)
-			}
-			if err != nil {
-				why := strings.ReplaceAll(err.Error(), "services.service.checks.0.", "")
-				if _, after, cut := strings.Cut(why, ": "); cut {
-					why = after
-				}
-				im.note(path, 0, s.was, "its check %s is left out: %s", cmp.Or(c.name, c.kind), why)
-			}
-			return err != nil
-		})
-	}
-}
-
-// valid reports what package config says of a configuration for hinit run.
-func valid(text []byte) error {
-	none := func(string) (string, bool) { return "", false }
-	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, Plain: true, Env: none})
-	return err
 }

@@ -12,14 +12,14 @@ import (
 
 var update = flag.Bool("update", false, "write the expected results")
 
-// TestExamples imports one configuration of each kind, written after the peers' documentation, and compares the result and all notes. It
-// has passed package config by then.
+// TestExamples imports two configurations of each kind, written after the peers' documentation and after what their own examples contain,
+// and compares the result and all notes. It has passed package config by then.
 func TestExamples(t *testing.T) {
 	here, err := filepath.Abs("testdata")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers", "scandir", "source", "scandir/clock"} {
+	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers", "scandir", "source", "scandir/clock", "more/process-compose.yaml", "more/supervisord.conf", "more/layers", "more/rc"} {
 		t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
 			result, err := Convert(filepath.Join("testdata", name), "")
 			if err != nil {

@@ -32,8 +32,17 @@ func (s *section) take(name string) (value string, line int, ok bool) {
 	return "", 0, false
 }
 
-// parseINI reads sections with "key = value" or "key: value". A comment begins with ; or # at the beginning of a line, or with ; after a
-// blank. A line that is indented goes on with the value before.
+// lineOf is the line of a key, and that of the section where the key is not said.
+func (s *section) lineOf(name string) int {
+	for i := range slices.Backward(s.keys) {
+		if s.keys[i].name == name {
+			return s.keys[i].line
+		}
+	}
+	return s.line
+}
+
+// parseINI reads sections with "key = value" or "key: value". A comment begins with ; or # at the beginning of a line or after a blank. A line that is indented goes on with the value before.
 func parseINI(file, text string) (sections []*section, bad []int) {
 	var at *section
 	number := 0
@@ -44,11 +53,7 @@ func parseINI(file, text string) (sections []*section, bad []int) {
 		if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
 			continue
 		}
-		if cut := strings.Index(line, " ;"); cut >= 0 {
-			line = strings.TrimRight(line[:cut], " \t")
-		} else if cut := strings.Index(line, "\t;"); cut >= 0 {
-			line = strings.TrimRight(line[:cut], " \t")
-		}
+		line = withoutComment(line)
 		switch {
 		case (line[0] == ' ' || line[0] == '\t') && at != nil && len(at.keys) > 0:
 			last := &at.keys[len(at.keys)-1]
@@ -66,4 +71,14 @@ func parseINI(file, text string) (sections []*section, bad []int) {
 		}
 	}
 	return sections, bad
+}
+
+// withoutComment cuts a comment off a line.
+func withoutComment(line string) string {
+	for i := 1; i < len(line); i++ {
+		if (line[i] == ';' || line[i] == '#') && (line[i-1] == ' ' || line[i-1] == '\t') {
+			return strings.TrimRight(line[:i], " \t")
+		}
+	}
+	return line
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -18,6 +19,8 @@ type service struct {
 	name  string
 	was   string // what the other supervisor calls it
 	group string // and several of them together
+	about string // what it is, for people
+	origin
 
 	command  []string
 	disabled bool
@@ -35,6 +38,38 @@ type service struct {
 	grace    string
 }
 
+// place is where something stands in the other supervisor's configuration.
+type place struct {
+	file string
+	line int
+}
+
+// origin is where a service comes from.
+type origin struct {
+	place place
+	from  map[string]place // each key
+	left  map[string]bool  // keys that hinit.yaml can't have
+}
+
+// keysOf tells which key of hinit.yaml a key of another supervisor becomes.
+var keysOf = map[string]string{
+	"command": "command", "entrypoint": "command", "args": "command",
+	"working_dir": "cwd", "working-dir": "cwd", "directory": "cwd",
+	"environment": "env", "env_file": "env_file", "user": "user", "user-id": "user", "group": "user", "group-id": "user", "umask": "umask",
+	"depends_on": "needs", "after": "needs", "requires": "needs", "before": "needs", "priority": "needs",
+	"availability": "restart", "autorestart": "restart", "startretries": "restart", "on-success": "restart", "on-failure": "restart",
+	"backoff-delay": "restart", "backoff-factor": "restart", "backoff-limit": "restart",
+	"shutdown": "stop", "stopsignal": "stop", "stopwaitsecs": "stop", "kill-delay": "stop",
+	"schedule": "schedule", "stdout_logfile_maxbytes": "logs", "stdout_logfile_backups": "logs", "log_configuration": "logs",
+}
+
+// came notes where a key comes from, by the other supervisor's name of it.
+func (s *service) came(key, file string, line int) {
+	if _, known := s.from[keysOf[key]]; !known && keysOf[key] != "" {
+		s.from[keysOf[key]] = place{file, line}
+	}
+}
+
 // output is where a service's output goes.
 type output struct {
 	log      bool
@@ -50,6 +85,7 @@ type pair struct{ name, value string }
 type need struct {
 	name, until string
 	optional    bool
+	place       place
 }
 
 type restart struct {
@@ -62,10 +98,12 @@ type check struct {
 	http, tcp              []pair // with the keys of hinit.yaml
 	headers                []pair
 	command                []string
-	log                    string // a line that has to come
+	log                    string // a text of a line that has to come
+	logMatches             string // or what such a line matches
 	period, timeout, delay string
 	success, failure       string
 	onFailure              string
+	place                  place
 }
 
 // key is a key with its value, which is left out when it is empty.
@@ -171,10 +209,14 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 	for _, s := range im.services {
 		services = append(services, key{s.name, s.node()})
 	}
+	list := mapping(false, services...)
+	for i, s := range im.services {
+		list.Content[2*i].HeadComment = s.about
+	}
 	root := mapping(false,
 		key{"restart", mapping(true, key{"policy", plain(d.restart.policy)}, key{"initial", plain(d.restart.initial)}, key{"factor", plain(d.restart.factor)}, key{"max", plain(d.restart.max)})},
 		key{"stop", mapping(true, key{"grace", plain(d.grace)})},
-		key{"services", mapping(false, services...)},
+		key{"services", list},
 	)
 	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
 	var b bytes.Buffer
@@ -206,24 +248,25 @@ func (s *service) node() *yaml.Node {
 	for _, c := range s.checks {
 		checks = append(checks, c.node())
 	}
-	return mapping(false,
-		key{"command", sequence(true, texts(s.command)...)},
-		key{"enabled", enabled},
-		key{"user", optional(s.user)},
-		key{"cwd", optional(literal(s.cwd))},
-		key{"env", pairs(s.env)},
-		key{"env_file", sequence(true, texts(s.envFiles)...)},
-		key{"umask", optional(s.umask)},
-		key{"log", truth(s.output.log)},
-		key{"logs", mapping(true, key{"max_size_mb", size}, key{"archives", plain(s.output.archives)})},
-		key{"once", plain(s.task.once)},
-		key{"schedule", mapping(true, key{"cron", optional(s.task.cron)}, key{"timezone", optional(s.task.timezone)})},
-		key{"needs", sequence(true, needs...)},
-		key{"checks", sequence(false, checks...)},
-		key{"restart", mapping(true, key{"policy", plain(s.restart.policy)}, key{"max_restarts", plain(s.restart.maxRestarts)},
+	keys := []key{
+		{"command", sequence(true, texts(s.command)...)},
+		{"enabled", enabled},
+		{"user", optional(s.user)},
+		{"cwd", optional(literal(s.cwd))},
+		{"env", pairs(s.env)},
+		{"env_file", sequence(true, texts(s.envFiles)...)},
+		{"umask", optional(s.umask)},
+		{"log", truth(s.output.log)},
+		{"logs", mapping(true, key{"max_size_mb", size}, key{"archives", plain(s.output.archives)})},
+		{"once", plain(s.task.once)},
+		{"schedule", mapping(true, key{"cron", optional(s.task.cron)}, key{"timezone", optional(s.task.timezone)})},
+		{"needs", sequence(true, needs...)},
+		{"checks", sequence(false, checks...)},
+		{"restart", mapping(true, key{"policy", plain(s.restart.policy)}, key{"max_restarts", plain(s.restart.maxRestarts)},
 			key{"initial", plain(s.restart.initial)}, key{"factor", plain(s.restart.factor)}, key{"max", plain(s.restart.max)})},
-		key{"stop", mapping(true, key{"signal", plain(s.signal)}, key{"grace", plain(s.grace)})},
-	)
+		{"stop", mapping(true, key{"signal", plain(s.signal)}, key{"grace", plain(s.grace)})},
+	}
+	return mapping(false, slices.DeleteFunc(keys, func(k key) bool { return s.left[k.name] })...)
 }
 
 func (c check) node() *yaml.Node {
@@ -240,7 +283,7 @@ func (c check) node() *yaml.Node {
 	return mapping(false,
 		key{"kind", plain(c.kind)}, key{"name", optional(c.name)},
 		key{"http", mapping(false, append(flat(c.http), key{"headers", pairs(c.headers)})...)}, key{"tcp", mapping(true, flat(c.tcp)...)}, key{"exec", command},
-		key{"log", mapping(true, key{"contains", optional(c.log)})},
+		key{"log", mapping(true, key{"contains", optional(c.log)}, key{"matches", optional(c.logMatches)})},
 		key{"initial_delay", plain(c.delay)}, key{"period", plain(c.period)}, key{"timeout", plain(c.timeout)},
 		key{"success_threshold", plain(c.success)}, key{"failure_threshold", plain(c.failure)}, key{"on_failure", plain(c.onFailure)},
 	)
@@ -256,6 +299,25 @@ func (s *service) wait(n need) {
 	if n.name != s.name {
 		s.needs = append(s.needs, n)
 	}
+}
+
+// about makes one comment of what a text says for people.
+func about(texts ...string) string {
+	printable := func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}
+	var lines []string
+	for _, text := range texts {
+		for line := range strings.Lines(text) {
+			if line = strings.Map(printable, strings.Join(strings.Fields(line), " ")); line != "" {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // seconds is a number of seconds as a duration; "" when it is none or not positive.

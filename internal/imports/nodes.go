@@ -2,6 +2,7 @@ package imports
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -16,10 +17,21 @@ type entry struct {
 
 func (e entry) text() string { return strings.TrimSpace(e.node.Value) }
 
-// isTrue reports whether the value is a boolean that is true.
-func (e entry) isTrue() bool {
-	return e.node.Kind == yaml.ScalarNode && strings.EqualFold(e.node.Value, "true")
+// words is the text of an entry that need not be there.
+func (e entry) words() string {
+	if e.node == nil || e.node.Kind != yaml.ScalarNode {
+		return ""
+	}
+	return e.node.Value
 }
+
+// isTrue reports whether the value is a boolean that is true, in the words of YAML 1.1 too.
+func (e entry) isTrue() bool {
+	return e.node.Kind == yaml.ScalarNode && slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.node.Value))
+}
+
+// isNull reports whether nothing stands after the key.
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 // entries are the keys of a mapping in order, with those that << brings in.
 func entries(n *yaml.Node) []entry { return entriesIn(n, 0) }
@@ -68,7 +80,7 @@ func aliased(n *yaml.Node) *yaml.Node {
 // items are the scalars of a list, or of one scalar.
 func items(n *yaml.Node) (list []string) {
 	n = aliased(n)
-	if n == nil {
+	if n == nil || isNull(n) {
 		return nil
 	}
 	if n.Kind == yaml.ScalarNode {

@@ -58,7 +58,7 @@ func (im *importer) pebble(path string) error {
 	}
 	used := p.checksOfServices()
 	for _, c := range p.checks {
-		if !used[c.name] {
+		if !used[c.name] && !p.inContext(c) {
 			im.note(c.file, c.line, "checks."+c.name, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
 		}
 	}
@@ -83,7 +83,7 @@ func (p *plan) layer(file string) error {
 				p.note(file, t.line, "log-targets."+t.name, "hinit itself forwards no logs; a forwarder can read the files below logs.dir")
 			}
 		default:
-			p.note(file, e.line, e.name, "hinit has nothing like this")
+			p.note(file, e.line, e.name, "%s", otherWay(e.name))
 		}
 	}
 	return nil
@@ -141,6 +141,7 @@ func (p *plan) service(l *layered) {
 	onSuccess, onFailure, group := "restart", "restart", ""
 	for _, e := range l.keys {
 		note := func(format string, args ...any) { p.note(l.files[e.name], e.line, l.name+"."+e.name, format, args...) }
+		s.came(e.name, l.files[e.name], e.line)
 		switch e.name {
 		case "command":
 			words, err := split(e.text())
@@ -157,7 +158,7 @@ func (p *plan) service(l *layered) {
 		case "group", "group-id":
 			group = cmp.Or(group, e.text())
 		case "working-dir":
-			s.cwd = e.text()
+			s.cwd = absolute(l.files[e.name], e.text())
 		case "on-success":
 			onSuccess = e.text()
 		case "on-failure":
@@ -170,10 +171,11 @@ func (p *plan) service(l *layered) {
 			s.restart.max = e.text()
 		case "kill-delay":
 			s.grace = e.text()
-		case "summary", "description": // for people
+		case "summary", "description":
+			s.about = about(l.get("summary").words(), l.get("description").words())
 		case "after", "before", "requires", "on-check-failure": // later
 		default:
-			note("hinit has nothing like this setting")
+			note("%s", otherWay(e.name))
 		}
 	}
 	if group != "" {
@@ -204,7 +206,8 @@ func withoutBrackets(words []string) []string {
 	return slices.DeleteFunc(words, func(w string) bool { return w == "[" || w == "]" })
 }
 
-// order takes over what comes first. A requirement pulls the other one up in pebble, which enabled does in hinit.
+// order takes over what comes first. A requirement pulls the other one up in pebble, which enabled does in hinit, and says nothing of the
+// order; hinit waits for it too, unless the order is said to be the other one.
 func (p *plan) order(l *layered) {
 	for _, from := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
@@ -214,17 +217,22 @@ func (p *plan) order(l *layered) {
 				if len(others) == 0 {
 					p.note(l.files[key], e.line, l.name+"."+key, "there is no service %q", name)
 				}
+				at := place{l.files[key], e.line}
 				for _, other := range others {
 					switch key {
 					case "before":
-						other.wait(need{name: from.name, until: "started", optional: true})
+						other.wait(need{name: from.name, until: "started", optional: true, place: at})
 					case "after":
-						from.wait(need{name: other.name, until: "started", optional: !p.requires(l, name)})
+						from.wait(need{name: other.name, until: "started", optional: !p.says(l, "requires", name), place: at})
 					default:
-						from.wait(need{name: other.name, until: "started"})
 						if other.disabled && !from.disabled {
 							other.disabled = false
 						}
+						if p.says(l, "before", name) || p.saysAt(name, "after", l.name) {
+							p.note(at.file, at.line, l.name+"."+key, "%s begins after it, so that it is enabled and not waited for", name)
+							break
+						}
+						from.wait(need{name: other.name, until: "started", place: at})
 					}
 				}
 			}
@@ -232,9 +240,27 @@ func (p *plan) order(l *layered) {
 	}
 }
 
-func (p *plan) requires(l *layered, name string) bool {
-	e := l.get("requires")
-	return slices.Contains(items(e.node), name)
+// says reports whether a key of a service names another one.
+func (p *plan) says(l *layered, key, name string) bool {
+	return slices.Contains(items(l.get(key).node), name)
+}
+
+func (p *plan) saysAt(service, key, name string) bool {
+	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && p.says(l, key, name) })
+}
+
+// inContext gives a check that no service acts on to the service in whose context it runs.
+func (p *plan) inContext(c *layered) bool {
+	for _, e := range entries(c.get("exec").node) {
+		if e.name != "service-context" {
+			continue
+		}
+		for _, s := range p.find(e.text()) {
+			p.check(c, s, "report")
+			return true
+		}
+	}
+	return false
 }
 
 // checksOfServices gives checks to the services that do something when they fail.
@@ -263,7 +289,10 @@ func (p *plan) checksOfServices() (used map[string]bool) {
 }
 
 func (p *plan) check(l *layered, s *service, does string) {
-	k := check{kind: "alive", name: serviceName(l.name), period: "10s", timeout: "3s", failure: "3", onFailure: does}
+	k := check{kind: "alive", name: serviceName(l.name), period: "10s", timeout: "3s", failure: "3", onFailure: does, place: place{l.file, l.line}}
+	if does == "report" && l.get("level").words() == "ready" {
+		k.kind, k.onFailure = "ready", ""
+	}
 	found := false
 	for _, e := range l.keys {
 		note := func(format string, args ...any) {
@@ -277,7 +306,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 		case "threshold":
 			k.failure = e.text()
 		case "level":
-			if e.text() == "ready" {
+			if e.text() == "ready" && k.kind != "ready" {
 				note("a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it")
 			}
 		case "startup":
@@ -303,15 +332,17 @@ func (p *plan) check(l *layered, s *service, does string) {
 			}
 		case "exec":
 			for _, x := range entries(e.node) {
-				if x.name == "command" {
+				switch {
+				case x.name == "command":
 					found = true
 					k.command, _ = split(x.text())
-				} else {
-					p.note(l.files[e.name], x.line, "checks."+l.name+".exec."+x.name, "a check runs as its service and in its environment")
+				case x.name == "service-context" && x.text() == s.was: // which it has
+				default:
+					p.note(l.files[e.name], x.line, "checks."+l.name+".exec."+x.name, "a check runs as its service and in its environment; sh -c sets another directory or variable")
 				}
 			}
 		default:
-			note("hinit has nothing like this setting")
+			note("%s", otherWay(e.name))
 		}
 	}
 	if !found {
@@ -319,7 +350,9 @@ func (p *plan) check(l *layered, s *service, does string) {
 		return
 	}
 	if n, err := strconv.Atoi(k.failure); err != nil || n < 1 {
-		k.failure = ""
+		e := l.get("threshold")
+		p.note(l.files["threshold"], e.line, "checks."+l.name+".threshold", "%q is no number from 1 on; 3 is taken", k.failure)
+		k.failure = "3"
 	}
 	if strings.Count(k.name, "-") == len(k.name) {
 		k.name = ""

@@ -59,7 +59,54 @@ func (im *importer) s6(path string) error {
 	for _, s := range im.services {
 		d.depend(s)
 	}
+	d.onlyOfBundle()
 	return nil
+}
+
+// onlyOfBundle disables what the bundle does not pull up that s6-overlay (user) or an init on s6-rc (default) starts.
+func (d *s6dir) onlyOfBundle() {
+	bundle := ""
+	for _, name := range []string{"default", "user"} {
+		if d.bundles[name] != nil {
+			bundle = name
+		}
+	}
+	if bundle == "" {
+		return
+	}
+	pulled := make(map[string]bool)
+	var pull func(name string)
+	pull = func(name string) {
+		if pulled[name] {
+			return
+		}
+		pulled[name] = true
+		for _, one := range d.bundles[name] {
+			pull(one)
+		}
+		for _, one := range d.list(filepath.Join(d.root, name), "dependencies") {
+			pull(one)
+		}
+	}
+	pull(bundle)
+	for _, s := range d.services {
+		if !pulled[s.was] {
+			s.disabled = true
+			d.note(s.place.file, 0, "", "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
+		}
+	}
+}
+
+// interpreter says what a script needs that is not here.
+func (d *s6dir) interpreter(script string) {
+	text, err := readFile(script)
+	if err != nil {
+		return
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	if words := strings.Fields(strings.TrimPrefix(first, "#!")); strings.HasPrefix(first, "#!") && len(words) > 0 && !exists(words[0]) {
+		d.note(script, 1, "", "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
+	}
 }
 
 func exists(path string) bool {
@@ -159,6 +206,7 @@ func (d *s6dir) longrun(name, dir string) {
 			}
 		}
 	}
+	d.interpreter(run)
 	s.disabled = exists(filepath.Join(dir, "down"))
 	s.grace = d.milliseconds(dir, "timeout-kill")
 	if s.grace == "" {
@@ -189,8 +237,9 @@ func (d *s6dir) oneshot(name, dir string) {
 		s.command = append(strings.Fields(first), up)
 	default:
 		s.command = []string{"execlineb", "-P", up}
-		d.note(up, 0, "", "is a script of execline, which has to be installed")
+		d.note(up, 0, "", "is a script of execline; install execlineb, or write it for sh")
 	}
+	d.interpreter(up)
 	s.task.once = "boot"
 	if exists(filepath.Join(dir, "down")) {
 		d.note(filepath.Join(dir, "down"), 0, "", "a task is not undone when the container stops")
@@ -216,7 +265,7 @@ func (d *s6dir) depend(s *service) {
 		}
 		found := d.find(name)
 		if len(found) == 0 {
-			d.note(filepath.Join(dir, "dependencies.d", name), 0, "", "there is no such service here")
+			d.note(filepath.Join(dir, "dependencies.d", name), 0, "", "there is no such service here; it is not waited for")
 		}
 		for _, other := range found {
 			n := need{name: other.name}

@@ -38,8 +38,10 @@ func (im *importer) supervisord(path string) error {
 			im.note(s.file, s.line, s.name, "hinit opens no FastCGI socket for a program; let it open its own")
 		case "unix_http_server", "inet_http_server", "supervisorctl":
 			im.note(s.file, s.line, s.name, "hinit has a control socket of its own (control.socket), and no port or password")
+		case "rpcinterface", "ctlplugin":
+			im.note(s.file, s.line, s.name, "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON")
 		default:
-			im.note(s.file, s.line, s.name, "hinit has nothing like this section")
+			im.note(s.file, s.line, s.name, "hinit has nothing like this section; hinit config schema lists what it has")
 		}
 	}
 	for _, s := range sections {
@@ -98,15 +100,19 @@ func (im *importer) supervisordFile(path string) ([]*section, error) {
 // supervisordSelf takes over what supervisord says of itself.
 func (im *importer) supervisordSelf(s *section) {
 	if value, line, ok := s.take("environment"); ok {
-		list, err := environmentOf(value)
-		if err != nil {
-			im.note(s.file, line, "environment", "cannot be read: %v", err)
-		}
-		im.defaults.environment = list
+		im.defaults.environment = im.variablesOf(value, map[string]string{"here": filepath.Dir(s.file)}, s.file, line, "environment")
 	}
 	for _, k := range s.keys {
 		switch {
 		case k.used:
+		case k.name == "umask":
+			im.note(s.file, k.line, k.name, "set services.NAME.umask (%s)", k.value)
+		case k.name == "minfds":
+			im.note(s.file, k.line, k.name, "set services.NAME.limits.nofile where a service needs more (%s)", k.value)
+		case k.name == "minprocs":
+			im.note(s.file, k.line, k.name, "set services.NAME.limits.nproc where a service needs more (%s)", k.value)
+		case k.name == "nocleanup", k.name == "strip_ansi":
+			im.note(s.file, k.line, k.name, "hinit leaves logs as they are, between its runs and in their text")
 		case k.name == "nodaemon", k.name == "pidfile", k.name == "identifier", k.name == "silent":
 			im.note(s.file, k.line, k.name, "hinit has no need of it: it stays in the foreground and is known by its control socket")
 		case k.name == "user":
@@ -116,9 +122,27 @@ func (im *importer) supervisordSelf(s *section) {
 		case strings.Contains(k.name, "log"):
 			im.note(s.file, k.line, k.name, "what hinit says goes to its standard error; logs of services are below logs.dir")
 		default:
-			im.note(s.file, k.line, k.name, "hinit has nothing like this setting (%s)", k.value)
+			im.note(s.file, k.line, k.name, "%s (%s)", otherWay(k.name), k.value)
 		}
 	}
+}
+
+// variablesOf reads the variables of a program, and leaves out those whose value refers to others.
+func (im *importer) variablesOf(value string, vars map[string]string, file string, line int, where string) []pair {
+	list, err := environmentOf(value)
+	if err != nil {
+		im.note(file, line, where, "cannot be read: %v", err)
+	}
+	var out []pair
+	for _, v := range list {
+		text, refers := expandPython(v.value, vars)
+		if refers {
+			im.note(file, line, where, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
+			continue
+		}
+		out = append(out, pair{v.name, text})
+	}
+	return out
 }
 
 // programmed is a service made of a program.
@@ -141,6 +165,7 @@ func (im *importer) program(s *section, name string) (made []programmed) {
 		}
 		return n
 	}
+	prioritized := s.lineOf("priority")
 	processes, first, priority := number("numprocs", 1), number("numprocs_start", 0), number("priority", 999)
 	process, _, named := s.take("process_name")
 	if !named {
@@ -162,6 +187,7 @@ func (im *importer) program(s *section, name string) (made []programmed) {
 		title, _ := expandPython(process, vars)
 		svc := im.add(s.file, s.line, title)
 		svc.group = name
+		svc.came("priority", s.file, prioritized)
 		before := len(im.notes)
 		im.programKeys(s, svc, vars)
 		if n > first {
@@ -181,11 +207,12 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			continue
 		}
 		value, refers := expandPython(k.value, vars)
+		svc.came(k.name, s.file, k.line)
 		note := func(format string, args ...any) {
 			im.note(s.file, k.line, "["+s.name+"] "+k.name, format, args...)
 		}
-		if refers && k.name != "command" {
-			note("refers to variables (%s), which hinit.yaml does not; it is left out", k.value)
+		if refers && k.name != "command" && k.name != "environment" {
+			note("refers to variables (%s), and is left out; write the value into hinit.yaml", k.value)
 			continue
 		}
 		switch k.name {
@@ -201,13 +228,19 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		case "autostart":
 			svc.disabled = isFalse(value)
 		case "autorestart":
-			svc.restart.policy = map[string]string{"true": "always", "false": "never", "unexpected": "on-failure"}[strings.ToLower(value)]
-			if svc.restart.policy == "" {
-				note("%q is not known", value)
+			switch {
+			case strings.EqualFold(value, "unexpected"):
+				svc.restart.policy = "on-failure"
+			case isFalse(value):
+				svc.restart.policy = "never"
+			case isTrue(value):
+				svc.restart.policy = "always"
+			default:
+				note("%q is not known; on-failure is taken, as for unexpected", value)
 			}
 		case "exitcodes":
 			if strings.ReplaceAll(value, " ", "") != "0" {
-				note("only exit code 0 is no failure to hinit (%s)", value)
+				note("only exit code 0 is no failure to hinit (%s); let a script turn the others into it", value)
 			}
 		case "startretries":
 			svc.restart.maxRestarts = value
@@ -223,7 +256,9 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			}
 			svc.signal = signal
 		case "stopwaitsecs":
-			svc.grace = seconds(value)
+			if svc.grace = seconds(value); svc.grace == "" {
+				note("%q is no number of seconds above zero; 10s is taken", value)
+			}
 		case "stopasgroup", "killasgroup":
 			if isFalse(value) {
 				note("hinit always stops all processes of a service")
@@ -231,15 +266,11 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		case "user":
 			svc.user = value
 		case "directory":
-			svc.cwd = value
+			svc.cwd = absolute(s.file, value)
 		case "umask":
 			svc.umask = value
 		case "environment":
-			list, err := environmentOf(value)
-			if err != nil {
-				note("cannot be read: %v", err)
-			}
-			svc.env = append(svc.env, list...)
+			svc.env = append(svc.env, im.variablesOf(k.value, vars, s.file, k.line, "["+s.name+"] "+k.name)...)
 		case "redirect_stderr":
 			if isFalse(value) {
 				note("one log takes both streams; the container's log keeps them apart")
@@ -257,14 +288,18 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			svc.output.archives = value
 		case "stderr_logfile_maxbytes", "stderr_logfile_backups":
 			note("one log takes both streams; see stdout_logfile")
+		case "stdout_events_enabled", "stderr_events_enabled", "stdout_syslog", "stderr_syslog", "redirect_stdout":
+			if !isFalse(value) {
+				note("hinit sends output to the container's log and to files only; hinit-forward reads those (%s)", value)
+			}
 		default:
-			note("hinit has nothing like this setting (%s)", value)
+			note("%s (%s)", otherWay(k.name), value)
 		}
 	}
 	if svc.restart.policy == "" {
 		svc.restart.policy = "on-failure" // unexpected
 	}
-	if svc.command == nil {
+	if len(svc.command) == 0 {
 		im.note(s.file, s.line, s.name, "has no command and is left out")
 		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == svc })
 	}
@@ -299,7 +334,7 @@ func (im *importer) byPriority(priorities map[*service]int) {
 		}
 		for _, before := range im.services {
 			if priorities[before] == levels[level-1] {
-				s.wait(need{name: before.name, until: "started", optional: true})
+				s.wait(need{name: before.name, until: "started", optional: true, place: s.from["needs"]})
 			}
 		}
 	}
@@ -354,6 +389,10 @@ func environmentOf(value string) (list []pair, err error) {
 		rest = strings.TrimLeft(rest, ", \t\n")
 	}
 	return list, nil
+}
+
+func isTrue(value string) bool {
+	return slices.Contains([]string{"true", "on", "yes", "y", "t", "1"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
 func isFalse(value string) bool {
