@@ -1,6 +1,6 @@
 package profiles
 
-// Event is what [Watch] tells: one of [Appeared], [Disappeared], [StateChanged], [InputsChanged], [Warned].
+// Event is what [Watch] tells: one of [Appeared], [Disappeared], [StateChanged], [Beat], [InputsChanged], [Warned].
 type Event interface{ event() }
 
 // Appeared says that there is a new profile: a directory with the marker, and a name a profile can have.
@@ -10,7 +10,7 @@ type Appeared struct{ Profile Profile }
 // editor that replaces it must not stop a gateway. A directory that is removed and made again between two looks hasn't disappeared.
 type Disappeared struct{ Profile Profile }
 
-// StateChanged says that gateway_state.json has changed in any field of [State] but Written, or exists at the first look. A file
+// StateChanged says that gateway_state.json has changed in any field of [State] but Written and Beat, or exists at the first look. A file
 // that is gone or unusable is the zero State.
 type StateChanged struct {
 	Profile Profile

@@ -393,6 +393,10 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 		err = stateError(name, err)
 	}
 	w.warnOnce("state of "+name, Warning{Profile: name, Path: filepath.Join(k.profile.Home, stateFile)}, err)
+	if !st.Beat.IsZero() && !st.Beat.Equal(k.beat) {
+		k.beat = st.Beat
+		w.o.Notify(Beat{Profile: k.profile})
+	}
 	if !st.Equal(k.state) {
 		k.state = st
 		w.o.Notify(StateChanged{Profile: k.profile, State: st})

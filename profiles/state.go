@@ -54,8 +54,9 @@ type State struct {
 	Troubled  int    // of them: retrying or failed
 	platforms string // what Trouble returns
 
-	// Written is the modification time of the file. Equal leaves it out.
-	Written time.Time
+	// Written is the modification time of the file, Beat when the gateway wrote it last: the zero time where that can't be told,
+	// because hinit or a command has written it since. Equal leaves both out.
+	Written, Beat time.Time
 }
 
 // Trouble says in one line which platforms the gateway calls retrying or failed, each with its message, in the order of their
@@ -64,7 +65,7 @@ func (s State) Trouble() string { return s.platforms }
 
 // Equal reports whether o says the same, no matter when it was written.
 func (s State) Equal(o State) bool {
-	s.Written, o.Written = time.Time{}, time.Time{}
+	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	return s == o
 }
 
@@ -154,6 +155,8 @@ func parseState(data []byte) (State, error) {
 			st.StartTime, _ = strconv.ParseUint(string(m.value), 10, 64)
 		case "restart_requested":
 			st.RestartRequested = string(m.value) == "true"
+		case "updated_at":
+			st.Beat = beatOf(m.value)
 		case "platforms":
 			st.platforms, st.Platforms, st.Troubled = platformTrouble(m.value)
 		}

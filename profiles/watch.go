@@ -105,8 +105,9 @@ type request struct {
 type lookedAt struct {
 	profile    Profile
 	state      State
-	seen       stamp // its file
-	sure       bool  // as long as that stays the same, the state does
+	beat       time.Time // the last one
+	seen       stamp     // its file
+	sure       bool      // as long as that stays the same, the state does
 	inputs     [3]stamp
 	inputsSure bool
 }

@@ -29,6 +29,7 @@ type Keeper struct {
 	store   *profiles.Store
 	intents *profiles.Intents
 	started time.Time // the container
+	beat    func(profile string)
 
 	jobs        chan func() // carried out one after the other; they wait for the disk
 	orders      orders
@@ -50,13 +51,14 @@ type Options struct {
 	Loop    Supervisor
 	Store   *profiles.Store
 	Intents *profiles.Intents
-	Started time.Time // when the container was started
+	Started time.Time            // when the container was started
+	Beat    func(profile string) // called when a gateway has written its state file; it does not block. Nil: nobody wants to know
 }
 
 // New makes a Keeper that does nothing yet but remember what it is told.
 func New(o Options) *Keeper {
 	k := &Keeper{
-		host: o.Host, loop: o.Loop, store: o.Store, intents: o.Intents, started: o.Started,
+		host: o.Host, loop: o.Loop, store: o.Store, intents: o.Intents, started: o.Started, beat: o.Beat,
 		jobs:     make(chan func(), jobsKept),
 		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed),
 	}

@@ -20,6 +20,10 @@ func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
 		k.disappeared(ctx, e.Profile.Name)
 	case profiles.StateChanged:
 		k.enqueue(profiles.SlotName(e.Profile.Name), func() { k.followState(e.Profile.Name) })
+	case profiles.Beat:
+		if k.beat != nil {
+			k.beat(e.Profile.Name)
+		}
 	case profiles.InputsChanged:
 		k.readSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		k.loop.Post(supervisor.Inputs{Name: profiles.SlotName(e.Profile.Name)})
