@@ -56,7 +56,7 @@ func Run(config Config) int {
 	if late := g.Knobs.LateHandlers; late > 0 {
 		<-time.After(late)
 	}
-	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1) // to the end: a late one must not take the exit code's place
+	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2) // to the end: a late one must not take the exit code's place
 	g.self = record.Self()
 
 	if err := os.MkdirAll(g.Home.Dir, 0o755); err != nil {
@@ -130,7 +130,7 @@ func (g *gateway) clearLeftovers() {
 func (g *gateway) serve(misbehave bool) cause {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	heartbeat := ticks(g.Knobs.Heartbeat)
+	heartbeat, beat := ticks(g.Knobs.Heartbeat), ticks(g.Knobs.Beat)
 	var crash, die <-chan time.Time
 	if misbehave {
 		crash, die = after(g.Knobs.CrashAfter), after(g.Knobs.SignalAfter)
@@ -147,6 +147,8 @@ func (g *gateway) serve(misbehave bool) cause {
 			}
 		case <-heartbeat:
 			g.log.info("heartbeat of profile %s", g.Home.Profile)
+		case <-beat:
+			g.updateState(nil)
 		case <-crash:
 			return cause{reason: "crash on demand", code: g.Knobs.CrashCode, abrupt: true}
 		case <-die:
@@ -177,6 +179,10 @@ func (g *gateway) wait(d time.Duration) *cause {
 }
 
 func (g *gateway) heed(sig os.Signal) *cause {
+	if sig == unix.SIGUSR2 {
+		g.health.hang()
+		select {} // on demand: the process stays, and does nothing
+	}
 	if sig == unix.SIGTERM && g.Knobs.IgnoreTerm {
 		g.log.warn("SIGTERM ignored, as told")
 		return nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,7 @@ const defaultHealthPort = "8642"
 type healthServer struct {
 	server *http.Server
 	done   chan struct{}
+	hangs  atomic.Bool // it takes connections and never answers
 }
 
 // startHealth starts the server if API_SERVER_ENABLED asks for it, on API_SERVER_PORT. Both may stand in the .env of the
@@ -43,12 +45,17 @@ func startHealth(config Config, log logger) *healthServer {
 		log.warn("cannot serve health: %v", err)
 		return nil
 	}
+	h := &healthServer{done: make(chan struct{})}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
+		if h.hangs.Load() {
+			<-r.Context().Done()
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]string{"status": "ok", "platform": "hermes-agent", "version": config.Version})
 	})
-	h := &healthServer{&http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}
+	h.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go func() {
 		defer close(h.done)
 		if err := h.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -57,6 +64,12 @@ func startHealth(config Config, log logger) *healthServer {
 	}()
 	log.info("health on http://%s/health", listener.Addr())
 	return h
+}
+
+func (h *healthServer) hang() {
+	if h != nil {
+		h.hangs.Store(true)
+	}
 }
 
 func (h *healthServer) close() {

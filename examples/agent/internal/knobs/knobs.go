@@ -25,6 +25,7 @@ type Knobs struct {
 	StartupDelay  time.Duration
 	Drain         time.Duration
 	Heartbeat     time.Duration
+	Beat          time.Duration
 	LateHandlers  time.Duration
 	TakeoverGrace time.Duration
 

@@ -25,6 +25,7 @@ func Table() []Knob {
 		{"startup_delay", "50ms", "time from \"starting\" to \"running\"", duration(func(k *Knobs) *time.Duration { return &k.StartupDelay })},
 		{"drain", "100ms", "time from \"draining\" to the end", duration(func(k *Knobs) *time.Duration { return &k.Drain })},
 		{"heartbeat", "30s", "interval of the heartbeat line; 0: none", duration(func(k *Knobs) *time.Duration { return &k.Heartbeat })},
+		{"beat", "0", "interval at which updated_at of the state file is written anew; 0: never", duration(func(k *Knobs) *time.Duration { return &k.Beat })},
 		{"late_handlers", "0", "do nothing and handle no signal for so long first", duration(func(k *Knobs) *time.Duration { return &k.LateHandlers })},
 		{"takeover_grace", "10s", "what --replace waits between TERM and KILL of the old gateway", duration(func(k *Knobs) *time.Duration { return &k.TakeoverGrace })},
 
