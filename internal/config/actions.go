@@ -42,8 +42,8 @@ const ActionsName = "hinit-actions"
 // mostActions bounds the actions of one event.
 const mostActions = 16
 
-// ActionsOf returns what is done after an event of a service. The service's own actions replace those of its profile, and these replace
-// the ones of all services.
+// ActionsOf returns what is done after an event of a service. The service's own actions replace those of its profile, these replace the ones
+// of all gateways, and these the ones of all services.
 func (c *Config) ActionsOf(service, profile, event string) []Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.On[event]; own {
@@ -55,12 +55,15 @@ func (c *Config) ActionsOf(service, profile, event string) []Action {
 			return list
 		}
 	}
+	if list, own := c.Agent.On[event]; own && profile != "" {
+		return list
+	}
 	return c.On[event]
 }
 
 // hasActions reports whether there is the key "on" anywhere. nodes are the services as they are written.
 func (c *Config) hasActions(nodes map[string]entry) bool {
-	if len(c.On) > 0 {
+	if len(c.On) > 0 || len(c.Agent.On) > 0 {
 		return true
 	}
 	for _, p := range c.Profiles.Own {
@@ -96,10 +99,10 @@ func (l *loader) actions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// onField is the key with the actions.
-func onField[T any](of func(*T) *Actions) field[T] {
+// onField is the key with the actions, below prefix.
+func onField[T any](prefix string, of func(*T) *Actions) field[T] {
 	return field[T]{
-		path: "on", typ: "mapping of events to actions", doc: "What is done after events; see [Actions](#actions).",
+		path: prefix + "on", typ: "mapping of events to actions", doc: "What is done after events; see [Actions](#actions).",
 		at: func(t *T) any { return of(t) },
 	}
 }
@@ -213,9 +216,9 @@ func actionReference(b *strings.Builder) {
 	b.WriteString(`
 ## Actions
 
-` + "`on`" + `, ` + "`services.NAME.on` and `profiles.NAME.on`" + ` are mappings of events to an action or a list of them: a command that runs, or a request that
-is sent. See [act on events](../how-to/act-on-events.md). What a service says of an event replaces what its profile says, and that replaces what
-` + "`on`" + ` says for all; an empty list is no action. The events are ` + "`" + strings.Join(ActionEvents, "`, `") + "`" + `.
+` + "`on`" + `, ` + "`agent.on`, `services.NAME.on` and `profiles.NAME.on`" + ` are mappings of events to an action or a list of them: a command that runs, or a request that
+is sent. See [act on events](../how-to/act-on-events.md). What a service says of an event replaces what
+` + "`on`" + ` says for all; for a gateway, ` + "`on`" + ` of its profile comes first, then ` + "`agent.on`" + `, then ` + "`on`" + `. An empty list is no action. The events are ` + "`" + strings.Join(ActionEvents, "`, `") + "`" + `.
 
 ` + "```yaml" + `
 on:

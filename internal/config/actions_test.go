@@ -17,6 +17,7 @@ services:
   web: {command: [web]}
 profiles:
   coder: {on: {ready: {exec: [coder]}}}
+agent: {on: {unhealthy: {exec: [all]}, ready: [], oom: {exec: [oom]}}}
 `, nil)
 	hook := []Action{{Webhook: "https://example.org/h", SecretFile: "/run/s", Timeout: 5 * time.Second}}
 	say := []Action{{Exec: []string{"say", "hello"}, Timeout: 30 * time.Second}, {Webhook: "http://[::1]:80/x", Timeout: 30 * time.Second}}
@@ -30,6 +31,9 @@ profiles:
 		{"db", "", EventOOM, []Action{{Exec: []string{"page"}, Timeout: 30 * time.Second}}},
 		{"gateway-coder", "coder", EventReady, []Action{{Exec: []string{"coder"}, Timeout: 30 * time.Second}}},
 		{"gateway-coder", "coder", EventParked, hook},
+		{"gateway-coder", "coder", EventOOM, []Action{{Exec: []string{"oom"}, Timeout: 30 * time.Second}}},
+		{"gateway-default", "default", EventReady, []Action{}},
+		{"web", "", EventOOM, nil},
 		{"gateway-coder", "coder", EventFailed, nil},
 	} {
 		if got := c.ActionsOf(tt.service, tt.profile, tt.event); !reflect.DeepEqual(got, tt.want) {
@@ -44,7 +48,7 @@ profiles:
 		t.Errorf("on.parked.0.webhook is from %q", from)
 	}
 	for text, want := range map[string]bool{
-		"{}": false, "services: {x: {command: [x]}}": false, "services: {x: {command: [x], on: {oom: {exec: [y]}}}}": true, "profiles: {a: {on: {ready: {exec: [y]}}}}": true,
+		"{}": false, "services: {x: {command: [x]}}": false, "services: {x: {command: [x], on: {oom: {exec: [y]}}}}": true, "profiles: {a: {on: {ready: {exec: [y]}}}}": true, "agent: {on: {ready: {exec: [y]}}}": true,
 	} {
 		if _, is := mustLoad(t, text, nil).Services[ActionsName]; is != want {
 			t.Errorf("%s: the service exists: %v", text, is)
@@ -54,16 +58,17 @@ profiles:
 
 func TestErrorsOfActions(t *testing.T) {
 	for text, want := range map[string]string{
-		"on: {parkd: {exec: [a]}}":                            "did you mean \"on.parked\"?",
-		"on: {parked: page}":                                  "cannot set on.parked.0: expected an action such as {exec: [notify]}",
-		"on: {parked: {}}":                                    "cannot use on.parked.0: an action has either exec or webhook",
-		`on: {oom: {exec: [a], webhook: "http://x/"}}`:        "an action has either exec or webhook",
-		"on: {oom: {exec: [a], secret_file: /x}}":             "secret_file is for a webhook",
-		"on: {oom: [{webhook: ftp://x}]}":                     "cannot set on.oom.0.webhook: expected a URL such as https://example.org/hooks/1",
-		`on: {oom: {webhook: "https://x/", secret_file: s}}`:  "cannot set on.oom.0.secret_file: expected an absolute path",
-		"on: {oom: {exec: [a], timeout: 0s}}":                 "cannot set on.oom.0.timeout: expected a duration above zero",
-		"services: {x: {command: [a], on: {oom: {exec: a}}}}": "cannot set services.x.on.oom.0.exec: expected a list of words",
-		"on: [a]": "cannot read on: expected a mapping with keys crash-loop, parked",
+		"on: {parkd: {exec: [a]}}":                                 "did you mean \"on.parked\"?",
+		"on: {parked: page}":                                       "cannot set on.parked.0: expected an action such as {exec: [notify]}",
+		"on: {parked: {}}":                                         "cannot use on.parked.0: an action has either exec or webhook",
+		`on: {oom: {exec: [a], webhook: "http://x/"}}`:             "an action has either exec or webhook",
+		"on: {oom: {exec: [a], secret_file: /x}}":                  "secret_file is for a webhook",
+		"on: {oom: [{webhook: ftp://x}]}":                          "cannot set on.oom.0.webhook: expected a URL such as https://example.org/hooks/1",
+		`on: {oom: {webhook: "https://x/", secret_file: s}}`:       "cannot set on.oom.0.secret_file: expected an absolute path",
+		"on: {oom: {exec: [a], timeout: 0s}}":                      "cannot set on.oom.0.timeout: expected a duration above zero",
+		"services: {x: {command: [a], on: {oom: {exec: a}}}}":      "cannot set services.x.on.oom.0.exec: expected a list of words",
+		"agent: {on: {oom: {exec: a}}}":                            "cannot set agent.on.oom.0.exec: expected a list of words",
+		"on: [a]":                                                  "cannot read on: expected a mapping with keys crash-loop, parked",
 		"on: {oom: [" + strings.Repeat("{exec: [a]}, ", 17) + "]}": "an event can have 16 actions, here are 17",
 	} {
 		if _, err := Load(Options{Path: writeFile(t, text), Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {

@@ -54,7 +54,8 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 		services.command services.cwd services.enabled services.enabled_by services.env services.immediate_on services.log services.park_on
 		services.needs services.notify.fd services.once services.restart_on services.schedule.cron services.schedule.jitter services.schedule.missed services.schedule.timezone
 		profiles.env profiles.needs profiles.restart_on
-		on services.on profiles.on`)
+		agent.deaf.action agent.deaf.after agent.deaf.period profiles.deaf profiles.checks
+		on agent.on services.on profiles.on`)
 	for _, limits := range []string{"logs.", "services.logs."} {
 		for name := range strings.FieldsSeq("archives compress max_age max_size_mb min_free_mb quota_mb rate_limit") {
 			harmless = append(harmless, limits+name)

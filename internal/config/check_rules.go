@@ -13,6 +13,40 @@ import (
 
 // What the keys of a check may hold.
 
+// ChecksOf returns the checks of a profile's gateway: those of all gateways, each replaced by the profile's own of the same name, and the other ones of
+// the profile after them.
+func (c *Config) ChecksOf(profile string) []Check {
+	own := c.Profiles.Own[profile].Checks
+	if len(own) == 0 {
+		return c.Agent.Checks
+	}
+	all := slices.Clone(c.Agent.Checks)
+	for _, check := range own {
+		if at := slices.IndexFunc(all, func(o Check) bool { return o.Name == check.Name }); at >= 0 {
+			all[at] = check
+		} else {
+			all = append(all, check)
+		}
+	}
+	return all
+}
+
+// DeafOf returns what is done when a profile's gateway is deaf: [Deaf].Action, or [DeafOff] where it has a check of that type.
+func (c *Config) DeafOf(profile string) string {
+	if slices.ContainsFunc(c.ChecksOf(profile), func(o Check) bool { return o.Type == CheckDeaf }) {
+		return DeafOff
+	}
+	return c.ProfileOf(profile).Deaf
+}
+
+// finishProfileChecks refuses more checks than one gateway can have.
+func (l *loader) finishProfileChecks(prefix, name string) {
+	if n := len(l.cfg.ChecksOf(name)); n > mostChecks {
+		l.problems.from(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, with those of agent.checks these are %d; remove some, or give one the name of "+
+			"another, which it replaces", prefix, mostChecks, n)
+	}
+}
+
 // finishChecks refuses what a service's checks can't have: it has no profile.
 func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {

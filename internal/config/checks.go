@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,6 +156,13 @@ func (d *decoder) checks(n *yaml.Node, key string, at *[]Check) {
 				continue
 			}
 			list = append(list, c)
+			named := map[string]origin{} // people know it by its name
+			for name, from := range d.origins {
+				if rest, of := strings.CutPrefix(name, key+"."+strconv.Itoa(i)+"."); of {
+					named[key+"."+c.Name+"."+rest] = from
+				}
+			}
+			maps.Copy(d.origins, named)
 		}
 	}
 	*at = list

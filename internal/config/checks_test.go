@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,4 +105,71 @@ func TestWrongChecksNameTheWayOut(t *testing.T) {
 			t.Errorf("%s:\n %v\nexpected %q", text, err, want)
 		}
 	}
+}
+
+// TestChecksOfOneProfile: one takes the place of that of the same name, others are added, and a deaf check that of the built-in look.
+func TestChecksOfOneProfile(t *testing.T) {
+	c := mustLoad(t, `
+agent:
+  deaf: restart
+  checks:
+    - {kind: alive, tcp: {port: 80}}
+    - {kind: ready, name: works, file: {path: "{home}/x"}}
+profiles:
+  coder:
+    checks:
+      - {kind: alive, tcp: {port: "{env:PORT}"}, period: 1s, on_failure: report}
+      - {kind: alive, state: {heartbeat: 5m}}
+  quiet: {deaf: off}
+  own: {checks: [{kind: alive, deaf: {after: 9m}}]}
+  bare: {}
+`, nil)
+	names := func(profile string) (out []string) {
+		for _, check := range c.ChecksOf(profile) {
+			out = append(out, check.Name+" "+check.Period.String()+" "+check.OnFailure)
+		}
+		return out
+	}
+	for profile, want := range map[string][]string{
+		"coder": {"alive-tcp 1s report", "works 10s ", "alive-state 10s restart"},
+		"bare":  {"alive-tcp 10s restart", "works 10s "},
+		"other": {"alive-tcp 10s restart", "works 10s "},
+		"own":   {"alive-tcp 10s restart", "works 10s ", "alive-deaf 10s restart"},
+	} {
+		if got := names(profile); !slices.Equal(got, want) {
+			t.Errorf("the checks of %s are %q, expected %q", profile, got, want)
+		}
+	}
+	for profile, want := range map[string]string{"coder": OnRestart, "other": OnRestart, "quiet": DeafOff, "own": DeafOff} {
+		if got := c.DeafOf(profile); got != want {
+			t.Errorf("deaf of %s is %q", profile, got)
+		}
+	}
+	if got := c.Origin("profiles.coder.checks.alive-tcp.tcp.port"); !strings.HasSuffix(got, ":10") {
+		t.Errorf("the check of coder is from %q", got)
+	}
+	for text, want := range map[string]string{
+		"profiles: {coder: {checks: {kind: alive}}}":                                                          ":1: cannot set profiles.coder.checks: expected a list of checks such as",
+		"profiles: {coder: {checks: [{kind: alive, htp: {port: 80}}]}}":                                       `did you mean "profiles.coder.checks.0.http"?`,
+		"profiles: {coder: {checks: [{kind: ready, tcp: {}}]}}":                                               "cannot use profiles.coder.checks.0: tcp.port is missing",
+		"profiles: {coder: {checks: [{kind: ready, unix: {path: \"/{to}\"}}]}}":                               "unknown placeholder {to}",
+		"profiles: {coder: {deaf: park}}":                                                                     "cannot set profiles.coder.deaf: expected one of report, restart, off",
+		"agent: {deaf: yes}":                                                                                  "expected one of report, restart, off",
+		"agent: {deaf: {action: report, after: 5}}":                                                           `write "5s"`,
+		"agent: {deaf: {afer: 5m}}":                                                                           `did you mean "agent.deaf.after"?`,
+		"agent:\n  checks: [" + many(20, "a") + "]\nprofiles:\n  coder:\n    checks: [" + many(13, "b") + "]": ":5: cannot set profiles.coder.checks: a gateway can have 32 checks, with those of agent.checks these are 33; remove some",
+	} {
+		if _, err := Load(Options{Path: writeFile(t, text), Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s:\n %v\nexpected %q", text, err, want)
+		}
+	}
+}
+
+// many writes n checks with names of their own.
+func many(n int, name string) string {
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprintf("{kind: alive, name: %s%d, tcp: {port: 80}}", name, i))
+	}
+	return strings.Join(list, ", ")
 }

@@ -49,7 +49,19 @@ type Agent struct {
 	ProfileRename  []string          // empty: hinit renames a profile by itself
 	Setup                            // of every gateway
 	Checks         []Check           // of every gateway
+	Deaf           Deaf
+	On             Actions // of every gateway, see [Config.ActionsOf]
 }
+
+// Deaf says what is done about gateways that are up and do nothing any more.
+type Deaf struct {
+	Action string        // one of [OnReport], [OnRestart], [DeafOff]; that of a profile is in [Profile].Deaf
+	After  time.Duration // a silence counts when it is longer than this
+	Period time.Duration // between two looks at all of them
+}
+
+// DeafOff is the value of [Deaf].Action that has nobody look.
+const DeafOff = "off"
 
 // The values of [Agent].Ready: when a gateway counts as ready.
 const (

@@ -176,6 +176,7 @@ agent:
   gateway_default: ["{agent}"]
   cwd: "{profile_home}/work"
   env: {A: 1, HOME: /x, API_KEY: hush}
+  deaf: {action: restart, period: 1m}
   profile_create: []
   profile_delete: [rm, "{profile}"]
   profile_rename: [mv, "{profile}", "{to}"]
@@ -211,6 +212,7 @@ runs:
 		Agent: Agent{
 			User: "1000:100", Binary: "/usr/bin/agent", Gateway: []string{"run", "{profile}", "{profile_home}"},
 			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work", Ready: ReadyState, Settle: 1500 * time.Millisecond,
+			Deaf: Deaf{Action: OnRestart, After: 4 * time.Minute, Period: time.Minute},
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",
 			},
@@ -267,12 +269,12 @@ runs:
 		t.Errorf("got  %+v\nwant %+v", *c, want)
 	}
 	for key, line := range map[string]int{
-		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 9, "restart.initial": 14,
-		"restart.crash_loop_count": 15, "stop.grace": 16, "control.others": 20, "services.web.command": 23,
-		"services.web.restart.immediate_on": 29, "services.web.limits.core": 32, "services.dashboard.env.X": 35,
-		"services.dashboard.restart.max": 14, // inherited from where the restart policy was set
-		"services.dashboard.stop.signal": 16,
-		"logs.profiles.coder.archives":   18, "logs.profiles.default.archives": 18,
+		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 10, "restart.initial": 15,
+		"restart.crash_loop_count": 16, "stop.grace": 17, "control.others": 21, "services.web.command": 24,
+		"services.web.restart.immediate_on": 30, "services.web.limits.core": 33, "services.dashboard.env.X": 36,
+		"services.dashboard.restart.max": 15, // inherited from where the restart policy was set
+		"services.dashboard.stop.signal": 17,
+		"logs.profiles.coder.archives":   19, "logs.profiles.default.archives": 19,
 	} {
 		if got, want := c.Origin(key), fmt.Sprintf("%s:%d", c.Path, line); got != want {
 			t.Errorf("origin of %s is %q, want %q", key, got, want)

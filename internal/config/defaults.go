@@ -27,6 +27,7 @@ func defaults() *Config {
 			ProfileDelete: []string{"{agent}", "profile", "delete", "{profile}", "--yes"},
 			ProfileRename: []string{"{agent}", "profile", "rename", "{profile}", "{to}"},
 			Setup:         newSetup(),
+			Deaf:          Deaf{Action: OnReport, After: 4 * time.Minute, Period: 30 * time.Second},
 		},
 		Profiles: Profiles{Marker: "SOUL.md", Max: 2000, Own: map[string]Profile{}},
 		Restart: Restart{

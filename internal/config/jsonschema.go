@@ -17,12 +17,14 @@ func Schema() map[string]any {
 	schema["description"] = "The configuration of hinit. Every key is optional."
 	put(schema, "boot.hooks", map[string]any{"type": "array", "items": object(hookFields(), &hook), "description": schemaText(find(configFields(), "boot.hooks").doc)})
 	check := newCheck("")
-	checks := map[string]any{"type": "array", "items": object(checkFields(""), &check), "description": "Checks of the service."}
+	checks := map[string]any{"type": "array", "items": object(checkFields(""), &check), "description": "Checks of the service, or of the gateways."}
 	put(schema, "agent.checks", checks)
 	put(schema, "logs.profiles", byName("Limits for the log of one profile.", object(profileLogFields(), &root.Logs.LogLimits)))
 	own := newProfile(root)
 	profiles := schema["properties"].(map[string]any)["profiles"].(map[string]any)
-	profiles["additionalProperties"] = object(profileFields(), &own)
+	profile := object(profileFields(), &own)
+	put(profile, "checks", checks)
+	profiles["additionalProperties"] = profile
 	services := object(serviceFields(), &service)
 	put(services, "checks", checks)
 	put(schema, "services", byName("What is supervised besides the gateways.", services))

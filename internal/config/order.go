@@ -79,7 +79,9 @@ type Profile struct {
 	RestartOn []string
 	Env       map[string]string // on top of [Agent].Env
 	Setup
-	On Actions // of its own, see [Config.ActionsOf]
+	On     Actions // of its own, see [Config.ActionsOf]
+	Checks []Check // of its own, see [Config.ChecksOf]
+	Deaf   string  // as [Deaf].Action
 }
 
 // ProfileOf returns the settings of a profile.
@@ -87,7 +89,7 @@ func (c *Config) ProfileOf(name string) Profile {
 	if p, own := c.Profiles.Own[name]; own {
 		return p
 	}
-	return Profile{Restart: c.Restart, Stop: c.Stop, Setup: c.Agent.Setup}
+	return Profile{Restart: c.Restart, Stop: c.Stop, Setup: c.Agent.Setup, Deaf: c.Agent.Deaf.Action}
 }
 
 // gatewayPrefix begins what a gateway is called as a service.
@@ -148,7 +150,14 @@ func profileFields() []field[Profile] {
 		path: "env", holes: profileHoles,
 		doc: "Variables set for this gateway on top of `agent.env`.",
 		at:  func(p *Profile) any { return &p.Env },
-	}, onField(func(p *Profile) *Actions { return &p.On })}
+	}, onField("", func(p *Profile) *Actions { return &p.On }), {
+		path: "checks", doc: "Checks of this gateway besides those of `agent.checks`; one takes the place of that of the same name. See [Checks](#checks).",
+		at: func(p *Profile) any { return &p.Checks },
+	}, {
+		path: "deaf", inherits: "agent.deaf.action", typ: oneOf(OnReport, OnRestart, DeafOff), check: checkOneOf(OnReport, OnRestart, DeafOff),
+		doc: "What is done when this gateway is deaf.",
+		at:  func(p *Profile) any { return &p.Deaf },
+	}}
 	fields = append(fields, needsFields(func(p *Profile) *[]Need { return &p.Needs }, func(p *Profile) *[]string { return &p.RestartOn })...)
 	fields = append(fields, setupFields("", "agent.", profileHoles, func(p *Profile) *Setup { return &p.Setup })...)
 	fields = append(fields, restartFields("restart.", "restart.", func(p *Profile) *Restart { return &p.Restart })...)
@@ -156,7 +165,7 @@ func profileFields() []field[Profile] {
 }
 
 func newProfile(c *Config) Profile {
-	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited()}
+	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(), Deaf: c.Agent.Deaf.Action}
 	p.Restart.ParkOn, p.Restart.ImmediateOn = slices.Clone(c.Restart.ParkOn), slices.Clone(c.Restart.ImmediateOn)
 	return p
 }
@@ -309,6 +318,7 @@ func (l *loader) ownProfiles(d *decoder, own []entry) {
 			l.finishSetup(&p.Setup, prefix)
 		}
 		l.cfg.Profiles.Own[e.key] = p
+		l.finishProfileChecks(prefix, e.key)
 	}
 }
 

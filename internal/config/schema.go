@@ -92,6 +92,22 @@ func configFields() []field[Config] {
 			at: func(c *Config) any { return &c.Agent.Checks },
 		},
 		{
+			path: "agent.deaf.action", short: true, typ: oneOf(OnReport, OnRestart, DeafOff), check: checkOneOf(OnReport, OnRestart, DeafOff),
+			doc: "What is done about a [deaf gateway](../explanation/deaf-gateways.md): only say so, restart it with cause `health`, or don't look. " +
+				"Short: `deaf: restart`.",
+			at: func(c *Config) any { return &c.Agent.Deaf.Action },
+		},
+		{
+			path: "agent.deaf.after", check: checkAtLeast(time.Second),
+			doc: "How long a silence has to last, besides three times its habit.",
+			at:  func(c *Config) any { return &c.Agent.Deaf.After },
+		},
+		{
+			path: "agent.deaf.period", check: checkAtLeast(100 * time.Millisecond),
+			doc: "Time between two looks at all gateways together.",
+			at:  func(c *Config) any { return &c.Agent.Deaf.Period },
+		},
+		{
 			path: "agent.profile_create", holes: profileHoles, check: checkOptionalCommand, typ: "command",
 			doc: "Command that creates a profile; an empty list: hinit creates it by itself.",
 			at:  func(c *Config) any { return &c.Agent.ProfileCreate },
@@ -177,7 +193,8 @@ func configFields() []field[Config] {
 			doc:        "What users other than root and the agent's may do on the control socket: read the status, or nothing.",
 			at:         func(c *Config) any { return &c.Control.Others },
 		},
-		onField(func(c *Config) *Actions { return &c.On }),
+		onField("", func(c *Config) *Actions { return &c.On }),
+		onField("agent.", func(c *Config) *Actions { return &c.Agent.On }),
 	}
 	fields = append(fields, setupFields("agent.", "", profileHoles, func(c *Config) *Setup { return &c.Agent.Setup })...)
 	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
@@ -228,7 +245,7 @@ func serviceFields() []field[Service] {
 			path: "checks", doc: "Its checks; see [Checks](#checks).",
 			at: func(s *Service) any { return &s.Checks },
 		},
-		onField(func(s *Service) *Actions { return &s.On }),
+		onField("", func(s *Service) *Actions { return &s.On }),
 		{
 			path: "park_on", alias: "restart.park_on", check: checkCodes, typ: "list of exit codes",
 			doc: "Short for `restart.park_on` of this service.",

@@ -11,6 +11,7 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/control"
+	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/internal/tuning"
 	"hinit/internal/version"
@@ -24,7 +25,11 @@ func (a api) Snapshot() *supervisor.Snapshot { return a.c.loop.Snapshot() }
 func (a api) Settle() time.Duration          { return a.c.cfg.Load().Agent.Settle }
 func (a api) Note(v *supervisor.Service) string {
 	if v.State == supervisor.Up {
-		return a.c.memory.Note(v.Name)
+		note := a.c.memory.Note(v.Name)
+		if d, deaf := a.c.deafness(v); deaf {
+			note = probe.IsDeaf + d.Why
+		}
+		return note
 	}
 	return a.c.keeper.ServedBy(v)
 }

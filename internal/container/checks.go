@@ -1,6 +1,7 @@
 package container
 
 import (
+	"maps"
 	"slices"
 
 	"hinit/client"
@@ -37,7 +38,7 @@ func (c *container) newProber() *probe.Prober {
 func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	switch u.Kind {
 	case supervisor.KindGateway:
-		return cfg.Agent.Checks
+		return cfg.ChecksOf(u.Profile)
 	case supervisor.KindService:
 		return cfg.Services[u.Name].Checks
 	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
@@ -60,7 +61,8 @@ func (c *container) check(u *supervisor.Unit) {
 		vars := map[string]string{}
 		t.Env = cfg.Services[u.Name].Env
 		if u.Kind == supervisor.KindGateway {
-			t.Env = cfg.Agent.Env
+			t.Env = maps.Clone(cfg.Agent.Env)
+			maps.Copy(t.Env, cfg.Profiles.Own[u.Profile].Env)
 			if p, err := c.store.Profile(u.Profile); err == nil {
 				vars["profile"], vars["profile_home"] = p.Name, p.Home
 			}
@@ -83,9 +85,10 @@ func (c *container) actorOf(cred *proc.Cred) *fsutil.Actor {
 
 // Checks implements control.Checker.
 func (a api) Checks(service string) []client.Check {
+	deaf := a.c.deafCheck(service)
 	h, types, ok := a.c.checks.Health(service)
 	if !ok {
-		return nil
+		return deaf
 	}
 	out := make([]client.Check, len(h.Checks))
 	for i := range h.Checks {
@@ -99,5 +102,5 @@ func (a api) Checks(service string) []client.Check {
 		}
 		out[i] = c
 	}
-	return out
+	return append(out, deaf...)
 }

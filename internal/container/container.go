@@ -49,6 +49,7 @@ type container struct {
 	runs    *runs.Book
 	checks  *probe.Prober
 	memory  *memwatch.Watcher
+	ears    *probe.Ears
 	units   *units.Maker
 	signals *signals.Signals
 	control *controlsocket.Socket
@@ -137,7 +138,10 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.intents.May = c.lease.Check
 	c.keeper = gateways.New(gateways.Options{
 		Host: host{c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
+		Beat: func(profile string) { c.ears.Beat(profile) },
 	})
+	c.ears = c.newEars()
+	c.listen(cfg)
 	c.control = controlsocket.New(api{c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },
 		Used: c.use,

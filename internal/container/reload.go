@@ -94,6 +94,7 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 	}
 	c.cfg.Store(cfg)
 	c.limitMemory(cfg)
+	c.listen(cfg)
 	var problems []error
 	for _, name := range sortedKeys(old.Services) {
 		if _, stays := cfg.Services[name]; !stays {

@@ -116,7 +116,7 @@ func reportLine(r supervisor.Record) string {
 		return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
 	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonLoop):
 		return fmt.Sprintf("%s: %s; see: hinit status %s", r.Service, r.Reason, r.Service)
-	case r.From == r.To && strings.HasPrefix(r.Reason, probe.Remark):
+	case r.From == r.To && probe.Remarked(r.Reason):
 		return r.Service + ": " + r.Reason
 	case r.From == r.To:
 		return ""

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -10,22 +11,23 @@ import (
 // night quiet.
 type Evidence struct {
 	Heartbeat, Log Silence
-	Asked, Answers bool // its /health was asked, and answers
+	Asked, Answers bool // its /health has answered in this run and was asked; it answers now
 	Idle           bool // it has used no processor time since the look before
 	Stopped        bool // its process is stopped (SIGSTOP)
 }
 
 // Silence is how long something has not come that comes now and then.
 type Silence struct {
-	For   time.Duration
-	Habit time.Duration // the longest time between two of them lately; 0 for not known
+	For    time.Duration
+	Habit  time.Duration // the longest time between two of them; 0 for not known
+	AtRest bool          // it is known to come also while the process has nothing to do
 }
 
 const (
 	// habitCount is how many gaps it takes to know a habit.
 	habitCount = 8
-	// habitFade is what is left of the longest gap with each that follows.
-	habitFade = 0.98
+	// habitHalf is the time in which a habit becomes half as long where nothing shows it: longer than a weekend.
+	habitHalf = 7 * 24 * time.Hour
 	// unusual is how many times the habit a silence has to last.
 	unusual = 3
 )
@@ -35,27 +37,30 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.Habit > 0 && s.For > after && s.For > unusual*s.Habit
 }
 
-// Deaf reports whether a gateway is deaf by the evidence, and why, for people. It is when its process is stopped, or when two signs of three say so that
-// don't depend on each other: no heartbeat, no answer, no lines. Without a port to ask, processor time has to be missing too.
+// Deaf reports whether a gateway is deaf by the evidence, and why, for people. It is when its process is stopped; when /health, which has answered,
+// does not any more and there are no heartbeats or no lines; and without a port to ask, when heartbeats and lines stay away that came while it had nothing to
+// do, and it uses no processor time.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
-		return true, "deaf: its process is stopped"
+		return true, "its process is stopped"
 	}
-	var signs []string
-	if e.Heartbeat.unusual(after) {
-		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", rough(e.Heartbeat.For), rough(e.Heartbeat.Habit)))
-	}
-	if e.Asked && !e.Answers {
-		signs = append(signs, "/health does not answer")
-	}
-	if e.Log.unusual(after) {
-		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", rough(e.Log.For), rough(e.Log.Habit)))
-	}
+	beats, lines := e.Heartbeat.unusual(after), e.Log.unusual(after)
 	switch {
-	case e.Asked && e.Answers, len(signs) < 2, !e.Asked && !e.Idle:
+	case e.Asked && (e.Answers || !beats && !lines),
+		!e.Asked && !(beats && lines && e.Heartbeat.AtRest && e.Log.AtRest && e.Idle):
 		return false, "it shows signs of life"
 	}
-	return true, "deaf: " + strings.Join(signs, ", ")
+	var signs []string
+	if beats {
+		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", rough(e.Heartbeat.For), rough(e.Heartbeat.Habit)))
+	}
+	if e.Asked {
+		signs = append(signs, "/health does not answer")
+	}
+	if lines {
+		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", rough(e.Log.For), rough(e.Log.Habit)))
+	}
+	return true, strings.Join(signs, ", ")
 }
 
 // rough rounds so that the words stay the same for a while.
@@ -69,30 +74,92 @@ func rough(d time.Duration) string {
 	return "less than a second"
 }
 
-// habit learns how long something usually stays away.
+// habit learns how long something usually stays away. It counts only time in which somebody looked.
 type habit struct {
-	last    time.Time
-	longest time.Duration
-	gaps    int
+	silent       time.Duration
+	longest      time.Duration
+	gaps, atRest int
+	met          bool
 }
 
-// saw notes that it came. The same moment again is nothing new.
-func (h *habit) saw(at time.Time) {
-	if !at.After(h.last) {
+// pass notes that time has passed, and whether it came in that time; resting says that the process had next to nothing to do.
+func (h *habit) pass(passed time.Duration, came, resting bool) {
+	h.silent += passed
+	if !came {
 		return
 	}
-	if !h.last.IsZero() {
-		h.longest = max(at.Sub(h.last), time.Duration(float64(h.longest)*habitFade))
+	if h.met {
+		faded := float64(h.longest) * math.Exp2(-float64(h.silent)/float64(habitHalf))
+		h.longest = max(h.silent, time.Duration(faded))
 		h.gaps++
+		if resting {
+			h.atRest++
+		}
 	}
-	h.last = at
+	h.met, h.silent = true, 0
 }
 
-// silence is how long it has not come, by the habit.
-func (h *habit) silence(now time.Time) Silence {
-	s := Silence{For: now.Sub(h.last)}
+func (h *habit) silence() Silence {
+	s := Silence{For: h.silent, AtRest: h.atRest >= habitCount}
 	if h.gaps >= habitCount {
 		s.Habit = h.longest
 	}
 	return s
 }
+
+// hearing is what the looks at one run have come to. Who is paused together with it, or sleeps with the machine, hears nothing in that time:
+// a look that comes late counts as one that came in time.
+type hearing struct {
+	looked     time.Time // when, by the clock of this process
+	beats, log habit
+	line       uint64
+	beat       time.Time
+	ticks      uint64
+	tree       uint64 // processor time of all its processes when they were counted last; 0: not since there was a doubt
+	answered   bool   // its /health has answered
+}
+
+// signs are what a look sees.
+type signs struct {
+	line uint64    // changes with each line
+	beat time.Time // changes with each heartbeat; zero: nothing is known of it
+	usage
+}
+
+// doubts reports whether it takes a closer look to tell whether the run is deaf.
+func (h *hearing) doubts(e Evidence, after time.Duration) bool {
+	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
+	if !doubt {
+		h.tree = 0
+	}
+	return doubt
+}
+
+// treeRests reports whether all processes of the run have used no processor time since the closer look before.
+func (h *hearing) treeRests(ticks uint64) bool {
+	same := h.tree == ticks+1
+	h.tree = ticks + 1
+	return same
+}
+
+// look takes what a look sees, one every period.
+func (h *hearing) look(now time.Time, period time.Duration, s signs) Evidence {
+	first := h.looked.IsZero()
+	passed := min(max(now.Sub(h.looked), 0), period*3/2)
+	used := s.ticks - h.ticks
+	if first {
+		passed, used = 0, s.ticks
+	}
+	resting := !first && used <= 1+uint64(passed/restTick)
+	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
+	h.beats.pass(passed, beat && !h.beat.IsZero(), resting) // what was there at the first look may be old
+	h.log.pass(passed, !first && s.line != h.line, resting)
+	if beat {
+		h.beat = s.beat
+	}
+	h.looked, h.line, h.ticks = now, s.line, s.ticks
+	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.state == 'T'}
+}
+
+// restTick is how long it takes a process at rest to use a tick of processor time (10 ms) at least.
+const restTick = 5 * time.Second

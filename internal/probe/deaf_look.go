@@ -1,9 +1,6 @@
 package probe
 
 import (
-	"bytes"
-	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -14,15 +11,16 @@ import (
 // deafLook gathers the evidence of one run.
 type deafLook struct {
 	patient
-	after  time.Duration
-	pid    int
-	lines  *sight
-	read   func() (profiles.State, error)
-	health *httpLook // nil where it has no port
+	after, period time.Duration
+	pid           int
+	lines         *sight
+	read          func() (profiles.State, error)
+	health        *httpLook // nil where it has no port
 
-	mu         sync.Mutex // a look that a disk has held up may still be there
-	beats, log habit
-	cpu        uint64
+	mu     sync.Mutex // a look that a disk has held up may still be there
+	heard  hearing
+	deaf   bool // by the last look that came to something
+	answer string
 }
 
 // variables of a profile that say where its gateway answers (the agent's .env).
@@ -32,58 +30,53 @@ const (
 )
 
 func newDeaf(c config.Check, t *target) *deafLook {
-	d := &deafLook{
-		patient: patient{timeout: c.Timeout}, after: c.Deaf.After, pid: t.pid, lines: t.sights[t.check],
-		read: func() (profiles.State, error) { return t.options.State(t.Profile) },
+	return &deafLook{
+		patient: patient{timeout: c.Timeout}, after: c.Deaf.After, period: c.Period, pid: t.pid, lines: t.sights[t.check],
+		read:   func() (profiles.State, error) { return t.options.State(t.Profile) },
+		health: healthOf(t.lookup, c.Timeout),
 	}
-	on, _ := t.lookup(healthSwitch)
-	if port, ok := t.lookup(healthPort); ok && config.ShellTruthy(on) {
-		c.HTTP.URL, c.HTTP.Status = "http://127.0.0.1:"+port+"/health", "100-599" // any answer is one
-		d.health, _ = newHTTP(c, func(s string) string { return s })              // with a port that is none it can't be asked
-	}
-	return d
 }
 
-func (d *deafLook) look(deadline time.Time) (good bool, answer string) {
-	var e Evidence
-	if d.health != nil {
-		e.Asked = true
-		e.Answers, _ = d.health.look(deadline)
+// healthOf asks the /health of a profile with these variables, nil where it has none. Any answer is one.
+func healthOf(lookup func(string) (string, bool), timeout time.Duration) *httpLook {
+	on, _ := lookup(healthSwitch)
+	port, ok := lookup(healthPort)
+	if !ok || !config.ShellTruthy(on) {
+		return nil
 	}
-	return d.do(time.Now().Add(d.timeout), func() (bool, string) {
+	c := config.Check{Timeout: timeout, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + port + "/health", Status: "100-599"}}
+	h, _ := newHTTP(c, func(s string) string { return s }) // with a port that is none it can't be asked
+	return h
+}
+
+// look says nothing new where the disk can't be asked: that is no sign of the gateway.
+func (d *deafLook) look(deadline time.Time) (good bool, answer string) {
+	answers := false
+	if d.health != nil {
+		answers, _ = d.health.look(deadline)
+	}
+	_, late := d.do(time.Now().Add(d.timeout), func() (bool, string) {
 		st, err := d.read()
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		now := time.Now()
-		if err == nil && st.Exists {
-			d.beats.saw(st.Written)
+		if err != nil {
+			return false, err.Error()
 		}
-		if last := d.lines.last.Load(); last > 0 {
-			d.log.saw(time.Unix(0, last))
+		s := signs{line: uint64(d.lines.last.Load()), beat: st.Beat, usage: processorTime(d.pid)}
+		e := d.heard.look(time.Now(), d.period, s)
+		d.heard.answered = d.heard.answered || answers
+		e.Asked, e.Answers = d.heard.answered, answers
+		if d.heard.doubts(e, d.after) {
+			e.Idle = e.Idle && d.heard.treeRests(treesOf()[d.pid])
 		}
-		e.Heartbeat, e.Log = d.beats.silence(now), d.log.silence(now)
-		state, cpu := processorTime(d.pid)
-		e.Stopped, e.Idle, d.cpu = state == 'T', cpu == d.cpu, cpu
-		deaf, why := Deaf(e, d.after)
-		return !deaf, why
+		d.deaf, d.answer = Deaf(e, d.after)
+		return true, ""
 	})
-}
-
-// processorTime returns the state of a process and the clock ticks that it and the children that it waited for have used (proc_pid_stat(5)).
-func processorTime(pid int) (state byte, ticks uint64) {
-	var stat []byte
-	_ = short(func() (err error) {
-		stat, err = os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		return err
-	})
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	const first = 3 // number of the field after the name
-	if len(fields) <= 17-first {
-		return 0, 0
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if late != "" {
+		d.heard.looked = time.Time{} // what came meanwhile is not known
+		return !d.deaf, "not looked at: " + late
 	}
-	for _, field := range fields[14-first : 17-first+1] {
-		n, _ := strconv.ParseUint(string(field), 10, 64)
-		ticks += n
-	}
-	return fields[0][0], ticks
+	return !d.deaf, d.answer
 }

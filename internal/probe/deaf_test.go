@@ -7,49 +7,71 @@ import (
 )
 
 // TestDeafAmongFourHundred simulates an hour: 200 of 400 gateways become deaf at some moment; each of them is found in time, and none of
-// the others is accused, though each has a sign that would accuse it alone: a slow disk, a port that is taken, a quiet log.
+// the others is accused, though each has something that could accuse it: a slow disk, a port that is taken, a quiet log, or nothing to do after a busy
+// time. In the middle the whole container is paused for ten hours.
 func TestDeafAmongFourHundred(t *testing.T) {
 	t.Parallel()
-	const after, period = 4 * time.Minute, 30 * time.Second
+	const after, period, pause = 4 * time.Minute, 30 * time.Second, 10 * time.Hour
 	random := rand.New(rand.NewPCG(1, 2))
 	missed, accused := 0, 0
 	for n := range 400 {
 		begin := time.Unix(1e9, 0)
-		deafAt := begin.Add(2 * time.Hour)
+		end := begin.Add(time.Hour)
+		deafAt := end.Add(time.Hour)
 		if n%2 == 0 {
 			deafAt = begin.Add(20*time.Minute + time.Duration(random.IntN(20))*time.Minute)
 		}
 		asks := n%3 != 0
-		quirk := n / 2 % 4 // of the living: 1 the disk is slow, 2 the port is taken, 3 the log is quiet
+		quirk := n / 2 % 5 // of the living: 1 the disk is slow, 2 the port is taken, 3 the log is quiet, 4 it is busy and then has nothing to do
 		quirkAt := begin.Add(25 * time.Minute)
-		var beats, lines habit
+		var h hearing
 		beatEvery, lineEvery := time.Duration(5+random.IntN(25))*time.Second, time.Duration(2+random.IntN(20))*time.Second
+		s := signs{beat: begin}
 		nextBeat, nextLine := begin, begin
-		found := time.Time{}
-		for now := begin; now.Before(begin.Add(time.Hour)); now = now.Add(period) {
+		found, bad := time.Time{}, 0
+		for now := begin; now.Before(end); now = now.Add(period) {
 			living := now.Before(deafAt)
-			odd := now.After(quirkAt) && deafAt.After(begin.Add(time.Hour))
+			odd := now.After(quirkAt) && deafAt.After(end)
+			eventful := quirk == 4 && deafAt.After(end)
 			for ; nextBeat.Before(now) && nextBeat.Before(deafAt); nextBeat = nextBeat.Add(beatEvery/2 + time.Duration(random.Int64N(int64(beatEvery)))) {
-				if !odd || quirk != 1 {
-					beats.saw(nextBeat)
+				if !odd || quirk != 1 && quirk != 4 {
+					s.beat = nextBeat
 				}
 			}
 			for ; nextLine.Before(now) && nextLine.Before(deafAt); nextLine = nextLine.Add(lineEvery/2 + time.Duration(random.Int64N(int64(lineEvery)))) {
-				if !odd || quirk != 3 {
-					lines.saw(nextLine)
+				if !odd || quirk != 3 && quirk != 4 {
+					s.line++
 				}
 			}
-			e := Evidence{Heartbeat: beats.silence(now), Log: lines.silence(now), Asked: asks, Answers: living && !(odd && quirk == 2), Idle: !living || random.IntN(2) == 0}
-			deaf, why := Deaf(e, after)
 			switch {
-			case deaf && living:
+			case !living, eventful && odd:
+			case eventful:
+				s.ticks += 20 + random.Uint64N(50)
+			default:
+				s.ticks += random.Uint64N(2)
+			}
+			clock := now
+			if now.Sub(begin) > 30*time.Minute {
+				clock = now.Add(pause)
+			}
+			e := h.look(clock, period, s)
+			answers := living && !(odd && quirk == 2)
+			h.answered = h.answered || asks && answers
+			e.Asked, e.Answers = h.answered, answers
+			deaf, why := Deaf(e, after)
+			if bad++; !deaf {
+				bad = 0
+			}
+			switch {
+			case bad < twice:
+			case living:
 				accused++
 				t.Errorf("gateway %d lives and is called %q", n, why)
-			case deaf && found.IsZero():
+			case found.IsZero():
 				found = now
 			}
 		}
-		if deafAt.Before(begin.Add(time.Hour)) && (found.IsZero() || found.Sub(deafAt) > after+2*time.Minute) {
+		if deafAt.Before(end) && (found.IsZero() || found.Sub(deafAt) > after+3*time.Minute) {
 			missed++
 			t.Errorf("gateway %d is deaf since minute %v and found at %v", n, deafAt.Sub(begin), found.Sub(begin))
 		}
@@ -60,7 +82,8 @@ func TestDeafAmongFourHundred(t *testing.T) {
 // TestNoSingleSignAccuses, and the words say what was found.
 func TestNoSingleSignAccuses(t *testing.T) {
 	t.Parallel()
-	long, usual := Silence{For: time.Hour, Habit: 8 * time.Second}, Silence{For: 5 * time.Second, Habit: 8 * time.Second}
+	long, usual := Silence{For: time.Hour, Habit: 8 * time.Second, AtRest: true}, Silence{For: 5 * time.Second, Habit: 8 * time.Second, AtRest: true}
+	busy := Silence{For: time.Hour, Habit: 8 * time.Second}
 	for _, tt := range []struct {
 		e    Evidence
 		want string
@@ -69,15 +92,47 @@ func TestNoSingleSignAccuses(t *testing.T) {
 		{Evidence{Heartbeat: usual, Log: long, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: usual, Asked: true, Idle: true}, ""},
 		{Evidence{Heartbeat: Silence{For: time.Hour}, Log: Silence{For: time.Hour}, Idle: true}, ""}, // no habit is known
+		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""},                                       // it may have nothing to do
 		{Evidence{Heartbeat: long, Log: long, Asked: true, Answers: true, Idle: true}, ""},
 		{Evidence{Heartbeat: long, Log: long}, ""}, // it works
-		{Evidence{Heartbeat: long, Log: long, Idle: true}, "deaf: no heartbeat for 1h0m although it writes one every 8s, its log is silent for 1h0m although it writes every 8s"},
-		{Evidence{Heartbeat: long, Log: usual, Asked: true}, "deaf: no heartbeat for 1h0m although it writes one every 8s, /health does not answer"},
-		{Evidence{Stopped: true}, "deaf: its process is stopped"},
+		{Evidence{Heartbeat: long, Log: long, Idle: true}, "no heartbeat for 1h0m although it writes one every 8s, its log is silent for 1h0m although it writes every 8s"},
+		{Evidence{Heartbeat: busy, Log: usual, Asked: true}, "no heartbeat for 1h0m although it writes one every 8s, /health does not answer"},
+		{Evidence{Stopped: true}, "its process is stopped"},
 	} {
 		deaf, why := Deaf(tt.e, 4*time.Minute)
 		if deaf != (tt.want != "") || deaf && why != tt.want {
 			t.Errorf("%+v: %t, %q, expected %q", tt.e, deaf, why, tt.want)
 		}
+	}
+}
+
+// TestAHabitIsLearntOfWhatIsSeen: what was there before the first look is no heartbeat, one that is seldom has a long habit, and that lasts over a weekend.
+func TestAHabitIsLearntOfWhatIsSeen(t *testing.T) {
+	t.Parallel()
+	var h habit
+	for range 40 {
+		h.pass(time.Minute, false, true)
+	}
+	if s := h.silence(); s.Habit != 0 || s.unusual(0) {
+		t.Errorf("one that never came: %+v", s)
+	}
+	for range 10 {
+		h.pass(20*time.Minute, true, true)
+	}
+	h.pass(50*time.Minute, false, true)
+	if s := h.silence(); !s.AtRest || s.unusual(4*time.Minute) {
+		t.Errorf("one that comes every 20 min: %+v", s)
+	}
+	h.pass(11*time.Minute, false, true)
+	if s := h.silence(); !s.unusual(4 * time.Minute) {
+		t.Errorf("after an hour: %+v", s)
+	}
+	h.pass(60*time.Hour, true, true)
+	for range 5 * 24 * 60 {
+		h.pass(time.Minute, true, true)
+	}
+	h.pass(60*time.Hour, false, true)
+	if s := h.silence(); s.unusual(4 * time.Minute) {
+		t.Errorf("on the second weekend: %+v", s)
 	}
 }

@@ -6,6 +6,9 @@
 // It promises: no check waits in the supervisor's loop; a look ends at its timeout whatever the other side does, and reads at most
 // 64 KiB; a check of a run says nothing about the next run. It asks only what is in this container or at an IP address, and resolves no names.
 //
+// [Ears] find gateways that are up and deaf, without being asked for. They own one goroutine with one timer, and up to [earsOpen] while they ask those that have
+// gone silent.
+//
 // A Prober owns one goroutine with one timer once there is a check, and up to [mostLooks] for looks under way; without a check it
 // owns none.
 package probe

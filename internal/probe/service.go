@@ -63,6 +63,18 @@ type stateLook struct {
 	patient
 	want config.StateCheck
 	read func() (profiles.State, error)
+	beat atomic.Int64 // the last heartbeat that was seen, in nanoseconds since 1970; 0 for none
+}
+
+// silence is how long the gateway has not written its state file, which others write too. One that never says when it wrote it is believed by the file's time.
+func (s *stateLook) silence(st profiles.State) time.Duration {
+	if !st.Beat.IsZero() {
+		s.beat.Store(st.Beat.UnixNano())
+	}
+	if last := s.beat.Load(); last != 0 {
+		return time.Since(time.Unix(0, last))
+	}
+	return time.Since(st.Written)
 }
 
 func (s *stateLook) look(deadline time.Time) (good bool, answer string) {
@@ -73,7 +85,7 @@ func (s *stateLook) look(deadline time.Time) (good bool, answer string) {
 			return false, err.Error()
 		case !st.Exists:
 			return false, "there is no " + profiles.StateFile
-		case s.want.Heartbeat > 0 && time.Since(st.Written) > s.want.Heartbeat:
+		case s.want.Heartbeat > 0 && s.silence(st) > s.want.Heartbeat:
 			return false, profiles.StateFile + " was not written for more than " + s.want.Heartbeat.String()
 		case s.want.Platforms == "all" && st.Troubled > 0, s.want.Platforms == "any" && st.Troubled >= st.Platforms:
 			if words := st.Trouble(); words != "" {

@@ -1,0 +1,305 @@
+package probe
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hinit/internal/blocking"
+	"hinit/internal/config"
+	"hinit/internal/guard"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+const (
+	// earsOpen is how many gateways are asked at the same time, of those that have gone silent.
+	earsOpen = 16
+	// earPatience is how long one of them has to answer, or the disk.
+	earPatience = 2 * time.Second
+	// twice is how many looks in a row have to find a gateway deaf.
+	twice = 2
+)
+
+// EarOptions are what [Ears] work with. All functions may be called from any goroutine.
+type EarOptions struct {
+	Snapshot func() *supervisor.Snapshot
+	Ended    <-chan struct{} // closed when the supervisor has ended
+	Post     func(supervisor.Event)
+	Lines    func(service string) uint64 // how many lines a service has written
+	// Env and State are those of [Options].
+	Env   func(profile string) (map[string]string, error)
+	State func(profile string) (profiles.State, error)
+}
+
+// Ears find out which gateways are deaf, at a cost that doesn't show: one goroutine with one timer looks at all of them together. It sees from memory what
+// comes from them, and asks the kernel for their processor time. A disk and a /health are asked only about those that have gone silent. Their methods may be called from any goroutine and don't block.
+type Ears struct {
+	o       EarOptions
+	wake    chan struct{}
+	rounds  atomic.Uint64
+	waiting atomic.Int32 // calls that wait for the disk
+	found   atomic.Pointer[map[string]Deafness]
+
+	mu     sync.Mutex // never held across a look
+	policy config.Deaf
+	action func(v *supervisor.Service) string
+	begun  bool
+	beats  map[string]time.Time // by profile, when the last heartbeat was seen
+
+	runs map[string]*earRun // by service; the goroutine's own
+}
+
+// earRun is a run of a gateway.
+type earRun struct {
+	run    uint64
+	heard  hearing
+	asked  bool // for its port
+	health *httpLook
+	bad    int // looks in a row that found it deaf
+	since  time.Time
+	why    string
+	told   bool
+	ended  bool // it is to be restarted
+	here   bool
+}
+
+// Deafness says of a run that it is deaf.
+type Deafness struct {
+	Run      uint64
+	Since    time.Time
+	Failures int
+	Why      string
+}
+
+// NewEars returns Ears that hear nothing until they are set.
+func NewEars(o EarOptions) *Ears {
+	return &Ears{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*earRun)}
+}
+
+// Set says what is done about deaf gateways; action says it of one service, and is [config.DeafOff] for what is none.
+func (e *Ears) Set(policy config.Deaf, action func(v *supervisor.Service) string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.policy, e.action = policy, action
+	if !e.begun {
+		e.begun = true
+		guard.Go("listening for deaf gateways", e.listen)
+		return
+	}
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Beat notes a heartbeat of a profile's gateway.
+func (e *Ears) Beat(profile string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.beats[profile] = time.Now()
+}
+
+// Deafness says whether a service is deaf. It is for each reader to see whether that is about the run that it knows.
+func (e *Ears) Deafness(service string) (d Deafness, deaf bool) {
+	if found := e.found.Load(); found != nil {
+		d, deaf = (*found)[service]
+	}
+	return d, deaf
+}
+
+func (e *Ears) listen() {
+	e.mu.Lock()
+	ticker := time.NewTicker(e.policy.Period)
+	e.mu.Unlock()
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			e.round()
+		case <-e.wake:
+			e.mu.Lock()
+			ticker.Reset(e.policy.Period)
+			e.mu.Unlock()
+		case <-e.o.Ended:
+			return
+		}
+	}
+}
+
+// silent is a gateway that a closer look is taken at.
+type silent struct {
+	*earRun
+
+	service  *supervisor.Service
+	action   string
+	evidence Evidence
+	unknown  bool // nothing can be said of it now
+}
+
+// round looks at all gateways once.
+func (e *Ears) round() {
+	e.rounds.Add(1)
+	e.mu.Lock()
+	policy, action := e.policy, e.action
+	e.mu.Unlock()
+	found := make(map[string]Deafness)
+	var closer []*silent
+	doubt := false
+	for _, v := range e.o.Snapshot().Services {
+		if v.Kind != supervisor.KindGateway || v.State != supervisor.Up || v.PID == 0 || v.Paused || action(v) == config.DeafOff {
+			continue
+		}
+		r := e.runs[v.Name]
+		if r == nil || r.run != v.Run {
+			r = &earRun{run: v.Run}
+			e.runs[v.Name] = r
+		}
+		r.here = true
+		e.mu.Lock()
+		beat := e.beats[v.Profile]
+		e.mu.Unlock()
+		use := processorTime(v.PID)
+		if use.state == 0 {
+			continue // it has ended just now
+		}
+		s := silent{earRun: r, service: v, action: action(v), evidence: r.heard.look(time.Now(), policy.Period, signs{e.o.Lines(v.Name), beat, use})}
+		doubts := r.heard.doubts(s.evidence, policy.After)
+		doubt = doubt || doubts && s.evidence.Idle
+		if doubts || !s.evidence.Stopped && (!r.asked || r.health != nil && !r.heard.answered) {
+			closer = append(closer, &s)
+			continue
+		}
+		e.judge(found, &s, policy)
+	}
+	if len(closer) > 0 {
+		e.lookCloser(closer, doubt, policy)
+		for _, s := range closer {
+			e.judge(found, s, policy)
+		}
+	}
+	for name, r := range e.runs {
+		if !r.here {
+			delete(e.runs, name)
+		}
+		r.here = false
+	}
+	e.forget()
+	e.found.Store(&found)
+}
+
+// forget drops the heartbeats of profiles that are gone.
+func (e *Ears) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for profile := range e.beats {
+		if e.runs[profiles.SlotName(profile)] == nil {
+			delete(e.beats, profile)
+		}
+	}
+}
+
+// lookCloser asks the gateways that have gone silent, and the disk about them.
+func (e *Ears) lookCloser(closer []*silent, doubt bool, policy config.Deaf) {
+	var trees map[int]uint64
+	if doubt {
+		trees = treesOf()
+	}
+	var next atomic.Int64
+	var work sync.WaitGroup
+	for range min(earsOpen, len(closer)) {
+		work.Add(1)
+		guard.Go("asking a silent gateway", func() {
+			defer work.Done()
+			for i := next.Add(1) - 1; i < int64(len(closer)); i = next.Add(1) - 1 {
+				s := closer[i]
+				e.ask(s, trees[s.service.PID], policy.After)
+			}
+		})
+	}
+	work.Wait()
+}
+
+// ask completes the evidence.
+func (e *Ears) ask(s *silent, ticks uint64, after time.Duration) {
+	if !s.asked {
+		var env map[string]string
+		if e.disk(func() (err error) { env, err = e.o.Env(s.service.Profile); return err }) {
+			s.asked = true
+			s.health = healthOf(func(name string) (string, bool) { value, ok := env[name]; return value, ok && value != "" }, earPatience)
+		}
+	}
+	doubts := s.heard.doubts(s.evidence, after)
+	if s.health != nil && (doubts || !s.heard.answered) {
+		s.evidence.Answers, _ = s.health.look(time.Now().Add(earPatience))
+		s.heard.answered = s.heard.answered || s.evidence.Answers
+		s.evidence.Asked = s.heard.answered
+	}
+	s.evidence.Idle = s.evidence.Idle && doubts && s.heard.treeRests(ticks)
+	if deaf, _ := Deaf(s.evidence, after); !deaf {
+		return
+	}
+	var st profiles.State
+	if !e.disk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
+		s.unknown = true // its silence may be that of the disk
+	} else if st.Beat.After(s.heard.beat) && time.Since(st.Beat) < after {
+		s.evidence = Evidence{}
+		e.Beat(s.service.Profile)
+	}
+}
+
+// disk does what may wait for the disk, and reports whether it was done in time.
+func (e *Ears) disk(call func() error) bool {
+	if e.waiting.Add(1) > earsOpen {
+		e.waiting.Add(-1)
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), earPatience)
+	defer cancel()
+	return blocking.Wait(ctx, "a look at a silent gateway", func() error {
+		defer e.waiting.Add(-1)
+		return call()
+	}) == nil
+}
+
+// judge says what the evidence leads to. Where nothing can be said, all stays as it is.
+func (e *Ears) judge(found map[string]Deafness, s *silent, policy config.Deaf) {
+	deaf, why := Deaf(s.evidence, policy.After)
+	name := s.service.Name
+	if s.unknown {
+		deaf, why = s.told, s.why
+	}
+	if !deaf {
+		if s.told {
+			e.o.Post(supervisor.Remark{Service: name, Text: notDeaf + why})
+		}
+		s.bad, s.told = 0, false
+		return
+	}
+	s.bad++
+	if s.why = why; s.bad < twice {
+		return
+	}
+	if !s.told {
+		s.told, s.since = true, time.Now()
+		e.o.Post(supervisor.Remark{Service: name, Text: IsDeaf + why})
+	}
+	if s.action == config.OnRestart && !s.ended {
+		s.ended = true
+		e.o.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: IsDeaf + why})
+	}
+	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.bad, Why: why}
+}
+
+// IsDeaf begins what the event history and the status say of a deaf gateway, notDeaf what the history says of one that was.
+const (
+	IsDeaf  = "deaf: "
+	notDeaf = "not deaf any more: "
+)
+
+// Remarked reports whether a remark in the event history is one of this package.
+func Remarked(text string) bool {
+	return strings.HasPrefix(text, Remark) || strings.HasPrefix(text, IsDeaf) || strings.HasPrefix(text, notDeaf)
+}

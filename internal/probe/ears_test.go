@@ -1,0 +1,219 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/config"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// earRig are Ears that look when they are told to.
+type earRig struct {
+	*Ears
+
+	snapshot supervisor.Snapshot
+	lines    atomic.Uint64
+	disk     atomic.Pointer[error]
+	reads    atomic.Int64
+	mu       sync.Mutex
+	said     []string
+}
+
+func newEarRig(pids ...int) *earRig {
+	r := &earRig{}
+	for i, pid := range pids {
+		profile := fmt.Sprint("p", i)
+		r.snapshot.Services = append(r.snapshot.Services, &supervisor.Service{
+			Name: profiles.SlotName(profile), Profile: profile, Kind: supervisor.KindGateway, State: supervisor.Up, PID: pid, Run: uint64(i) + 1,
+		})
+	}
+	r.Ears = NewEars(EarOptions{
+		Snapshot: func() *supervisor.Snapshot { return &r.snapshot },
+		Lines:    func(string) uint64 { return r.lines.Load() },
+		Env:      func(string) (map[string]string, error) { return nil, nil },
+		State: func(string) (profiles.State, error) {
+			r.reads.Add(1)
+			if err := r.disk.Load(); err != nil {
+				return profiles.State{}, *err
+			}
+			return profiles.State{Exists: true}, nil
+		},
+		Post: func(e supervisor.Event) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.said = append(r.said, fmt.Sprintf("%T%+v", e, e))
+		},
+	})
+	r.policy, r.action = config.Deaf{Action: config.OnReport, After: 4 * time.Minute, Period: 30 * time.Second}, func(*supervisor.Service) string { return config.OnReport }
+	return r
+}
+
+func (r *earRig) words() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	said := r.said
+	r.said = nil
+	return said
+}
+
+// sleeper is a real process that does nothing.
+func sleeper(t *testing.T) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+// stopped waits until the kernel has stopped a process, or has let it go on.
+func stopped(t *testing.T, pid int, want bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); (processorTime(pid).state == 'T') != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("process %d is in state %c", pid, processorTime(pid).state)
+		}
+	}
+}
+
+// TestAStoppedGatewayIsNamed after two looks, once, and not those beside it; what it goes on with is said too.
+func TestAStoppedGatewayIsNamed(t *testing.T) {
+	one, other := sleeper(t), sleeper(t)
+	r := newEarRig(one.Process.Pid, other.Process.Pid)
+	r.round()
+	_ = one.Process.Signal(unix.SIGSTOP)
+	stopped(t, one.Process.Pid, true)
+	r.round()
+	if said := r.words(); len(said) > 0 {
+		t.Errorf("after one look: %q", said)
+	}
+	r.round()
+	r.round()
+	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "Service:gateway-p0 Text:deaf: its process is stopped") {
+		t.Errorf("after the second: %q", said)
+	}
+	d, deaf := r.Deafness("gateway-p0")
+	if _, another := r.Deafness("gateway-p1"); !deaf || another || d.Run != 1 || d.Why != "its process is stopped" {
+		t.Errorf("it is %+v, %t; the other one: %t", d, deaf, another)
+	}
+	r.action = func(*supervisor.Service) string { return config.OnRestart }
+	r.round()
+	r.round()
+	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
+		t.Errorf("it is to be restarted: %q", said)
+	}
+	_ = one.Process.Signal(unix.SIGCONT)
+	stopped(t, one.Process.Pid, false)
+	r.round()
+	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
+		t.Errorf("it goes on: %q", said)
+	}
+	if r.action = func(*supervisor.Service) string { return config.DeafOff }; len(r.runs) != 2 {
+		t.Errorf("%d runs are known", len(r.runs))
+	}
+	r.round()
+	if len(r.runs) != 0 {
+		t.Errorf("nobody is to be looked at, and %d are known", len(r.runs))
+	}
+}
+
+// TestOneThatHangsIsFound in virtual time: its lines and heartbeats end, and it uses no processor time. While the disk doesn't answer nothing is said, and
+// one that writes a heartbeat again is no more accused.
+func TestOneThatHangsIsFound(t *testing.T) {
+	one := sleeper(t)
+	pid := one.Process.Pid
+	synctest.Test(t, func(t *testing.T) {
+		r := newEarRig(pid)
+		for range 20 {
+			r.round()
+			time.Sleep(30 * time.Second)
+			r.lines.Add(1)
+			r.Beat("p0")
+		}
+		hung := errors.New("the volume does not answer")
+		r.disk.Store(&hung)
+		for range 20 {
+			r.round()
+			time.Sleep(30 * time.Second)
+		}
+		if said := r.words(); len(said) > 0 || r.reads.Load() == 0 {
+			t.Errorf("while the disk does not answer: %q after %d questions", said, r.reads.Load())
+		}
+		r.disk.Store(nil)
+		r.round()
+		time.Sleep(30 * time.Second)
+		r.round()
+		want := "deaf: no heartbeat for 11m although it writes one every 30s, its log is silent for 11m although it writes every 30s"
+		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], want) {
+			t.Errorf("it hangs: %q", said)
+		}
+		r.Beat("p0")
+		time.Sleep(30 * time.Second)
+		r.round()
+		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
+			t.Errorf("it beats again: %q", said)
+		}
+	})
+}
+
+// TestAPausedContainerAccusesNobody: 200 gateways that were heard a moment ago, then ten hours in which nothing ran, this process neither.
+func TestAPausedContainerAccusesNobody(t *testing.T) {
+	one := sleeper(t)
+	pid := one.Process.Pid
+	synctest.Test(t, func(t *testing.T) {
+		r := newEarRig(slices.Repeat([]int{pid}, 200)...)
+		hear := func(rounds int) {
+			for range rounds {
+				r.round()
+				time.Sleep(30 * time.Second)
+				r.lines.Add(1)
+				for _, v := range r.snapshot.Services {
+					r.Beat(v.Profile)
+				}
+			}
+		}
+		hear(20)
+		time.Sleep(10 * time.Hour)
+		r.round()
+		time.Sleep(30 * time.Second)
+		r.round()
+		hear(20)
+		if said := r.words(); len(said) > 0 {
+			t.Errorf("it says %q", said)
+		}
+	})
+}
+
+// TestEarsWakeUpSeldom: twice a minute however many gateways there are, and they ask no disk while all is well.
+func TestEarsWakeUpSeldom(t *testing.T) {
+	one := sleeper(t)
+	pid := one.Process.Pid
+	synctest.Test(t, func(t *testing.T) {
+		r := newEarRig(slices.Repeat([]int{pid}, 200)...)
+		ended := make(chan struct{})
+		r.o.Ended = ended
+		r.Set(r.policy, r.action)
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		if n := r.rounds.Load(); n != 20 {
+			t.Errorf("%d rounds in 10 min", n)
+		}
+		if n := r.reads.Load(); n != 0 {
+			t.Errorf("%d state files were read", n)
+		}
+		close(ended)
+	})
+}
