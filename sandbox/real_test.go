@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // The tests in files named real_* drive the engine of this machine. What they make carries this prefix in the profile's label.
@@ -48,12 +50,7 @@ var build = sync.OnceValues(func() (b built, err error) {
 		return b, err
 	}
 	b.helper = filepath.Join(b.dir, helperName)
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.helper, "hinit/cmd/hinit-sandbox-helper")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return b, fmt.Errorf("%w: %s", err, out)
-	}
-	return b, nil
+	return b, testkit.Build(b.dir, "hinit-sandbox-helper")
 })
 
 var buildImage = sync.OnceValue(func() error { return imageFor("") })

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 var (
@@ -94,19 +96,8 @@ var makeContext = sync.OnceValues(func() (string, error) {
 	); err != nil {
 		return "", err
 	}
-	steps := [][]string{
-		{"go", "build", "-trimpath", "-ldflags=-s -w -E hinit_entry", "-o", dist + "/", "./cmd/hinit"},
-		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/", "./cmd/hinit-shim"},
-		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/", "./cmd/hinit-kanban", "./cmd/hinit-web", "./cmd/hinit-sandbox", "./cmd/hinit-sandbox-helper", "./cmd/hinit-top", "./cmd/hinit-actions"},
-		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", dist + "/example-agent", "./examples/agent"},
-	}
-	for _, step := range steps {
-		cmd := exec.Command(step[0], step[1:]...)
-		cmd.Dir = repo
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
-		if r := command(cmd); r.code != 0 {
-			return "", errors.New(r.String())
-		}
+	if err := testkit.Build(dist, "hinit", "hinit-shim", "hinit-kanban", "hinit-web", "hinit-sandbox", "hinit-sandbox-helper", "hinit-top", "hinit-actions", "example-agent"); err != nil {
+		return "", err
 	}
 	return dir, busybox(repo, filepath.Join(dist, "busybox"))
 })

@@ -47,7 +47,7 @@ func run(m *testing.M) int {
 	if err == nil {
 		bin = filepath.Join(dir, "bin")
 		defer os.RemoveAll(dir)
-		err = build()
+		err = testkit.Build(bin, "hinit", "hinit-kanban", "example-agent")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -58,21 +58,6 @@ func run(m *testing.M) int {
 
 // place is where the tests have their directories.
 func place() string { return cmp.Or(testkit.InMemory(), "/var/tmp") }
-
-func build() error {
-	for _, args := range [][]string{
-		{"-ldflags=-s -w -E hinit_entry", "-o", bin + "/", "hinit/cmd/hinit"},
-		{"-ldflags=-s -w", "-o", bin + "/", "hinit/cmd/hinit-kanban"},
-		{"-ldflags=-s -w", "-o", bin + "/example-agent", "hinit/examples/agent"},
-	} {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
-		}
-	}
-	return nil
-}
 
 // stage mounts the /proc of the new namespace and becomes the command.
 func stage(argv []string) error {

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -66,20 +65,8 @@ func run(m *testing.M) int {
 // build makes the static binaries: as they are shipped, and with faults.
 func build(root string) error {
 	built.root = root
-	built.shipped, built.faulty, built.agent = filepath.Join(root, "hinit"), filepath.Join(root, "faulty"), filepath.Join(root, "agent")
-	const entry = "-ldflags=-s -w -E hinit_entry"
-	for _, args := range [][]string{
-		{entry, "-o", built.shipped, "hinit/cmd/hinit"},
-		{entry, "-tags=faults", "-o", built.faulty, "hinit/cmd/hinit"},
-		{"-ldflags=-s -w", "-o", built.agent, "hinit/examples/agent"},
-	} {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
-		}
-	}
-	return nil
+	built.shipped, built.faulty, built.agent = filepath.Join(root, "hinit"), filepath.Join(root, "faulty", "hinit"), filepath.Join(root, "example-agent")
+	return testkit.Build(root, "hinit", "faulty/hinit", "example-agent")
 }
 
 // poll tries until the condition holds, or returns its last complaint after the deadline.

@@ -55,17 +55,12 @@ func run(m *testing.M) int {
 // provide puts hinit and the links to it into a directory.
 func provide(dir string) error {
 	ours = dir
-	hinit := filepath.Join(dir, "hinit")
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 			return err
 		}
-	} else {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w -E hinit_entry", "-o", hinit, "hinit/cmd/hinit")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot build hinit: %w\n%s", err, out)
-		}
+	} else if err := testkit.Build(dir, "hinit"); err != nil {
+		return err
 	}
 	for _, name := range applet.Names() {
 		if err := os.Symlink("hinit", filepath.Join(dir, name)); err != nil {

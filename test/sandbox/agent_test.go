@@ -31,7 +31,7 @@ type answer struct {
 // newAgent starts an agent. env is on top of the place's.
 func (p *place) newAgent(env ...string) *agent {
 	p.t.Helper()
-	a := &agent{p: p, cmd: exec.Command(filepath.Join(built, "agent"), "terminal")}
+	a := &agent{p: p, cmd: exec.Command(filepath.Join(built, "example-agent"), "terminal")}
 	a.cmd.Env = append(append(cleanEnv(), p.env...), env...)
 	a.cmd.Stderr = os.Stderr
 	as(a.cmd, p.uid)

@@ -99,12 +99,8 @@ var binaries = sync.OnceValue(func() (err error) {
 	if err := os.Chmod(built, 0o755); err != nil {
 		return err
 	}
-	for _, pkg := range []string{"./cmd/hinit-sandbox", "./cmd/hinit-sandbox-helper", "./examples/agent"} {
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", built+"/", pkg)
-		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
+	if err := testkit.Build(built, "hinit-sandbox", "hinit-sandbox-helper", "example-agent"); err != nil {
+		return err
 	}
 	if err := os.Symlink("hinit-sandbox", filepath.Join(built, "docker")); err != nil {
 		return err
@@ -199,8 +195,8 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-func (p *place) root() string   { return filepath.Join(p.dir, "data") }
-func (p *place) home() string   { return filepath.Join(p.root(), "profiles", p.profile) }
+func (p *place) root() string { return filepath.Join(p.dir, "data") }
+func (p *place) home() string { return filepath.Join(p.root(), "profiles", p.profile) }
 func (p *place) docker() string { return filepath.Join(built, "docker") }
 
 // containers are those of the place.

@@ -6,11 +6,9 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,26 +72,13 @@ func provide(dir string) error {
 // faulty is a hinit that can be made to panic.
 func faulty() string { return filepath.Join(built.bin, "faulty", "hinit") }
 
-// build makes the static binaries, as they are shipped.
+// build makes the static binaries, as they are shipped, and one that can be made to panic. The scenarios with that take long.
 func build(dir string) error {
-	const entry = "-ldflags=-s -w -E hinit_entry"
-	for _, args := range [][]string{
-		{entry, "-o", dir + "/", "hinit/cmd/hinit"},
-		{"-ldflags=-s -w", "-o", dir + "/", "hinit/cmd/hinit-shim"},
-		{"-ldflags=-s -w", "-o", dir + "/", "hinit/cmd/hinit-actions"},
-		{"-ldflags=-s -w", "-o", dir + "/example-agent", "hinit/examples/agent"},
-		{entry, "-tags=faults", "-o", dir + "/faulty/hinit", "hinit/cmd/hinit"},
-	} {
-		if testing.Short() && strings.HasSuffix(args[len(args)-2], "/faulty/hinit") {
-			continue // the scenarios with faults take long
-		}
-		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
-		}
+	names := []string{"hinit", "hinit-shim", "hinit-actions", "example-agent"}
+	if !testing.Short() {
+		names = append(names, "faulty/hinit")
 	}
-	return nil
+	return testkit.Build(dir, names...)
 }
 
 // The two ways to run the init.

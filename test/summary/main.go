@@ -26,6 +26,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 func main() {
@@ -48,6 +50,10 @@ func main() {
 func run(calls []string, again int, out io.Writer, signals <-chan os.Signal) int {
 	begin := time.Now()
 	s := &summary{out: out}
+	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // else each builds for itself
+		defer os.RemoveAll(built) // a temporary directory
+		_ = errors.Join(os.Chmod(built, 0o755), os.Setenv(testkit.BuiltVar, built))
+	}
 	var interrupted atomic.Bool
 	for _, call := range calls {
 		if interrupted.Load() {

@@ -54,18 +54,7 @@ func provide(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))
 	}
-	for _, args := range [][]string{
-		{"-ldflags=-s -w -E hinit_entry", "-o", dir + "/", "hinit/cmd/hinit"},
-		{"-ldflags=-s -w", "-o", dir + "/", "hinit/cmd/hinit-top"},
-		{"-ldflags=-s -w", "-o", dir + "/example-agent", "hinit/examples/agent"},
-	} {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
-		}
-	}
-	return nil
+	return testkit.Build(dir, "hinit", "hinit-top", "example-agent")
 }
 
 // stage gives the namespace a /proc of its own and becomes the init.

@@ -33,15 +33,9 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	bin = dir
-	for _, args := range [][]string{
-		{"-ldflags=-s -w -E hinit_entry", "-o", dir + "/", "hinit/cmd/hinit"}, {"-ldflags=-s -w", "-o", dir + "/", "hinit/cmd/hinit-web"},
-	} {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "cannot build what is under test: %v\n%s", err, out)
-			return 1
-		}
+	if err := testkit.Build(dir, "hinit", "hinit-web"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	return m.Run()
 }

@@ -1,0 +1,35 @@
+package testkit
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// What one test binary has built the others of the run take.
+func TestBuiltOnceForAll(t *testing.T) {
+	shared, dir := t.TempDir(), t.TempDir()
+	t.Setenv(BuiltVar, shared)
+	if err := Build(dir, "hinit-shim"); err != nil {
+		t.Fatal(err)
+	}
+	first, err := os.ReadFile(filepath.Join(dir, "hinit-shim"))
+	if err != nil || len(first) < 1<<20 {
+		t.Fatalf("%d bytes, %v", len(first), err)
+	}
+	if err := os.MkdirAll(filepath.Join(shared, "faulty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(shared, "faulty", "hinit"), []byte("built by another"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Build(dir, "faulty/hinit"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "faulty", "hinit")); err != nil || string(got) != "built by another" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := Build(dir, "no-such-program"); err == nil {
+		t.Error("what nobody knows was built")
+	}
+}
