@@ -184,7 +184,7 @@ func newPlace(t *testing.T) *place {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	if err := errors.Join(os.Chmod(dir, 0o755), os.MkdirAll(p.home(), 0o755)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.MkdirAll(p.home(), 0o755), os.Symlink(filepath.Join(built, "docker"), p.docker())); err != nil {
 		t.Fatal(err)
 	}
 	p.env = []string{
@@ -197,7 +197,9 @@ func newPlace(t *testing.T) *place {
 
 func (p *place) root() string { return filepath.Join(p.dir, "data") }
 func (p *place) home() string { return filepath.Join(p.root(), "profiles", p.profile) }
-func (p *place) docker() string { return filepath.Join(built, "docker") }
+
+// docker is the place's own name of the docker command, by which killClients tells its clients from those of others.
+func (p *place) docker() string { return filepath.Join(p.dir, "docker") }
 
 // containers are those of the place.
 func (p *place) containers() []string {
