@@ -46,6 +46,28 @@ type RefusedError struct{ Reason string }
 // Error implements error.
 func (r *RefusedError) Error() string { return r.Reason }
 
+// PartialError is a receiver's word that it has taken all but some of the records, and that they must not come again. With none left out
+// it is a warning.
+type PartialError struct {
+	Refused int
+	Reason  string
+}
+
+// Error implements error.
+func (p *PartialError) Error() string { return p.Reason }
+
+// LaterError is a receiver's word when it may be asked again.
+type LaterError struct {
+	After time.Duration
+	Err   error
+}
+
+// Error implements error.
+func (l *LaterError) Error() string { return l.Err.Error() }
+
+// Unwrap returns why.
+func (l *LaterError) Unwrap() error { return l.Err }
+
 // Hinit is the hinit whose logs are sent, as a [client.Client] is.
 type Hinit interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
@@ -94,6 +116,7 @@ const (
 	saveEvery   = time.Second
 	firstRetry  = 200 * time.Millisecond
 	lastRetry   = 30 * time.Second
+	longestWait = 10 * time.Minute // that a receiver may ask for
 )
 
 // Run sends until ctx ends. The error is about the file of the positions: without it lines could come again and again.
@@ -261,7 +284,19 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		err := f.Sink.Send(limit, batch)
 		cancel()
 		var refused *RefusedError
+		var partial *PartialError
+		var later *LaterError
 		switch {
+		case errors.As(err, &partial):
+			n := min(max(partial.Refused, 0), len(batch))
+			f.Counts.Sent += uint64(len(batch) - n)
+			f.Counts.Refused += uint64(n)
+			if n > 0 {
+				f.Log.Error("the receiver has left records out", "records", n, "of", len(batch), "error", err)
+			} else {
+				f.Log.Warn("the receiver warns", "warning", err)
+			}
+			return true
 		case err == nil:
 			f.Counts.Sent += uint64(len(batch))
 			if told {
@@ -280,7 +315,11 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 			told = true
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
 		}
-		wait(ctx, retry/2+time.Duration(rand.Int64N(int64(retry))))
+		pause := retry/2 + time.Duration(rand.Int64N(int64(retry)))
+		if errors.As(err, &later) {
+			pause = max(pause, min(later.After, longestWait))
+		}
+		wait(ctx, pause)
 		retry = min(2*retry, lastRetry)
 	}
 	return false

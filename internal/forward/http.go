@@ -17,6 +17,7 @@ type poster struct {
 	url, authorization, host string
 	client                   http.Client
 	encode                   func(host string, records []Record) any
+	check                    func(answer []byte) error // what a good answer says; nil: nothing
 }
 
 // Send implements Sink.
@@ -35,21 +36,53 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 	}
 	answer, err := p.client.Do(r)
 	if err != nil {
-		return err
+		return explained(err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
+	said := fmt.Errorf("the receiver answers %s: %s", answer.Status, strings.TrimSpace(string(text)))
 	switch code := answer.StatusCode; {
+	case code >= 200 && code < 300 && err == nil && p.check != nil:
+		return p.check(text)
 	case code >= 200 && code < 300:
 		return err // an answer that is cut off is none
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
 		return &RefusedError{fmt.Sprintf("%s: %s", answer.Status, strings.TrimSpace(string(text)))}
-	case code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable:
-		if s, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil {
-			wait(ctx, min(time.Duration(s)*time.Second, lastRetry))
+	}
+	if after := retryAfter(answer.Header.Get("Retry-After"), time.Now()); after > 0 {
+		return &LaterError{after, said}
+	}
+	return said
+}
+
+// retryAfter is how long a header Retry-After asks to wait, in seconds or until a date (RFC 9110, 10.2.3); 0 for nothing.
+func retryAfter(text string, now time.Time) time.Duration {
+	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}
+
+// otlpAnswer reads what a receiver has left out (ExportLogsServiceResponse).
+func otlpAnswer(text []byte) error {
+	var answer struct {
+		PartialSuccess struct {
+			RejectedLogRecords json.RawMessage // a number, or as the mapping of 64 bits to JSON wants it a string
+			ErrorMessage       string
 		}
 	}
-	return fmt.Errorf("the receiver answers %s: %s", answer.Status, strings.TrimSpace(string(text)))
+	if json.Unmarshal(text, &answer) != nil {
+		return nil // it has taken them, and says so in another way
+	}
+	partial := answer.PartialSuccess
+	n, err := strconv.Atoi(strings.Trim(string(partial.RejectedLogRecords), `"`))
+	if err != nil && partial.ErrorMessage == "" || err == nil && n <= 0 && partial.ErrorMessage == "" {
+		return nil
+	}
+	return &PartialError{max(n, 0), partial.ErrorMessage}
 }
 
 // Close implements Sink.

@@ -2,17 +2,23 @@ package forward
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"time"
 )
 
 // NewSink makes a sink of where records are to go: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. authorization is the header of HTTP requests, "" for none.
+// syslog+unix:///dev/log, file:///PATH. Where the way is encrypted, ?ca=FILE names the authority to trust in the place of the system's, and
+// ?name=NAME who the receiver's certificate has to be for, in the place of HOST. authorization is the header of HTTP requests, "" for none.
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -20,7 +26,11 @@ func NewSink(to, authorization string) (Sink, error) {
 	}
 	kind, way, _ := strings.Cut(u.Scheme, "+")
 	host := hostname()
-	post := func(path string, encode func(string, []Record) any) (Sink, error) {
+	secure, err := secured(u, way)
+	if err != nil {
+		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
+	}
+	post := func(path string, encode func(string, []Record) any, check func([]byte) error) (Sink, error) {
 		if u.Host == "" || way != "http" && way != "https" {
 			return nil, fmt.Errorf("cannot send to %s: expected %s+http://HOST:PORT", u.Redacted(), kind)
 		}
@@ -28,19 +38,23 @@ func NewSink(to, authorization string) (Sink, error) {
 		if target.Scheme = way; strings.Trim(target.Path, "/") == "" {
 			target.Path = path
 		}
-		return &poster{url: target.String(), authorization: authorization, host: host, encode: encode}, nil
+		client := http.Client{}
+		if secure != nil {
+			client.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
+		}
+		return &poster{url: target.String(), authorization: authorization, host: host, client: client, encode: encode, check: check}, nil
 	}
 	switch kind {
 	case "otlp":
-		return post("/v1/logs", otlp)
+		return post("/v1/logs", otlp, otlpAnswer)
 	case "loki":
-		return post("/loki/api/v1/push", loki)
+		return post("/loki/api/v1/push", loki, nil)
 	case "syslog":
 		switch {
 		case way == "unix" && u.Path != "":
 			return &syslog{network: "unixgram", address: u.Path, host: host}, nil
 		case (way == "udp" || way == "tcp" || way == "tls") && u.Port() != "":
-			return &syslog{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: way == "tls"}, nil
+			return &syslog{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
 		}
 		return nil, fmt.Errorf("cannot send to %s: expected syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", u.Redacted())
 	case "file":
@@ -50,6 +64,41 @@ func NewSink(to, authorization string) (Sink, error) {
 		return &lines{path: u.Path, most: 100 << 20, keep: 5}, nil
 	}
 	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
+}
+
+// secured is how the receiver's certificate is checked, nil where nothing is encrypted. It takes its settings out of the URL.
+func secured(u *url.URL, way string) (*tls.Config, error) {
+	query := u.Query()
+	ca, name := query.Get("ca"), query.Get("name")
+	if way != "tls" && way != "https" {
+		if ca != "" || name != "" {
+			return nil, errors.New("?ca= and ?name= are for tls and https")
+		}
+		return nil, nil
+	}
+	query.Del("ca")
+	query.Del("name")
+	u.RawQuery = query.Encode()
+	c := &tls.Config{ServerName: cmp.Or(name, u.Hostname()), MinVersion: tls.VersionTLS12}
+	if ca == "" {
+		return c, nil
+	}
+	text, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, err
+	}
+	if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("there is no certificate in %q", ca)
+	}
+	return c, nil
+}
+
+// explained says what to do about a certificate that is not believed.
+func explained(err error) error {
+	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
+		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
+	}
+	return err
 }
 
 // lines is a file of JSON, an object a line, with a limit: beyond it the file becomes PATH.1, and the oldest goes.

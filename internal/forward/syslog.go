@@ -21,17 +21,30 @@ import (
 // syslog sends messages of RFC 5424: a datagram each, or over a stream with their length before them (RFC 6587).
 type syslog struct {
 	network, address, host string
-	secure                 bool
+	secure                 *tls.Config // nil: nothing is encrypted
 	conn                   net.Conn
 	raw                    syscall.RawConn // nil for datagrams
-	last                   []Record        // that were sent
+	last                   []sentBatch     // that the receiver may not have read yet
 	again                  bool            // they may be lost
 }
 
-const mostDatagram = 8 << 10 // what every receiver has to take at least is 480 bytes, and takes most often
+// sentBatch is what was sent at once.
+type sentBatch struct {
+	at      time.Time
+	size    int
+	records []Record
+}
+
+const (
+	mostDatagram = 8 << 10 // what every receiver has to take at least is 480 bytes, and takes most often
+
+	// A receiver that lives reads within unreadTime what its machine has acknowledged, of which there is at most unreadSize.
+	unreadTime = time.Minute
+	unreadSize = 8 << 20
+)
 
 // Send implements Sink. A stream is taken when the other machine has acknowledged all of it: syslog itself answers nothing. When the
-// connection turns out to be lost later, what was sent last goes again, for nobody knows whether it was read.
+// connection turns out to be lost later, what was sent at its end goes again, for nobody knows whether it was read.
 func (s *syslog) Send(ctx context.Context, records []Record) error {
 	if s.raw != nil && s.gone() != nil {
 		s.again = true
@@ -39,21 +52,39 @@ func (s *syslog) Send(ctx context.Context, records []Record) error {
 	}
 	all := records
 	if s.again {
-		all = slices.Concat(s.last, records)
+		all = nil
+		for _, b := range s.last {
+			all = append(all, b.records...)
+		}
+		all = append(all, records...)
 	}
-	err := s.send(ctx, all)
+	size, err := s.send(ctx, all)
 	if err != nil {
 		s.again = true
 		_ = s.Close()
 		return err
 	}
-	s.again, s.last = false, records
+	if s.raw == nil {
+		return nil
+	}
+	if s.again {
+		s.last = nil
+	}
+	s.again, s.last = false, append(s.last, sentBatch{time.Now(), size, all})
+	total := 0
+	for i, b := range slices.Backward(s.last) {
+		if total += b.size; i < len(s.last)-1 && (total > unreadSize || time.Since(b.at) > unreadTime) {
+			s.last = slices.Clone(s.last[i+1:])
+			break
+		}
+	}
 	return nil
 }
 
-func (s *syslog) send(ctx context.Context, records []Record) error {
+// send sends records and returns how many bytes a stream of them has.
+func (s *syslog) send(ctx context.Context, records []Record) (size int, err error) {
 	if err := s.connect(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	if end, has := ctx.Deadline(); has {
 		_ = s.conn.SetDeadline(end)
@@ -67,13 +98,13 @@ func (s *syslog) send(ctx context.Context, records []Record) error {
 				m = bytes.ToValidUTF8(m[:mostDatagram], nil)
 			}
 			if _, err := s.conn.Write(m); err != nil {
-				return err
+				return 0, err
 			}
 		}
-		return nil
+		return 0, nil
 	}
 	if err := s.gone(); err != nil {
-		return err
+		return 0, err
 	}
 	var b bytes.Buffer
 	for _, r := range records {
@@ -83,42 +114,43 @@ func (s *syslog) send(ctx context.Context, records []Record) error {
 		b.Write(m)
 	}
 	if _, err := s.conn.Write(b.Bytes()); err != nil {
-		return err
+		return 0, err
 	}
 	for { // until the other end has it
 		left := 0
 		var failed error
 		if err := s.raw.Control(func(fd uintptr) { left, failed = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); err != nil {
-			return err
+			return 0, err
 		}
-		switch {
-		case failed != nil:
-			return failed
-		case left == 0:
-			return s.gone()
+		if err := errors.Join(failed, s.gone()); err != nil { // of a connection that was reset the rest stays for ever
+			return 0, err
+		}
+		if left == 0 {
+			return b.Len(), nil
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return ctx.Err()
+			return 0, ctx.Err()
 		}
 	}
 }
 
-// gone says whether the other end has closed the connection. It never sends anything.
+// gone says whether the other end has closed the connection. It reads nothing: over TLS there may be bytes that nobody has asked for.
 func (s *syslog) gone() error {
-	n, err := 0, error(nil)
-	bad := s.raw.Control(func(fd uintptr) {
-		n, _, err = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	})
-	switch {
-	case bad != nil:
-		return bad
-	case errors.Is(err, unix.EAGAIN):
-		return nil
-	case err != nil:
+	var news int16
+	var failed error
+	if err := s.raw.Control(func(fd uintptr) {
+		list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, failed = unix.Poll(list, 0)
+		news = list[0].Revents
+	}); err != nil {
 		return err
-	case n == 0:
+	}
+	switch {
+	case failed != nil && !errors.Is(failed, unix.EINTR):
+		return failed
+	case news&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0:
 		return io.ErrUnexpectedEOF
 	}
 	return nil
@@ -143,11 +175,10 @@ func (s *syslog) connect(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.secure {
-		host, _, _ := net.SplitHostPort(s.address)
-		secure := tls.Client(conn, &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
+	if s.secure != nil {
+		secure := tls.Client(conn, s.secure)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			return err
+			return explained(err)
 		}
 		s.conn = secure
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
-	"syscall"
 	"testing"
 
 	"hinit/internal/testkit"
@@ -88,8 +87,6 @@ func TestNoLineIsLostWhenTheForwarderIsKilled(t *testing.T) {
 		if kills > 200 {
 			t.Fatalf("killed %d times, and %d lines came", kills, n)
 		}
-		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		kill(t, cmd)
 	}
 }

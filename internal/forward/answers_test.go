@@ -1,0 +1,187 @@
+package forward
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
+	for answer, want := range map[string]*PartialError{
+		`{}`: nil, `{"partialSuccess":{}}`: nil, `{"partialSuccess":{"rejectedLogRecords":"0"}}`: nil, `not JSON`: nil, ``: nil,
+		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {3, "too old"}, // as the mapping of 64 bits wants it
+		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {3, ""},
+		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {0, "slow down"},
+	} {
+		got := (*PartialError)(nil)
+		if err := otlpAnswer([]byte(answer)); err != nil && !errors.As(err, &got) {
+			t.Errorf("%s: %v", answer, err)
+		}
+		if (got == nil) != (want == nil) || got != nil && *got != *want {
+			t.Errorf("%s: got %v, want %v", answer, got, want)
+		}
+	}
+	l, f := newLog(t)
+	l.write(5)
+	s := &sink{fail: func(n int, _ []Record) error {
+		if n == 1 {
+			return &PartialError{2, "too old"}
+		}
+		return nil
+	}}
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "the lines are sent", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.n > 0 })
+	l.write(5)
+	testkit.Until(t, "the next ones", func() bool { return len(s.texts(KindLog)) >= 5 })
+	if c := stop().Counts; c.Sent != 8 || c.Refused != 2 || c.Failures != 0 || len(s.texts(KindLog)) != 5 {
+		t.Errorf("counts %+v, %d lines after the ones that were left out", c, len(s.texts(KindLog)))
+	}
+}
+
+func TestWhenAReceiverMayBeAskedAgain(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for text, want := range map[string]time.Duration{
+		"": 0, "7": 7 * time.Second, "-7": 0, "soon": 0, "Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0, "99999999999999999999": 0,
+	} {
+		if got := retryAfter(text, now); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+	calls := 0
+	var first, second time.Time
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls++; calls == 1 {
+			first = time.Now()
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		second = time.Now()
+	}))
+	defer server.Close()
+	l, f := newLog(t)
+	l.write(3)
+	s, err := NewSink("otlp+"+server.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	w := &Forwarder{Hinit: f, Sink: s, Log: slog.New(slog.DiscardHandler)}
+	if !w.deliver(t.Context(), []Record{{Text: "a"}}) || calls != 2 || second.Sub(first) < time.Second {
+		t.Errorf("%d calls, %v between them", calls, second.Sub(first))
+	}
+}
+
+// authority is a certificate for a name, with its key, and the file that says to trust it.
+func authority(t *testing.T, name string) (tls.Certificate, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
+}
+
+// TestACertificateIsChecked, and over TLS 1.3, where the receiver says something unasked, an end of the connection is seen all the same.
+func TestACertificateIsChecked(t *testing.T) {
+	certificate, ca := authority(t, "logs.example.org")
+	_, other := authority(t, "logs.example.org")
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, shut, ended := make(chan string, 10), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			buffer := make([]byte, 4096)
+			n, _ := c.Read(buffer) // one message, and that is it
+			got <- string(buffer[:n])
+			if n > 0 {
+				<-shut
+			}
+			_ = c.Close()
+		}
+	}()
+	defer func() { _ = l.Close(); <-ended }()
+	to := "syslog+tls://" + l.Addr().String()
+	for query, wrong := range map[string]string{
+		"": "?ca=FILE",
+		"?ca=" + other + "&name=logs.example.org": "?ca=FILE",
+		"?ca=" + ca:                             "127.0.0.1",
+		"?ca=" + ca + "&name=other.example.org": "other.example.org",
+	} {
+		s, err := NewSink(to+query, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Send(t.Context(), []Record{{Text: "secret"}}); err == nil || !strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("%s: %v", query, err)
+		}
+		_ = s.Close()
+		if text := <-got; text != "" {
+			t.Errorf("%s: it was told %q", query, text)
+		}
+	}
+	s, err := NewSink(to+"?ca="+ca+"&name=logs.example.org", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	if err := s.Send(ctx, []Record{{Text: "one"}}); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-got; !strings.HasSuffix(text, " one") {
+		t.Errorf("got %q", text)
+	}
+	shut <- struct{}{}
+	syslog, _ := s.(*syslog)
+	testkit.Until(t, "the end is seen", func() bool { return syslog.gone() != nil })
+	if err := s.Send(ctx, []Record{{Text: "two"}}); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-got; !strings.Contains(text, " one") || !strings.HasSuffix(text, " two") {
+		t.Errorf("got %q: what may not have been read goes again", text)
+	}
+	close(shut)
+	for _, bad := range []string{"syslog+tcp://a:1?ca=" + ca, "syslog+tls://a:1?ca=/none", "otlp+https://a?ca=/dev/null"} {
+		if _, err := NewSink(bad, ""); err == nil || !strings.HasPrefix(err.Error(), "cannot send to ") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
