@@ -46,7 +46,7 @@ $(OUT)/busybox:
 
 test: ## run all tests, in PID namespaces and in Docker too, and say how many passed, were skipped (and why) and failed
 	@[ "$(CI)" != true ] || command -v s6-svscan >/dev/null || test/s6/install-s6 # elsewhere the comparison with it is skipped
-	@[ "$(CI)" != true ] || { command -v promtool && command -v chromium; } >/dev/null || test/web/install-tools # likewise
+	@[ "$(CI)" != true ] || { command -v promtool && command -v chromium && command -v rsyslogd && command -v fish; } >/dev/null || test/web/install-tools # likewise
 	@[ "$(CI)" != true ] || command -v tmux >/dev/null || test/top/install-tmux # elsewhere the tests of the screen are skipped
 	@# Those of test/ drive the finished binaries, and mostly wait. SQLite, in Go, takes minutes under the race detector: those of kanban/
 	@# run without. The last call is for what only the build with faults has.

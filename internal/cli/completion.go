@@ -72,11 +72,11 @@ Names of services and profiles come from the running hinit; where it does not an
 			}
 			if words[0] == "words" {
 				for _, one := range t.complete(table(), words[1:]) {
-					line := one.word
+					line := show.Line(one.word)
 					if *describing && line != filesWanted {
-						line += "\t" + one.about
+						line += "\t" + show.Line(one.about)
 					}
-					fmt.Fprintln(t.out, show.Line(line))
+					fmt.Fprintln(t.raw(), line)
 				}
 				return exitDone
 			}
