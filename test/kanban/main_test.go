@@ -83,6 +83,7 @@ type box struct {
 	client *client.Client
 	out    bytes.Buffer
 	ended  chan struct{}
+	more   []string // of the environment
 }
 
 const config = `home: %[1]s/home
@@ -99,6 +100,13 @@ boot: {hooks: []}
 
 // newBox makes a volume with three profiles and boots on it. board is the section kanban of config.yaml.
 func newBox(t *testing.T, board string) *box {
+	t.Helper()
+	b := makeBox(t, board)
+	b.boot()
+	return b
+}
+
+func makeBox(t *testing.T, board string) *box {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
@@ -127,7 +135,6 @@ func newBox(t *testing.T, board string) *box {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	b.boot()
 	return b
 }
 
@@ -156,7 +163,7 @@ func (b *box) env() []string {
 func (b *box) boot() {
 	b.Helper()
 	b.cmd = exec.Command("/proc/self/exe", bin+"/hinit", "init", "--", "sleep", "1000000")
-	b.cmd.Env = append(b.env(), stageVar+"=1")
+	b.cmd.Env = append(append(b.env(), stageVar+"=1"), b.more...)
 	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
 	b.must(b.cmd.Start())

@@ -1,0 +1,124 @@
+package kanban_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+	"hinit/kanban"
+)
+
+// TestPythonDispatchesBeside: two dispatchers in Python, one of which doesn't even take the lock of the tick, start workers beside the
+// service, and all three are killed in turn. No task has two workers at a time, each is done once, and both kinds have done some.
+func TestPythonDispatchesBeside(t *testing.T) {
+	t.Parallel() // it waits
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		testkit.Cannot(t, err.Error())
+	}
+	script, err := filepath.Abs("testdata/dispatcher.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
+	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // how long a claim is left alone whose dispatcher has died before its worker began
+	s := b.board()                                          // before anybody else opens the file
+	defer s.Close()
+	b.boot()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for _, more := range [][]string{nil, {"unguarded"}} {
+		all.Go(func() {
+			b.keepInside(ctx, append([]string{python, script, b.dir + "/home/kanban.db", bin + "/example-agent"}, more...))
+		})
+	}
+
+	var ids []string
+	more := func(n int) {
+		for range n {
+			ids = append(ids, b.create(s, kanban.NewTask{Title: "x", Assignee: []string{"coder", "ops"}[len(ids)%2], Body: "sleep 30ms"}))
+		}
+	}
+	more(90)
+	kinds := []func(cmdline, environ string) bool{
+		dispatcher,
+		func(cmdline, _ string) bool {
+			return strings.Contains(cmdline, script) && !strings.Contains(cmdline, "unguarded")
+		},
+		func(cmdline, _ string) bool {
+			return strings.Contains(cmdline, script) && strings.Contains(cmdline, "unguarded")
+		},
+	}
+	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGTERM}
+	kills := make([]int, len(kinds))
+	ours, theirs := 0, 0
+	next := time.Now()
+	b.awaitLong("every task to be done", func() bool {
+		b.operate(s)
+		st, err := s.Stats(b.Context(), time.Now())
+		b.must(err)
+		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // fewer than would keep a slow machine from working
+			for _, pid := range b.outside(kinds[turn%3]) {
+				_ = syscall.Kill(pid, signals[turn%3]) // also nsenter, which passes nothing on
+			}
+			kills[turn%3]++
+			next = time.Now().Add(400 * time.Millisecond)
+		}
+		if st.ByStatus[kanban.Done] < len(ids) {
+			return false
+		}
+		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 {
+			more(10) // nobody was beside anybody
+		}
+		return ours > 0 && theirs > 0
+	})
+	if why, err := os.ReadFile(filepath.Join(b.dir, "locks/violated")); err == nil {
+		t.Errorf("a task had two workers: %s", why)
+	}
+	b.account(s, ids)
+	t.Logf("%d runs by the service, %d by Python; kills %v", ours, theirs, kills)
+}
+
+// startedBy counts the workers that PID 1 has started for the service, and the others.
+func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
+	b.Helper()
+	list, err := b.client.Runs(b.Context())
+	b.must(err)
+	for _, id := range ids {
+		events, err := s.Events(b.Context(), id, 0, 0)
+		b.must(err)
+		for _, e := range events {
+			if e.Kind == "spawned" {
+				others++
+			}
+		}
+	}
+	return len(list), others - len(list)
+}
+
+// keepInside runs a program in the container's namespaces, again and again until the context ends.
+func (b *box) keepInside(ctx context.Context, argv []string) {
+	for ctx.Err() == nil {
+		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
+		cmd.Env = append(b.env(), b.more...)
+		cmd.WaitDelay = time.Second // what it has started ends with the container
+		out, err := cmd.CombinedOutput()
+		if ctx.Err() != nil {
+			return
+		}
+		if cmd.ProcessState == nil || cmd.ProcessState.Exited() && !cmd.ProcessState.Success() {
+			b.Errorf("%q: %v\n%s", argv, err, out)
+			return
+		}
+	}
+}
