@@ -59,11 +59,11 @@ func (c Config) interval() time.Duration {
 	return max(c.Interval, time.Second)
 }
 
-// DispatchOff says whether the environment keeps gateways from dispatching. A variable that doesn't say no leaves it to the
-// configuration.
-func DispatchOff(env Env) bool {
+// GatewaysDispatch says whether the agent's gateways dispatch, by environment and configuration (contract, section 24). A variable that
+// doesn't say no leaves it to the configuration.
+func (c Config) GatewaysDispatch(env Env) bool {
 	no := []string{"0", "false", "no", "off"}
-	return slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
+	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
 }
 
 // ReadConfig reads the board's configuration from a config.yaml. A file that isn't there is the default configuration.

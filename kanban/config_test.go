@@ -70,9 +70,10 @@ func TestConfig(t *testing.T) {
 	if _, _, err := ParseConfig([]byte("\t{")); err == nil {
 		t.Error("no YAML, no error")
 	}
-	for value, want := range map[string]bool{"0": true, "False": true, "no": true, " OFF ": true, "": false, "1": false, "true": false, "maybe": false} {
-		if got := DispatchOff(env{"HERMES_KANBAN_DISPATCH_IN_GATEWAY": value}.get); got != want {
-			t.Errorf("%q: %v", value, got)
+	for value, off := range map[string]bool{"0": true, "False": true, "no": true, " OFF ": true, "": false, "1": false, "true": false, "maybe": false} {
+		env := env{"HERMES_KANBAN_DISPATCH_IN_GATEWAY": value}.get
+		if (Config{DispatchInGateway: true}).GatewaysDispatch(env) == off || (Config{}).GatewaysDispatch(env) {
+			t.Errorf("%q", value)
 		}
 	}
 }

@@ -258,11 +258,20 @@ func (x *examination) dispatchers(ctx context.Context, ready []kanban.Task, s *k
 	case len(numbers) == 1:
 		x.findings.OK("dispatcher", "process %s", numbers[0])
 	case known && len(ready) > 0:
-		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; start the container with HINIT_KANBAN=1, or: hermes gateway start", len(ready))
+		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; %s", len(ready), x.whoCould())
 	case known:
-		x.findings.Warning("dispatcher", "nobody dispatches; start the container with HINIT_KANBAN=1, or: hermes gateway start")
+		x.findings.Warning("dispatcher", "nobody dispatches; %s", x.whoCould())
 	}
 	return nil
+}
+
+// whoCould says how a board gets a dispatcher.
+func (x *examination) whoCould() string {
+	cfg, _, err := kanban.ReadConfig(x.configPath())
+	if err == nil && !cfg.GatewaysDispatch(x.Env) {
+		return "start the container with HINIT_KANBAN=1, or: hinit kanban serve; the gateways are told not to"
+	}
+	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"
 }
 
 // lockHolders are the processes that hold a lock of a file, as far as the kernel shows them (proc_locks(5)). It reports false when

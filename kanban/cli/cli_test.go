@@ -307,6 +307,13 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
+	if !strings.Contains(out, "or: hermes gateway start") {
+		t.Errorf("no gateway is named that could dispatch:\n%s", out)
+	}
+	s.env["HERMES_KANBAN_DISPATCH_IN_GATEWAY"] = "0"
+	if _, out, _ := s.run("doctor"); strings.Contains(out, "hermes gateway start") || !strings.Contains(out, "or: hinit kanban serve") {
+		t.Errorf("with gateways that are told not to:\n%s", out)
+	}
 	if err := os.WriteFile(filepath.Join(s.root, "kanban.db"), []byte("this is no database, it never was one, and it is long enough"), 0o600); err != nil {
 		t.Fatal(err)
 	}
