@@ -65,6 +65,17 @@ func TestFindEngine(t *testing.T) {
 	}
 }
 
+// The states that an engine names, in Docker's words.
+func TestStateOf(t *testing.T) {
+	for text, want := range map[string]State{
+		"Running": Running, "exited": Exited, "configured": Created, "initialized": Created, "stopping": Running, "stopped": Exited, "paused": Paused,
+	} {
+		if got := stateOf(text); got != want {
+			t.Errorf("%s is %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestNobodyAnswers(t *testing.T) {
 	e, err := Docker("unix://" + t.TempDir() + "/none.sock")
 	if err != nil {

@@ -113,7 +113,7 @@ func (d *docker) List(ctx context.Context, labels map[string]string) ([]Containe
 	var out []Container
 	for _, c := range list {
 		one := Container{
-			ID: c.ID, Image: c.Image, Labels: c.Labels, State: State(strings.ToLower(c.State)), Created: time.Unix(c.Created, 0),
+			ID: c.ID, Image: c.Image, Labels: c.Labels, State: stateOf(c.State), Created: time.Unix(c.Created, 0),
 			Mounts: mountsOf(c.Mounts),
 		}
 		if len(c.Names) > 0 {
@@ -162,6 +162,20 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
+// stateOf is a state in Docker's words: podman has some of its own.
+func stateOf(text string) State {
+	switch state := State(strings.ToLower(text)); state {
+	case "configured", "initialized":
+		return Created
+	case "stopping": // it runs until its first process has ended
+		return Running
+	case "stopped":
+		return Exited
+	default:
+		return state
+	}
+}
+
 func mountsOf(points []container.MountPoint) []Mount {
 	var out []Mount
 	for _, m := range points {
@@ -178,7 +192,7 @@ func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
 	out := Container{ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Image: c.Image, Mounts: mountsOf(c.Mounts)}
 	out.Created, _ = ParseTime(c.Created)
 	if s := c.State; s != nil {
-		out.State, out.ExitCode, out.OOMKilled, out.PID = State(s.Status), s.ExitCode, s.OOMKilled, s.Pid
+		out.State, out.ExitCode, out.OOMKilled, out.PID = stateOf(s.Status), s.ExitCode, s.OOMKilled, s.Pid
 		out.Started, _ = ParseTime(s.StartedAt)
 		out.Finished, _ = ParseTime(s.FinishedAt)
 	}

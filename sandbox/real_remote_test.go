@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -68,24 +69,7 @@ func TestRealRemote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sandboxFor(t, m, "")
-	if d, err := s.Describe(t.Context()); err != nil || d.Exec != ExecAttached {
-		t.Errorf("commands run %q because of %q; %v", d.Exec, d.Reason, err)
-	}
-	want(t, s, "cd /workspace; export A=kept; echo x > file", "")
-	want(t, s, "echo $A $(pwd) $(cat file)", "kept /workspace x")
-
-	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
-	var out, errs bytes.Buffer
-	res, err := s.Exec(t.Context(), Request{Argv: []string{"sh", "-c", "cat; echo end >&2; exit 5"}, Stdin: bytes.NewReader(big), Stdout: &out, Stderr: &errs})
-	if err != nil || res.Code != 5 || !bytes.Equal(out.Bytes(), big) || errs.String() != "end\n" {
-		t.Errorf("%+v, %v, %d bytes, %q", res, err, out.Len(), errs.String())
-	}
-	res, err = s.Exec(t.Context(), Request{Command: "setsid sleep 98768 & sleep 98768", Timeout: 500 * time.Millisecond})
-	if err != nil || res.Code != CodeTimedOut {
-		t.Errorf("%+v, %v", res, err)
-	}
-	want(t, s, "ps | grep -c '[s]leep 98768' || true", "0")
+	s := engineLife(t, m, ExecAttached)
 
 	config := t.TempDir()
 	sum := sha256.Sum256([]byte("far"))
@@ -103,13 +87,82 @@ func TestRealRemote(t *testing.T) {
 	}
 	want(t, s, "sort /workspace/who | uniq -c | tr -s ' '", "2 "+short(s.ID()))
 
-	_, err = during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "-H", e.host, "rm", "-f", s.ID()) })
+	engineEnd(t, m, s)
+}
+
+// TestRealAnotherEngine tries the engine at the address in HINIT_SANDBOX_TEST_ENGINE, such as that of podman system service, and with
+// HINIT_SANDBOX_TEST_RUNTIME in another runtime, such as runsc.
+func TestRealAnotherEngine(t *testing.T) {
+	host, runtime := os.Getenv("HINIT_SANDBOX_TEST_ENGINE"), os.Getenv("HINIT_SANDBOX_TEST_RUNTIME")
+	if host == "" && runtime == "" {
+		t.Skip("no other engine or runtime is named")
+	}
+	needEngine(t)
+	if host != "" {
+		image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+host+" load")
+		if out, err := image.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	o := realOptions(t)
+	o.MemoryMB, o.CPUs, o.Docker, o.Runtime = 0, 0, host, runtime
+	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // those of podman may be more than root has here
+	engine, err := Docker(o.Docker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := engine.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewManager(engine, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := engineLife(t, m, "")
+	d, err := s.Describe(t.Context())
+	t.Logf("%+v: commands run %q because of %q; %v", info, d.Exec, d.Reason, err)
+	engineEnd(t, m, s)
+}
+
+// engineLife is what every engine must give: a sandbox that keeps what it has, and in which nothing is left running.
+func engineLife(t *testing.T, m *Manager, way string) *Sandbox {
+	t.Helper()
+	s := sandboxFor(t, m, "")
+	if d, err := s.Describe(t.Context()); err != nil || way != "" && d.Exec != way {
+		t.Errorf("commands run %q because of %q; %v", d.Exec, d.Reason, err)
+	}
+	want(t, s, "cd /workspace; export A=kept; echo x > file", "")
+	want(t, s, "echo $A $(pwd) $(cat file)", "kept /workspace x")
+
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
+	var out, errs bytes.Buffer
+	res, err := s.Exec(t.Context(), Request{Argv: []string{"sh", "-c", "cat; echo end >&2; exit 5"}, Stdin: bytes.NewReader(big), Stdout: &out, Stderr: &errs})
+	if err != nil || res.Code != 5 || !bytes.Equal(out.Bytes(), big) || errs.String() != "end\n" {
+		t.Errorf("%+v, %v, %d bytes, %q", res, err, out.Len(), errs.String())
+	}
+	res, err = s.Exec(t.Context(), Request{Command: "setsid sleep 98768 & sleep 98768", Timeout: 500 * time.Millisecond})
+	if err != nil || res.Code != CodeTimedOut {
+		t.Errorf("%+v, %v", res, err)
+	}
+	want(t, s, "ps | grep -c '[s]leep 98768' || true", "0")
+	return s
+}
+
+// engineEnd removes the container under a command, lets it come back, and leaves nothing.
+func engineEnd(t *testing.T, m *Manager, s *Sandbox) {
+	t.Helper()
+	_, err := during(t, s, Request{Command: "sleep 600"}, func() {
+		if err := m.engine.Remove(t.Context(), s.ID()); err != nil {
+			t.Error(err)
+		}
+	})
 	lostBecause(t, err, Gone, "the container was removed")
 	want(t, s, "cat file", "x")
-	if err := m.Remove(t.Context(), Key{}); err != nil {
+	if err := m.Remove(t.Context(), s.key); err != nil {
 		t.Error(err)
 	}
-	if list, err := engine.List(t.Context(), map[string]string{LabelProfile: Sanitise(o.Profile)}); err != nil || len(list) != 0 {
+	if list, err := m.engine.List(t.Context(), map[string]string{LabelProfile: s.Labels()[LabelProfile]}); err != nil || len(list) != 0 {
 		t.Errorf("left: %v, %v", list, err)
 	}
 }
