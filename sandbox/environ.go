@@ -51,6 +51,7 @@ func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []strin
 	}
 	opts.Network = e.text("TERMINAL_DOCKER_NETWORK", "")
 	opts.Runtime = e.text("HINIT_SANDBOX_RUNTIME", "")
+	opts.Credentials = e.list("HINIT_SANDBOX_CREDENTIALS")
 	opts.Shell = e.text("HINIT_SANDBOX_SHELL", "")
 	opts.Helper = e.text("HINIT_SANDBOX_HELPER", "")
 	opts.Docker = e.text("DOCKER_HOST", "")

@@ -13,6 +13,8 @@ type Options struct {
 	Volumes    []string          // host:container[:ro]
 	ExtraArgs  []string          // flags of docker run, after all others
 
+	Credentials []string // files of the profile, by their path in Home, that commands may read below /root/.hermes
+
 	MountCwd   bool // the host's working directory is /workspace
 	HostUser   bool // run as the user of this process
 	Persist    bool // the container outlives the process

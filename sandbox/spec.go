@@ -78,6 +78,7 @@ func buildSpec(o Options, key Key, m machine) (Spec, error) {
 	if err := s.writable(o, key); err != nil {
 		return Spec{}, err
 	}
+	s.Mounts = append(s.Mounts, credentialMounts(o.Home, o.Credentials, m.warn)...)
 	for _, name := range slices.Sorted(maps.Keys(o.Env)) {
 		s.Env = append(s.Env, name+"="+o.Env[name])
 	}
@@ -192,23 +193,40 @@ func parseVolume(text string) (Mount, error) {
 	return m, nil
 }
 
-// CredentialMounts are the files of a profile, by their path in it, that commands may read. What is missing or a directory is left
-// out with a warning: mounting it would keep the container from starting, or put a directory where a file belongs.
-func CredentialMounts(home string, files []string, warn func(string)) []Mount {
+// credentialMounts are the files of a profile, by their path in it, that commands may read. What is missing or a directory is left
+// out with a warning: mounting it would keep the container from starting, or put a directory where a file belongs. So is a link that
+// leads out of the profile.
+func credentialMounts(home string, files []string, warn func(string)) []Mount {
+	if len(files) == 0 {
+		return nil
+	}
 	var out []Mount
+	top, err := filepath.EvalSymlinks(home)
+	if err != nil {
+		warn(fmt.Sprintf("credential files: the profile can't be read, and none is mounted: %v", err))
+		return nil
+	}
 	for _, name := range files {
 		if !filepath.IsLocal(name) {
 			warn(fmt.Sprintf("credential file %q: it is not inside the profile, and is not mounted", name))
 			continue
 		}
 		source := filepath.Join(home, name)
-		switch info, err := os.Stat(source); {
+		real, err := filepath.EvalSymlinks(source)
+		if err != nil {
+			warn(fmt.Sprintf("credential file %s: source not found, not mounted", source))
+			continue
+		}
+		rel, outside := filepath.Rel(top, real)
+		switch info, err := os.Lstat(real); {
 		case err != nil:
 			warn(fmt.Sprintf("credential file %s: source not found, not mounted", source))
+		case outside != nil || !filepath.IsLocal(rel):
+			warn(fmt.Sprintf("credential file %s: it leads out of the profile, and is not mounted", source))
 		case info.IsDir():
 			warn(fmt.Sprintf("credential file %s: source is a directory, not mounted", source))
 		default:
-			out = append(out, Mount{Type: "bind", Source: source, Target: "/root/.hermes/" + filepath.ToSlash(name), ReadOnly: true, CreateHostParent: true})
+			out = append(out, Mount{Type: "bind", Source: real, Target: "/root/.hermes/" + filepath.ToSlash(name), ReadOnly: true, CreateHostParent: true})
 		}
 	}
 	return out

@@ -177,9 +177,27 @@ func TestCredentialMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var w warnings
-	got := CredentialMounts(home, []string{"dir", "missing", "token.json", "../escape", "/etc/shadow"}, w.add)
-	if len(got) != 1 || got[0].Target != "/root/.hermes/token.json" || !got[0].ReadOnly || !w.has("source is a directory") || !w.has("source not found") || len(w.texts) != 4 {
-		t.Errorf("%+v, %q", got, w.texts)
+	o := fakeOptions(t)
+	o.Home, o.Credentials = home, []string{"dir", "missing", "token.json", "../escape", "/etc/shadow", "out", "in"}
+	if err := errors.Join(os.Symlink("/etc/passwd", home+"/out"), os.Symlink("token.json", home+"/in")); err != nil {
+		t.Fatal(err)
+	}
+	s, err := buildSpec(o, Key{}, machine{goos: "linux", warn: w.add})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"token.json", "in"} {
+		if got := mountAt(s, "/root/.hermes/"+name); len(got) != 1 || !got[0].ReadOnly || filepath.Base(got[0].Source) != "token.json" {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	for _, name := range []string{"dir", "missing", "escape", "shadow", "out"} {
+		if got := mountAt(s, "/root/.hermes/"+name); len(got) != 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if !w.has("source is a directory") || !w.has("source not found") || !w.has("it leads out of the profile") || len(w.texts) != 5 {
+		t.Errorf("%q", w.texts)
 	}
 }
 

@@ -108,7 +108,7 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (*te
 	opts.Apart = true
 	opts.Orphans, opts.Persist = false, true // the hub sweeps, for all
 	// The caller could lead root to any file by a name in its home; it passes on what it wants to by exec -e.
-	opts.ForwardEnv, opts.Pass, opts.MountCwd = nil, nil, false
+	opts.ForwardEnv, opts.Pass, opts.Credentials, opts.MountCwd = nil, nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, State: opts.Dir, Dir: filepath.Join(home, "sandboxes")}
 	if from.UID == 0 {
 		owner.All = true
