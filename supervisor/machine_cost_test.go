@@ -1,0 +1,44 @@
+package supervisor
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestAStartCostsTheSameBesideMany: a crash and the start that follows it allocate as often with 500 services as with 10.
+func TestAStartCostsTheSameBesideMany(t *testing.T) {
+	beside := func(many int) float64 {
+		r := newRig(t)
+		pids := map[string]int{}
+		for i := range many {
+			name := fmt.Sprintf("s%03d", i)
+			r.pid++
+			pids[name] = r.pid
+			r.m.Step(r.now, Add{Name: name, Policy: Policy{ResetAfter: time.Minute, Grace: time.Second}, Want: WantUp})
+			r.m.Step(r.now, Spawned{name, r.pid})
+		}
+		name := fmt.Sprintf("s%03d", many/2)
+		started := 0
+		allocations := testing.AllocsPerRun(100, func() {
+			r.now = r.now.Add(2 * time.Minute) // a healthy life: it starts again at once
+			for _, a := range r.m.Step(r.now, Exited{Name: name, PID: pids[name], Code: 1}) {
+				if _, is := a.(Spawn); is {
+					started++
+				}
+			}
+			r.pid++
+			pids[name] = r.pid
+			r.m.Step(r.now, Spawned{name, r.pid})
+		})
+		if started != 101 {
+			t.Fatalf("it was started %d times", started)
+		}
+		return allocations
+	}
+	few, many := beside(10), beside(500)
+	t.Logf("%v beside 10, %v beside 500", few, many)
+	if many > few {
+		t.Errorf("a start allocates %v times beside 500 services, and %v times beside 10", many, few)
+	}
+}
