@@ -15,6 +15,8 @@ func (b *bench) sizes(p peer) []int {
 		return []int{1, 10}
 	case p.name() == hinitName || p.name() == loopName:
 		return []int{1, 10, 100, 500, 2000}
+	case p.name() == nitroName:
+		return []int{1, 10, 100}
 	}
 	return []int{1, 10, 100, 500}
 }
@@ -30,7 +32,7 @@ func (b *bench) boots() error {
 		for _, n := range b.sizes(hinit{}) {
 			for _, p := range shuffled(which[supervisor](b)) {
 				own := b.sizes(p)
-				if n > own[len(own)-1] || n > mostShared && round >= fewRounds {
+				if n > slices.Max(own) || n > mostShared && round >= fewRounds {
 					continue
 				}
 				at := fmt.Sprintf("%s with %d services", p.name(), n)

@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // group is several candidates at once, which do nothing while it is the turn of another.
 type group struct {
@@ -23,6 +26,10 @@ func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*gro
 	for _, p := range peers {
 		if p.name() == loopName {
 			continue // it does nothing but start
+		}
+		if most := slices.Max(b.sizes(p)); n > most {
+			b.note("%s is left out of %s: it has room for %d services with a logger each", p.name(), measure, most)
+			continue
 		}
 		if err := g.start(p, n, fast); err != nil {
 			return g, err

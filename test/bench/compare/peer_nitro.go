@@ -6,10 +6,13 @@ import (
 	"syscall"
 )
 
-// nitro is used when it is on PATH; Debian has no package of it. Each service has a logger of its own, s6-log.
+// nitro is used when it is on PATH; Debian has no package of it. Each service has a logger of its own, s6-log. It has room for 500
+// services unless it is built with another MAXSV, and a logger is one too. Its manual pages are nitro(8) and nitroctl(1).
 type nitro struct{}
 
-func (nitro) name() string                           { return "nitro" }
+const nitroName = "nitro"
+
+func (nitro) name() string                           { return nitroName }
 func (nitro) programs() []string                     { return []string{"nitro", "nitroctl", "s6-log"} }
 func (nitro) version() string                        { return "" } // it has no way to tell
 func (nitro) stopSignal() syscall.Signal             { return syscall.SIGINT }

@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// processCompose is used when it is on PATH; Debian has no package of it.
+// processCompose is used when it is on PATH; Debian has no package of it. Its commands are described on
+// https://f1bonacc1.github.io/process-compose/cli/process-compose/.
 type processCompose struct{}
 
 func (processCompose) name() string               { return "process-compose" }
