@@ -52,25 +52,40 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// dial connects to the first of the addresses that takes it. Without keep it says only whether one does, and returns no connection.
-func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error) {
+// intent is what a connection is made for.
+type intent int
+
+const (
+	toKnow intent = iota // whether there is one; none is returned
+	toTalk               // it is there when dial returns
+	toAsk                // this side talks first, and may find only then that there is none
+)
+
+// dial connects to the first of the addresses that takes it.
+func dial(to []unix.Sockaddr, deadline time.Time, what intent) (c *conn, err error) {
+	if what == toAsk && len(to) > 1 { // another one may take it
+		what = toTalk
+	}
 	for _, sa := range to {
 		family := unix.AF_INET
 		if _, six := sa.(*unix.SockaddrInet6); six {
 			family = unix.AF_INET6
 		}
-		if c, err = dialOne(family, sa, deadline, keep); err == nil {
+		if c, err = dialOne(family, sa, deadline, what); err == nil {
 			return c, nil
 		}
 	}
 	return nil, err
 }
 
-func dialOne(family int, sa unix.Sockaddr, deadline time.Time, keep bool) (*conn, error) {
-	fd := -1
+func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*conn, error) {
+	fd, keep := -1, what != toKnow
 	err := short(func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
+		}
+		if keep { // the request then carries the last packet of the handshake, see tcp(7)
+			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		if err = unix.Connect(fd, sa); err == nil && keep || errors.Is(err, unix.EINPROGRESS) {
 			return err
@@ -85,7 +100,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, keep bool) (*conn
 		return nil, err
 	}
 	c, openErr := newConn(fd, deadline)
-	if openErr != nil || err == nil {
+	if openErr != nil || err == nil || what == toAsk {
 		return c, openErr
 	}
 	if err := c.connected(); err != nil {
@@ -131,6 +146,39 @@ func (c *conn) connected() (err error) {
 	return err
 }
 
+// ask sends a request and reads the begin of the answer. It is ready for the answer before it sends, so that all is one wait.
+func (c *conn) ask(request, buf []byte) (n int, err error) {
+	sent := 0
+	waitErr := c.raw.Read(func(fd uintptr) bool {
+		if sent == len(request) {
+			err = short(func() (err error) {
+				n, err = unix.Read(int(fd), buf)
+				return err
+			})
+			return !again(err)
+		}
+		err = short(func() error {
+			some, err := unix.SendmsgN(int(fd), request, nil, nil, unix.MSG_NOSIGNAL)
+			sent = max(some, 0)
+			return err
+		})
+		return err != nil || sent < len(request)
+	})
+	switch {
+	case waitErr != nil:
+		return 0, waitErr
+	case sent < len(request) && (err == nil || again(err)): // it can't be sent yet
+		if err := c.write(request[sent:]); err != nil {
+			return 0, err
+		}
+		return c.read(buf)
+	}
+	return max(n, 0), err
+}
+
+// again reports whether a call only has to be made again.
+func again(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
+
 func (c *conn) close() { _ = c.file.Close() }
 
 func (c *conn) read(buf []byte) (n int, err error) {
@@ -139,7 +187,7 @@ func (c *conn) read(buf []byte) (n int, err error) {
 			n, err = unix.Read(int(fd), buf)
 			return err
 		})
-		return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
+		return !again(err)
 	})
 	if waitErr != nil {
 		err = waitErr
@@ -155,7 +203,7 @@ func (c *conn) write(data []byte) error {
 			data = data[max(n, 0):]
 			return err
 		})
-		return err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) || len(data) == 0
+		return err != nil && !again(err) || len(data) == 0
 	})
 	if waitErr != nil {
 		return waitErr

@@ -79,14 +79,11 @@ var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, firstRead); return &b }}
 
 func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
-	c, err := dial(h.to, deadline, true)
+	c, err := dial(h.to, deadline, toAsk)
 	if err != nil {
 		return false, say(err, h.timeout)
 	}
 	defer c.close()
-	if err := c.write(h.request); err != nil {
-		return false, say(err, h.timeout)
-	}
 	pooled := buffers.Get().(*[]byte)
 	defer func() {
 		if cap(*pooled) > firstRead { // few checks look at bodies
@@ -95,7 +92,7 @@ func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
 		buffers.Put(pooled)
 	}()
 	data := (*pooled)[:0]
-	for {
+	for first := true; ; first = false {
 		if len(data) == cap(data) {
 			if len(data) >= bodyMost {
 				if good, answer, enough := h.judge(data, true); enough {
@@ -105,7 +102,11 @@ func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
 			}
 			data = slices.Grow(data, min(len(data), bodyMost-len(data)))
 		}
-		n, err := c.read(data[len(data):cap(data)])
+		read := c.read
+		if first {
+			read = func(buf []byte) (int, error) { return c.ask(h.request, buf) }
+		}
+		n, err := read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
 		*pooled = data[:0]
 		over := err == nil && n == 0
@@ -232,7 +233,7 @@ type tcpLook struct {
 }
 
 func (t *tcpLook) look(deadline time.Time) (good bool, answer string) {
-	if _, err := dial(t.to, deadline, false); err != nil {
+	if _, err := dial(t.to, deadline, toKnow); err != nil {
 		return false, say(err, t.timeout)
 	}
 	return true, "it takes connections"

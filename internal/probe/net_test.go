@@ -250,3 +250,27 @@ func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 		t.Errorf("when it answers again: %t, %q, %d calls", good, answer, calls)
 	}
 }
+
+// TestALongRequestIsSentWhole: one that doesn't fit into the socket at once.
+func TestALongRequestIsSentWhole(t *testing.T) {
+	t.Parallel()
+	const long = 16 << 20
+	l := serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
+		got := 0
+		for buf := make([]byte, 1<<16); got < long; {
+			n, err := c.Read(buf)
+			if got += n; err != nil {
+				return
+			}
+		}
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+	})
+	c := config.Check{Timeout: time.Minute, HTTP: config.HTTPCheck{URL: "http://" + l.Addr().String(), Status: "200", Headers: map[string]string{"X": strings.Repeat("x", long)}}}
+	h, err := newHTTP(c, func(s string) string { return s })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if good, answer := h.look(time.Now().Add(c.Timeout)); !good {
+		t.Error(answer)
+	}
+}

@@ -1,0 +1,110 @@
+package probe
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/config"
+)
+
+// serveVar marks this test binary as started again, as a web server in a process of its own.
+const serveVar = "PROBE_TEST_SERVE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(serveVar) != "" {
+		serveHealth()
+	}
+	os.Exit(m.Run())
+}
+
+// serveHealth answers every request until its standard input ends.
+func serveHealth() {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		os.Exit(1)
+	}
+	fmt.Println("http://" + l.Addr().String() + "/health")
+	_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })) //nolint:gosec // it lives for a benchmark
+	os.Exit(1)
+}
+
+// otherServer starts that process and returns its address.
+func otherServer(b *testing.B) string {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), serveVar+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
+	url, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.TrimSpace(url)
+}
+
+// processor returns the processor time that this process has used.
+func processor() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkHTTPLook says what an http check costs this process, and a look with net/http's client without kept connections, in turns: both as microseconds
+// of processor time, and as a ratio, which a busy machine changes less.
+func BenchmarkHTTPLook(b *testing.B) {
+	url := otherServer(b)
+	c := config.Check{Type: config.CheckHTTP, Timeout: time.Second, HTTP: config.HTTPCheck{URL: url, Status: "200-399"}}
+	h, err := newHTTP(c, func(s string) string { return s })
+	if err != nil {
+		b.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
+	var own, others time.Duration
+	const turn = 20
+	for n := 0; n < b.N; n += turn {
+		begin := processor()
+		for range turn {
+			if good, answer := h.look(time.Now().Add(c.Timeout)); !good {
+				b.Fatal(answer)
+			}
+		}
+		between := processor()
+		for range turn {
+			reply, err := client.Get(url)
+			if err != nil {
+				b.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, reply.Body)
+			_ = reply.Body.Close()
+		}
+		own, others = own+between-begin, others+processor()-between
+	}
+	looks := float64((b.N + turn - 1) / turn * turn)
+	b.ReportMetric(float64(own.Microseconds())/looks, "cpu-µs/look")
+	b.ReportMetric(float64(others.Microseconds())/looks, "cpu-µs/client")
+	b.ReportMetric(float64(own)/float64(others), "of-client")
+}
