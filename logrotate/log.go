@@ -63,9 +63,6 @@ func (l *Log) Stats() Stats {
 	return st
 }
 
-// Path returns the path of the file, "" when there is none.
-func (l *Log) Path() string { return l.path }
-
 // Pipes makes the stdout and stderr of the service's next run and starts to read them. It returns the ends for writing, in blocking
 // mode and closed on exec; the caller hands them to the process and closes them. They belong to the actor's user, so that the
 // process may open /dev/stdout. Pipes of earlier runs are still read.

@@ -68,6 +68,3 @@ func (i Info) String() string {
 	}
 	return i.Version + " (" + strings.Join(parts, ", ") + ") " + i.Go
 }
-
-// String returns the running binary's [Info] on one line.
-func String() string { return Get().String() }

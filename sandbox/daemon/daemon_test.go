@@ -239,8 +239,8 @@ func TestLimits(t *testing.T) {
 	}
 	s.leave(0)
 	s.leave(7)
-	if !s.enter(9) || s.Running() != 3 {
-		t.Errorf("there was room again, with %d running", s.Running())
+	if !s.enter(9) || s.total != 3 {
+		t.Errorf("there was room again, with %d running", s.total)
 	}
 }
 

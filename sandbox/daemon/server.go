@@ -106,13 +106,6 @@ func (s *Server) leave(uid uint32) {
 	}
 }
 
-// Running is how many requests are being answered.
-func (s *Server) Running() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.total
-}
-
 func (s *Server) serve(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	f := &frames{r: c, w: c}

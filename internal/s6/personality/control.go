@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/s6/formats"
 	"hinit/internal/s6/scandir"
 	"hinit/profiles"
@@ -25,50 +26,82 @@ func (s *S6) Acts() bool { return true }
 
 // Slots implements control.Slots. It returns none when the scan directory does not answer in time.
 func (s *S6) Slots(ctx context.Context) []client.Slot {
-	all, err := wait(ctx, "looking at the scan directory", func() ([]client.Slot, error) {
+	var out []client.Slot
+	err := blocking.Wait(ctx, "looking at the scan directory", func() error {
 		snap := s.host.Snapshot()
 		services := make(map[string]*supervisor.Service, len(snap.Services))
 		for _, v := range snap.Services {
 			services[v.Name] = v
 		}
-		var out []client.Slot
 		for _, slot := range s.Scanner.Slots() {
 			if v := services[slot.Name]; v != nil || slot.Fixed() { // else it is about to be one, or was
 				out = append(out, s.view(slot, v))
 			}
 		}
-		return out, nil
+		return nil
 	})
 	if err != nil {
 		return nil
 	}
-	return all
+	return out
 }
 
 // Slot implements control.Slots.
 func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
-	return wait(ctx, "looking for a service directory", func() (client.Slot, error) {
+	var out client.Slot
+	err := blocking.Wait(ctx, "looking for a service directory", func() error {
 		slot, err := s.find(ctx, dir)
 		if err != nil {
-			return client.Slot{}, err
+			return err
 		}
 		v := s.host.Snapshot().Find(slot.Name)
 		if v == nil && !slot.Fixed() {
-			return client.Slot{}, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("%s is not supervised", slot.Name)}
+			return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("%s is not supervised", slot.Name)}
 		}
-		return s.view(slot, v), nil
+		out = s.view(slot, v)
+		return nil
 	})
+	if err != nil {
+		return client.Slot{}, err
+	}
+	return out, nil
 }
 
 // view returns a slot as the tools of s6 see it. hinit itself stands for a slot without a service.
 func (s *S6) view(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if !slot.Fixed() {
-		return scandir.View(v, slot.Dir, slot.NormallyUp())
+		return viewOf(v, slot.Dir, slot.NormallyUp())
 	}
 	return client.Slot{
 		Name: slot.Name, Dir: slot.Dir, Up: true, WantUp: true, NormallyUp: slot.NormallyUp(), Started: true, Run: 1,
 		PID: os.Getpid(), PGID: os.Getpid(), ExitCode: -1, Since: s.since.UTC(),
 	}
+}
+
+// viewOf returns a service as the tools of s6 see it. A service that is parked or can't be started counts as wanted down.
+func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
+	s := client.Slot{
+		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,
+		WantUp:    v.Want == supervisor.WantUp && !v.Permanent,
+		Permanent: v.Permanent, Run: v.Run, PID: v.PID, PGID: v.PID, ExitCode: -1,
+		Since: v.Turned.UTC(), ReadySince: v.ReadySince.UTC(),
+	}
+	if s.Up {
+		s.Ready, s.Paused = v.Ready && v.Announces, v.Paused
+		if !s.Ready {
+			s.ReadySince = time.Time{}
+		}
+		return s
+	}
+	switch v.State {
+	case supervisor.Stopping, supervisor.Killing, supervisor.Finishing:
+		s.Finishing = true
+	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Up, supervisor.Backoff, supervisor.Parked, supervisor.Failed:
+	}
+	if x := v.LastExit; x != nil {
+		s.ExitCode, s.Signal = x.Code, x.Signal
+	}
+	return s
 }
 
 // find returns the slot of a directory. A queued slot is made first.
@@ -85,18 +118,17 @@ func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
 
 // SlotControl implements control.Slots. The letters stay in force when ctx ends.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
-	_, err := wait(ctx, "what the service was asked for", func() (struct{}, error) {
+	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
 		slot, err := s.find(ctx, dir)
 		if err != nil || slot.Fixed() {
-			return struct{}{}, err
+			return err
 		}
 		for i := 0; i < len(letters) && err == nil; i++ {
 			err = s.letter(ctx, slot, letters[i])
 		}
-		return struct{}{}, err
+		return err
 	})
-	return err
 }
 
 // letter carries out one command of s6-svc. Commands to hinit's own services record the intent; foreign services get what s6 would

@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/s6/scandir"
 )
 
-// MainHermes is the slot of the container's CMD. It answers as up and has no service.
-const MainHermes = scandir.MainHermes
+// MainHermes is the slot of the container's CMD in the s6 image. It answers as up and has no service.
+const MainHermes = "main-hermes"
 
 // holdTime is how long a re-execution waits for the scan directory, before and after. It must be longer than the announcement of a
 // stop.
@@ -122,17 +121,4 @@ func (s *S6) Start(ctx context.Context) {
 	case <-time.After(holdTime):
 	case <-ctx.Done():
 	}
-}
-
-// wait runs f, which may block on the scan directory, in the bounded pool.
-func wait[T any](ctx context.Context, doing string, f func() (T, error)) (T, error) {
-	var got T
-	err := blocking.Wait(ctx, doing, func() (err error) {
-		got, err = f()
-		return err
-	})
-	if err != nil {
-		return *new(T), err
-	}
-	return got, nil
 }

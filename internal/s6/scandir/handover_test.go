@@ -87,7 +87,7 @@ func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 	g, h := room(t), newHost()
 	g.Env = []string{"A=1"}
 	s, stop := first(t, h, g)
-	must(t, s.PublishFixed(t.Context(), MainHermes, gatewayFiles))
+	must(t, s.PublishFixed(t.Context(), mainHermes, gatewayFiles))
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, false))
 	must(t, os.Remove(filepath.Join(g.Base, "container_environment/A")))
@@ -110,7 +110,7 @@ func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 	if slot, err := next.Find(g.Scan + "/gateway-a"); err != nil || slot.NormallyUp() || !slot.Native() {
 		t.Errorf("%v, %v", slot, err)
 	}
-	if slot, err := next.Find(g.Scan + "/" + MainHermes); err != nil || !slot.Fixed() {
+	if slot, err := next.Find(g.Scan + "/" + mainHermes); err != nil || !slot.Fixed() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	if _, err := Open(t.Context(), h, g); err == nil {

@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 // agentUID and agentGID own the scan directory when root runs the tests.
 const agentUID, agentGID = 10000, 10000
 
+// mainHermes is a slot without a service.
+const mainHermes = "main-hermes"
+
 // host is a fake PID 1: every registered service that is wanted up is up.
 type host struct {
 	mu       sync.Mutex

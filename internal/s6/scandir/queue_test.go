@@ -85,10 +85,10 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	g, h := room(t), newHost()
 	g.fill = time.Hour
 	s := open(t, h, g)
-	must(t, s.PublishFixed(t.Context(), MainHermes, Files{Run: "#!/bin/sh\n"}))
+	must(t, s.PublishFixed(t.Context(), mainHermes, Files{Run: "#!/bin/sh\n"}))
 	s.Enqueue("gateway-a", gatewayFiles, true)
 	<-s.Made()
-	for slot, want := range map[string]string{"gateway-a": "down run", MainHermes: "run"} {
+	for slot, want := range map[string]string{"gateway-a": "down run", mainHermes: "run"} {
 		entries, err := os.ReadDir(filepath.Join(g.Scan, slot))
 		must(t, err)
 		var have []string
@@ -106,7 +106,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	}
 	must(t, s.do(t.Context(), func() { s.idle.Reset(0) }))
 	until(t, "the slots are complete", func() bool {
-		return g.exists("gateway-a/log/supervise/control") && g.exists(MainHermes+"/supervise/control")
+		return g.exists("gateway-a/log/supervise/control") && g.exists(mainHermes+"/supervise/control")
 	})
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
 	if !g.exists("gateway-b/log/supervise/control") {

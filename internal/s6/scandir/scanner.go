@@ -23,9 +23,6 @@ import (
 // ErrUnknown says that no supervised service has that directory.
 var ErrUnknown = errors.New("no such slot")
 
-// MainHermes is the slot of the container's CMD in the s6 image. It has no service.
-const MainHermes = "main-hermes"
-
 const (
 	maxServices = 1000
 	makingTime  = 5 * time.Second        // that somebody may take to make a slot

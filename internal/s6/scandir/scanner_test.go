@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"hinit/client"
 	"hinit/internal/s6/formats"
 	"hinit/supervisor"
 )
@@ -59,12 +58,12 @@ func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
 	g := room(t)
 	s := open(t, newHost(), g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
-	must(t, s.PublishFixed(t.Context(), MainHermes, gatewayFiles))
+	must(t, s.PublishFixed(t.Context(), mainHermes, gatewayFiles))
 	must(t, os.Symlink(g.Scan, filepath.Join(filepath.Dir(g.Scan), "alias")))
 	alias := filepath.Join(filepath.Dir(g.Scan), "alias")
 	for path, want := range map[string]string{
 		g.Scan + "/gateway-a/": "gateway-a", alias + "/gateway-a": "gateway-a", g.Scan + "//x/../gateway-a": "gateway-a",
-		g.Scan + "/gateway-a/log": "gateway-a/log", alias + "/gateway-a/log": "gateway-a/log", g.Scan + "/main-hermes": MainHermes,
+		g.Scan + "/gateway-a/log": "gateway-a/log", alias + "/gateway-a/log": "gateway-a/log", g.Scan + "/main-hermes": mainHermes,
 	} {
 		if slot, err := s.Find(path); err != nil || slot.Name != want {
 			t.Errorf("%s: %v, %v", path, slot, err)
@@ -499,47 +498,5 @@ func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 	must(t, s.Scan(t.Context()))
 	if h.unit("roots").Spec.Cred == nil {
 		t.Error("the agent's directory runs as root")
-	}
-}
-
-func TestASlotLooksAsTheServiceDoes(t *testing.T) {
-	at := time.Date(2026, 11, 21, 1, 0, 0, 5, time.UTC)
-	for name, tt := range map[string]struct {
-		v    supervisor.Service
-		want client.Slot
-	}{
-		"up": {
-			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Run: 4, Ready: true, ReadySince: at, Started: true, Turned: at},
-			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Run: 4, Started: true, ExitCode: -1, Since: at},
-		},
-		"up and ready": {
-			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Ready: true, Announces: true, ReadySince: at, Started: true, Turned: at},
-			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Ready: true, Notifies: true, Started: true, ExitCode: -1, Since: at, ReadySince: at},
-		},
-		"told to end": {
-			supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: 9, Started: true, Turned: at, Paused: true},
-			client.Slot{Up: true, PID: 9, PGID: 9, Started: true, ExitCode: -1, Paused: true, Since: at},
-		},
-		"finishing": {
-			supervisor.Service{State: supervisor.Finishing, Want: supervisor.WantUp, Started: true, Turned: at, LastExit: &supervisor.Exit{Code: 1}},
-			client.Slot{WantUp: true, Finishing: true, Started: true, ExitCode: 1, Since: at},
-		},
-		"parked": {
-			supervisor.Service{State: supervisor.Parked, Want: supervisor.WantUp, Permanent: true, Started: true, Turned: at, ReadySince: at, LastExit: &supervisor.Exit{Code: 78}},
-			client.Slot{Permanent: true, Started: true, ExitCode: 78, Since: at, ReadySince: at},
-		},
-		"killed": {
-			supervisor.Service{State: supervisor.Backoff, Want: supervisor.WantUp, Started: true, Turned: at, ReadySince: at, LastExit: &supervisor.Exit{Code: -1, Signal: 9}},
-			client.Slot{WantUp: true, Started: true, ExitCode: -1, Signal: 9, Since: at, ReadySince: at},
-		},
-		"never started": {
-			supervisor.Service{State: supervisor.Down, Want: supervisor.WantDown, Turned: at, ReadySince: at},
-			client.Slot{ExitCode: -1, Since: at, ReadySince: at},
-		},
-	} {
-		tt.want.Dir = "/run/service/x"
-		if got := View(&tt.v, "/run/service/x", false); got != tt.want {
-			t.Errorf("%s:\n got %+v\nwant %+v", name, got, tt.want)
-		}
 	}
 }

@@ -75,9 +75,6 @@ func New(o Options) (*Terminal, error) {
 // Container is the id of the container.
 func (t *Terminal) Container() string { return t.id }
 
-// Session is the id of the environment.
-func (t *Terminal) Session() string { return t.session }
-
 // docker runs the docker command with a limit, its standard input closed.
 func (t *Terminal) docker(limit time.Duration, args ...string) Result {
 	r, _ := t.client(limit, "", args...)
