@@ -181,37 +181,35 @@ func (w *packer) file(f *file) (again bool) {
 // archive compresses one archive in the directory of that path.
 func (w *packer) archive(dir, name string) error {
 	to := name + packed + partial
-	var at int
+	at := -1
 	var in, out *os.File
 	err := w.actor.Do(func() (err error) {
 		if at, err = openDir(dir); err != nil {
 			return err
 		}
 		if in, err = openBeneath(at, name, unix.O_RDONLY); err != nil {
-			unix.Close(at)
 			return err
 		}
 		var st unix.Stat_t
-		if err = unix.Fstat(int(in.Fd()), &st); err == nil && w.most > 0 && st.Size > w.most {
-			err = errAbandoned
-		}
-		if err != nil {
-			in.Close()
-			unix.Close(at)
+		if err = unix.Fstat(int(in.Fd()), &st); err != nil {
 			return err
 		}
-		_ = unix.Unlinkat(at, to, 0) // what an init left that was killed
-		if out, err = openBeneath(at, to, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL); err != nil {
-			in.Close()
-			unix.Close(at)
+		if w.most > 0 && st.Size > w.most {
+			return errAbandoned
 		}
+		_ = unix.Unlinkat(at, to, 0) // what an init left that was killed
+		out, err = openBeneath(at, to, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 		return err
 	})
+	if at >= 0 {
+		defer unix.Close(at)
+	}
+	if in != nil {
+		defer in.Close()
+	}
 	if err != nil {
 		return err
 	}
-	defer unix.Close(at)
-	defer in.Close()
 	copied := w.copy(in, out)
 	return errors.Join(copied, w.actor.Do(func() error {
 		if err := out.Close(); copied != nil || err != nil {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -64,14 +66,8 @@ func Find(argv0 string) (name string, run Main, ok bool) {
 	return name, run, ok
 }
 
-// Names returns the names of all applets to install, unsorted.
-func Names() []string {
-	names := make([]string, 0, len(applets))
-	for name := range applets {
-		names = append(names, name)
-	}
-	return names
-}
+// Names returns the names of all applets to install.
+func Names() []string { return slices.Sorted(maps.Keys(applets)) }
 
 // usage prints how to call the applet and returns the exit code for wrong usage.
 func (c *Call) usage(args string) int { return c.die(exitUsage, "usage: "+c.Name+" "+args) }

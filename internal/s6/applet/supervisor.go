@@ -58,7 +58,7 @@ func missing(dir string, err error) error {
 		return nil
 	case errors.Is(err, client.ErrNotAllowed):
 		return os.ErrPermission
-	case isBusy(err):
+	case kindOf(err) == client.KindBusy:
 		return reasonOf(err)
 	case errors.Is(err, client.ErrUnknown), errors.Is(err, client.ErrUnreachable):
 		if _, err := os.Stat(dir); err != nil {
@@ -71,19 +71,16 @@ func missing(dir string, err error) error {
 
 // reasonOf returns what PID 1 said, without the request.
 func reasonOf(err error) error {
-	if said := (*client.Error)(nil); errors.As(err, &said) {
+	if said, ok := errors.AsType[*client.Error](err); ok {
 		return errors.New(said.Message)
 	}
 	return err
 }
 
-func isBusy(err error) bool {
-	said := (*client.Error)(nil)
-	return errors.As(err, &said) && said.Kind == client.KindBusy
-}
-
-// isPermanent reports whether PID 1 said that a state will not be reached.
-func isPermanent(err error) bool {
-	said := (*client.Error)(nil)
-	return errors.As(err, &said) && said.Kind == client.KindPermanent
+// kindOf returns the kind of what PID 1 said.
+func kindOf(err error) client.Kind {
+	if said, ok := errors.AsType[*client.Error](err); ok {
+		return said.Kind
+	}
+	return ""
 }

@@ -1,9 +1,7 @@
 package applet
 
 import (
-	"io"
 	"strconv"
-	"strings"
 
 	"hinit/internal/fsutil"
 	"hinit/internal/s6/formats"
@@ -32,21 +30,17 @@ func svdt(c *Call) int {
 		return c.fatal(exitSystem, "unable to read death tally for service "+dir+": "+strerror(err))
 	}
 	deaths := formats.Deaths(tally)
-	var b strings.Builder
 	for _, d := range deaths[max(0, len(deaths)-most):] {
-		b.WriteString(formats.TAI64N(d.At))
+		how := "signal " + strconv.Itoa(d.Signal)
 		switch {
 		case d.Signal == 0:
-			b.WriteString(" exitcode " + strconv.Itoa(d.Code))
+			how = "exitcode " + strconv.Itoa(d.Code)
 		case names:
-			b.WriteString(" signal " + formats.SignalName(d.Signal))
-		default:
-			b.WriteString(" signal " + strconv.Itoa(d.Signal))
+			how = "signal " + formats.SignalName(d.Signal)
 		}
-		b.WriteString("\n")
-	}
-	if _, err := io.WriteString(c.Out, b.String()); err != nil {
-		return c.fatal(exitSystem, "unable to write to stdout: "+strerror(err))
+		if code := c.print(formats.TAI64N(d.At) + " " + how); code != exitDone {
+			return code
+		}
 	}
 	return exitDone
 }

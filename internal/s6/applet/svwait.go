@@ -68,7 +68,7 @@ func (c *Call) waitFor(ctx context.Context, dirs []string, until byte, limit tim
 		case r.err == nil && !all:
 			return exitDone
 		case r.err == nil:
-		case isPermanent(r.err):
+		case kindOf(r.err) == client.KindPermanent:
 			failed = exitNo
 		default:
 			return c.notWaitable(ctx, r.dir, r.err)
@@ -98,7 +98,7 @@ func (c *Call) waitOne(ctx context.Context, dir, until string) error {
 	}
 	_, err = init.SlotWait(ctx, path, until)
 	switch {
-	case err == nil, isPermanent(err):
+	case err == nil, kindOf(err) == client.KindPermanent:
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()

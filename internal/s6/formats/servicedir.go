@@ -59,8 +59,7 @@ type Files interface {
 // Definition is what a service directory defines.
 type Definition struct {
 	Broken        string        // why it can't be run, "" when nothing stands against it
-	Finish        bool          // there is a finish program
-	FinishTimeout time.Duration // how long it may take; 0 is for ever
+	FinishTimeout time.Duration // how long a finish program may take; 0 is for ever
 	KillTimeout   time.Duration // from the down signal to SIGKILL; 0 never kills
 	KillGroup     bool          // SIGKILL goes to the process group
 	DownSignal    int
@@ -78,7 +77,6 @@ type Definition struct {
 func ReadDefinition(dir Files) Definition {
 	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, Tally: defaultTally}
 	d.Broken = unrunnable(dir)
-	d.Finish = exists(dir, FinishFile)
 	d.Down = exists(dir, DownFile)
 	d.KillGroup = exists(dir, killGroupFile)
 	if info, err := dir.Lstat(LogDir); err == nil {

@@ -50,7 +50,7 @@ func TestAServiceDirectoryIsReadAsItIsWritten(t *testing.T) {
 		"max-death-tally": "5000\n",
 	})
 	want := Definition{
-		Finish: true, Down: true, Logger: true, KillGroup: true, KillTimeout: 2500 * time.Millisecond,
+		Down: true, Logger: true, KillGroup: true, KillTimeout: 2500 * time.Millisecond,
 		DownSignal: 2, ReloadSignal: 12, NotifyFD: 3, Tally: 4096,
 	}
 	if !reflect.DeepEqual(got, want) {
