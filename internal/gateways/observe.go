@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"hinit/internal/config"
+	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -247,9 +248,10 @@ const secretsPatience = time.Second
 
 // MaskSecrets makes the console mask the secrets of a gateway that may be started next. It waits for the disk, but not for long.
 func (k *Keeper) MaskSecrets(service, profile string) {
-	read := begin("reading secrets", func() error {
+	read := make(chan struct{})
+	guard.Go("reading secrets", func() {
+		defer close(read)
 		k.readSecrets(service, profile)
-		return nil
 	})
 	select {
 	case <-read:

@@ -104,7 +104,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 			return root, profile, nil
 		}
 		if err := profiles.ValidName(profile); err != nil {
-			return "", "", fmt.Errorf("%q is no profile: %v", named, err)
+			return "", "", fmt.Errorf("%q is no profile: %w", named, err)
 		}
 		if !isDir(filepath.Join(root, "profiles", profile)) {
 			return root, "", nil
@@ -140,7 +140,7 @@ func (c *Call) sticky(root string) (string, error) {
 	}
 	home, err := fsutil.OpenDir(root, nil)
 	if err != nil {
-		return "", fmt.Errorf("cannot open %q: %v", root, err)
+		return "", fmt.Errorf("cannot open %q: %w", root, err)
 	}
 	defer home.Close()
 	text, err := home.ReadFile("active_profile", 1024)
@@ -148,7 +148,7 @@ func (c *Call) sticky(root string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("cannot tell which profile is chosen: %v", err)
+		return "", fmt.Errorf("cannot tell which profile is chosen: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
