@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"hinit/internal/backoff"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/redact"
 )
 
 // mostWaiting bounds what waits for one target.
@@ -207,10 +207,10 @@ func (r *Runner) save() {
 // target is what makes jobs wait for each other.
 func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.Action.Exec, "\x00")) }
 
-// shown names the target in the log. What follows the host in the address of a webhook is often secret.
+// shown names the target in the log, without what is secret in it.
 func (j *Job) shown() string {
-	if u, err := url.Parse(j.Action.Webhook); err == nil && u.Host != "" {
-		return u.Scheme + "://" + u.Host
+	if j.Action.Webhook != "" {
+		return redact.Address(j.Action.Webhook)
 	}
 	return strings.Join(j.Action.Exec, " ")
 }

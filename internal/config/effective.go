@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"hinit/internal/redact"
 )
@@ -23,7 +24,8 @@ type Change struct {
 	New any    `json:"new"`
 }
 
-// Effective lists every value in force, sorted by key. Secrets in the values of environment variables are masked, see package redact.
+// Effective lists every value in force, sorted by key. Secrets in the values of environment variables and headers, in addresses
+// of webhooks and in URLs are masked, see package redact.
 func (c *Config) Effective() []Entry {
 	leaves := c.leaves()
 	entries := make([]Entry, len(leaves))
@@ -81,10 +83,14 @@ type leaf struct {
 }
 
 func (l leaf) shown() any {
-	if value, ok := l.value.(string); ok && l.variable != "" {
-		return redact.Value(l.variable, value)
+	value, ok := l.value.(string)
+	switch {
+	case !ok:
+		return l.value
+	case l.variable == "" && strings.HasSuffix(l.key, ".webhook"):
+		return redact.Address(value)
 	}
-	return l.value
+	return redact.Value(l.variable, value) // of any other text the password of a URL
 }
 
 // leaves returns every value of c, sorted by key.

@@ -35,18 +35,20 @@ func TestExpand(t *testing.T) {
 }
 
 func TestSecretsAreMasked(t *testing.T) {
-	text := "agent: {env: {API_KEY: one, plain: two}}\nservices: {w: {command: [a], env: {My_Password: three, DB_PASS: five, DATABASE_URL: 'pg://u:six@h/'}}}\n"
+	text := "agent: {env: {API_KEY: one, plain: two}}\nservices: {w: {command: [a], env: {My_Password: three, DB_PASS: five, DATABASE_URL: 'pg://u:six@h/'},\n" +
+		"  checks: [{http: {url: 'http://127.0.0.1:1/', headers: {Authorization: eight}}}]}}\n" +
+		"on: {oom: [{webhook: 'https://u:nine@hook.example/ten?token=eleven'}]}\n"
 	c := mustLoad(t, text, nil)
 	out, err := json.Marshal(c.Effective())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range []string{`"one"`, `"three"`, `"five"`, "six"} {
+	for _, secret := range []string{`"one"`, `"three"`, `"five"`, "six", "eight", "nine", "ten", "eleven"} {
 		if strings.Contains(string(out), secret) {
 			t.Errorf("the effective values show %q", secret)
 		}
 	}
-	if !strings.Contains(string(out), `"two"`) {
+	if !strings.Contains(string(out), `"two"`) || !strings.Contains(string(out), "@hook.example/") {
 		t.Error("a value that is no secret is hidden")
 	}
 	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))

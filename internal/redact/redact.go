@@ -5,6 +5,7 @@
 package redact
 
 import (
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -14,7 +15,7 @@ const Hidden = "********"
 
 var (
 	// parts say that a variable is secret wherever they stand in its name.
-	parts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"}
+	parts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
 	// words say so only as a whole word between underscores: COMPASS and PWD are no secrets.
 	words = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
 	// harmless ends say where something is or how large it is.
@@ -53,6 +54,24 @@ func Value(name, value string) string {
 		return value
 	}
 	return value[:from] + Hidden + value[to:]
+}
+
+// Address returns the address of a webhook as it may be shown: whoever knows all of it can call it, so that its path and its query are as
+// secret as the user before its host.
+func Address(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return Hidden
+	}
+	shown := u.Scheme + "://"
+	if u.User != nil {
+		shown += Hidden + "@"
+	}
+	shown += u.Host
+	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return shown + "/" + Hidden
+	}
+	return shown + u.Path
 }
 
 // password finds the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). Without one from and to

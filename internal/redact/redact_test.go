@@ -9,7 +9,7 @@ import (
 func TestSecretsByTheirNames(t *testing.T) {
 	for _, name := range []string{
 		"OPENAI_API_KEY", "telegram_token", "DB_PASS", "PASS", "PASSPHRASE", "SSH_PASSPHRASE", "DB_PASSWORD", "MYSQL_PWD", "GITHUB_PAT",
-		"AWS_SECRET_ACCESS_KEY", "GOOGLE_CREDENTIALS", "SMTP_PASS_2",
+		"AWS_SECRET_ACCESS_KEY", "Authorization", "Set-Cookie", "X-Api-Key", "GOOGLE_CREDENTIALS", "SMTP_PASS_2",
 	} {
 		if !redact.Name(name) {
 			t.Errorf("%s is shown", name)
@@ -40,6 +40,22 @@ func TestThePasswordOfAURLIsHidden(t *testing.T) {
 		}
 		if got := redact.Value(c.name, c.value); got != c.shown {
 			t.Errorf("Value(%q, %q) = %q, want %q", c.name, c.value, got, c.shown)
+		}
+	}
+}
+
+func TestOfAWebhookOnlyTheHostIsShown(t *testing.T) {
+	for address, want := range map[string]string{
+		"https://hooks.example.org/services/T0/B0/s3cr3t": "https://hooks.example.org/********",
+		"https://example.org:8443?token=s3cr3t":           "https://example.org:8443/********",
+		"http://who:s3cr3t@example.org/":                  "http://********@example.org/",
+		"http://s3cr3t@example.org/x#y":                   "http://********@example.org/********",
+		"http://127.0.0.1:9":                              "http://127.0.0.1:9",
+		"s3cr3t":                                          "********",
+		"http://[s3cr3t":                                  "********",
+	} {
+		if got := redact.Address(address); got != want {
+			t.Errorf("Address(%q) = %q, want %q", address, got, want)
 		}
 	}
 }
