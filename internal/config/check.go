@@ -34,7 +34,9 @@ func checkHome(at any) string {
 }
 
 func checkAbs(at any) string {
-	if s := *at.(*string); !filepath.IsAbs(s) {
+	if s := *at.(*string); strings.HasPrefix(s, "$") || strings.HasPrefix(s, "~") {
+		return fmt.Sprintf("expected an absolute path, got %q; write it out, because variables and ~ are not filled in", s)
+	} else if !filepath.IsAbs(s) {
 		return fmt.Sprintf("expected an absolute path, got %q", s)
 	}
 	return ""

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -57,7 +58,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 		if what == "" {
 			what = "the file"
 		}
-		d.problems.at(n.Line, "cannot read %s: expected a mapping%s, got %s", what, listKeys(" with keys ", keys), describe(n))
+		d.problems.at(n.Line, "cannot read %s: expected a mapping%s, got %s", what, cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describe(n))
 		return nil
 	}
 	var out []entry
@@ -158,9 +159,20 @@ func fieldPaths[T any](fields []field[T]) []string {
 // unknown reports the key below prefix and the valid one that was probably meant: a neighbour that is spelled nearly the
 // same, or else a key of the same name elsewhere below the same root.
 func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
-	if near := nearest(key, names); near != "" {
-		d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+near)
+	if what := strange(key); what != "" && nearest(key, names) == "" {
+		d.problems.at(line, "unknown key %q%s", prefix+key, what)
 		return
+	}
+	other, known := otherNames[snake(key)]
+	if known = known && slices.Contains(names, strings.Split(other, ".")[0]); known {
+		d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+other)
+		return
+	}
+	for _, word := range []string{key, snake(key)} {
+		if near := nearest(word, names); near != "" {
+			d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+near)
+			return
+		}
 	}
 	root := ""
 	for _, of := range []string{"services.", "profiles."} {
@@ -170,7 +182,7 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 		}
 	}
 	for _, p := range paths {
-		if p == key || strings.HasSuffix(p, "."+key) {
+		if word := snake(key); p == key || strings.HasSuffix(p, "."+key) || p == word || strings.HasSuffix(p, "."+word) {
 			d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, root+p)
 			return
 		}
@@ -188,13 +200,11 @@ func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) 
 	if len(d.problems.list) > before {
 		return
 	}
-	if f.check != nil {
-		if reason := f.check(at); reason != "" {
-			d.problems.at(e.value.Line, "cannot set %s: %s", key, reason)
-			return
-		}
+	reason := checkHoles(at, f.holes)
+	if reason == "" && f.check != nil {
+		reason = f.check(at)
 	}
-	if reason := checkHoles(at, f.holes); reason != "" {
+	if reason != "" {
 		d.problems.at(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}

@@ -47,7 +47,7 @@ func TestErrors(t *testing.T) {
 			"number for duration", "stop: {grace: 30}", nil,
 			`hinit.yaml:1: cannot set stop.grace: expected a duration such as 30s, got the number 30; write "30s"`,
 		},
-		{"bad duration", "stop: {grace: 30 s}", nil, `hinit.yaml:1: cannot set stop.grace: expected a duration such as 30s, got the text "30 s"`},
+		{"bad duration", "stop: {grace: 30 s}", nil, `hinit.yaml:1: cannot set stop.grace: expected a duration such as 30s, got the text "30 s"; write "30s"`},
 		{"zero duration", "stop: {grace: 0s}", nil, "hinit.yaml:1: cannot set stop.grace: expected a duration above zero, got 0s"},
 		{"negative duration", "stop: {grace: -1h}", nil, "hinit.yaml:1: cannot set stop.grace: expected a duration above zero, got -1h"},
 		{"yes is no boolean", "boot: {strict: yes}", nil, `hinit.yaml:1: cannot set boot.strict: expected true or false, got the text "yes"`},
@@ -164,7 +164,7 @@ func TestAMistakeIsOnTheLineThatHasIt(t *testing.T) {
 		"services:\n  one:\n    command: [a]\n   log: false\n":                "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
 		"home: /x\nagent:\n    user: a\n  binary: b\nstop: {}\n":              "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
 		"services:\n  one:\n    command: [a]\n     user: b\n    log: false\n": "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
-		"home: \"/x\nagent: {user: a}\n":                                      "hinit.yaml:1: cannot parse YAML: found unexpected end of stream",
+		"home: \"/x\nagent: {user: a}\n":                                      "hinit.yaml:1: cannot parse YAML: found unexpected end of stream; is a quote, a bracket or a brace left open?",
 		"home: /x\n# c\nagent:\n  user: x\xff\n":                              "hinit.yaml:4: cannot parse YAML: the byte 0xff in column 10 is no UTF-8; save the file as UTF-8",
 		"home: /x\nlogs: {dir: a\x01b}\n":                                     "hinit.yaml:2: cannot parse YAML: the character U+0001 in column 14 is a control character, which YAML doesn't allow",
 	} {

@@ -140,7 +140,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 		return nil, nil, reason(err)
 	}
 	if len(data) > maxFileSize {
-		return nil, nil, fmt.Errorf("larger than %d bytes", maxFileSize)
+		return nil, nil, fmt.Errorf("larger than %d bytes; a configuration is a few kilobytes, so is it the right file?", maxFileSize)
 	}
 	return data, doubt, nil
 }
@@ -190,20 +190,7 @@ func (l *loader) syntax(data []byte, err error) {
 		}
 	}
 	line = cmp.Or(brokenLine(data), line)
-	l.problems.at(line, "cannot parse YAML: %s%s", msg, hint(msg))
-}
-
-// hint says what a message of the YAML library usually means.
-func hint(msg string) string {
-	switch {
-	case strings.Contains(msg, "did not find expected key"), strings.Contains(msg, "mapping values are not allowed"):
-		return "; is the line indented as those of the same level?"
-	case strings.Contains(msg, "cannot start any token"):
-		return "; indent with spaces, not with tabs, and quote what begins with @ or `"
-	case strings.Contains(msg, "could not find expected ':'"):
-		return "; a key is followed by a colon and a space"
-	}
-	return ""
+	l.problems.at(line, "cannot parse YAML: %s%s", msg, hint(data, line, msg))
 }
 
 func (l *loader) warn(format string, args ...any) {

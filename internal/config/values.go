@@ -33,7 +33,11 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 		if i, ok := integer(n); ok {
 			*at = i
 		} else {
-			fail(n, wholeNumber(key, n))
+			expected := wholeNumber(key, n)
+			if scalar && tag == "!!int" {
+				expected = "a smaller number"
+			}
+			fail(n, expected)
 		}
 	case *float64:
 		f, err := strconv.ParseFloat(n.Value, 64)
@@ -47,7 +51,7 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 		case scalar && tag == "!!int":
 			d.problems.at(n.Line, "cannot set %s: expected a duration such as 30s, got %s; write %q", key, describe(n), n.Value+"s")
 		case !scalar || tag != "!!str" || err != nil:
-			fail(n, "a duration such as 30s")
+			d.problems.at(n.Line, "cannot set %s: expected a duration such as 30s, got %s%s", key, describe(n), durationHint(n.Value))
 		default:
 			*at = dur
 		}

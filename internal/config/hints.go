@@ -1,0 +1,121 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+)
+
+// hint says what a message of the YAML library about a line usually means.
+func hint(data []byte, line int, msg string) string {
+	switch {
+	case strings.Contains(msg, "mapping values are not allowed"):
+		return "; " + missingColon(data, line)
+	case strings.Contains(msg, "did not find expected key"):
+		return "; is the line indented as those of the same level?"
+	case strings.Contains(msg, "cannot start any token"):
+		return "; indent with spaces, not with tabs, and quote what begins with @ or `"
+	case strings.Contains(msg, "could not find expected ':'"):
+		return "; a key is followed by a colon and a space"
+	case strings.Contains(msg, "unknown anchor"):
+		return "; quote a text that begins with *"
+	case strings.Contains(msg, "unexpected end of stream"), strings.Contains(msg, "did not find expected ','"):
+		return "; is a quote, a bracket or a brace left open?"
+	case strings.Contains(msg, "<document start>"):
+		return "; the mapping has ended before this line; remove it, or write it as a key below the others"
+	case strings.Contains(msg, "incompatible YAML document"):
+		return "; remove the line with %YAML"
+	}
+	return ""
+}
+
+var glued = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:[^\s:]`) })
+
+// missingColon says why the colon of a line can't be one.
+func missingColon(data []byte, line int) string {
+	lines := bytes.Split(data, []byte("\n"))
+	n, before := min(line-1, len(lines)), ""
+	for ; n > 0 && (before == "" || before[0] == '#'); n-- {
+		before = strings.TrimSpace(string(lines[n-1]))
+	}
+	switch {
+	case glued().MatchString(before):
+		return fmt.Sprintf("line %d needs a space after its colon", n+1)
+	case before != "" && before[0] != '#' && !strings.Contains(before, ":"):
+		return fmt.Sprintf("line %d needs a colon at its end", n+1)
+	case line >= 1 && line <= len(lines) && bytes.Count(lines[line-1], []byte(": ")) > 1 && !bytes.Contains(lines[line-1], []byte("{")):
+		return "quote a value that has a colon and a space in it"
+	}
+	return "is the line indented as those of the same level?"
+}
+
+// otherNames are keys of other programs for what hinit calls otherwise.
+var otherNames = map[string]string{
+	"depends_on": "needs", "after": "needs", "requires": "needs", "environment": "env", "working_dir": "cwd", "working_directory": "cwd", "directory": "cwd",
+	"workdir": "cwd", "cmd": "command", "exec": "command", "entrypoint": "command", "healthcheck": "checks", "liveness_probe": "checks", "readiness_probe": "checks",
+	"autostart": "enabled", "disabled": "enabled", "startup": "enabled", "autorestart": "restart.policy", "stopsignal": "stop.signal", "stop_signal": "stop.signal",
+	"stop_grace_period": "stop.grace", "stopwaitsecs": "stop.grace", "mem_limit": "memory.restart", "ulimits": "limits", "cron": "schedule.cron", "uid": "user",
+}
+
+// snake writes a key of lower-case words: maxRestarts, max-restarts and MAX_RESTARTS are max_restarts.
+func snake(key string) string {
+	var b strings.Builder
+	lower := false
+	for _, r := range key {
+		if unicode.IsUpper(r) && lower {
+			b.WriteByte('_')
+		}
+		lower = unicode.IsLower(r)
+		if r == '-' {
+			r = '_'
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// strange names a character of a key that looks like a blank or like nothing.
+func strange(key string) string {
+	for _, r := range key {
+		if r > unicode.MaxASCII && (unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)) {
+			return fmt.Sprintf("; it has the character %U, which looks like a blank or like nothing: type the line again with plain spaces", r)
+		}
+	}
+	return ""
+}
+
+// units are what people write for those of a duration.
+var units = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h")
+
+// durationHint says how to write what was probably meant by a duration, "" where that is not clear.
+func durationHint(text string) string {
+	text = units.Replace(strings.ToLower(text))
+	days := 0
+	for _, unit := range []string{"days", "day", "d"} {
+		if rest, cut := strings.CutSuffix(text, unit); cut {
+			if _, err := fmt.Sscanf(rest+"\n", "%d\n", &days); err == nil && days > 0 && days < 10000 {
+				return fmt.Sprintf("; write %q", formatDuration(time.Duration(days)*24*time.Hour))
+			}
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		return fmt.Sprintf("; write %q", formatDuration(d))
+	}
+	return ""
+}
+
+// mappingHint is an example of a mapping whose keys are names.
+func mappingHint(path string) string {
+	last := path[strings.LastIndexByte(path, '.')+1:]
+	example, known := map[string]string{
+		"services": "web: {command: [httpd]}", "runs": "index: {command: [indexer]}", "profiles": "coder: {restart: never}", "env": "NAME: value", "headers": "Name: value",
+	}[last]
+	if !known {
+		return ""
+	}
+	return " such as {" + example + "}"
+}
