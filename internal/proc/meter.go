@@ -3,18 +3,27 @@ package proc
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 )
 
 // Meter measures the memory of process trees. It reads /proc by itself, so it may be used beside a Table, by one goroutine at a time.
-type Meter struct{ proc *scanner }
+type Meter struct {
+	proc    *scanner
+	cgroups memoryCgroups
+}
 
 // NewMeter returns a Meter.
-func NewMeter() *Meter { return &Meter{newScanner()} }
+func NewMeter() *Meter {
+	s := newScanner()
+	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.read(name)) }}}
+}
 
 // Measure returns, for each of some main processes, the bytes that all processes of its run have together: memory that is no
 // file's, in RAM or swapped out, for the kernel can drop the pages of files at any time. A process belongs to the nearest main process
 // above it, to the one that leads its session, or to the one whose mark it carries. 0: it is gone, or /proc hides it.
+//
+// Where a main process is in a cgroup of its own, what counts is what that cgroup uses, and the memory of those processes that are not in it.
 func (m *Meter) Measure(mains []int) []uint64 {
 	m.proc.look()
 	self := os.Getpid()
@@ -41,16 +50,45 @@ func (m *Meter) Measure(mains []int) []uint64 {
 			owner[p.pid] = marks[mark(p.pid)]
 		}
 	}
-	out := make([]uint64, len(mains))
+	of := make([][]int, len(mains)) // the processes of each
 	for _, p := range m.proc.stats {
 		if p.dead() || p.pid == self {
 			continue
 		}
 		if id := ancestry(p.pid, self, owner, parent); id != 0 {
-			out[id-1] += parseMemory(m.proc.read(strconv.Itoa(p.pid) + "/status"))
+			of[id-1] = append(of[id-1], p.pid)
 		}
 	}
+	out := make([]uint64, len(mains))
+	for i, pids := range of {
+		n, inside := m.cgroup(mains[i], pids)
+		for _, pid := range pids {
+			if !inside[pid] {
+				n += parseMemory(m.proc.read(strconv.Itoa(pid) + "/status"))
+			}
+		}
+		out[i] = n
+	}
 	return out
+}
+
+// cgroup returns what the cgroup of a main process uses and the processes inside, nothing where one of them is known not to be among pids.
+func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
+	dir := m.cgroups.of(main)
+	if dir == "" {
+		return 0, nil
+	}
+	inside, ok := cgroupPIDs(dir)
+	for _, p := range m.proc.stats { // what has begun since the look is its own
+		ok = ok && (!inside[p.pid] || p.dead() || slices.Contains(pids, p.pid))
+	}
+	if !ok {
+		return 0, nil
+	}
+	if n, ok = cgroupMemory(dir); !ok {
+		return 0, nil
+	}
+	return n, inside
 }
 
 // parseMemory adds RssAnon and VmSwap of a status (proc_pid_status(5)), or takes VmRSS of a kernel that has no RssAnon.

@@ -1,0 +1,114 @@
+package proc
+
+import (
+	"bytes"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// cgroupRoot is where the container sees its cgroups (cgroups(7)).
+const cgroupRoot = "/sys/fs/cgroup"
+
+// mostCgroups bounds the cgroups that are looked at below that of one service.
+const mostCgroups = 64
+
+// memoryCgroups finds the cgroups that count memory.
+type memoryCgroups struct {
+	root string
+	read func(name string) []byte // a file below /proc
+}
+
+// of returns the directory of a process's cgroup if it is below that of this process. hinit makes none: whoever starts a service in a cgroup
+// of its own, or the service itself, does. "" stands for none.
+func (c memoryCgroups) of(pid int) string {
+	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
+		own, of := cgroupPath(c.read("self/cgroup"), v.controller), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
+		if own == "" || of == "" || own == of || strings.Contains(of, "..") {
+			continue
+		}
+		below, is := strings.CutPrefix(of, strings.TrimSuffix(own, "/")+"/")
+		if !is {
+			continue
+		}
+		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} { // with and without a namespace
+			if pids, ok := cgroupPIDs(dir); ok && pids[pid] {
+				return dir
+			}
+		}
+	}
+	return ""
+}
+
+// cgroupPath finds the path of a controller in /proc/PID/cgroup, that of version 2 for "".
+func cgroupPath(text []byte, controller string) string {
+	for line := range bytes.Lines(text) {
+		_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
+		controllers, at, ok := strings.Cut(rest, ":")
+		for one := range strings.SplitSeq(controllers, ",") {
+			if ok && one == controller {
+				return at
+			}
+		}
+	}
+	return ""
+}
+
+// cgroupPIDs are the processes in a cgroup and in those below it; ok is false when it can't be told.
+func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
+	pids = make(map[int]bool)
+	dirs := []string{dir}
+	for i := 0; i < len(dirs); i++ {
+		text, err := os.ReadFile(path.Join(dirs[i], "cgroup.procs"))
+		if err != nil {
+			return nil, false
+		}
+		for word := range bytes.FieldsSeq(text) {
+			if pid, err := strconv.Atoi(string(word)); err == nil {
+				pids[pid] = true
+			}
+		}
+		list, err := os.ReadDir(dirs[i])
+		if err != nil || len(dirs) > mostCgroups {
+			return nil, false
+		}
+		for _, e := range list {
+			if e.IsDir() {
+				dirs = append(dirs, path.Join(dirs[i], e.Name()))
+			}
+		}
+	}
+	return pids, true
+}
+
+// cgroupMemory is what a cgroup uses, with what is swapped out, without the pages of files that nobody has used for a while: the kernel can
+// drop those first. ok is false where the cgroup does not count memory.
+func cgroupMemory(dir string) (n uint64, ok bool) {
+	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
+	value := func(name string) uint64 {
+		for line := range bytes.Lines(stat) {
+			if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == name {
+				n, _ := strconv.ParseUint(string(f[1]), 10, 64)
+				return n
+			}
+		}
+		return 0
+	}
+	number := func(file string) (uint64, bool) {
+		text, err := os.ReadFile(path.Join(dir, file))
+		if err != nil {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
+		return n, err == nil
+	}
+	idle, swapped := uint64(0), uint64(0)
+	if n, ok = number("memory.current"); ok { // version 2
+		idle = value("inactive_file")
+		swapped, _ = number("memory.swap.current")
+	} else if n, ok = number("memory.usage_in_bytes"); ok { // version 1
+		idle, swapped = value("total_inactive_file"), value("total_swap")
+	}
+	return n - min(idle, n) + swapped, ok
+}
