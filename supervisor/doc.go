@@ -7,7 +7,7 @@
 // up the loop.
 //
 // The machine: machine.go has the table of transitions and Step, machine_service.go what is known of a service and its run,
-// machine_exits.go what follows an exit, machine_orders.go what people ask for, machine_shutdown.go the end of the container. The
+// machine_exits.go what follows an exit, machine_told.go what a service tells of itself, machine_orders.go what people ask for, machine_shutdown.go the end of the container. The
 // loop: loop.go takes turns, processes.go starts and reaps, snapshot.go publishes, handover.go hands over, undo.go takes a step
 // back that panicked.
 //

@@ -151,6 +151,8 @@ func (w *world) act(b int) {
 				w.step(Unhealthy{Name: name, Run: p.run, Answer: "no answer", Park: b/kinds > 8})
 			case b/kinds > 3:
 				w.step(Checked{Name: name, Run: p.run, Ready: b/kinds > 5})
+			case b/kinds > 1:
+				w.ends(name, p)
 			}
 		}
 	case 22:
@@ -266,6 +268,15 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 	case p.finish:
 		w.t.Fatalf("signal %d for the finish command of %s", signal, name)
 	case stop && !fuzzPolicies[name].KillNever:
+		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
+	}
+}
+
+// ends has a process say that it is stopping, and that it needs longer.
+func (w *world) ends(name string, p *process) {
+	up := w.m.services[name].state == Up
+	w.step(Told{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
+	if up && w.m.services[name].state == Stopping {
 		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
 	}
 }

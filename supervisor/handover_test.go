@@ -129,7 +129,7 @@ func everyEvent(m *Machine) []Event {
 		n := s.name
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
 			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, Reborn{n, s.id, 3}, Explained{n, s.id, CauseReplaced},
-			Tailed{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, Inputs{n}, Due{n, time.Unix(1, 0), true}, Forward{n, 1}, Spawned{n, 7},
+			Tailed{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, Inputs{n}, Due{n, time.Unix(1, 0), true}, Told{n, s.id, true, true, "x", true, time.Minute}, Forward{n, 1}, Spawned{n, 7},
 			SpawnFailed{Name: n}, Remark{Service: n, Text: "x"})
 	}
 	return events

@@ -18,6 +18,7 @@ var (
 	ErrUnknown  = errors.New("no such service")
 	ErrStopping = errors.New("the container is stopping")
 	ErrCmd      = errors.New("it is the container's CMD, which runs once")
+	ErrStranger = errors.New("it is no process of the service")
 )
 
 // Spawner starts, signals and reaps processes, as [proc.Table] does. Only the loop calls it, and no call may wait for anything but
@@ -25,6 +26,7 @@ var (
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
 	Observe(id uint64)
+	Of(pid int) (id uint64)
 	Signal(id uint64, signal int) error
 	SignalGroup(id uint64, signal int) error
 	SignalTree(id uint64, signal int) (found int)
@@ -169,6 +171,23 @@ func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
 			return fmt.Errorf("cannot get an answer of the supervisor: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// Tell hands over what process pid tells of its service, and returns the run that it is of. The error is ErrStranger when it is of none,
+// and ErrStopping when the loop has ended. It blocks for as long as the loop takes to come to it.
+func (l *Loop) Tell(pid int, t Told) (run uint64, err error) {
+	var stranger error
+	err = l.ask(context.Background(), request{call: func() {
+		if t.Run = l.cfg.Procs.Of(pid); t.Run == 0 || l.runs[t.Run] != t.Name {
+			stranger = ErrStranger
+			return
+		}
+		l.step(t)
+	}})
+	if err == nil {
+		err = stranger
+	}
+	return t.Run, err
 }
 
 // Post hands an event to the loop and waits only while its inbox is full.

@@ -130,6 +130,17 @@ func (f *fakeProcs) isQuiet() bool {
 	return f.quiet
 }
 
+func (f *fakeProcs) Of(pid int) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, main := range f.live {
+		if main == pid {
+			return id
+		}
+	}
+	return 0
+}
+
 func (f *fakeProcs) Observe(uint64)                        {}
 func (f *fakeProcs) Gone(ids []uint64) []uint64            { return ids }
 func (f *fakeProcs) Forget(uint64)                         {}

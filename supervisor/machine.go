@@ -43,6 +43,7 @@ package supervisor
 //	up         send        up         signal
 //	up         sendgroup   up         signalgroup
 //	up         unhealthy   stopping   signal
+//	up         ending      stopping
 //	up         dies        finishing  spawnfinish
 //	stopping   start       stopping
 //	stopping   stop        stopping
@@ -286,6 +287,8 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		}
 	case Unhealthy:
 		m.unhealthy(now, s, e)
+	case Told:
+		m.told(now, s, e)
 	case Inputs:
 		if s.state == Parked {
 			m.inputs(now, s)

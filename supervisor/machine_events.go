@@ -135,6 +135,15 @@ type (
 		Answer string // what the check said last
 		Park   bool   // it is parked instead of started again
 	}
+	// Told is what a process of a running service tells of itself, see [Loop.Tell].
+	Told struct {
+		Name            string
+		Run             uint64
+		Ready, Stopping bool
+		Status          string // for people, where HasStatus says so; "" takes it back
+		HasStatus       bool
+		Extend          time.Duration // how long from now on it still needs to end; 0 for no word about that
+	}
 	// Inputs says that the files which a parked service depends on have changed.
 	Inputs struct{ Name string }
 	// Forward passes a signal on to the running main process.
@@ -175,6 +184,7 @@ func (e Tailed) about() string      { return e.Name }
 func (e Ready) about() string       { return e.Name }
 func (e Checked) about() string     { return e.Name }
 func (e Unhealthy) about() string   { return e.Name }
+func (e Told) about() string        { return e.Name }
 func (e Inputs) about() string      { return e.Name }
 func (e Forward) about() string     { return e.Name }
 

@@ -62,6 +62,7 @@ type run struct {
 	upSince  time.Time
 	ready    bool
 	said     string // by the last Ready
+	status   string // by the last Told that had one
 	paused   bool
 	sent     int   // last signal an operator sent
 	asked    Cause // why hinit itself told it to end, "" when it did not

@@ -181,6 +181,8 @@ func (r *rig) cause(word string) []string {
 		return r.do(SignalMain{"s", sigHup, true})
 	case "unhealthy":
 		return r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "no answer"})
+	case "ending":
+		return r.do(Told{Name: "s", Run: r.s().id, Stopping: true})
 	case "leftover":
 		return r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 	case "gone":
@@ -238,7 +240,7 @@ func TestTransitionTable(t *testing.T) {
 	// Whatever is not listed changes nothing.
 	for _, state := range States() {
 		for _, word := range []string{
-			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup", "unhealthy",
+			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup", "unhealthy", "ending",
 			"met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs", "inputssoon", "due",
 		} {
 			if listed[string(state)+" "+word] {

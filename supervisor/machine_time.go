@@ -37,6 +37,7 @@ func (m *Machine) tick(now time.Time) {
 		case Backoff:
 			m.begin(now, s, "restart after a delay")
 		case Stopping:
+			m.overdue(s)
 			m.kill(now, s, "still alive after the grace")
 		case Killing:
 			m.kill(now, s, "still alive after SIGKILL")

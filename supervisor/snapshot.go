@@ -41,6 +41,7 @@ type Service struct {
 	ReadySince time.Time
 	Announces  bool      // it says itself when it is ready
 	Said       string    // what the running main process tells of itself that people should know, see [Ready]; it may be anything
+	Status     string    // what the running service says it is doing, see [Told]; no sign of trouble
 	Paused     bool      // an operator has stopped its process with SIGSTOP
 	Started    bool      // it has been started at least once
 	Permanent  bool      // it won't start by itself: its finish command said so, or it is parked or failed
@@ -77,7 +78,7 @@ func (s *service) snapshot(u *unit) *Service {
 		Exits: s.exits, Restarted: s.restarted,
 	}
 	if s.runs() {
-		v.PID = s.pid
+		v.PID, v.Status = s.pid, s.status
 		if u.Ran != nil {
 			v.Command, v.Drifted = u.Ran.Argv, true
 		}

@@ -31,6 +31,7 @@ var words = []struct{ name, meaning string }{
 	{"continue", "an operator lets it go on"},
 	{"send", "an operator sends a signal to the main process"},
 	{"unhealthy", "a check gives the run up"},
+	{"ending", "the service says that it is stopping"},
 	{"sendgroup", "an operator sends a signal to the process group of the main process"},
 	{"met", "the last thing it waits for is there"},
 	{"spawned", "the process was started"},

@@ -1,0 +1,37 @@
+package proc
+
+import "os"
+
+// mostAncestors bounds how far Of follows the parents of a process.
+const mostAncestors = 256
+
+// Of returns the run that a living process belongs to, 0 for none. It looks at this process and its ancestors only, so it costs nothing for a
+// main process, and little for others.
+func (t *Table) Of(pid int) uint64 {
+	self := os.Getpid()
+	for range mostAncestors {
+		if id := t.owned[pid]; id != 0 {
+			return id
+		}
+		p, ok := t.proc.stat(pid)
+		if !ok || pid == self || pid <= 0 {
+			return 0
+		}
+		who := identity{p.pid, p.start}
+		if id := t.fam.known[who]; t.runs[id] != nil {
+			return id
+		}
+		if p.ppid == self || p.ppid == 0 { // an orphan, or one that came from outside
+			id := t.origin(pid)
+			if t.runs[id] == nil {
+				return 0
+			}
+			if t.fam.known != nil { // asked once
+				t.fam.known[who] = id
+			}
+			return id
+		}
+		pid = p.ppid
+	}
+	return 0
+}

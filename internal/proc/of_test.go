@@ -1,0 +1,48 @@
+package proc
+
+import (
+	"bufio"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// number reads a line with a process number.
+func number(t *testing.T, r *bufio.Reader) int {
+	t.Helper()
+	line, err := r.ReadString('\n')
+	pid, bad := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || bad != nil {
+		t.Fatalf("%q: %v, %v", line, err, bad)
+	}
+	return pid
+}
+
+// Whose process it is, is known of the main process, of its children, and of those that have lost their parents and left its session.
+func TestWhoseProcessItIs(t *testing.T) {
+	table := newTable(t)
+	const tree = `sleep 1000 & echo $!; setsid sh -c 'sh -c "sleep 1000 & echo \$!" & wait; exec sleep 1000' & wait`
+	main, out := spawn(t, table, Spec{ID: 7, Argv: []string{"sh", "-c", tree}})
+	child := number(t, out)
+	orphan := number(t, out)
+	other, _ := spawn(t, table, Spec{ID: 8, Argv: []string{"sleep", "1000"}})
+	testkit.Until(t, "an orphan", func() bool {
+		p, ok := table.proc.stat(orphan)
+		return ok && p.ppid == os.Getpid()
+	})
+	for range 2 { // the second time it is remembered
+		for pid, want := range map[int]uint64{
+			main: 7, child: 7, orphan: 7, other: 8, os.Getpid(): 0, os.Getppid(): 0, 0: 0, -1: 0, 1 << 30: 0,
+		} {
+			if got := table.Of(pid); got != want {
+				t.Errorf("process %d is of run %d, want %d", pid, got, want)
+			}
+		}
+		table.Observe(7)
+		table.proc.look()
+		table.sort()
+	}
+}
