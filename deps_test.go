@@ -86,6 +86,7 @@ var floors = map[string]int{
 	"hinit/kanban":     2, // a room with a binary of its own: PID 1 never links it
 
 	"hinit/internal/lease":  1,
+	"hinit/internal/notify": 1,
 	"hinit/internal/proc":   1,
 	"hinit/logrotate":       1,
 	"hinit/internal/tuning": 1,

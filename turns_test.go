@@ -37,6 +37,7 @@ var outOfTurn = map[string]string{
 	"internal/boot/runtime.go":           "Socket.Open takes the turn",
 	"internal/boot/seeds.go":             phases,
 	"internal/config/plain.go":           "loadConfig takes the turn",
+	"internal/notify/socket.go":          "Hub.Listen takes the turn",
 	"internal/control/listen.go":         "Socket.Open takes the turn, and Rejoin",
 	"internal/control/memory.go":         "residentMemory takes the turn",
 	"internal/reexec/check.go":           "Ask takes the turn, or it is the command line",

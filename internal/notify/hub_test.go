@@ -1,0 +1,254 @@
+package notify_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/notify"
+	"hinit/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// said is a message with who has sent it.
+type said struct {
+	service string
+	pid     int
+	notify.Message
+}
+
+// hear returns a hub, and what is said there.
+func hear(t *testing.T) (*notify.Hub, chan said) {
+	t.Helper()
+	heard := make(chan said, 10_000)
+	return notify.New(func(service string, pid int, m notify.Message) { heard <- said{service, pid, m} }), heard
+}
+
+func next(t *testing.T, heard chan said) said {
+	t.Helper()
+	select {
+	case s := <-heard:
+		return s
+	case <-time.After(testkit.Patience):
+		t.Fatal("nothing was heard")
+		return said{}
+	}
+}
+
+// shortDir is a directory whose path leaves room for that of a socket.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "n") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func listen(t *testing.T, h *notify.Hub, dir, service string) string {
+	t.Helper()
+	path, err := h.Listen(dir, service, uint32(os.Geteuid()), uint32(os.Getegid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Drop(service) })
+	return path
+}
+
+func send(t *testing.T, path, text string, rights ...int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Sendmsg(fd, []byte(text), unix.UnixRights(rights...), &unix.SockaddrUnix{Name: path}, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
+	h, heard := hear(t)
+	dir := shortDir(t)
+	a, b := listen(t, h, dir, "a"), listen(t, h, dir, "b")
+	send(t, a, "READY=1")
+	if got := next(t, heard); got.service != "a" || got.pid != os.Getpid() || !got.Ready {
+		t.Errorf("%+v", got)
+	}
+	// Garbage, and what is too long, is left out.
+	send(t, b, "\x00\xff\n=\n")
+	send(t, b, "READY=1\nSTATUS="+strings.Repeat("x", 64<<10))
+	send(t, b, strings.Repeat("x", notify.MaxMessage+1))
+	send(t, b, "")
+	send(t, b, "STATUS="+strings.Repeat("x", notify.MaxMessage-len("STATUS=")))
+	if got := next(t, heard); got.service != "b" || got.Ready || len(got.Status) != 256 {
+		t.Errorf("%+v", got)
+	}
+	if info, err := os.Stat(a); err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// A descriptor that comes with a datagram is closed when all before it was taken, and is never one of this process.
+func TestDescriptorsAreNotTaken(t *testing.T) {
+	taken, goOn := make(chan notify.Message), make(chan struct{})
+	h := notify.New(func(_ string, _ int, m notify.Message) {
+		taken <- m
+		<-goOn
+	})
+	path := listen(t, h, shortDir(t), "a")
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	send(t, path, "READY=1")
+	send(t, path, "BARRIER=1", p[1], p[1], p[1])
+	unix.Close(p[1])
+	if m := <-taken; !m.Ready {
+		t.Errorf("%+v", m)
+	}
+	buf := make([]byte, 1)
+	if n, err := unix.Read(p[0], buf); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("the barrier is through before what was sent before it: %d, %v", n, err)
+	}
+	close(goOn)
+	testkit.Until(t, "closed descriptors", func() bool {
+		n, err := unix.Read(p[0], buf)
+		return n == 0 && err == nil
+	})
+}
+
+// One that sends without end is held up, and nothing of it is lost.
+func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
+	h, heard := hear(t)
+	path := listen(t, h, shortDir(t), "a")
+	const many = 300
+	for range many {
+		send(t, path, "STATUS=again")
+	}
+	for range many {
+		next(t, heard)
+	}
+}
+
+// What was not taken to its end is still there for the next image of this process.
+func TestNothingIsLostBetweenImages(t *testing.T) {
+	stuck, begun := make(chan struct{}), make(chan notify.Message, 10)
+	old := notify.New(func(_ string, _ int, m notify.Message) {
+		begun <- m
+		<-stuck
+	})
+	dir := shortDir(t)
+	path := listen(t, old, dir, "a")
+	send(t, path, "READY=1")
+	send(t, path, "STATUS=second")
+	if m := <-begun; !m.Ready {
+		t.Errorf("%+v", m)
+	}
+	handed := old.HandOver()
+	// As execve(2) does: the descriptor goes on, and nothing else of it.
+	fd, err := unix.FcntlInt(handed.Sockets["a"].File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	handed.Sockets["a"].File = os.NewFile(uintptr(fd), path)
+	h, heard := hear(t)
+	h.TakeOver(handed)
+	defer h.Drop("a")
+	if got := next(t, heard); !got.Ready {
+		t.Errorf("%+v", got)
+	}
+	if got := next(t, heard); got.Status != "second" {
+		t.Errorf("%+v", got)
+	}
+	if again, err := h.Listen(dir, "a", uint32(os.Geteuid()), uint32(os.Getegid())); err != nil || again != path {
+		t.Errorf("%q, %v", again, err)
+	}
+	close(stuck)
+	h.TakeOver(nil)
+	if notify.New(nil).HandOver() != nil {
+		t.Error("no socket is something")
+	}
+}
+
+func TestWhoMayWrite(t *testing.T) {
+	h, heard := hear(t)
+	dir := shortDir(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a socket away")
+	}
+	path, err := h.Listen(dir, "a", 4242, 4242)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Drop("a")
+	if as(t, 4243, path) == nil {
+		t.Error("another user can write to it")
+	}
+	if err := as(t, 4242, path); err != nil {
+		t.Error(err)
+	}
+	next(t, heard)
+	// The same service as another user gets another socket.
+	if path, err = h.Listen(dir, "a", 4243, 4243); err != nil {
+		t.Fatal(err)
+	}
+	if as(t, 4242, path) == nil {
+		t.Error("its last user can write to it")
+	}
+}
+
+// as sends something as a user.
+func as(t *testing.T, uid uint32, path string) (err error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		// The credentials of a thread for the file system; the thread ends with the goroutine, because it stays locked.
+		lockThread()
+		if err := setFSUser(uid); err != nil {
+			done <- err
+			return
+		}
+		done <- notify.Send(path, "READY=1")
+	}()
+	return <-done
+}
+
+func TestNoPlaceForASocket(t *testing.T) {
+	h, _ := hear(t)
+	dir := shortDir(t)
+	if _, err := h.Listen(dir, strings.Repeat("x", 100), 0, 0); err == nil || !strings.Contains(err.Error(), "HINIT_RUNTIME_DIR") {
+		t.Error(err)
+	}
+	if _, err := h.Listen(filepath.Join(dir, "none"), "a", 0, 0); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := os.Symlink("/", filepath.Join(dir, "notify")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Listen(dir, "a", 0, 0); !errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, syscall.ELOOP) {
+		t.Error(err)
+	}
+	if err := notify.Send("relative", "READY=1"); err == nil {
+		t.Error("there is a socket at a relative path")
+	}
+}

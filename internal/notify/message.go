@@ -1,0 +1,90 @@
+package notify
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxMessage is the longest datagram that is taken, as for systemd.
+const MaxMessage = 4096
+
+const (
+	// maxStatus bounds a STATUS text, in bytes.
+	maxStatus = 256
+	// maxTime bounds a time that a service names.
+	maxTime = 24 * time.Hour
+)
+
+// Message is what one datagram says. The zero value says nothing.
+type Message struct {
+	Ready, Stopping, Reloading bool
+
+	Status    string // one line without control characters
+	HasStatus bool   // also where the text is empty
+
+	Alive    bool          // WATCHDOG=1
+	Failed   bool          // WATCHDOG=trigger
+	Every    time.Duration // WATCHDOG_USEC: the interval from now on; 0 for no watchdog
+	HasEvery bool
+	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how long it needs from now on; 0 where it does not say
+}
+
+// Parse reads a datagram: lines NAME=VALUE. What it doesn't know, or can't read, means nothing.
+func Parse(data []byte) (m Message) {
+	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
+		name, value, _ := strings.Cut(string(line), "=")
+		switch name {
+		case "READY":
+			m.Ready = m.Ready || value == "1"
+		case "STOPPING":
+			m.Stopping = m.Stopping || value == "1"
+		case "RELOADING":
+			m.Reloading = m.Reloading || value == "1"
+		case "STATUS":
+			m.Status, m.HasStatus = clean(value), true
+		case "WATCHDOG":
+			m.Alive, m.Failed = m.Alive || value == "1", m.Failed || value == "trigger"
+		case "WATCHDOG_USEC":
+			if d, ok := microseconds(value); ok {
+				m.Every, m.HasEvery = d, true
+			}
+		case "EXTEND_TIMEOUT_USEC":
+			if d, ok := microseconds(value); ok {
+				m.Extend = d
+			}
+		}
+	}
+	return m
+}
+
+// microseconds reads a time. A longer one than [maxTime] is that; the largest number of all is systemd's word for no limit.
+func microseconds(text string) (time.Duration, bool) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	switch {
+	case err != nil:
+		return 0, false
+	case n == math.MaxUint64:
+		return 0, true
+	}
+	return time.Duration(min(n, uint64(maxTime/time.Microsecond))) * time.Microsecond, true
+}
+
+// clean makes a text one line that can be shown: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
+func clean(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsControl(r) {
+			r = ' '
+		}
+		if b.Len()+utf8.RuneLen(r) > maxStatus {
+			break
+		}
+		b.WriteRune(r)
+	}
+	return strings.TrimSpace(b.String())
+}

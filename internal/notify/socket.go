@@ -1,0 +1,154 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// dirName is the directory of the sockets, beside the control socket.
+	dirName = "notify"
+	// maxPath is the longest path of a Unix socket (unix(7)).
+	maxPath = 107
+)
+
+// socket is where one service says something.
+type socket struct {
+	File *os.File
+	Path string
+	UID  uint32 // who may write to it
+	GID  uint32
+
+	mu  sync.Mutex `reexec:"-"` // held while datagrams are taken
+	buf []byte     `reexec:"-"`
+}
+
+// listen makes the socket of a service below dir, in place of the one that an earlier container has left. It may block on the disk.
+func listen(dir, service string, uid, gid uint32) (*socket, error) {
+	path := dir + "/" + dirName + "/" + service
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("the path %q has %d bytes and a socket's can have %d; set HINIT_RUNTIME_DIR to a shorter one", path, len(path), maxPath)
+	}
+	at, err := openDir(dir + "/" + dirName)
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	// The mode of the descriptor becomes that of the file, so nobody can write there before the owner is set.
+	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
+	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("cannot remove the old socket %q: %w", path, err)
+	}
+	if err := errors.Join(
+		unix.Fchmod(fd, 0o600),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1),
+		unix.Bind(fd, &unix.SockaddrUnix{Name: in}),
+	); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("cannot make the socket %q: %w", path, err)
+	}
+	if int(uid) != os.Geteuid() || int(gid) != os.Getegid() {
+		if err := unix.Fchownat(int(at.Fd()), service, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			_ = unix.Close(fd)
+			return nil, fmt.Errorf("cannot give the socket %q to uid %d: %w", path, uid, err)
+		}
+	}
+	return &socket{File: os.NewFile(uintptr(fd), path), Path: path, UID: uid, GID: gid}, nil
+}
+
+// openDir makes the directory of the sockets, which all users may pass and only this one may change.
+func openDir(path string) (*os.File, error) {
+	if err := os.Mkdir(path, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(d.Fd()), &st)
+	switch {
+	case err != nil:
+	case int(st.Uid) != os.Geteuid():
+		err = fmt.Errorf("the directory %q belongs to uid %d; remove it", path, st.Uid)
+	case st.Mode&0o777 != 0o711: // whatever the umask took off
+		err = unix.Fchmod(int(d.Fd()), 0o711)
+	}
+	if err != nil {
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// credSpace is the room for the sender's credentials, and for no descriptor beside them: the kernel opens none then.
+var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
+
+// take hands up to [burst] datagrams on, and returns how many there were.
+func (s *socket) take(each func(pid int, m Message)) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	raw, err := s.File.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { // it fails where the socket is closed
+		for n < burst && s.one(int(fd), each) {
+			n++
+		}
+	})
+	return n
+}
+
+// one takes the first datagram, if there is one. It stays in the socket until it was handed on.
+func (s *socket) one(fd int, each func(pid int, m Message)) bool {
+	if s.buf == nil {
+		s.buf = make([]byte, MaxMessage+credSpace)
+	}
+	data, oob := s.buf[:MaxMessage], s.buf[MaxMessage:]
+	n, oobn, flags, _, err := recv(fd, data, oob, unix.MSG_PEEK)
+	if err != nil {
+		return false
+	}
+	if pid := sender(oob[:oobn]); pid > 0 && flags&unix.MSG_TRUNC == 0 {
+		if m := Parse(data[:n]); m != (Message{}) {
+			each(pid, m)
+		}
+	}
+	_, _, _, _, err = recv(fd, data[:1], nil, 0)
+	return err == nil
+}
+
+func recv(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.Sockaddr, err error) {
+	for {
+		n, oobn, got, from, err = unix.Recvmsg(fd, data, oob, flags|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		if !errors.Is(err, unix.EINTR) {
+			return n, oobn, got, from, err
+		}
+	}
+}
+
+// sender returns the process that has sent a datagram, 0 where it is not in this PID namespace.
+func sender(oob []byte) int {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return 0
+	}
+	for i := range messages {
+		if who, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+			return int(who.Pid)
+		}
+	}
+	return 0
+}
