@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"hinit/internal/notify"
 	"hinit/internal/proc"
 	"hinit/shim"
 )
@@ -22,7 +23,11 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns this process's environment without the variables of an outer hinit.
+// OuterEnv returns this process's environment without the variables of an outer hinit, and without those by which a service would speak to
+// whoever supervises this container.
 func OuterEnv() []string {
-	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, proc.TagVar+"=") })
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == proc.TagVar || slices.Contains(notify.Vars(), name)
+	})
 }

@@ -153,6 +153,7 @@ func (c *container) bootIsOver(ctx context.Context) {
 		}
 	}
 	c.boot.End()
+	c.tellOuter()
 }
 
 // startServices registers the services and gateways and starts those that are wanted. It returns false when the container is to

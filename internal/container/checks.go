@@ -30,7 +30,8 @@ func (c *container) newProber() *probe.Prober {
 				l.Watch(seen)
 			}
 		},
-		Run: c.runCheck,
+		Hear: c.notify.Drain,
+		Run:  c.runCheck,
 	})
 }
 
@@ -40,7 +41,8 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	case supervisor.KindGateway:
 		return cfg.ChecksOf(u.Profile)
 	case supervisor.KindService:
-		return cfg.Services[u.Name].Checks
+		s := cfg.Services[u.Name]
+		return s.AllChecks()
 	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
 	}
 	return nil

@@ -23,6 +23,7 @@ import (
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
+	"hinit/internal/notify"
 	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
@@ -43,13 +44,11 @@ type container struct {
 	started time.Time
 	progress
 
-	procs   *proc.Table
-	loop    *supervisor.Loop
-	logs    *sinks
-	runs    *runs.Book
-	checks  *probe.Prober
-	memory  *memwatch.Watcher
-	ears    *probe.Ears
+	procs *proc.Table
+	loop  *supervisor.Loop
+	logs  *sinks
+	runs  *runs.Book
+	watchers
 	units   *units.Maker
 	signals *signals.Signals
 	control *controlsocket.Socket
@@ -58,6 +57,16 @@ type container struct {
 	boot       *bootstatus.Status
 	generation *reexec.Generation
 	s6         atomic.Pointer[personality.Personality] // see slots
+}
+
+// watchers are the rooms that find out how services are.
+type watchers struct {
+	checks *probe.Prober
+	ears   *probe.Ears
+	memory *memwatch.Watcher
+	notify *notify.Hub
+
+	lastStranger atomic.Int64 // when somebody said something for a service that is not of it; nanoseconds since 1970
 }
 
 // dataVolume are the rooms that read and write the data volume.
@@ -128,6 +137,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
 		OnPanic: c.loopPanicked, Admit: c.mayStart,
 	})
+	c.notify = notify.New(c.told)
 	c.checks = c.newProber()
 	c.memory = c.newMemory()
 	c.limitMemory(cfg)

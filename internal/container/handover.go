@@ -16,6 +16,7 @@ import (
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
+	"hinit/internal/notify"
 	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
@@ -63,6 +64,7 @@ type rooms struct {
 	Intents profiles.Handover
 	Runs    *runs.Handover    // nil of an image that had none
 	Checks  *probe.Handover   // nil where there are no checks
+	Notify  *notify.Handover  // nil where no service says anything
 	S6      *scandir.Handover // nil where hinit does not answer as s6
 }
 
@@ -92,7 +94,7 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	old.Warnings, old.Phases, old.Repair = c.boot.Warnings(), c.boot.Steps(), c.owners.Status()
 	old.Handover = c.keeper.HandOver()
 	old.Procs, old.Loop, old.Intents, old.Lease = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver(), c.lease.HandOver()
-	old.Runs, old.Checks = c.runs.HandOver(), c.checks.HandOver()
+	old.Runs, old.Checks, old.Notify = c.runs.HandOver(), c.checks.HandOver(), c.notify.HandOver()
 	old.S6 = c.slots().HandOver()
 	old.Logs, err = c.logs.set.HandOver()
 	return old, thaw, err
@@ -172,6 +174,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	for _, u := range old.Loop.Units {
 		c.check(&u.Unit)
 	}
+	c.notify.TakeOver(old.Notify)
 	if old.Lease != nil {
 		c.lease.TakeOver(old.Lease)
 	}

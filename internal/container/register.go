@@ -55,6 +55,7 @@ func (c *container) register(ctx context.Context, u supervisor.Unit, want superv
 // supervisor through it, and waits for the boot here.
 func (c *container) registerSoon(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
 	u.Needs = c.unmet(u)
+	c.giveSocket(&u)
 	release := c.logs.hold(u.Name)
 	c.openLog(u.Name, u.Profile, u.Log, u.Kind)
 	if u.Kind == supervisor.KindGateway {

@@ -86,6 +86,7 @@ func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bo
 		if r.Dropped {
 			if !known(r.Service) {
 				c.checks.Drop(r.Service)
+				c.notify.Drop(r.Service)
 			}
 			c.logs.drop(r.Service, known)
 		}

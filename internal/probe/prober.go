@@ -34,6 +34,8 @@ type Options struct {
 	State func(profile string) (profiles.State, error)
 	// Watch has seen called with the lines that a service writes; nil ends that.
 	Watch func(service string, seen func(lines []byte))
+	// Hear takes what a service has said of itself and nobody has looked at yet, so that it is told before Hear returns.
+	Hear func(service string)
 	// Run runs a command to its end and returns its exit code and its last line. It kills all of it when ctx ends.
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 }
@@ -55,15 +57,16 @@ type Prober struct {
 	wake    chan struct{} // the scheduler has something to do
 	wakes   atomic.Uint64 // of its timer
 
-	mu      sync.Mutex // never held across a look
-	targets map[string]*target
-	taken   map[string]Health // of the generation before, until its service is set
-	running bool
-	looks   int // under way
-	crowded bool
-	armed   time.Time // when the timer fires; zero for never
-	base    time.Time // of its grid
-	outbox  []supervisor.Event
+	mu         sync.Mutex // never held across a look
+	targets    map[string]*target
+	taken      map[string]Health // of the generation before, until its service is set
+	takenBeats map[string]Beat   // likewise
+	running    bool
+	looks      int // under way
+	crowded    bool
+	armed      time.Time // when the timer fires; zero for never
+	base       time.Time // of its grid
+	outbox     []supervisor.Event
 }
 
 // looker is one check that can be asked. A look ends at the deadline.
@@ -77,6 +80,7 @@ type target struct {
 
 	name    string
 	options *Options
+	beats   *beats   // what its runs say of themselves; nil where no check goes by that
 	sights  []*sight // what its log checks have seen; nil for others
 	rules   []Rule
 	health  Health
@@ -122,7 +126,7 @@ func (p *Prober) Set(service string, t Target) {
 		p.poke()
 		return
 	}
-	next := &target{Target: t, name: service, options: &p.options, sights: sightsOf(t.Checks), rules: RulesOf(t.Checks), busy: make([]bool, len(t.Checks))}
+	next := &target{Target: t, name: service, options: &p.options, beats: p.beatsOf(service, &t, old), sights: sightsOf(t.Checks), rules: RulesOf(t.Checks), busy: make([]bool, len(t.Checks))}
 	switch {
 	case old != nil:
 		next.health, next.told, next.version, next.began = old.health, old.told, old.version+1, old.began
@@ -135,6 +139,7 @@ func (p *Prober) Set(service string, t Target) {
 		next.health = handed
 		next.health.Follow(next.rules, time.Now())
 	}
+	next.schedule(time.Now())
 	p.targets[service] = next
 	p.watch(next, old)
 	if !p.running {
@@ -210,8 +215,10 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 			if v.LastExit != nil {
 				t.ended = v.LastExit.At
 			}
+			t.beats.begin(v.Run, t.interval(), now)
 			t.looks, t.busy = nil, make([]bool, len(t.rules))
 			t.version++
+			t.schedule(now)
 		}
 		if t.began.IsZero() {
 			t.began = now
@@ -219,6 +226,9 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 		if t.told.run != v.Run {
 			t.told = told{run: v.Run, ready: !Gates(t.rules)}
 			p.tell(t)
+		}
+		if t.beats.hold(v.Paused, now) {
+			t.schedule(now)
 		}
 		t.live, t.pid = !v.Paused, v.PID
 	}
@@ -305,6 +315,7 @@ func (p *Prober) take(t *target, version, i int, good bool, answer string) {
 		if changed {
 			p.changed(t, i, act)
 		}
+		t.schedule(now)
 		p.tell(t)
 	}
 	if due, ok := t.health.Next(t.isBusy); ok && (p.armed.IsZero() || due.Before(p.armed)) || len(p.outbox) > 0 {
@@ -371,7 +382,10 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 }
 
 // Handover is what a prober tells its successor in another image of this process.
-type Handover struct{ Services map[string]Health }
+type Handover struct {
+	Services map[string]Health
+	Beats    map[string]Beat // of those that say something of themselves
+}
 
 // HandOver returns what the checks have come to.
 func (p *Prober) HandOver() *Handover {
@@ -380,8 +394,11 @@ func (p *Prober) HandOver() *Handover {
 	if len(p.targets) == 0 {
 		return nil
 	}
-	h := &Handover{Services: make(map[string]Health, len(p.targets))}
+	h := &Handover{Services: make(map[string]Health, len(p.targets)), Beats: make(map[string]Beat)}
 	for name, t := range p.targets {
+		if b := t.beats.now(); b.Run != 0 {
+			h.Beats[name] = b
+		}
 		own := t.health
 		own.Checks = append([]Progress(nil), own.Checks...)
 		h.Services[name] = own
@@ -396,5 +413,5 @@ func (p *Prober) TakeOver(h *Handover) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.taken = h.Services
+	p.taken, p.takenBeats = h.Services, h.Beats
 }

@@ -29,6 +29,10 @@ func compileMore(c config.Check, t *target) (looker, error) {
 		return newLogLook(c, t), nil
 	case config.CheckDeaf:
 		return newDeaf(c, t), nil
+	case config.CheckNotify:
+		return startLook{t.beats}, nil
+	case config.CheckWatchdog:
+		return &watchdogLook{beats: t.beats, hear: func() { t.options.Hear(t.name) }}, nil
 	case config.CheckState:
 		return &stateLook{patient: patient{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
 	}

@@ -79,7 +79,7 @@ func (s *Socket) serve(l net.Listener) {
 	s.mu.Lock()
 	s.server, s.listener = server, l
 	s.mu.Unlock()
-	if dir := filepath.Dir(l.Addr().String()); filepath.IsAbs(dir) { // not beside an abstract name
+	if dir := s.Dir(); dir != "" {
 		s.takeOrders(dir)
 	}
 	guard.Go("answering on the control socket", func() {
@@ -110,6 +110,19 @@ func (s *Socket) takeOrders(dir string) {
 		defer f.Close()
 		orderfifo.Serve(f, func(ctx context.Context, order string) string { return s.serving().Order(ctx, order) }, s.teller.Say)
 	})
+}
+
+// Dir is the directory of the socket, "" where there is none: the socket isn't open, or has no file.
+func (s *Socket) Dir() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil {
+		return ""
+	}
+	if dir := filepath.Dir(s.listener.Addr().String()); filepath.IsAbs(dir) { // not beside an abstract name
+		return dir
+	}
+	return ""
 }
 
 func (s *Socket) serving() *control.Server {

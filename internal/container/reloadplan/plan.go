@@ -60,7 +60,8 @@ func (p Plan) step(name string, v *supervisor.Service, done bool) (op, what stri
 	}
 	changed := tense("changed", "change")
 	runs := v != nil && v.PID != 0
-	switch spec := !before.Spec.Same(after.Spec); {
+	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog // which it finds in its environment
+	switch spec := env || !before.Spec.Same(after.Spec); {
 	case spec && runs && (v.Drifted || !done):
 		return "~", changed + ", restart to apply"
 	case spec && runs:

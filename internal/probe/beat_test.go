@@ -1,0 +1,218 @@
+package probe
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/notify"
+	"hinit/supervisor"
+)
+
+// talker is a service that tells of itself, with a watchdog of 10 s and a start of at most 30 s.
+func talker(timeout, watchdog time.Duration) Target {
+	s := config.Service{Notify: config.Notify{Protocol: config.NotifySystemd, Timeout: timeout, Watchdog: watchdog}}
+	return plain(s.AllChecks()...)
+}
+
+// quiet fails when the supervisor was told of something.
+func (r *rig) quiet(t *testing.T, when string) {
+	t.Helper()
+	synctest.Wait()
+	passes := func(words string) bool { return words == "remark on s: check alive-watchdog passes" }
+	if got := slices.DeleteFunc(r.words(), passes); len(got) > 0 {
+		t.Errorf("%s: %q", when, got)
+	}
+}
+
+// given fails unless the run was given up with these words.
+func (r *rig) given(t *testing.T, when, answer string) {
+	t.Helper()
+	synctest.Wait()
+	if got := strings.Join(r.words(), "\n"); !strings.Contains(got, "supervisor.Unhealthy") || !strings.Contains(got, answer) {
+		t.Errorf("%s: %q, expected to be given up with %q", when, got, answer)
+	}
+}
+
+func watched(t *testing.T, body func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(nil)
+		r.options.Hear = func(string) {}
+		defer close(r.ended)
+		r.Set("s", talker(0, 10*time.Second))
+		r.up(1, "s")
+		synctest.Wait()
+		body(r)
+	})
+}
+
+func TestAWatchdogThatIsMissed(t *testing.T) {
+	watched(t, func(r *rig) {
+		time.Sleep(time.Hour)
+		r.quiet(t, "before it is ready")
+		r.Told("s", 1, &notify.Message{Ready: true})
+		for range 100 {
+			time.Sleep(9900 * time.Millisecond)
+			r.Told("s", 1, &notify.Message{Alive: true})
+		}
+		r.quiet(t, "while it says that it is alive")
+		time.Sleep(9900 * time.Millisecond)
+		r.Told("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true}) // no sign of life
+		r.quiet(t, "in time")
+		time.Sleep(100*time.Millisecond + 2*slot)
+		r.given(t, "when it is over", "check alive-watchdog: no WATCHDOG=1 for 10s")
+		time.Sleep(time.Hour)
+		r.quiet(t, "after it was given up")
+		r.up(2, "s")
+		r.Told("s", 1, &notify.Message{Ready: true}) // of the run before
+		time.Sleep(time.Hour)
+		r.quiet(t, "in the next run")
+	})
+}
+
+// What a service says before its run is known as up counts.
+func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
+	watched(t, func(r *rig) {
+		r.Told("s", 2, &notify.Message{Ready: true})
+		time.Sleep(time.Second)
+		r.up(2, "s")
+		time.Sleep(8 * time.Second)
+		r.quiet(t, "in time")
+		time.Sleep(time.Second + 2*slot)
+		r.given(t, "ten seconds after it was ready", "no WATCHDOG=1 for 10s")
+	})
+}
+
+func TestAWatchdogIsToldOtherwise(t *testing.T) {
+	watched(t, func(r *rig) {
+		r.Told("s", 1, &notify.Message{Ready: true, HasEvery: true})
+		time.Sleep(time.Hour)
+		r.quiet(t, "without an interval")
+		r.Told("s", 1, &notify.Message{HasEvery: true, Every: time.Second})
+		time.Sleep(900 * time.Millisecond)
+		r.quiet(t, "within the new one")
+		time.Sleep(100*time.Millisecond + 2*slot)
+		r.given(t, "after it", "no WATCHDOG=1 for 1s")
+	})
+	watched(t, func(r *rig) {
+		r.Told("s", 1, &notify.Message{Ready: true})
+		r.Told("s", 1, &notify.Message{Failed: true})
+		time.Sleep(2 * slot)
+		r.given(t, "at once", "WATCHDOG=trigger")
+	})
+}
+
+func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
+	watched(t, func(r *rig) {
+		heard := 0
+		r.options.Hear = func(service string) {
+			heard++
+			r.Told(service, 1, &notify.Message{Alive: true})
+		}
+		r.Told("s", 1, &notify.Message{Ready: true})
+		time.Sleep(time.Minute)
+		if r.quiet(t, "what was on its way"); heard == 0 {
+			t.Error("nobody has listened")
+		}
+	})
+}
+
+// A service that an operator has stopped, or that had no processor as long as hinit had none, has its time once more.
+func TestAWatchdogIsFair(t *testing.T) {
+	watched(t, func(r *rig) {
+		r.Told("s", 1, &notify.Message{Ready: true})
+		time.Sleep(5 * time.Second)
+		paused := *r.snapshot.Load().Services[0]
+		paused.Paused = true
+		r.snapshot.Store(&supervisor.Snapshot{Services: []*supervisor.Service{&paused}})
+		r.poke()
+		time.Sleep(time.Hour)
+		r.quiet(t, "while it is stopped")
+		r.up(1, "s")
+		time.Sleep(9 * time.Second)
+		r.quiet(t, "after it goes on")
+		time.Sleep(time.Second + 2*slot)
+		r.given(t, "ten seconds later", "no WATCHDOG=1 for 10s")
+	})
+	b := &beats{Beat: Beat{Run: 1, Ready: true, Every: 10 * time.Second, At: time.Now().Add(-time.Minute)}}
+	w := &watchdogLook{beats: b, hear: func() {}}
+	if good, answer := w.look(time.Time{}); !good {
+		t.Errorf("after the container was paused: %s", answer)
+	}
+	b.At = time.Now().Add(-time.Minute)
+	if good, answer := w.look(time.Time{}); good {
+		t.Errorf("it is spared for ever: %s", answer)
+	}
+	b.take(1, 0, &notify.Message{Alive: true}, time.Now().Add(-time.Minute))
+	if good, answer := w.look(time.Time{}); !good {
+		t.Errorf("after it was alive again: %s", answer)
+	}
+}
+
+func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
+	watched(t, func(r *rig) {
+		r.Told("s", 1, &notify.Message{Ready: true, HasEvery: true, Every: 20 * time.Second})
+		time.Sleep(15 * time.Second)
+		next := newRig(nil)
+		next.options.Hear = func(string) {}
+		defer close(next.ended)
+		next.TakeOver(r.HandOver())
+		next.Set("s", talker(0, 10*time.Second))
+		next.up(1, "s")
+		time.Sleep(4900 * time.Millisecond)
+		for _, e := range next.words() {
+			if strings.Contains(e, "Unhealthy") {
+				t.Errorf("too early: %s", e)
+			}
+		}
+		time.Sleep(100*time.Millisecond + 2*slot)
+		next.given(t, "in time", "no WATCHDOG=1 for 20s")
+	})
+}
+
+func TestAStartThatTakesTooLong(t *testing.T) {
+	start := func(body func(r *rig)) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(nil)
+			r.options.Hear = func(string) {}
+			defer close(r.ended)
+			r.Set("s", talker(30*time.Second, 10*time.Second))
+			r.up(1, "s")
+			synctest.Wait()
+			r.words() // that it is not ready
+			body(r)
+		})
+	}
+	start(func(r *rig) {
+		time.Sleep(29 * time.Second)
+		r.quiet(t, "in time")
+		time.Sleep(time.Second + 2*slot)
+		r.given(t, "after it", "check startup-notify: READY=1 has not come in time")
+	})
+	start(func(r *rig) {
+		time.Sleep(20 * time.Second)
+		r.Told("s", 1, &notify.Message{Extend: time.Minute})
+		time.Sleep(59 * time.Second)
+		r.quiet(t, "in the time it has asked for")
+		r.Told("s", 1, &notify.Message{Extend: 24 * time.Hour})
+		time.Sleep(10*30*time.Second - 80*time.Second)
+		r.quiet(t, "in ten times the limit")
+		time.Sleep(time.Second + 2*slot)
+		r.given(t, "after that", "READY=1 has not come in time")
+	})
+	start(func(r *rig) {
+		time.Sleep(20 * time.Second)
+		r.Told("s", 1, &notify.Message{Ready: true})
+		time.Sleep(2 * slot)
+		synctest.Wait()
+		if got := strings.Join(r.words(), "\n"); !strings.Contains(got, "Ready:true") || strings.Contains(got, "Unhealthy") {
+			t.Errorf("when it is ready: %s", got)
+		}
+		time.Sleep(10*time.Second + 2*slot)
+		r.given(t, "then its watchdog begins", "no WATCHDOG=1 for 10s")
+	})
+}
