@@ -153,36 +153,41 @@ type BootStep struct {
 
 // Service is the state of one service.
 type Service struct {
-	Name                string     `json:"name"`                 // gateway-coder, dashboard
-	Profile             string     `json:"profile"`              // "" when it belongs to no profile
-	Kind                string     `json:"kind"`                 // gateway, service, or cmd for the container's CMD
-	State               string     `json:"state"`                // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
-	Want                string     `json:"want"`                 // "up" or "down", what was asked for
-	PID                 int        `json:"pid"`                  // main process, 0 when there is none
-	Since               time.Time  `json:"since"`                // of the state
-	UptimeSeconds       float64    `json:"uptime_seconds"`       // how long it has been up, 0 in any other state
-	Restarts            int        `json:"restarts"`             // starts that followed an exit nobody asked for
-	ConsecutiveFailures int        `json:"consecutive_failures"` // fast exits in a row
-	NextStart           *time.Time `json:"next_start"`           // when it starts by itself, null when it does not
-	CrashLoop           bool       `json:"crash_loop"`           // too many fast exits; it goes on at the longest delay
-	Ready               bool       `json:"ready"`                // it has said that it works, or it is up and can't say so
-	Announces           bool       `json:"announces"`            // it says itself when it is ready; anything else is ready while it is up
-	LastExit            *Exit      `json:"last_exit"`            // null before the first exit
-	Log                 string     `json:"log"`                  // path of its current log file, "" when it has none
-	Reason              string     `json:"reason"`               // why it is in this state, for people
-	Problem             string     `json:"problem"`              // what people should know of it besides: why it isn't ready or loops, or what is wrong though it is up; "" when nothing is
-	MemoryBytes         uint64     `json:"memory_bytes"`         // resident memory of the main process, 0 when unknown
-	Command             []string   `json:"command"`              // that runs, or would be run
-	Needs               []string   `json:"needs"`                // what it waits for
-	Run                 uint64     `json:"run"`                  // number of the current or last run, 0 before the first
-	Paused              bool       `json:"paused"`               // an operator has stopped its process with SIGSTOP
-	Expected            bool       `json:"expected,omitempty"`   // the boot has not come to it yet; commands for it wait for that
-	Checks              []Check    `json:"checks,omitempty"`     // what the checks of the configuration say; missing where it has none
-	Drifted             bool       `json:"drifted"`              // it runs as an older configuration says; a restart applies the newer one
-	Task                bool       `json:"task,omitempty"`       // it ends by itself
-	Done                bool       `json:"done,omitempty"`       // its last run ended by itself with exit code 0
-	NextRun             *time.Time `json:"next_run,omitempty"`   // when its schedule starts it next
-	Restart             string     `json:"restart,omitempty"`    // after which ends it is started again: on-failure, on-success or never; missing: all
+	Name                string     `json:"name"`                  // gateway-coder, dashboard
+	Profile             string     `json:"profile"`               // "" when it belongs to no profile
+	Kind                string     `json:"kind"`                  // gateway, service, or cmd for the container's CMD
+	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
+	Want                string     `json:"want"`                  // "up" or "down", what was asked for
+	PID                 int        `json:"pid"`                   // main process, 0 when there is none
+	Since               time.Time  `json:"since"`                 // of the state
+	UptimeSeconds       float64    `json:"uptime_seconds"`        // how long it has been up, 0 in any other state
+	Restarts            int        `json:"restarts"`              // starts that followed an exit nobody asked for
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
+	NextStart           *time.Time `json:"next_start"`            // when it starts by itself, null when it does not
+	CrashLoop           bool       `json:"crash_loop"`            // too many fast exits; it goes on at the longest delay
+	Ready               bool       `json:"ready"`                 // it has said that it works, or it is up and can't say so
+	Announces           bool       `json:"announces"`             // it says itself when it is ready; anything else is ready while it is up
+	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
+	Log                 string     `json:"log"`                   // path of its current log file, "" when it has none
+	Reason              string     `json:"reason"`                // why it is in this state, for people
+	Problem             string     `json:"problem"`               // what people should know of it besides: why it isn't ready or loops, or what is wrong though it is up; "" when nothing is
+	StatusText          string     `json:"status_text,omitempty"` // what the running service says that it does (STATUS= of sd_notify); no sign of trouble
+	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
+	Command             []string   `json:"command"`               // that runs, or would be run
+	Needs               []string   `json:"needs"`                 // what it waits for
+	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
+	Paused              bool       `json:"paused"`                // an operator has stopped its process with SIGSTOP
+	Expected            bool       `json:"expected,omitempty"`    // the boot has not come to it yet; commands for it wait for that
+	Checks              []Check    `json:"checks,omitempty"`      // what the checks of the configuration say; missing where it has none
+	Drifted             bool       `json:"drifted"`               // it runs as an older configuration says; a restart applies the newer one
+	Task                bool       `json:"task,omitempty"`        // it ends by itself
+	Done                bool       `json:"done,omitempty"`        // its last run ended by itself with exit code 0
+	NextRun             *time.Time `json:"next_run,omitempty"`    // when its schedule starts it next
+	Restart             string     `json:"restart,omitempty"`     // after which ends it is started again: on-failure, on-success or never; missing: all
+
+	// Settings are what is settled for it about its user, limits, end and order, as far as that differs from the built-in defaults. They are there
+	// only where the service was asked for by name.
+	Settings []ConfigEntry `json:"settings,omitempty"`
 
 	Exits     map[string]int `json:"exits,omitempty"`     // how often it has ended, by cause; that of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // the restarts, by the cause of the exit before them
@@ -203,7 +208,7 @@ type Output struct {
 type Check struct {
 	Name     string     `json:"name"`
 	Kind     string     `json:"kind"`     // startup, ready or alive
-	Type     string     `json:"type"`     // http, tcp, unix, exec, file, log or state
+	Type     string     `json:"type"`     // http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
 	State    string     `json:"state"`    // pending, passing, failing, skipped or on-hold
 	Since    time.Time  `json:"since"`    // of the state
 	Failed   bool       `json:"failed"`   // it fails

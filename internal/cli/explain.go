@@ -23,9 +23,12 @@ type explanation struct {
 	Name  string   `json:"name"`  // the service
 	State string   `json:"state"` // as in the status
 	Why   []string `json:"why"`   // what led to the state, in sentences
+	Says  string   `json:"says"`  // what it says itself that it does; "" when nothing
 	Tail  []string `json:"tail"`  // the last lines of the run that ended last, where they may tell why
 	Next  string   `json:"next"`  // what hinit does next by itself
 	Type  []advice `json:"type"`  // what to type, the most useful first
+
+	Settings []client.ConfigEntry `json:"settings"` // what is settled for it, as far as that differs from the built-in defaults
 }
 
 // advice is a command with what it is good for.
@@ -77,6 +80,12 @@ func (e explanation) print(t *terminal) {
 	for _, last := range e.Tail {
 		line("", "| "+last)
 	}
+	if e.Says != "" {
+		line("says", e.Says)
+	}
+	for i := range e.Settings {
+		line(map[bool]string{true: "set"}[i == 0], show.Setting(&e.Settings[i]))
+	}
 	line("next", e.Next)
 	for i, a := range e.Type {
 		line(map[bool]string{true: "type"}[i == 0], fmt.Sprintf("%-32s %s", a.Command, a.For))
@@ -107,7 +116,10 @@ func nextRun(s client.Service, now time.Time) string {
 
 // explained puts the status of a service into sentences.
 func explained(s client.Service, now time.Time) explanation {
-	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}}
+	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}, Settings: []client.ConfigEntry{}}
+	if e.Says = s.StatusText; s.Settings != nil {
+		e.Settings = s.Settings
+	}
 	if s.CrashLoop {
 		e.State += " (crash-loop)"
 	}

@@ -44,6 +44,12 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 			s:    client.Service{State: client.StateWaiting, Want: client.WantUp, Needs: []string{"profiles"}},
 			want: []string{"it starts when profiles is there"}, not: "hinit logs",
 		},
+		"what it says, and how it is set": {
+			s: client.Service{
+				State: client.StateUp, Want: client.WantUp, Ready: true, StatusText: "serving \x1b[2J", Settings: []client.ConfigEntry{{Key: "nice", Value: 3}, {Key: "umask", Value: "027"}},
+			},
+			want: []string{"says   serving \\x1b[2J\n", "set    nice 3\n", "umask 027\n", "next"}, not: "why ",
+		},
 		"drifted": {
 			s:    client.Service{State: client.StateUp, Want: client.WantUp, Ready: true, Drifted: true},
 			want: []string{"an older configuration", "hinit restart coder"},

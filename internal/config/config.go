@@ -32,6 +32,7 @@ type Config struct {
 	Warnings []string
 
 	origins map[string]origin // where each value that is not a default came from
+	plain   bool              // it began as plainDefaults
 }
 
 // Agent says how the hosted agent is run. The commands, Cwd and the values of Env are templates for [Config.Expand].

@@ -8,7 +8,7 @@ import (
 // plainDefaults returns the built-in values of a plain supervisor. Its home is the working directory.
 func plainDefaults() *Config {
 	c := defaults()
-	c.Home = "/"
+	c.plain, c.Home = true, "/"
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd
 	}

@@ -10,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/config"
 	"hinit/internal/control"
 	"hinit/internal/probe"
 	"hinit/internal/proc"
@@ -47,6 +48,25 @@ func (a api) Output(service string) *client.Output {
 	return &client.Output{
 		Lines: st.Lines, Bytes: st.Bytes, Suppressed: st.Suppressed, ConsoleDropped: st.ConsoleDropped, FileLost: st.FileLost, Error: st.LastError,
 	}
+}
+
+// Settings implements control.Describer.
+func (a api) Settings(v *supervisor.Service) []client.ConfigEntry {
+	switch v.Kind {
+	case supervisor.KindGateway:
+		return wireEntries(a.c.cfg.Load().InForceProfile(v.Profile))
+	case supervisor.KindService:
+		return wireEntries(a.c.cfg.Load().InForceService(v.Name))
+	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
+	}
+	return nil
+}
+
+func wireEntries(entries []config.Entry) (out []client.ConfigEntry) {
+	for _, e := range entries {
+		out = append(out, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
+	}
+	return out
 }
 
 func (a api) News() <-chan struct{}     { return a.c.loop.News() }
@@ -103,11 +123,7 @@ func (a api) Find(ctx context.Context, name string) error {
 }
 
 func (a api) Config() []client.ConfigEntry {
-	var out []client.ConfigEntry
-	for _, e := range a.c.cfg.Load().Effective() {
-		out = append(out, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
-	}
-	return out
+	return wireEntries(a.c.cfg.Load().Effective())
 }
 
 func (a api) Init() client.Init {

@@ -81,6 +81,12 @@ type Checker interface {
 	Checks(service string) []client.Check
 }
 
+// Describer is a Core that knows what is settled for services. Settings returns what differs from the built-in defaults, nil for nothing, and must
+// not block.
+type Describer interface {
+	Settings(v *supervisor.Service) []client.ConfigEntry
+}
+
 // What users other than root, hinit's own and the agent's may do.
 const (
 	OthersStatus = "status" // read status, events and health, without log lines

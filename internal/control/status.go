@@ -117,6 +117,7 @@ func (s *Server) status(ctx context.Context, names []string, who peer) (client.S
 		if !slices.Contains(seen, v) {
 			seen = append(seen, v)
 			out.Services = append(out.Services, view(v))
+			out.Services[len(out.Services)-1].Settings = s.settings(v, who)
 		}
 	}
 	return out, nil
@@ -157,7 +158,7 @@ func getService(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	out := s.view(v, r.who)
-	out.Expected = added[v]
+	out.Expected, out.Settings = added[v], s.settings(v, r.who)
 	return done(out)
 }
 
@@ -240,7 +241,19 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		}
 	}
 	out.Problem = s.problem(v, who)
+	if s.policy.classOf(who) != otherClass { // the service's own words
+		out.StatusText = v.Status
+	}
 	return out
+}
+
+// settings returns what is settled for a service, for those who may read the configuration.
+func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry {
+	core, ok := s.core.(Describer)
+	if !ok || s.policy.classOf(who) == otherClass {
+		return nil
+	}
+	return core.Settings(v)
 }
 
 // problem says what people should know of a service besides its state. Only those who may read its log see the service's own words.

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -16,6 +17,28 @@ func (w *page) checks(s *client.Service) {
 	for i := range s.Checks {
 		w.wrapped("    ", Line(s.Checks[i].Name+" "+Check(&s.Checks[i])))
 	}
+}
+
+// settings writes what is settled for a service, one line each.
+func (w *page) settings(s *client.Service) {
+	if len(s.Settings) == 0 {
+		return
+	}
+	w.line("settings of " + Line(s.Name) + ":")
+	for i := range s.Settings {
+		w.wrapped("    ", Line(Setting(&s.Settings[i])))
+	}
+}
+
+// Setting writes one setting as a dotted key with its value. It is not escaped.
+func Setting(e *client.ConfigEntry) string {
+	text := fmt.Sprint(e.Value)
+	if _, plain := e.Value.(string); !plain {
+		if data, err := json.Marshal(e.Value); err == nil {
+			text = string(data)
+		}
+	}
+	return e.Key + " " + text
 }
 
 // Check says what a check has come to. The answer in it may be anything.

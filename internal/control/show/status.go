@@ -51,7 +51,12 @@ func Status(st client.Status, look Look) []byte {
 	w.layOut(rows, below)
 	if look.Named {
 		for i := range st.Services {
-			w.checks(&st.Services[i])
+			s := &st.Services[i]
+			if s.StatusText != "" {
+				w.line(Line(s.Name + " says: " + s.StatusText))
+			}
+			w.checks(s)
+			w.settings(s)
 		}
 	}
 	return w.Bytes()

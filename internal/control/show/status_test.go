@@ -50,6 +50,23 @@ gateway-ü      down   0s     -    0         -       code 1 (crash), 0s ago  why
 	}
 }
 
+// What a service says, and what is settled for it, is shown where it was named.
+func TestStatusOfANamedServiceSaysMore(t *testing.T) {
+	st := client.Status{Services: []client.Service{{
+		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",
+		Settings: []client.ConfigEntry{{Key: "nice", Value: 3}, {Key: "needs", Value: []string{"db"}}, {Key: "user", Value: "\x1bx"}},
+	}}}
+	named := string(Status(st, Look{Named: true}))
+	for _, want := range []string{"api says: 3 \\u202e of 4\n", "settings of api:\n    nice 3\n    needs [\"db\"]\n    user \\x1bx\n"} {
+		if !strings.Contains(named, want) {
+			t.Errorf("there is no %q in\n%s", want, named)
+		}
+	}
+	if all := string(Status(st, Look{})); strings.Contains(all, "says") || strings.Contains(all, "nice") {
+		t.Errorf("the table of all is\n%s", all)
+	}
+}
+
 func TestStatusOfNothingSaysSo(t *testing.T) {
 	if got := string(Status(client.Status{}, Look{})); !strings.HasSuffix(got, "\nno services\n") {
 		t.Errorf("got %q", got)

@@ -1,0 +1,39 @@
+package control
+
+import (
+	"testing"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// settled is a core whose services have a setting.
+type settled struct{ *fakeCore }
+
+func (settled) Settings(v *supervisor.Service) []client.ConfigEntry {
+	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: v.Name}}
+}
+
+// TestWhatAServiceSaysIsNoTroubleAndNotForStrangers: its status text is no problem of it. What is settled for it is told to who asks for it by name.
+func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
+	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
+	s := serve(t, settled{newFakeCore(v)}, everyone)
+	for uid, trusted := range map[uint32]bool{0: true, 4711: false} {
+		who := peer{uid: uid}
+		all, err := s.status(t.Context(), nil, who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := all.Services[0]
+		if (got.StatusText == "serving 3") != trusted || got.Problem != "" || len(got.Settings) > 0 {
+			t.Errorf("uid %d sees %+v", uid, got)
+		}
+		one, err := s.status(t.Context(), []string{v.Name}, who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := one.Services[0].Settings; (len(got) == 1 && got[0].Origin == v.Name) != trusted {
+			t.Errorf("uid %d sees the settings %v", uid, got)
+		}
+	}
+}
