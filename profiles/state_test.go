@@ -318,7 +318,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	})
 	for range 3 {
 		commands.Go(func() {
-			for i := range 40 {
+			for i := 0; i < 40 || reads.Load() == 0 || rewrites.Load() == 0; i++ { // until the others have come in between
 				if err := s.SetDesired(profiles.Default, []string{profiles.Running, profiles.Stopped}[i%2]); err != nil {
 					t.Error(err)
 				}
