@@ -231,6 +231,9 @@ const contrast = `(() => {
 })()`
 
 func TestInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
 	dir := t.TempDir()
 	var log strings.Builder
 	for i := range 30 {
@@ -277,14 +280,14 @@ func TestInABrowser(t *testing.T) {
 	b.until(`document.querySelectorAll('#rows tr').length === 500`)
 	b.until(`document.getElementById('live').textContent === 'live'`)
 
-	// A change is in the page within a second: half of that is the time for a busy machine.
+	// A change comes into the page by itself, on an idle machine within a few hundredths of a second.
 	b.eval(`window.hit = new Promise((done) => new MutationObserver(() => {
 	  if (document.querySelector('[data-name="gateway-000"] .state').textContent.includes('backoff')) done(Date.now());
 	}).observe(document.getElementById('rows'), {childList: true, subtree: true})); 0`)
 	changed := time.Now()
 	f.set(func() { f.services[0].State = client.StateBackoff })
 	at, _ := b.eval(`window.hit`).(float64)
-	if took := time.UnixMilli(int64(at)).Sub(changed); took > time.Second {
+	if took := time.UnixMilli(int64(at)).Sub(changed); took > testkit.Patience/4 {
 		t.Errorf("a change took %v", took)
 	} else {
 		t.Logf("a change took %v", took)
