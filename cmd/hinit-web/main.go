@@ -15,17 +15,14 @@ import (
 	"strings"
 	"syscall"
 
-	"hinit/client"
 	"hinit/internal/control/show"
 )
 
 // The exit codes, as those of hinit.
 const (
-	exitDone        = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitUnreachable = 4
-	exitNotAllowed  = 5
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
 )
 
 // verb is one command.
@@ -112,13 +109,7 @@ func (c *call) fail(code int, format string, args ...any) int {
 
 // failed is fail with the exit code that the kind of error has.
 func (c *call) failed(doing string, err error) int {
-	code := exitFailed
-	switch {
-	case errors.Is(err, client.ErrUnreachable):
-		code = exitUnreachable
-	case errors.Is(err, client.ErrNotAllowed):
-		code = exitNotAllowed
-	}
+	code := show.Code(err)
 	if strings.HasPrefix(err.Error(), "cannot ") {
 		return c.fail(code, "%v", err)
 	}

@@ -25,13 +25,12 @@ import (
 
 // The exit codes of every verb.
 const (
-	exitDone        = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitNotUp       = 3 // status: a named service is not up
-	exitUnreachable = 4
-	exitNotAllowed  = 5
-	exitUnknown     = 6 // no such profile or service
+	exitDone       = 0
+	exitFailed     = 1
+	exitUsage      = 2
+	exitNotUp      = 3 // status: a named service is not up
+	exitNotAllowed = 5
+	exitUnknown    = 6 // no such profile or service
 )
 
 // terminal is where a verb reads and writes.
@@ -78,15 +77,6 @@ func (t *terminal) fail(code int, format string, args ...any) int {
 
 // failed prints, in one line, what could not be done and why, and returns the exit code that the kind of error has.
 func (t *terminal) failed(doing string, err error) int {
-	code := exitFailed
-	switch {
-	case errors.Is(err, client.ErrUnreachable):
-		code = exitUnreachable
-	case errors.Is(err, client.ErrNotAllowed):
-		code = exitNotAllowed
-	case errors.Is(err, client.ErrUnknown):
-		code = exitUnknown
-	}
 	message := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		message = "cannot " + doing + ": " + strings.ReplaceAll(said.Message, "\n", "; ")
@@ -96,7 +86,7 @@ func (t *terminal) failed(doing string, err error) int {
 	} else if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
-	return t.fail(code, "%s", message)
+	return t.fail(show.Code(err), "%s", message)
 }
 
 // verb is one command of the command line.

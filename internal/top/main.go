@@ -25,11 +25,9 @@ import (
 
 // The exit codes, as those of hinit.
 const (
-	exitDone        = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitUnreachable = 4
-	exitNotAllowed  = 5
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
 )
 
 // onceTime is how long the table that is printed once may take.
@@ -109,18 +107,11 @@ func fail(code int, format string, args ...any) int {
 }
 
 func failed(err error) int {
-	code := exitFailed
-	switch {
-	case errors.Is(err, client.ErrUnreachable):
-		code = exitUnreachable
-	case errors.Is(err, client.ErrNotAllowed):
-		code = exitNotAllowed
-	}
 	message := err.Error()
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		message = said.Message
 	}
-	return fail(code, "%s", message)
+	return fail(show.Code(err), "%s", message)
 }
 
 func isTerminal(f *os.File) bool {

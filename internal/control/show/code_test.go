@@ -1,0 +1,20 @@
+package show
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"hinit/client"
+)
+
+func TestTheCodeOfAnError(t *testing.T) {
+	for err, want := range map[error]int{
+		nil: 0, errors.New("other"): 1, client.ErrUnreachable: 4, client.ErrNotAllowed: 5, fmt.Errorf("cannot start it: %w", client.ErrUnknown): 6,
+		&client.Error{Kind: client.KindBusy}: 4, &client.Error{Kind: client.KindTimeout}: 1,
+	} {
+		if got := Code(err); got != want {
+			t.Errorf("%v: %d, want %d", err, got, want)
+		}
+	}
+}
