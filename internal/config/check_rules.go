@@ -52,7 +52,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
 		key := fmt.Sprintf("%schecks.%d", prefix, i)
-		at := l.cfg.origins[key+".kind"]
+		at := l.cfg.origins[prefix+"checks."+c.Name+".kind"]
 		switch {
 		case c.Type == CheckState || c.Type == CheckDeaf:
 			l.problems.from(at, "cannot use %s: only gateways write a state file and have a habit; put it into agent.checks, or use another check", key)

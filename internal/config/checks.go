@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,16 +155,26 @@ func (d *decoder) checks(n *yaml.Node, key string, at *[]Check) {
 				continue
 			}
 			list = append(list, c)
-			named := map[string]origin{} // people know it by its name
-			for name, from := range d.origins {
-				if rest, of := strings.CutPrefix(name, key+"."+strconv.Itoa(i)+"."); of {
-					named[key+"."+c.Name+"."+rest] = from
-				}
-			}
-			maps.Copy(d.origins, named)
+			d.rename(key+"."+strconv.Itoa(i)+".", key+"."+c.Name+".", &c) // people know it by its name
 		}
 	}
 	*at = list
+}
+
+// rename has the origins of a check at another place.
+func (d *decoder) rename(from, to string, c *Check) {
+	for _, f := range checkFields(c.Type) {
+		if o, set := d.origins[from+f.path]; set {
+			delete(d.origins, from+f.path)
+			d.origins[to+f.path] = o
+		}
+	}
+	for name := range c.HTTP.Headers {
+		if o, set := d.origins[from+"http.headers."+name]; set {
+			delete(d.origins, from+"http.headers."+name)
+			d.origins[to+"http.headers."+name] = o
+		}
+	}
 }
 
 // check reads one check. What it looks at decides which keys it knows.

@@ -87,7 +87,13 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 		if keep { // the request then carries the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
-		if err = unix.Connect(fd, sa); err == nil && keep || errors.Is(err, unix.EINPROGRESS) {
+		err = unix.Connect(fd, sa)
+		if errors.Is(err, unix.EINPROGRESS) && !keep { // in the same machine it is there already
+			if done, wrong := linked(fd); done {
+				err = wrong
+			}
+		}
+		if err == nil && keep || errors.Is(err, unix.EINPROGRESS) {
 			return err
 		}
 		unix.Close(fd)
@@ -129,21 +135,27 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 
 // connected waits until a connection that was begun is there.
 func (c *conn) connected() (err error) {
-	waitErr := c.raw.Write(func(fd uintptr) bool {
-		var errno int
-		if errno, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && errno != 0 {
-			err = unix.Errno(errno)
-		}
-		if err != nil {
-			return true
-		}
-		_, err := unix.Getpeername(int(fd)) // it has none before
-		return err == nil
+	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
+		done, err = linked(int(fd))
+		return done
 	})
 	if waitErr != nil {
 		return waitErr
 	}
 	return err
+}
+
+// linked reports whether a connection that was begun is there, or why there will be none.
+func linked(fd int) (done bool, err error) {
+	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		return true, err
+	case errno != 0:
+		return true, unix.Errno(errno)
+	}
+	_, err = unix.Getpeername(fd) // it has none before
+	return err == nil, nil
 }
 
 // ask sends a request and reads the begin of the answer. It is ready for the answer before it sends, so that all is one wait.
