@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	checkedServices, checksEach = 20, 25 // 500 checks
+	// checkPeriod is the period of each of them, checkWarm how long they run before anything is measured, and checkFor how long it is.
+	checkPeriod, checkWarm, checkFor = 10 * time.Second, 25 * time.Second, 60 * time.Second
+)
+
+// BenchmarkFiveHundredChecks says what 500 tcp checks at 10 s cost a real hinit: memory of its own (RssAnon) and how often its threads wake up
+// (voluntary context switches), each less that of the same services without checks, which run beside it at the same time.
+func BenchmarkFiveHundredChecks(b *testing.B) {
+	dir := b.TempDir()
+	hinit, _ := binaries(b, dir)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	for b.Loop() {
+		with, without := supervise(b, hinit, filepath.Join(dir, "with"), port), supervise(b, hinit, filepath.Join(dir, "without"), "")
+		time.Sleep(checkWarm)
+		wakes, others := switches(b, with), switches(b, without)
+		time.Sleep(checkFor)
+		wakes, others = switches(b, with)-wakes, switches(b, without)-others
+		b.ReportMetric(float64(anonymous(b, with)-anonymous(b, without))/1024, "MiB")
+		b.ReportMetric(float64(wakes-others)/checkFor.Seconds(), "switches/s")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// supervise starts hinit run with services that have tcp checks of a port, "" for none, and returns its pid.
+func supervise(b *testing.B, hinit, dir, port string) int {
+	b.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	var file strings.Builder
+	fmt.Fprintf(&file, "home: %s\ncontrol: {socket: %s/s}\nservices:\n", dir, dir)
+	for s := range checkedServices {
+		fmt.Fprintf(&file, "  s%d:\n    command: [sleep, \"1000\"]\n    checks:\n", s)
+		for c := range checksEach {
+			if port != "" {
+				fmt.Fprintf(&file, "      - {kind: alive, name: c%d, tcp: {port: %s}, period: %s, initial_delay: %dms}\n", c, port, checkPeriod, (s*checksEach+c)*20)
+			}
+		}
+		if port == "" {
+			fmt.Fprintln(&file, "      []")
+		}
+	}
+	path := filepath.Join(dir, "hinit.yaml")
+	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(hinit, "run", "-c", path)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+// anonymous is the memory of a process that is no file's, in KiB.
+func anonymous(b *testing.B, pid int) int {
+	b.Helper()
+	return field(b, fmt.Sprintf("/proc/%d/status", pid), "RssAnon:")
+}
+
+// switches counts the voluntary context switches of all threads of a process.
+func switches(b *testing.B, pid int) (sum int) {
+	b.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(tasks) == 0 {
+		b.Fatalf("process %d is gone (%v)", pid, err)
+	}
+	for _, task := range tasks {
+		sum += field(b, task, "voluntary_ctxt_switches:")
+	}
+	return sum
+}
+
+func field(b *testing.B, path, name string) int {
+	b.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := bytes.Cut(data, []byte("\n"+name))
+	n, err := strconv.Atoi(string(bytes.Fields(rest)[0]))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
