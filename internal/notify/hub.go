@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// burst is how many datagrams of a service are taken at once. One that sends more waits in its own sendmsg(2).
+	// burst is how many datagrams of a service are taken within a pause. One that sends more waits in its own sendmsg(2).
 	burst = 64
-	// pause follows a burst.
-	pause = 100 * time.Millisecond
+	pause = 250 * time.Millisecond
 )
 
 // Hub has the sockets of all services. Its methods may be called from any goroutine.
@@ -85,7 +84,7 @@ func (h *Hub) serve(service string, s *socket) {
 		if err != nil {
 			return // it is closed
 		}
-		for {
+		for begin, taken := time.Now(), 0; ; {
 			n := 0
 			err := raw.Read(func(uintptr) bool { // it waits where nothing was taken
 				n = s.take(func(pid int, m Message) { h.tell(service, pid, m) })
@@ -94,8 +93,9 @@ func (h *Hub) serve(service string, s *socket) {
 			if err != nil {
 				return
 			}
-			if n == burst {
-				<-time.After(pause)
+			if taken += n; taken >= burst {
+				<-time.After(time.Until(begin.Add(pause)))
+				begin, taken = time.Now(), 0
 			}
 		}
 	})

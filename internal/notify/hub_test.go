@@ -139,8 +139,12 @@ func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
 	h, heard := hear(t)
 	path := listen(t, h, shortDir(t), "a")
 	const many = 300
+	begin := time.Now()
 	for range many {
 		send(t, path, "STATUS=again")
+	}
+	if took := time.Since(begin); took < 500*time.Millisecond { // 64 each 250 ms are read
+		t.Errorf("nobody held it up: %d were sent within %v", many, took)
 	}
 	for range many {
 		next(t, heard)
