@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -54,7 +55,7 @@ func Build(dir string, names ...string) error {
 		if os.Link(from, to) == nil { // no process may have a program open for writing when it is executed
 			continue
 		}
-		if err := exec.Command("cp", from, to).Run(); err != nil { // another file system
+		if err := exec.CommandContext(context.Background(), "cp", from, to).Run(); err != nil { // another file system
 			return fmt.Errorf("cannot copy %s: %w", from, err)
 		}
 	}
@@ -90,7 +91,7 @@ func build(to, name string) error {
 	}
 	at := len(words) - 1
 	args := append([]string{"build", "-trimpath"}, words[:at]...)
-	cmd := exec.Command("go", append(args, "-o", to, words[at])...)
+	cmd := exec.CommandContext(context.Background(), "go", append(args, "-o", to, words[at])...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
