@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -216,4 +217,18 @@ func TestEarsWakeUpSeldom(t *testing.T) {
 		}
 		close(ended)
 	})
+}
+
+// BenchmarkRound says what a look at 200 gateways that are well costs.
+func BenchmarkRound(b *testing.B) {
+	r := newEarRig(slices.Repeat([]int{os.Getpid()}, 200)...)
+	r.round() // reads their variables
+	r.round()
+	b.ReportAllocs()
+	begin := processor()
+	b.ResetTimer()
+	for range b.N {
+		r.round()
+	}
+	b.ReportMetric(float64((processor()-begin).Microseconds())/float64(b.N), "cpu-µs/round")
 }
