@@ -285,7 +285,6 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		cancel()
 		var refused *RefusedError
 		var partial *PartialError
-		var later *LaterError
 		switch {
 		case errors.As(err, &partial):
 			n := min(max(partial.Refused, 0), len(batch))
@@ -316,7 +315,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
 		}
 		pause := retry/2 + time.Duration(rand.Int64N(int64(retry)))
-		if errors.As(err, &later) {
+		if later, is := errors.AsType[*LaterError](err); is {
 			pause = max(pause, min(later.After, longestWait))
 		}
 		wait(ctx, pause)

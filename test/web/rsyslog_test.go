@@ -79,8 +79,8 @@ func (r *rsyslog) received() (lines []string) {
 	for life := range r.lives {
 		text, _ := os.ReadFile(fmt.Sprintf("%s/received-%d", r.dir, life+1))
 		for line := range strings.Lines(string(text)) {
-			if strings.HasSuffix(line, "\n") {
-				lines = append(lines, strings.TrimSuffix(line, "\n"))
+			if whole, is := strings.CutSuffix(line, "\n"); is {
+				lines = append(lines, whole)
 			}
 		}
 	}
