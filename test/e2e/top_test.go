@@ -1,0 +1,37 @@
+package e2e
+
+import (
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// TestTheScreenOverDockerExec: hinit top on the terminal of docker exec, as the agent's user, while PID 1 becomes another image of itself.
+func TestTheScreenOverDockerExec(t *testing.T) {
+	parallel(t)
+	c := start(t, setup{}, "gateway", "run")
+	c.awaitUp("gateway-default")
+	term := testkit.OnTerminal(t, 24, 110, exec.Command("docker", "exec", "-it", "-u", "hermes", "-e", "TERM=xterm-256color", c.id, "hinit", "top"))
+	term.Await("gateway-default")
+	eventually(t, settle, func() error { // refused while the boot log is written
+		if r := c.exec("hinit", "reexec"); r.code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+	c.must("hinit", "profile", "create", "newcomer")
+	term.Await("gateway-newcomer") // the screen follows the next image
+	before := len(term.Text())
+	term.Resize(30, 120)
+	testkit.Until(t, "all of it is drawn again", func() bool {
+		text := term.Text()[before:]
+		return strings.Contains(text, "gateway-default") && strings.Contains(text, "gateway-newcomer")
+	})
+	term.Keys("q")
+	if code := term.Code(); code != 0 {
+		t.Errorf("exit code %d:\n%q", code, tail(term.Text()))
+	}
+}
