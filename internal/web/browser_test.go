@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -255,6 +256,10 @@ func TestInABrowser(t *testing.T) {
 			s.LastExit = &client.Exit{Code: &code, Cause: "config", At: since, Tail: []string{"no API key"}}
 			s.Problem = "its configuration is wrong: <img src=x onerror=console.log('xss')>"
 		}
+		stat := fmt.Sprintf("%d (agent) S 1 %[1]d %[1]d 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 %d 0", s.PID, 20000+97*i)
+		if err := errors.Join(os.MkdirAll(fmt.Sprint(dir, "/proc/", s.PID), 0o700), os.WriteFile(fmt.Sprint(dir, "/proc/", s.PID, "/stat"), []byte(stat), 0o600)); err != nil {
+			t.Fatal(err)
+		}
 		f.services = append(f.services, s)
 	}
 	for i := range 12 {
@@ -267,7 +272,7 @@ func TestInABrowser(t *testing.T) {
 	var boards atomic.Pointer[string]
 	text := boardsText
 	boards.Store(&text)
-	s := serve(t, Options{Hinit: f, Token: token, Beside: Beside{Sandboxes: says(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
+	s := serve(t, Options{Hinit: f, Token: token, Proc: func(client.Init) string { return dir + "/proc" }, Beside: Beside{Sandboxes: says(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
 		return []byte(*boards.Load()), nil
 	}}})
 	b := newBrowser(t)
