@@ -34,7 +34,7 @@ func main() {
 	again := flag.Int("again", 0, "run up to `N` failed tests once more, alone")
 	flag.Parse()
 	if flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, `usage: summary [-again N] "WORDS OF ONE GO TEST" ...`)
+		fmt.Fprintln(os.Stderr, `usage: summary [-again N] [--] "WORDS OF ONE GO TEST" ...`)
 		os.Exit(2)
 	}
 	signals := make(chan os.Signal, 4)
