@@ -80,7 +80,7 @@ func (im *importer) settle(path, format string) ([]byte, error) {
 // leaveOut takes out of the services what the problems are about, and reports whether there is less now.
 func (im *importer) leaveOut(text []byte, wrong error) (less bool) {
 	list := []error{wrong}
-	if joined, is := wrong.(interface{ Unwrap() []error }); is { //nolint:errorlint // what config.Load joins is not wrapped
+	if joined, is := wrong.(interface{ Unwrap() []error }); is {
 		list = joined.Unwrap()
 	}
 	for _, err := range list {
