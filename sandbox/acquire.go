@@ -128,10 +128,23 @@ func (m *Manager) wake(ctx context.Context, c Container) error {
 	return fmt.Errorf("it is %s: %w", c.State, ErrGone)
 }
 
-// create makes a container, starts it and has the program inside begin. A failure leaves none behind.
-func (m *Manager) create(ctx context.Context, spec *Spec) (id string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, createTime)
+// create makes a container, starts it and has the program inside begin. A failure leaves none behind. Who gives up meanwhile waits
+// a little for the engine's answer: an engine goes on with what nobody waits for, and the container would be there after it was removed.
+func (m *Manager) create(caller context.Context, spec *Spec) (id string, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
 	defer cancel()
+	if caller.Err() != nil {
+		return "", context.Cause(caller)
+	}
+	defer context.AfterFunc(caller, func() {
+		late := time.NewTimer(undoTime)
+		defer late.Stop()
+		select {
+		case <-late.C:
+			cancel()
+		case <-ctx.Done():
+		}
+	})()
 	if spec.Labels == nil {
 		spec.Labels = make(map[string]string)
 	}
@@ -143,7 +156,7 @@ func (m *Manager) create(ctx context.Context, spec *Spec) (id string, err error)
 	crash("create")
 	id, err = m.engine.Create(ctx, *spec)
 	if errors.Is(err, ErrNoImage) {
-		if err = m.engine.Pull(ctx, spec.Image); err == nil {
+		if err = m.pull(caller, spec.Image); err == nil {
 			id, err = m.engine.Create(ctx, *spec)
 		}
 	}
@@ -156,6 +169,9 @@ func (m *Manager) create(ctx context.Context, spec *Spec) (id string, err error)
 		id, err = m.engine.Create(ctx, *spec)
 	}
 	crash("created")
+	if err == nil && caller.Err() != nil {
+		err = context.Cause(caller)
+	}
 	if err == nil {
 		err = m.engine.Start(ctx, id)
 	}
@@ -179,6 +195,13 @@ func (m *Manager) create(ctx context.Context, spec *Spec) (id string, err error)
 		m.store.forget(spec.Name, "")
 	}
 	return "", err
+}
+
+// pull fetches an image for as long as the caller waits, and no longer than a container may take to be made.
+func (m *Manager) pull(ctx context.Context, image string) error {
+	ctx, cancel := context.WithTimeout(ctx, createTime)
+	defer cancel()
+	return m.engine.Pull(ctx, image)
 }
 
 // isHelperMount reports whether a mount is this package's own.

@@ -1,0 +1,59 @@
+package sandbox_test
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+// TestInterruptedRun: a docker run that is interrupted, or killed as the agent does when its time is over, leaves no container that was
+// made and never started. What it has started is whole, and removed by the agent's one rm -f.
+func TestInterruptedRun(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		service := strings.HasSuffix(t.Name(), "/service")
+		for i, delay := range []time.Duration{0, 30 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 350 * time.Millisecond} {
+			for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+				name := fmt.Sprintf("hermes-%s-%d-%d", p.profile, i, signal)
+				args := append([]string{"run", "-d", "--init", "--name", name, "--network=none"}, p.labels("default")...)
+				cmd := exec.Command(p.docker(), append(args, image(), "sleep", "infinity")...)
+				cmd.Env = append(cleanEnv(), p.env...)
+				as(cmd, p.uid)
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(delay) // any moment will do
+				_ = cmd.Process.Signal(signal)
+				_ = cmd.Wait()
+				state := func() string {
+					return strings.TrimSpace(docker("ps", "-a", "--filter", "name=^/?"+name+"$", "--format", "{{.State}}").out)
+				}
+				if signal == syscall.SIGKILL && !service {
+					// Nobody is there who could tidy up: the labels tell the next sweep.
+					testkit.Until(t, "the sweep finds what is left", func() bool {
+						p.sandbox("reap", "--max-age", "1ms")
+						return state() != "created"
+					})
+				}
+				testkit.Until(t, "nothing is left half made", func() bool { s := state(); return s == "" || s == "running" })
+				if state() == "running" {
+					if r := p.call("exec", name, "true"); r.code != 0 {
+						t.Errorf("%v after %v: it runs, and a command in it says %v", signal, delay, r)
+					}
+				}
+				p.call("rm", "-f", name)
+				testkit.Until(t, "it is removed", func() bool { return state() == "" })
+			}
+		}
+		testkit.Until(t, "nothing is left", func() bool {
+			if !service { // the engine may have made one for a client that was dead
+				p.sandbox("reap", "--max-age", "1ms")
+			}
+			return len(p.containers()) == 0
+		})
+	})
+}
