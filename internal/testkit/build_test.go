@@ -8,8 +8,9 @@ import (
 
 // What one test binary has built the others of the run take.
 func TestBuiltOnceForAll(t *testing.T) {
-	shared, dir := t.TempDir(), t.TempDir()
-	t.Setenv(BuiltVar, shared)
+	dir, before := t.TempDir(), shared
+	defer func() { shared = before }()
+	shared = t.TempDir()
 	if err := Build(dir, "hinit-shim"); err != nil {
 		t.Fatal(err)
 	}
