@@ -51,8 +51,8 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@# Those of test/ drive the finished binaries, and mostly wait. SQLite, in Go, takes minutes under the race detector: those of kanban/
 	@# run without. The last call is for what only the build with faults has.
 	@go run ./test/summary -again 5 -- \
-	  "$(RACE) -p 2 -timeout 15m $$(go list ./... | grep -vE '^hinit/(test|kanban)(/|$$)' | tr '\n' ' ')" \
-	  "-p 2 -timeout 20m ./kanban/... ./test/..." \
+	  "$(RACE) -p 3 -timeout 15m $$(go list ./... | grep -vE '^hinit/(test|kanban)(/|$$)' | tr '\n' ' ')" \
+	  "-p 3 -timeout 20m ./kanban/... ./test/..." \
 	  "$(RACE) -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/fault ./logrotate"
 
 test-quick: ## run the tests that need neither root nor Docker
