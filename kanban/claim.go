@@ -38,9 +38,8 @@ type claimOptions struct {
 	ttl     time.Duration
 	claimer string
 	from    Status
-	profile string  // whose it must still be; empty: anybody's
-	scratch string  // where scratch workspaces are: the path goes with the claim and costs no transaction of its own
-	started []start // what is written down with the claim if it is won
+	profile string // whose it must still be; empty: anybody's
+	scratch string // where scratch workspaces are: the path goes with the claim and costs no transaction of its own
 }
 
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
@@ -95,9 +94,6 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 			payload = payload.with(pair{"source_status", "review"})
 		}
 		if err := t.event(id, run, evClaimed, payload); err != nil {
-			return err
-		}
-		if err := t.recordStarts(o.started); err != nil {
 			return err
 		}
 		won = true

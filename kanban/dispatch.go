@@ -127,7 +127,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && l.isProfile(who, true) {
 		l.fallback = who
 	}
-	return errors.Join(l.each(Ready, l.ready), l.each(Review, l.review), l.flushStarts())
+	return errors.Join(l.each(Ready, l.ready), l.each(Review, l.review))
 }
 
 // each runs a loop over the rows in one status until the cap is reached.
@@ -235,10 +235,7 @@ func (l *lanes) start(r row, review bool) error {
 	if err := l.ledger.register(l.Store.Claimer()); err != nil {
 		l.log().Warn("cannot write the ledger of workers", "path", l.ledger.path, "error", err)
 	}
-	claim := claimOptions{
-		from: Ready, profile: r.assignee, // another one may be at its cap
-		scratch: l.Store.paths.Workspaces, started: l.started,
-	}
+	claim := claimOptions{from: Ready, profile: r.assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
 	if review {
 		claim.from = Review
 	}
@@ -246,7 +243,6 @@ func (l *lanes) start(r row, review bool) error {
 	if err != nil || !won {
 		return err
 	}
-	l.started = nil
 	workspace, why, err := l.run(task, review)
 	if err != nil {
 		return err

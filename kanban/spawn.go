@@ -31,11 +31,6 @@ var DefaultCommand = []string{
 
 // run prepares a claimed task and starts its worker. The second result is why that couldn't be done.
 func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
-	if task.WorkspaceKind == "worktree" { // git may take its time
-		if err := p.flushStarts(); err != nil {
-			return "", nil, err
-		}
-	}
 	workspace, branch, why := p.workspace(task)
 	if why != nil {
 		return "", fmt.Errorf("workspace: %w", why), nil
@@ -87,42 +82,20 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 	if err := p.ledger.add(remembered); err != nil {
 		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
 	}
-	p.started = append(p.started, start{task.ID, task.CurrentRunID, worker.PID})
-	return workspace, nil, nil
+	return workspace, nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// start is a worker whose pid is not on the board yet.
-type start struct {
-	task string
-	run  int64
-	pid  int
-}
-
-// recordStarts writes down the pids of workers that were started. It goes with the next claim, so that a start costs one commit and
-// not two; until then the ledger has the pid. A worker may have finished its task by then: the event is written all the same.
-func (t *tx) recordStarts(list []start) error {
-	for _, s := range list {
-		if _, err := t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", s.pid, s.task, s.run); err != nil {
+// recordSpawn writes down the pid of a run's worker. A worker may have finished its task by then: the event is written all the same.
+func (p *pass) recordSpawn(task string, run int64, pid int) error {
+	return p.write(func(t *tx) error {
+		if _, err := t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run); err != nil {
 			return err
 		}
-		if _, err := t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", s.pid, s.run); err != nil {
+		if _, err := t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", pid, run); err != nil {
 			return err
 		}
-		if err := t.event(s.task, s.run, evSpawned, object{{"pid", s.pid}}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// flushStarts records what no claim has taken along.
-func (p *pass) flushStarts() error {
-	if len(p.started) == 0 {
-		return nil
-	}
-	list := p.started
-	p.started = nil
-	return p.write(func(t *tx) error { return t.recordStarts(list) })
+		return t.event(task, run, evSpawned, object{{"pid", pid}})
+	})
 }
 
 // job makes the command line and the environment of a worker.

@@ -33,7 +33,6 @@ type pass struct {
 	ledger   *ledger
 	instance string
 	watched  []*watched
-	started  []start
 }
 
 // home is the status that a released task goes back to.
@@ -195,7 +194,7 @@ func (p *pass) adopt(asked []*watched) error {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.sight == NeverStarted {
 			continue
 		}
-		if err := p.write(func(t *tx) error { return t.recordStarts([]start{{w.ID, w.CurrentRunID, w.ref.PID}}) }); err != nil {
+		if err := p.recordSpawn(w.ID, w.CurrentRunID, w.ref.PID); err != nil {
 			return err
 		}
 		w.WorkerPID = w.ref.PID
