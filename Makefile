@@ -48,11 +48,11 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@[ "$(CI)" != true ] || command -v s6-svscan >/dev/null || test/s6/install-s6 # elsewhere the comparison with it is skipped
 	@[ "$(CI)" != true ] || { command -v promtool && command -v chromium && command -v rsyslogd && command -v fish; } >/dev/null || test/web/install-tools # likewise
 	@[ "$(CI)" != true ] || command -v tmux >/dev/null || test/top/install-tmux # elsewhere the tests of the screen are skipped
-	@# Those of test/ drive the finished binaries, and mostly wait. SQLite, in Go, takes minutes under the race detector: those of kanban/
+	@# The longest come first. Those of test/ drive the finished binaries, and mostly wait. SQLite, in Go, takes minutes under the race detector: those of kanban/
 	@# run without. The last call is for what only the build with faults has.
 	@go run ./test/summary -again 5 -- \
-	  "$(RACE) -p 3 -timeout 15m $$(go list ./... | grep -vE '^hinit/(test|kanban)(/|$$)' | tr '\n' ' ')" \
-	  "-p 3 -timeout 20m ./kanban/... ./test/..." \
+	  "$(RACE) -p 3 -timeout 15m ./logrotate ./sandbox $$(go list ./... | grep -vE '^hinit/(test|kanban)(/|$$)' | tr '\n' ' ')" \
+	  "-p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox ./kanban/... ./test/..." \
 	  "$(RACE) -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/fault ./logrotate"
 
 test-quick: ## run the tests that need neither root nor Docker
