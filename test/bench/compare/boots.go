@@ -13,7 +13,7 @@ func (b *bench) sizes(p peer) []int {
 	switch {
 	case b.quick:
 		return []int{1, 10}
-	case p.name() == hinitName || p.name() == loopName:
+	case p.name() == hinitName || p.name() == beforeName || p.name() == loopName:
 		return []int{1, 10, 100, 500, 2000}
 	case p.name() == nitroName:
 		return []int{1, 10, 100}

@@ -41,6 +41,7 @@ func main() {
 	b := bench{figures: newFigures()}
 	dist := "dist/linux-" + runtime.GOARCH
 	flag.StringVar(&b.hinit, "hinit", dist+"/hinit", "the hinit to measure")
+	flag.StringVar(&b.before, "before", "", "an older hinit, to be measured beside it")
 	flag.StringVar(&b.shim, "shim", dist+"/hinit-shim", "the exec shim to measure")
 	flag.StringVar(&b.dir, "dir", "/var/tmp", "where service directories and logs are")
 	flag.IntVar(&b.runs, "runs", 5, "runs of each; the median counts")
@@ -71,6 +72,7 @@ func list(s string) []string {
 
 type bench struct {
 	hinit, shim, dir string
+	before           string // "" for none
 	logJSON, outJSON string
 	from, docs       string
 	runs             int
@@ -218,7 +220,10 @@ func (b *bench) note(format string, args ...any) {
 }
 
 func (b *bench) prepare() error {
-	for _, path := range []*string{&b.hinit, &b.shim} {
+	for _, path := range []*string{&b.hinit, &b.shim, &b.before} {
+		if *path == "" {
+			continue
+		}
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
 			return err

@@ -56,9 +56,9 @@ type adder struct {
 
 // peers are all of them, in the order of the tables.
 func (b *bench) allPeers() []peer {
-	return []peer{
+	all := []peer{
 		loopPeer{b.self},
-		hinit{b.hinit},
+		hinit{program: b.hinit},
 		s6{},
 		runit{},
 		supervisord{},
@@ -67,6 +67,10 @@ func (b *bench) allPeers() []peer {
 		processCompose{},
 		tini, dumbInit, catatonit,
 	}
+	if b.before != "" {
+		all = append(all, hinit{program: b.before, before: true})
+	}
+	return all
 }
 
 // missing is the first of the peer's programs that is not here.

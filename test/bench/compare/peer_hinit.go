@@ -15,11 +15,21 @@ import (
 // "gateway run" as the CMD; all others are wanted by their gateway_state.json.
 type hinit struct {
 	program string // the init and its command line
+	before  bool   // it is not the one that is measured, but an older one beside it
 }
 
-const hinitName = "hinit"
+const (
+	hinitName  = "hinit"
+	beforeName = "hinit before"
+)
 
-func (hinit) name() string                   { return hinitName }
+func (h hinit) name() string {
+	if h.before {
+		return beforeName
+	}
+	return hinitName
+}
+
 func (hinit) programs() []string             { return nil }
 func (h hinit) version() string              { return firstLine(h.program, "version") }
 func (hinit) stopSignal() syscall.Signal     { return syscall.SIGTERM }
