@@ -38,6 +38,7 @@ var floors = map[string]int{
 	"hinit/internal/top/frame": 0,
 
 	"hinit/kanban/cli":         5, // in kanban/, and above PID 1's rooms that it talks to
+	"hinit/internal/agentcli":  5, // as cli, but with the words and texts of the agent
 	"hinit/internal/cli":       5,
 	"hinit/internal/container": 5,
 

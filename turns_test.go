@@ -93,6 +93,7 @@ var notPID1 = map[string]string{
 	"internal/testproc":        "tests",
 	"internal/cli":             "the command line",
 	"internal/imports":         "the command line",
+	"internal/agentcli":        "the command line",
 	"internal/s6/applet":       "the command line",
 	"internal/control/show":    "the command line",
 	"internal/fsutil":          "its Actor takes the turn, see fsutil.Actor.In",

@@ -5,12 +5,14 @@ import (
 	"os"
 	"path/filepath"
 
+	"hinit/internal/agentcli"
 	"hinit/internal/cli"
 	"hinit/internal/container"
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
 	"hinit/internal/s6/personality"
+	"hinit/shim"
 )
 
 func main() { os.Exit(run(os.Args)) }
@@ -27,25 +29,29 @@ func run(argv []string) int {
 		return code
 	case personality.StandInName:
 		return personality.StandIn()
+	case shim.NativeName:
+		return gatewayCommand(argv[1:]).Main()
 	case "init", "tini":
 		return container.Main(argv[0], argv[1:])
 	}
 	if name, tool, ok := applet.Find(argv[0]); ok {
-		return tool(newCall(name, argv[1:]))
+		return tool(toolCall(name, argv[1:]))
 	}
 	return cli.Main(argv[1:], cli.Init{Container: container.Main, Plain: container.Plain})
 }
 
-// newCall is what this process gives to a tool of s6.
-func newCall(name string, args []string) *applet.Call {
+// toolCall is what this process gives to a tool of s6.
+func toolCall(name string, args []string) *applet.Call {
 	return &applet.Call{
 		Name: name, Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		Dial: func() (applet.Supervisor, error) {
-			cl, err := cli.Dial()
-			if err != nil {
-				return nil, err // not a nil client in an interface
-			}
-			return cl, nil
-		},
+		Dial: func() (applet.Supervisor, error) { return cli.Dial() },
+	}
+}
+
+// gatewayCommand is what it gives to a gateway command of the agent.
+func gatewayCommand(args []string) *agentcli.Call {
+	return &agentcli.Call{
+		Args: args, Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
+		Dial: func() (agentcli.Supervisor, error) { return cli.Dial() },
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"hinit/shim"
 )
 
 // The exit codes of s6's tools.
@@ -56,12 +54,9 @@ var applets = map[string]Main{
 	"with-contenv":   withContenv,
 }
 
-// Find returns the applet that the last component of argv[0] names. It knows the shim's applet too.
+// Find returns the applet that the last component of argv[0] names.
 func Find(argv0 string) (name string, run Main, ok bool) {
 	name = filepath.Base(argv0)
-	if name == shim.NativeName {
-		return name, gateway, true
-	}
 	run, ok = applets[name]
 	return name, run, ok
 }

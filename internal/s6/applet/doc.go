@@ -1,7 +1,7 @@
 // Package applet holds hinit's versions of the tools of s6. The name in argv[0] chooses one.
 //
 // s6-svc, s6-svstat, s6-svwait, s6-svok and s6-svscanctl ask PID 1 through the control socket. s6-log, s6-setuidgid, s6-envdir,
-// s6-tai64nlocal and with-contenv never connect. The agent's lifecycle commands, which its shim passes on, are here too.
+// s6-tai64nlocal and with-contenv never connect.
 //
 // Texts and exit codes are those of s6. docs/reference/s6-tools.md lists the differences with their reasons.
 //

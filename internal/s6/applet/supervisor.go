@@ -11,16 +11,10 @@ import (
 
 // Supervisor is the part of PID 1 that the applets use. [client.Client] implements it.
 type Supervisor interface {
-	// What the tools of s6 use.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	SlotControl(ctx context.Context, dir, flags string) error
 	SlotWait(ctx context.Context, dir, until string) (client.Slot, error)
 	SlotScan(ctx context.Context, flags string) error
-	// What the agent's lifecycle commands use.
-	Status(ctx context.Context, names ...string) (client.Status, error)
-	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
 }
 
 // errNotListening is the answer for a directory that is no slot, and for every directory when there is no init.

@@ -1,4 +1,4 @@
-package applet
+package agentcli
 
 import (
 	"context"
@@ -16,9 +16,15 @@ import (
 	"hinit/client"
 )
 
+// said is what a command answers.
+type said struct {
+	code      int
+	out, errs string
+}
+
 type gateways struct {
-	*fakeInit
 	root     string // of an image
+	refuse   error  // what a question for the status is answered with
 	home     string
 	services []client.Service
 	results  map[string]error // of a command on a slot
@@ -74,8 +80,7 @@ func volume(t *testing.T) *gateways {
 	}
 	since := time.Now().Add(-90 * time.Second)
 	return &gateways{
-		root:     root,
-		fakeInit: &fakeInit{}, home: home, done: make(chan string, 100), results: make(map[string]error),
+		root: root, home: home, done: make(chan string, 100), results: make(map[string]error),
 		services: []client.Service{
 			{Name: "dashboard", Kind: client.KindService, State: client.StateUp, Want: client.WantUp, PID: 9, Since: since},
 			{Name: "gateway-coder", Profile: "coder", Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, Ready: true, PID: 4711, Since: since},
@@ -91,11 +96,10 @@ const agentSays = exitNotFound
 func (g *gateways) enter(words string, env ...string) (said, []string) {
 	var out, errs strings.Builder
 	c := &Call{
-		Name: "hinit-gateway", Root: g.root, Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), In: os.Stdin, Out: &out, Err: &errs,
-		Env: append(env, "HERMES_HOME="+g.home), Dial: func() (Supervisor, error) { return g, nil },
+		Root: g.root, Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), Out: &out, Err: &errs,
+		Env: append([]string{"HERMES_HOME=" + g.home}, env...), Dial: func() (Supervisor, error) { return g, nil },
 	}
-	_, run, _ := Find("hinit-gateway")
-	s := said{run(c), out.String(), errs.String()}
+	s := said{c.Main(), out.String(), errs.String()}
 	var done []string
 	for len(g.done) > 0 {
 		done = append(done, <-g.done)
@@ -259,7 +263,7 @@ func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
 		g := bare(t)
 		g.refuse = c.spoil
 		got, done := g.enter(c.words, c.env...)
-		if got.code != exitNo || !strings.HasPrefix(got.out, c.says) || len(done) > 0 {
+		if got.code != exitFailed || !strings.HasPrefix(got.out, c.says) || len(done) > 0 {
 			t.Errorf("%s: %+v, done %q", name, got, done)
 		}
 	}

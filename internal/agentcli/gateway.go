@@ -1,9 +1,17 @@
-package applet
+// Package agentcli answers the agent's own gateway commands in the agent's place: `hermes gateway start|stop|restart|status`, as the
+// exec shim passes them on (ADR 0018).
+//
+// It prints the agent's texts and returns its exit codes, but a start, stop or restart waits for its effect and tells what went wrong.
+// What it is not sure of goes to the agent's own program before anything is done.
+//
+// A command for all gateways has one goroutine each, which ends with the command.
+package agentcli
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,15 +22,45 @@ import (
 
 	"hinit/client"
 	"hinit/internal/fsutil"
+	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/shim"
 )
 
-// gateway answers a lifecycle command in the agent's place, with the agent's texts and exit codes, once the effect is there. Before
-// anything is done, it leaves cases it is not sure of to the agent.
-func gateway(c *Call) int {
+// The exit codes of a command. Those of a program that could not be run are a shell's.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitUsage    = 100
+	exitNoExec   = 126
+	exitNotFound = 127
+)
+
+// Supervisor is the part of PID 1 that the commands use. [client.Client] implements it.
+type Supervisor interface {
+	Status(ctx context.Context, names ...string) (client.Status, error)
+	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+}
+
+// Call is one command as the shim passes it on.
+type Call struct {
+	Args     []string // the agent's own program and the words behind its name
+	Env      []string
+	Out, Err io.Writer
+	// Dial connects to PID 1.
+	Dial func() (Supervisor, error)
+	// Root is put before the paths of the image's files. Only tests set it.
+	Root string
+}
+
+// Main answers the command, with the agent's texts and exit codes, once the effect is there. It returns the exit code, or replaces the
+// process by the agent's program. It decides that before anything is done.
+func (c *Call) Main() int {
 	if len(c.Args) == 0 {
-		return c.usage("agent [ -p profile ] gateway start|stop|restart|status [ --all ]")
+		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", shim.NativeName, shim.NativeName)
+		return exitUsage
 	}
 	code, err := c.gateway(c.Args[1:])
 	switch {
@@ -32,7 +70,7 @@ func gateway(c *Call) int {
 		return c.agent()
 	}
 	// Without s6 the agent would do nothing and report success, or wait for ever.
-	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err).Error()))
+	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
 }
 
 // baseDir exists when the init answers for s6.
@@ -41,12 +79,12 @@ const baseDir = "/run/s6/basedir"
 // agent runs the agent's own program with the command.
 func (c *Call) agent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
-	c.Name = "hermes-shim"
 	code := exitNoExec
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
 		code = exitNotFound
 	}
-	return c.die(code, "cannot execute "+c.Args[0]+": "+err.Error())
+	fmt.Fprintf(c.Err, "hermes-shim: cannot execute %s: %v\n", c.Args[0], err)
+	return code
 }
 
 // gateway returns an error for what hinit leaves to the agent's own program.
@@ -55,7 +93,7 @@ func (c *Call) gateway(words []string) (int, error) {
 	if !ok {
 		return 0, fmt.Errorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
 	}
-	if inside, _ := lookupEnv(c.Env, "_HERMES_GATEWAY"); inside == "1" && (cmd.Verb == "stop" || cmd.Verb == "restart") {
+	if inside := proc.Getenv(c.Env, "_HERMES_GATEWAY"); inside == "1" && (cmd.Verb == "stop" || cmd.Verb == "restart") {
 		return c.say("✗ refusing to %s the gateway from inside a gateway: it would end the command too. Ask from another shell.", cmd.Verb), nil
 	}
 	root, profile, err := c.whose(cmd.Profile)
@@ -64,7 +102,7 @@ func (c *Call) gateway(words []string) (int, error) {
 	}
 	if profile == "" { // named, and not there
 		fmt.Fprintf(c.Err, "Error: Profile '%s' does not exist. Create it with: hermes profile create %s\n", cmd.Profile, cmd.Profile)
-		return exitNo, nil
+		return exitFailed, nil
 	}
 	init, err := c.Dial()
 	if err != nil {
@@ -90,7 +128,7 @@ func (c *Call) gateway(words []string) (int, error) {
 // whose finds the agent's home and the profile: the named one, else that of HERMES_HOME, else the sticky one. It returns "" for a
 // named profile that doesn't exist.
 func (c *Call) whose(named string) (root, profile string, err error) {
-	home, _ := lookupEnv(c.Env, "HERMES_HOME")
+	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
 		return "", "", fmt.Errorf("HERMES_HOME is %q, which is no absolute path", home)
 	}
@@ -134,7 +172,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 // replace the file, and this process may be root; so a file that isn't regular or readable is left to the agent.
 func (c *Call) sticky(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
-		if value, _ := lookupEnv(c.Env, name); value != "" {
+		if value := proc.Getenv(c.Env, name); value != "" {
 			return "", nil
 		}
 	}
@@ -161,7 +199,7 @@ func isDir(path string) bool {
 // say prints an error on stdout, where the agent prints its own.
 func (c *Call) say(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
-	return exitNo
+	return exitFailed
 }
 
 func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string) (int, error) {
@@ -187,7 +225,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
 		return 0, err // nothing was done, or nobody knows; the agent's command means the same
 	}
-	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err).Error()), profile, profile), nil
+	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
 }
 
 func do(ctx context.Context, init Supervisor, verb, slot string) (client.Service, error) {
@@ -234,21 +272,29 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 			results <- result{slot, err}
 		}()
 	}
-	failed := make(map[string]error)
+	failed := make(map[string]string)
 	for range slots {
 		if r := <-results; r.err != nil {
 			failed[r.slot] = reasonOf(r.err)
 		}
 	}
 	for _, slot := range slots {
-		if err := failed[slot]; err != nil {
-			c.say("✗ Could not %s %s: %s", verb, slot, indented(err.Error()))
+		if reason, known := failed[slot]; known {
+			c.say("✗ Could not %s %s: %s", verb, slot, indented(reason))
 		}
 	}
 	past := map[string]string{"stop": "Stopped", "restart": "Restarted"}[verb]
 	if done := len(slots) - len(failed); done > 0 || len(failed) == 0 {
 		fmt.Fprintf(c.Out, "✓ %s %d profile gateway(s) under s6\n", past, done)
 	}
+}
+
+// reasonOf returns what PID 1 said, without the request.
+func reasonOf(err error) string {
+	if said, ok := errors.AsType[*client.Error](err); ok {
+		return said.Message
+	}
+	return err.Error()
 }
 
 func indented(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") }
