@@ -12,6 +12,19 @@ import (
 	"hinit/internal/proc"
 )
 
+// Agent is the user of the agent's processes and of the init's work on the data volume. It is valid even if /etc could not be
+// changed.
+type Agent struct {
+	User     account.User // Name is "" when the user has no line in /etc/passwd
+	Known    bool         // /etc/passwd has the user
+	Remapped bool         // the ids are others than at the start of this boot
+	Lines    []Line       // what settling it had to say
+
+	// [Identity] leaves these empty; [SettleAgent], [LookupAgent] and [NewAgent] set them.
+	Cred  *proc.Cred // nil: no switch, they run as the init does
+	Actor *fsutil.Actor
+}
+
 // SettleAgent settles the agent's user, once and before anything else. It may change /etc, see [Identity].
 func SettleAgent(cfg *config.Config) (Agent, error) {
 	a, err := Identity(IdentityOptions{User: cfg.Agent.User, UID: os.Geteuid(), Env: os.LookupEnv})

@@ -8,8 +8,6 @@ import (
 
 	"hinit/internal/account"
 	"hinit/internal/account/db"
-	"hinit/internal/fsutil"
-	"hinit/internal/proc"
 )
 
 // IdentityOptions describe the agent's user. User and Env are required.
@@ -21,19 +19,6 @@ type IdentityOptions struct {
 	Root    string   // directory that holds another etc, for tests; "" for the real one
 	Sockets []string // Docker sockets, of which the first that is one counts; nil: those of the image
 	DRI     string   // directory of the graphics devices; "": /dev/dri
-}
-
-// Agent is the user of the agent's processes and of the init's work on the data volume. It is valid even if /etc could not be
-// changed.
-type Agent struct {
-	User     account.User // Name is "" when the user has no line in /etc/passwd
-	Known    bool         // /etc/passwd has the user
-	Remapped bool         // the ids are others than at the start of this boot
-	Lines    []Line       // what settling it had to say
-
-	// [Identity] leaves these empty; [SettleAgent], [LookupAgent] and [NewAgent] set them.
-	Cred  *proc.Cred // nil: no switch, they run as the init does
-	Actor *fsutil.Actor
 }
 
 const maxID = 65534

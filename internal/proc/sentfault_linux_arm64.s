@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// sent is a signal handler: R0 is the signal, R1 its siginfo_t, R2 the context (sigaction(2)). See sent_linux_amd64.s.
+// sent is a signal handler: R0 is the signal, R1 its siginfo_t, R2 the context (sigaction(2)). See sentfault_linux_amd64.s.
 TEXT sent<>(SB), NOSPLIT|NOFRAME, $0
 	MOVW 8(R1), R3 // si_code
 	CMPW $6, R0 // SIGABRT

@@ -22,7 +22,7 @@ var faultSignals = slices.DeleteFunc([]syscall.Signal{
 // doesn't (signal(7); complete_signal and sig_ignored in kernel/signal.c).
 var bareSignals = []syscall.Signal{32, 34}
 
-// The handler in sent_linux_*.s writes these. Index is the number of a signal.
+// The handler in sentfault_linux_*.s writes these. Index is the number of a signal.
 var (
 	sentCount    [65]uint64
 	sentFrom     [65]uint64 // process id, and 32 bits further up the user; all ones when it is not known
