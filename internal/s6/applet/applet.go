@@ -1,15 +1,16 @@
 package applet
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
+
+	"hinit/internal/proc"
 )
 
 // The exit codes of s6's tools.
@@ -27,7 +28,7 @@ const (
 // Call is one call of an applet.
 type Call struct {
 	Name     string   // the name it is called by, for its messages
-	Args     []string // the words after the name
+	Args     []string // the words after the name; a tool sees those after its options
 	Env      []string
 	In       *os.File
 	Out, Err io.Writer
@@ -36,36 +37,6 @@ type Call struct {
 	// Root is put before the paths of the image's files. Only tests set it.
 	Root string
 }
-
-// Main runs an applet. It returns the exit code, or replaces the process.
-type Main func(*Call) int
-
-var applets = map[string]Main{
-	"s6-envdir":      envdir,
-	"s6-log":         logMain,
-	"s6-setuidgid":   setuidgid,
-	"s6-svc":         svc,
-	"s6-svdt":        svdt,
-	"s6-svok":        svok,
-	"s6-svscanctl":   svscanctl,
-	"s6-svstat":      svstat,
-	"s6-svwait":      svwait,
-	"s6-tai64nlocal": tai64nlocal,
-	"with-contenv":   withContenv,
-}
-
-// Find returns the applet that the last component of argv[0] names.
-func Find(argv0 string) (name string, run Main, ok bool) {
-	name = filepath.Base(argv0)
-	run, ok = applets[name]
-	return name, run, ok
-}
-
-// Names returns the names of all applets to install.
-func Names() []string { return slices.Sorted(maps.Keys(applets)) }
-
-// usage prints how to call the applet and returns the exit code for wrong usage.
-func (c *Call) usage(args string) int { return c.die(exitUsage, "usage: "+c.Name+" "+args) }
 
 func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+text) }
 
@@ -101,15 +72,6 @@ func strerror(err error) string {
 	return err.Error()
 }
 
-func lookupEnv(env []string, key string) (string, bool) {
-	for _, kv := range env {
-		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
-			return v, true
-		}
-	}
-	return "", false
-}
-
 const defaultPath = "/usr/bin:/bin"
 
 // become replaces the process by a program found in PATH, like execvp(3) but without a shell for files that have no magic number.
@@ -132,12 +94,8 @@ func execPath(argv, env []string) error {
 	if name == "" {
 		return syscall.ENOENT
 	}
-	path, ok := lookupEnv(env, "PATH")
-	if !ok {
-		path = defaultPath
-	}
 	var failed error = syscall.ENOENT
-	for _, dir := range filepath.SplitList(path) {
+	for _, dir := range filepath.SplitList(cmp.Or(proc.Getenv(env, "PATH"), defaultPath)) {
 		if dir == "" {
 			dir = "."
 		}

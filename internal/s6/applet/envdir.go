@@ -15,25 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/proc"
-	"hinit/internal/s6/formats"
 	"hinit/internal/trust"
 )
 
 const containerEnvironment = "/run/s6/container_environment"
 
-const usageEnvdir = "[ -I | -i ] [ -n ] [ -f ] [ -L ] [ -c nullchar ] dir prog..."
-
 // withContenv runs a program in the container's environment, with the caller's PATH where the container has none. If S6_KEEP_ENV is
 // a number other than 0, the caller's environment is kept instead. Root's environment is reduced by rootEnv.
-func withContenv(c *Call) int {
-	if len(c.Args) == 0 {
-		return c.usage("prog...")
-	}
-	if keep, _ := lookupEnv(c.Env, "S6_KEEP_ENV"); strings.Trim(keep, "0") != "" {
+func withContenv(c *Call, _ []option) int {
+	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.become(c.Name, c.Args, c.Env)
 	}
 	var env []string
-	if path, ok := lookupEnv(c.Env, "PATH"); ok {
+	if path := proc.Getenv(c.Env, "PATH"); path != "" {
 		env = append(env, "PATH="+path)
 	}
 	env, err := readEnvDir(env, c.Root+containerEnvironment, envDirRules{whole: true, null: '\n'})
@@ -49,8 +43,8 @@ func withContenv(c *Call) int {
 // rootEnv returns the variables of env that are safe for root: PATH without directories that others can write, and no other
 // variable that leads into the data volume. HERMES_ variables stay: scripts need to find the volume.
 func rootEnv(env []string) []string {
-	volume, ok := lookupEnv(env, "HERMES_HOME")
-	if !ok || !filepath.IsAbs(volume) {
+	volume := proc.Getenv(env, "HERMES_HOME")
+	if !filepath.IsAbs(volume) {
 		volume = "/opt/data"
 	}
 	volume = filepath.Clean(volume)
@@ -71,11 +65,10 @@ func rootEnv(env []string) []string {
 	return out
 }
 
-func envdir(c *Call) int {
+func envdir(c *Call, options []option) int {
 	rules, mustExist := envDirRules{null: '\n'}, true
-	o := formats.Options{Words: c.Args, Plain: "IinfL", WithValue: "c"}
-	for letter, value := range o.All() {
-		switch letter {
+	for _, o := range options {
+		switch o.letter {
 		case 'I':
 			mustExist = false
 		case 'i':
@@ -86,20 +79,17 @@ func envdir(c *Call) int {
 			rules.whole = true
 		case 'L': // values may have any length here
 		case 'c':
-			if len(value) != 1 {
-				return c.usage(usageEnvdir)
+			if len(o.value) != 1 {
+				return wrongUsage
 			}
-			rules.null = value[0]
+			rules.null = o.value[0]
 		}
 	}
-	if o.Wrong || len(o.Words) < 2 {
-		return c.usage(usageEnvdir)
-	}
-	env, err := readEnvDir(c.Env, o.Words[0], rules)
+	env, err := readEnvDir(c.Env, c.Args[0], rules)
 	if err != nil && (mustExist || !errors.Is(err, fs.ErrNotExist)) {
-		return c.fatal(exitSystem, "unable to envdir "+o.Words[0]+": "+strerror(err))
+		return c.fatal(exitSystem, "unable to envdir "+c.Args[0]+": "+strerror(err))
 	}
-	return c.become(c.Name, o.Words[1:], env)
+	return c.become(c.Name, c.Args[1:], env)
 }
 
 type envDirRules struct {

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	usageLog = "[ -d notif ] [ -q | -v ] [ -b ] [ -p ] [ -l linelimit ] [ -- ] logging_script"
 	// partialTime is how long s6-log waits for the end of a line once it was told to end.
 	partialTime = 2 * time.Second
 	// mostPending limits the bytes that wait for a failing directory. At the limit s6-log stops reading, and the writer blocks.
@@ -38,16 +37,16 @@ type logger struct {
 	label   []byte
 }
 
-func logMain(c *Call) int {
+func logMain(c *Call, options []option) int {
 	l := &logger{c: c, limit: lineLimit, verbose: 1}
-	notify, script, ok := l.options()
+	notify, ok := l.set(options)
 	if !ok {
-		return c.usage(usageLog)
+		return wrongUsage
 	}
 	if notify >= 0 && !inherited(notify) {
 		return c.fatal(exitUsage, "invalid notification fd: "+strerror(unix.EBADF))
 	}
-	steps, wrong := parseScript(script)
+	steps, wrong := parseScript(c.Args)
 	if wrong != "" {
 		return c.fatal(exitUsage, wrong)
 	}
@@ -78,11 +77,11 @@ func logMain(c *Call) int {
 	return l.run(wake)
 }
 
-func (l *logger) options() (notify int, script []string, ok bool) {
+// set applies the options. It returns the descriptor that is to hear when s6-log is ready, or -1.
+func (l *logger) set(options []option) (notify int, ok bool) {
 	notify = -1
-	o := formats.Options{Words: l.c.Args, Plain: "qvbp", WithValue: "dl"}
-	for letter, value := range o.All() {
-		switch letter {
+	for _, o := range options {
+		switch o.letter {
 		case 'q':
 			l.verbose = 0
 		case 'v':
@@ -92,23 +91,22 @@ func (l *logger) options() (notify int, script []string, ok bool) {
 		case 'p':
 			l.protect = true
 		case 'd':
-			n, err := strconv.ParseUint(value, 10, 16)
+			n, err := strconv.ParseUint(o.value, 10, 16)
 			if err != nil || n < 3 {
-				return 0, nil, false
+				return 0, false
 			}
 			notify = int(n)
 		case 'l':
-			n, err := strconv.ParseUint(value, 10, 31)
+			n, err := strconv.ParseUint(o.value, 10, 31)
 			if err != nil {
-				return 0, nil, false
+				return 0, false
 			}
-			l.limit = int(n)
-			if n > 0 {
+			if l.limit = int(n); n > 0 {
 				l.limit = max(l.limit, leastLineLimit)
 			}
 		}
 	}
-	return notify, o.Words, !o.Wrong && len(o.Words) > 0
+	return notify, true
 }
 
 // inherited reports whether a descriptor came from the parent. The Go runtime's own are closed on exec.

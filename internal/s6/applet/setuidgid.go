@@ -11,22 +11,14 @@ import (
 	"hinit/shim"
 )
 
-const usageSetuidgid = "username prog..."
-
 // setuidgid runs a program as another user, a name or "uid:gid" in digits. The environment stays as it is, HOME and USER included.
 // The messages are those of s6-envuidgid and s6-applyuidgid, which s6 chains.
-func setuidgid(c *Call) int {
-	if len(c.Args) < 2 {
-		return c.usage(usageSetuidgid)
-	}
+func setuidgid(c *Call, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
-	if strings.HasPrefix(who, "-") {
-		return c.usage(usageSetuidgid)
-	}
 	u, err := account.Lookup(c.Root, who)
 	switch {
 	case errors.Is(err, account.ErrNotFound) && strings.Contains(who, ":"):
-		return c.usage(usageSetuidgid)
+		return wrongUsage
 	case errors.Is(err, account.ErrNotFound), err == nil && !strings.Contains(who, ":") && u.Name != who:
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitNo, "unknown user: "+who)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/s6/formats"
 )
 
 type fakeInit struct {
@@ -122,8 +123,8 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 		"s6-svstat stray":                  {1, "", "s6-svstat: fatal: unable to read status for stray: s6-supervise not running\n"},
 		"s6-svstat gone":                   {1, "", "s6-svstat: fatal: unable to read status for gone: s6-supervise not running\n"},
 		"s6-svstat -o bogus up":            {100, "", "s6-svstat: fatal: invalid option field: bogus\n"},
-		"s6-svstat":                        {100, "", "s6-svstat: usage: s6-svstat " + usageSvstat + "\n"},
-		"s6-svstat -Z up":                  {100, "", "s6-svstat: usage: s6-svstat " + usageSvstat + "\n"},
+		"s6-svstat":                        {100, "", "s6-svstat: usage: s6-svstat " + tools["s6-svstat"].usage + "\n"},
+		"s6-svstat -Z up":                  {100, "", "s6-svstat: usage: s6-svstat " + tools["s6-svstat"].usage + "\n"},
 		"s6-svok up":                       {},
 		"s6-svok stray":                    {code: 1},
 		"s6-svok gone":                     {code: 1},
@@ -132,7 +133,7 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 		"s6-svc up":                        {},
 		"s6-svc gone":                      {111, "", "s6-svc: warning: unable to control gone: No such file or directory\n"},
 		"s6-svc -u stray":                  {102, "", "s6-svc: warning: unable to control stray: supervisor not listening\n"},
-		"s6-svc -Z up":                     {100, "", "s6-svc: usage: s6-svc " + usageSvc + "\n"},
+		"s6-svc -Z up":                     {100, "", "s6-svc: usage: s6-svc " + tools["s6-svc"].usage + "\n"},
 		"s6-svc -wu -u up":                 {},
 		"s6-svc -wD -T 20 -d up":           {99, "", "s6-svlisten: fatal: timed out\n"},
 		"s6-svc -wU -u up":                 {0, "", "s6-svc: warning: up/notification-fd not present - ignoring request for readiness notification\n"},
@@ -170,15 +171,47 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 
 func TestCommandsReachTheInitInTheirOrder(t *testing.T) {
 	init := scanDir(t)
-	for _, words := range []string{"s6-svc -du up down", "s6-svc -s USR1 -t up", "s6-svc -OQ told", "s6-svscanctl -an .", "s6-svc up"} {
-		if got := call(init, words); got != (said{}) {
-			t.Errorf("%s: %+v", words, got)
+	for words, want := range map[string][]string{
+		"s6-svc -du up down":                 {"du up", "du down"},
+		"s6-svc -d -u up":                    {"du up"},
+		"s6-svc -OQ told":                    {"OQ told"},
+		"s6-svc -s USR1 -t up":               {"1t up"},
+		"s6-svc -s SIGUSR1 -s 12 up":         {"12 up"},
+		"s6-svc -skill up":                   {"k up"},
+		"s6-svc -wu -u up":                   {"u up"},
+		"s6-svc -w D -T 1500 -d down":        {"d down"},
+		"s6-svc -wu -T0 -u up":               {"u up"},
+		"s6-svc up":                          nil,
+		"s6-svc -- up":                       nil,
+		"s6-svc -" + formats.Letters + " up": {formats.Letters + " up"},
+		"s6-svscanctl -an .":                 {"scan an"},
+		"s6-svscanctl -a -n .":               {"scan an"},
+	} {
+		init.commands, init.waits = nil, map[string]error{"up u": nil, "down D": nil}
+		if got := call(init, words); got != (said{}) || !slices.Equal(init.commands, want) {
+			t.Errorf("%s: %+v, and the init was sent %q, want %q", words, got, init.commands, want)
 		}
 	}
-	want := []string{"du up", "du down", "1t up", "OQ told", "scan an"}
-	if !slices.Equal(init.commands, want) {
-		t.Errorf("got %q, want %q", init.commands, want)
+	for _, words := range []string{"-uwuT0 up", "-s SEGV up", "-Z up", "-wq up", "-wuu up", "-T x up", "-T -1 up", "-u", "-u -T", "", "-u -- "} {
+		init.commands = nil
+		if got := call(init, "s6-svc "+words); got.code != exitUsage || init.commands != nil {
+			t.Errorf("%q: %+v, and the init was sent %q", words, got, init.commands)
+		}
 	}
+}
+
+func FuzzSvcWordsNeverHurt(f *testing.F) {
+	f.Add("-wu\x00-T\x00100\x00-d\x00/run/service/a")
+	f.Add("-s\x00SIGTERM\x00--\x00-x")
+	f.Fuzz(func(t *testing.T, joined string) {
+		svc := tools["s6-svc"]
+		options, words, ok := svc.split(strings.Split(joined, "\x00"))
+		for _, o := range options {
+			if !ok || !strings.ContainsRune(svc.plain+svc.valued, rune(o.letter)) {
+				t.Fatalf("%q: %t, %q before %q", joined, ok, options, words)
+			}
+		}
+	})
 }
 
 func TestWithoutInitNobodyListens(t *testing.T) {
@@ -230,7 +263,7 @@ func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
 		init := restarting{scanDir(t)}
 		var out, errs strings.Builder
 		c := &Call{Name: "s6-svc", Args: strings.Fields(words), Out: &out, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
-		if code := svc(c); code != 0 || errs.Len() > 0 {
+		if code := tools["s6-svc"].main(c); code != 0 || errs.Len() > 0 {
 			t.Errorf("%s: exit code %d, %s", words, code, errs.String())
 		}
 	}
@@ -259,7 +292,7 @@ func TestAReaderThatIsGoneIsNoSuccess(t *testing.T) {
 	}
 	var errs strings.Builder
 	c := &Call{Name: "s6-svstat", Args: []string{"up"}, Out: w, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
-	if code := svstat(c); code != 111 || !strings.Contains(errs.String(), "unable to write to stdout") {
+	if code := tools["s6-svstat"].main(c); code != 111 || !strings.Contains(errs.String(), "unable to write to stdout") {
 		t.Errorf("exit code %d, %q", code, errs.String())
 	}
 }

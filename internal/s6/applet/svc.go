@@ -6,34 +6,48 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"hinit/internal/s6/formats"
 )
 
-const usageSvc = "[ -wu | -wU | -wd | -wD | -wr | -wR ] [ -T timeout ] [ -s signal | -abqhkti12pcyrlPCK ] [ -oduDUxOQ ] servicedir..."
-
 // svc sends commands to services. PID 1 has taken them in when it returns; -w also waits for their effect.
-func svc(c *Call) int {
-	words, ok := formats.ParseSvc(c.Args)
-	if !ok {
-		return c.usage(usageSvc)
+func svc(c *Call, options []option) int {
+	letters, until, limit, ok := "", byte(0), time.Duration(0), true
+	for _, o := range options {
+		switch o.letter {
+		case 'w':
+			if len(o.value) != 1 || !strings.Contains("uUdDrR", o.value) {
+				return wrongUsage
+			}
+			until = o.value[0]
+		case 'T':
+			if limit, ok = formats.ParseMilliseconds(o.value); !ok {
+				return wrongUsage
+			}
+		case 's':
+			signal, _ := formats.ParseSignal(o.value)
+			letter, ok := formats.SvcLetter(signal)
+			if !ok {
+				return wrongUsage
+			}
+			letters += string(letter)
+		default:
+			letters += string(o.letter)
+		}
 	}
 	ctx := context.Background() // a signal ends the tool as it ends any program
-	until := byte(0)
 	before := make(map[string]uint64)
-	if words.Wait != 0 {
-		until = c.waitable(words)
-		if until != 'u' && until != 'U' { // the run of now doesn't count, and its end does, however soon the next one begins
-			for _, dir := range words.Dirs {
-				if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
-					before[dir] = s.Run
-				}
+	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 { // the run of now doesn't count, and its end does, however soon the next one begins
+		for _, dir := range c.Args {
+			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
+				before[dir] = s.Run
 			}
 		}
 	}
 	code := exitDone
-	for _, dir := range words.Dirs {
-		if err := c.send(ctx, dir, words.Letters); err != nil {
+	for _, dir := range c.Args {
+		if err := c.send(ctx, dir, letters); err != nil {
 			c.warn("unable to control " + dir + ": " + strerror(err))
 			if code == exitDone {
 				code = exitSystem
@@ -47,24 +61,24 @@ func svc(c *Call) int {
 		return code
 	}
 	c.Name = "s6-svlisten"
-	if words.Letters == "" {
+	if letters == "" {
 		c.Name = "s6-svwait"
 	}
-	return c.waitFor(ctx, words.Dirs, until, words.Timeout, true, before)
+	return c.waitFor(c.Args, until, limit, true, before)
 }
 
 // waitable returns the state to wait for: readiness only for services that announce it.
-func (c *Call) waitable(words formats.Svc) byte {
-	if words.Wait != 'U' && words.Wait != 'R' {
-		return words.Wait
+func (c *Call) waitable(until byte) byte {
+	if until != 'U' && until != 'R' {
+		return until
 	}
-	for _, dir := range words.Dirs {
+	for _, dir := range c.Args {
 		if _, err := os.Stat(filepath.Join(dir, "notification-fd")); errors.Is(err, os.ErrNotExist) {
 			c.warn(dir + "/notification-fd not present - ignoring request for readiness notification")
-			return words.Wait + 'a' - 'A'
+			return until + 'a' - 'A'
 		}
 	}
-	return words.Wait
+	return until
 }
 
 func (c *Call) send(ctx context.Context, dir, letters string) error {
@@ -80,28 +94,22 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 }
 
 // svscanctl sends commands to the scanner. A scan is complete when it returns.
-func svscanctl(c *Call) int {
-	var letters strings.Builder
-	o := formats.Options{Words: c.Args, Plain: "zabhitqnN"}
-	for letter := range o.All() {
-		letters.WriteByte(letter)
+func svscanctl(c *Call, options []option) int {
+	letters := ""
+	for _, o := range options {
+		letters += string(o.letter)
 	}
-	if o.Wrong || len(o.Words) == 0 {
-		return c.usage("[ -zabhitqnN ] svscandir")
-	}
-	dir := o.Words[0]
-	ctx := context.Background() // a signal ends the tool as it ends any program
-	if err := c.scan(ctx, dir, letters.String()); err != nil {
+	if err := c.scan(c.Args[0], letters); err != nil {
 		code := exitSystem
 		if errors.Is(err, errNotListening) {
 			code = exitUsage
 		}
-		return c.fatal(code, "unable to control "+dir+": "+strerror(err))
+		return c.fatal(code, "unable to control "+c.Args[0]+": "+strerror(err))
 	}
 	return exitDone
 }
 
-func (c *Call) scan(ctx context.Context, dir, letters string) error {
+func (c *Call) scan(dir, letters string) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
@@ -115,5 +123,5 @@ func (c *Call) scan(ctx context.Context, dir, letters string) error {
 	if letters == "" {
 		return nil
 	}
-	return missing(dir, init.SlotScan(ctx, letters))
+	return missing(dir, init.SlotScan(context.Background(), letters))
 }

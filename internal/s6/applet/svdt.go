@@ -9,22 +9,18 @@ import (
 
 // svdt prints when and how the runs of a service ended, oldest first: -n limits their number, -s prints signals by number. Gateways
 // have no tally; see "hinit events".
-func svdt(c *Call) int {
+func svdt(c *Call, options []option) int {
 	most, names := formats.MaxTally, true
-	o := formats.Options{Words: c.Args, Plain: "Ss", WithValue: "n"}
-	for letter, value := range o.All() {
-		if letter != 'n' {
-			names = letter == 'S'
-		} else if n, err := strconv.Atoi(value); err == nil && n >= 0 {
+	for _, o := range options {
+		if o.letter != 'n' {
+			names = o.letter == 'S'
+		} else if n, err := strconv.Atoi(o.value); err == nil && n >= 0 {
 			most = n
 		} else {
-			return c.usage(usageSvdt)
+			return wrongUsage
 		}
 	}
-	if o.Wrong || len(o.Words) == 0 {
-		return c.usage(usageSvdt)
-	}
-	dir := o.Words[0]
+	dir := c.Args[0]
 	tally, err := readTally(dir)
 	if err != nil {
 		return c.fatal(exitSystem, "unable to read death tally for service "+dir+": "+strerror(err))
@@ -44,8 +40,6 @@ func svdt(c *Call) int {
 	}
 	return exitDone
 }
-
-const usageSvdt = "[ -S | -s ] [ -n maxentries ] servicedir"
 
 // readTally never blocks and follows no link out of the directory: whoever can write it may have made the file.
 func readTally(dir string) ([]byte, error) {

@@ -7,70 +7,58 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/s6/formats"
+	"hinit/client"
 )
-
-const usageSvstat = "[ -uwNrpgest | -o up,wantedup,normallyup,ready,paused,pid,pgid,exitcode,signal,signum,updownsince,readysince,updownfor,readyfor ] [ -n ] servicedir"
 
 // shortFields are the fields that have a letter.
 var shortFields = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
 
-func svstat(c *Call) int {
+func svstat(c *Call, options []option) int {
 	var shown []string
 	numbers := false
-	o := formats.Options{Words: c.Args, Plain: "uwNrpgestn", WithValue: "o"}
-	for letter, value := range o.All() {
-		switch letter {
+	for _, o := range options {
+		switch o.letter {
 		case 'n':
 			numbers = true
 		case 'o':
-			for name := range strings.SplitSeq(strings.TrimSuffix(value, ","), ",") {
+			for name := range strings.SplitSeq(strings.TrimSuffix(o.value, ","), ",") {
 				if fields[name] == nil {
 					return c.fatal(exitUsage, "invalid option field: "+name)
 				}
 				shown = append(shown, name)
 			}
 		default:
-			shown = append(shown, shortFields[letter])
+			shown = append(shown, shortFields[o.letter])
 		}
 	}
-	if o.Wrong || len(o.Words) == 0 {
-		return c.usage(usageSvstat)
-	}
-	dir := o.Words[0]
-	ctx := context.Background() // a signal ends the tool as it ends any program
-	slot, err := c.slot(ctx, dir)
+	slot, code := c.look()
 	switch {
-	case errors.Is(err, os.ErrPermission):
-		return c.fatal(exitSystem, "unable to check "+dir+": "+strerror(err))
-	case errors.Is(err, errNotListening), errors.Is(err, os.ErrNotExist):
-		return c.fatal(exitNo, "unable to read status for "+dir+": s6-supervise not running")
-	case err != nil:
-		return c.fatal(exitSystem, "unable to check "+dir+": "+strerror(err))
-	}
-	if len(shown) > 0 {
+	case code == exitNo:
+		return c.fatal(exitNo, "unable to read status for "+c.Args[0]+": s6-supervise not running")
+	case code != exitDone:
+		return code
+	case len(shown) > 0:
 		return c.print(statusFields(slot, shown, time.Now()))
 	}
 	return c.print(statusLine(slot, time.Now(), numbers))
 }
 
 // svok reports by its exit code whether a directory is supervised.
-func svok(c *Call) int {
-	o := formats.Options{Words: c.Args}
-	for range o.All() { // it has none
-	}
-	if o.Wrong || len(o.Words) == 0 {
-		return c.usage("servicedir")
-	}
-	ctx := context.Background() // a signal ends the tool as it ends any program
-	_, err := c.slot(ctx, o.Words[0])
+func svok(c *Call, _ []option) int {
+	_, code := c.look()
+	return code
+}
+
+// look returns the slot of the directory that the tool is called with. The code is exitNo when nobody supervises it.
+func (c *Call) look() (slot client.Slot, code int) {
+	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {
 	case err == nil:
-		return exitDone
+		return slot, exitDone
 	case errors.Is(err, errNotListening), errors.Is(err, os.ErrNotExist):
-		return exitNo
+		return slot, exitNo
 	}
-	return c.fatal(exitSystem, "unable to check "+o.Words[0]+": "+strerror(err))
+	return slot, c.fatal(exitSystem, "unable to check "+c.Args[0]+": "+strerror(err))
 }

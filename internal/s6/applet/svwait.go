@@ -10,35 +10,29 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-func svwait(c *Call) int {
-	until, all, limit := byte('u'), true, time.Duration(0)
-	o := formats.Options{Words: c.Args, Plain: "UudDrRao", WithValue: "t"}
-	for letter, value := range o.All() {
-		switch letter {
+func svwait(c *Call, options []option) int {
+	until, all, limit, ok := byte('u'), true, time.Duration(0), true
+	for _, o := range options {
+		switch o.letter {
 		case 'a', 'o':
-			all = letter == 'a'
+			all = o.letter == 'a'
 		case 't':
-			t, ok := formats.ParseMilliseconds(value)
-			limit, o.Wrong = t, o.Wrong || !ok
+			if limit, ok = formats.ParseMilliseconds(o.value); !ok {
+				return wrongUsage
+			}
 		default:
-			until = letter
+			until = o.letter
 		}
 	}
-	if o.Wrong {
-		return c.usage("[ -U | -u | -d | -D | -r | -R ] [ -a | -o ] [ -t timeout ] servicedir...")
-	}
-	if len(o.Words) == 0 {
-		return exitDone
-	}
-	ctx := context.Background() // a signal ends the tool as it ends any program
-	return c.waitFor(ctx, o.Words, until, limit, all, nil)
+	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
 // waitFor waits until all services are in a state, or one of them, and returns the exit code. before holds their runs from before
 // the command, for restarts and ends, which may come before the wait; without one, only later changes count.
-func (c *Call) waitFor(ctx context.Context, dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
+func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
+	ctx, cancel := context.WithCancel(context.Background()) // a signal ends the tool as it ends any program
+	defer cancel()
 	if limit > 0 {
-		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
@@ -51,8 +45,6 @@ func (c *Call) waitFor(ctx context.Context, dirs []string, until byte, limit tim
 		dir string
 		err error
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	results := make(chan result, len(dirs)) // so that nobody has to read the rest
 	for _, dir := range dirs {
 		goal := string(until)

@@ -10,15 +10,8 @@ import (
 
 // tai64nlocal copies lines and replaces a leading label by the local time, with -g by UTC. It writes what it has read before it
 // waits for more.
-func tai64nlocal(c *Call) int {
-	greenwich := false
-	o := formats.Options{Words: c.Args, Plain: "g"}
-	for range o.All() {
-		greenwich = true
-	}
-	if o.Wrong {
-		return c.usage("[ -g ]")
-	}
+func tai64nlocal(c *Call, options []option) int {
+	greenwich := len(options) > 0
 	in := bufio.NewReaderSize(c.In, 1<<16)
 	out := bufio.NewWriterSize(c.Out, 1<<16)
 	stamp := make([]byte, 0, 32)
