@@ -11,16 +11,40 @@ import (
 
 // Env returns the variables that the .env of profile sets. Without the file there are none.
 func (s *Store) Env(profile string) (vars map[string]string, err error) {
-	vars = make(map[string]string)
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
-		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		for _, v := range dotenv.Parse(string(text)) {
-			vars[v.Name] = v.Value()
-		}
+		vars, err = readEnv(d, home)
 		return err
 	})
+	return vars, err
+}
+
+// Envs is Env for several profiles, with one change of identity for all of them. One whose file can't be read has no entry. The error
+// is about the volume as a whole.
+func (s *Store) Envs(profiles []string) (vars map[string]map[string]string, err error) {
+	vars = make(map[string]map[string]string, len(profiles))
+	err = s.together(func(d *fsutil.Dir) error {
+		for _, profile := range profiles {
+			home, err := homeOf(profile)
+			if err != nil {
+				continue
+			}
+			if env, err := readEnv(d, home); err == nil {
+				vars[profile] = env
+			}
+		}
+		return nil
+	})
+	return vars, err
+}
+
+func readEnv(d *fsutil.Dir, home string) (map[string]string, error) {
+	text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	vars := make(map[string]string)
+	for _, v := range dotenv.Parse(string(text)) {
+		vars[v.Name] = v.Value()
+	}
 	return vars, err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,5 +108,40 @@ func TestDiscoverMarker(t *testing.T) {
 	found, _, err := s.Discover()
 	if err != nil || len(found) != 2 || found[1].Name != "b" {
 		t.Errorf("found %v, %v", found, err)
+	}
+}
+
+func TestVariablesOfSeveralProfiles(t *testing.T) {
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, "profiles/one/.env", "PORT=81\nNAME='one'\n")
+	profiles.Write(t, s, "profiles/bare/SOUL.md", "x")
+	profiles.Write(t, s, "profiles/aside", "PORT=83\n")
+	if err := os.MkdirAll(filepath.Join(s.Root(), "profiles/odd/.env"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(s.Root(), "profiles/link"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(s.Root(), "profiles/one/.env"), filepath.Join(s.Root(), "profiles/link/.env")); err != nil {
+		t.Fatal(err)
+	}
+	envs, err := s.Envs([]string{"one", "bare", "odd", "link", "../one", "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]map[string]string{"one": {"PORT": "81", "NAME": "one"}, "bare": {}, "default": {}}
+	if !reflect.DeepEqual(envs, want) {
+		t.Errorf("%v, want %v", envs, want)
+	}
+	for profile, vars := range want {
+		if got, err := s.Env(profile); err != nil || !reflect.DeepEqual(got, vars) {
+			t.Errorf("%s alone: %v, %v", profile, got, err)
+		}
+	}
+	if err := os.RemoveAll(s.Root()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Envs([]string{"one"}); err == nil {
+		t.Error("no error without a volume")
 	}
 }

@@ -19,17 +19,14 @@ func (c *container) newEars() *probe.Ears {
 			}
 			return 0
 		},
-		Env: func(profile string) (map[string]string, error) {
-			env, err := c.store.Env(profile)
+		Envs: func(profiles []string) (map[string]map[string]string, error) {
+			envs, err := c.store.Envs(profiles)
 			cfg := c.cfg.Load()
-			all := maps.Clone(cfg.Agent.Env) // what the configuration sets is what the gateway finds
-			maps.Copy(all, cfg.Profiles.Own[profile].Env)
-			for name, value := range env {
-				if _, set := all[name]; !set {
-					all[name] = value
-				}
+			for profile, env := range envs { // what the configuration sets is what the gateway finds
+				maps.Copy(env, cfg.Agent.Env)
+				maps.Copy(env, cfg.Profiles.Own[profile].Env)
 			}
-			return all, err
+			return envs, err
 		},
 		State: c.store.ReadState,
 	})

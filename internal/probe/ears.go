@@ -29,8 +29,9 @@ type EarOptions struct {
 	Ended    <-chan struct{} // closed when the supervisor has ended
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // how many lines a service has written
-	// Env and State are those of [Options].
-	Env   func(profile string) (map[string]string, error)
+	// Envs returns the variables of profiles, by profile, without those that can't be read. State is that of [Options]. Both may wait for
+	// the disk.
+	Envs  func(profiles []string) (map[string]map[string]string, error)
 	State func(profile string) (profiles.State, error)
 }
 
@@ -203,6 +204,7 @@ func (e *Ears) forget() {
 
 // lookCloser asks the gateways that have gone silent, and the disk about them.
 func (e *Ears) lookCloser(closer []*silent, doubt bool, policy config.Deaf) {
+	e.findPorts(closer)
 	var trees map[int]uint64
 	if doubt {
 		trees = treesOf()
@@ -222,15 +224,29 @@ func (e *Ears) lookCloser(closer []*silent, doubt bool, policy config.Deaf) {
 	work.Wait()
 }
 
-// ask completes the evidence.
-func (e *Ears) ask(s *silent, ticks uint64, after time.Duration) {
-	if !s.asked {
-		var env map[string]string
-		if e.disk(func() (err error) { env, err = e.o.Env(s.service.Profile); return err }) {
+// findPorts finds out where the gateways answer on /health of which that is not known: all of them in the first look, which is why
+// it is one call.
+func (e *Ears) findPorts(of []*silent) {
+	var names []string
+	for _, s := range of {
+		if !s.asked {
+			names = append(names, s.service.Profile)
+		}
+	}
+	var envs map[string]map[string]string
+	if len(names) == 0 || !e.disk(func() (err error) { envs, err = e.o.Envs(names); return err }) {
+		return
+	}
+	for _, s := range of {
+		if env, read := envs[s.service.Profile]; read && !s.asked {
 			s.asked = true
 			s.health = healthOf(func(name string) (string, bool) { value, ok := env[name]; return value, ok && value != "" }, earPatience)
 		}
 	}
+}
+
+// ask completes the evidence.
+func (e *Ears) ask(s *silent, ticks uint64, after time.Duration) {
 	doubts := s.heard.doubts(s.evidence, after)
 	if s.health != nil && (doubts || !s.heard.answered) {
 		s.evidence.Answers, _ = s.health.look(time.Now().Add(earPatience))

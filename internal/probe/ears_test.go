@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,8 @@ type earRig struct {
 	lines    atomic.Uint64
 	disk     atomic.Pointer[error]
 	reads    atomic.Int64
+	asked    [][]string // whose variables were read
+	unread   []string   // whose can't be
 	mu       sync.Mutex
 	said     []string
 }
@@ -43,7 +46,16 @@ func newEarRig(pids ...int) *earRig {
 	r.Ears = NewEars(EarOptions{
 		Snapshot: func() *supervisor.Snapshot { return &r.snapshot },
 		Lines:    func(string) uint64 { return r.lines.Load() },
-		Env:      func(string) (map[string]string, error) { return nil, nil },
+		Envs: func(of []string) (map[string]map[string]string, error) {
+			r.asked = append(r.asked, of)
+			all := make(map[string]map[string]string)
+			for _, profile := range of {
+				if !slices.Contains(r.unread, profile) {
+					all[profile] = nil
+				}
+			}
+			return all, nil
+		},
 		State: func(string) (profiles.State, error) {
 			r.reads.Add(1)
 			if err := r.disk.Load(); err != nil {
@@ -231,4 +243,21 @@ func BenchmarkRound(b *testing.B) {
 		r.round()
 	}
 	b.ReportMetric(float64((processor()-begin).Microseconds())/float64(b.N), "cpu-µs/round")
+}
+
+func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
+	var pids []int
+	for range 5 {
+		pids = append(pids, sleeper(t).Process.Pid)
+	}
+	r := newEarRig(pids...)
+	r.unread = []string{"p3"}
+	r.round()
+	r.round()
+	r.unread = nil
+	r.round()
+	r.round()
+	if want := [][]string{{"p0", "p1", "p2", "p3", "p4"}, {"p3"}, {"p3"}}; !reflect.DeepEqual(r.asked, want) {
+		t.Errorf("read %q, want %q", r.asked, want)
+	}
 }
