@@ -39,3 +39,28 @@ func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
 		t.Errorf("other: %s", strings.Join(other.Spec.Env, " "))
 	}
 }
+
+func TestGatewaysShareAnEnvironment(t *testing.T) {
+	cfg, err := config.Load(config.Options{
+		Path: "hinit.yaml", Text: []byte("profiles: {own: {env: {A: \"of {profile}\"}}}\n"), Env: func(string) (string, bool) { return "", false },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := NewMaker(boot.Caller(), "/data", []string{"PATH=/bin"}, false)
+	env := func(name string, exports map[string]string) []string {
+		return m.Gateway(cfg, profiles.Profile{Name: name, Home: "/data/" + name}, exports).Spec.Env
+	}
+	one, two := env("one", nil), env("two", nil)
+	if &one[0] != &two[0] {
+		t.Error("two gateways with the same variables have a copy each")
+	}
+	for name, exports := range map[string]map[string]string{"own": nil, "three": {"B": "exported"}} {
+		if other := env(name, exports); len(other) != len(one)+1 {
+			t.Errorf("%s: %q", name, other)
+		}
+	}
+	if again := env("one", nil); !slices.Equal(again, one) {
+		t.Errorf("%q, was %q", again, one)
+	}
+}

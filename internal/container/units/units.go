@@ -50,6 +50,8 @@ type Maker struct {
 	env  atomic.Pointer[[]string] // the container's environment
 	home atomic.Pointer[string]
 	venv atomic.Pointer[venv] // of the agent's program, as it was found last
+
+	gatewayEnv atomic.Pointer[[]string] // of the gateway that was made last
 }
 
 // NewMaker makes a Maker for the agent whose data volume is at dataHome. env is the container's environment. plain says that there
@@ -96,12 +98,22 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
 		Spec: proc.Spec{
-			Argv: cfg.Expand(command, vars), Env: proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set),
+			Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
 			Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.OOMScore,
 			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set),
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
+}
+
+// shared returns the environment of the gateway before where that is the same, as most are. Hundreds of copies would be a tenth of
+// the heap.
+func (m *Maker) shared(env []string) []string {
+	if last := m.gatewayEnv.Load(); last != nil && slices.Equal(*last, env) {
+		return *last
+	}
+	m.gatewayEnv.Store(&env)
+	return env
 }
 
 // GatewayVars is what the gateway of a profile has in its environment besides that of the container, when it starts in dir.
