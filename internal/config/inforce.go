@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // inForce are the keys of a service that [Config.InForce] lists, and what is below them.
@@ -20,7 +21,20 @@ func (c *Config) InForceService(name string) []Entry {
 	}
 	builtin := newService(c.builtin(), name)
 	prefix := "services." + name + "."
-	return c.differing(prefix, appendLeaves(nil, prefix, serviceFields(), &s), appendLeaves(nil, prefix, serviceFields(), &builtin))
+	return c.differing(prefix, appendLeaves(nil, prefix, serviceInForce(), &s), appendLeaves(nil, prefix, serviceInForce(), &builtin))
+}
+
+// The fields that are listed. They are made once: every status of one service asks for them.
+var (
+	serviceInForce = sync.OnceValue(func() []field[Service] { return listed(serviceFields()) })
+	profileInForce = sync.OnceValue(func() []field[Profile] { return listed(profileFields()) })
+)
+
+func listed[T any](fields []field[T]) []field[T] {
+	return slices.DeleteFunc(fields, func(f field[T]) bool {
+		first, _, _ := strings.Cut(f.path, ".")
+		return !slices.Contains(inForce, first)
+	})
 }
 
 // InForceProfile is [Config.InForceService] for the gateway of a profile.
@@ -30,7 +44,7 @@ func (c *Config) InForceProfile(name string) []Entry {
 		own.Needs, own.RestartOn = []Need{}, []string{}
 	}
 	prefix := "profiles." + name + "."
-	entries := c.differing(prefix, appendLeaves(nil, prefix, profileFields(), &own), appendLeaves(nil, prefix, profileFields(), &builtin))
+	entries := c.differing(prefix, appendLeaves(nil, prefix, profileInForce(), &own), appendLeaves(nil, prefix, profileInForce(), &builtin))
 	if c.Agent.User != c.builtin().Agent.User {
 		entries = slices.Insert(entries, 0, Entry{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()})
 	}
@@ -47,11 +61,9 @@ func (c *Config) builtin() *Config {
 
 func (c *Config) differing(prefix string, all, builtin []leaf) (entries []Entry) {
 	for _, l := range all {
-		key := strings.TrimPrefix(l.key, prefix)
-		first, _, _ := strings.Cut(key, ".")
 		same := func(o leaf) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
-		if slices.Contains(inForce, first) && !slices.ContainsFunc(builtin, same) {
-			entries = append(entries, Entry{Key: key, Value: l.shown(), Origin: c.originOf(l).String()})
+		if !slices.ContainsFunc(builtin, same) {
+			entries = append(entries, Entry{Key: strings.TrimPrefix(l.key, prefix), Value: l.shown(), Origin: c.originOf(l).String()})
 		}
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })

@@ -128,13 +128,9 @@ func (a api) Config() []client.ConfigEntry {
 
 func (a api) Init() client.Init {
 	c := a.c
-	leaders := make(map[string]int)
-	for _, s := range c.loop.Snapshot().Services {
-		leaders[s.Name] = s.PID
-	}
 	usedUp := ""
 	_ = blocking.Do(blocking.Short, func() error {
-		usedUp = tuning.ProcessesUsedUp(leaders)
+		usedUp = tuning.ProcessesUsedUp(c.leaders)
 		return nil
 	})
 	plain := ""
@@ -155,6 +151,15 @@ func (a api) Init() client.Init {
 		info.Lease = c.leaseStatus()
 	}
 	return info
+}
+
+// leaders are the main processes of the services, by name.
+func (c *container) leaders() map[string]int {
+	leaders := make(map[string]int)
+	for _, s := range c.loop.Snapshot().Services {
+		leaders[s.Name] = s.PID
+	}
+	return leaders
 }
 
 // Examine implements control.Core.

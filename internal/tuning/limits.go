@@ -95,13 +95,13 @@ func SpareDescriptors() error {
 	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)
 }
 
-// ProcessesUsedUp says that the process numbers of the container are used up, and by which service, else "". leaders are the main
-// processes of the services, by name. It does not block on a disk.
-func ProcessesUsedUp(leaders map[string]int) string {
+// ProcessesUsedUp says that the process numbers of the container are used up, and by which service, else "". leaders returns the main
+// processes of the services, by name; it is called only where they are used up. ProcessesUsedUp does not block on a disk.
+func ProcessesUsedUp(leaders func() map[string]int) string {
 	return processesUsedUp(cgroupDir, "/proc", leaders)
 }
 
-func processesUsedUp(cgroup, proc string, leaders map[string]int) string {
+func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string {
 	limit, ok := processLimit(cgroup)
 	if !ok {
 		return ""
@@ -115,7 +115,7 @@ func processesUsedUp(cgroup, proc string, leaders map[string]int) string {
 		return text
 	}
 	// A service that has few of them is not to blame: the others belong to no service, or have left theirs.
-	if name, most := mostProcesses(proc, leaders); most >= limit/4 {
+	if name, most := mostProcesses(proc, leaders()); most >= limit/4 {
 		text += fmt.Sprintf("; %s has %d of them or more; to end it: hinit stop %s", name, most, name)
 	}
 	return text

@@ -21,7 +21,7 @@ func TestTheStatusSaysWhoHasTakenEveryProcessNumber(t *testing.T) {
 		}
 	}
 	services := map[string]int{"calm": 20, "bomb": 30, "down": 0}
-	if said := processesUsedUp(dir, dir, services); said != "" {
+	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); said != "" {
 		t.Errorf("without a limit: %s", said)
 	}
 	put("pids.max", "100\n")
@@ -31,21 +31,21 @@ func TestTheStatusSaysWhoHasTakenEveryProcessNumber(t *testing.T) {
 		put(strconv.Itoa(pid)+"/stat", strconv.Itoa(pid)+" (a ) S 9) S 1 7 30 0 -1\n")
 	}
 	put("70/stat", "gone")
-	if said := processesUsedUp(dir, dir, services); said != "" {
+	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); said != "" {
 		t.Errorf("half full: %s", said)
 	}
 	put("pids.current", "100\n")
-	if said := processesUsedUp(dir, dir, services); !strings.Contains(said, "100 of the 100") || !strings.Contains(said, "bomb has 30 of them") || !strings.Contains(said, "hinit stop bomb") {
+	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); !strings.Contains(said, "100 of the 100") || !strings.Contains(said, "bomb has 30 of them") || !strings.Contains(said, "hinit stop bomb") {
 		t.Errorf("full: %s", said)
 	}
-	if said := processesUsedUp(dir, dir, map[string]int{"down": 0}); strings.Contains(said, "stop") {
+	if said := processesUsedUp(dir, dir, func() map[string]int { return map[string]int{"down": 0} }); strings.Contains(said, "stop") {
 		t.Errorf("full of nobody's: %s", said)
 	}
-	if said := processesUsedUp(dir, dir, map[string]int{"calm": 20}); strings.Contains(said, "calm") {
+	if said := processesUsedUp(dir, dir, func() map[string]int { return map[string]int{"calm": 20} }); strings.Contains(said, "calm") {
 		t.Errorf("a service with one of a hundred is blamed: %s", said)
 	}
 	put("pids.max", "max\n")
-	if said := processesUsedUp(dir, dir, services); said != "" {
+	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); said != "" {
 		t.Errorf("with no limit: %s", said)
 	}
 }
