@@ -1,4 +1,5 @@
-// Package kanban is the task board that agent profiles share, and the dispatcher that turns its ready rows into workers.
+// Package kanban is the task board that agent profiles share, and the dispatcher that starts a worker for each task that is
+// ready.
 //
 // The board is one SQLite file that other programs write at the same time, a Python dispatcher among them. So the package
 // promises: every change is one immediate transaction with the compare-and-swap conditions that the others use; a file
@@ -6,6 +7,10 @@
 //
 // A [Store] is one open board, a [Dispatcher] makes passes over it, and a [Runner] starts the workers and knows how each one
 // ended. Nothing in here reads the clock to decide: the time is an argument.
+//
+// A pass: dispatch.go is its order, running.go looks at the running tasks and their workers, reclaim.go, crash.go and failure.go
+// take tasks back, promote.go makes tasks ready, spawn.go starts workers, and ledger.go remembers them. deadline.go says when the
+// next pass is due. The other files are what people and workers do with the board, one file for each kind of change, and SQLite.
 //
 // The package owns no goroutine that outlives a call. It starts processes only through the [Runner] and the git hook it is given.
 package kanban

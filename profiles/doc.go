@@ -6,6 +6,9 @@
 // intent ("desired_state") beside what the gateway last said of itself ("gateway_state"); both the gateway and the
 // commands rewrite it whole and without a lock, so intent can get lost there and [Intents] puts it back.
 //
+// list.go finds the profiles, state.go reads and writes the state file, and intents.go guards the intent. reconcile.go decides at
+// boot what is up, watch.go follows what changes later, and manage.go makes and removes profiles for the command line.
+//
 // Promises:
 //
 //   - Nothing here follows a symbolic link beneath the volume, and everything is done as the agent's user where the process

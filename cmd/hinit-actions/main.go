@@ -1,5 +1,5 @@
-// Command hinit-actions carries out what hinit.yaml wants done after events of services: on. It asks hinit over the control socket as any
-// client does, and needs no privileges. It picks its arguments apart and owns no goroutine but the one that waits for signals.
+// Command hinit-actions runs the commands and sends the web requests that hinit.yaml lists under "on", after events of services. It
+// asks hinit over the control socket as any client does, and needs no privileges. It picks its arguments apart and owns no goroutine but the one that waits for signals.
 package main
 
 import (

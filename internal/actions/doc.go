@@ -1,5 +1,5 @@
-// Package actions carries out what hinit.yaml wants done after events of services: commands, and requests to web servers. It is a
-// client of PID 1, outside it. It owns one goroutine for each target that has something waiting, so that none holds up another.
+// Package actions runs the commands and sends the web requests that hinit.yaml lists under "on", after events of services. It is a
+// client of PID 1, outside it. The actions of the supervisor's machine are in package supervisor. It owns one goroutine for each target that has something waiting, so that none holds up another.
 //
 // An event is a change of what the status says. What has been seen, and what is still to be delivered, is in a file. So an action that
 // was due is carried out at least once, also when the program is killed.

@@ -3,9 +3,13 @@
 // Each service has a socket of its own, which only its user and root can write to. Who wrote a datagram is known by the credentials that
 // the kernel adds; whether that process is of the service is for the caller to decide.
 //
-// It promises: a datagram is removed from the socket after it was taken, so one that another image of this process comes in between of is
-// taken again; no descriptor that comes with one is ever opened, and its sender sees it closed when everything before it was taken
-// (BARRIER=1); nothing that is sent makes it wait, keep more than [MaxMessage] bytes, or take more than [burst] datagrams each [pause].
+// Promises:
+//
+//   - A datagram is removed from the socket only after it was taken. The next image of a re-execution takes again what this one had
+//     not finished.
+//   - A descriptor that comes with a datagram is never opened. Its sender sees it closed when everything before it was taken
+//     (BARRIER=1).
+//   - No sender can make the package wait, keep more than [MaxMessage] bytes, or take more than [burst] datagrams each [pause].
 //
 // A [Hub] owns a goroutine for each socket. Without a socket it owns none.
 package notify

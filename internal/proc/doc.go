@@ -8,4 +8,8 @@
 // What a service started is found again by what processes inherit: their process group and session, a resource limit
 // that marks the run, an entry in the environment that names it, and the parents they had when they were last seen. No
 // process is signalled on a guess.
+//
+// spawn.go starts a process, and setup.go gives it its limits. table.go signals and reaps. tree.go finds the processes of a run, with
+// scan.go and mark.go, and ends those that have escaped. child.go is for programs that have no table, and others.go for processes
+// that some other program started.
 package proc

@@ -1,5 +1,5 @@
-// Package testkit holds the helpers that tests of many rooms share: to wait for a condition, to skip or to fail where root is missing,
-// to run many tests at a time that wait. Nothing but tests imports it. It owns no goroutine.
+// Package testkit holds the helpers that tests of many rooms share: wait for a condition, skip or fail without root, run many tests
+// that mostly wait at the same time. Nothing but tests imports it. It owns no goroutine.
 package testkit
 
 import (

@@ -1,5 +1,5 @@
-// Package trust says whether others than root could change what root is about to believe: a file that it reads, a program or a
-// directory that it looks programs up in.
+// Package trust says whether anybody but root could change what root relies on: a file that it reads, a program that it runs, or a
+// directory on its PATH.
 //
 // A path is resolved component by component, links included, and each component is judged on the descriptor that the next one is
 // opened from. Nothing is looked at by name twice, so there is nothing to swap between the check and the use. The package is

@@ -1,5 +1,5 @@
-// Package model is the screen of hinit top without a terminal: what PID 1, the processes and the keys say goes in, frames and orders
-// come out.
+// Package model is the screen of hinit top without a terminal. It takes the status, the usage of processes and the keys that are
+// pressed, and returns frames and orders.
 //
 // It promises that the same inputs make the same frames: it reads no clock, no file and no socket, and the time comes with the
 // inputs. Whatever a service, a profile or a log chose is escaped before it is in a frame. One goroutine may use a Model; the
