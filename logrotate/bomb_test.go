@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"hinit/logrotate/archive"
 )
 
 // packedArchive makes a compressed archive of so many times text.
@@ -28,8 +28,8 @@ func packedArchive(t *testing.T, dir string, at time.Time, text string, times in
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	name = archiveName(at)
-	if err := os.WriteFile(filepath.Join(dir, name+packed), b.Bytes(), 0o600); err != nil {
+	name = archive.Name(at)
+	if err := os.WriteFile(filepath.Join(dir, name+archive.Packed), b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return name
@@ -134,16 +134,6 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 	o.N, total = math.MaxInt, 0
 	if err := Read(t.Context(), o, count); err != nil || total != size-1 {
 		t.Errorf("of all lines %d bytes, %v", total, err)
-	}
-}
-
-func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(path, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := archiveFiles(path); err == nil {
-		t.Error("it has archives")
 	}
 }
 

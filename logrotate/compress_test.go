@@ -14,15 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // allPacked reports whether every archive in dir is compressed and nothing half done is there.
 func allPacked(t *testing.T, dir string) bool {
 	t.Helper()
-	names, err := dirNames(dir)
+	names, err := namesIn(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +30,7 @@ func allPacked(t *testing.T, dir string) bool {
 		if name == Current {
 			continue
 		}
-		if !strings.HasSuffix(name, packed) {
+		if !strings.HasSuffix(name, archive.Packed) {
 			return false
 		}
 		archives++
@@ -59,7 +58,7 @@ func TestArchivesAreCompressed(t *testing.T) {
 	say(t, l, lines...)
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
 	wantLines(t, stored(t, dir), lines...)
-	paths, err := Archives(dir)
+	paths, err := archive.Paths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +76,7 @@ func TestArchivesAreCompressed(t *testing.T) {
 		}
 	}
 	// What was done ends, and begins again with the next archive.
-	testkit.Until(t, "the worker ends", func() bool { s.compressor.mu.Lock(); defer s.compressor.mu.Unlock(); return s.compressor.busy == nil })
+	s.compressor.Wait()
 	more := fill(300)
 	say(t, l, more...)
 	testkit.Until(t, "the new archives are compressed", func() bool { return allPacked(t, dir) })
@@ -92,7 +91,7 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	s := newSet(Options{MaxSize: 10_000, Archives: 1000, Actor: actor})
 	defer closeSet(t, s)
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
-	huge := filepath.Join(dir, archiveName(time.Now().Add(-time.Hour)))
+	huge := filepath.Join(dir, archive.Name(time.Now().Add(-time.Hour)))
 	if err := actor.Do(func() error {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
@@ -107,11 +106,11 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	l.Limit(Limits{Compress: true})
 	say(t, l, fill(1000)...)
 	testkit.Until(t, "all other archives are compressed", func() bool {
-		names, err := archiveFiles(dir)
+		names, err := archive.Dir{Path: dir}.Names()
 		if err != nil {
 			t.Fatal(err)
 		}
-		plain := slices.DeleteFunc(names[1:], func(name string) bool { return strings.HasSuffix(name, packed) })
+		plain := slices.DeleteFunc(names[1:], func(name string) bool { return strings.HasSuffix(name, archive.Packed) })
 		return len(names) > 5 && len(plain) == 0
 	})
 	if _, err := os.Stat(huge); err != nil {
@@ -128,7 +127,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 		testkit.Until(t, "the archives are compressed", func() bool { return allPacked(t, dir) })
 	}
 	l.Limit(Limits{Compress: true, Archives: 3})
-	paths, err := Archives(dir)
+	paths, err := archive.Paths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +145,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 	}
 	say(t, l, fill(100)...)
 	closeSet(t, s)
-	if paths, err = Archives(dir); err != nil || len(paths) != 3 {
+	if paths, err = archive.Paths(dir); err != nil || len(paths) != 3 {
 		t.Errorf("%d archives are kept (%v)", len(paths), err)
 	}
 }
@@ -156,7 +155,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	names, err := archiveFiles(dir)
+	names, err := archive.Dir{Path: dir}.Names()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +164,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Create(at(names[0] + packed))
+	f, err := os.Create(at(names[0] + archive.Packed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,9 +173,9 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	if err := errors.Join(err, z.Close(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	gone := archiveName(first.Add(-time.Hour))
+	gone := archive.Name(first.Add(-time.Hour))
 	for _, name := range []string{names[1], gone} {
-		if err := os.WriteFile(at(name+packed+partial), []byte("half"), 0o600); err != nil {
+		if err := os.WriteFile(at(name+archive.Packed+archive.Partial), []byte("half"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,39 +190,8 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
 	closeSet(t, s)
 	wantLines(t, stored(t, dir), append(before, "next")...)
-	if left, _ := dirNames(dir); len(left) != 4 {
+	if left, _ := namesIn(dir); len(left) != 4 {
 		t.Errorf("there are %q", left)
-	}
-}
-
-// TestAnArchiveThatIsPrunedStaysPruned removes it at each point of its compression.
-func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	s := newSet(Options{})
-	defer closeSet(t, s)
-	w := newPacker(s)
-	name := archiveName(time.Now().Add(-time.Hour))
-	path := filepath.Join(dir, name)
-	for i := range 50 {
-		if err := os.WriteFile(path, []byte(strings.Repeat("x\n", packChunk)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		pruned := make(chan error, 1)
-		go func() {
-			<-time.After(time.Duration(i) * 200 * time.Microsecond)
-			pruned <- removeArchive(dir+"/", name)
-		}()
-		err := w.archive(dir+"/", name)
-		if err := <-pruned; err != nil {
-			t.Fatal(err)
-		}
-		if err != nil && !errors.Is(err, errAbandoned) && !errors.Is(err, unix.ENOENT) {
-			t.Fatal(err)
-		}
-		if left, _ := dirNames(dir); len(left) != 0 {
-			t.Fatalf("round %d: %q is left", i, left)
-		}
 	}
 }
 
@@ -235,12 +203,12 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("root's own\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	linked, target := archiveName(time.Now().Add(-time.Hour)), archiveName(time.Now().Add(-2*time.Hour))
+	linked, target := archive.Name(time.Now().Add(-time.Hour)), archive.Name(time.Now().Add(-2*time.Hour))
 	if err := errors.Join(
 		os.Symlink(secret, filepath.Join(dir, linked)),
 		os.WriteFile(filepath.Join(dir, target), []byte("2026-11-21 00:08:34.292924624  one\n"), 0o600),
-		os.Symlink(secret, filepath.Join(dir, target+packed+partial)),
-		os.Symlink(secret, filepath.Join(dir, target+packed)),
+		os.Symlink(secret, filepath.Join(dir, target+archive.Packed+archive.Partial)),
+		os.Symlink(secret, filepath.Join(dir, target+archive.Packed)),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +219,7 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	say(t, l, "two")
 	testkit.Until(t, "the link is refused", func() bool { return len(w.all()) > 0 })
 	testkit.Until(t, "the other archive is compressed", func() bool {
-		st, err := os.Lstat(filepath.Join(dir, target+packed))
+		st, err := os.Lstat(filepath.Join(dir, target+archive.Packed))
 		return err == nil && st.Mode().IsRegular()
 	})
 	closeSet(t, s)
@@ -259,10 +227,10 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	if text, err := os.ReadFile(secret); err != nil || string(text) != "root's own\n" {
 		t.Errorf("behind the link is now %q, %v", text, err)
 	}
-	if st, err := os.Lstat(filepath.Join(dir, target+packed)); err != nil || !st.Mode().IsRegular() {
+	if st, err := os.Lstat(filepath.Join(dir, target+archive.Packed)); err != nil || !st.Mode().IsRegular() {
 		t.Errorf("%v, %v", st, err)
 	}
-	if _, err := os.Lstat(filepath.Join(dir, linked+packed)); err == nil {
+	if _, err := os.Lstat(filepath.Join(dir, linked+archive.Packed)); err == nil {
 		t.Error("what the link led to is an archive now")
 	}
 }
@@ -287,17 +255,17 @@ func TestReadCompressedHistory(t *testing.T) {
 	for _, o := range options {
 		plain[fmt.Sprint(o)] = read(o)
 	}
-	s := newSet(Options{})
-	defer closeSet(t, s)
-	w := newPacker(s)
-	names, err := archiveFiles(dir)
+	names, err := archive.Dir{Path: dir}.Names()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range []int{1, 0, 2} {
-		if err := w.archive(dir+"/", names[i]); err != nil {
+		text, err := os.ReadFile(filepath.Join(dir, names[i]))
+		if err := errors.Join(err, os.Remove(filepath.Join(dir, names[i]))); err != nil {
 			t.Fatal(err)
 		}
+		at, _ := archive.Time(names[i])
+		packedArchive(t, dir, at, string(text), 1)
 		for _, o := range options {
 			if got := read(o); got != plain[fmt.Sprint(o)] {
 				t.Fatalf("%+v: got %s, want %s", o, got, plain[fmt.Sprint(o)])
@@ -308,7 +276,7 @@ func TestReadCompressedHistory(t *testing.T) {
 		t.Error("not all archives are compressed")
 	}
 	// One that is damaged is told, and not taken for its half.
-	path := filepath.Join(dir, names[1]+packed)
+	path := filepath.Join(dir, names[1]+archive.Packed)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -361,7 +329,7 @@ func TestCloseDoesNotWaitForCompression(t *testing.T) {
 	dir := t.TempDir()
 	names := make([]string, 20)
 	for i := range names {
-		names[i] = archiveName(time.Now().Add(time.Duration(i-100) * time.Minute))
+		names[i] = archive.Name(time.Now().Add(time.Duration(i-100) * time.Minute))
 		if err := os.WriteFile(filepath.Join(dir, names[i]), []byte(strings.Repeat(strings.Join(fill(100), "\n"), 1000)), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -370,15 +338,15 @@ func TestCloseDoesNotWaitForCompression(t *testing.T) {
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	l.Limit(Limits{Compress: true})
 	testkit.Until(t, "it has begun", func() bool {
-		left, err := dirNames(dir)
-		return err == nil && slices.ContainsFunc(left, func(name string) bool { return strings.HasSuffix(name, partial) })
+		left, err := namesIn(dir)
+		return err == nil && slices.ContainsFunc(left, func(name string) bool { return strings.HasSuffix(name, archive.Partial) })
 	})
 	closeSet(t, s)
-	left, err := dirNames(dir)
+	left, err := namesIn(dir)
 	if err != nil || len(left) != len(names) {
 		t.Errorf("%q, %v", left, err)
 	}
-	if !slices.ContainsFunc(left, func(name string) bool { return !strings.HasSuffix(name, packed) }) {
+	if !slices.ContainsFunc(left, func(name string) bool { return !strings.HasSuffix(name, archive.Packed) }) {
 		t.Error("it waited until all was compressed")
 	}
 }

@@ -56,9 +56,8 @@
 //
 // # Compression
 //
-// With [Limits].Compress archives become gzip files, one after the other, a second or more after their rotation, and never
-// faster than with a quarter of a core. The pumps have nothing to do with it. An archive is there, under one name or both, at
-// every moment, also after a crash.
+// With [Limits].Compress archives become gzip files, a second or more after their rotation, see package gzipped. The pumps have
+// nothing to do with it.
 //
 // # Goroutines
 //

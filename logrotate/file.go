@@ -16,6 +16,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/fault"
 	"hinit/internal/guard"
+	"hinit/logrotate/archive"
 )
 
 const (
@@ -48,7 +49,7 @@ type file struct {
 	stamp   stamp
 
 	onDisk
-	archives
+	rotation
 
 	fault error // why nothing can be written; nil when all is well
 	tried time.Time
@@ -66,11 +67,10 @@ type onDisk struct {
 	checked  time.Time // last look at the name
 }
 
-// archives are the rotated files beside the open one.
-type archives struct {
-	scanned   bool     // names is what the directory has
-	names     []string // base names, oldest first
-	newest    time.Time
+// rotation is what is known of the rotated files beside the open one.
+type rotation struct {
+	archives  archive.List
+	scanned   bool      // archives is what the directory has
 	rotateErr error     // why the file is larger than it should be; nil when all is well
 	rotateAt  time.Time // not before
 }
@@ -147,7 +147,7 @@ func (f *file) ready(now time.Time) error {
 		} else if err := f.spare(); err != nil {
 			f.checked = time.Time{}
 			return err
-		} else if f.expired(f.limits.Load().MaxAge, now) {
+		} else if f.archives.Expired(f.limits.Load().MaxAge, now) {
 			f.discard(now)
 		}
 	}

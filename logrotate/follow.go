@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/logrotate/archive"
+	"hinit/logrotate/gzipped"
 )
 
 // ReadOptions say which lines [Read] gives.
@@ -60,6 +62,8 @@ func Read(ctx context.Context, o ReadOptions, emit func(line []byte) error) erro
 		o.MaxArchive = defaultMaxArchive
 	}
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
+	r.dir = archive.Dir{Path: o.Dir, Actor: o.Actor}
+	r.packed = gzipped.Reader{Most: o.MaxArchive, Buf: r.buf}
 	defer r.close()
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -79,6 +83,8 @@ type reader struct {
 	emit    func(line []byte) error
 	emitErr error
 	buf     []byte
+	dir     archive.Dir
+	packed  gzipped.Reader
 
 	file  *os.File // the file that is followed, nil when there is none
 	at    int64    // offset behind the last line that was given
@@ -148,28 +154,28 @@ func (r *reader) catchUp(ctx context.Context) error {
 
 // moved reports whether another file now has the name of the one that is read.
 func (r *reader) moved() (bool, error) {
-	opened, err := identify(r.file)
+	opened, err := r.file.Stat()
 	if err != nil {
 		return false, err
 	}
-	f, err := r.open(Current)
+	f, err := r.dir.Open(Current)
 	if err != nil {
 		// Between two files of a rotation, or removed: somebody may still be writing to the one we have.
 		return false, nil
 	}
 	defer f.Close()
-	now, err := identify(f)
-	return err == nil && (now.dev != opened.dev || now.ino != opened.ino), nil
+	now, err := f.Stat()
+	return err == nil && !os.SameFile(now, opened), nil
 }
 
 // advance goes on from the end of the file that was read to the next current file, by way of the archives between them. It reports
 // whether there is one.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	old := r.file
-	var read identity
+	var read os.FileInfo
 	if old != nil {
 		var err error
-		if read, err = identify(old); err != nil {
+		if read, err = old.Stat(); err != nil {
 			return false, err
 		}
 		if err := r.rest(); err != nil {
@@ -214,7 +220,7 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.tellBroken(name)
 	}
-	f, compressed, err := r.openArchive(name)
+	f, packed, err := r.dir.OpenArchive(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -224,7 +230,7 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 		}
 		return r.tellBroken(name)
 	}
-	if compressed {
+	if packed {
 		defer f.Close()
 		if err := r.unpack(ctx, f, skip); !r.unreadable(ctx, name, err) {
 			return err
@@ -238,6 +244,18 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	}()
 	r.file, r.at, r.carry = f, skip, r.carry[:0]
 	if err := r.drain(ctx); err != nil {
+		return err
+	}
+	return r.rest()
+}
+
+// unpack is whole for a compressed archive.
+func (r *reader) unpack(ctx context.Context, f *os.File, skip int64) error {
+	at := r.at
+	defer func() { r.at = at }()
+	r.carry = r.carry[:0]
+	if err := r.packed.Each(ctx, f, skip, r.take); err != nil {
+		r.carry = r.carry[:0] // half a line
 		return err
 	}
 	return r.rest()

@@ -16,6 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // lineAt is a line of the file of that time.
@@ -35,7 +36,7 @@ func past(t *testing.T) (dir string, first time.Time) {
 		for j := range 5 {
 			b.WriteString(lineAt(first.Add(time.Duration(i*5+j)*time.Minute), strconv.Itoa(i*5+j)) + "\n")
 		}
-		name := archiveName(first.Add(time.Duration(i*5+4)*time.Minute + time.Second))
+		name := archive.Name(first.Add(time.Duration(i*5+4)*time.Minute + time.Second))
 		if i == 3 {
 			name = Current
 		}
@@ -193,7 +194,7 @@ func TestFollowUnderLoad(t *testing.T) {
 	put(t, stdout, "end\n")
 	stdout.Close()
 	closeSet(t, s)
-	paths, err := Archives(dir)
+	paths, err := archive.Paths(dir)
 	if err != nil || len(paths) < 50 {
 		t.Fatalf("%d archives, %v", len(paths), err)
 	}
@@ -261,7 +262,7 @@ func TestFollow(t *testing.T) {
 	// Rotated twice, with an unterminated line, before anybody looks.
 	add("cut")
 	for i, text := range []string{"first\n", "second\n"} {
-		if err := os.Rename(path, filepath.Join(dir, archiveName(time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
+		if err := os.Rename(path, filepath.Join(dir, archive.Name(time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
 			t.Fatal(err)
 		}
 		add(text)

@@ -20,6 +20,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 func TestMain(m *testing.M) {
@@ -81,7 +82,7 @@ func closeAll(files ...*os.File) {
 // stored returns the lines in dir, archives first, without their timestamps, which are checked.
 func stored(t testing.TB, dir string) []string {
 	t.Helper()
-	paths, err := Archives(dir)
+	paths, err := archive.Paths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func fileLines(t testing.TB, path string) []string {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err == nil && strings.HasSuffix(path, packed) {
+	if err == nil && strings.HasSuffix(path, archive.Packed) {
 		data, err = unpacked(data)
 	}
 	if err != nil {
@@ -258,4 +259,13 @@ func smallDisk(t *testing.T, size int) string {
 		}
 	})
 	return dir
+}
+
+// namesIn returns the names in a directory.
+func namesIn(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
 }

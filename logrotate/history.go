@@ -9,10 +9,10 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 
-	"hinit/internal/fsutil"
+	"hinit/logrotate/archive"
+	"hinit/logrotate/gzipped"
 )
 
 // history gives the lines that exist, and leaves r at the end of the current file.
@@ -87,7 +87,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 		}
 		// An archive is named by when its last line was written, or later.
 		for first = len(archives); first > 0; first-- {
-			if t, ok := archiveTime(archives[first-1]); !ok || t.Before(r.o.Since) {
+			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.o.Since) {
 				break
 			}
 		}
@@ -100,14 +100,14 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 		}
 	}
 	for first = len(archives); need > 0 && first > 0; first-- {
-		f, compressed, err := r.openArchive(archives[first-1])
+		f, packed, err := r.dir.OpenArchive(archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
 			break // pruned, and all older ones too
 		}
 		if err == nil {
 			before := need
-			if compressed {
-				skip, need, err = r.lastPacked(ctx, f, need)
+			if packed {
+				skip, need, err = r.packed.Last(ctx, f, need)
 			} else {
 				skip, need, err = r.lastOf(ctx, f, need)
 			}
@@ -192,18 +192,18 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 // find opens the current file as r.file and returns the archives before it. It doesn't close the file that was there. An archive
 // that isn't in the list was made after the file was opened, so following leads there.
 func (r *reader) find() ([]string, error) {
-	f, err := r.open(Current)
+	f, err := r.dir.Open(Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	archives, err := r.archives()
+	archives, err := r.dir.Names()
 	if err != nil {
 		if f != nil {
 			f.Close()
 		}
 		return nil, err
 	}
-	archives = plain(archives)
+	archives = archive.Plain(archives)
 	r.file, r.at, r.carry = f, 0, r.carry[:0]
 	if f == nil {
 		return archives, nil
@@ -213,7 +213,7 @@ func (r *reader) find() ([]string, error) {
 
 // before cuts off the list what is the opened file itself, or came later.
 func (r *reader) before(archives []string) ([]string, error) {
-	opened, err := identify(r.file)
+	opened, err := r.file.Stat()
 	if err != nil {
 		return nil, err
 	}
@@ -225,40 +225,16 @@ func (r *reader) before(archives []string) ([]string, error) {
 	return archives, nil
 }
 
-// beneath runs fn with the directory that Dir lies in, opened anew because it may be replaced, and the name of Dir there.
-func (r *reader) beneath(fn func(d *fsutil.Dir, name string) error) error {
-	dir, name := filepath.Split(filepath.Clean(r.o.Dir))
-	if dir == "" {
-		dir = "."
-	}
-	if name == ".." || name == "." || name == "" {
-		dir, name = r.o.Dir, ""
-	}
-	d, err := fsutil.OpenDir(dir, r.o.Actor)
+// is reports whether the archive of that name is that file, or was made of it.
+func (r *reader) is(name string, file os.FileInfo) bool {
+	f, packed, err := r.dir.OpenArchive(name)
 	if err != nil {
-		return err
+		return false
 	}
-	defer d.Close()
-	return fn(d, name)
-}
-
-// open opens a regular file of the log; it waits for no FIFO.
-func (r *reader) open(base string) (f *os.File, err error) {
-	err = r.beneath(func(d *fsutil.Dir, name string) error {
-		f, err = d.Open(filepath.Join(name, base))
-		return err
-	})
-	return f, err
-}
-
-// archives returns the base names of the archives, oldest first, each once.
-func (r *reader) archives() (names []string, err error) {
-	err = r.beneath(func(d *fsutil.Dir, name string) error {
-		entries, _, err := d.ReadSome(name, maxNames)
-		for _, e := range entries {
-			names = append(names, e.Name())
-		}
-		return err
-	})
-	return archivesOf(names), err
+	defer f.Close()
+	if packed {
+		return gzipped.MadeOf(f, file)
+	}
+	own, err := f.Stat()
+	return err == nil && os.SameFile(own, file)
 }

@@ -2,11 +2,11 @@ package logrotate
 
 import (
 	"fmt"
-	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/logrotate/archive"
 )
 
 // Limits bound one log. The zero value of each field means that of the [Set]: MaxSize and Archives as in [Options], the others
@@ -35,9 +35,7 @@ func (l *Log) Limit(limits Limits) {
 	if l.file != nil {
 		limits = limits.within(l.set.opts)
 		l.file.limits.Store(&limits)
-		if limits.Compress {
-			l.set.compressor.request(l.file)
-		}
+		l.file.pack()
 	}
 }
 
@@ -56,45 +54,40 @@ func (l Limits) within(o Options) Limits {
 }
 
 // prune removes the oldest archives while there are too many, or they are too old or too large together.
-func (f *file) prune(dir string, now time.Time) error {
+func (f *file) prune(now time.Time) error {
 	limits := f.limits.Load()
-	keep := limits.Archives
+	room := int64(-1)
 	if limits.Quota > 0 {
-		keep = min(keep, f.affordable(dir, limits.Quota-limits.MaxSize))
+		room = max(limits.Quota-limits.MaxSize, 0)
 	}
-	for len(f.names) > keep || f.expired(limits.MaxAge, now) {
-		if err := f.removeOldest(dir); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f.archives.Prune(archive.Limits{Archives: limits.Archives, MaxAge: limits.MaxAge, Room: room}, now)
 }
 
-func (f *file) removeOldest(dir string) error {
-	if err := removeArchive(dir, f.names[0]); err != nil {
-		return err
+// pack has the archives compressed, if that is wanted.
+func (f *file) pack() {
+	if f.limits.Load().Compress {
+		f.set.compressor.Request(f)
 	}
-	f.names = append(f.names[:0], f.names[1:]...)
-	return nil
 }
 
-// affordable is how many of the newest archives have no more than room bytes together.
-func (f *file) affordable(dir string, room int64) int {
-	for i, name := range slices.Backward(f.names) {
-		if room -= archiveSize(dir, name); room < 0 {
-			return len(f.names) - 1 - i
-		}
+// Packing implements [gzipped.Log].
+func (f *file) Packing() (dir string, most int64) {
+	limits := f.limits.Load()
+	if !limits.Compress {
+		return "", 0
 	}
-	return len(f.names)
+	// A larger archive is not hinit's, or nobody could read it compressed (see ReadOptions), and all others would wait for it.
+	return f.archives.Dir, max(2*limits.MaxSize, defaultMaxArchive)
 }
 
-// expired reports whether the oldest archive is older than age; 0 is never.
-func (f *file) expired(age time.Duration, now time.Time) bool {
-	if age <= 0 || len(f.names) == 0 {
-		return false
+// Packed implements [gzipped.Log].
+func (f *file) Packed(err error) {
+	switch {
+	case err == nil && f.unpackable.Swap(false):
+		f.set.opts.Warn(f.service, fmt.Sprintf("the archives of %q are compressed again", f.path))
+	case err != nil && !f.unpackable.Swap(true):
+		f.set.opts.Warn(f.service, fmt.Sprintf("cannot compress the archives of %q: %v; they stay as they are for now", f.path, err))
 	}
-	t, ok := archiveTime(f.names[0])
-	return ok && now.Sub(t) > age
 }
 
 // spare says whether the file system has as much free as it must have. Before it says no, the oldest archives of this log go.
@@ -108,9 +101,8 @@ func (f *file) spare() error {
 		return nil // what can't be asked isn't wrong; a full disk will show by itself
 	}
 	err := f.set.opts.Actor.Do(func() error {
-		dir, _ := filepath.Split(f.path)
-		for len(f.names) > 0 && free < least {
-			if err := f.removeOldest(dir); err != nil {
+		for !f.archives.Empty() && free < least {
+			if err := f.archives.RemoveOldest(); err != nil {
 				return err
 			}
 			free, _ = f.free()

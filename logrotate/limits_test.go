@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // fixture is a log with limits.
@@ -52,8 +53,8 @@ func TestQuota(t *testing.T) {
 func TestOldArchivesGo(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	old, young := archiveName(now.Add(-3*time.Hour)), archiveName(now.Add(-time.Hour))
-	s6 := strings.TrimSuffix(archiveName(now.Add(-4*time.Hour)), ours) + foreign
+	old, young := archive.Name(now.Add(-3*time.Hour)), archive.Name(now.Add(-time.Hour))
+	s6 := strings.TrimSuffix(archive.Name(now.Add(-4*time.Hour)), ".s") + ".u"
 	for _, name := range []string{old, young, s6} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)
@@ -64,7 +65,7 @@ func TestOldArchivesGo(t *testing.T) {
 	l.Limit(Limits{MaxAge: 2 * time.Hour})
 	say(t, l, "one")
 	closeSet(t, s)
-	left, err := Archives(dir)
+	left, err := archive.Paths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
 	}
 	var names []string
 	for i := range 6 {
-		names = append(names, archiveName(time.Now().Add(time.Duration(i-10)*time.Minute)))
+		names = append(names, archive.Name(time.Now().Add(time.Duration(i-10)*time.Minute)))
 		if err := os.WriteFile(filepath.Join(dir, names[i]), make([]byte, 1<<20), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +163,7 @@ func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
 	l.Limit(Limits{MinFree: 4 << 20})
 	say(t, l, "one")
 	closeSet(t, s)
-	left, err := archiveFiles(dir)
+	left, err := archive.Dir{Path: dir}.Names()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func (f *file) openOnce() error {
 			return err
 		}
 		if !f.scanned {
-			f.scan(dir)
+			f.scan()
 		}
 		return nil
 	})
@@ -151,29 +151,16 @@ func (f *file) adopt(fd int) error {
 }
 
 // scan learns the archives from the directory. One that can't be read has none.
-func (f *file) scan(dir string) {
+func (f *file) scan() {
 	now := time.Now()
-	names, err := dirNames(filepath.Clean(dir))
-	if err != nil {
+	if err := f.archives.Read(); err != nil {
 		f.note(err)
 	}
-	sweep(dir, names)
-	names = plain(archivesOf(names))
-	f.scanned, f.names, f.newest = true, names, time.Time{}
-	if len(names) > 0 {
-		f.newest, _ = archiveTime(names[len(names)-1])
-	}
-	if err := f.prune(dir, now); err != nil {
+	f.scanned = true
+	if err := f.prune(now); err != nil {
 		f.note(err)
 	}
 	f.pack()
-}
-
-// pack has the archives compressed, if that is wanted.
-func (f *file) pack() {
-	if f.limits.Load().Compress {
-		f.set.compressor.request(f)
-	}
 }
 
 // replaced reports whether the file's name now means something else, or nothing. When that can't be known the open file is still
@@ -202,12 +189,11 @@ func (f *file) rotate(now time.Time) {
 		if gone = f.elsewhere(); gone {
 			return nil
 		}
-		dir, _ := filepath.Split(f.path)
-		if err := f.archive(dir, now); err != nil {
+		if err := f.archives.Add(f.path, now); err != nil {
 			return err
 		}
 		moved = true
-		return f.prune(dir, now)
+		return f.prune(now)
 	})
 	switch {
 	case err != nil:
@@ -232,48 +218,9 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// archive renames the file to a name that no archive has or had.
-func (f *file) archive(dir string, now time.Time) error {
-	for t := nextArchive(f.newest, now); ; t = nextArchive(t, now) {
-		name := archiveName(t)
-		err := renameNew(f.path, dir+name)
-		if errors.Is(err, unix.EEXIST) {
-			continue
-		}
-		if err != nil {
-			return &os.LinkError{Op: "rename", Old: f.path, New: dir + name, Err: err}
-		}
-		f.names = append(f.names, name)
-		f.newest = t
-		return nil
-	}
-}
-
-// renameNew renames from to to, which must not exist.
-func renameNew(from, to string) error {
-	if err := fault.Before(fault.Rename, from); err != nil {
-		return err
-	}
-	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
-		return err
-	}
-	// A file system without the flag, such as NFS. Nobody else makes archives here.
-	var st unix.Stat_t
-	if err := unix.Lstat(to, &st); err == nil {
-		return unix.EEXIST
-	} else if !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	return unix.Rename(from, to)
-}
-
 // discard prunes between rotations.
 func (f *file) discard(now time.Time) {
-	err := f.set.opts.Actor.Do(func() error {
-		dir, _ := filepath.Split(f.path)
-		return f.prune(dir, now)
-	})
+	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
 	if err != nil {
 		f.note(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
 	}

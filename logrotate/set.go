@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"hinit/internal/guard"
+	"hinit/logrotate/gzipped"
 )
 
 // readSize is how many bytes a pump reads at once: the default size of a pipe.
@@ -35,7 +37,7 @@ type Set struct {
 	frost  *frost               // nil while the pumps run
 
 	background sync.WaitGroup // short goroutines
-	compressor compressor
+	compressor *gzipped.Compressor
 }
 
 // New makes a Set and starts the console's goroutines. [Set.Close] ends them.
@@ -57,7 +59,7 @@ func New(o Options) *Set {
 		b := make([]byte, 0, 2*(o.MaxLine+readSize))
 		return &b
 	}
-	s.compressor = compressor{set: s, stop: make(chan struct{})}
+	s.compressor = gzipped.New(o.Actor, o.period)
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
 	s.consoles[1] = newConsole("stderr", o.Stderr, o)
 	return s
@@ -92,6 +94,7 @@ func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
 		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name}
+		f.archives.Dir = filepath.Dir(l.path)
 		if n := len(s.spare); n > 0 {
 			f.lj, s.spare = s.spare[n-1], s.spare[:n-1]
 		} else {
@@ -214,7 +217,7 @@ func (s *Set) Close(ctx context.Context) error {
 		close(s.idle)
 	}
 	s.mu.Unlock()
-	s.compressor.end()
+	s.compressor.End()
 
 	patience, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -268,7 +271,7 @@ func (s *Set) stop() error {
 func (s *Set) flush() []error {
 	<-s.idle
 	s.background.Wait()
-	s.compressor.wait()
+	s.compressor.Wait()
 	var errs []error
 	s.mu.Lock()
 	files := slices.Collect(maps.Values(s.files))

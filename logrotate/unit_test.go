@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,54 +137,6 @@ func TestAppendJSON(t *testing.T) {
 		}
 		if want := string([]rune(in)); got != want {
 			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
-func TestNextArchiveAlwaysAscends(t *testing.T) {
-	now := time.Date(2026, 11, 21, 0, 11, 36, 303_286_084, time.UTC)
-	names := []string{}
-	var last time.Time
-	for _, at := range []time.Time{now, now, now.Add(time.Nanosecond), now.Add(-time.Hour), now, now.Add(time.Hour)} {
-		last = nextArchive(last, at)
-		names = append(names, archiveName(last))
-	}
-	if names[0] != "@400000006b00e1dd1213c744.s" { // the example of the contract
-		t.Errorf("first name is %q", names[0])
-	}
-	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
-		t.Errorf("names don't ascend: %q", names)
-	}
-}
-
-func TestArchives(t *testing.T) {
-	dir := t.TempDir()
-	want := []string{
-		"@400000006b00e1dd1213c744.s", "@400000006b00e1de1213c744.u",
-		"@400000006b00e1df1213c744.s", // and half compressed
-		"@400000006b00e1e01213c744.s.gz", "@400000006b00e1e11213c744.u.gz",
-	}
-	half := "@400000006b00e1df1213c744.s.gz" // and whole, too
-	others := []string{
-		"current", "lock", "state", "current.gz", "@400000006b00e1dd1213c744.t", "@400000006b00e1dd1213c744.s.bz2",
-		"@400000006b00e1dd1213c744.s.gz.tmp", "@400000006B00E1DD1213C744.s", "@400000006b00e1dd1213c74g.s",
-	}
-	for _, name := range slices.Concat(want, others, []string{half}) {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := Archives(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range got {
-		got[i] = filepath.Base(got[i])
-	}
-	wantLines(t, got, want...)
-	for _, name := range others {
-		if IsArchive(name) {
-			t.Errorf("%q is taken for an archive", name)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"hinit/internal/redact"
 	"hinit/logrotate"
+	"hinit/logrotate/archive"
 )
 
 const (
@@ -186,7 +187,7 @@ func (t *tail) next() (path string, again bool, err error) {
 
 // candidates are all files of the log, oldest first.
 func (t *tail) candidates() ([]string, error) {
-	names, err := logrotate.Archives(t.dir)
+	names, err := archive.Paths(t.dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil

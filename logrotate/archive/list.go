@@ -1,0 +1,139 @@
+package archive
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
+)
+
+// List is what the one who writes a log knows of its archives. It has a lock of its user's, and the identity of its caller.
+type List struct {
+	Dir string // where the archives are
+
+	names  []string // without Packed, oldest first
+	newest time.Time
+}
+
+// Limits say which archives stay.
+type Limits struct {
+	Archives int
+	MaxAge   time.Duration // 0: any age
+	Room     int64         // bytes of all archives together; negative: any number
+}
+
+// Read learns the archives from the directory. One that can't be read has none. What is left of archives that were being
+// compressed when an init was killed is removed.
+func (l *List) Read() error {
+	names, err := namesIn(l.Dir)
+	for _, name := range names {
+		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && is(whole) {
+			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the next start tries it again
+		}
+	}
+	l.names, l.newest = Plain(among(names)), time.Time{}
+	if len(l.names) > 0 {
+		l.newest, _ = Time(l.names[len(l.names)-1])
+	}
+	return err
+}
+
+// Add renames the file at path, in the same directory, to a name that no archive has or had.
+func (l *List) Add(path string, now time.Time) error {
+	for t := next(l.newest, now); ; t = next(t, now) {
+		name := Name(t)
+		to := filepath.Join(l.Dir, name)
+		err := renameNew(path, to)
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		if err != nil {
+			return &os.LinkError{Op: "rename", Old: path, New: to, Err: err}
+		}
+		l.names, l.newest = append(l.names, name), t
+		return nil
+	}
+}
+
+// renameNew renames from to to, which must not exist.
+func renameNew(from, to string) error {
+	if err := fault.Before(fault.Rename, from); err != nil {
+		return err
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	// A file system without the flag, such as NFS. Nobody else makes archives here.
+	var st unix.Stat_t
+	if err := unix.Lstat(to, &st); err == nil {
+		return unix.EEXIST
+	} else if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return unix.Rename(from, to)
+}
+
+// Prune removes the oldest archives while there are too many, or they are too old or too large together.
+func (l *List) Prune(limits Limits, now time.Time) error {
+	keep := limits.Archives
+	if limits.Room >= 0 {
+		keep = min(keep, l.affordable(limits.Room))
+	}
+	for len(l.names) > keep || l.Expired(limits.MaxAge, now) {
+		if err := l.RemoveOldest(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Empty reports whether there is no archive.
+func (l *List) Empty() bool { return len(l.names) == 0 }
+
+// RemoveOldest removes an archive in all of its forms. That one is gone is no error. There must be one.
+func (l *List) RemoveOldest() error {
+	for _, form := range forms(l.names[0]) {
+		path := filepath.Join(l.Dir, form)
+		err := fault.Before(fault.Remove, path)
+		if err == nil {
+			err = unix.Unlink(path)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return &os.PathError{Op: "remove archive", Path: path, Err: err}
+		}
+	}
+	l.names = append(l.names[:0], l.names[1:]...)
+	return nil
+}
+
+// affordable is how many of the newest archives have no more than room bytes together.
+func (l *List) affordable(room int64) int {
+	for i, name := range slices.Backward(l.names) {
+		for _, form := range forms(name) {
+			var st unix.Stat_t
+			if unix.Lstat(filepath.Join(l.Dir, form), &st) == nil {
+				room -= st.Size
+			}
+		}
+		if room < 0 {
+			return len(l.names) - 1 - i
+		}
+	}
+	return len(l.names)
+}
+
+// Expired reports whether the oldest archive is older than age; 0 is never.
+func (l *List) Expired(age time.Duration, now time.Time) bool {
+	if age <= 0 || l.Empty() {
+		return false
+	}
+	t, ok := Time(l.names[0])
+	return ok && now.Sub(t) > age
+}

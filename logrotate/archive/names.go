@@ -1,0 +1,116 @@
+// Package archive knows the rotated files of a log: their names, which of them are in a directory, and how their number is bounded.
+//
+// An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it, with ".u" in place of ".s"
+// when s6-log left it unfinished, and with ".gz" behind it when it is compressed. One that is there in both forms is being
+// compressed, and counts once. Names ascend, also after a step back of the clock.
+//
+// Everything here may wait for a disk and starts no goroutine.
+package archive
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/s6/formats"
+)
+
+const (
+	// labelLen is the length of a TAI64N label in a name: "@" and 24 hexadecimal digits.
+	labelLen = 1 + 24
+
+	ours    = ".s" // ends the name of an archive
+	foreign = ".u" // of one that s6-log left unfinished
+
+	// Packed is behind that when the archive is compressed.
+	Packed = ".gz"
+	// Partial is behind that while it is being compressed.
+	Partial = ".tmp"
+)
+
+// Paths returns the paths of the archives in dir, oldest first, each once: uncompressed, if it is there in both forms. A directory
+// that doesn't exist is an error that wraps fs.ErrNotExist.
+func Paths(dir string) ([]string, error) {
+	names, err := namesIn(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list log archives in %q: %w", dir, err)
+	}
+	names = among(names)
+	for i, name := range names {
+		names[i] = filepath.Join(dir, name)
+	}
+	return names, nil
+}
+
+// Time returns the time of rotation that is in the name of an archive, without [Packed].
+func Time(name string) (time.Time, bool) {
+	if len(name) != labelLen+len(ours) || name[0] != '@' || name[labelLen:] != ours && name[labelLen:] != foreign {
+		return time.Time{}, false
+	}
+	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
+		return time.Time{}, false
+	}
+	t, _, _ := formats.ParseTAI64N(name) // one that is no time is old
+	return t, true
+}
+
+// Name returns the name of an archive that was made at t.
+func Name(t time.Time) string { return formats.TAI64N(t) + ours }
+
+// next returns the time for the name of an archive that is made at now: always later than last, that of the newest archive.
+func next(last, now time.Time) time.Time {
+	if !now.After(last) {
+		return last.Add(time.Nanosecond)
+	}
+	return now
+}
+
+// mostNames is how many names of a log directory are looked at. Others can put any number there. Pruning never leaves behind for the
+// next time what is to stay.
+const mostNames = 64 << 10
+
+// namesIn returns the names in a directory, in no order. It waits for no FIFO that somebody has put in its place.
+func namesIn(dir string) ([]string, error) {
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(mostNames)
+	if err == io.EOF { //nolint:errorlint // of an empty directory, and never wrapped
+		err = nil
+	}
+	return names, err
+}
+
+// is reports whether a file of that name is an archive, in one of its forms.
+func is(name string) bool {
+	_, ok := Time(strings.TrimSuffix(name, Packed))
+	return ok
+}
+
+// among returns the archives among names, oldest first, each once.
+func among(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return !is(name) })
+	slices.Sort(names) // what is compressed comes behind what is not
+	return slices.CompactFunc(names, func(a, b string) bool {
+		return strings.TrimSuffix(a, Packed) == strings.TrimSuffix(b, Packed)
+	})
+}
+
+// Plain takes [Packed] off names, in place. What is left orders them.
+func Plain(names []string) []string {
+	for i, name := range names {
+		names[i] = strings.TrimSuffix(name, Packed)
+	}
+	return names
+}
+
+// forms are the names that an archive may have, in the order in which to look for it: while it is compressed it has both.
+func forms(name string) [2]string { return [2]string{name, name + Packed} }

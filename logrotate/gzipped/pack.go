@@ -1,0 +1,198 @@
+package gzipped
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"hinit/internal/blocking"
+	"hinit/internal/fault"
+	"hinit/internal/fsutil"
+	"hinit/logrotate/archive"
+)
+
+const (
+	// packChunk is how much is compressed at a time. After each the worker rests packRest times as long, so compressing takes at
+	// most a quarter of a core. A thread of low priority would hold up the runtime.
+	packChunk = 64 << 10
+	packRest  = 3
+)
+
+// errAbandoned says that an archive isn't compressed because it is gone, or everything ends.
+var errAbandoned = errors.New("abandoned")
+
+// packer is what a Compressor needs while it works.
+type packer struct {
+	actor *fsutil.Actor // takes turns
+	young time.Duration
+	ctx   context.Context
+	gzip  *gzip.Writer // made for the first archive
+	buf   []byte
+}
+
+// pause waits so long, and reports false when everything ends.
+func (p *packer) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.ctx.Done():
+		return false
+	}
+}
+
+// log compresses the archives of l. It reports whether some of them are still too young.
+func (p *packer) log(l Log) (again bool) {
+	path, most := l.Packing()
+	if most == 0 {
+		return false
+	}
+	dir := archive.Dir{Path: path, Actor: p.actor}
+	names, err := dir.Names()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, archive.Packed) {
+			continue
+		}
+		if !p.pause(0) {
+			return false
+		}
+		// After a step back of the clock an archive seems to come from the future. That isn't young.
+		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
+			again = true
+			continue
+		}
+		if err = p.pack(dir, name, most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
+			err = nil // it was pruned meanwhile
+		}
+		if err != nil {
+			break
+		}
+	}
+	l.Packed(err)
+	return again && err == nil
+}
+
+// pack compresses one archive, if it is not larger than most.
+func (p *packer) pack(dir archive.Dir, name string, most int64) error {
+	return dir.Do(func(parent *fsutil.Dir, sub string) error {
+		from := filepath.Join(sub, name)
+		whole := from + archive.Packed
+		part := whole + archive.Partial
+		in, err := parent.Open(from)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		st, err := stat(in)
+		if err != nil {
+			return err
+		}
+		if st.Size() > most {
+			return errAbandoned
+		}
+		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) { // what an init left that was killed
+			return err
+		}
+		out, err := parent.OpenAppend(part, 0o644)
+		if err != nil {
+			return err
+		}
+		err = p.copy(in, out, st)
+		if err = errors.Join(err, turn(out.Close)); err != nil {
+			_ = parent.Remove(part) // the next one that is compressed tries it again
+			return err
+		}
+		if err := parent.Rename(part, whole); err != nil {
+			return err
+		}
+		_ = parent.SyncName(whole) // before the archive is not on the disk any more; where that can't be had, it is likely
+		err = parent.Remove(from)
+		if errors.Is(err, fs.ErrNotExist) { // it was pruned
+			_ = parent.Remove(whole)
+			return errAbandoned
+		}
+		return err
+	})
+}
+
+func turn(do func() error) error { return blocking.Do(blocking.Logs, do) }
+
+func stat(f *os.File) (st os.FileInfo, err error) {
+	err = turn(func() error {
+		st, err = f.Stat()
+		return err
+	})
+	return st, err
+}
+
+// copy writes in, compressed, to out, which is on the disk when it returns.
+func (p *packer) copy(in, out *os.File, st os.FileInfo) error {
+	if p.gzip == nil {
+		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
+	}
+	p.gzip.Reset(out)
+	p.gzip.Extra, p.gzip.ModTime = origin(st), st.ModTime()
+	for {
+		begin := time.Now()
+		err := turn(func() error { return p.chunk(in, out) })
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if !p.pause(packRest * time.Since(begin)) {
+			return errAbandoned
+		}
+	}
+	return turn(func() error {
+		if err := p.gzip.Close(); err != nil {
+			return err
+		}
+		if err := fault.Before(fault.Sync, out.Name()); err != nil {
+			return err
+		}
+		return out.Sync()
+	})
+}
+
+// chunk copies a part of in, unless that is gone.
+func (p *packer) chunk(in, out *os.File) error {
+	if st, err := in.Stat(); err != nil || system(st).Nlink == 0 {
+		return errors.Join(err, errAbandoned)
+	}
+	n, err := in.Read(p.buf)
+	if err != nil {
+		return err
+	}
+	if err := fault.Before(fault.Write, out.Name()); err != nil {
+		return err
+	}
+	_, err = p.gzip.Write(p.buf[:n])
+	return err
+}
+
+func system(st os.FileInfo) *syscall.Stat_t { return st.Sys().(*syscall.Stat_t) }
+
+// originMark begins the field of a gzip header (RFC 1952, section 2.3.1.1) that says which file an archive was made of, so that a
+// slow follower, which has that file open, doesn't read the archive again.
+var originMark = []byte{'h', 'i', 16, 0}
+
+func origin(st os.FileInfo) []byte {
+	sys := system(st)
+	b := binary.LittleEndian.AppendUint64(slices.Clip(originMark), sys.Dev)
+	return binary.LittleEndian.AppendUint64(b, sys.Ino)
+}
