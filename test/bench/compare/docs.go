@@ -74,7 +74,8 @@ const pageHow = `## How it is measured
 - A service counts as running when the kernel executes its program (fanotify), so that nothing has to be polled or changed.
 - The bare loop is the floor under a boot and a stop: one thread of a Go program that forks (vfork, setsid, /dev/null three times) and
   execs, and nothing else: no pipes, no change of user, no logs; at a TERM it passes it on and waits.
-- The volume that hinit boots from belongs to the agent's user, as on every start of a container but the first.
+- The volume that hinit boots from belongs to the agent's user. In its first boot a candidate makes its directories, and hinit syncs them;
+  the second boot is from what the first has left, as every start of a container but the first is.
 - Memory is PSS of the supervisor and all loggers, without the services. At rest all candidates are there at the same time. hinit drops
   the pages of its program file from its page tables when it comes to rest; what it needs again is mapped again, clean, from the page cache.
 - Every candidate takes part in as many rounds as every other; only hinit and the bare loop go beyond 500 services.

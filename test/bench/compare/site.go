@@ -121,11 +121,16 @@ type instance struct {
 
 // start makes the peer process 1 of new namespaces. It returns when the peer has begun; what it starts is for the caller to wait for.
 func (b *bench) start(p peer, s *site) (*instance, error) {
-	if b.running.over() {
-		return nil, errInterrupted
-	}
 	if err := p.prepare(s); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name(), err)
+	}
+	return b.startPrepared(p, s)
+}
+
+// startPrepared starts a candidate in a site that is prepared, or that it has run in before.
+func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
+	if b.running.over() {
+		return nil, errInterrupted
 	}
 	argv, env := p.command(s)
 	i := &instance{site: s, peer: p, console: s.path("console"), ended: make(chan struct{})}
