@@ -49,7 +49,6 @@ var outOfTurn = map[string]string{
 	"internal/lease/volume.go":           "run takes the turn for every call",
 	"internal/trust/trust.go":            "loadConfig takes the turn, stage2 and Maker.agentCanWrite",
 	"logrotate/archive/list.go":          logFiles,
-	"logrotate/archive/names.go":         logFiles + "; or a client",
 	"logrotate/console_write.go":         "one goroutine for each of two consoles: threads of the reserve",
 	"logrotate/file.go":                  logFiles,
 	"logrotate/limits.go":                logFiles,

@@ -37,19 +37,12 @@
 //
 // # Files
 //
-// Files are written through lumberjack, which is kept behind a fence, because of what its source does by name:
-//
-//   - It names an archive by the millisecond and renames over an older one of the same name, and after a step back of the
-//     clock newer archives sort before older ones. So this package renames by itself, to names in the form of s6-log that
-//     always ascend, with RENAME_NOREPLACE.
-//   - After a rotation it has the new file open without O_APPEND, which leaves a hole when somebody truncates the file; it
-//     creates files with mode 0600, follows links and truncates what it opens; and when it can't open a file it rotates. So
-//     this package opens the file first (O_NOFOLLOW, O_EXCL when it creates, mode 0644) and gives lumberjack that very
-//     descriptor as /proc/self/fd/N, where every one of those operations is either right or impossible.
-//   - Its clean-up goroutine works with the identity of the process. It is switched off (no limits are set) and archives are
-//     pruned here. The goroutine never ends, so a lumberjack writer whose service is gone is used again for the next one.
-//   - It hides its descriptor. The one that was opened first stays open beside it: fstat tells that the file was unlinked or
-//     truncated, and ftruncate takes back a line that a full disk has cut.
+// Files are written through lumberjack, which is kept behind a fence (decision record 6): by name it would follow links, truncate,
+// rename over archives, and rotate what it can't open. So this package opens the file first (O_NOFOLLOW, O_EXCL when it creates,
+// mode 0644) and gives lumberjack that very descriptor as /proc/self/fd/N, where each of those operations is either right or
+// impossible. The own descriptor stays open beside it: fstat tells that the file was unlinked or truncated, and ftruncate takes
+// back a line that a full disk has cut. Rotation and pruning are package archive's. Lumberjack's clean-up goroutine never ends, so a
+// writer whose service is gone is used again for the next one.
 //
 // A file has mode 0644 while it is written and 0744 once its writer has finished it, as with s6-log, which goes on with a finished one and
 // sets any other aside as @LABEL.u. So a volume goes back to s6 without a cut in its logs.

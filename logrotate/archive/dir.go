@@ -54,13 +54,22 @@ func (d Dir) OpenArchive(name string) (f *os.File, packed bool, err error) {
 }
 
 // Names returns the base names of the archives, oldest first, each once.
-func (d Dir) Names() (names []string, err error) {
-	err = d.Do(func(parent *fsutil.Dir, name string) error {
-		entries, _, err := parent.ReadSome(name, mostNames)
-		for _, e := range entries {
-			names = append(names, e.Name())
-		}
-		return err
-	})
+func (d Dir) Names() ([]string, error) {
+	names, err := d.all()
 	return among(names), err
+}
+
+// mostNames is how many names of a log directory are looked at. Others can put any number there. Pruning never leaves behind for the
+// next time what is to stay.
+const mostNames = 64 << 10
+
+// all returns the names of everything in the directory.
+func (d Dir) all() (names []string, err error) {
+	err = d.Do(func(parent *fsutil.Dir, name string) error {
+		return parent.EachName(name, func(entry string, _ fs.FileMode) bool {
+			names = append(names, entry)
+			return len(names) < mostNames
+		})
+	})
+	return names, err
 }

@@ -31,7 +31,7 @@ type Limits struct {
 // Read learns the archives from the directory. One that can't be read has none. What is left of archives that were being
 // compressed when an init was killed is removed.
 func (l *List) Read() error {
-	names, err := namesIn(l.Dir)
+	names, err := Dir{Path: l.Dir}.all()
 	for _, name := range names {
 		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && is(whole) {
 			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the next start tries it again

@@ -9,14 +9,10 @@ package archive
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/s6/formats"
 )
@@ -37,11 +33,10 @@ const (
 // Paths returns the paths of the archives in dir, oldest first, each once: uncompressed, if it is there in both forms. A directory
 // that doesn't exist is an error that wraps fs.ErrNotExist.
 func Paths(dir string) ([]string, error) {
-	names, err := namesIn(dir)
+	names, err := Dir{Path: dir}.Names()
 	if err != nil {
 		return nil, fmt.Errorf("cannot list log archives in %q: %w", dir, err)
 	}
-	names = among(names)
 	for i, name := range names {
 		names[i] = filepath.Join(dir, name)
 	}
@@ -69,24 +64,6 @@ func next(last, now time.Time) time.Time {
 		return last.Add(time.Nanosecond)
 	}
 	return now
-}
-
-// mostNames is how many names of a log directory are looked at. Others can put any number there. Pruning never leaves behind for the
-// next time what is to stay.
-const mostNames = 64 << 10
-
-// namesIn returns the names in a directory, in no order. It waits for no FIFO that somebody has put in its place.
-func namesIn(dir string) ([]string, error) {
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(mostNames)
-	if err == io.EOF { //nolint:errorlint // of an empty directory, and never wrapped
-		err = nil
-	}
-	return names, err
 }
 
 // is reports whether a file of that name is an archive, in one of its forms.
