@@ -64,7 +64,7 @@ func Read(ctx context.Context, o ReadOptions, emit func(line []byte) error) erro
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: o.Actor}
 	r.packed = gzipped.Reader{Most: o.MaxArchive, Buf: r.buf}
-	defer r.close()
+	defer func() { r.file.Close() }() // where there is one
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
@@ -93,13 +93,6 @@ type reader struct {
 	since []byte   // lines before this text are left out, until one isn't; nil: no more
 
 	broken map[string]error // archives that cannot be read
-}
-
-func (r *reader) close() {
-	if r.file != nil {
-		r.file.Close()
-		r.file = nil
-	}
 }
 
 func (r *reader) run(ctx context.Context) error {
@@ -224,39 +217,29 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		if !r.unreadable(ctx, name, err) {
-			return err
-		}
-		return r.tellBroken(name)
-	}
-	if packed {
+	if err == nil {
 		defer f.Close()
-		if err := r.unpack(ctx, f, skip); !r.unreadable(ctx, name, err) {
-			return err
-		}
+		err = r.archived(ctx, f, packed, skip)
+	}
+	if r.unreadable(ctx, name, err) {
 		return r.tellBroken(name)
 	}
-	current := r.file
-	defer func() {
-		f.Close()
-		r.file, r.at = current, 0
-	}()
-	r.file, r.at, r.carry = f, skip, r.carry[:0]
-	if err := r.drain(ctx); err != nil {
-		return err
-	}
-	return r.rest()
+	return err
 }
 
-// unpack is whole for a compressed archive.
-func (r *reader) unpack(ctx context.Context, f *os.File, skip int64) error {
-	at := r.at
-	defer func() { r.at = at }()
+// archived gives the lines of the archive f, from offset skip on.
+func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
+	file, at := r.file, r.at
+	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
 	r.carry = r.carry[:0]
-	if err := r.packed.Each(ctx, f, skip, r.take); err != nil {
-		r.carry = r.carry[:0] // half a line
-		return err
+	if packed {
+		err = r.packed.Each(ctx, f, skip, r.take)
+	} else {
+		r.file, r.at = f, skip
+		err = r.drain(ctx)
+	}
+	if err != nil {
+		return err // what is in carry is half a line
 	}
 	return r.rest()
 }

@@ -150,21 +150,10 @@ func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, m
 // lastLines returns the offset at which the last n lines of f's first end bytes begin, and how many of the n are missing. Bytes
 // behind the last newline count as a line.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
+	stop, newlines := end-1, n // a newline at the very end ends the last line, it doesn't begin one
 	if n <= 0 {
-		// Only what has no newline yet is still to come.
-		offset, missing, err = lastLines(f, end, 1, buf)
-		if err != nil || missing > 0 || end == 0 {
-			return end, 0, err
-		}
-		if _, err := f.ReadAt(buf[:1], end-1); err != nil {
-			return 0, 0, err
-		}
-		if buf[0] == '\n' {
-			offset = end
-		}
-		return offset, 0, nil
+		stop, newlines = end, 1 // only what has no newline yet is still to come
 	}
-	stop := end - 1 // a newline at the very end ends the last line, it doesn't begin one
 	for stop > 0 {
 		begin := max(0, stop-int64(len(buf)))
 		b := buf[:stop-begin]
@@ -176,7 +165,7 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 			if i < 0 {
 				break
 			}
-			if n--; n == 0 {
+			if newlines--; newlines == 0 {
 				return begin + int64(i) + 1, 0, nil
 			}
 			b = b[:i]
@@ -184,9 +173,9 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 		stop = begin
 	}
 	if end > 0 {
-		n--
+		newlines-- // the line before the first newline
 	}
-	return 0, n, nil
+	return 0, min(newlines, max(n, 0)), nil
 }
 
 // find opens the current file as r.file and returns the archives before it. It doesn't close the file that was there. An archive

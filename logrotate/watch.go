@@ -36,10 +36,7 @@ func (w *watch) close() {
 
 // renew has the directory watched that has the name now. If that is another one than before, this is something that happened.
 func (w *watch) renew() {
-	st, err := os.Stat(w.dir)
-	if err != nil {
-		st = nil
-	}
+	st, _ := os.Stat(w.dir) // nil when there is none
 	w.hub.cover(w.dir, st)
 }
 
