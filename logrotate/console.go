@@ -101,20 +101,6 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// offer takes of a service's whole lines what there is room for, as the mode wants them, and returns the others as they are to be
-// shown. Who calls it gives those to insist. It doesn't block.
-func (c *console) offer(src *source, chunk []byte) (rest []byte) {
-	if c.mode == Off {
-		return nil
-	}
-	if !c.mask {
-		return c.take(src, chunk, c.mode, false)
-	}
-	src.masking.Lock() // held until they are added, because of the order
-	defer src.masking.Unlock()
-	return bytes.Clone(c.take(src, src.hide(chunk), c.mode, false))
-}
-
 // hide puts the mask on what is secret. The caller holds masking.
 func (src *source) hide(chunk []byte) []byte {
 	var set *redact.Secrets
@@ -124,19 +110,15 @@ func (src *source) hide(chunk []byte) []byte {
 	return src.masker.Hide(chunk, set)
 }
 
-// force takes whole lines of the init itself, which never waits: what there is no room for is left out.
-func (c *console) force(src *source, chunk []byte, mode ConsoleMode) {
+// take adds the lines for which there is room, as mode wants them. It returns the others, as they are to be shown, if they can wait: who
+// calls it gives those to insist. It counts them as left out if not: because the reader has stalled, or because they must not wait. It
+// doesn't block.
+func (c *console) take(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
-		src.masking.Lock()
+		src.masking.Lock() // held until they are added, because of the order
 		defer src.masking.Unlock()
 		chunk = src.hide(chunk)
 	}
-	c.take(src, chunk, mode, true)
-}
-
-// take adds the lines for which there is room. It returns the others if they can wait, and counts them as left out if not: because the
-// reader has stalled, or because they must not wait.
-func (c *console) take(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.add(src, chunk, mode, must)
@@ -343,6 +325,6 @@ func (w *ownWriter) Write(p []byte) (int, error) {
 	if mode == Off {
 		mode = Raw
 	}
-	w.console.force(w.source, chunk, mode)
+	w.console.take(w.source, chunk, mode, true) // the init itself never waits
 	return len(p), nil
 }

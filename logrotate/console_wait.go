@@ -30,7 +30,7 @@ type waiter struct {
 	woken  chan struct{}
 }
 
-// insist adds the lines that offer returned. It waits until there is room for the last of them, or until the reader has taken nothing for
+// insist adds the lines that take returned. It waits until there is room for the last of them, or until the reader has taken nothing for
 // stall: then the rest is left out, and counted.
 func (c *console) insist(src *source, rest []byte) {
 	if len(rest) == 0 {

@@ -139,27 +139,24 @@ func (f *file) put(p []byte, now time.Time) (done int, err error) {
 
 // ready makes sure that there is an open file under the right name whose end is the end of a line.
 func (f *file) ready(now time.Time) error {
-	if f.fd >= 0 && now.Sub(f.checked) >= f.set.opts.period {
-		f.checked = now
-		if f.replaced() {
+	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
+		if f.fd >= 0 && f.replaced() {
 			f.shut()
 			f.scanned = false
-		} else if err := f.spare(); err != nil {
-			f.checked = time.Time{}
+		}
+		if f.fd < 0 {
+			if err := f.open(); err != nil {
+				return err
+			}
+		}
+		f.checked = time.Time{}
+		if err := f.spare(); err != nil {
 			return err
-		} else if f.archives.Expired(f.limits.Load().MaxAge, now) {
+		}
+		if f.archives.Expired(f.limits.Load().MaxAge, now) {
 			f.discard(now)
 		}
-	}
-	if f.fd < 0 {
-		if err := f.open(); err != nil {
-			return err
-		}
 		f.checked = now
-		if err := f.spare(); err != nil {
-			f.checked = time.Time{}
-			return err
-		}
 	}
 	if f.torn {
 		return f.cut()

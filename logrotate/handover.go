@@ -131,16 +131,11 @@ func (s *Set) Freeze(ctx context.Context) error {
 func (s *Set) unparked() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make(map[string]struct{})
-	for st := range s.live {
-		if _, is := s.frost.parked[st]; !is {
-			names[st.run.log.name] = struct{}{}
-		}
-	}
+	names := s.reading(s.frost.parked)
 	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("cannot finish writing the logs of %q: the disk does not answer", slices.Sorted(maps.Keys(names)))
+	return fmt.Errorf("cannot finish writing the logs of %q: the disk does not answer", names)
 }
 
 // lockWithin takes mu unless somebody holds it across a disk operation that does not end.
@@ -184,29 +179,21 @@ func (s *Set) HandOver() (*Handover, error) {
 	if s.frost == nil {
 		return nil, errors.New("internal error: the logs are not frozen")
 	}
-	logs := make(map[*Log]map[*run][]*stream)
-	for _, l := range s.logs {
-		logs[l] = make(map[*run][]*stream)
-	}
+	streams := make(map[*run][]handedStream)
 	for st := range s.live {
-		l := st.run.log
-		if logs[l] == nil {
-			logs[l] = make(map[*run][]*stream)
-		}
-		logs[l][st.run] = append(logs[l][st.run], st)
+		_, parked := s.frost.parked[st]
+		streams[st.run] = append(streams[st.run], st.export(parked))
+	}
+	runs := make(map[*Log][]handedRun)
+	for _, l := range s.logs {
+		runs[l] = nil
+	}
+	for r, list := range streams { // of a log that is dropped, too
+		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.current, Tail: r.exportTail(), Streams: list})
 	}
 	h := &Handover{}
-	for l, runs := range logs {
-		out := l.export()
-		for r, streams := range runs {
-			run := handedRun{Current: r == l.current, Tail: r.exportTail()}
-			for _, st := range streams {
-				_, parked := s.frost.parked[st]
-				run.Streams = append(run.Streams, st.export(parked))
-			}
-			out.Runs = append(out.Runs, run)
-		}
-		h.Logs = append(h.Logs, out)
+	for l, list := range runs {
+		h.Logs = append(h.Logs, l.export(list))
 	}
 	for _, f := range s.frost.locked {
 		h.Files = append(h.Files, f.export())
@@ -217,11 +204,11 @@ func (s *Set) HandOver() (*Handover, error) {
 	return h, nil
 }
 
-func (l *Log) export() handedLog {
+func (l *Log) export(runs []handedRun) handedLog {
 	out := handedLog{
 		Name: l.name, Profile: l.profile, Path: l.path, Dropped: l.dropped, Rate: l.limiter.rate.Load(),
 		Lines: l.counters.lines.Load(), Bytes: l.counters.bytes.Load(),
-		ConsoleDropped: l.counters.consoleDropped.Load(), SuppressedTotal: l.counters.suppressed.Load(),
+		ConsoleDropped: l.counters.consoleDropped.Load(), SuppressedTotal: l.counters.suppressed.Load(), Runs: runs,
 	}
 	l.limiter.mu.Lock()
 	defer l.limiter.mu.Unlock()
@@ -331,50 +318,38 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
 		}
 		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // but for those that are still there
+		for i := range r.streams {
+			r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end, as far as is known
+		}
+		var live []*stream
 		for _, hs := range hr.Streams {
-			if hs.Index < 0 || hs.Index > 1 {
-				return nil, fmt.Errorf("cannot take over the log of %q: there is no stream %d", l.name, hs.Index)
-			}
 			st, err := resumeStream(r, hs)
 			if err != nil {
 				return nil, fmt.Errorf("cannot take over the log of %q: %w", l.name, err)
 			}
 			r.streams[hs.Index], r.reached[hs.Index] = st, 0
-			start = append(start, st)
-		}
-		for i, st := range r.streams {
-			if st == nil {
-				r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end
-			}
+			live = append(live, st)
 		}
 		l.set.mu.Lock()
 		if hr.Current {
 			l.current = r
 		}
-		for _, st := range r.streams {
-			if slices.Contains(start, st) {
-				l.set.began(l, st)
-			}
-		}
+		l.set.began(l, live...)
 		l.set.mu.Unlock()
+		start = append(start, live...)
 	}
 	return start, nil
 }
 
 func resumeStream(r *run, in handedStream) (*stream, error) {
-	if in.Pipe == nil {
-		return nil, errors.New("its pipe is not there")
+	if in.Index < 0 || in.Index > 1 || in.Pipe == nil {
+		return nil, fmt.Errorf("the pipe of stream %d is not there", in.Index)
 	}
-	s := &stream{
-		run: r, index: in.Index, direct: -1, file: in.Pipe,
-		lines: lines{max: r.log.set.opts.MaxLine, carry: in.Carry, cont: in.Cont},
-	}
-	raw, err := s.file.SyscallConn()
+	s, err := newStream(r, in.Index, in.Pipe)
 	if err != nil {
 		return nil, err
 	}
-	s.raw = raw
-	s.ready = s.read
+	s.lines.carry, s.lines.cont = in.Carry, in.Cont
 	s.resize(readSize) // it may have been flooded
 	return s, nil
 }

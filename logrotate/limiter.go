@@ -50,7 +50,10 @@ func (l *limiter) end(stream int) {
 	}
 	l.turns[stream].Lock()
 	defer l.turns[stream].Unlock()
-	l.put(stream, l.rest(stream))
+	l.mu.Lock()
+	record := l.record(stream)
+	l.mu.Unlock()
+	l.put(stream, record)
 }
 
 // over is called by the timer. A stream with something to record is still read, so its sinks are open.
@@ -102,14 +105,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	return record, taken
 }
 
-// rest returns the record about what was suppressed last, at the end of a stream.
-func (l *limiter) rest(stream int) []byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.record(stream)
-}
-
-// record is called with mu held.
+// record returns the record about what was suppressed last, nil when nothing was. The caller holds mu.
 func (l *limiter) record(stream int) []byte {
 	if l.suppressed[stream] == 0 {
 		return nil

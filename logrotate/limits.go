@@ -44,12 +44,7 @@ func (l Limits) within(o Options) Limits {
 	if l.MaxSize <= 0 {
 		l.MaxSize = o.MaxSize
 	}
-	switch {
-	case l.Archives == 0:
-		l.Archives = o.Archives
-	case l.Archives < 0:
-		l.Archives = 0
-	}
+	l.Archives = count(l.Archives, o.Archives)
 	return l
 }
 

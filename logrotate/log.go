@@ -70,33 +70,38 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File
 	for i := range r.streams {
-		r.streams[i], ends[i], err = newStream(r, i)
-		if err != nil {
-			if i == 1 {
-				_ = ends[0].Close()
-				_ = r.streams[0].file.Close()
+		if err == nil {
+			r.streams[i], ends[i], err = newPipe(r, i)
+		}
+	}
+	if err == nil {
+		err = l.begin(r)
+	}
+	if err != nil {
+		for i, s := range r.streams {
+			if s != nil {
+				_ = ends[i].Close()
+				_ = s.file.Close()
 			}
-			return nil, nil, fmt.Errorf("cannot make the log pipes of %q: %w", l.name, err)
 		}
-	}
-	l.set.mu.Lock()
-	closed := l.set.closed || l.dropped
-	if !closed {
-		l.current = r
-		l.set.began(l, r.streams[:]...)
-	}
-	l.set.mu.Unlock()
-	if closed {
-		for i := range r.streams {
-			_ = ends[i].Close()
-			_ = r.streams[i].file.Close()
-		}
-		return nil, nil, fmt.Errorf("cannot make the log pipes of %q: %w", l.name, errClosed)
+		return nil, nil, fmt.Errorf("cannot make the log pipes of %q: %w", l.name, err)
 	}
 	for _, s := range r.streams {
 		go s.pump()
 	}
 	return ends[0], ends[1], nil
+}
+
+// begin makes r the current run, unless the log is closed.
+func (l *Log) begin(r *run) error {
+	l.set.mu.Lock()
+	defer l.set.mu.Unlock()
+	if l.set.closed || l.dropped {
+		return errClosed
+	}
+	l.current = r
+	l.set.began(l, r.streams[:]...)
+	return nil
 }
 
 var errClosed = errors.New("the log is closed")
@@ -117,8 +122,8 @@ func (l *Log) Tail(done func(lines []string)) {
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
 
-// newStream makes the pipe of one stream of r.
-func newStream(r *run, index int) (*stream, *os.File, error) {
+// newPipe makes the pipe of one stream of r. It returns the end for writing, too.
+func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
 	// Not os.Pipe: it makes both ends non-blocking, and a child would inherit that.
 	err := fault.Before(fault.Pipe, r.log.name)
@@ -128,30 +133,34 @@ func newStream(r *run, index int) (*stream, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("pipe: %w", err)
 	}
-	if err := unix.SetNonblock(p[0], true); err != nil {
-		unix.Close(p[0])
-		unix.Close(p[1])
+	read, write := p[0], os.NewFile(uintptr(p[1]), streamName(index))
+	if err := unix.SetNonblock(read, true); err != nil {
+		unix.Close(read)
+		_ = write.Close()
 		return nil, nil, fmt.Errorf("set non-blocking: %w", err)
 	}
 	if a := r.log.set.opts.Actor; a.Switches() {
 		id := a.Identity()
 		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // without it only opening by name fails
 	}
-	s := &stream{
-		run:   r,
-		index: index, direct: -1,
-		file:  os.NewFile(uintptr(p[0]), r.log.name+" "+streamName(index)),
-		lines: lines{max: r.log.set.opts.MaxLine},
-	}
-	raw, err := s.file.SyscallConn()
+	pipe := os.NewFile(uintptr(read), r.log.name+" "+streamName(index))
+	s, err := newStream(r, index, pipe)
 	if err != nil {
-		_ = s.file.Close()
-		unix.Close(p[1])
+		_ = errors.Join(pipe.Close(), write.Close())
 		return nil, nil, err
 	}
-	s.raw = raw
+	return s, write, nil
+}
+
+// newStream makes one stream of r, which is read from a pipe.
+func newStream(r *run, index int, pipe *os.File) (*stream, error) {
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{run: r, index: index, direct: -1, file: pipe, raw: raw, lines: lines{max: r.log.set.opts.MaxLine}}
 	s.ready = s.read
-	return s, os.NewFile(uintptr(p[1]), streamName(index)), nil
+	return s, nil
 }
 
 // Watch has seen called with the whole lines of the service, as they come, by the goroutines that read its output. It must not block,

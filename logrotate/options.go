@@ -1,8 +1,10 @@
 package logrotate
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"hinit/internal/fsutil"
@@ -40,10 +42,9 @@ func (m ConsoleMode) String() string {
 
 // ParseConsoleMode returns the mode of that name: raw, prefixed, json or off.
 func ParseConsoleMode(name string) (ConsoleMode, error) {
-	for m, s := range consoleModes() {
-		if s == name {
-			return ConsoleMode(m), nil
-		}
+	names := consoleModes()
+	if m := slices.Index(names[:], name); m >= 0 {
+		return ConsoleMode(m), nil
 	}
 	return Raw, fmt.Errorf("cannot use console mode %q: use raw, prefixed, json or off", name)
 }
@@ -89,42 +90,30 @@ func (o Options) withDefaults() Options {
 	if o.MaxSize <= 0 {
 		o.MaxSize = 1_000_000
 	}
-	switch {
-	case o.Archives == 0:
-		o.Archives = 10
-	case o.Archives < 0:
-		o.Archives = 0
-	}
 	if o.MaxLine <= 0 {
 		o.MaxLine = 64 << 10
 	}
 	o.MaxLine = max(o.MaxLine, 256)
-	switch {
-	case o.Tail == 0:
-		o.Tail = 20
-	case o.Tail < 0:
-		o.Tail = 0
-	}
-	if o.ConsoleStall == 0 {
-		o.ConsoleStall = time.Second
-	}
+	o.Archives = count(o.Archives, 10)
+	o.Tail = count(o.Tail, 20)
+	o.ConsoleStall = cmp.Or(o.ConsoleStall, time.Second)
 	if o.Actor == nil {
 		o.Actor = fsutil.Self()
 	}
 	if o.Warn == nil {
 		o.Warn = func(string, string) {}
 	}
-	if o.period == 0 {
-		o.period = period
-	}
-	if o.tailPatience == 0 {
-		o.tailPatience = tailPatience
-	}
-	if o.closeReserve == 0 {
-		o.closeReserve = closeReserve
-	}
-	if o.floodWindow == 0 {
-		o.floodWindow = floodWindow
-	}
+	o.period = cmp.Or(o.period, period)
+	o.tailPatience = cmp.Or(o.tailPatience, tailPatience)
+	o.closeReserve = cmp.Or(o.closeReserve, closeReserve)
+	o.floodWindow = cmp.Or(o.floodWindow, floodWindow)
 	return o
+}
+
+// count is how many n asks for: 0 is the default, less is none.
+func count(n, byDefault int) int {
+	if n == 0 {
+		return byDefault
+	}
+	return max(n, 0)
 }

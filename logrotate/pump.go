@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -77,17 +78,12 @@ func (r *run) reach(index int, n uint64, open []byte) {
 // answer answers q, unless that has been done.
 func (r *run) answer(q *question) {
 	r.mu.Lock()
-	at := -1
-	for i, w := range r.waiting {
-		if w == q {
-			at = i
-		}
-	}
+	at := slices.Index(r.waiting, q)
 	if at < 0 {
 		r.mu.Unlock()
 		return
 	}
-	r.waiting = append(r.waiting[:at], r.waiting[at+1:]...)
+	r.waiting = slices.Delete(r.waiting, at, at+1)
 	lines := r.tail.lines()
 	for _, open := range r.open {
 		if open != "" {
@@ -285,7 +281,10 @@ func (l *Log) put(stream int, chunk []byte) {
 		return
 	}
 	console, source := l.set.consoles[stream], &l.sources[stream]
-	rest := console.offer(source, chunk)
+	var rest []byte
+	if console.mode != Off {
+		rest = console.take(source, chunk, console.mode, false)
+	}
 	if l.file != nil {
 		buf := l.set.outputs.Get().(*[]byte)
 		l.file.lines(chunk, *buf)

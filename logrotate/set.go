@@ -238,37 +238,47 @@ func (s *Set) Close(ctx context.Context) error {
 		rest, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.opts.closeReserve)
 		defer cancel()
 	}
-	done := make(chan []error, 1)
+	done := make(chan error, 1)
 	go func() { done <- s.flush() }()
 	select {
-	case more := <-done:
-		return errors.Join(append(errs, more...)...)
+	case err := <-done:
+		errs = append(errs, err)
 	case <-rest.Done():
-		return errors.Join(append(errs, fmt.Errorf("cannot finish the logs in time: %w", context.Cause(rest)))...)
+		errs = append(errs, fmt.Errorf("cannot finish the logs in time: %w", context.Cause(rest)))
 	}
+	return errors.Join(errs...)
 }
 
 // stop makes every pump end at the next pause of its pipe.
 func (s *Set) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make(map[string]struct{})
 	for st := range s.live {
-		names[st.run.log.name] = struct{}{}
 		st.stop()
 	}
 	for _, c := range s.consoles {
 		c.press(true)
 	}
-	if len(names) == 0 {
+	if len(s.live) == 0 {
 		return nil
 	}
-	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open",
-		slices.Sorted(maps.Keys(names)))
+	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.reading(nil))
+}
+
+// reading returns the names of the services whose pipes are read, but for those streams. The caller holds mu.
+func (s *Set) reading(but map[*stream]struct{}) []string {
+	var names []string
+	for st := range s.live {
+		if _, is := but[st]; !is {
+			names = append(names, st.run.log.name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // flush waits for the pumps and writes out the sinks.
-func (s *Set) flush() []error {
+func (s *Set) flush() error {
 	<-s.idle
 	s.background.Wait()
 	s.compressor.Wait()
@@ -282,5 +292,5 @@ func (s *Set) flush() []error {
 	for _, c := range s.consoles {
 		c.close()
 	}
-	return errs
+	return errors.Join(errs...)
 }
