@@ -51,6 +51,7 @@ var floors = map[string]int{
 	"hinit/internal/container/memwatch":      4,
 	"hinit/internal/container/timetable":     4,
 	"hinit/internal/container/units":         4,
+	"hinit/internal/container/voice":         5,
 	"hinit/internal/container/volumecheck":   4,
 
 	"hinit/sandbox":        4, // outside PID 1

@@ -36,7 +36,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer c.reloads.Unlock()
 	cfg := c.cfg.Load()
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
-		c.warn("%s", w)
+		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, threads: threads, answering: make(chan struct{}), slots: make(chan struct{})}
 	// Nothing on the volume needs the socket or the slots. The first process that is started may.
@@ -75,7 +75,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	if c.serves.Load() && c.route.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
 			if err := c.store.Sweep(c.started); err != nil {
-				c.warn("%v", err)
+				c.Warn("%v", err)
 			}
 		})
 	} else {
@@ -107,7 +107,7 @@ func (b *bootRun) openS6() {
 	step := c.measure("s6", func() error {
 		err := c.openS6(b.ctx)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // so the container was started, which is no failure
-			c.warn("%v", err)
+			c.Warn("%v", err)
 			return nil
 		}
 		return err
@@ -189,7 +189,7 @@ func (c *container) startCmd(ctx context.Context) {
 		_ = c.logs.set.Sync(patience)
 		done()
 		if err := c.loop.Register(ctx, c.units.Cmd(c.cfg.Load(), c.route.Load(), controls(os.Stdin)), supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
-			c.warn("cannot start the CMD: %v", err)
+			c.Warn("cannot start the CMD: %v", err)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func (c *container) measure(name string, step func() error) client.BootStep {
 	p := client.BootStep{Name: name, Seconds: time.Since(start).Seconds()}
 	if err != nil {
 		p.Error = err.Error()
-		c.warn("%v", err)
+		c.Warn("%v", err)
 	}
 	return p
 }

@@ -2,7 +2,7 @@ package container
 
 import (
 	"cmp"
-	"fmt"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,9 +17,9 @@ import (
 	"hinit/internal/container/signals"
 	"hinit/internal/container/timetable"
 	"hinit/internal/container/units"
+	"hinit/internal/container/voice"
 	"hinit/internal/container/volumecheck"
 	"hinit/internal/control"
-	"hinit/internal/control/show"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
@@ -37,6 +37,8 @@ import (
 // container is PID 1 at work: it wires the rooms. The supervisor's loop runs in the main goroutine. What may wait for a disk or a
 // client has a goroutine of its own.
 type container struct {
+	*voice.Voice
+
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
 	args    []string                   // the container's CMD as given
@@ -130,6 +132,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.logs = newSinks(logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.Actor, Warn: c.logFault,
 	}))
+	c.Voice = voice.New(func() io.Writer { return c.logs.set.Console(2) }, c.boot.Remember)
 	c.runs = c.logs.runs
 	sig.Mean(route.HasCommand(), controls(os.Stdin), c.reloadAndSay)
 	c.loop = supervisor.NewLoop(supervisor.Config{
@@ -141,22 +144,22 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.checks = c.newProber()
 	c.memory = c.newMemory()
 	c.limitMemory(cfg)
-	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.say("[hinit] %s", line) })
+	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.Say("%s", line) })
 	c.lease.Looked = c.use
 	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
 	c.keeper = gateways.New(gateways.Options{
-		Host: host{c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
+		Host: host{c.Voice, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
 		Beat: func(profile string) { c.ears.Beat(profile) },
 	})
 	c.ears = c.newEars()
 	c.listen(cfg)
 	c.control = controlsocket.New(api{c}, control.Options{
-		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.say("[hinit] control: %s", line) },
+		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
 		Used: c.use,
-	}, host{c})
-	c.owners = owners.New(host{c})
+	}, c.Voice)
+	c.owners = owners.New(host{c.Voice, c})
 	c.timetable = c.schedules()
 	c.volume = volumecheck.New(cfg, agent)
 	c.generation = reexec.First(&house{Signals: sig, c: c}, signals.Handled())
@@ -164,26 +167,10 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	return c, nil
 }
 
-// say writes a line of hinit's own to the container's standard error. It never blocks.
-func (c *container) say(format string, args ...any) {
-	fmt.Fprintln(c.logs.set.Console(2), show.Line(fmt.Sprintf(format, args...)))
-}
-
-// warn says something that the operator should know for as long as the container runs; status shows it.
-func (c *container) warn(format string, args ...any) {
-	message := fmt.Sprintf(format, args...)
-	if c.remember(message) {
-		c.say("[hinit] warning: %s", message)
-	}
-}
-
-// remember adds to what status shows as warnings. It returns false for one that is there already.
-func (c *container) remember(warning string) bool { return c.boot.Remember(show.Line(warning)) }
-
 // logFault is told by a log pump of a fault or its end.
 func (c *container) logFault(service, message string) {
 	if service == "" {
 		service = "console"
 	}
-	c.say("[hinit] log of %s: %s", service, message)
+	c.Say("log of %s: %s", service, message)
 }

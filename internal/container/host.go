@@ -6,22 +6,23 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/container/voice"
 	"hinit/internal/gateways"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
 
-// host is the container as other rooms need it: as [gateways.Host], [controlsocket.Teller] and [owners.Teller].
-type host struct{ c *container }
+// host is the container as other rooms need it: as [gateways.Host] and [owners.Teller].
+type host struct {
+	*voice.Voice
+	c *container
+}
 
 var _ gateways.Host = host{}
 
-func (h host) Config() *config.Config          { return h.c.cfg.Load() }
-func (h host) Say(format string, args ...any)  { h.c.say("[hinit] "+format, args...) }
-func (h host) Warn(format string, args ...any) { h.c.warn(format, args...) }
-func (h host) Remember(warning string) bool    { return h.c.remember(warning) }
-func (h host) Remark(text string)              { h.c.loop.Post(supervisor.Remark{Text: text}) }
-func (h host) MayServe() error                 { return h.c.lease.Check() }
+func (h host) Config() *config.Config { return h.c.cfg.Load() }
+func (h host) Remark(text string)     { h.c.loop.Post(supervisor.Remark{Text: text}) }
+func (h host) MayServe() error        { return h.c.lease.Check() }
 
 func (h host) Adopt(ctx context.Context, profile string) {
 	h.c.owners.Adopt(ctx, h.c.bootOptions(h.Config()), profile)
@@ -50,7 +51,7 @@ func (h host) Register(ctx context.Context, p profiles.Profile, start bool, stat
 	slot := c.gatewaySlot(cfg, p, state.Prior() != profiles.Running)
 	c.slots().Enqueue(slot) // before the service is known: who sees that in the status finds the slot
 	if err := c.registerGatewaySoon(ctx, cfg, p, want)(); err != nil && !errors.Is(err, supervisor.ErrStopping) {
-		c.warn("%v", err)
+		c.Warn("%v", err)
 	}
 	c.slots().Publish(ctx, slot)
 }

@@ -119,7 +119,7 @@ func (h *house) Keep(name string, report []byte) (path string, err error) {
 }
 
 // Say implements [reexec.House].
-func (h *house) Say(line string) { h.c.say("%s", line) }
+func (h *house) Say(line string) { h.c.Line(line) }
 
 // End implements [reexec.House].
 func (h *house) End(code int, reason string) {

@@ -65,7 +65,7 @@ func (c *container) claim(ctx context.Context, b *bootRun, again bool) bool {
 		if failed = c.cfg.Load().Boot.Strict; failed {
 			return why
 		}
-		c.say("[hinit] %v within %s; the boot goes on when it does, and nothing but the CMD runs until then", why, volumePatience)
+		c.Say("%v within %s; the boot goes on when it does, and nothing but the CMD runs until then", why, volumePatience)
 		b.startCmdEarly()
 		return nil
 	})
@@ -81,18 +81,18 @@ func (c *container) claim(ctx context.Context, b *bootRun, again bool) bool {
 		return false // the container has ended
 	case !errors.Is(err, lease.ErrElsewhere):
 		if again && !errors.Is(err, fs.ErrNotExist) {
-			c.warn("nothing keeps another container from serving the same profiles: %v", err)
+			c.Warn("nothing keeps another container from serving the same profiles: %v", err)
 		}
 		return true
 	}
 	c.serves.Store(false)
 	switch {
 	case !c.route.Load().Supervise && standby():
-		c.say("[hinit] %v; this one runs its CMD, and takes over when that one ends", err)
+		c.Say("%v; this one runs its CMD, and takes over when that one ends", err)
 	case !c.route.Load().Supervise:
-		c.say("[hinit] %v; this one runs its CMD and nothing else", err)
+		c.Say("%v; this one runs its CMD and nothing else", err)
 	case standby():
-		c.say("[hinit] %v; this one waits, and takes over when that one ends", err)
+		c.Say("%v; this one waits, and takes over when that one ends", err)
 		b.ready()
 		if c.lease.Acquire(ctx, lease.UntilTaken) != nil {
 			return false // the container has ended
@@ -136,7 +136,7 @@ func (c *container) fence(ctx context.Context, end context.CancelCauseFunc) {
 	c.evict("the lease of the volume is lost")
 	why := c.lease.Status().Detail
 	end(errors.New(why))
-	c.say("[hinit] %s; its gateways and services were killed, and nothing that is wanted of them was written", why)
+	c.Say("%s; its gateways and services were killed, and nothing that is wanted of them was written", why)
 	c.evict("the lease of the volume is lost") // what was being registered
 	c.keeper.Reset()
 	c.regain(ctx)
@@ -153,7 +153,7 @@ func (c *container) evict(reason string) {
 	_ = c.loop.Do(context.Background(), supervisor.Evict{Names: names, Reason: reason}) // it fails when everything ends anyway
 	for _, name := range names {
 		if err := c.slots().Withdraw(context.Background(), name); err != nil {
-			c.say("[hinit] %v", err)
+			c.Say("%v", err)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func (c *container) regain(ctx context.Context) {
 	case c.route.Load().Supervise:
 		c.fatal(fmt.Sprintf("cannot supervise the gateway: %v", err))
 	default:
-		c.say("[hinit] %v; this one runs its CMD and nothing else", err)
+		c.Say("%v; this one runs its CMD and nothing else", err)
 	}
 }
 
@@ -217,7 +217,7 @@ func (c *container) takeOver(ctx context.Context) {
 		return // it is lost again, and fence waits for it
 	}
 	cfg := c.cfg.Load()
-	c.say("[hinit] this container has the lease of %q now and serves its profiles", cfg.Home)
+	c.Say("this container has the lease of %q now and serves its profiles", cfg.Home)
 	c.boot.Again()
 	if !c.prepared.Load() {
 		if err := c.stage2(serving, cfg, nil); err != nil && serving.Err() == nil {
@@ -258,7 +258,7 @@ func (c *container) resumeLease(ctx context.Context) context.Context {
 			err := c.lease.Acquire(ctx, lease.UntilKnown)
 			switch {
 			case errors.Is(err, lease.ErrElsewhere):
-				c.warn("%v, and so are they by this one, which is new to leases: restart one of the two", err)
+				c.Warn("%v, and so are they by this one, which is new to leases: restart one of the two", err)
 				return ctx
 			case errors.Is(err, lease.ErrSlow):
 				c.serves.Store(false)

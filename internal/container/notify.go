@@ -40,7 +40,7 @@ func (c *container) giveSocket(u *supervisor.Unit) {
 		path, err = c.notify.Listen(dir, u.Name, uid, gid)
 	}
 	if err != nil {
-		c.warn("%s cannot say that it is ready, so it counts as ready while it runs: %v", u.Name, err)
+		c.Warn("%s cannot say that it is ready, so it counts as ready while it runs: %v", u.Name, err)
 		u.Policy.Announces = false
 		return
 	}
@@ -92,7 +92,7 @@ func (c *container) tellOuter() {
 		defer cancel()
 		err := blocking.Within(ctx, blocking.Foreign, "the notification", func() error { return notify.Send(path, "READY=1") })
 		if err != nil {
-			c.warn("cannot say that the boot is done to %s=%q: %v", notify.SocketVar, path, err)
+			c.Warn("cannot say that the boot is done to %s=%q: %v", notify.SocketVar, path, err)
 		}
 	})
 }

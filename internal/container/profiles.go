@@ -53,7 +53,7 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 		return context.Cause(ctx)
 	}
 	if b := c.boot.Profiles(c.broughtUp()); b != nil && b.Done > 0 {
-		c.say("[hinit] boot: profiles %s of %s after %s; the boot goes on while the others come up", show.Thousands(b.Done), show.Thousands(b.Profiles), profilesBudget)
+		c.Say("boot: profiles %s of %s after %s; the boot goes on while the others come up", show.Thousands(b.Done), show.Thousands(b.Profiles), profilesBudget)
 		return nil
 	}
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", cfg.Home, profilesBudget)
@@ -64,7 +64,7 @@ func (c *container) whichProfile() {
 	if !c.route.Load().ProfileNamed {
 		active, err := c.store.Active()
 		if err != nil {
-			c.warn("cannot tell which profile is selected, so it is the default one: %v", err)
+			c.Warn("cannot tell which profile is selected, so it is the default one: %v", err)
 		} else if _, err := c.store.Profile(active); err == nil {
 			route := *c.route.Load()
 			route.Profile = active
@@ -72,10 +72,10 @@ func (c *container) whichProfile() {
 		}
 	}
 	for line := range strings.Lines(boot.Breadcrumb(c.route.Load().Profile)) {
-		c.say("%s", strings.TrimSuffix(line, "\n"))
+		c.Line(strings.TrimSuffix(line, "\n"))
 	}
 	if len(c.route.Load().Ignored) > 0 {
-		c.warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(c.route.Load().Ignored, " "))
+		c.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(c.route.Load().Ignored, " "))
 	}
 }
 
@@ -103,14 +103,13 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 	c.logSoon(ctx, writeLog)
 	c.keeper.ExpectLate(plan)
 	for _, w := range plan.Warnings {
-		c.warn("%s", w)
+		c.Warn("%s", w)
 	}
-	out := c.logs.set.Console(2)
 	for _, line := range plan.Lines {
-		fmt.Fprintln(out, show.Line(line))
+		c.Line(line)
 	}
 	for _, w := range tuning.TooFewFor(len(plan.Profiles) + len(cfg.Services)) {
-		c.warn("%s", w)
+		c.Warn("%s", w)
 	}
 	var failed error
 	for _, answer := range answers {
@@ -125,7 +124,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 	case !c.route.Load().Supervise || plan.Skipped:
 	case known:
 		if err := record(); err != nil {
-			c.warn("cannot record that the gateway of %q is wanted: %v", c.route.Load().Profile, err)
+			c.Warn("cannot record that the gateway of %q is wanted: %v", c.route.Load().Profile, err)
 		}
 	default:
 		return read, fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Load().Profile, c.route.Load().Profile)

@@ -42,7 +42,7 @@ func (c *container) registerServices(ctx context.Context, cfg *config.Config) er
 func (c *container) sayRootsDir(cfg *config.Config, u supervisor.Unit) {
 	s := cfg.Services[u.Name]
 	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
-		c.warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
+		c.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
 }
 

@@ -39,13 +39,13 @@ func (c *container) reloadAndSay() {
 	did, err := c.reload(ctx, client.Reload{})
 	if err != nil {
 		for line := range strings.Lines(err.Error()) { // a mistake a line
-			c.say("[hinit] cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
+			c.Say("cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
 		}
 		return
 	}
-	c.say("[hinit] reloaded, %d settings changed", len(did.Changes))
+	c.Say("reloaded, %d settings changed", len(did.Changes))
 	for _, s := range did.Plan {
-		c.say("[hinit] %s %s %s", s.Op, s.Service, s.What)
+		c.Say("%s %s %s", s.Op, s.Service, s.What)
 	}
 }
 

@@ -72,14 +72,14 @@ func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bo
 	c.reported += lost
 	known := func(service string) bool { return c.loop.Snapshot().Find(service) != nil }
 	if lost > 0 {
-		c.say("[hinit] %d events are not shown here", lost)
+		c.Say("%d events are not shown here", lost)
 		c.logs.sweep(known) // services may have gone unseen
 		c.keeper.Catchup()
 	}
 	for _, r := range records {
 		c.reported = r.Seq
 		if line := reportLine(r); line != "" {
-			c.say("[hinit] %s", line)
+			c.Say("%s", line)
 		}
 		c.keeper.Observe(r)
 		c.slots().Observe(r)

@@ -10,6 +10,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/units"
+	"hinit/internal/container/voice"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
@@ -30,7 +31,7 @@ func (c *container) answerAs(p personality.Personality) { c.s6.Store(&p) }
 
 // openS6 makes the directories of s6 and answers from now on as it does. Where it can't, hinit goes on without.
 func (c *container) openS6(ctx context.Context) error {
-	s6, err := personality.Open(ctx, slotHost{c}, c.s6Settings())
+	s6, err := personality.Open(ctx, slotHost{c.Voice, c}, c.s6Settings())
 	if err == nil {
 		c.answerAs(s6)
 	}
@@ -49,9 +50,9 @@ func (c *container) resumeS6(old *scandir.Handover) {
 	if old == nil {
 		return
 	}
-	s6, err := personality.TakeOver(slotHost{c}, c.s6Settings(), old)
+	s6, err := personality.TakeOver(slotHost{c.Voice, c}, c.s6Settings(), old)
 	if err != nil {
-		c.warn("%v", err)
+		c.Warn("%v", err)
 		return
 	}
 	c.answerAs(s6)
@@ -112,7 +113,7 @@ func (c *container) republish(ctx context.Context, name string) {
 	c.slots().Publish(ctx, c.gatewaySlot(cfg, p, true))
 	// Drop the exports of the removed slot.
 	if err := c.registerGateway(ctx, cfg, p); err != nil && !errors.Is(err, supervisor.ErrStopping) {
-		c.say("[hinit] %v", err)
+		c.Say("%v", err)
 	}
 }
 
@@ -131,10 +132,10 @@ func (c *container) logSoon(ctx context.Context, write func() error) {
 	guard.Go("writing the boot log", func() {
 		defer close(logged)
 		if !within(ctx, slotTime, made) && ctx.Err() == nil {
-			c.warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+			c.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
 		}
 		if err := write(); err != nil {
-			c.warn("cannot write the boot log: %v", err)
+			c.Warn("cannot write the boot log: %v", err)
 		}
 	})
 }
@@ -177,12 +178,15 @@ func (c *container) startStandIn(ctx context.Context) {
 	}
 	u := personality.StandInUnit(units.CmdName, path, c.units.Env(), c.agent.Cred)
 	if err := c.register(ctx, u, supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
-		c.warn("cannot start the process that stands for the CMD: %v", err)
+		c.Warn("cannot start the process that stands for the CMD: %v", err)
 	}
 }
 
 // slotHost is the container as the personality of s6 needs it. It implements [personality.Host].
-type slotHost struct{ c *container }
+type slotHost struct {
+	*voice.Voice
+	c *container
+}
 
 // Gateway implements scandir.Host.
 func (h slotHost) Gateway(ctx context.Context, profile string, start bool, exports map[string]string) error {
@@ -236,9 +240,9 @@ func (h slotHost) Unregistered(ctx context.Context, service string) {
 	}
 	switch err := c.loop.Do(ctx, e); {
 	case err == nil:
-		c.say("[hinit] %s: its slot was removed, so it is stopped", service)
+		c.Say("%s: its slot was removed, so it is stopped", service)
 	case !errors.Is(err, supervisor.ErrUnknown) && !errors.Is(err, supervisor.ErrStopping):
-		c.say("[hinit] %s: its slot was removed, but it cannot be stopped: %v", service, err)
+		c.Say("%s: its slot was removed, but it cannot be stopped: %v", service, err)
 	}
 }
 
@@ -261,8 +265,6 @@ func (h slotHost) Identity(root bool) (*proc.Cred, []string) {
 // The other methods of personality.Host. A foreign service costs more descriptors than others, while it runs and while it does not.
 func (h slotHost) Room() error                    { return tuning.SpareDescriptors() }
 func (h slotHost) Snapshot() *supervisor.Snapshot { return h.c.loop.Snapshot() }
-func (h slotHost) Say(format string, args ...any) { h.c.say("[hinit] "+format, args...) }
-func (h slotHost) Warn(format string, a ...any)   { h.c.warn(format, a...) }
 func (h slotHost) Shutdown(reason string)         { h.c.loop.Post(supervisor.Shutdown{Reason: reason}) }
 
 func (h slotHost) Do(ctx context.Context, e supervisor.Event) error { return h.c.loop.Do(ctx, e) }

@@ -32,7 +32,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 		})
 	})
 	for _, mode := range modes {
-		c.warn("%s", mode)
+		c.Warn("%s", mode)
 	}
 	hooks := boot.ConfiguredHooks(cfg)
 	memory := boot.NewMemory(c.bootOptions(cfg), version.Get().String(), hooks)
@@ -75,7 +75,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 	}
 	if memory != nil {
 		if err := memory.Settle(ctx); err != nil {
-			c.say("[hinit] %v", err)
+			c.Say("%v", err)
 		}
 	}
 	c.line(boot.Line{Text: boot.SetupComplete})
@@ -101,22 +101,22 @@ func (c *container) bootOptions(cfg *config.Config) boot.Options {
 
 // line passes on a line of the boot, and remembers it when it is a warning.
 func (c *container) line(l boot.Line) {
-	fmt.Fprintln(c.logs.set.Console(2), show.Line(l.Text))
+	c.Line(l.Text)
 	if l.Warning {
-		c.remember(l.Text)
+		c.Remember(l.Text)
 	}
 }
 
 // fatal ends the container because of the boot.
 func (c *container) fatal(reason string) {
-	c.say("[hinit] %s", reason)
-	c.say("[hinit] fatal: stopping the container")
+	c.Say("%s", reason)
+	c.Say("fatal: stopping the container")
 	c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "the boot has failed"})
 }
 
 // sayTimeline tells how long the boot took, and with what.
 func (c *container) sayTimeline() {
-	c.say("[hinit] boot: %s", show.Timeline(c.boot.Steps()))
+	c.Say("boot: %s", show.Timeline(c.boot.Steps()))
 }
 
 // hookRunner runs the hooks of the boot as tasks of the supervisor, for nothing else may start a process.

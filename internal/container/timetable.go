@@ -24,7 +24,7 @@ func (c *container) schedules() *timetable.Table {
 	if c.route.Load().HasProfiles() {
 		memory = lastRuns{c}
 	}
-	return timetable.New(c.loop, memory, func(err error) { c.warn("%v", err) })
+	return timetable.New(c.loop, memory, func(err error) { c.Warn("%v", err) })
 }
 
 // lastRuns implements [timetable.Memory].
