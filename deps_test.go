@@ -49,6 +49,7 @@ var floors = map[string]int{
 	"hinit/internal/container/signals":       5,
 	"hinit/internal/container/reloadplan":    3,
 	"hinit/internal/container/memwatch":      4,
+	"hinit/internal/container/logs":          5,
 	"hinit/internal/container/timetable":     4,
 	"hinit/internal/container/units":         4,
 	"hinit/internal/container/voice":         5,

@@ -11,6 +11,7 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/config"
+	"hinit/internal/container/logs"
 	"hinit/internal/control"
 	"hinit/internal/probe"
 	"hinit/internal/proc"
@@ -20,10 +21,14 @@ import (
 )
 
 // api is the container as the control API sees it.
-type api struct{ c *container }
+type api struct {
+	*supervisor.Loop // Snapshot, News, History, Orphans
+	*logs.Logs       // Output
 
-func (a api) Snapshot() *supervisor.Snapshot { return a.c.loop.Snapshot() }
-func (a api) Settle() time.Duration          { return a.c.cfg.Load().Agent.Settle }
+	c *container
+}
+
+func (a api) Settle() time.Duration { return a.c.cfg.Load().Agent.Settle }
 func (a api) Note(v *supervisor.Service) string {
 	if v.State == supervisor.Up {
 		note := a.c.memory.Note(v.Name)
@@ -33,21 +38,6 @@ func (a api) Note(v *supervisor.Service) string {
 		return note
 	}
 	return a.c.keeper.ServedBy(v)
-}
-
-// Output implements control.Counter.
-func (a api) Output(service string) *client.Output {
-	log := a.c.logs.get(service)
-	if log == nil {
-		return nil
-	}
-	st := log.Stats()
-	if st.Lines == 0 && st.LastError == "" {
-		return nil
-	}
-	return &client.Output{
-		Lines: st.Lines, Bytes: st.Bytes, Suppressed: st.Suppressed, ConsoleDropped: st.ConsoleDropped, FileLost: st.FileLost, Error: st.LastError,
-	}
 }
 
 // Settings implements control.Describer.
@@ -68,10 +58,6 @@ func wireEntries(entries []config.Entry) (out []client.ConfigEntry) {
 	}
 	return out
 }
-
-func (a api) News() <-chan struct{}     { return a.c.loop.News() }
-func (a api) History() *supervisor.Ring { return a.c.loop.History() }
-func (a api) Orphans() uint64           { return a.c.loop.Orphans() }
 
 // Ping answers when the supervisor's loop does.
 func (a api) Ping(ctx context.Context) error { return a.c.loop.Do(ctx, supervisor.Tick{}) }

@@ -186,7 +186,7 @@ func (c *container) startCmd(ctx context.Context) {
 	} else if c.route.Load().HasCommand() {
 		// The CMD writes to the console itself, so hinit's lines go first. A stuck console does not hold the CMD back.
 		patience, done := context.WithTimeout(ctx, syncTime)
-		_ = c.logs.set.Sync(patience)
+		_ = c.logs.Sync(patience)
 		done()
 		if err := c.loop.Register(ctx, c.units.Cmd(c.cfg.Load(), c.route.Load(), controls(os.Stdin)), supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 			c.Warn("cannot start the CMD: %v", err)

@@ -26,7 +26,7 @@ func (c *container) newProber() *probe.Prober {
 		},
 		State: c.store.ReadState,
 		Watch: func(service string, seen func([]byte)) {
-			if l := c.logs.get(service); l != nil {
+			if l := c.logs.Get(service); l != nil {
 				l.Watch(seen)
 			}
 		},

@@ -1,7 +1,6 @@
 package container
 
 import (
-	"cmp"
 	"io"
 	"os"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/controlsocket"
+	"hinit/internal/container/logs"
 	"hinit/internal/container/memwatch"
 	"hinit/internal/container/owners"
 	"hinit/internal/container/signals"
@@ -27,9 +27,7 @@ import (
 	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
-	"hinit/internal/runs"
 	"hinit/internal/s6/personality"
-	"hinit/logrotate"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -48,8 +46,7 @@ type container struct {
 
 	procs *proc.Table
 	loop  *supervisor.Loop
-	logs  *sinks
-	runs  *runs.Book
+	logs  *logs.Logs
 	watchers
 	units   *units.Maker
 	signals *signals.Signals
@@ -125,15 +122,13 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		env = proc.SetEnv(env, map[string]string{"PATH": personality.Path(cfg.Home)})
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
-	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
+	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
+	c.Voice = voice.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember)
+	var err error
+	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say})
 	if err != nil {
 		return nil, err
 	}
-	c.logs = newSinks(logrotate.New(logrotate.Options{
-		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask, Stdout: os.Stdout, Stderr: os.Stderr, Actor: agent.Actor, Warn: c.logFault,
-	}))
-	c.Voice = voice.New(func() io.Writer { return c.logs.set.Console(2) }, c.boot.Remember)
-	c.runs = c.logs.runs
 	sig.Mean(route.HasCommand(), controls(os.Stdin), c.reloadAndSay)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget,
@@ -146,31 +141,22 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.limitMemory(cfg)
 	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.Say("%s", line) })
 	c.lease.Looked = c.use
-	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
 	c.keeper = gateways.New(gateways.Options{
-		Host: host{c.Voice, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
+		Host: host{c.Voice, c.logs, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
 		Beat: func(profile string) { c.ears.Beat(profile) },
 	})
 	c.ears = c.newEars()
 	c.listen(cfg)
-	c.control = controlsocket.New(api{c}, control.Options{
+	c.control = controlsocket.New(api{c.loop, c.logs, c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
 		Used: c.use,
 	}, c.Voice)
-	c.owners = owners.New(host{c.Voice, c})
+	c.owners = owners.New(host{c.Voice, c.logs, c})
 	c.timetable = c.schedules()
 	c.volume = volumecheck.New(cfg, agent)
 	c.generation = reexec.First(&house{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c, nil
-}
-
-// logFault is told by a log pump of a fault or its end.
-func (c *container) logFault(service, message string) {
-	if service == "" {
-		service = "console"
-	}
-	c.Say("log of %s: %s", service, message)
 }

@@ -14,7 +14,7 @@ func (c *container) newEars() *probe.Ears {
 	return probe.NewEars(probe.EarOptions{
 		Snapshot: c.loop.Snapshot, Ended: c.loop.Ended(), Post: c.loop.Post,
 		Lines: func(service string) uint64 {
-			if l := c.logs.get(service); l != nil {
+			if l := c.logs.Get(service); l != nil {
 				return l.Stats().Lines
 			}
 			return 0

@@ -73,12 +73,12 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	c := h.c
 	c.reporting.Lock()
 	thaw = func() {
-		c.logs.set.Thaw()
+		c.logs.Thaw()
 		c.reporting.Unlock()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), freezeTime)
 	defer cancel()
-	if err := c.logs.set.Freeze(ctx); err != nil && !fault {
+	if err := c.logs.Freeze(ctx); err != nil && !fault {
 		return nil, thaw, err
 	}
 	if h.socket == nil {
@@ -94,9 +94,9 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	old.Warnings, old.Phases, old.Repair = c.boot.Warnings(), c.boot.Steps(), c.owners.Status()
 	old.Handover = c.keeper.HandOver()
 	old.Procs, old.Loop, old.Intents, old.Lease = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver(), c.lease.HandOver()
-	old.Runs, old.Checks, old.Notify = c.runs.HandOver(), c.checks.HandOver(), c.notify.HandOver()
+	old.Runs, old.Checks, old.Notify = c.logs.Runs.HandOver(), c.checks.HandOver(), c.notify.HandOver()
 	old.S6 = c.slots().HandOver()
-	old.Logs, err = c.logs.set.HandOver()
+	old.Logs, err = c.logs.HandOver()
 	return old, thaw, err
 }
 
@@ -155,12 +155,12 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.units.SetEnv(old.Env)
 	c.signals.SetInterrupt(old.Interrupt)
 	c.keeper.TakeOver(old.Handover)
-	if err := c.logs.set.TakeOver(old.Logs); err != nil {
+	if err := c.logs.TakeOver(old.Logs); err != nil {
 		return nil, err
 	}
 	c.loop.TakeOver(old.Loop, procs.Main)
 	c.intents.TakeOver(old.Intents)
-	c.runs.TakeOver(old.Runs)
+	c.logs.Runs.TakeOver(old.Runs)
 	c.checks.TakeOver(old.Checks)
 	for _, s := range c.loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck { // nobody waits for its answer any more
@@ -168,7 +168,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 			continue
 		}
 		if s.Kind != supervisor.KindRun { // they write into their files themselves
-			c.openLog(s.Name, s.Profile, s.Log, s.Kind)
+			c.logs.Open(s.Name, s.Profile, s.Log, s.Kind)
 		}
 	}
 	for _, u := range old.Loop.Units {

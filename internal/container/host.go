@@ -6,6 +6,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/container/logs"
 	"hinit/internal/container/voice"
 	"hinit/internal/gateways"
 	"hinit/profiles"
@@ -15,6 +16,7 @@ import (
 // host is the container as other rooms need it: as [gateways.Host] and [owners.Teller].
 type host struct {
 	*voice.Voice
+	*logs.Logs
 	c *container
 }
 
@@ -27,7 +29,6 @@ func (h host) MayServe() error        { return h.c.lease.Check() }
 func (h host) Adopt(ctx context.Context, profile string) {
 	h.c.owners.Adopt(ctx, h.c.bootOptions(h.Config()), profile)
 }
-func (h host) Mask(service string, secrets []string) { h.c.logs.hide(service, secrets) }
 
 func (h host) HasSlot(service string) bool       { return h.c.slots().Has(service) }
 func (h host) SetDown(profile string, down bool) { h.setDown(profile, down) }

@@ -114,7 +114,7 @@ func (c *container) run(begin func(context.Context)) int {
 		defer close(reported)
 		c.report(ctx)
 	})
-	c.runs.Attach(c.loop)
+	c.logs.Runs.Attach(c.loop)
 	guard.Go("booting", func() { begin(ctx) })
 	guard.Go("telling of sent signals", func() { c.signals.TellFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.faults()

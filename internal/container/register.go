@@ -56,10 +56,10 @@ func (c *container) register(ctx context.Context, u supervisor.Unit, want superv
 func (c *container) registerSoon(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
 	u.Needs = c.unmet(u)
 	c.giveSocket(&u)
-	release := c.logs.hold(u.Name)
-	c.openLog(u.Name, u.Profile, u.Log, u.Kind)
+	release := c.logs.Hold(u.Name)
+	c.logs.Open(u.Name, u.Profile, u.Log, u.Kind)
 	if u.Kind == supervisor.KindGateway {
-		c.keeper.MaskSecrets(u.Name, u.Profile)
+		c.logs.MaskSecrets(u.Name, u.Profile)
 	}
 	gate(c.cfg.Load(), &u)
 	known := c.loop.Snapshot().Find(u.Name) != nil
@@ -103,16 +103,6 @@ func (c *container) registerGatewaySoon(ctx context.Context, cfg *config.Config,
 		}
 		return err
 	}
-}
-
-// openLog makes the log of a service known, with the limits that the configuration has for it.
-func (c *container) openLog(name, profile, file string, kind supervisor.Kind) {
-	cfg := c.cfg.Load()
-	limits := cfg.LogLimitsOf(profile)
-	if s, own := cfg.Services[name]; own && kind == supervisor.KindService {
-		limits = s.Logs
-	}
-	c.logs.open(name, profile, file, logLimits(limits))
 }
 
 // What services wait for (contract, section 2).

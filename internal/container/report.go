@@ -73,7 +73,7 @@ func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bo
 	known := func(service string) bool { return c.loop.Snapshot().Find(service) != nil }
 	if lost > 0 {
 		c.Say("%d events are not shown here", lost)
-		c.logs.sweep(known) // services may have gone unseen
+		c.logs.Sweep(known) // services may have gone unseen
 		c.keeper.Catchup()
 	}
 	for _, r := range records {
@@ -88,7 +88,7 @@ func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bo
 				c.checks.Drop(r.Service)
 				c.notify.Drop(r.Service)
 			}
-			c.logs.drop(r.Service, known)
+			c.logs.Drop(r.Service, known)
 		}
 	}
 	return c.reported, len(records) > 0

@@ -45,7 +45,7 @@ func (a api) StartRun(ctx context.Context, r client.RunRequest) (client.Run, err
 	if r.GraceMS > 0 {
 		grace = time.Duration(r.GraceMS) * time.Millisecond
 	}
-	return c.runs.Start(ctx, runs.Order{
+	return c.logs.Runs.Start(ctx, runs.Order{
 		Tag: r.Tag, Template: r.Template, Profile: r.Profile, Spec: spec, Output: output, Log: r.Log,
 		Limit: time.Duration(r.LimitMS) * time.Millisecond, Grace: grace,
 	})
@@ -83,17 +83,17 @@ func (c *container) runLog(path string) (f *os.File, err error) {
 
 // StopRun implements control.Runner.
 func (a api) StopRun(ctx context.Context, id string) (client.Run, error) {
-	return a.c.runs.Stop(ctx, id)
+	return a.c.logs.Runs.Stop(ctx, id)
 }
 
 // FindRun implements control.Runner.
-func (a api) FindRun(id string) (client.Run, error) { return a.c.runs.Find(id) }
+func (a api) FindRun(id string) (client.Run, error) { return a.c.logs.Runs.Find(id) }
 
 // RunsSince implements control.Runner.
-func (a api) RunsSince(cursor uint64) ([]client.Run, uint64) { return a.c.runs.Since(cursor) }
+func (a api) RunsSince(cursor uint64) ([]client.Run, uint64) { return a.c.logs.Runs.Since(cursor) }
 
 // RunNews implements control.Runner.
-func (a api) RunNews() <-chan struct{} { return a.c.runs.News() }
+func (a api) RunNews() <-chan struct{} { return a.c.logs.Runs.News() }
 
 // Notice implements control.Herald.
 func (a api) Notice(ctx context.Context, pid int, key, data string) error {

@@ -142,7 +142,7 @@ func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	r.c.logs.drain(name) // what it wrote comes before what follows it
+	r.c.logs.Drain(name) // what it wrote comes before what follows it
 	switch x := s.LastExit; {
 	case x == nil:
 		return 0, errors.New("it was not run: the container is stopping")

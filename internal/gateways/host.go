@@ -30,8 +30,8 @@ type Host interface {
 	// Register makes the slot of a profile that has appeared, and its gateway known to the supervisor. start says that it ran
 	// before the container did; state is its state file.
 	Register(ctx context.Context, p profiles.Profile, start bool, state profiles.State)
-	// Mask replaces the texts that the console must not show of a service.
-	Mask(service string, secrets []string)
+	// ReadSecrets tells the console which texts of a profile's .env it must not show of a service. It waits for the disk.
+	ReadSecrets(service, profile string)
 
 	// HasSlot reports whether a service has a service directory of s6. Where hinit does not answer as s6, none has one, and the next two
 	// methods do nothing.

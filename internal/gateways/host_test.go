@@ -55,15 +55,6 @@ func (h *host) look() seen {
 	}
 }
 
-// configure changes the configuration.
-func (h *host) configure(change func(*config.Config)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	cfg := *h.cfg
-	change(&cfg)
-	h.cfg = &cfg
-}
-
 // newHost makes a host of a volume with the named profiles, and the Keeper that knows them.
 func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
 	t.Helper()
@@ -207,7 +198,8 @@ func (h *host) Register(_ context.Context, p profiles.Profile, start bool, _ pro
 	h.starts[p.Name] = start
 }
 
-func (h *host) Mask(service string, secrets []string) {
+func (h *host) ReadSecrets(service, profile string) {
+	secrets, _ := h.store.Secrets(profile)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.masked[service] = secrets

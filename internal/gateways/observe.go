@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"hinit/internal/config"
-	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -23,7 +22,7 @@ func (k *Keeper) Observe(r supervisor.Record) {
 		k.mu.Lock()
 		k.get(profile).begun = r.At
 		k.mu.Unlock()
-		k.enqueue(r.Service, func() { k.readSecrets(r.Service, profile) })
+		k.enqueue(r.Service, func() { k.host.ReadSecrets(r.Service, profile) })
 	}
 	var job func()
 	switch {
@@ -228,35 +227,6 @@ func (k *Keeper) noteInputs(service, profile string) {
 		hash = otherInputs
 	}
 	g.inputs = hash
-}
-
-// readSecrets tells the console which values of the profile's .env it must not show, if it is to mask any. It reads the file.
-func (k *Keeper) readSecrets(service, profile string) {
-	if !k.host.Config().Logs.Mask {
-		return
-	}
-	values, err := k.store.Secrets(profile)
-	if err != nil {
-		k.say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
-		return
-	}
-	k.host.Mask(service, values)
-}
-
-// secretsPatience is how long a start waits for the profile's .env: a volume that does not answer must not hold up others.
-const secretsPatience = time.Second
-
-// MaskSecrets makes the console mask the secrets of a gateway that may be started next. It waits for the disk, but not for long.
-func (k *Keeper) MaskSecrets(service, profile string) {
-	read := make(chan struct{})
-	guard.Go("reading secrets", func() {
-		defer close(read)
-		k.readSecrets(service, profile)
-	})
-	select {
-	case <-read:
-	case <-time.After(secretsPatience):
-	}
 }
 
 // WarnIfMissing says that a gateway was registered whose profile does not exist. It does not block.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/config"
 	"hinit/internal/gateways"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -73,20 +72,10 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	h.until("it is started", h.got("Inputs{Name:gateway-coder}"))
 }
 
-// TestSecretsAreMasked when the configuration wants it: those in the .env of a profile.
-func TestSecretsAreMasked(t *testing.T) {
+// TestSecretsAreReadAgain at each start of a gateway, and when its profile's .env has changed.
+func TestSecretsAreReadAgain(t *testing.T) {
 	h, k := newHost(t, "coder")
 	h.start(k)
-	h.write("coder", ".env", "API_KEY=sk-0123456789abcdef\n")
-	k.MaskSecrets("gateway-coder", "coder")
-	if len(h.look().masked) > 0 {
-		t.Errorf("masked although nobody asked for it: %q", h.look().masked)
-	}
-	h.configure(func(c *config.Config) { c.Logs.Mask = true })
-	k.MaskSecrets("gateway-coder", "coder")
-	if got := h.look().masked["gateway-coder"]; !slices.Equal(got, []string{"sk-0123456789abcdef"}) {
-		t.Errorf("masked are %q", got)
-	}
 	h.write("coder", ".env", "API_KEY=sk-fedcba9876543210\n")
 	k.Observe(changed("coder", supervisor.Down, supervisor.Starting, ""))
 	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })

@@ -25,7 +25,7 @@ func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
 			k.beat(e.Profile.Name)
 		}
 	case profiles.InputsChanged:
-		k.readSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
+		k.host.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		k.loop.Post(supervisor.Inputs{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
 		k.host.Warn("%s", e.Warning)

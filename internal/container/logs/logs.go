@@ -1,0 +1,212 @@
+// Package logs is the supervisor's side of the logs: it opens the log of each service with its limits, finds it by the service's name,
+// and masks the secrets of its profile on the console.
+//
+// It promises that connecting a service to its log touches no disk, and that the log of a service that comes back is not dropped. It
+// owns a goroutine while [Logs.MaskSecrets] waits for a disk.
+package logs
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/container/units"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+	"hinit/internal/runs"
+	"hinit/internal/tuning"
+	"hinit/logrotate"
+	"hinit/supervisor"
+)
+
+// Options are what Logs work with. The functions may be called from any goroutine.
+type Options struct {
+	Config  func() *config.Config
+	Actor   *fsutil.Actor                          // writes the files
+	Secrets func(profile string) ([]string, error) // the values in a profile's .env; may wait for a disk
+	Say     func(format string, args ...any)       // writes a line to the container log
+}
+
+// Logs are those of all services. Their methods may be called from any goroutine.
+type Logs struct {
+	*logrotate.Set
+
+	Runs *runs.Book // they have files of their own
+	o    Options
+	logs sync.Map // service → *logrotate.Log
+
+	mu   sync.Mutex     // guards held, and that nothing of it is dropped; never held while the disk is used
+	held map[string]int // services that are being registered, which the supervisor need not know yet
+}
+
+// New makes the logs of a container with the configuration that it has now.
+func New(o Options) (*Logs, error) {
+	cfg := o.Config()
+	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
+	if err != nil {
+		return nil, err
+	}
+	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int)}
+	l.Set = logrotate.New(logrotate.Options{
+		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
+		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor,
+		Warn: func(service, message string) { o.Say("log of %s: %s", cmp.Or(service, "console"), message) },
+	})
+	return l, nil
+}
+
+// logLimits are the limits as the configuration has them, where no archives are 0.
+func logLimits(l config.LogLimits) logrotate.Limits {
+	const mb = 1_000_000
+	limits := logrotate.Limits{
+		MaxSize: int64(l.MaxSizeMB) * mb, Archives: l.Archives, MaxAge: l.MaxAge, Quota: int64(l.QuotaMB) * mb,
+		MinFree: int64(l.MinFreeMB) * mb, Rate: l.RateLimit, Compress: l.Compress == config.CompressGzip,
+	}
+	if l.Archives == 0 {
+		limits.Archives = -1
+	}
+	return limits
+}
+
+// Open makes the log of a service known, with the limits that the configuration has for it. Of an open one only the limits change.
+func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
+	cfg := l.o.Config()
+	limits := cfg.LogLimitsOf(profile)
+	if s, own := cfg.Services[name]; own && kind == supervisor.KindService {
+		limits = s.Logs
+	}
+	log := l.Set.Open(name, cmp.Or(profile, name), file)
+	log.Limit(logLimits(limits))
+	l.logs.Store(name, log)
+}
+
+// Hold keeps the log of a service while it is being registered. release ends that.
+func (l *Logs) Hold(name string) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held[name]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.held[name]--; l.held[name] == 0 {
+			delete(l.held, name)
+		}
+	}
+}
+
+// Drop ends the log of a service that is gone, unless it has come back or is coming back.
+func (l *Logs) Drop(name string, known func(string) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held[name] == 0 && !known(name) {
+		l.logs.Delete(name)
+		l.Set.Drop(name)
+	}
+}
+
+// Sweep ends the logs of all services that are gone.
+func (l *Logs) Sweep(known func(string) bool) {
+	l.logs.Range(func(name, _ any) bool {
+		service, _ := name.(string)
+		l.Drop(service, known)
+		return true
+	})
+}
+
+// Get returns the log of a service, nil for none.
+func (l *Logs) Get(name string) *logrotate.Log {
+	found, _ := l.logs.Load(name)
+	log, _ := found.(*logrotate.Log)
+	return log
+}
+
+// Pipes implements supervisor.LogSink.
+func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
+	if runs.Owns(name) {
+		return l.Runs.Pipes(name)
+	}
+	log := l.Get(name)
+	if log == nil {
+		return nil, nil, fmt.Errorf("cannot connect the output of %q: it has no log", name)
+	}
+	if err := tuning.SpareDescriptors(); err != nil {
+		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
+	}
+	stdout, stderr, err = log.Pipes()
+	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // the container's standard output is not for the boot
+		_ = stdout.Close() // nothing was written through it
+		stdout = stderr
+	}
+	return stdout, stderr, err
+}
+
+// Tail implements supervisor.LogSink.
+func (l *Logs) Tail(name string, done func(lines []string)) {
+	if log := l.Get(name); log != nil {
+		log.Tail(done)
+	}
+}
+
+// drainTime is how long [Logs.Drain] waits, a little longer than it takes at most.
+const drainTime = 300 * time.Millisecond
+
+// Drain waits until what a service has written so far is read and on its way to the console.
+func (l *Logs) Drain(name string) {
+	read := make(chan struct{})
+	l.Tail(name, func([]string) { close(read) })
+	select {
+	case <-read:
+	case <-time.After(drainTime):
+	}
+}
+
+// Output implements control.Counter.
+func (l *Logs) Output(service string) *client.Output {
+	log := l.Get(service)
+	if log == nil {
+		return nil
+	}
+	st := log.Stats()
+	if st.Lines == 0 && st.LastError == "" {
+		return nil
+	}
+	return &client.Output{
+		Lines: st.Lines, Bytes: st.Bytes, Suppressed: st.Suppressed, ConsoleDropped: st.ConsoleDropped, FileLost: st.FileLost, Error: st.LastError,
+	}
+}
+
+// ReadSecrets tells the console which values of the profile's .env it must not show, if it is to mask any. It reads the file.
+func (l *Logs) ReadSecrets(service, profile string) {
+	if !l.o.Config().Logs.Mask {
+		return
+	}
+	values, err := l.o.Secrets(profile)
+	if err != nil {
+		l.o.Say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
+		return
+	}
+	if log := l.Get(service); log != nil {
+		log.Hide(values)
+	}
+}
+
+// secretsPatience is how long a start waits for the profile's .env: a volume that does not answer must not hold up others.
+const secretsPatience = time.Second
+
+// MaskSecrets makes the console mask the secrets of a gateway that may be started next. It waits for the disk, but not for long.
+func (l *Logs) MaskSecrets(service, profile string) {
+	read := make(chan struct{})
+	guard.Go("reading secrets", func() {
+		defer close(read)
+		l.ReadSecrets(service, profile)
+	})
+	select {
+	case <-read:
+	case <-time.After(secretsPatience):
+	}
+}

@@ -1,0 +1,153 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/logrotate"
+	"hinit/supervisor"
+)
+
+// newLogs makes logs whose console is the file that it returns.
+func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, error)) (l *Logs, console func() string, said *strings.Builder) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "console"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said = new(strings.Builder)
+	cfg.Logs.Console = "raw"
+	l, err = New(Options{
+		Config: func() *config.Config { return cfg }, Secrets: secrets,
+		Say: func(format string, args ...any) { fmt.Fprintf(said, format+"\n", args...) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Set = logrotate.New(logrotate.Options{Mask: true, Stdout: f, Stderr: f})
+	t.Cleanup(func() { _ = l.Close(t.Context()) })
+	return l, func() string {
+		if err := l.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}, said
+}
+
+// TestSecretsAreMasked when the configuration wants it: those in the .env of a profile.
+func TestSecretsAreMasked(t *testing.T) {
+	cfg := new(config.Config)
+	secret := "sk-0123456789abcdef"
+	l, console, said := newLogs(t, cfg, func(string) ([]string, error) {
+		if secret == "" {
+			return nil, errors.New("the disk is gone")
+		}
+		return []string{secret}, nil
+	})
+	l.Open("gateway-coder", "coder", "", supervisor.KindGateway)
+	write := func(text string) {
+		t.Helper()
+		stdout, stderr, err := l.Pipes("gateway-coder")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = stderr.Close()
+		if _, err := io.WriteString(stdout, text+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		_ = stdout.Close()
+		l.Drain("gateway-coder")
+	}
+	l.MaskSecrets("gateway-coder", "coder")
+	write("open " + secret)
+	cfg.Logs.Mask = true
+	l.MaskSecrets("gateway-coder", "coder")
+	write("first " + secret)
+	secret = "sk-fedcba9876543210"
+	l.ReadSecrets("gateway-coder", "coder")
+	write("second " + secret)
+	got := console()
+	if !strings.Contains(got, "open sk-0123456789abcdef") {
+		t.Errorf("masked although nobody asked for it:\n%s", got)
+	}
+	if strings.Contains(got, "first sk-") || strings.Contains(got, "second sk-") {
+		t.Errorf("the console shows a secret:\n%s", got)
+	}
+	secret = ""
+	l.ReadSecrets("gateway-coder", "coder")
+	if want := "gateway-coder: cannot read its secrets, so the values in its .env may be shown here: the disk is gone\n"; said.String() != want {
+		t.Errorf("it said %q", said)
+	}
+}
+
+// TestADiskThatHangsHoldsUpNoStart longer than a second.
+func TestADiskThatHangsHoldsUpNoStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		cfg := new(config.Config)
+		cfg.Logs.Mask = true
+		l := &Logs{o: Options{Config: func() *config.Config { return cfg }, Secrets: func(string) ([]string, error) {
+			<-answer
+			return nil, nil
+		}}}
+		begin := time.Now()
+		l.MaskSecrets("gateway-coder", "coder")
+		if took := time.Since(begin); took != secretsPatience {
+			t.Errorf("it took %v", took)
+		}
+		close(answer)
+	})
+}
+
+func TestALogThatIsHeldIsNotDropped(t *testing.T) {
+	l, _, _ := newLogs(t, new(config.Config), nil)
+	gone := func(string) bool { return false }
+	l.Open("web", "", "", supervisor.KindService)
+	first, second := l.Hold("web"), l.Hold("web")
+	first()
+	l.Drop("web", gone)
+	if l.Get("web") == nil {
+		t.Error("the log of a service that is being registered was dropped")
+	}
+	second()
+	l.Drop("web", func(string) bool { return true })
+	if l.Get("web") == nil {
+		t.Error("the log of a service that has come back was dropped")
+	}
+	l.Open("cmd", "", "", supervisor.KindCmd)
+	l.Sweep(func(name string) bool { return name == "cmd" })
+	if l.Get("web") != nil || l.Get("cmd") == nil {
+		t.Error("a sweep drops the logs of services that are gone, and no others")
+	}
+	if _, _, err := l.Pipes("web"); err == nil {
+		t.Error("a service without a log was connected")
+	}
+}
+
+// TestAHookWritesNothingToStandardOutput: that is the CMD's.
+func TestAHookWritesNothingToStandardOutput(t *testing.T) {
+	l, _, _ := newLogs(t, new(config.Config), nil)
+	for name, same := range map[string]bool{"hook-1": true, "web": false} {
+		l.Open(name, "", "", supervisor.KindHook)
+		stdout, stderr, err := l.Pipes(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := stdout == stderr; got != same {
+			t.Errorf("%s: one pipe for both: %v", name, got)
+		}
+		_, _ = stdout.Close(), stderr.Close()
+	}
+}
