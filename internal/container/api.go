@@ -13,17 +13,22 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/logs"
 	"hinit/internal/control"
-	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/internal/tuning"
 	"hinit/internal/version"
 	"hinit/supervisor"
 )
 
+// checks is the part of a [health.Health] that the API shows.
+type checks interface {
+	Checks(service string) []client.Check
+}
+
 // api is the container as the control API sees it.
 type api struct {
 	*supervisor.Loop // Snapshot, News, History, Orphans
 	*logs.Logs       // Output
+	checks           // Checks
 
 	c *container
 }
@@ -31,11 +36,7 @@ type api struct {
 func (a api) Settle() time.Duration { return a.c.cfg.Load().Agent.Settle }
 func (a api) Note(v *supervisor.Service) string {
 	if v.State == supervisor.Up {
-		note := a.c.memory.Note(v.Name)
-		if d, deaf := a.c.deafness(v); deaf {
-			note = probe.IsDeaf + d.Why
-		}
-		return note
+		return a.c.health.Note(v)
 	}
 	return a.c.keeper.ServedBy(v)
 }

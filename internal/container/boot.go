@@ -11,9 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
+	"hinit/internal/notify"
 	"hinit/internal/s6/personality"
 	"hinit/supervisor"
 )
@@ -206,4 +208,23 @@ func (c *container) measure(name string, step func() error) client.BootStep {
 		c.Warn("%v", err)
 	}
 	return p
+}
+
+// outerTime is how long hinit waits for whoever started it to take that the boot is done.
+const outerTime = 5 * time.Second
+
+// tellOuter says that the boot is done to whoever started this container and wants to know, as podman --sdnotify=container and systemd do.
+func (c *container) tellOuter() {
+	path := os.Getenv(notify.SocketVar)
+	if path == "" || c.loop.Snapshot().Stopping {
+		return
+	}
+	guard.Go("saying that the boot is done", func() {
+		ctx, cancel := context.WithTimeout(context.Background(), outerTime)
+		defer cancel()
+		err := blocking.Within(ctx, blocking.Foreign, "the notification", func() error { return notify.Send(path, "READY=1") })
+		if err != nil {
+			c.Warn("cannot say that the boot is done to %s=%q: %v", notify.SocketVar, path, err)
+		}
+	})
 }

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/controlsocket"
+	"hinit/internal/container/health"
 	"hinit/internal/container/logs"
-	"hinit/internal/container/memwatch"
 	"hinit/internal/container/owners"
 	"hinit/internal/container/signals"
 	"hinit/internal/container/timetable"
@@ -23,8 +23,6 @@ import (
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
-	"hinit/internal/notify"
-	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/internal/s6/personality"
@@ -44,10 +42,10 @@ type container struct {
 	started time.Time
 	progress
 
-	procs *proc.Table
-	loop  *supervisor.Loop
-	logs  *logs.Logs
-	watchers
+	procs   *proc.Table
+	loop    *supervisor.Loop
+	logs    *logs.Logs
+	health  *health.Health
 	units   *units.Maker
 	signals *signals.Signals
 	control *controlsocket.Socket
@@ -56,16 +54,6 @@ type container struct {
 	boot       *bootstatus.Status
 	generation *reexec.Generation
 	s6         atomic.Pointer[personality.Personality] // see slots
-}
-
-// watchers are the rooms that find out how services are.
-type watchers struct {
-	checks *probe.Prober
-	ears   *probe.Ears
-	memory *memwatch.Watcher
-	notify *notify.Hub
-
-	lastStranger atomic.Int64 // when somebody said something for a service that is not of it; nanoseconds since 1970
 }
 
 // dataVolume are the rooms that read and write the data volume.
@@ -135,21 +123,18 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
 		OnPanic: c.loopPanicked, Admit: c.mayStart,
 	})
-	c.notify = notify.New(c.told)
-	c.checks = c.newProber()
-	c.memory = c.newMemory()
-	c.limitMemory(cfg)
+	c.health = health.New(health.Options{
+		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: c.Warn,
+		SocketDir: func() string { return c.control.Dir() },
+	})
 	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.Say("%s", line) })
 	c.lease.Looked = c.use
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
 	c.keeper = gateways.New(gateways.Options{
-		Host: host{c.Voice, c.logs, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started,
-		Beat: func(profile string) { c.ears.Beat(profile) },
+		Host: host{c.Voice, c.logs, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started, Beat: c.health.Beat,
 	})
-	c.ears = c.newEars()
-	c.listen(cfg)
-	c.control = controlsocket.New(api{c.loop, c.logs, c}, control.Options{
+	c.control = controlsocket.New(api{c.loop, c.logs, c.health, c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
 		Used: c.use,
 	}, c.Voice)

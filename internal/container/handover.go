@@ -11,13 +11,12 @@ import (
 	"hinit/internal/account"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/container/health"
 	"hinit/internal/container/signals"
 	"hinit/internal/control"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
-	"hinit/internal/notify"
-	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/internal/runs"
@@ -53,6 +52,9 @@ type handover struct {
 	rooms
 }
 
+// ofHealth is embedded under a name of its own.
+type ofHealth = health.Handover
+
 // rooms is what each room hands over.
 type rooms struct {
 	gateways.Handover
@@ -62,10 +64,9 @@ type rooms struct {
 	Loop    *supervisor.Handover
 	Logs    *logrotate.Handover
 	Intents profiles.Handover
-	Runs    *runs.Handover    // nil of an image that had none
-	Checks  *probe.Handover   // nil where there are no checks
-	Notify  *notify.Handover  // nil where no service says anything
-	S6      *scandir.Handover // nil where hinit does not answer as s6
+	Runs    *runs.Handover // nil of an image that had none
+	ofHealth
+	S6 *scandir.Handover // nil where hinit does not answer as s6
 }
 
 // HandOver implements [reexec.House]. Nothing is reported and no log is read until thaw.
@@ -94,7 +95,7 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	old.Warnings, old.Phases, old.Repair = c.boot.Warnings(), c.boot.Steps(), c.owners.Status()
 	old.Handover = c.keeper.HandOver()
 	old.Procs, old.Loop, old.Intents, old.Lease = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver(), c.lease.HandOver()
-	old.Runs, old.Checks, old.Notify = c.logs.Runs.HandOver(), c.checks.HandOver(), c.notify.HandOver()
+	old.Runs, old.ofHealth = c.logs.Runs.HandOver(), c.health.HandOver()
 	old.S6 = c.slots().HandOver()
 	old.Logs, err = c.logs.HandOver()
 	return old, thaw, err
@@ -161,7 +162,6 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.loop.TakeOver(old.Loop, procs.Main)
 	c.intents.TakeOver(old.Intents)
 	c.logs.Runs.TakeOver(old.Runs)
-	c.checks.TakeOver(old.Checks)
 	for _, s := range c.loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck { // nobody waits for its answer any more
 			c.loop.Resume(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
@@ -171,10 +171,11 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 			c.logs.Open(s.Name, s.Profile, s.Log, s.Kind)
 		}
 	}
+	var units []*supervisor.Unit
 	for _, u := range old.Loop.Units {
-		c.check(&u.Unit)
+		units = append(units, &u.Unit)
 	}
-	c.notify.TakeOver(old.Notify)
+	c.health.TakeOver(old.ofHealth, units)
 	if old.Lease != nil {
 		c.lease.TakeOver(old.Lease)
 	}

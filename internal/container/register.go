@@ -55,16 +55,15 @@ func (c *container) register(ctx context.Context, u supervisor.Unit, want superv
 // supervisor through it, and waits for the boot here.
 func (c *container) registerSoon(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
 	u.Needs = c.unmet(u)
-	c.giveSocket(&u)
+	c.health.Equip(&u)
 	release := c.logs.Hold(u.Name)
 	c.logs.Open(u.Name, u.Profile, u.Log, u.Kind)
 	if u.Kind == supervisor.KindGateway {
 		c.logs.MaskSecrets(u.Name, u.Profile)
 	}
-	gate(c.cfg.Load(), &u)
 	known := c.loop.Snapshot().Find(u.Name) != nil
 	if !known { // its first line may be one that a check looks out for
-		c.check(&u)
+		c.health.Check(&u)
 	}
 	registered := c.loop.RegisterSoon(ctx, u, want)
 	return func() error {
@@ -73,7 +72,7 @@ func (c *container) registerSoon(ctx context.Context, u supervisor.Unit, want su
 			return fmt.Errorf("cannot register %s: %w", u.Name, err)
 		}
 		if known { // what it tells of a run counts from now on
-			c.check(&u)
+			c.health.Check(&u)
 		}
 		c.meetLate(u)
 		return nil

@@ -93,8 +93,7 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 		return client.ReloadReply{Changes: changed, Plan: plan.Steps(c.loop.Snapshot(), false), Settings: reloadplan.Settings(changed), DryRun: true}, nil
 	}
 	c.cfg.Store(cfg)
-	c.limitMemory(cfg)
-	c.listen(cfg)
+	c.health.Configure(cfg)
 	var problems []error
 	for _, name := range sortedKeys(old.Services) {
 		if _, stays := cfg.Services[name]; !stays {

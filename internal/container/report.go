@@ -85,8 +85,7 @@ func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bo
 		c.slots().Observe(r)
 		if r.Dropped {
 			if !known(r.Service) {
-				c.checks.Drop(r.Service)
-				c.notify.Drop(r.Service)
+				c.health.Drop(r.Service)
 			}
 			c.logs.Drop(r.Service, known)
 		}

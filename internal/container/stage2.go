@@ -2,13 +2,13 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/container/tasks"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/version"
@@ -138,45 +138,12 @@ func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 		return 0, err
 	}
 	defer r.c.loop.Post(supervisor.Remove{Name: name})
-	s, err := r.wait(ctx, name)
-	if err != nil {
-		return 0, err
+	code, err := tasks.Await(ctx, r.c.loop, name)
+	if ctx.Err() != nil {
+		r.c.loop.Post(supervisor.Stop{Name: name})
+		_, _ = tasks.Await(context.Background(), r.c.loop, name) // nothing of it is alive then
+		return 0, context.Cause(ctx)
 	}
 	r.c.logs.Drain(name) // what it wrote comes before what follows it
-	switch x := s.LastExit; {
-	case x == nil:
-		return 0, errors.New("it was not run: the container is stopping")
-	case x.Cause == supervisor.CauseSpawn:
-		return 0, errors.New(x.Error)
-	case x.Signal != 0:
-		return 128 + x.Signal, nil
-	default:
-		return x.Code, nil
-	}
-}
-
-// wait blocks until the task is down. When ctx ends before, the task is stopped first.
-func (r *hookRunner) wait(ctx context.Context, name string) (*supervisor.Service, error) {
-	over := ctx.Done()
-	for {
-		news := r.c.loop.News()
-		s := r.c.loop.Snapshot().Find(name)
-		if s == nil || s.State == supervisor.Down {
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-			if s == nil {
-				return nil, errors.New("it was removed while it ran")
-			}
-			return s, nil
-		}
-		select {
-		case <-news:
-		case <-over:
-			over = nil // once
-			r.c.loop.Post(supervisor.Stop{Name: name})
-		case <-r.c.loop.Ended():
-			return nil, supervisor.ErrStopping
-		}
-	}
+	return code, err
 }

@@ -1,9 +1,8 @@
-package container
+package health
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/container/tasks"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/supervisor"
@@ -25,7 +25,7 @@ const (
 )
 
 // runCheck runs one look of an exec check as a task of the supervisor: [probe.Options].Run. All of it is killed when ctx ends.
-func (c *container) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
+func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return 0, "", fmt.Errorf("cannot make a pipe: %w", err)
@@ -35,26 +35,22 @@ func (c *container) runCheck(ctx context.Context, name string, spec proc.Spec) (
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
-	err = c.loop.Register(ctx, checkUnit(name, spec, w), supervisor.WantUp)
+	err = h.o.Loop.Register(ctx, checkUnit(name, spec, w), supervisor.WantUp)
 	_ = w.Close() // the process has its own
 	if err != nil {
 		return 0, "", err
 	}
-	exit, err := c.awaitCheck(ctx, name)
+	code, err = tasks.Await(ctx, h.o.Loop, name)
+	if ctx.Err() != nil {
+		h.o.Loop.Post(supervisor.Evict{Names: []string{name}, Reason: "its time is over"})
+	} else {
+		h.o.Loop.Post(supervisor.Remove{Name: name})
+	}
 	if err != nil {
-		c.loop.Post(supervisor.Evict{Names: []string{name}, Reason: "its time is over"})
 		return 0, "", err
 	}
-	c.loop.Post(supervisor.Remove{Name: name})
 	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // somebody else may have the pipe
-	last = <-read
-	switch {
-	case exit.Cause == supervisor.CauseSpawn:
-		return 0, "", errors.New(exit.Error)
-	case exit.Signal != 0:
-		return 128 + exit.Signal, last, nil
-	}
-	return exit.Code, last, nil
+	return code, <-read, nil
 }
 
 // checkUnit is a look as the supervisor runs it. It waits for no boot: what it looks at runs already.
@@ -62,26 +58,6 @@ func checkUnit(name string, spec proc.Spec, output *os.File) supervisor.Unit {
 	return supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, Stdout: output, Stderr: output,
 		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
-	}
-}
-
-func (c *container) awaitCheck(ctx context.Context, name string) (*supervisor.Exit, error) {
-	for {
-		news := c.loop.News()
-		v := c.loop.Snapshot().Find(name)
-		switch {
-		case v == nil:
-			return nil, errors.New("the container is stopping")
-		case v.State == supervisor.Down && v.LastExit != nil:
-			return v.LastExit, nil
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-c.loop.Ended():
-			return nil, supervisor.ErrStopping
-		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package container
+package health
 
 import (
 	"hinit/internal/config"
@@ -7,11 +7,11 @@ import (
 	"hinit/supervisor"
 )
 
-// newMemory makes the watcher of a container whose loop is made.
-func (c *container) newMemory() *memwatch.Watcher {
+// newMemory makes what watches the limits of memory.
+func (h *Health) newMemory() *memwatch.Watcher {
 	var meter *proc.Meter // nobody needs it where nothing is limited
 	return memwatch.New(memwatch.Options{
-		Snapshot: c.loop.Snapshot, History: c.loop.History(), Post: c.loop.Post, Ended: c.loop.Ended(),
+		Snapshot: h.o.Loop.Snapshot, History: h.o.Loop.History(), Post: h.o.Loop.Post, Ended: h.o.Loop.Ended(),
 		Measure: func(mains []int) []uint64 {
 			if meter == nil {
 				meter = proc.NewMeter()
@@ -22,7 +22,7 @@ func (c *container) newMemory() *memwatch.Watcher {
 }
 
 // limitMemory puts the limits of a configuration in force.
-func (c *container) limitMemory(cfg *config.Config) {
+func (h *Health) limitMemory(cfg *config.Config) {
 	limited := cfg.Agent.Memory.Set()
 	for _, p := range cfg.Profiles.Own {
 		limited = limited || p.Memory.Set()
@@ -30,7 +30,7 @@ func (c *container) limitMemory(cfg *config.Config) {
 	for _, s := range cfg.Services {
 		limited = limited || s.Memory.Set()
 	}
-	c.memory.Set(func(v *supervisor.Service) config.Memory {
+	h.memory.Set(func(v *supervisor.Service) config.Memory {
 		switch v.Kind {
 		case supervisor.KindGateway:
 			return cfg.ProfileOf(v.Profile).Memory

@@ -1,4 +1,4 @@
-package container
+package health
 
 import (
 	"maps"
@@ -9,32 +9,32 @@ import (
 	"hinit/supervisor"
 )
 
-// newEars makes what finds the deaf gateways of a container whose loop is made.
-func (c *container) newEars() *probe.Ears {
+// newEars makes what finds the deaf gateways.
+func (h *Health) newEars() *probe.Ears {
 	return probe.NewEars(probe.EarOptions{
-		Snapshot: c.loop.Snapshot, Ended: c.loop.Ended(), Post: c.loop.Post,
+		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Post: h.o.Loop.Post,
 		Lines: func(service string) uint64 {
-			if l := c.logs.Get(service); l != nil {
+			if l := h.o.Log(service); l != nil {
 				return l.Stats().Lines
 			}
 			return 0
 		},
 		Envs: func(profiles []string) (map[string]map[string]string, error) {
-			envs, err := c.store.Envs(profiles)
-			cfg := c.cfg.Load()
+			envs, err := h.o.Store.Envs(profiles)
+			cfg := h.o.Config()
 			for profile, env := range envs { // what the configuration sets is what the gateway finds
 				maps.Copy(env, cfg.Agent.Env)
 				maps.Copy(env, cfg.Profiles.Own[profile].Env)
 			}
 			return envs, err
 		},
-		State: c.store.ReadState,
+		State: h.o.Store.ReadState,
 	})
 }
 
 // listen puts what a configuration says about deaf gateways in force.
-func (c *container) listen(cfg *config.Config) {
-	if c.route.Load().Plain { // it has none
+func (h *Health) listen(cfg *config.Config) {
+	if h.o.Plain { // it has none
 		return
 	}
 	actions := make(map[string]string, len(cfg.Profiles.Own))
@@ -42,7 +42,7 @@ func (c *container) listen(cfg *config.Config) {
 		actions[profile] = cfg.DeafOf(profile)
 	}
 	others := cfg.DeafOf("")
-	c.ears.Set(cfg.Agent.Deaf, func(v *supervisor.Service) string {
+	h.ears.Set(cfg.Agent.Deaf, func(v *supervisor.Service) string {
 		if action, own := actions[v.Profile]; own {
 			return action
 		}
@@ -51,21 +51,21 @@ func (c *container) listen(cfg *config.Config) {
 }
 
 // deafness says what is known of a gateway that is deaf in its present run.
-func (c *container) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
-	d, deaf = c.ears.Deafness(v.Name)
+func (h *Health) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
+	d, deaf = h.ears.Deafness(v.Name)
 	return d, deaf && v.State == supervisor.Up && v.Run == d.Run
 }
 
 // deafCheck is what the status says of a deaf gateway among its checks. Of one that hears it says nothing.
-func (c *container) deafCheck(service string) []client.Check {
-	if _, deaf := c.ears.Deafness(service); !deaf {
+func (h *Health) deafCheck(service string) []client.Check {
+	if _, deaf := h.ears.Deafness(service); !deaf {
 		return nil
 	}
-	v := c.loop.Snapshot().Find(service)
+	v := h.o.Loop.Snapshot().Find(service)
 	if v == nil {
 		return nil
 	}
-	d, deaf := c.deafness(v)
+	d, deaf := h.deafness(v)
 	if !deaf {
 		return nil
 	}

@@ -1,0 +1,102 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// noLogs is the output of a supervisor that runs nothing but checks.
+type noLogs struct{}
+
+func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) { return nil, nil, errors.New("no log") }
+func (noLogs) Tail(_ string, done func([]string))                { done(nil) }
+
+// supervise runs a supervisor until the end of the test.
+func supervise(t *testing.T) *supervisor.Loop {
+	t.Helper()
+	procs, err := proc.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	loop := supervisor.NewLoop(supervisor.Config{
+		Procs: procs, Logs: noLogs{}, Children: children, Mute: proc.MuteChildren(), OnSignal: func(os.Signal) supervisor.Event { return nil },
+	})
+	go loop.Run()
+	t.Cleanup(func() {
+		loop.Post(supervisor.Shutdown{})
+		<-loop.Ended()
+		signal.Stop(children)
+	})
+	return loop
+}
+
+func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
+	h := &Health{o: Options{Loop: supervise(t)}}
+	for _, tt := range []struct {
+		script string
+		code   int
+		last   string
+	}{
+		{"echo one; echo two; exit 3", 3, "two"},
+		{"echo on standard error >&2", 0, "on standard error"},
+		{"kill -9 $$", 137, ""},
+	} {
+		code, last, err := h.runCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"sh", "-c", tt.script}, Env: os.Environ()})
+		if code != tt.code || last != tt.last || err != nil {
+			t.Errorf("%s: code %d, %q, error %v", tt.script, code, last, err)
+		}
+	}
+	if _, _, err := h.runCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"/nowhere"}}); err == nil {
+		t.Error("a program that isn't there was run")
+	}
+}
+
+func TestAnExecCheckEndsInItsTime(t *testing.T) {
+	h := &Health{o: Options{Loop: supervise(t)}}
+	ctx, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer done()
+	spec := proc.Spec{Argv: []string{"sh", "-c", "sleep 60 & wait"}, Env: os.Environ()}
+	if _, _, err := h.runCheck(ctx, "check/web/ask", spec); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the error is %v", err)
+	}
+	for h.o.Loop.Snapshot().Find("check/web/ask") != nil {
+		news := h.o.Loop.News()
+		if h.o.Loop.Snapshot().Find("check/web/ask") == nil {
+			break
+		}
+		<-news
+	}
+}
+
+// TestOneStrangerAMinute is told of: whoever sends notifications in a loop must not fill the history.
+func TestOneStrangerAMinute(t *testing.T) {
+	h := &Health{o: Options{Loop: supervise(t)}}
+	for pid := range 5 {
+		h.tellOfStranger("web", pid+100)
+	}
+	if err := h.o.Loop.Do(t.Context(), supervisor.Tick{}); err != nil {
+		t.Fatal(err)
+	}
+	records, _ := h.o.Loop.History().Since(0)
+	var told []string
+	for _, r := range records {
+		if strings.Contains(r.Reason, "is not taken") {
+			told = append(told, r.Reason)
+		}
+	}
+	if len(told) != 1 || !strings.Contains(told[0], "process 100") {
+		t.Errorf("it told %s", fmt.Sprint(told))
+	}
+}

@@ -1,0 +1,192 @@
+// Package health finds out how services are, and does about it what the configuration says.
+//
+// It brings together checks, what services say on their sockets, deaf gateways and limits of memory: each service gets what is
+// configured for it before it starts, the supervisor is told what was found, and status sees it as one. The rooms below it own their
+// goroutines; this one owns one while it reads the output of a check.
+package health
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/memwatch"
+	"hinit/internal/fsutil"
+	"hinit/internal/notify"
+	"hinit/internal/probe"
+	"hinit/internal/proc"
+	"hinit/logrotate"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// Options are what a Health works with. The functions may be called from any goroutine.
+type Options struct {
+	Config    func() *config.Config
+	Loop      *supervisor.Loop
+	Store     *profiles.Store
+	Agent     boot.Agent
+	Plain     bool                                // there are no gateways
+	Log       func(service string) *logrotate.Log // nil for none
+	SocketDir func() string                       // where sockets of services have a place, "" for nowhere
+	Warn      func(format string, args ...any)    // is shown in status too
+}
+
+// Health is that of all services. Its methods may be called from any goroutine.
+type Health struct {
+	o Options
+
+	checks *probe.Prober
+	ears   *probe.Ears
+	memory *memwatch.Watcher
+	notify *notify.Hub
+
+	lastStranger atomic.Int64 // when somebody said something for a service that is not of it; nanoseconds since 1970
+}
+
+// New makes the health of a container that has no services yet, with the configuration that it has now.
+func New(o Options) *Health {
+	h := &Health{o: o}
+	h.notify = notify.New(h.told)
+	h.checks = probe.New(probe.Options{
+		Snapshot: o.Loop.Snapshot, News: o.Loop.News, Ended: o.Loop.Ended(), Post: o.Loop.Post,
+		Env: func(profile string) (map[string]string, error) {
+			if profile == "" {
+				profile = profiles.Default
+			}
+			return o.Store.Env(profile)
+		},
+		State: o.Store.ReadState,
+		Watch: func(service string, seen func([]byte)) {
+			if l := o.Log(service); l != nil {
+				l.Watch(seen)
+			}
+		},
+		Hear: h.notify.Drain,
+		Run:  h.runCheck,
+	})
+	h.memory = h.newMemory()
+	h.ears = h.newEars()
+	h.Configure(o.Config())
+	return h
+}
+
+// Configure puts in force what a configuration says about memory and deaf gateways. What it says about a service's checks and socket
+// is in force when that service is registered again.
+func (h *Health) Configure(cfg *config.Config) {
+	h.limitMemory(cfg)
+	h.listen(cfg)
+}
+
+// checksOf returns the checks that the configuration has for a service.
+func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
+	switch u.Kind {
+	case supervisor.KindGateway:
+		return cfg.ChecksOf(u.Profile)
+	case supervisor.KindService:
+		s := cfg.Services[u.Name]
+		return s.AllChecks()
+	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
+	}
+	return nil
+}
+
+// Equip gives a service that is about to be registered what it needs to tell how it is: the socket on which it does, and whether its
+// checks have a say in whether it is ready.
+func (h *Health) Equip(u *supervisor.Unit) {
+	h.giveSocket(u)
+	u.Checked = probe.Gates(probe.RulesOf(checksOf(h.o.Config(), u)))
+}
+
+// Check has the checks of a service asked from its next start on, and those of a running one from now on.
+func (h *Health) Check(u *supervisor.Unit) {
+	cfg := h.o.Config()
+	checks := checksOf(cfg, u)
+	t := probe.Target{Checks: checks, Profile: u.Profile, Spec: u.Spec}
+	if len(checks) > 0 {
+		t.Actor = h.actorOf(u.Spec.Cred)
+		vars := map[string]string{}
+		t.Env = cfg.Services[u.Name].Env
+		if u.Kind == supervisor.KindGateway {
+			t.Env = maps.Clone(cfg.Agent.Env)
+			maps.Copy(t.Env, cfg.Profiles.Own[u.Profile].Env)
+			if p, err := h.o.Store.Profile(u.Profile); err == nil {
+				vars["profile"], vars["profile_home"] = p.Name, p.Home
+			}
+		}
+		t.Expand = func(text string) string { return cfg.ExpandString(text, vars) }
+	}
+	h.checks.Set(u.Name, t)
+}
+
+// actorOf acts as the user that a service runs as.
+func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
+	switch {
+	case cred == nil:
+		return fsutil.Self().In(blocking.Volume)
+	case h.o.Agent.Cred != nil && cred.UID == h.o.Agent.Cred.UID && cred.GID == h.o.Agent.Cred.GID:
+		return h.o.Agent.Actor.In(blocking.Volume)
+	}
+	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).In(blocking.Volume)
+}
+
+// Note is what people should know of a service that is up, "" for nothing.
+func (h *Health) Note(v *supervisor.Service) string {
+	if d, deaf := h.deafness(v); deaf {
+		return probe.IsDeaf + d.Why
+	}
+	return h.memory.Note(v.Name)
+}
+
+// Beat notes a heartbeat of a profile's gateway.
+func (h *Health) Beat(profile string) { h.ears.Beat(profile) }
+
+// Drop forgets a service that is gone.
+func (h *Health) Drop(service string) {
+	h.checks.Drop(service)
+	h.notify.Drop(service)
+}
+
+// Handover is what a Health hands over to that of the next program of PID 1.
+type Handover struct {
+	Checks *probe.Handover  // nil where there are no checks
+	Notify *notify.Handover // nil where no service says anything
+}
+
+// HandOver returns it.
+func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
+
+// TakeOver takes it over together with the services, whose logs must be open.
+func (h *Health) TakeOver(old Handover, units []*supervisor.Unit) {
+	h.checks.TakeOver(old.Checks)
+	for _, u := range units {
+		h.Check(u)
+	}
+	h.notify.TakeOver(old.Notify) // last: what is said goes to the checks
+}
+
+// Checks implements control.Checker.
+func (h *Health) Checks(service string) []client.Check {
+	deaf := h.deafCheck(service)
+	found, types, ok := h.checks.Health(service)
+	if !ok {
+		return deaf
+	}
+	out := make([]client.Check, len(found.Checks))
+	for i := range found.Checks {
+		p := &found.Checks[i]
+		c := client.Check{Name: p.Rule.Name, Kind: p.Rule.Kind, Type: types[i], State: string(p.Verdict), Since: p.Since, Answer: p.Answer, Failures: p.Failures(), Failed: p.Verdict == probe.Failing}
+		if found.Held(i) && p.Verdict == probe.Pending {
+			c.State = client.CheckHeld
+		}
+		if !p.Asked.IsZero() {
+			c.At = &p.Asked
+		}
+		out[i] = c
+	}
+	return append(out, deaf...)
+}

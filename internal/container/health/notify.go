@@ -1,0 +1,76 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/internal/notify"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// strangerPause is how long no other stranger is told of after one.
+const strangerPause = time.Minute
+
+// giveSocket gives a service the socket on which it tells of itself, where its definition asks for one. Without a place for the socket it counts as
+// ready while it runs.
+func (h *Health) giveSocket(u *supervisor.Unit) {
+	cfg := h.o.Config()
+	s := cfg.Services[u.Name]
+	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
+		if u.Kind == supervisor.KindService {
+			h.notify.Drop(u.Name)
+		}
+		return
+	}
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	if u.Spec.Cred != nil {
+		uid, gid = u.Spec.Cred.UID, u.Spec.Cred.GID
+	}
+	dir, err := h.o.SocketDir(), errors.New("there is no runtime directory; mount a tmpfs on /run")
+	path := ""
+	if dir != "" {
+		path, err = h.notify.Listen(dir, u.Name, uid, gid)
+	}
+	if err != nil {
+		h.o.Warn("%s cannot say that it is ready, so it counts as ready while it runs: %v", u.Name, err)
+		u.Policy.Announces = false
+		return
+	}
+	env := notify.Environ(path, s.Notify.Watchdog)
+	u.Spec.Env = proc.SetEnv(u.Spec.Env, env)
+	if len(u.Spec.Setup.EnvFiles) > 0 { // they change none of these
+		keep := slices.Clone(u.Spec.Setup.Keep)
+		for name := range env {
+			keep = append(keep, name)
+		}
+		slices.Sort(keep)
+		u.Spec.Setup.Keep = slices.Compact(keep)
+	}
+}
+
+// told takes what process pid says on the socket of a service. The supervisor knows whose process it is.
+func (h *Health) told(service string, pid int, m notify.Message) {
+	run, err := h.o.Loop.Tell(pid, supervisor.Told{
+		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
+	})
+	if errors.Is(err, supervisor.ErrStranger) {
+		h.tellOfStranger(service, pid)
+	}
+	if err == nil {
+		h.checks.Told(service, run, &m)
+	}
+}
+
+// tellOfStranger tells now and then of a process that is of no run of the service, or that has ended before anybody could know.
+func (h *Health) tellOfStranger(service string, pid int) {
+	now := time.Now().UnixNano()
+	if last := h.lastStranger.Load(); last != 0 && now-last < int64(strangerPause) || !h.lastStranger.CompareAndSwap(last, now) {
+		return
+	}
+	h.o.Loop.Post(supervisor.Remark{Service: service, Text: fmt.Sprintf("a notification of process %d is not taken: it is no process of this service, or has ended", pid)})
+}
