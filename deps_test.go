@@ -52,6 +52,7 @@ var floors = map[string]int{
 	"hinit/internal/container/health":        5,
 	"hinit/internal/container/logs":          5,
 	"hinit/internal/container/tasks":         3,
+	"hinit/internal/container/tenure":        5,
 	"hinit/internal/container/timetable":     4,
 	"hinit/internal/container/units":         4,
 	"hinit/internal/container/voice":         5,

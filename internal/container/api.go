@@ -135,7 +135,7 @@ func (a api) Init() client.Init {
 		info.Warnings = append(info.Warnings, usedUp)
 	}
 	if c.route.Load().HasProfiles() {
-		info.Lease = c.leaseStatus()
+		info.Lease = c.tenure.Status()
 	}
 	return info
 }

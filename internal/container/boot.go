@@ -45,36 +45,28 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.expectServices(cfg)
-	if !c.claim(ctx, b, false) {
+	serving, ok := c.tenure.Claim(ctx, b, false)
+	if !ok {
 		return
 	}
-	serving := ctx
-	if c.serves.Load() {
-		serving = c.tenure(ctx)
-		if err := c.stage2(serving, cfg, b); err != nil && serving.Err() == nil {
-			b.ready()
-			c.fatal(err.Error())
+	if c.tenure.Serves() {
+		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		c.prepared.Store(serving.Err() == nil)                             // with the lease lost, what was left out is done when it is back
 		if c.lease.Status().State == lease.None && !c.route.Load().Plain { // the data directory was not there before
-			if !c.claim(ctx, b, true) {
+			if serving, ok = c.tenure.Claim(ctx, b, true); !ok {
 				return
-			}
-			if c.serves.Load() {
-				serving = c.tenure(ctx)
 			}
 		}
 	}
-	b.ready()
-	standsBy := c.lease.Status().State == lease.Elsewhere && serving == ctx && standby() // from the beginning
-	if !c.serves.Load() {
+	b.Ready()
+	if !c.tenure.Serves() {
 		_ = c.meet(ctx, needBoot) // it fails when the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
 	b.startCmd()
-	if c.serves.Load() && c.route.Load().HasProfiles() {
+	if c.tenure.Serves() && c.route.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
 			if err := c.store.Sweep(c.started); err != nil {
 				c.Warn("%v", err)
@@ -83,9 +75,19 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	} else {
 		c.generation.Settle() // else the profiles do
 	}
-	if standsBy {
-		guard.Go("waiting for the lease", func() { c.regain(ctx) })
+	c.tenure.StandBy(ctx, serving)
+}
+
+// prepare makes the container ready for its first service. It returns false when the container is to end. A nil boot was over long
+// ago.
+func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
+	if err := c.stage2(serving, cfg, b); err != nil && serving.Err() == nil {
+		b.Ready()
+		c.fatal(err.Error())
+		return false
 	}
+	c.prepared.Store(serving.Err() == nil) // with the lease lost, what was left out is done when it is back
+	return true
 }
 
 // openControl opens the control socket.
@@ -119,8 +121,8 @@ func (b *bootRun) openS6() {
 	c.boot.Insert(1, step)
 }
 
-// ready returns when processes may be started. A nil boot was over long ago.
-func (b *bootRun) ready() {
+// Ready returns when processes may be started. A nil boot was over long ago.
+func (b *bootRun) Ready() {
 	if b != nil {
 		b.threads()
 		<-b.answering
@@ -139,9 +141,9 @@ func (b *bootRun) startCmd() {
 	b.c.startCmd(b.ctx)
 }
 
-// startCmdEarly starts the CMD while the volume does not answer.
-func (b *bootRun) startCmdEarly() {
-	b.ready()
+// StartCmdEarly starts the CMD while the volume does not answer.
+func (b *bootRun) StartCmdEarly() {
+	b.Ready()
 	_ = b.c.meet(b.ctx, needBoot) // it fails when the container has ended
 	b.startCmd()
 }

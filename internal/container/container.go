@@ -15,6 +15,7 @@ import (
 	"hinit/internal/container/logs"
 	"hinit/internal/container/owners"
 	"hinit/internal/container/signals"
+	"hinit/internal/container/tenure"
 	"hinit/internal/container/timetable"
 	"hinit/internal/container/units"
 	"hinit/internal/container/voice"
@@ -62,6 +63,7 @@ type dataVolume struct {
 	intents *profiles.Intents
 	keeper  *gateways.Keeper
 	lease   *lease.Lease
+	tenure  *tenure.Tenure
 	owners  *owners.Repairer
 	volume  *volumecheck.Examiner
 
@@ -70,7 +72,6 @@ type dataVolume struct {
 
 // progress is what the boot, the reloads and the reports have come to.
 type progress struct {
-	serves   atomic.Bool // this init supervises the profiles and services: no other one has the lease
 	prepared atomic.Bool // stage 2 was done
 	full     atomic.Bool // the repair of owners has to look everywhere
 
@@ -121,7 +122,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget,
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
-		OnPanic: c.loopPanicked, Admit: c.mayStart,
+		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.tenure.Admit(name, kind) },
 	})
 	c.health = health.New(health.Options{
 		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: c.Warn,
@@ -129,6 +130,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	})
 	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.Say("%s", line) })
 	c.lease.Looked = c.use
+	c.tenure = tenure.New(host{c.Voice, c.logs, c}, c.loop, c.lease, c.boot)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
 	c.keeper = gateways.New(gateways.Options{

@@ -88,7 +88,7 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	cfg := c.cfg.Load()
 	old := &handover{
 		Past: past, Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
-		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Full: c.full.Load(), Alone: c.serves.Load(), Prepared: c.prepared.Load(),
+		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Full: c.full.Load(), Alone: c.tenure.Serves(), Prepared: c.prepared.Load(),
 		Interrupt: c.signals.Interrupt(), Reported: c.reported,
 	}
 	old.Control = h.socket
@@ -147,7 +147,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.started = old.Started
 	c.units.SetHome(old.Home)
 	c.full.Store(old.Full)
-	c.serves.Store(old.Alone)
+	c.tenure.TakeOver(old.Alone)
 	c.prepared.Store(old.Prepared)
 	c.metNeeds.boot.Store(true)
 	c.metNeeds.profiles.Store(true)
@@ -191,13 +191,13 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 func (c *container) goOn(ctx context.Context) {
 	c.slots().Start(ctx)
 	c.control.Rejoin(nil)
-	ctx = c.resumeLease(ctx)
-	if c.serves.Load() {
+	ctx = c.tenure.Resume(ctx)
+	if c.tenure.Serves() {
 		c.reloads.Lock()
 		c.timetable.Serve(ctx, c.cfg.Load(), true)
 		c.reloads.Unlock()
 	}
-	if !c.serves.Load() || !c.route.Load().HasProfiles() {
+	if !c.tenure.Serves() || !c.route.Load().HasProfiles() {
 		return
 	}
 	c.keeper.GoOn(ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"hinit/client"
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/voice"
@@ -13,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// host is the container as other rooms need it: as [gateways.Host] and [owners.Teller].
+// host is the container as other rooms need it: as [gateways.Host], [tenure.Host] and [owners.Teller].
 type host struct {
 	*voice.Voice
 	*logs.Logs
@@ -25,6 +26,9 @@ var _ gateways.Host = host{}
 func (h host) Config() *config.Config { return h.c.cfg.Load() }
 func (h host) Remark(text string)     { h.c.loop.Post(supervisor.Remark{Text: text}) }
 func (h host) MayServe() error        { return h.c.lease.Check() }
+func (h host) Route() *boot.Route     { return h.c.route.Load() }
+func (h host) Fatal(reason string)    { h.c.fatal(reason) }
+func (h host) Reset()                 { h.c.keeper.Reset() }
 
 func (h host) Adopt(ctx context.Context, profile string) {
 	h.c.owners.Adopt(ctx, h.c.bootOptions(h.Config()), profile)
@@ -55,6 +59,35 @@ func (h host) Register(ctx context.Context, p profiles.Profile, start bool, stat
 		c.Warn("%v", err)
 	}
 	c.slots().Publish(ctx, slot)
+}
+
+// TakeOver implements tenure.Host.
+func (h host) TakeOver(ctx, serving context.Context) {
+	c := h.c
+	select {
+	case <-c.boot.Over():
+	case <-ctx.Done():
+		return
+	}
+	c.reloads.Lock()
+	defer c.reloads.Unlock()
+	if c.reading != nil { // of an earlier tenure, and the volume was slow
+		select {
+		case <-c.reading:
+		case <-serving.Done():
+			return
+		}
+	}
+	c.keeper.Reset() // what that has noted since its lease was lost
+	if !c.tenure.Serve(serving) {
+		return // it is lost again, and whoever watches it waits for it
+	}
+	cfg := c.cfg.Load()
+	c.Say("this container has the lease of %q now and serves its profiles", cfg.Home)
+	c.boot.Again()
+	if c.prepared.Load() || c.prepare(serving, cfg, nil) {
+		c.startServices(serving, cfg)
+	}
 }
 
 // command asks for a service to be started, stopped or restarted. It brings back a slot that somebody has removed.

@@ -82,7 +82,7 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 	if err != nil {
 		return none, fmt.Errorf("%w (nothing was changed)", err)
 	}
-	if !c.serves.Load() { // it has no services
+	if !c.tenure.Serves() { // it has no services
 		if !how.DryRun {
 			c.cfg.Store(cfg)
 		}

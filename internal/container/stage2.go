@@ -19,7 +19,7 @@ import (
 // scripts. The error is a reason to stop the container.
 func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) error {
 	if c.route.Load().Plain {
-		b.ready()
+		b.Ready()
 		return c.runHooks(ctx, cfg, boot.ConfiguredHooks(cfg), nil)
 	}
 	for _, l := range c.agent.Lines {
@@ -64,7 +64,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 	for _, l := range lines {
 		c.line(l)
 	}
-	b.ready()
+	b.Ready()
 	look(func() { boot.Publish(c.bootOptions(cfg), report.Env) })
 	hooks = append(hooks, scripts...)
 	if len(hooks) > 0 && !report.Unusable && !c.route.Load().DashboardOnly {

@@ -18,8 +18,10 @@ import (
 // noLogs is the output of a supervisor that runs nothing but checks.
 type noLogs struct{}
 
-func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) { return nil, nil, errors.New("no log") }
-func (noLogs) Tail(_ string, done func([]string))                { done(nil) }
+func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) {
+	return nil, nil, errors.New("no log")
+}
+func (noLogs) Tail(_ string, done func([]string)) { done(nil) }
 
 // supervise runs a supervisor until the end of the test.
 func supervise(t *testing.T) *supervisor.Loop {
