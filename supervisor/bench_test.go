@@ -43,6 +43,70 @@ func BenchmarkBootOfMany(b *testing.B) {
 	}
 }
 
+// BenchmarkStopOfMany ends services, one process at a time, without processes.
+func BenchmarkStopOfMany(b *testing.B) {
+	for _, n := range []int{100, 500, 2000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				ends := make(chan os.Signal, 1)
+				l := supervisor.NewLoop(supervisor.Config{Procs: &endingSpawner{ends: ends}, Logs: deafLogs{}, Children: ends, Budget: 8e9})
+				ended := make(chan int)
+				go func() { ended <- l.Run() }()
+				for i := range n {
+					u := supervisor.Unit{Name: fmt.Sprintf("gateway-p%05d", i), Kind: supervisor.KindGateway, Policy: supervisor.Policy{Grace: 1e9}}
+					if err := l.Register(context.Background(), u, supervisor.WantUp); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.StartTimer()
+				l.Post(supervisor.Shutdown{})
+				<-ended
+			}
+		})
+	}
+}
+
+// endingSpawner starts nothing either. What it signals has ended, and is reaped one after the other.
+type endingSpawner struct {
+	instantSpawner
+	ended []proc.Exit
+	ends  chan os.Signal
+}
+
+func (s *endingSpawner) Signal(id uint64, signal int) error {
+	if signal == 0 { // the stop signal of these services
+		s.ended = append(s.ended, proc.Exit{ID: id, PID: int(id)})
+		s.next()
+	}
+	return nil
+}
+
+func (s *endingSpawner) Reap(_ bool, each func(proc.Exit)) (childless bool) {
+	if len(s.ended) > 0 {
+		x := s.ended[0]
+		s.ended = s.ended[1:]
+		each(x)
+	}
+	s.next()
+	return len(s.ended) == 0
+}
+
+func (s *endingSpawner) next() {
+	if len(s.ended) > 0 {
+		select {
+		case s.ends <- os.Interrupt:
+		default:
+		}
+	}
+}
+
+// deafLogs never has a last line.
+type deafLogs struct{ noLogs }
+
+func (deafLogs) Tail(string, func([]string)) {}
+
 // instantSpawner starts nothing, and what it signals is gone.
 type instantSpawner struct{ pid int }
 

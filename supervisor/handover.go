@@ -59,7 +59,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		s.own.ready = s.own.ready || s.ready // of a generation that had no checks
 		l.machine.services[s.name] = s
 		l.machine.links += s.policy.linked()
-		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: s.policy}}
+		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: *s.policy}}
 	}
 	for _, u := range h.Units {
 		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // of a generation that had no need to say which

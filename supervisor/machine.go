@@ -341,7 +341,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		if !s.checked || !e.Checked { // they are others now, which speak for themselves
 			s.probed = word{}
 		}
-		s.policy, s.checked = e.Policy, e.Checked
+		s.policy, s.checked = &e.Policy, e.Checked
 		switch {
 		case s.state == Up:
 			m.weigh(now, s)
@@ -361,7 +361,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		m.services = make(map[string]*service)
 	}
 	s := &service{
-		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.Checked, now},
+		name: e.Name, policy: &e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.Checked, now},
 		state: Down, since: now, turned: now, want: WantDown,
 	}
 	m.services[e.Name] = s
@@ -376,11 +376,10 @@ func (m *Machine) add(now time.Time, e Add) {
 }
 
 func (m *Machine) met(now time.Time, s *service, need string) {
-	i := slices.Index(s.needs, need)
-	if i < 0 {
+	if !slices.Contains(s.needs, need) {
 		return
 	}
-	s.needs = slices.Delete(s.needs, i, i+1)
+	s.needs = without(s.needs, func(n string) bool { return n == need })
 	if len(s.needs) == 0 && s.state == Waiting {
 		m.begin(now, s, need+" is met")
 	}

@@ -243,12 +243,12 @@ func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 func (m *Machine) countFailure(now time.Time, s *service) {
 	s.failures++
 	s.respawn = true
-	s.recent = slices.DeleteFunc(s.recent, func(t time.Time) bool { return now.Sub(t) >= s.policy.LoopWindow })
+	s.recent = without(s.recent, func(t time.Time) bool { return now.Sub(t) >= s.policy.LoopWindow })
 	if s.policy.LoopCount > 0 {
 		s.recent = append(s.recent, now)
 		if len(s.recent) >= s.policy.LoopCount {
 			s.looping = true
-			s.recent = s.recent[:0]
+			s.recent = nil
 		}
 	}
 }
@@ -324,7 +324,7 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 		delete(m.services, s.name)
 		m.links -= s.policy.linked()
 		m.moved = true
-		m.order = slices.DeleteFunc(m.order, func(o *service) bool { return o == s })
+		m.order = without(m.order, func(o *service) bool { return o == s })
 		m.do(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 		m.do(Dropped{s.name})
 	}

@@ -247,7 +247,7 @@ func (s *service) limited(now time.Time, next settle) settle {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
 	}
-	s.respawns = slices.DeleteFunc(s.respawns, func(t time.Time) bool { return now.Sub(t) >= s.policy.RestartsWindow })
+	s.respawns = without(s.respawns, func(t time.Time) bool { return now.Sub(t) >= s.policy.RestartsWindow })
 	if len(s.respawns) < s.policy.MaxRestarts {
 		s.respawns = append(s.respawns, now)
 		return next

@@ -8,7 +8,7 @@ import (
 // service is what the machine knows of one service.
 type service struct {
 	name   string
-	policy Policy
+	policy *Policy  // never changed, only replaced: a step copies the service for undo
 	needs  []string // not met yet
 
 	state    State
@@ -90,7 +90,7 @@ type settle struct {
 // forgive forgets what earlier runs did wrong.
 func (s *service) forgive() {
 	s.failures, s.quick, s.looping, s.loopTold = 0, 0, false, false
-	s.recent = s.recent[:0]
+	s.recent = nil
 }
 
 // runs reports whether the main process is alive.
@@ -121,6 +121,9 @@ func (s *service) classify(e Exited) Cause {
 	}
 	return CauseCrash
 }
+
+// without returns a slice without some of its elements. The slice itself stays as it is, for undo.
+func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(slices.Clone(in), drop) }
 
 // causes counts exits by their cause. It never changes, so that snapshots can share it.
 type causes []CauseCount

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"slices"
 	"strconv"
 	"time"
 )
@@ -83,9 +84,12 @@ func (m *Machine) advance(now time.Time) {
 	if m.phase == stopping {
 		m.letGo(now)
 		alive, writing := false, false
-		for _, s := range m.order {
-			if s.pid != 0 || s.leftover || s.state == Starting || s.state == Finishing {
-				alive, writing = true, writing || !s.policy.Drains
+		for _, s := range slices.Backward(m.order) { // the last one is asked last, so one look mostly does
+			if s.alive() {
+				alive, writing = true, !s.policy.Drains
+			}
+			if writing {
+				break
 			}
 		}
 		if alive && !writing {

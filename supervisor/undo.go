@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// undo takes back one step of a machine that panicked in the middle, so the successor does not begin with half of a change.
+// undo takes back one step of a machine that panicked in the middle, so the successor does not begin with half of a change. The copies
+// are shallow: a step replaces slices, and never changes what is in them.
 type undo struct {
 	armed    bool
 	machine  Machine
-	order    []*service
 	touched  []*service
 	services []service
 }
@@ -18,15 +18,15 @@ type undo struct {
 func (u *undo) prepare(m *Machine, e Event) {
 	u.armed = true
 	u.machine = *m
-	u.order = append(u.order[:0], m.order...)
 	clear(u.touched)
 	u.touched, u.services = u.touched[:0], u.services[:0]
 	one := m.services[subject(e)]
 	if add, ok := e.(Add); m.links > 0 || ok && add.Policy.linked() > 0 { // others may follow
 		for _, s := range m.order {
-			u.save(s)
+			if s.policy.linked() > 0 || s.policy.EachStart {
+				u.save(s)
+			}
 		}
-		return
 	}
 	switch e.(type) {
 	case Add, Remark:
@@ -43,6 +43,7 @@ func (u *undo) prepare(m *Machine, e Event) {
 			u.save(one)
 			return
 		}
+		u.touched, u.services = slices.Grow(u.touched, len(m.order)), slices.Grow(u.services, len(m.order))
 		for _, s := range m.order {
 			u.save(s)
 		}
@@ -62,15 +63,7 @@ func (u *undo) save(s *service) {
 		return
 	}
 	u.touched = append(u.touched, s)
-	u.services = append(u.services, s.clone())
-}
-
-// clone copies a service and what it changes in place.
-func (s *service) clone() service {
-	c := *s
-	c.needs, c.recent = slices.Clone(s.needs), slices.Clone(s.recent)
-	c.gates, c.respawns = slices.Clone(s.gates), slices.Clone(s.respawns)
-	return c
+	u.services = append(u.services, *s)
 }
 
 // done says that the step went well.
@@ -83,7 +76,6 @@ func (u *undo) apply(m *Machine) {
 	}
 	u.armed = false
 	*m = u.machine
-	m.order = slices.Clone(u.order)
 	for i, s := range u.touched {
 		*s = u.services[i]
 	}
