@@ -35,7 +35,8 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
-	err = h.o.Loop.Register(ctx, checkUnit(name, spec, w), supervisor.WantUp)
+	// The supervisor may be late, but what it was given must not be closed before it has it, nor be left running.
+	err = h.o.Loop.Register(context.WithoutCancel(ctx), checkUnit(name, spec, w), supervisor.WantUp)
 	_ = w.Close() // the process has its own
 	if err != nil {
 		return 0, "", err
