@@ -114,12 +114,10 @@ func (s *Service) Take(path string, link bool) error {
 	return nil
 }
 
-// Begin registers the service with the supervisor. It publishes first: a successor must know every directory whose service the
-// supervisor knows.
+// Begin registers the service with the supervisor.
 func (s *Service) Begin() {
 	s.scanner.Watch(s.Main.Path)
-	s.scanner.Publish()
-	s.define(true)
+	s.define()
 }
 
 // Refresh reads the definitions again and repeats the ownership check. Changes take effect at the next start.
@@ -132,30 +130,21 @@ func (s *Service) Refresh() {
 			s.Logs = next
 		}
 	}
-	next := s.reopened(&s.Main)
-	if next != nil {
+	if next := s.reopened(&s.Main); next != nil {
 		s.Main = *next
 	}
-	s.define(next != nil)
+	s.define()
 }
 
 // define registers a service and its logger as their directories define them now.
-func (s *Service) define(first bool) {
+func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.Logs
 	if def.Logger {
 		s.defineLogger()
 	}
-	if first || had != s.Logs || !reflect.DeepEqual(def, s.Main.Definition) {
-		s.complain(s.Name, &s.Main, def)
-		repaired := !first && s.Main.Definition.Broken != "" && def.Broken == ""
-		s.Main.Definition = def
-		u := s.unit(s.Name, &s.Main)
-		if def.Logger && s.Logs != nil {
-			u.Stdout = s.Write
-		}
-		s.register(u, def.Down, repaired)
-		s.scanner.Publish()
+	if s.Main.moved || had != s.Logs || !reflect.DeepEqual(def, s.Main.Definition) {
+		s.supervise(s.Name, &s.Main, def)
 	}
 	if !def.Logger && s.Logs != nil { // not before the service has another way out
 		s.dropLogger()
@@ -164,8 +153,8 @@ func (s *Service) define(first bool) {
 }
 
 func (s *Service) defineLogger() {
-	logs, first := s.Logs, s.Logs == nil
-	if first {
+	logs := s.Logs
+	if logs == nil {
 		var err error
 		logs, err = s.open(filepath.Join(s.Main.Path, formats.LogDir), false)
 		if err == nil {
@@ -184,19 +173,39 @@ func (s *Service) defineLogger() {
 	if logs.dir == nil {
 		return // a successor could not open it; what runs goes on
 	}
-	def := formats.ReadDefinition(logs.dir)
-	if !first && !logs.moved && reflect.DeepEqual(def, logs.Definition) {
+	s.Logs = logs
+	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
+		s.supervise(s.LoggerName(), logs, def)
+	}
+}
+
+// supervise registers the service of a place. It publishes first: a successor must know every directory whose service the supervisor
+// knows. A service that could not be spawned is started at once when its definition is in order again.
+func (s *Service) supervise(name string, p *Place, def formats.Definition) {
+	s.complain(name, p, def)
+	repaired := p.Definition.Broken != "" && def.Broken == ""
+	p.Definition, p.moved = def, false
+	u := s.unit(name, p)
+	switch {
+	case p == s.Logs:
+		u.Stdin, u.Policy.Drains = s.Read, true
+	case def.Logger && s.Logs != nil:
+		u.Stdout = s.Write
+	}
+	want := supervisor.WantUp
+	if def.Down {
+		want = supervisor.WantDown
+	}
+	s.scanner.Publish()
+	ctx, _ := s.scanner.Agent()
+	if err := s.scanner.Register(ctx, u, want); err != nil {
+		s.scanner.Say("cannot supervise %s: %v", name, err)
 		return
 	}
-	name := s.LoggerName()
-	s.complain(name, logs, def)
-	repaired := !first && logs.Definition.Broken != "" && def.Broken == ""
-	logs.Definition, logs.moved = def, false
-	s.Logs = logs
-	u := s.unit(name, logs)
-	u.Stdin, u.Policy.Drains = s.Read, true
-	s.scanner.Publish()
-	s.register(u, def.Down, repaired)
+	v := s.scanner.Snapshot().Find(name)
+	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
+		s.do(supervisor.Start{Name: name}) // else its time comes anyway
+	}
 }
 
 // LoggerName returns the name of the logger's service.
@@ -212,23 +221,6 @@ func (s *Service) complain(name string, p *Place, def formats.Definition) {
 		s.scanner.Say("%s: its service directory is not in order: %s", name, text)
 	}
 	p.Complaint = text
-}
-
-// register hands a unit to the supervisor. If its definition was broken before, it is started at once.
-func (s *Service) register(u supervisor.Unit, down, repaired bool) {
-	want := supervisor.WantUp
-	if down {
-		want = supervisor.WantDown
-	}
-	ctx, _ := s.scanner.Agent()
-	if err := s.scanner.Register(ctx, u, want); err != nil {
-		s.scanner.Say("cannot supervise %s: %v", u.Name, err)
-		return
-	}
-	v := s.scanner.Snapshot().Find(u.Name)
-	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		s.do(supervisor.Start{Name: u.Name}) // else its time comes anyway
-	}
 }
 
 func (s *Service) do(e supervisor.Event) {

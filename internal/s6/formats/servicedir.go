@@ -82,26 +82,18 @@ func ReadDefinition(dir Files) Definition {
 	if info, err := dir.Lstat(LogDir); err == nil {
 		d.Logger = info.IsDir()
 	}
-	d.milliseconds(dir, finishTimeoutFile, &d.FinishTimeout)
-	d.milliseconds(dir, killTimeoutFile, &d.KillTimeout)
-	d.signal(dir, downSignalFile, &d.DownSignal)
-	d.signal(dir, reloadSignalFile, &d.ReloadSignal)
-	d.line(dir, notifyFile, func(text string) error {
+	line(&d, dir, finishTimeoutFile, &d.FinishTimeout, ParseMilliseconds, "not a number of milliseconds")
+	line(&d, dir, killTimeoutFile, &d.KillTimeout, ParseMilliseconds, "not a number of milliseconds")
+	line(&d, dir, downSignalFile, &d.DownSignal, ParseSignal, "not a signal")
+	line(&d, dir, reloadSignalFile, &d.ReloadSignal, ParseSignal, "not a signal")
+	line(&d, dir, notifyFile, &d.NotifyFD, func(text string) (int, bool) {
 		fd, err := strconv.Atoi(text)
-		if err != nil || fd < 1 || fd > maxFD {
-			return fmt.Errorf("not a descriptor from 1 to %d", maxFD)
-		}
-		d.NotifyFD = fd
-		return nil
-	})
-	d.line(dir, tallyLimitFile, func(text string) error {
+		return fd, err == nil && fd >= 1 && fd <= maxFD
+	}, "not a descriptor from 1 to "+strconv.Itoa(maxFD))
+	line(&d, dir, tallyLimitFile, &d.Tally, func(text string) (int, bool) {
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return errors.New("not a number of deaths")
-		}
-		d.Tally = min(n, MaxTally)
-		return nil
-	})
+		return min(n, MaxTally), err == nil && n >= 0
+	}, "not a number of deaths")
 	return d
 }
 
@@ -127,39 +119,19 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// line passes the first line of a file to set, if the file exists.
-func (d *Definition) line(dir Files, name string, set func(text string) error) {
+// line reads the first line of a file, if the file exists. wrong is the warning about a line that can't be parsed.
+func line[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	text, _, _ := strings.Cut(string(data), "\n")
 	if err == nil {
-		err = set(strings.TrimSpace(text))
-	}
-	if err != nil {
-		d.Warnings = append(d.Warnings, fmt.Sprintf("%s: %v", name, err))
-	}
-}
-
-func (d *Definition) milliseconds(dir Files, name string, into *time.Duration) {
-	d.line(dir, name, func(text string) error {
-		t, ok := ParseMilliseconds(text)
-		if !ok {
-			return errors.New("not a number of milliseconds")
+		text, _, _ := strings.Cut(string(data), "\n")
+		if value, ok := parse(strings.TrimSpace(text)); ok {
+			*into = value
+			return
 		}
-		*into = t
-		return nil
-	})
-}
-
-func (d *Definition) signal(dir Files, name string, into *int) {
-	d.line(dir, name, func(text string) error {
-		n, ok := ParseSignal(text)
-		if !ok {
-			return errors.New("not a signal")
-		}
-		*into = n
-		return nil
-	})
+		err = errors.New(wrong)
+	}
+	d.Warnings = append(d.Warnings, fmt.Sprintf("%s: %v", name, err))
 }
