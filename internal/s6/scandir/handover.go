@@ -2,7 +2,6 @@ package scandir
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -37,14 +36,10 @@ func (s *Scanner) Hold(ctx context.Context) (release func(), err error) {
 		case <-s.ctx.Done():
 		}
 	}
-	select {
-	case s.requests <- rest: // it takes one only when it does nothing else
-		return func() { close(released) }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("the scan directory %q is busy: %w", s.layout.Scan, context.Cause(ctx))
-	case <-s.ended:
-		return nil, errGone
+	if err := s.send(ctx, rest); err != nil { // it takes one only when it does nothing else
+		return nil, err
 	}
+	return func() { close(released) }, nil
 }
 
 // HandOver returns what a successor needs. It does not block. If the scanner is not held, the state is the one last published.
@@ -61,9 +56,6 @@ func (s *Scanner) HandOver() *Handover {
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			h.Ending[e.Service.LoggerName()] = e.Service.LoggerEnds
-		}
-		if _, queued := h.Later[name]; e.Later != nil && !queued {
-			h.Later[name] = *e.Later
 		}
 		if e.Refused != (foreign.ID{}) {
 			h.Refused[name] = e.Refused
@@ -155,5 +147,3 @@ func (s *Scanner) reopen() {
 	s.publish()
 	s.due.Reset(0)
 }
-
-var errGone = errors.New("the scanner has ended")

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,17 +27,15 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 }
 
 func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, down bool) error {
+	s.queue.set(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
 	var err error
 	if lost := s.do(ctx, func() {
-		err = s.make(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
+		err = s.make(name)
 		s.publish()
 	}); lost != nil {
 		return lost
 	}
-	if err != nil {
-		return fmt.Errorf("cannot make the slot of %s: %w", name, err)
-	}
-	return nil
+	return err
 }
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
@@ -47,22 +43,31 @@ var errForeign = errors.New("a directory of that name defines another service; r
 // slotRetry is how long after a failure a slot is tried again, such as on a full disk.
 const slotRetry = time.Second
 
-// make makes a slot now, or later after a failure. Readers see it after the next publish.
-func (s *Scanner) make(name string, d definition) error {
+// make makes a slot that is in the queue. It stays there until the next publish, or after a failure until it can be made; only the
+// first failure is an error.
+func (s *Scanner) make(name string) error {
+	d, open := s.queue.get(name)
+	if !open {
+		return nil
+	}
 	err := s.makeNow(name, d)
-	d.bare = false
 	switch {
 	case err == nil, errors.Is(err, errForeign):
-		return err
+		s.unseen = append(s.unseen, made{name, d.Down})
 	case errors.Is(err, errLater):
+		s.again[name], err = true, nil
 		s.due.Reset(makingPoll)
-		err = nil
 	default:
-		d.Failed = true
+		s.again[name] = true
 		s.due.Reset(slotRetry)
+		if s.queue.failed(name) {
+			err = nil
+		}
 	}
-	s.at(name).Later = &d
-	return err
+	if err != nil {
+		return fmt.Errorf("cannot make the slot of %s: %w", name, err)
+	}
+	return nil
 }
 
 func (s *Scanner) makeNow(name string, d definition) error {
@@ -150,20 +155,14 @@ type definition struct {
 	bare bool `reexec:"-"` // it gets its run and down now and the rest when nothing else is to be done
 }
 
+// catchUp tries again what could not be made.
 func (s *Scanner) catchUp() {
-	tried := false
-	for _, name := range slices.Collect(maps.Keys(s.entries)) {
-		e := s.entries[name]
-		if e == nil || e.Later == nil {
-			continue
-		}
-		d := *e.Later
-		e.Later, tried = nil, true
-		if err := s.make(name, d); err != nil && !d.Failed {
-			s.host.Say("cannot make the slot of %s: %v", name, err)
-		}
+	again := s.again
+	s.again = make(map[string]bool)
+	for name := range again {
+		s.makeOrSay(name)
 	}
-	if tried {
+	if len(again) > 0 {
 		s.publish()
 	}
 }
@@ -188,7 +187,6 @@ func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 		s.queue.drop(name)
 		e := s.at(name)
 		defer s.tidy(name)
-		e.Later = nil
 		if e.Slot == nil || e.Slot.Kind == other {
 			return
 		}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"maps"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"hinit/internal/s6/formats"
 )
 
-// queue holds the slots that the scanner makes when it is idle, or as soon as a reader looks for one.
+// queue holds the slots that the scanner makes when it is idle, or as soon as a reader looks for one, and those that it could not make
+// yet.
 type queue struct {
 	wake chan struct{} // has one while there is something in the queue
 
@@ -38,10 +38,7 @@ func (s *Scanner) Enqueue(name string, files Files, down bool) {
 // Made returns a channel that is closed when the scanner has tried every slot now in the queue.
 func (s *Scanner) Made() <-chan struct{} {
 	reached := make(chan struct{})
-	s.queue.mu.Lock()
-	s.queue.turns = append(s.queue.turns, turn{reached: reached})
-	s.queue.mu.Unlock()
-	s.queue.notify()
+	s.queue.await(turn{reached: reached})
 	return reached
 }
 
@@ -55,15 +52,26 @@ func (s *Scanner) Need(ctx context.Context, path string) error {
 		return nil
 	}
 	return s.do(ctx, func() {
-		s.makeQueued(name)
+		s.makeOrSay(name)
 		s.publish()
 	})
 }
 
 func (q *queue) add(name string, d definition) {
+	q.set(name, d)
+	q.await(turn{name: name})
+}
+
+// set puts a slot into the queue without a turn: its maker makes it at once.
+func (q *queue) set(name string, d definition) {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.open[name] = d
-	q.turns = append(q.turns, turn{name: name})
+}
+
+func (q *queue) await(t turn) {
+	q.mu.Lock()
+	q.turns = append(q.turns, t)
 	q.mu.Unlock()
 	q.notify()
 }
@@ -99,6 +107,17 @@ func (q *queue) setDown(name string, down bool) bool {
 	return open
 }
 
+// failed notes that a slot could not be made, and reports whether that had been noted before. The next time it is made complete.
+func (q *queue) failed(name string) (again bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if d, open := q.open[name]; open {
+		again, d.Failed, d.bare = d.Failed, true, false
+		q.open[name] = d
+	}
+	return again
+}
+
 // drop removes a slot from the queue and returns its last definition.
 func (q *queue) drop(name string) (d definition, open bool) {
 	q.mu.Lock()
@@ -130,7 +149,7 @@ const unseenMost = 64
 func (s *Scanner) serveQueue() {
 	first, more := s.queue.next()
 	if first.name != "" {
-		s.makeQueued(first.name)
+		s.makeOrSay(first.name)
 	}
 	if len(s.unseen) > 0 && (!more || first.reached != nil || len(s.unseen) >= unseenMost) {
 		s.publish()
@@ -143,16 +162,10 @@ func (s *Scanner) serveQueue() {
 	}
 }
 
-// makeQueued makes a queued slot once. The slot stays in the queue until the next publish.
-func (s *Scanner) makeQueued(name string) {
-	d, open := s.queue.get(name)
-	if !open || slices.ContainsFunc(s.unseen, func(m made) bool { return m.name == name }) {
-		return
+func (s *Scanner) makeOrSay(name string) {
+	if err := s.make(name); err != nil {
+		s.host.Say("%v", err)
 	}
-	if err := s.make(name, d); err != nil {
-		s.host.Say("cannot make the slot of %s: %v", name, err)
-	}
-	s.unseen = append(s.unseen, made{name, d.Down})
 }
 
 type made struct {
@@ -167,14 +180,11 @@ func (s *Scanner) shown() {
 	for _, m := range unseen {
 		d, open := s.queue.drop(m.name)
 		e := s.entries[m.name]
-		switch {
-		case !open || d.Down == m.down || e == nil:
-		case e.Later != nil:
-			e.Later.Down = d.Down
-		case e.Slot != nil:
-			if err := e.Slot.SetDown(d.Down); err != nil {
-				s.host.Say("cannot change the down file of %s: %v", m.name, err)
-			}
+		if !open || d.Down == m.down || e == nil || e.Slot == nil {
+			continue
+		}
+		if err := e.Slot.SetDown(d.Down); err != nil {
+			s.host.Say("cannot change the down file of %s: %v", m.name, err)
 		}
 	}
 }

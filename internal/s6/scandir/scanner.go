@@ -80,6 +80,7 @@ type Scanner struct {
 	ctx     context.Context   //nolint:containedctx // the life of the goroutine
 	entries map[string]*entry // by name in the scan directory
 	unseen  []made            // slots of the queue that are made, but not published
+	again   map[string]bool   // slots of the queue that could not be made
 	idle    *time.Timer       // until slots are filled
 	partial string            // why not all of the scan directory is supervised, as it was last said
 	hints   *fsnotify.Watcher
@@ -110,8 +111,8 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 	return &Scanner{
 		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()),
 		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: newQueue(),
-		entries: make(map[string]*entry),
-		due:     time.NewTimer(time.Hour), idle: time.NewTimer(time.Hour), poll: busyPoll,
+		entries: make(map[string]*entry), again: make(map[string]bool),
+		due: time.NewTimer(time.Hour), idle: time.NewTimer(time.Hour), poll: busyPoll,
 	}
 }
 
@@ -284,20 +285,31 @@ func (s *Scanner) end() {
 	_ = s.lock.Close() // it ends the lock
 }
 
+var errGone = errors.New("the scanner has ended")
+
+// do runs f on the scanner's goroutine.
 func (s *Scanner) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
-	select {
-	case s.requests <- func() { defer close(done); f() }:
-	case <-ctx.Done():
-		return fmt.Errorf("cannot reach the scan directory: %w", context.Cause(ctx))
-	case <-s.ended:
-		return errGone
+	if err := s.send(ctx, func() { defer close(done); f() }); err != nil {
+		return err
 	}
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("cannot get an answer of the scan directory: %w", context.Cause(ctx))
+	case <-s.ended:
+		return errGone
+	}
+}
+
+// send hands f to the scanner's goroutine, and returns when it has been taken.
+func (s *Scanner) send(ctx context.Context, f func()) error {
+	select {
+	case s.requests <- f:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot reach the scan directory %q: %w", s.layout.Scan, context.Cause(ctx))
 	case <-s.ended:
 		return errGone
 	}

@@ -185,7 +185,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 	must(t, s.Publish(t.Context(), "gateway-c", gatewayFiles, true))
 	past := time.Now().Add(-time.Hour)
 	must(t, os.Chtimes(temp, past, past))
-	until(t, "the slot is made", func() bool { return s.Has("gateway-c") })
+	until(t, "the slot is made", func() bool { return g.exists("gateway-c") })
 	entries, err := os.ReadDir(g.Scan)
 	if err != nil || len(entries) != 5 {
 		t.Errorf("the scan directory holds %v, %v", entries, err)

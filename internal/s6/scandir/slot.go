@@ -36,7 +36,6 @@ type Slot struct {
 type entry struct {
 	Slot    *Slot            // nil when there is none
 	Service *foreign.Service // of a directory that defines one, also while it is on its way out
-	Later   *definition      // the slot is to be made when nobody else is about to
 	Refused foreign.ID       // the directory was complained about
 
 	making time.Time     `reexec:"-"` // somebody else is making the slot, since then
@@ -44,7 +43,7 @@ type entry struct {
 }
 
 func (e *entry) empty() bool {
-	return e.Slot == nil && e.Service == nil && e.Later == nil && e.Refused == foreign.ID{} && e.making.IsZero()
+	return e.Slot == nil && e.Service == nil && e.Refused == foreign.ID{} && e.making.IsZero()
 }
 
 func (e *entry) copy() *entry {
@@ -52,9 +51,6 @@ func (e *entry) copy() *entry {
 	c.rest = nil // nobody reads it, and it would stay in memory
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
-	}
-	if e.Later != nil {
-		c.Later = new(*e.Later)
 	}
 	return &c
 }
