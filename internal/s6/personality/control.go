@@ -104,12 +104,8 @@ func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	return s
 }
 
-// find returns the slot of a directory. A queued slot is made first.
 func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
-	if err := s.Need(ctx, dir); err != nil {
-		return nil, err
-	}
-	slot, err := s.Find(dir)
+	slot, err := s.Find(ctx, dir)
 	if errors.Is(err, scandir.ErrUnknown) {
 		return nil, &client.Error{Kind: client.KindUnknown, Message: err.Error()}
 	}

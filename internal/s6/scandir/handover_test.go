@@ -107,10 +107,10 @@ func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(g.Base, "container_environment/A")); !os.IsNotExist(err) {
 		t.Errorf("the environment was written again: %v", err)
 	}
-	if slot, err := next.Find(g.Scan + "/gateway-a"); err != nil || slot.NormallyUp() || !slot.Native() {
+	if slot, err := next.Find(t.Context(), g.Scan + "/gateway-a"); err != nil || slot.NormallyUp() || !slot.Native() {
 		t.Errorf("%v, %v", slot, err)
 	}
-	if slot, err := next.Find(g.Scan + "/" + mainHermes); err != nil || !slot.Fixed() {
+	if slot, err := next.Find(t.Context(), g.Scan + "/" + mainHermes); err != nil || !slot.Fixed() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	if _, err := Open(t.Context(), h, g); err == nil {

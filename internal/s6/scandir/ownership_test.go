@@ -101,7 +101,7 @@ func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 			t.Errorf("%s is still run as root: %+v", name, u.Spec)
 		}
 	}
-	if slot, err := s.Find(dir); err != nil || !slot.NormallyUp() {
+	if slot, err := s.Find(t.Context(), dir); err != nil || !slot.NormallyUp() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	give(0, 0)

@@ -42,8 +42,8 @@ func (s *Scanner) Made() <-chan struct{} {
 	return reached
 }
 
-// Need makes the slot of a service directory now if it is in the queue. It blocks on the file system of the scan directory.
-func (s *Scanner) Need(ctx context.Context, path string) error {
+// need makes the slot of a service directory now if it is in the queue.
+func (s *Scanner) need(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	if name == formats.LogDir && !s.queue.has(name) {
 		name = filepath.Base(filepath.Dir(path))

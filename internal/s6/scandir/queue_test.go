@@ -37,22 +37,22 @@ func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 	}
 	must(t, s.SetDown(names[0], false))
 	must(t, s.SetDown(last, false))
-	must(t, s.Need(t.Context(), filepath.Join(g.Scan, last)))
+	must(t, s.need(t.Context(), filepath.Join(g.Scan, last)))
 	if !g.exists(last + "/run") {
 		t.Error("the slot that was asked for is not there")
 	}
-	if slot, err := s.Find(filepath.Join(g.Scan, last)); err != nil || !slot.Native() || !slot.NormallyUp() {
+	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, last)); err != nil || !slot.Native() || !slot.NormallyUp() {
 		t.Errorf("the slot that was asked for: %+v, %v", slot, err)
 	}
-	must(t, s.Need(t.Context(), filepath.Join(g.Scan, names[200], "log")))
-	if slot, err := s.Find(filepath.Join(g.Scan, names[200], "log")); err != nil {
+	must(t, s.need(t.Context(), filepath.Join(g.Scan, names[200], "log")))
+	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, names[200], "log")); err != nil {
 		t.Errorf("its logger: %+v, %v", slot, err)
 	}
-	must(t, s.Need(t.Context(), filepath.Join(g.Scan, "nobody")))
+	must(t, s.need(t.Context(), filepath.Join(g.Scan, "nobody")))
 	must(t, s.Withdraw(t.Context(), names[299-1]))
 	<-made
 	for i, name := range names {
-		slot, err := s.Find(filepath.Join(g.Scan, name))
+		slot, err := s.Find(t.Context(), filepath.Join(g.Scan, name))
 		switch {
 		case i == 298:
 			if err == nil || g.exists(name) {

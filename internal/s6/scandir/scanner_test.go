@@ -30,7 +30,7 @@ func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	slot, err := s.Find(g.Scan + "/gateway-a")
+	slot, err := s.Find(t.Context(), g.Scan + "/gateway-a")
 	if err != nil || slot.Name != "gateway-a" || !slot.Native() || slot.NormallyUp() {
 		t.Errorf("%v, %v", slot, err)
 	}
@@ -49,7 +49,7 @@ func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 	if _, err := os.Lstat(g.Scan + "/gateway-a"); !os.IsNotExist(err) || s.Has("gateway-a") {
 		t.Errorf("the slot is still there: %v", err)
 	}
-	if _, err := s.Find(g.Scan + "/gateway-a"); !errors.Is(err, ErrUnknown) {
+	if _, err := s.Find(t.Context(), g.Scan + "/gateway-a"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("a slot that was withdrawn: %v", err)
 	}
 }
@@ -65,12 +65,12 @@ func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
 		g.Scan + "/gateway-a/": "gateway-a", alias + "/gateway-a": "gateway-a", g.Scan + "//x/../gateway-a": "gateway-a",
 		g.Scan + "/gateway-a/log": "gateway-a/log", alias + "/gateway-a/log": "gateway-a/log", g.Scan + "/main-hermes": mainHermes,
 	} {
-		if slot, err := s.Find(path); err != nil || slot.Name != want {
+		if slot, err := s.Find(t.Context(), path); err != nil || slot.Name != want {
 			t.Errorf("%s: %v, %v", path, slot, err)
 		}
 	}
 	for _, path := range []string{g.Scan, g.Scan + "/.s6-svscan", g.Scan + "/nobody", "/", "/proc/self/fd", g.Scan + "/gateway-a/event", g.Scan + "/main-hermes/log"} {
-		if slot, err := s.Find(path); !errors.Is(err, ErrUnknown) {
+		if slot, err := s.Find(t.Context(), path); !errors.Is(err, ErrUnknown) {
 			t.Errorf("%s: %v, %v", path, slot, err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestARemovedSlotIsUnknownAtOnce(t *testing.T) {
 	s := open(t, h, g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
 	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
-	if slot, err := s.Find(g.Scan + "/gateway-a"); !errors.Is(err, ErrUnknown) {
+	if slot, err := s.Find(t.Context(), g.Scan + "/gateway-a"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("%v, %v", slot, err)
 	}
 	until(t, "it is noticed", func() bool { return len(h.unregistered()) == 1 })
@@ -248,7 +248,7 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 					err = fmt.Errorf("%s is not there after a scan", name)
 				}
 				if err == nil {
-					_, err = s.Find(filepath.Join(g.Scan, name))
+					_, err = s.Find(t.Context(), filepath.Join(g.Scan, name))
 				}
 				if err == nil {
 					err = s.Scan(t.Context())
@@ -298,7 +298,7 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	if v := h.Snapshot().Find("foo"); v.Want != supervisor.WantDown {
 		t.Errorf("with a down file it is wanted %s", v.Want)
 	}
-	slot, err := s.Find(dir)
+	slot, err := s.Find(t.Context(), dir)
 	if err != nil || slot.Native() || slot.Fixed() || slot.ReloadSignal() != 12 || slot.NormallyUp() {
 		t.Errorf("%+v, %v", slot, err)
 	}
@@ -410,7 +410,7 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	if _, err := logger.Stdin.Read(line); err != nil || string(line) != "a line\n" {
 		t.Errorf("%q, %v", line, err)
 	}
-	if slot, err := s.Find(dir + "/log"); err != nil || slot.Name != "foo/log" {
+	if slot, err := s.Find(t.Context(), dir + "/log"); err != nil || slot.Name != "foo/log" {
 		t.Errorf("%v, %v", slot, err)
 	}
 	// The service ends first; only then the logger reads the end of its input.

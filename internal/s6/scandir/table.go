@@ -1,8 +1,8 @@
 package scandir
 
 import (
+	"context"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,17 +35,15 @@ func (s *Scanner) publish() {
 			t.add(e.Slot)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(t.byName)) {
-		t.sorted = append(t.sorted, t.byName[name])
-	}
+	slices.SortFunc(t.sorted, func(a, b *Slot) int { return strings.Compare(a.Name, b.Name) })
 	s.table.Store(t)
 	s.shown()
 }
 
 func (t *table) add(slots ...*Slot) {
 	for _, slot := range slots {
-		t.byName[slot.Name] = slot
-		t.byID[slot.ID] = slot
+		t.byName[slot.Name], t.byID[slot.ID] = slot, slot
+		t.sorted = append(t.sorted, slot)
 	}
 }
 
@@ -72,36 +70,39 @@ func (s *Scanner) Foreign(name string) bool {
 	return e != nil && e.Service != nil && !e.Service.Left
 }
 
-// Find returns the slot of a service directory, whose absolute path may go through links. The error wraps [ErrUnknown] when there
-// is none. It blocks on the file system as the agent's user.
-func (s *Scanner) Find(path string) (*Slot, error) {
+// Find returns the slot of a service directory, whose absolute path may go through links. A slot in the queue is made first. The error
+// wraps [ErrUnknown] when there is none. It blocks on the file system, as the agent's user for what is not in the table.
+func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
-	t := s.table.Load()
-	name, lexical := strings.CutPrefix(path, s.layout.Scan+"/")
-	if lexical {
-		if slot := t.byName[name]; slot != nil {
+	if err := s.need(ctx, path); err != nil {
+		return nil, err
+	}
+	if name, lexical := strings.CutPrefix(path, s.layout.Scan+"/"); lexical {
+		if slot := s.table.Load().byName[name]; slot != nil {
 			return slot, s.present(slot)
 		}
 	}
-	if parent := t.byName[filepath.Dir(name)]; lexical && parent != nil && filepath.Base(name) == formats.LogDir && parent.Kind == native {
-		return loggerOf(parent), s.present(parent)
+	if slot := s.sameAs(path); slot != nil {
+		return slot, s.present(slot)
 	}
+	if filepath.Base(path) == formats.LogDir { // perhaps of a service whose log hinit writes
+		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
+			return loggerOf(slot), s.present(slot)
+		}
+	}
+	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
+}
+
+// sameAs returns the slot whose directory a path leads to, nil for none.
+func (s *Scanner) sameAs(path string) *Slot {
 	d, err := fsutil.OpenDir(path, s.layout.foreign)
 	if err != nil {
-		return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
+		return nil
 	}
 	defer d.Close()
 	info, err := d.Lstat("")
 	if err != nil {
-		return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
+		return nil
 	}
-	if slot := t.byID[foreign.IDOf(info)]; slot != nil {
-		return slot, s.present(slot)
-	}
-	if filepath.Base(path) == formats.LogDir {
-		if parent, err := s.Find(filepath.Dir(path)); err == nil && parent.Kind == native {
-			return loggerOf(parent), nil
-		}
-	}
-	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
+	return s.table.Load().byID[foreign.IDOf(info)]
 }
