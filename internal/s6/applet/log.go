@@ -24,8 +24,8 @@ const (
 type logger struct {
 	c        *Call
 	steps    []scriptStep
-	dirs     []*logDir // by step, nil for the others
-	limit    int       // of a line, 0: none
+	dirs     []*logDir
+	limit    int // of a line, 0: none
 	verbose  int
 	protect  bool // TERM doesn't end it
 	blocking bool // nothing is read while something is still to be written
@@ -53,20 +53,21 @@ func logMain(c *Call, options []option) int {
 	if ending(steps) > 0 {
 		l.warn("ignoring extraneous non-action directives")
 	}
-	l.steps, l.dirs = steps, make([]*logDir, len(steps))
+	l.steps = steps
 	wake, err := signalPipe()
 	if err != nil {
 		return c.fatal(exitSystem, "unable to create a pipe: "+strerror(err))
 	}
-	for i, s := range steps {
+	for i := range steps {
+		s := &steps[i]
 		if s.do != '/' {
 			continue
 		}
-		dir, what, err := openLogDir(s.dir, time.Now(), l.warn, l.dirs)
-		if err != nil {
+		what := ""
+		if s.to, what, err = openLogDir(s.dir, time.Now(), l.warn, l.dirs); err != nil {
 			return c.fatal(exitSystem, what+": "+strerror(err))
 		}
-		l.dirs[i] = dir
+		l.dirs = append(l.dirs, s.to)
 	}
 	if notify >= 0 {
 		if _, err := unix.Write(notify, []byte("\n")); err != nil {
@@ -179,7 +180,7 @@ func (l *logger) run(wake int) int {
 
 func (l *logger) mayRead() bool {
 	for _, d := range l.dirs {
-		if d != nil && (len(d.pending) > mostPending || l.blocking && len(d.pending) > 0) {
+		if len(d.pending) > mostPending || l.blocking && len(d.pending) > 0 {
 			return false
 		}
 	}
@@ -190,7 +191,7 @@ func (l *logger) mayRead() bool {
 func (l *logger) patience(now, ending time.Time) int {
 	var next time.Time
 	for _, d := range l.dirs {
-		if d != nil && !d.retryAt.IsZero() && (next.IsZero() || d.retryAt.Before(next)) {
+		if !d.retryAt.IsZero() && (next.IsZero() || d.retryAt.Before(next)) {
 			next = d.retryAt
 		}
 	}
@@ -216,10 +217,8 @@ func (l *logger) signalled(wake int, now time.Time) (end bool) {
 		switch s := unix.Signal(s); {
 		case s == unix.SIGALRM:
 			for _, d := range l.dirs {
-				if d != nil {
-					d.cut()
-					d.flush(now)
-				}
+				d.cut()
+				d.flush(now)
 			}
 		case s == unix.SIGHUP, !l.protect:
 			end = true
@@ -284,7 +283,7 @@ func (l *logger) line(line []byte, now time.Time) {
 			case '2':
 				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // nobody is left to tell
 			default:
-				l.dirs[i].add(stamp, line)
+				s.to.add(stamp, line)
 			}
 		}
 	}
@@ -310,9 +309,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 // flush writes pending output, files first: the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
-		if d != nil {
-			d.flush(now)
-		}
+		d.flush(now)
 	}
 	if len(l.out) > 0 && !l.outGone {
 		if _, err := l.c.Out.Write(l.out); err != nil {
@@ -334,7 +331,7 @@ func (l *logger) end() int {
 	l.flush(now)
 	code := exitDone
 	for _, d := range l.dirs {
-		if d != nil && !d.end(now) {
+		if !d.end(now) {
 			code = l.c.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
 		}
 	}

@@ -109,7 +109,7 @@ var errOtherNames = errors.New("it has other names (hard links)")
 
 func (l *logDir) same(other *logDir) bool {
 	var a, b unix.Stat_t
-	return other != nil && unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+	return unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // lockFile takes the lock of the process that s6 takes, and one that also excludes a second opening in the same process.

@@ -21,6 +21,7 @@ type scriptStep struct {
 	stamp stampKind
 	label string // stands before the line, behind the time stamp
 	dir   dirRules
+	to    *logDir // the open directory
 }
 
 type stampKind struct{ tai64n, local bool }

@@ -15,23 +15,20 @@ import (
 // ends in a space, as since 2.13.2.
 func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	var b strings.Builder
+	other := "up"
 	switch {
 	case s.Up:
 		b.WriteString("up (pid " + strconv.Itoa(s.PID) + ") " + wholeSeconds(s.Since, now) + " seconds")
-		note(&b, !s.NormallyUp, "normally down")
-		note(&b, s.Paused, "paused")
-		note(&b, !s.WantUp, "want down")
-		note(&b, s.Ready, "ready "+wholeSeconds(readySince(s), now)+" seconds")
-	case !s.Started:
-		b.WriteString("down (not started yet) ")
-		note(&b, s.NormallyUp, "normally up")
-		note(&b, s.WantUp, "want up")
-	default:
+		other = "down"
+	case s.Started:
 		b.WriteString("down (" + cause(s, numbers) + ") " + wholeSeconds(s.Since, now) + " seconds")
-		note(&b, s.NormallyUp, "normally up")
-		note(&b, s.WantUp, "want up")
-		note(&b, !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
+	default:
+		b.WriteString("down (not started yet) ")
 	}
+	note(&b, s.NormallyUp != s.Up, "normally "+other)
+	note(&b, s.Up && s.Paused, "paused")
+	note(&b, s.WantUp != s.Up, "want "+other)
+	note(&b, s.Up && s.Ready || ended(s) && !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
 	return b.String()
 }
 

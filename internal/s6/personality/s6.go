@@ -17,10 +17,6 @@ import (
 // MainHermes is the slot of the container's CMD in the s6 image. It answers as up and has no service.
 const MainHermes = "main-hermes"
 
-// holdTime is how long a re-execution waits for the scan directory, before and after. It must be longer than the announcement of a
-// stop.
-const holdTime = 3 * time.Second
-
 // Host is PID 1 around the personality. Its methods may be called from any goroutine.
 type Host interface {
 	scandir.Host
@@ -98,27 +94,3 @@ func (s *S6) Publish(ctx context.Context, d Definition) {
 
 // Enqueue implements Personality.
 func (s *S6) Enqueue(d Definition) { s.Scanner.Enqueue(d.Name, s.files(d), d.Down) }
-
-// SetDown implements Personality.
-func (s *S6) SetDown(name string, down bool) {
-	if err := s.Scanner.SetDown(name, down); err != nil {
-		s.host.Say("%v", err)
-	}
-}
-
-// Hold implements Personality.
-func (s *S6) Hold() (release func(), err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), holdTime)
-	defer cancel()
-	return s.Scanner.Hold(ctx)
-}
-
-// Start implements Personality. It waits until the scan directory can answer, or for holdTime.
-func (s *S6) Start(ctx context.Context) {
-	s.Scanner.Start(ctx)
-	select {
-	case <-s.Resumed():
-	case <-time.After(holdTime):
-	case <-ctx.Done():
-	}
-}

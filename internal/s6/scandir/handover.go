@@ -26,8 +26,11 @@ type Handover struct {
 	Lock    *os.File
 }
 
-// Hold stops the scanner between two tasks, so that HandOver returns the complete state, until release is called.
-func (s *Scanner) Hold(ctx context.Context) (release func(), err error) {
+// Hold stops the scanner between two tasks, so that HandOver returns the complete state, until release is called. It fails when the
+// scanner does not come to rest in time.
+func (s *Scanner) Hold() (release func(), err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.layout.hold)
+	defer cancel()
 	released := make(chan struct{})
 	rest := func() {
 		s.publish()
@@ -110,7 +113,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	return s, nil
 }
 
-// Start begins the work of a successor. It ends with ctx.
+// Start begins the work of a successor, which ends with ctx. It waits until the directories of all slots are open, but not for long.
 func (s *Scanner) Start(ctx context.Context) {
 	s.ctx = ctx
 	guard.Go("scanning for services", func() {
@@ -118,10 +121,12 @@ func (s *Scanner) Start(ctx context.Context) {
 		close(s.resumed)
 		s.run()
 	})
+	select {
+	case <-s.resumed:
+	case <-time.After(s.layout.hold):
+	case <-ctx.Done():
+	}
 }
-
-// Resumed is closed when a successor has opened the directories of all slots.
-func (s *Scanner) Resumed() <-chan struct{} { return s.resumed }
 
 // reopen opens the directories of all slots and looks at everything at once. That registers every service again: the supervisor may
 // have missed the last registration of the old generation. The look also finds a slot that can't be opened.

@@ -20,7 +20,7 @@ import (
 // successor ends a scanner and begins another from its handover. It copies the files, because the end of the first closes them.
 func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.CancelFunc) *Scanner {
 	t.Helper()
-	release, err := old.Hold(t.Context())
+	release, err := old.Hold()
 	must(t, err)
 	in := old.HandOver()
 	c := reexec.NewCodec()
@@ -66,7 +66,7 @@ func resume(t *testing.T, h *host, g Layout, in *Handover) *Scanner {
 	ctx, cancel := context.WithCancel(context.Background())
 	next.Start(ctx)
 	t.Cleanup(func() { cancel(); <-next.Ended() })
-	<-next.Resumed()
+	<-next.resumed
 	return next
 }
 
@@ -107,10 +107,10 @@ func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(g.Base, "container_environment/A")); !os.IsNotExist(err) {
 		t.Errorf("the environment was written again: %v", err)
 	}
-	if slot, err := next.Find(t.Context(), g.Scan + "/gateway-a"); err != nil || slot.NormallyUp() || !slot.Native() {
+	if slot, err := next.Find(t.Context(), g.Scan+"/gateway-a"); err != nil || slot.NormallyUp() || !slot.Native() {
 		t.Errorf("%v, %v", slot, err)
 	}
-	if slot, err := next.Find(t.Context(), g.Scan + "/" + mainHermes); err != nil || !slot.Fixed() {
+	if slot, err := next.Find(t.Context(), g.Scan+"/"+mainHermes); err != nil || !slot.Fixed() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	if _, err := Open(t.Context(), h, g); err == nil {
@@ -152,7 +152,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	lay(t, g, "gone", map[string]string{"run": "#!/bin/sh\n"})
 	lay(t, g, "replaced", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Scan(t.Context()))
-	release, err := s.Hold(t.Context())
+	release, err := s.Hold()
 	must(t, err)
 	in := s.HandOver()
 	for _, f := range files(in) {
@@ -180,13 +180,12 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 
 func TestAScannerThatDoesNotComeToRestIsNotWaitedForLong(t *testing.T) {
 	g, h := room(t), newHost()
+	g.hold = time.Second
 	s := open(t, h, g)
-	release, err := s.Hold(t.Context())
+	release, err := s.Hold()
 	must(t, err)
 	defer release()
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := s.Hold(short); err == nil {
+	if _, err := s.Hold(); err == nil {
 		t.Error("it was held twice")
 	}
 }

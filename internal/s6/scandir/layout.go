@@ -50,6 +50,7 @@ type Layout struct {
 	most     int           // services that it may hold
 	patience time.Duration // with what is to be removed
 	fill     time.Duration // from the last slot that was made to the rest of the first
+	hold     time.Duration // for the scanner to come to rest, and a successor to begin
 
 	self    *fsutil.Actor // the process itself
 	foreign *fsutil.Actor // the agent's user where somebody else says what is read
@@ -57,7 +58,8 @@ type Layout struct {
 
 // limited sets the limits: also how many file system calls run at a time.
 func (l Layout) limited() Layout {
-	l.most, l.patience, l.fill = cmp.Or(l.most, maxServices), cmp.Or(l.patience, clearPatience), cmp.Or(l.fill, fillTime)
+	l.most, l.patience = cmp.Or(l.most, maxServices), cmp.Or(l.patience, clearPatience)
+	l.fill, l.hold = cmp.Or(l.fill, fillTime), cmp.Or(l.hold, holdTime)
 	l.self, l.foreign, l.Agent = fsutil.Self().In(blocking.Runtime), l.Agent.In(blocking.Foreign), l.Agent.In(blocking.Runtime)
 	return l
 }

@@ -210,18 +210,20 @@ func (s *Scanner) forget(e *entry) {
 }
 
 // SetDown makes or removes the down file of a slot. Without a slot it does nothing.
-func (s *Scanner) SetDown(name string, down bool) error {
+func (s *Scanner) SetDown(name string, down bool) {
 	if s.queue.setDown(name, down) {
-		return nil
+		return
 	}
-	slot := s.table.Load().byName[name]
-	if slot == nil {
-		return nil
+	if slot := s.table.Load().byName[name]; slot != nil {
+		s.setDown(slot, down)
 	}
-	if err := slot.SetDown(down); err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // it has just gone
-		return fmt.Errorf("cannot change the down file of %s: %w", name, err)
+}
+
+func (s *Scanner) setDown(slot *Slot, down bool) {
+	err := slot.SetDown(down)
+	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // it has just gone
+		s.host.Say("cannot change the down file of %s: %v", slot.Name, err)
 	}
-	return nil
 }
 
 // present fails if the directory of a slot was removed, and has that looked at.

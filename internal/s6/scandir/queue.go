@@ -180,11 +180,8 @@ func (s *Scanner) shown() {
 	for _, m := range unseen {
 		d, open := s.queue.drop(m.name)
 		e := s.entries[m.name]
-		if !open || d.Down == m.down || e == nil || e.Slot == nil {
-			continue
-		}
-		if err := e.Slot.SetDown(d.Down); err != nil {
-			s.host.Say("cannot change the down file of %s: %v", m.name, err)
+		if open && d.Down != m.down && e != nil && e.Slot != nil {
+			s.setDown(e.Slot, d.Down)
 		}
 	}
 }

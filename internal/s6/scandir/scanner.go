@@ -33,6 +33,7 @@ const (
 	settleTime  = 50 * time.Millisecond  // from a notification to the look it causes
 	lookAgain   = time.Second            // between two looks that notifications cause
 	fillTime    = 100 * time.Millisecond // from the last slot that was made to the rest of the first
+	holdTime    = 3 * time.Second        // that a re-execution waits, before and after; longer than the announcement of a stop
 )
 
 // Host is PID 1 around a scan directory. The scanner's goroutine calls it; its methods may block.
