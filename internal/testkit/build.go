@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,39 +42,49 @@ var shared = func() string {
 	return dir
 }()
 
-// Build puts static programs of this repository into a directory, under their names.
+// Build puts static programs of this repository into a directory, under their names. Where the run shares none, they are made in
+// dist/tests of the working tree, where later runs find them: go build links only what has changed.
 func Build(dir string, names ...string) error {
+	from, finished := shared, true
+	if from == "" {
+		kept, err := keptDir()
+		if err != nil {
+			return err
+		}
+		from, finished = kept, false
+	}
 	for _, name := range names {
-		to := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		if err := place(filepath.Join(dir, name), from, name, finished); err != nil {
 			return err
-		}
-		if shared == "" {
-			if err := build(to, name); err != nil {
-				return err
-			}
-			continue
-		}
-		from := filepath.Join(shared, name)
-		if err := buildOnce(from, name); err != nil {
-			return err
-		}
-		if os.Link(from, to) == nil { // no process may have a program open for writing when it is executed
-			continue
-		}
-		if err := exec.CommandContext(context.Background(), "cp", from, to).Run(); err != nil { // another file system
-			return fmt.Errorf("cannot copy %s: %w", from, err)
 		}
 	}
 	return nil
 }
 
-// buildOnce builds a program unless it is there. Others that want it meanwhile wait.
-func buildOnce(to, name string) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+// keptDir is where programs stay from run to run.
+func keptDir() (string, error) {
+	here, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for root := here; ; root = filepath.Dir(root) {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			return filepath.Join(root, "dist", "tests"), nil
+		}
+		if root == filepath.Dir(root) {
+			return "", fmt.Errorf("cannot build what is under test: no module is above %s", here)
+		}
+	}
+}
+
+// place makes a program in a directory that others use too, unless it is there and finished says that it stays as it is, and puts a
+// copy at to. Others that want it meanwhile wait.
+func place(to, from, name string, finished bool) error {
+	made := filepath.Join(from, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(to+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(made+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return err
 	}
@@ -81,13 +92,19 @@ func buildOnce(to, name string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock %s: %w", lock.Name(), err)
 	}
-	if _, err := os.Stat(to); err == nil {
+	if _, err := os.Stat(made); err != nil || !finished {
+		if err := errors.Join(build(made, name), os.Chmod(made, 0o755)); err != nil { // whatever the umask was when it was made
+			return err
+		}
+	}
+	if finished && os.Link(made, to) == nil { // what will change is copied
 		return nil
 	}
-	if err := build(to+".new", name); err != nil {
-		return err
+	// No process may have a program open for writing when it is executed, so another one copies it.
+	if out, err := exec.CommandContext(context.Background(), "cp", made, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot copy %s: %w\n%s", made, err, out)
 	}
-	return os.Rename(to+".new", to) // whole or not at all
+	return nil
 }
 
 func build(to, name string) error {
