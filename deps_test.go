@@ -51,6 +51,7 @@ var floors = map[string]int{
 	"hinit/internal/container/memwatch":      4,
 	"hinit/internal/container/health":        5,
 	"hinit/internal/container/logs":          5,
+	"hinit/internal/container/runner":        5,
 	"hinit/internal/container/tasks":         3,
 	"hinit/internal/container/tenure":        5,
 	"hinit/internal/container/timetable":     4,
@@ -75,10 +76,11 @@ var floors = map[string]int{
 
 	"hinit/internal/s6/personality": 4,
 
-	"hinit/internal/control":  4,
-	"hinit/internal/gateways": 4,
-	"hinit/internal/runs":     4, // PID 1 has it, and hinit-kanban without a PID 1
-	"hinit/internal/reexec":   4,
+	"hinit/internal/control":         4,
+	"hinit/internal/gateways":        4,
+	"hinit/internal/gateways/orders": 4,
+	"hinit/internal/runs":            4, // PID 1 has it, and hinit-kanban without a PID 1
+	"hinit/internal/reexec":          4,
 
 	"hinit/internal/imports": 1,
 

@@ -12,6 +12,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/container/logs"
+	"hinit/internal/container/runner"
 	"hinit/internal/control"
 	"hinit/internal/proc"
 	"hinit/internal/tuning"
@@ -28,6 +29,7 @@ type checks interface {
 type api struct {
 	*supervisor.Loop // Snapshot, News, History, Orphans
 	*logs.Logs       // Output
+	*runner.Runner   // StartRun, StopRun, FindRun, RunsSince, RunNews
 	checks           // Checks
 
 	c *container
@@ -159,3 +161,27 @@ func (a api) Examine(ctx context.Context) client.Findings {
 
 // S6 has what the control server asks of slots.
 func (a api) S6() control.Slots { return a.c.slots() }
+
+// Notice implements control.Herald.
+func (a api) Notice(ctx context.Context, pid int, key, data string) error {
+	n := supervisor.Remark{Text: "notice " + key, Key: key, Data: data}
+	if data != "" {
+		n.Text += ": " + data
+	}
+	for _, v := range a.c.loop.Snapshot().Services {
+		if proc.InSession(pid, v.PID) {
+			n.Service = v.Name
+			break
+		}
+	}
+	return a.c.loop.Do(ctx, n)
+}
+
+// Say implements control.Talker.
+func (a api) Say(ctx context.Context, service string, pid int, text string) error {
+	v := a.c.loop.Snapshot().Find(service)
+	if v == nil || v.PID == 0 || v.PID != pid {
+		return &client.Error{Kind: client.KindNotAllowed, Message: fmt.Sprintf("process %d is not the main process of %q", pid, service)}
+	}
+	return a.c.loop.Do(ctx, supervisor.Ready{Name: v.Name, Run: v.Run, Ready: v.Ready, Said: text})
+}

@@ -14,6 +14,7 @@ import (
 	"hinit/internal/container/health"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/owners"
+	"hinit/internal/container/runner"
 	"hinit/internal/container/signals"
 	"hinit/internal/container/tenure"
 	"hinit/internal/container/timetable"
@@ -136,12 +137,17 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.keeper = gateways.New(gateways.Options{
 		Host: host{c.Voice, c.logs, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started, Beat: c.health.Beat,
 	})
-	c.control = controlsocket.New(api{c.loop, c.logs, c.health, c}, control.Options{
+	commands := &runner.Runner{Book: c.logs.Runs, Config: c.cfg.Load, Units: c.units, Store: c.store, Actor: agent.Actor, MayRun: c.lease.Check}
+	c.control = controlsocket.New(api{c.loop, c.logs, commands, c.health, c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
 		Used: c.use,
 	}, c.Voice)
 	c.owners = owners.New(host{c.Voice, c.logs, c})
-	c.timetable = c.schedules()
+	var memory timetable.Memory // a plain supervisor has no directory of its own to remember in
+	if route.HasProfiles() {
+		memory = timetable.LastRuns{Home: cfg.Home, Actor: agent.Actor}
+	}
+	c.timetable = timetable.New(c.loop, memory, func(err error) { c.Warn("%v", err) })
 	c.volume = volumecheck.New(cfg, agent)
 	c.generation = reexec.First(&house{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/units"
 	"hinit/internal/container/voice"
-	"hinit/internal/gateways"
+	"hinit/internal/gateways/orders"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/internal/s6/personality"
@@ -278,5 +278,5 @@ func (h slotHost) Command(ctx context.Context, verb client.Verb, name string) er
 }
 
 func (h slotHost) Unwant(ctx context.Context, name string) error {
-	return h.c.command(ctx, gateways.Unwant, name)
+	return h.c.command(ctx, orders.Unwant, name)
 }

@@ -4,5 +4,5 @@
 // of parked gateways. It promises that the volume and the supervisor agree with the newest order as soon as the volume answers, and
 // that it never holds up the supervisor's loop.
 //
-// It owns a goroutine for its jobs, one for the watcher of profiles, and up to two for each profile that has orders.
+// It owns a goroutine for its jobs, and one for the watcher of profiles.
 package gateways

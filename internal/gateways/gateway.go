@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"hinit/internal/gateways/orders"
 	"hinit/profiles"
 )
 
@@ -107,13 +108,13 @@ type Handover struct {
 	Inputs  map[string]profiles.Hash // by profile
 	Present map[string]bool
 	Marked  map[string]bool // by profile whose slot has a known down file: whether it is there
-	Orders  []Unfinished
+	Orders  []orders.Unfinished
 }
 
 // HandOver returns what the Keeper of the next program needs.
 func (k *Keeper) HandOver() Handover {
 	s := Handover{
-		Inputs: make(map[string]profiles.Hash), Present: make(map[string]bool), Marked: make(map[string]bool), Orders: k.orders.unfinished(),
+		Inputs: make(map[string]profiles.Hash), Present: make(map[string]bool), Marked: make(map[string]bool), Orders: k.orders.Unfinished(),
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/gateways/orders"
 	"hinit/internal/guard"
 	"hinit/internal/tuning"
 	"hinit/profiles"
@@ -32,9 +33,9 @@ type Keeper struct {
 	beat    func(profile string)
 
 	jobs        chan func() // carried out one after the other; they wait for the disk
-	orders      orders
-	inherited   []Unfinished // orders of the program before this one
-	multiplexed atomic.Bool  // the gateway of the default profile serves the others, as it was started
+	orders      *orders.Queues
+	inherited   []orders.Unfinished // orders of the program before this one
+	multiplexed atomic.Bool         // the gateway of the default profile serves the others, as it was started
 
 	mu       sync.Mutex
 	gateways map[string]*gateway // by profile
@@ -62,7 +63,7 @@ func New(o Options) *Keeper {
 		jobs:     make(chan func(), jobsKept),
 		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed),
 	}
-	k.orders.carrier = k
+	k.orders = orders.New(carrier{k})
 	return k
 }
 
@@ -94,7 +95,7 @@ func (k *Keeper) GoOn(ctx context.Context) {
 	k.Start(ctx, k.presentProfiles())
 	k.Catchup()
 	for _, o := range k.inherited {
-		k.orders.submit(o.Verb, o.Service, o.Profile, 0)
+		k.orders.Submit(o.Verb, o.Service, o.Profile, 0)
 	}
 }
 
@@ -177,7 +178,7 @@ func silence(ctx context.Context, err error) error {
 }
 
 // Idle reports whether there is no order that is not done.
-func (k *Keeper) Idle() bool { return k.orders.idle() }
+func (k *Keeper) Idle() bool { return k.orders.Idle() }
 
 // Command records the operator's intent for a gateway and has the supervisor carry it out. When ctx ends first, the error says how
 // far it has come, and the order stays in force.
@@ -190,54 +191,57 @@ func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) 
 	if end, limited := ctx.Deadline(); limited {
 		patience = max(time.Until(end), 1)
 	}
-	return k.orders.wait(ctx, k.orders.submit(verb, service, s.Profile, patience))
+	return k.orders.Wait(ctx, k.orders.Submit(verb, service, s.Profile, patience))
 }
 
-// record implements carrier: it writes the intent of an order to the volume, and what goes with it.
-func (k *Keeper) record(o *order) (sync func() error, err error) {
+// carrier is the Keeper as the queues of orders need it.
+type carrier struct{ *Keeper }
+
+// Record implements orders.Carrier: it writes the intent of an order to the volume, and what goes with it.
+func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
 	if err := k.host.MayServe(); err != nil {
 		return nil, err
 	}
-	down := o.want() != profiles.Running
-	if !down && k.Exists(o.profile) {
-		k.host.Adopt(context.Background(), o.profile) // files may have been put there since
+	down := o.Want() != profiles.Running
+	if !down && k.Exists(o.Profile) {
+		k.host.Adopt(context.Background(), o.Profile) // files may have been put there since
 	}
-	sync, err = k.intents.Begin(o.profile, o.want())
+	sync, err = k.intents.Begin(o.Profile, o.Want())
 	switch {
 	case err == nil:
-		k.NoteDown(o.profile, down)
-		k.host.SetDown(o.profile, down)
+		k.NoteDown(o.Profile, down)
+		k.host.SetDown(o.Profile, down)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case k.host.HasSlot(o.service) && !k.Exists(o.profile): // registered without a home, which is nobody's intent
+	case k.host.HasSlot(o.Service) && !k.Exists(o.Profile): // registered without a home, which is nobody's intent
 		sync = func() error { return nil }
 	default:
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be
 	}
-	if o.verb == client.VerbStop {
-		k.AnnounceStop(o.service, o.profile)
+	if o.Verb == client.VerbStop {
+		k.AnnounceStop(o.Service, o.Profile)
 	}
 	return sync, nil
 }
 
-// act implements carrier.
-func (k *Keeper) act(o *order) (effect string, err error) {
+// Act implements orders.Carrier.
+func (k carrier) Act(o *orders.Order) (effect string, err error) {
 	if err := k.host.MayServe(); err != nil {
 		return "", err
 	}
-	s := k.loop.Snapshot().Find(o.service)
-	if err := k.loop.Do(context.Background(), event(o.verb, o.service)); err != nil { // it ends with the loop
+	s := k.loop.Snapshot().Find(o.Service)
+	if err := k.loop.Do(context.Background(), event(o.Verb, o.Service)); err != nil { // it ends with the loop
 		return "", err
 	}
-	if s != nil && s.PID != 0 && o.verb == client.VerbStop {
+	if s != nil && s.PID != 0 && o.Verb == client.VerbStop {
 		signal := strings.TrimPrefix(unix.SignalName(k.host.Config().Stop.Signal), "SIG")
-		return fmt.Sprintf("%s got %s", o.service, signal), nil
+		return fmt.Sprintf("%s got %s", o.Service, signal), nil
 	}
 	return "", nil
 }
 
-// retry implements carrier.
-func (k *Keeper) retry(o *order) { k.recordLater(o.service, o.profile) }
+// Retry implements orders.Carrier.
+func (k carrier) Retry(o *orders.Order) { k.recordLater(o.Service, o.Profile) }
 
 // event is what a verb means to the supervisor.
 func event(verb client.Verb, service string) supervisor.Event {
@@ -246,7 +250,7 @@ func event(verb client.Verb, service string) supervisor.Event {
 		return supervisor.Stop{Name: service}
 	case client.VerbRestart:
 		return supervisor.Restart{Name: service}
-	case Unwant:
+	case orders.Unwant:
 		return supervisor.Unwant{Name: service}
 	case client.VerbStart, client.VerbRunOnce: // a gateway is no task
 	}

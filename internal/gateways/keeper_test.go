@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/gateways"
+	"hinit/internal/gateways/orders"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -27,7 +27,7 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 		{client.VerbStart, profiles.Running, "Start{Name:gateway-coder}", false},
 		{client.VerbStop, profiles.Stopped, "Stop{Name:gateway-coder}", true},
 		{client.VerbRestart, profiles.Running, "Restart{Name:gateway-coder}", false},
-		{gateways.Unwant, profiles.Stopped, "Unwant{Name:gateway-coder}", true},
+		{orders.Unwant, profiles.Stopped, "Unwant{Name:gateway-coder}", true},
 	} {
 		h.forgetEvents()
 		if err := k.Command(t.Context(), tt.verb, "gateway-coder"); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/gateways"
+	"hinit/internal/gateways/orders"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -99,7 +100,7 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	if next.NoteDown("coder", true) || next.NoteDown("other", false) || !next.Exists("coder") || next.Exists("other") {
 		t.Errorf("it does not know what it was told: %+v", old)
 	}
-	next.TakeOver(gateways.Handover{Orders: []gateways.Unfinished{{Verb: client.VerbStop, Service: "gateway-coder", Profile: "coder"}}})
+	next.TakeOver(gateways.Handover{Orders: []orders.Unfinished{{Verb: client.VerbStop, Service: "gateway-coder", Profile: "coder"}}})
 	next.GoOn(t.Context())
 	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
 }

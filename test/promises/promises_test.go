@@ -49,7 +49,7 @@ func promises() []promise {
 			tests: []string{
 				"test/promises.TestFiftyClientsAtOnce", "supervisor.FuzzStep",
 				"test/promises.TestOrdersAroundAFrozenVolume", "test/promises.TestEveryRouteAnswersOnAFrozenVolume",
-				"internal/gateways.TestDiskAndGatewayAgreeWhateverHappens", "internal/control.TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs",
+				"internal/gateways/orders.TestDiskAndGatewayAgreeWhateverHappens", "internal/control.TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs",
 			},
 			tried: "{concurrent commands} commands of 50 clients; {orders in a freeze} orders while the volume was frozen, {freezes} times: disk and gateway agreed " +
 				"{worst agreement} after it answered again at the latest; {frozen answers} answers of the API meanwhile, the latest {worst answer} after its time",

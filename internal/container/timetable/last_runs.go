@@ -1,4 +1,4 @@
-package container
+package timetable
 
 import (
 	"encoding/json"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"hinit/internal/blocking"
-	"hinit/internal/container/timetable"
 	"hinit/internal/fsutil"
 )
 
@@ -18,29 +17,23 @@ const (
 	maxSchedule  = 1 << 20
 )
 
-// schedules makes the timetable of this container. A plain supervisor has no directory of its own to remember in.
-func (c *container) schedules() *timetable.Table {
-	var memory timetable.Memory
-	if c.route.Load().HasProfiles() {
-		memory = lastRuns{c}
-	}
-	return timetable.New(c.loop, memory, func(err error) { c.Warn("%v", err) })
+// LastRuns is the [Memory] in the data directory, whose files are the actor's.
+type LastRuns struct {
+	Home  string
+	Actor *fsutil.Actor
 }
-
-// lastRuns implements [timetable.Memory].
-type lastRuns struct{ c *container }
 
 type lastRunsFile struct {
 	Version int                  `json:"version"`
 	Last    map[string]time.Time `json:"last"`
 }
 
-func (l lastRuns) dir() (*fsutil.Dir, error) {
-	return fsutil.OpenReal(l.c.cfg.Load().Home, l.c.agent.Actor.In(blocking.Volume))
+func (l LastRuns) dir() (*fsutil.Dir, error) {
+	return fsutil.OpenReal(l.Home, l.Actor.In(blocking.Volume))
 }
 
-// Load implements [timetable.Memory].
-func (l lastRuns) Load() (map[string]time.Time, error) {
+// Load implements [Memory].
+func (l LastRuns) Load() (map[string]time.Time, error) {
 	d, err := l.dir()
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell which tasks have missed their time: %w", err)
@@ -60,8 +53,8 @@ func (l lastRuns) Load() (map[string]time.Time, error) {
 	return f.Last, nil
 }
 
-// Save implements [timetable.Memory].
-func (l lastRuns) Save(last map[string]time.Time) error {
+// Save implements [Memory].
+func (l LastRuns) Save(last map[string]time.Time) error {
 	data, err := json.Marshal(lastRunsFile{1, last})
 	if err == nil {
 		var d *fsutil.Dir

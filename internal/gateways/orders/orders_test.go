@@ -1,4 +1,4 @@
-package gateways
+package orders
 
 import (
 	"context"
@@ -25,7 +25,7 @@ var schedules = flag.Int("schedules", 150, "how many random schedules TestDiskAn
 // is nothing but what is wanted of it. The clock is virtual.
 type world struct {
 	t       *testing.T
-	orders  orders
+	orders  *Queues
 	store   *profiles.Store
 	intents *profiles.Intents
 	home    string
@@ -34,7 +34,7 @@ type world struct {
 	mu      sync.Mutex
 	thawed  chan struct{} // nil while the volume answers
 	writing int           // records under way
-	acted   []*order      // in this order
+	acted   []*Order      // in this order
 	gateway string
 	effect  string // what follows an order at once
 }
@@ -43,11 +43,11 @@ func newWorld(t *testing.T, home string) *world {
 	w := &world{t: t, home: home, gateway: profiles.Stopped}
 	w.store = profiles.Open(home, nil, "")
 	w.intents = profiles.NewIntents(w.store)
-	w.orders.carrier = w
+	w.orders = New(w)
 	return w
 }
 
-func (w *world) record(o *order) (func() error, error) {
+func (w *world) Record(o *Order) (func() error, error) {
 	w.mu.Lock()
 	if w.writing++; w.writing > 1 {
 		w.t.Errorf("%d orders are being recorded at the same time", w.writing)
@@ -59,26 +59,26 @@ func (w *world) record(o *order) (func() error, error) {
 		defer w.mu.Unlock()
 		w.writing--
 	}()
-	sync, err := w.intents.Begin(o.profile, o.want())
+	sync, err := w.intents.Begin(o.Profile, o.Want())
 	if err != nil {
 		return nil, err
 	}
 	return func() error { w.gate(); return sync() }, nil
 }
 
-func (w *world) act(o *order) (string, error) {
+func (w *world) Act(o *Order) (string, error) {
 	time.Sleep(time.Millisecond) // the supervisor takes its time, so orders that are handed over side by side would overtake each other
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if slices.Contains(w.acted, o) {
-		w.t.Errorf("a %s is carried out twice", o.verb)
+		w.t.Errorf("a %s is carried out twice", o.Verb)
 	}
 	w.acted = append(w.acted, o)
-	w.gateway = o.want()
+	w.gateway = o.Want()
 	return w.effect, nil
 }
 
-func (w *world) retry(o *order) { go w.recordLater(o.profile) }
+func (w *world) Retry(o *Order) { go w.recordLater(o.Profile) }
 
 // gate waits while the volume is frozen.
 func (w *world) gate() {
@@ -133,6 +133,9 @@ func (w *world) check(errs ...error) {
 		w.t.Fatal(err)
 	}
 }
+
+// recordEvery is that of a Keeper.
+const recordEvery = time.Second
 
 // recordLater is Keeper.recordLater.
 func (w *world) recordLater(profile string) {
@@ -235,8 +238,8 @@ func (w *world) schedule(r *rand.Rand) {
 			w.mu.Lock()
 			before := len(w.acted)
 			w.mu.Unlock()
-			o := w.orders.submit(verb, "gateway-default", profiles.Default, patience)
-			want = o.want()
+			o := w.orders.Submit(verb, "gateway-default", profiles.Default, patience)
+			want = o.Want()
 			clients.Go(func() { w.client(o, verb, patience, before) })
 		case 5, 6:
 			note("freeze")
@@ -289,11 +292,11 @@ func (w *world) settles(want string, note func(string, ...any)) {
 
 // client waits for the result of an order, within its patience. What it is told must be so. before is how many orders had been
 // carried out when it was given.
-func (w *world) client(o *order, verb client.Verb, patience time.Duration, before int) {
+func (w *world) client(o *Order, verb client.Verb, patience time.Duration, before int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	begin := time.Now()
-	err := w.orders.wait(ctx, o)
+	err := w.orders.Wait(ctx, o)
 	if took := time.Since(begin); took > patience {
 		w.t.Errorf("%s was answered after %v, not %v", verb, took, patience)
 	}
@@ -308,12 +311,12 @@ func (w *world) client(o *order, verb client.Verb, patience time.Duration, befor
 		w.t.Errorf("%s is said to be done: recorded %v, carried out %v", verb, o.recorded, o.acted)
 	case err == nil && !w.carriedOut(o, before):
 		w.t.Errorf("a %s that is said to be done was carried out before it was given", verb)
-	case late && o.want() == profiles.Stopped && o.actBy.Before(time.Now()) && !o.acting && w.newest() == o:
+	case late && o.Want() == profiles.Stopped && o.actBy.Before(time.Now()) && !o.acting && w.newest() == o:
 		w.t.Errorf("the time of a %s is over, and it was not carried out: %v", verb, err)
 	}
 }
 
-func (w *world) carriedOut(o *order, after int) bool {
+func (w *world) carriedOut(o *Order, after int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Index(w.acted, o) >= after
@@ -326,7 +329,7 @@ func (w *world) queues() int {
 }
 
 // newest needs the mutex of the orders.
-func (w *world) newest() *order {
+func (w *world) newest() *Order {
 	if q := w.orders.queues[profiles.Default]; q != nil {
 		return q.newest()
 	}
@@ -342,7 +345,7 @@ func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 		give := func(verb client.Verb, patience time.Duration) error {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			return w.orders.wait(ctx, w.orders.submit(verb, "gateway-default", profiles.Default, patience))
+			return w.orders.Wait(ctx, w.orders.Submit(verb, "gateway-default", profiles.Default, patience))
 		}
 		w.check(give("start", time.Second), w.agree(profiles.Running))
 		w.freeze()
@@ -373,9 +376,9 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, home)
 		w.freeze()
-		var given []*order
+		var given []*Order
 		for i := range 1001 {
-			given = append(given, w.orders.submit([]client.Verb{client.VerbStart, client.VerbStop}[i%2], "gateway-default", profiles.Default, 0))
+			given = append(given, w.orders.Submit([]client.Verb{client.VerbStart, client.VerbStop}[i%2], "gateway-default", profiles.Default, 0))
 			synctest.Wait()
 			if n := len(w.orders.queues[profiles.Default].waiting); n > maxWaiting {
 				t.Fatalf("%d orders wait", n)
@@ -383,12 +386,12 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 		}
 		time.Sleep(stopPatience / 2)
 		for range 3 { // the stop is overtaken before its time
-			given = append(given, w.orders.submit("start", "gateway-default", profiles.Default, 0))
+			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0))
 		}
 		time.Sleep(stopPatience)
 		w.thaw()
 		for i, o := range given {
-			err := w.orders.wait(t.Context(), o)
+			err := w.orders.Wait(t.Context(), o)
 			start := i%2 == 0 || i > 1000
 			switch superseded := err != nil && strings.HasPrefix(err.Error(), "superseded: gateway-default was asked to "); {
 			case i == len(given)-1 && err != nil, err != nil && !superseded, err == nil && !start:
@@ -409,18 +412,18 @@ func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, home)
 		verbs := []client.Verb{"start", "stop", "start", "restart", "start", Unwant, "stop", "restart"}
-		var given []*order
+		var given []*Order
 		for _, verb := range verbs {
-			given = append(given, w.orders.submit(verb, "gateway-default", profiles.Default, 0))
+			given = append(given, w.orders.Submit(verb, "gateway-default", profiles.Default, 0))
 		}
 		for i, o := range given {
-			if err := w.orders.wait(t.Context(), o); err != nil {
+			if err := w.orders.Wait(t.Context(), o); err != nil {
 				t.Errorf("%s: %v", verbs[i], err)
 			}
 		}
 		var acted []client.Verb
 		for _, o := range w.acted {
-			acted = append(acted, o.verb)
+			acted = append(acted, o.Verb)
 		}
 		if !slices.Equal(acted, verbs) {
 			t.Errorf("carried out were %v", acted)
@@ -435,15 +438,15 @@ func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, home)
 		w.freeze()
-		w.orders.submit("start", "gateway-default", profiles.Default, 0)
-		w.orders.submit("stop", "gateway-default", profiles.Default, 0)
+		w.orders.Submit("start", "gateway-default", profiles.Default, 0)
+		w.orders.Submit("stop", "gateway-default", profiles.Default, 0)
 		time.Sleep(2 * stopPatience)
-		if got := fmt.Sprint(w.orders.unfinished()); got != "[{stop gateway-default default}]" {
+		if got := fmt.Sprint(w.orders.Unfinished()); got != "[{stop gateway-default default}]" {
 			t.Errorf("unfinished are %s", got)
 		}
 		w.thaw()
 		time.Sleep(time.Second)
-		if got := w.orders.unfinished(); len(got) > 0 {
+		if got := w.orders.Unfinished(); len(got) > 0 {
 			t.Errorf("unfinished are still %v", got)
 		}
 	})

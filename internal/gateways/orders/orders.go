@@ -1,4 +1,11 @@
-package gateways
+// Package orders carries out what operators ask of gateways, whether or not the client still waits.
+//
+// Each profile has a queue, whose orders are carried out one after the other while the volume answers. When it does not, the newest
+// order replaces those that have waited for a second and that the supervisor has not got. So the newest order decides, on the disk
+// and in the supervisor.
+//
+// It owns a goroutine for each profile that has orders, and another one while that waits for a sync.
+package orders
 
 import (
 	"context"
@@ -21,47 +28,44 @@ const (
 	maxWaiting = 16
 )
 
-// carrier does what an order takes.
-type carrier interface {
-	// record writes an order to the volume; after an error the order is not carried out. sync makes the write survive a crash of
+// Carrier does what an order takes.
+type Carrier interface {
+	// Record writes an order to the volume; after an error the order is not carried out. sync makes the write survive a crash of
 	// the machine. Both wait for the disk.
-	record(o *order) (sync func() error, err error)
-	// act hands an order to the supervisor and returns when that has taken it in. effect is what followed at once, for people. It
+	Record(o *Order) (sync func() error, err error)
+	// Act hands an order to the supervisor and returns when that has taken it in. effect is what followed at once, for people. It
 	// does not wait for the disk.
-	act(o *order) (effect string, err error)
-	// retry is told of an order that was carried out and could not be recorded. It does not block.
-	retry(o *order)
+	Act(o *Order) (effect string, err error)
+	// Retry is told of an order that was carried out and could not be recorded. It does not block.
+	Retry(o *Order)
 }
 
-// orders carries out what operators ask of gateways, whether or not the client still waits.
-//
-// Each profile has a queue, whose orders are carried out one after the other while the volume answers. When it does not, the newest
-// order replaces those that have waited for a second and that the supervisor has not got. So the newest order decides, on the disk
-// and in the supervisor.
-//
-// It owns a goroutine for each profile that has orders, and another one while that waits for a sync.
-type orders struct {
-	carrier carrier
+// Queues are the orders of all profiles. Their methods may be called from any goroutine.
+type Queues struct {
+	carrier Carrier
 
 	mu     sync.Mutex
 	queues map[string]*queue // by profile; those that have orders
 }
 
-// queue holds the orders of one profile. The mutex of orders guards it.
+// New makes Queues without orders. carrier does what they take.
+func New(carrier Carrier) *Queues { return &Queues{carrier: carrier, queues: make(map[string]*queue)} }
+
+// queue holds the orders of one profile. The mutex of Queues guards it.
 type queue struct {
-	current *order
-	waiting []*order      // oldest first
+	current *Order
+	waiting []*Order      // oldest first
 	turn    chan struct{} // has room for who hands an order to the supervisor: one after the other
 }
 
-// order is what an operator asked of one gateway.
-type order struct {
-	verb             client.Verb
-	service, profile string
+// Order is what an operator asked of one gateway.
+type Order struct {
+	Verb             client.Verb
+	Service, Profile string
 	since            time.Time     // when it was taken in
 	done             chan struct{} // closed at the end
 
-	// The mutex of orders guards what follows.
+	// The mutex of Queues guards what follows.
 	actBy      time.Time // when it is carried out even without a record; zero for never
 	recorded   bool      // it is on the volume, or will be tried again until it is
 	acting     bool      // it is being handed to the supervisor, or was
@@ -69,26 +73,26 @@ type order struct {
 	failed     error
 	effect     string
 	replaced   bool   // a newer order has taken its place
-	replacedBy *order // that order, if it asks for the same; its result counts then
+	replacedBy *Order // that order, if it asks for the same; its result counts then
 	err        error  // the result
 }
 
 // Unwant is the verb that makes a gateway unwanted without ending it (s6-svc -Q).
 const Unwant client.Verb = "unwant"
 
-// want is what an order makes the desired state of its profile.
-func (o *order) want() string {
-	if o.verb == client.VerbStop || o.verb == Unwant {
+// Want is what an order makes the desired state of its profile.
+func (o *Order) Want() string {
+	if o.Verb == client.VerbStop || o.Verb == Unwant {
 		return profiles.Stopped
 	}
 	return profiles.Running
 }
 
-// submit takes an order in and does not block. It returns the newest order where that asks for the same and has not reached the
+// Submit takes an order in and does not block. It returns the newest order where that asks for the same and has not reached the
 // supervisor. patience is how long the client waits, 0 for no limit: a stop is carried out before.
-func (s *orders) submit(verb client.Verb, service, profile string, patience time.Duration) *order {
-	o := &order{verb: verb, service: service, profile: profile, since: time.Now(), done: make(chan struct{})}
-	if o.want() == profiles.Stopped {
+func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration) *Order {
+	o := &Order{Verb: verb, Service: service, Profile: profile, since: time.Now(), done: make(chan struct{})}
+	if o.Want() == profiles.Stopped {
 		wait := stopPatience
 		if patience > 0 {
 			wait = min(wait, patience/2)
@@ -99,10 +103,7 @@ func (s *orders) submit(verb client.Verb, service, profile string, patience time
 	defer s.mu.Unlock()
 	q := s.queues[profile]
 	if q == nil {
-		q = &queue{waiting: []*order{o}, turn: make(chan struct{}, 1)}
-		if s.queues == nil {
-			s.queues = make(map[string]*queue)
-		}
+		q = &queue{waiting: []*Order{o}, turn: make(chan struct{}, 1)}
 		s.queues[profile] = q
 		s.actInTime(q, o)
 		guard.Go("carrying out orders", func() {
@@ -112,7 +113,7 @@ func (s *orders) submit(verb client.Verb, service, profile string, patience time
 		})
 		return o
 	}
-	if n := q.newest(); n != nil && n.verb == verb && !n.acting {
+	if n := q.newest(); n != nil && n.Verb == verb && !n.acting {
 		if o.actBy.Before(n.actBy) {
 			n.actBy = o.actBy
 			s.actInTime(q, n)
@@ -131,13 +132,13 @@ func (s *orders) submit(verb client.Verb, service, profile string, patience time
 
 // actInTime sees to it that an order is handed to the supervisor when it has waited long enough for its record, if it is the newest
 // then.
-func (s *orders) actInTime(q *queue, o *order) {
+func (s *Queues) actInTime(q *queue, o *Order) {
 	if !o.actBy.IsZero() {
 		time.AfterFunc(time.Until(o.actBy), guard.Func("carrying out an order", func() { s.handOver(q, o, true) }))
 	}
 }
 
-func (q *queue) newest() *order {
+func (q *queue) newest() *Order {
 	if n := len(q.waiting); n > 0 {
 		return q.waiting[n-1]
 	}
@@ -150,18 +151,18 @@ func (q *queue) givesWay() bool {
 }
 
 // replace ends an order because of a newer one. It needs the mutex.
-func replace(o, newer *order) {
+func replace(o, newer *Order) {
 	o.replaced = true
-	if o.verb == newer.verb {
+	if o.Verb == newer.Verb {
 		o.replacedBy = newer
 	} else {
-		o.err = &client.Error{Kind: client.KindFailed, Message: fmt.Sprintf("superseded: %s was asked to %s meanwhile", o.service, newer.verb)}
+		o.err = &client.Error{Kind: client.KindFailed, Message: fmt.Sprintf("superseded: %s was asked to %s meanwhile", o.Service, newer.Verb)}
 	}
 	close(o.done)
 }
 
 // next makes the next order the current one. When there is none, it removes the queue and returns false.
-func (s *orders) next(q *queue, profile string) bool {
+func (s *Queues) next(q *queue, profile string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q.current = nil
@@ -179,9 +180,9 @@ func (s *orders) next(q *queue, profile string) bool {
 }
 
 // carryOut records the current order and hands it to the supervisor. Only the goroutine of the queue does so, one order after the other.
-func (s *orders) carryOut(q *queue) {
+func (s *Queues) carryOut(q *queue) {
 	o := q.current
-	sync, err := s.carrier.record(o)
+	sync, err := s.carrier.Record(o)
 	if err != nil {
 		s.finish(o, err)
 		return
@@ -194,9 +195,9 @@ func (s *orders) carryOut(q *queue) {
 	unrecorded := <-synced
 	err = o.failed
 	if unrecorded != nil {
-		s.carrier.retry(o)
+		s.carrier.Retry(o)
 		if err == nil {
-			err = fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", o.verb, unrecorded)
+			err = fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", o.Verb, unrecorded)
 		}
 	}
 	s.finish(o, err)
@@ -211,7 +212,7 @@ func begin(doing string, f func() error) <-chan error {
 
 // setRecorded notes that the current order is recorded. It returns true when a newer one has replaced it; that one is recorded
 // next.
-func (s *orders) setRecorded(q *queue, o *order) (replaced bool) {
+func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.recorded = true
@@ -223,20 +224,20 @@ func (s *orders) setRecorded(q *queue, o *order) (replaced bool) {
 
 // handOver hands an order to the supervisor, once. overtakes says that its time is over: then it goes before older orders, and only
 // if it is the newest.
-func (s *orders) handOver(q *queue, o *order, overtakes bool) {
+func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
 	if !s.begins(q, o, overtakes) {
 		return
 	}
-	effect, err := s.carrier.act(o)
+	effect, err := s.carrier.Act(o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.acted, o.effect, o.failed = true, effect, err
 }
 
 // begins reports whether an order is to be handed over now. One that overtakes ends those before it that the supervisor has not got.
-func (s *orders) begins(q *queue, o *order, overtakes bool) bool {
+func (s *Queues) begins(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o.acting || o.replaced || overtakes && q.newest() != o {
@@ -252,11 +253,11 @@ func (s *orders) begins(q *queue, o *order, overtakes bool) bool {
 	for _, older := range q.waiting[:len(q.waiting)-1] {
 		replace(older, o)
 	}
-	q.waiting = []*order{o}
+	q.waiting = []*Order{o}
 	return true
 }
 
-func (s *orders) finish(o *order, err error) {
+func (s *Queues) finish(o *Order, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !o.replaced {
@@ -265,8 +266,8 @@ func (s *orders) finish(o *order, err error) {
 	}
 }
 
-// wait returns the result of an order. When ctx ends first, its error says how far the order has come; the order stays in force.
-func (s *orders) wait(ctx context.Context, o *order) error {
+// Wait returns the result of an order. When ctx ends first, its error says how far the order has come; the order stays in force.
+func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	for {
 		select {
 		case <-o.done:
@@ -284,7 +285,7 @@ func (s *orders) wait(ctx context.Context, o *order) error {
 }
 
 // progress says how far an order has come that is not done.
-func (s *orders) progress(o *order) string {
+func (s *Queues) progress(o *Order) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	effect := o.effect
@@ -293,17 +294,17 @@ func (s *orders) progress(o *order) string {
 	}
 	switch {
 	case o.acted && o.recorded:
-		return fmt.Sprintf("the %s is under way%s; it is written, but the data volume has not confirmed that yet", o.verb, effect)
+		return fmt.Sprintf("the %s is under way%s; it is written, but the data volume has not confirmed that yet", o.Verb, effect)
 	case o.acted:
-		return fmt.Sprintf("the %s is under way%s; it is not recorded yet, because the data volume has not answered yet; hinit records it when the volume does", o.verb, effect)
+		return fmt.Sprintf("the %s is under way%s; it is not recorded yet, because the data volume has not answered yet; hinit records it when the volume does", o.Verb, effect)
 	case o.recorded, o.acting:
-		return fmt.Sprintf("the %s is under way, and the supervisor has not answered yet", o.verb)
+		return fmt.Sprintf("the %s is under way, and the supervisor has not answered yet", o.Verb)
 	}
-	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.verb)
+	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.Verb)
 }
 
-// idle reports whether there is no order.
-func (s *orders) idle() bool {
+// Idle reports whether there is no order.
+func (s *Queues) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queues) == 0
@@ -315,13 +316,13 @@ type Unfinished struct {
 	Service, Profile string
 }
 
-// unfinished lists the newest order of each profile, if it is not recorded or not carried out.
-func (s *orders) unfinished() (list []Unfinished) {
+// Unfinished lists the newest order of each profile, if it is not recorded or not carried out.
+func (s *Queues) Unfinished() (list []Unfinished) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
 		if n := q.newest(); n != nil && !(n.recorded && n.acted) {
-			list = append(list, Unfinished{n.verb, n.service, n.profile})
+			list = append(list, Unfinished{n.Verb, n.Service, n.Profile})
 		}
 	}
 	return list
