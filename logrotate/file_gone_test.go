@@ -77,55 +77,6 @@ func replaceBy(path, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// TestRemovedUnderLoad removes the directory again and again: a line may only be missing from what was removed.
-func TestRemovedUnderLoad(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	dir := filepath.Join(base, "coder")
-	s := newSet(Options{MaxSize: 1 << 30})
-	l := s.Open("x", "x", filepath.Join(dir, Current))
-	stdout, stderr := pipes(t, l)
-	stderr.Close()
-	const lines = 20000
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer stdout.Close()
-		for i := range lines {
-			fmt.Fprintf(stdout, "%d\n", i)
-		}
-	}()
-	n := 0
-	keep := func() string {
-		n++
-		return filepath.Join(base, fmt.Sprintf("removed%d", n))
-	}
-	for running := true; running; {
-		select {
-		case <-done:
-			running = false
-		case <-time.After(10 * time.Millisecond):
-			if err := os.Rename(dir, keep()); err != nil && !os.IsNotExist(err) {
-				t.Fatal(err)
-			}
-		}
-	}
-	closeSet(t, s)
-	var all []string
-	for i := 1; i <= n; i++ {
-		all = append(all, fileLines(t, filepath.Join(base, fmt.Sprintf("removed%d", i), Current))...)
-	}
-	all = append(all, fileLines(t, filepath.Join(dir, Current))...)
-	for i, line := range all {
-		if line != strconv.Itoa(i) {
-			t.Fatalf("line %d is %q", i, line)
-		}
-	}
-	if len(all) != lines {
-		t.Errorf("got %d lines, want %d", len(all), lines)
-	}
-}
-
 // TestUnlinkedWhileWriting unlinks the file at random moments. Every line must be in the file that took its place or have
 // been visible in the removed one, which an open descriptor keeps.
 func TestUnlinkedWhileWriting(t *testing.T) {
