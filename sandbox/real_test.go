@@ -3,7 +3,6 @@ package sandbox
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -261,14 +260,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		if err := flag.Set("test.parallel", "6"); err != nil {
-			panic(err)
-		}
-	}
+	testkit.Alone()
+	testkit.AtOnce(6)
 	code := m.Run()
 	sweepTests()
 	os.Exit(code)

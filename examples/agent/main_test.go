@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"hinit/internal/testkit"
 )
 
 const patience = 40 * time.Second
@@ -20,6 +22,7 @@ const patience = 40 * time.Second
 func agentPath() string { return os.Getenv("TEST_AGENT_BINARY") }
 
 func TestMain(m *testing.M) {
+	testkit.Alone()
 	dir, err := os.MkdirTemp("", "agent-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -66,9 +66,9 @@ func TestSwapper(t *testing.T) {
 				return d.Replace("file", []byte("evil"), fsutil.ReplaceOptions{Mode: 0o600})
 			},
 		}
-		span := time.Second
+		span := 300 * time.Millisecond
 		if testing.Short() {
-			span /= 10
+			span /= 3
 		}
 		deadline, giveUp := time.Now().Add(span), time.Now().Add(testkit.Patience)
 		var users sync.WaitGroup

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/config"
+	"hinit/internal/testkit"
 )
 
 // serveVar marks this test binary as started again, as a web server in a process of its own.
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(serveVar) != "" {
 		serveHealth()
 	}
+	testkit.Alone()
 	os.Exit(m.Run())
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/reexec"
+	"hinit/internal/testkit"
 )
 
 // roleVar makes the test binary the process that is replaced.
@@ -24,6 +25,7 @@ const roleVar = "HINIT_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVar) == "" {
+		testkit.Alone()
 		os.Exit(m.Run())
 	}
 	if err := image(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"hinit/client"
 	"hinit/internal/proc"
 	"hinit/internal/runs"
+	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
 
@@ -24,6 +25,7 @@ var book *runs.Book
 
 func TestMain(m *testing.M) {
 	testproc.Main()
+	testkit.Alone()
 	var err error
 	if book, err = runs.Local(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // insideVar marks this test binary as started again, as the first process of new namespaces. It holds the program to become.
@@ -18,6 +20,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "cannot become the init:", become(program))
 		os.Exit(125)
 	}
+	testkit.Alone()
 	os.Exit(m.Run())
 }
 

@@ -32,6 +32,7 @@ const agentUID = 12345
 var built string
 
 func TestMain(m *testing.M) {
+	testkit.Alone()
 	testkit.AtOnce(4)
 	code := m.Run()
 	if built != "" {

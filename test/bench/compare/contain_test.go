@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // TestMain makes this test binary what the benchmark's own is: it has other roles.
@@ -22,6 +24,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testkit.Alone()
 	os.Exit(m.Run())
 }
 
