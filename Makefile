@@ -61,9 +61,10 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...
 
-chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; and kill gateways by the hundred and account for their lines
+chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then account for the lines of gateways that are killed, and try a thousand schedules of the lease
 	go test ./test/promises -count=1 -timeout 9m -v -run TestChaos -args -span 3m
 	go test $(RACE) ./logrotate -count=1 -timeout 9m -run TestEveryLineIsAccountedFor -args -full
+	go test ./internal/lease -count=1 -timeout 9m -run TestOneServes -args -schedules 1000
 
 promises: ## try everything that docs/reference/promises.md says, for a quarter of an hour, and print that table
 	go test ./test/promises -count=1 -timeout 60m -args -full

@@ -19,7 +19,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-var schedules = flag.Int("schedules", 60, "how many random schedules the model is put through")
+var schedules = flag.Int("schedules", 24, "how many random schedules the model is put through")
 
 var firstSeed = flag.Uint64("seed", 0, "the first schedule follows from it, the others from the numbers after it")
 
