@@ -225,7 +225,7 @@ func (w *world) step(e Event) {
 			if p := w.procs[a.Name]; !w.ending || p != nil && (p.main || p.leftover) {
 				w.t.Fatalf("the file of %s is closed (the container ends: %v) while it may be written to: %+v", a.Name, w.ending, p)
 			}
-		case Changed, Note, Dropped:
+		case Changed, Note:
 		}
 	}
 }

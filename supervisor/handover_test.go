@@ -341,9 +341,6 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 		t.Errorf("the loop did not yield: %v", err)
 	}
 	procs.obeying()
-	if err := next.Do(ctx, Shutdown{Code: 3}); err != nil {
-		t.Fatal(err)
-	}
-	next.Post(Shutdown{})
+	next.Post(Shutdown{Code: 3}) // the answer could come after the end
 	<-code
 }

@@ -271,8 +271,7 @@ func (l *Loop) Run() (code int) {
 			l.reap()
 		case s := <-l.cfg.Signals:
 			l.signal(s)
-		case <-alarm:
-			l.step(Tick{})
+		case <-alarm: // the next turn does what is due
 		}
 	}
 }
@@ -315,25 +314,24 @@ func (l *Loop) take(r request, answers []request) []request {
 }
 
 func (l *Loop) admit(r request) error {
-	name := r.event.about()
 	switch r.event.(type) {
 	case Start, Stop, Restart, Once, Unwant, Pause, Continue, SignalMain, Remove, Inputs:
-		u := l.units[name]
-		switch {
-		case u == nil:
+		u := l.units[r.event.about()]
+		if u == nil {
 			return ErrUnknown
-		case u.Policy.Once:
+		}
+		if u.Policy.Once {
 			return ErrCmd
-		case l.machine.Stopping():
-			return ErrStopping
 		}
 	case Add:
 		if r.unit == nil {
 			return ErrUnknown
 		}
-		if l.machine.Stopping() {
-			return ErrStopping
-		}
+	default:
+		return nil
+	}
+	if l.machine.Stopping() {
+		return ErrStopping
 	}
 	return nil
 }
@@ -368,9 +366,10 @@ func (l *Loop) step(e Event) {
 			if u := l.units[a.Record.Service]; u == nil || u.Kind != KindCheck {
 				l.history.add(a.Record)
 			}
-		case Dropped:
-			delete(l.units, a.Name)
-			l.dropped = true
+			if a.Record.Dropped {
+				delete(l.units, a.Record.Service)
+				l.dropped = true
+			}
 		case Release:
 			if u := l.units[a.Name]; u != nil && !u.Stdio && u.Files[1] != nil {
 				_ = u.Files[1].Close() // nothing was written here; its owner may have closed it
@@ -382,7 +381,7 @@ func (l *Loop) step(e Event) {
 	for _, e := range follow {
 		l.step(e)
 	}
-	if l.machine.phase == sweeping && !l.machine.swept && !l.done {
+	if l.machine.phase == sweeping && !l.done {
 		l.reap()
 	}
 }

@@ -179,14 +179,12 @@ type Machine struct {
 	moved    bool                `reexec:"-"` // something has changed since what waits was looked at
 	runs     uint64
 	phase    phase
-	reason   string
 	code     int
 	mainCode *int
 	killAt   time.Time // in phase stopping: what is still alive is killed; in phase sweeping: the rest is killed
 	hardEnd  time.Time // shutdown ends here, whatever is still alive
-	swept    bool
-	killed   bool     // KILL was sent to the rest
-	out      []Action `reexec:"-"`
+	killed   bool      // KILL was sent to the rest
+	out      []Action  `reexec:"-"`
 }
 
 // Step takes one event, at a time that never goes backwards, and returns what has to be done, in order. The slice is reused by the
@@ -212,7 +210,9 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Remark:
 		m.do(Note{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
 	case Swept:
-		m.swept = true
+		if m.phase == sweeping {
+			m.conclude(now, "everything has ended")
+		}
 	case Tick:
 		m.tick(now)
 	default:

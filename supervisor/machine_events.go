@@ -224,10 +224,8 @@ type (
 	SignalRest struct{ Signal int }
 	// Changed says that the snapshot of a service is out of date.
 	Changed struct{ Name string }
-	// Note is a record for the history.
+	// Note is a record for the history. One that is Dropped says that nothing is to be kept of the service.
 	Note struct{ Record Record }
-	// Dropped says that a service is forgotten.
-	Dropped struct{ Name string }
 	// Release says that nothing of a service runs any more before the container ends, so nobody needs the file it writes to.
 	Release struct{ Name string }
 	// End ends the loop with an exit code.
@@ -240,6 +238,5 @@ func (Signal) action()      {}
 func (SignalRest) action()  {}
 func (Changed) action()     {}
 func (Note) action()        {}
-func (Dropped) action()     {}
 func (Release) action()     {}
 func (End) action()         {}

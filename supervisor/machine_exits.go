@@ -18,7 +18,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	}
 	wanted := s.want == WantUp || s.once
 	anew := s.started && !s.policy.OneShot
-	s.pid, s.upSince, s.turned, s.readySince = e.PID, now, now, time.Time{}
+	s.pid, s.turned, s.readySince = e.PID, now, time.Time{}
 	s.started, s.once = true, false
 	forget := time.Time{}
 	if s.failures > 0 || s.looping {
@@ -40,13 +40,14 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 		if e.Code != 127 { // 127: it has none
 			m.do(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
 		}
-		m.finished(now, s, -1)
+		m.judge(now, s, -1)
+		m.settle(now, s)
 		return
 	}
 	if s.state != Starting {
 		return
 	}
-	s.once, s.upSince, s.done = false, now, false
+	s.once, s.done = false, false
 	m.recordExit(now, s, &Exit{Run: s.id, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
 	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
@@ -62,11 +63,7 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 		m.set(now, s, Failed, time.Time{}, e.Error)
 	default:
 		next := s.limited(now, settle{Backoff, m.afterFailure(now, s), now, e.Error})
-		if next.state == Failed {
-			m.set(now, s, Failed, time.Time{}, next.reason)
-			break
-		}
-		m.set(now, s, Backoff, now.Add(next.delay), e.Error)
+		m.set(now, s, next.state, next.deadline(), next.reason)
 	}
 	m.dropIfDown(now, s)
 }
@@ -76,11 +73,13 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		return
 	}
 	if s.state == Finishing {
-		m.finishExited(now, s, e)
+		s.pid = 0
+		m.judge(now, s, e.Code)
+		m.clear(now, s, e.Leftover, "finish command")
 		return
 	}
 	exit := &Exit{
-		Run: s.id, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.upSince),
+		Run: s.id, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.turned),
 		Cause: s.classify(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.answer,
 	}
 	if s.policy.Task {
@@ -137,22 +136,6 @@ func (m *Machine) cleared(now time.Time, s *service) {
 	s.finish, s.kills = m.runs, 0
 	m.set(now, s, Finishing, m.within(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
 	m.do(SpawnFinish{s.name, s.finish, *s.last})
-}
-
-func (m *Machine) finishExited(now time.Time, s *service, e Exited) {
-	s.pid = 0
-	if e.Leftover && !s.policy.Spare {
-		m.judge(now, s, e.Code)
-		m.clear(now, s, true, "finish command")
-		return
-	}
-	m.finished(now, s, e.Code)
-}
-
-// finished goes on after a finish command that left nothing behind.
-func (m *Machine) finished(now time.Time, s *service, code int) {
-	m.judge(now, s, code)
-	m.settle(now, s)
 }
 
 // judge takes the verdict of a finish command, after which the restart delay begins. A start that was asked for meanwhile counts
@@ -293,10 +276,6 @@ func (m *Machine) gone(now time.Time, s *service, e Gone) {
 func (m *Machine) settle(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = settle{}, now
-	deadline := time.Time{}
-	if next.state == Backoff {
-		deadline = next.from.Add(next.delay)
-	}
 	switch {
 	case s.removing || m.phase != running || s.policy.Once:
 		m.set(now, s, Down, time.Time{}, "ended")
@@ -309,12 +288,12 @@ func (m *Machine) settle(now time.Time, s *service) {
 		m.set(now, s, Down, time.Time{}, reasonAsked)
 	case s.again:
 		m.begin(now, s, "started again as asked")
-	case next.state == Starting, next.state == Backoff && !deadline.After(now):
+	case next.state == Starting, next.state == Backoff && !next.deadline().After(now):
 		m.begin(now, s, next.reason)
 	case next.state == Down: // it was asked to end, then wanted again
 		m.begin(now, s, "wanted up")
 	default:
-		m.set(now, s, next.state, deadline, next.reason)
+		m.set(now, s, next.state, next.deadline(), next.reason)
 	}
 	m.dropIfDown(now, s)
 }
@@ -326,7 +305,6 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 		m.moved = true
 		m.order = without(m.order, func(o *service) bool { return o == s })
 		m.do(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
-		m.do(Dropped{s.name})
 	}
 }
 

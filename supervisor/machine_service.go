@@ -59,7 +59,6 @@ type fastExits struct {
 type run struct {
 	id       uint64 `reexec:"run"`
 	pid      int    // main process, or in state finishing the finish command; 0 if none
-	upSince  time.Time
 	ready    bool
 	said     string // by the last Ready
 	status   string // by the last Told that had one
@@ -85,6 +84,14 @@ type settle struct {
 	delay  time.Duration // of a start
 	from   time.Time     // when the delay begins
 	reason string
+}
+
+// deadline is when the service starts, zero when it does not.
+func (n settle) deadline() time.Time {
+	if n.state != Backoff {
+		return time.Time{}
+	}
+	return n.from.Add(n.delay)
 }
 
 // forgive forgets what earlier runs did wrong.

@@ -13,17 +13,17 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 		m.hasten(now)
 		return
 	}
-	m.code, m.reason = e.Code, e.Reason
-	m.beginShutdown(now)
+	m.code = e.Code
+	m.beginShutdown(now, e.Reason)
 }
 
 // beginShutdown stops everything at once, except what reads the last words of others, and what others need: that is asked to end when
 // they are gone, at the latest after a share of the time. A share of the budget is kept for after the KILL.
-func (m *Machine) beginShutdown(now time.Time) {
+func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
 	m.hardEnd = now.Add(m.Budget)
-	m.do(Note{Record{At: now, Reason: "stopping the container: " + m.reason}})
+	m.do(Note{Record{At: now, Reason: "stopping the container: " + reason}})
 	var heights map[*service]int
 	top := 0
 	if m.links > 0 {
@@ -78,8 +78,7 @@ func (m *Machine) hasten(now time.Time) {
 // advance moves the container through its own phases.
 func (m *Machine) advance(now time.Time) {
 	if m.phase == running && m.mainCode != nil {
-		m.reason = "the CMD has ended with code " + strconv.Itoa(*m.mainCode)
-		m.beginShutdown(now)
+		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.mainCode))
 	}
 	if m.phase == stopping {
 		m.letGo(now)
@@ -97,7 +96,7 @@ func (m *Machine) advance(now time.Time) {
 		}
 		switch {
 		case !alive:
-			m.phase, m.swept = sweeping, false
+			m.phase = sweeping
 			m.do(SignalRest{sigTerm})
 			if rest := now.Add(leftoverGrace); rest.Before(m.killAt) {
 				m.killAt = rest
@@ -109,8 +108,6 @@ func (m *Machine) advance(now time.Time) {
 	}
 	if m.phase == sweeping {
 		switch {
-		case m.swept:
-			m.conclude(now, "everything has ended")
 		case m.killed && !now.Before(m.killAt), !now.Before(m.hardEnd):
 			m.conclude(now, "some processes did not end")
 		case !now.Before(m.killAt):

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -187,12 +188,7 @@ func (l *Loop) forget(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)
 	delete(l.reborn, id)
-	for i, other := range l.lingers {
-		if other == id {
-			l.lingers = append(l.lingers[:i], l.lingers[i+1:]...)
-			break
-		}
-	}
+	l.lingers = slices.DeleteFunc(l.lingers, func(other uint64) bool { return other == id })
 	l.cfg.Procs.Forget(id)
 	l.step(Gone{name, id})
 }

@@ -94,11 +94,7 @@ func (s *service) snapshot(u *unit) *Service {
 
 // publish makes what has changed visible to readers: what it is now, and then what has happened.
 func (l *Loop) publish() {
-	l.publishState()
-	l.history.show()
-}
-
-func (l *Loop) publishState() {
+	defer l.history.show()
 	old, order := l.snapshot.Load(), l.machine.order
 	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() {
 		return
