@@ -51,6 +51,7 @@ var floors = map[string]int{
 	"hinit/internal/container/memwatch":      4,
 	"hinit/internal/container/health":        5,
 	"hinit/internal/container/logs":          5,
+	"hinit/internal/container/report":        5,
 	"hinit/internal/container/runner":        5,
 	"hinit/internal/container/tasks":         3,
 	"hinit/internal/container/tenure":        5,

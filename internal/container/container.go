@@ -14,6 +14,7 @@ import (
 	"hinit/internal/container/health"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/owners"
+	"hinit/internal/container/report"
 	"hinit/internal/container/runner"
 	"hinit/internal/container/signals"
 	"hinit/internal/container/tenure"
@@ -44,13 +45,14 @@ type container struct {
 	started time.Time
 	progress
 
-	procs   *proc.Table
-	loop    *supervisor.Loop
-	logs    *logs.Logs
-	health  *health.Health
-	units   *units.Maker
-	signals *signals.Signals
-	control *controlsocket.Socket
+	procs    *proc.Table
+	loop     *supervisor.Loop
+	logs     *logs.Logs
+	health   *health.Health
+	reporter *report.Reporter
+	units    *units.Maker
+	signals  *signals.Signals
+	control  *controlsocket.Socket
 
 	dataVolume
 	boot       *bootstatus.Status
@@ -80,11 +82,6 @@ type progress struct {
 	reading  chan struct{} // closed when the boot has read the profiles; nil when it does not
 	logged   chan struct{} // closed when the boot log is written; set like reading
 	reloads  sync.Mutex    // held by the boot, then by one reload at a time
-
-	reporting sync.Mutex // held while something is reported, and while the generations change
-	reported  uint64     // the last record that was
-
-	used chan struct{} // capacity 1: something was done that is no event: a request was answered, or the lease looked at
 }
 
 // newContainer makes everything but touches nothing that could hang: no data volume, no process.
@@ -100,7 +97,6 @@ func newContainer(cfg *config.Config, agent boot.Agent, args []string, route boo
 func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Route, sig *signals.Signals, procs *proc.Table) (*container, error) {
 	c := &container{
 		agent: agent, args: args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
-		progress: progress{used: make(chan struct{}, 1)},
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
@@ -125,12 +121,19 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.tenure.Admit(name, kind) },
 	})
+	c.reporter = report.New(report.Options{
+		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.keeper.Stop() },
+		Lost: func() {
+			c.logs.Sweep(c.known) // services may have gone unseen
+			c.keeper.Catchup()
+		},
+	})
 	c.health = health.New(health.Options{
 		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: c.Warn,
 		SocketDir: func() string { return c.control.Dir() },
 	})
 	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.Say("%s", line) })
-	c.lease.Looked = c.use
+	c.lease.Looked = c.reporter.Use
 	c.tenure = tenure.New(host{c.Voice, c.logs, c}, c.loop, c.lease, c.boot)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.lease.Check
@@ -140,7 +143,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	commands := &runner.Runner{Book: c.logs.Runs, Config: c.cfg.Load, Units: c.units, Store: c.store, Actor: agent.Actor, MayRun: c.lease.Check}
 	c.control = controlsocket.New(api{c.loop, c.logs, commands, c.health, c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
-		Used: c.use,
+		Used: c.reporter.Use,
 	}, c.Voice)
 	c.owners = owners.New(host{c.Voice, c.logs, c})
 	var memory timetable.Memory // a plain supervisor has no directory of its own to remember in
@@ -152,4 +155,18 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.generation = reexec.First(&house{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c, nil
+}
+
+func (c *container) known(service string) bool { return c.loop.Snapshot().Find(service) != nil }
+
+// observe takes a record of the supervisor to the rooms that follow services.
+func (c *container) observe(r supervisor.Record) {
+	c.keeper.Observe(r)
+	c.slots().Observe(r)
+	if r.Dropped {
+		if !c.known(r.Service) {
+			c.health.Drop(r.Service)
+		}
+		c.logs.Drop(r.Service, c.known)
+	}
 }

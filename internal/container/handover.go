@@ -72,10 +72,10 @@ type rooms struct {
 // HandOver implements [reexec.House]. Nothing is reported and no log is read until thaw.
 func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
 	c := h.c
-	c.reporting.Lock()
+	reported, release := c.reporter.Hold()
 	thaw = func() {
 		c.logs.Thaw()
-		c.reporting.Unlock()
+		release()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), freezeTime)
 	defer cancel()
@@ -89,7 +89,7 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	old := &handover{
 		Past: past, Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
 		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Full: c.full.Load(), Alone: c.tenure.Serves(), Prepared: c.prepared.Load(),
-		Interrupt: c.signals.Interrupt(), Reported: c.reported,
+		Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
 	old.Warnings, old.Phases, old.Repair = c.boot.Warnings(), c.boot.Steps(), c.owners.Status()
@@ -109,7 +109,8 @@ func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
-		return lastStop(sig.Children, lastBudget)
+		proc.EndRest(sig.Children, lastBudget)
+		return reexec.ExitFault
 	}
 	return c.life(c.goOn)
 }
@@ -143,7 +144,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 		return nil, err
 	}
 	c.generation.Follows(old.Past)
-	c.reported = old.Reported
+	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
 	c.units.SetHome(old.Home)
 	c.full.Store(old.Full)

@@ -3,30 +3,21 @@ package container
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/internal/blocking"
+	"hinit/internal/container/report"
 	"hinit/internal/container/signals"
 	"hinit/internal/control"
-	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/supervisor"
 )
 
-const (
-	// freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.
-	freezeTime = time.Second
-	// lastEvents is how many events the report of a fault shows.
-	lastEvents = 50
-)
+// freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.
+const freezeTime = time.Second
 
 // house is the container as it is handed over.
 type house struct {
@@ -91,20 +82,7 @@ func (c *container) restDisks() error {
 func (h *house) Yield(f func()) error { return h.c.loop.Yield(context.Background(), f) }
 
 // LastEvents implements [reexec.House].
-func (h *house) LastEvents() string {
-	history := h.c.loop.History()
-	newest := history.Last()
-	records, _ := history.Since(newest - min(newest, lastEvents))
-	var b strings.Builder
-	for _, r := range records {
-		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), show.Line(r.Service))
-		if r.From != r.To {
-			fmt.Fprintf(&b, "%s → %s: ", r.From, r.To)
-		}
-		fmt.Fprintf(&b, "%s [pid %d]\n", show.Line(r.Reason), r.PID)
-	}
-	return b.String()
-}
+func (h *house) LastEvents() string { return report.LastEvents(h.c.loop.History()) }
 
 // Keep implements [reexec.House].
 func (h *house) Keep(name string, report []byte) (path string, err error) {
@@ -129,30 +107,6 @@ func (h *house) End(code int, reason string) {
 // loopPanicked is told of a panic of the supervisor's loop, in its goroutine. It returns the container's exit code.
 func (c *container) loopPanicked(value any, stack []byte) int {
 	c.generation.SupervisorPanicked(value, stack)
-	return lastStop(c.signals.Children, c.cfg.Load().Shutdown.Budget)
-}
-
-// lastStop ends everything below this process without a supervisor: TERM, and KILL at the end of the budget. It returns the exit
-// code.
-func lastStop(children <-chan os.Signal, budget time.Duration) int {
-	procs, err := proc.New()
-	if err != nil {
-		return reexec.ExitFault
-	}
-	const afterKill = 500 * time.Millisecond
-	procs.SignalRest(int(unix.SIGTERM))
-	end := time.After(max(budget-afterKill, 0))
-	for killed := false; !procs.Reap(false, func(proc.Exit) {}); {
-		select {
-		case <-children:
-		case <-end:
-			if killed {
-				return reexec.ExitFault
-			}
-			killed = true
-			procs.SignalRest(int(unix.SIGKILL))
-			end = time.After(afterKill)
-		}
-	}
+	proc.EndRest(c.signals.Children, c.cfg.Load().Shutdown.Budget)
 	return reexec.ExitFault
 }

@@ -112,7 +112,7 @@ func (c *container) run(begin func(context.Context)) int {
 	reported := make(chan struct{})
 	guard.Go("reporting", func() {
 		defer close(reported)
-		c.report(ctx)
+		c.reporter.Run(ctx)
 	})
 	c.logs.Runs.Attach(c.loop)
 	guard.Go("booting", func() { begin(ctx) })

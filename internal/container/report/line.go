@@ -1,100 +1,18 @@
-package container
+package report
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"hinit/internal/container/units"
 	"hinit/internal/control/show"
 	"hinit/internal/probe"
 	"hinit/internal/runs"
-	"hinit/internal/tuning"
 	"hinit/supervisor"
 )
 
-// report follows the history. It logs what matters to people, hands each record to the keeper, and gives memory back when all is
-// reported.
-func (c *container) report(ctx context.Context) {
-	history := c.loop.History()
-	var memory tuning.Releaser
-	quiet := time.NewTimer(tuning.RestAfter)
-	defer quiet.Stop()
-	rested := false
-	stir := func() {
-		rested = false
-		quiet.Reset(tuning.RestAfter)
-	}
-	for {
-		news := history.News()
-		cursor, some := c.reportSome(history)
-		if some {
-			stir()
-			continue
-		}
-		select {
-		case <-news:
-		case <-c.used:
-			stir()
-		case <-quiet.C: // the boot, a burst or a request is over
-			memory.Release()
-			if !rested {
-				rested = true
-				quiet.Reset(tuning.RestAgain)
-			}
-		case <-c.loop.Ended():
-			if history.Last() == cursor {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// use notes that something was done that is no event of the history, so that memory is given back after it.
-func (c *container) use() {
-	select {
-	case c.used <- struct{}{}:
-	default: // it is noted already
-	}
-}
-
-// reportSome reports what is new and returns how far it has come. The next generation goes on from there.
-func (c *container) reportSome(history *supervisor.Ring) (cursor uint64, some bool) {
-	c.reporting.Lock()
-	defer c.reporting.Unlock()
-	records, lost := history.Since(c.reported)
-	if len(records) > 0 && c.loop.Snapshot().Stopping {
-		c.keeper.Stop()
-	}
-	c.reported += lost
-	known := func(service string) bool { return c.loop.Snapshot().Find(service) != nil }
-	if lost > 0 {
-		c.Say("%d events are not shown here", lost)
-		c.logs.Sweep(known) // services may have gone unseen
-		c.keeper.Catchup()
-	}
-	for _, r := range records {
-		c.reported = r.Seq
-		if line := reportLine(r); line != "" {
-			c.Say("%s", line)
-		}
-		c.keeper.Observe(r)
-		c.slots().Observe(r)
-		if r.Dropped {
-			if !known(r.Service) {
-				c.health.Drop(r.Service)
-			}
-			c.logs.Drop(r.Service, known)
-		}
-	}
-	return c.reported, len(records) > 0
-}
-
-// reportLine is what the container log says of a record, "" for what would only be noise.
-func reportLine(r supervisor.Record) string {
+// Line is what the container log says of a record, "" for what would only be noise.
+func Line(r supervisor.Record) string {
 	switch {
 	case r.Service == "":
 		return r.Reason
@@ -149,4 +67,22 @@ func exitPhrase(x *supervisor.Exit) string {
 		how = "ended by " + show.Signal(x.Signal)
 	}
 	return fmt.Sprintf("%s after %s (%s)", how, show.Duration(x.Uptime), x.Cause)
+}
+
+// lastEvents is how many events the report of a fault shows.
+const lastEvents = 50
+
+// LastEvents tells what happened last, for the report of a fault.
+func LastEvents(history *supervisor.Ring) string {
+	newest := history.Last()
+	records, _ := history.Since(newest - min(newest, lastEvents))
+	var b strings.Builder
+	for _, r := range records {
+		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), show.Line(r.Service))
+		if r.From != r.To {
+			fmt.Fprintf(&b, "%s → %s: ", r.From, r.To)
+		}
+		fmt.Fprintf(&b, "%s [pid %d]\n", show.Line(r.Reason), r.PID)
+	}
+	return b.String()
 }

@@ -1,0 +1,66 @@
+package report
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"testing"
+
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// noLogs is the output of a supervisor that runs nothing.
+type noLogs struct{}
+
+func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) { return nil, nil, os.ErrInvalid }
+func (noLogs) Tail(_ string, done func([]string))                { done(nil) }
+
+// TestEachRecordIsReportedOnce, by the program that has reported those before it or by the next one.
+func TestEachRecordIsReportedOnce(t *testing.T) {
+	procs, err := proc.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	defer signal.Stop(children)
+	loop := supervisor.NewLoop(supervisor.Config{
+		Procs: procs, Logs: noLogs{}, Children: children, Mute: proc.MuteChildren(), OnSignal: func(os.Signal) supervisor.Event { return nil },
+	})
+	go loop.Run()
+	var said []string
+	seen := 0
+	reporter := func() *Reporter {
+		return New(Options{
+			Loop: loop, Say: func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) },
+			Observe: func(supervisor.Record) { seen++ }, Lost: func() { t.Error("records were lost") }, Stopping: func() {},
+		})
+	}
+	remark := func(text string) {
+		if err := loop.Do(t.Context(), supervisor.Remark{Text: text}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := reporter()
+	remark("one")
+	first.some(loop.History())
+	reported, release := first.Hold()
+	remark("two")
+	second := reporter()
+	second.TakeOver(reported)
+	release()
+	second.some(loop.History())
+	if cursor, some := second.some(loop.History()); some || cursor != loop.History().Last() {
+		t.Errorf("it reports again, up to %d", cursor)
+	}
+	if !slices.Equal(said, []string{"one", "two"}) || seen != 2 {
+		t.Errorf("it said %q and passed on %d records", said, seen)
+	}
+	second.Use() // nobody takes it, and nobody waits
+	second.Use()
+	loop.Post(supervisor.Shutdown{})
+	second.Run(t.Context())
+}

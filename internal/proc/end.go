@@ -1,0 +1,32 @@
+package proc
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// EndRest ends everything below this process without a supervisor: TERM, and KILL at the end of the budget. children tells that one
+// has ended. It returns when nothing is left, or half a second after the KILL.
+func EndRest(children <-chan os.Signal, budget time.Duration) {
+	procs, err := New()
+	if err != nil {
+		return
+	}
+	const afterKill = 500 * time.Millisecond
+	procs.SignalRest(int(unix.SIGTERM))
+	end := time.After(max(budget-afterKill, 0))
+	for killed := false; !procs.Reap(false, func(Exit) {}); {
+		select {
+		case <-children:
+		case <-end:
+			if killed {
+				return
+			}
+			killed = true
+			procs.SignalRest(int(unix.SIGKILL))
+			end = time.After(afterKill)
+		}
+	}
+}
