@@ -32,7 +32,7 @@ type Log interface {
 type Compressor struct {
 	actor  *fsutil.Actor
 	period time.Duration
-	ctx    context.Context // ends with it
+	ctx    context.Context //nolint:containedctx // its own, from New to End
 	end    context.CancelFunc
 	work   sync.WaitGroup
 
@@ -82,7 +82,7 @@ func (c *Compressor) take() []Log {
 }
 
 func (c *Compressor) run() {
-	p := &packer{actor: c.actor, young: c.period, ctx: c.ctx}
+	p := &packer{actor: c.actor, young: c.period, stop: c.ctx.Done()}
 	for p.pause(c.period) {
 		batch := c.take()
 		if len(batch) == 0 {

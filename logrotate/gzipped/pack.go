@@ -2,7 +2,6 @@ package gzipped
 
 import (
 	"compress/gzip"
-	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -34,7 +33,7 @@ var errAbandoned = errors.New("abandoned")
 type packer struct {
 	actor *fsutil.Actor // takes turns
 	young time.Duration
-	ctx   context.Context
+	stop  <-chan struct{}
 	gzip  *gzip.Writer // made for the first archive
 	buf   []byte
 }
@@ -46,7 +45,7 @@ func (p *packer) pause(d time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-p.ctx.Done():
+	case <-p.stop:
 		return false
 	}
 }

@@ -19,7 +19,7 @@ import (
 func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := packer{actor: fsutil.Self().In(blocking.Logs), ctx: t.Context()}
+	p := packer{actor: fsutil.Self().In(blocking.Logs), stop: t.Context().Done()}
 	list := archive.List{Dir: dir}
 	name := archive.Name(time.Now().Add(-time.Hour))
 	path := filepath.Join(dir, name)
