@@ -8,10 +8,10 @@ import (
 	"hinit/internal/agentcli"
 	"hinit/internal/cli"
 	"hinit/internal/container"
+	"hinit/internal/container/units"
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
-	"hinit/internal/s6/personality"
 	"hinit/shim"
 )
 
@@ -27,8 +27,8 @@ func run(argv []string) int {
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case personality.StandInName:
-		return personality.StandIn()
+	case units.StandInName:
+		return units.StandIn()
 	case shim.NativeName:
 		return gatewayCommand(argv[1:]).Main()
 	case "init", "tini":

@@ -172,11 +172,11 @@ func (c *container) startStandIn(ctx context.Context) {
 		return
 	}
 	path, found := "", false
-	look(func() { path, found = boot.Lookup(proc.Getenv(c.units.Env(), "PATH"), "/")(personality.StandInName) })
+	look(func() { path, found = boot.Lookup(proc.Getenv(c.units.Env(), "PATH"), "/")(units.StandInName) })
 	if !found {
 		path = c.generation.Exe
 	}
-	u := personality.StandInUnit(units.CmdName, path, c.units.Env(), c.agent.Cred)
+	u := units.StandInUnit(path, c.units.Env(), c.agent.Cred)
 	if err := c.register(ctx, u, supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		c.Warn("cannot start the process that stands for the CMD: %v", err)
 	}

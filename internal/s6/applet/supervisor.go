@@ -52,9 +52,7 @@ func missing(dir string, err error) error {
 		return nil
 	case errors.Is(err, client.ErrNotAllowed):
 		return os.ErrPermission
-	case kindOf(err) == client.KindBusy:
-		return reasonOf(err)
-	case errors.Is(err, client.ErrUnknown), errors.Is(err, client.ErrUnreachable):
+	case kindOf(err) == client.KindUnknown, kindOf(err) == client.KindUnreachable:
 		if _, err := os.Stat(dir); err != nil {
 			return err
 		}

@@ -63,56 +63,36 @@ func assignment(text string) (name, value string, clear bool, rest string) {
 // literal reads a word that a shell would not expand.
 func literal(text string) (value, rest string, ok bool) {
 	var b strings.Builder
+	quote := byte(0) // that the word is in
 	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
+		c := text[i]
+		switch {
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote == '\'':
+			b.WriteByte(c)
+		case c == '\\' && i+1 < len(text) && (quote == 0 || strings.IndexByte("$`\"\\\n", text[i+1]) >= 0):
+			i++
+			if text[i] != '\n' {
+				b.WriteByte(text[i])
+			} else if quote == 0 {
+				return "", text, false
+			}
+		case quote == '"' && c != '$' && c != '`':
+			b.WriteByte(c)
+		case quote != 0, c == '\\':
+			return "", text, false
+		case c == '\'', c == '"':
+			quote = c
 		case strings.IndexByte(" \t\n;&|", c) >= 0:
 			return b.String(), text[i:], true
-		case c == '\'':
-			quoted, _, closed := strings.Cut(text[i+1:], "'")
-			if !closed {
-				return "", text, false
-			}
-			b.WriteString(quoted)
-			i += len(quoted) + 1
-		case c == '"':
-			quoted, n, closed := doubleQuoted(text[i+1:])
-			if !closed {
-				return "", text, false
-			}
-			b.WriteString(quoted)
-			i += n
-		case c == '\\':
-			if i++; i == len(text) || text[i] == '\n' {
-				return "", text, false
-			}
-			b.WriteByte(text[i])
 		case isLetter(c) || isDigit(c) || strings.IndexByte("_@%+=:,./-", c) >= 0 || c >= 0x80:
 			b.WriteByte(c)
 		default:
 			return "", text, false
 		}
 	}
-	return b.String(), "", true
-}
-
-// doubleQuoted reads up to the closing quote; n includes it.
-func doubleQuoted(text string) (value string, n int, ok bool) {
-	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '"':
-			return b.String(), i + 1, true
-		case c == '$' || c == '`':
-			return "", 0, false
-		case c == '\\' && i+1 < len(text) && strings.IndexByte("$`\"\\\n", text[i+1]) >= 0:
-			if i++; text[i] != '\n' {
-				b.WriteByte(text[i])
-			}
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return "", 0, false
+	return b.String(), "", quote == 0
 }
 
 func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }

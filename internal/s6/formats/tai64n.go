@@ -22,18 +22,10 @@ var leaps = [...]int64{
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
 }
 
-func leapsAt(unix int64) int64 {
-	n := len(leaps)
-	for n > 0 && unix < leaps[n-1] {
-		n--
-	}
-	return int64(n)
-}
-
-// leapsIn counts the leap seconds up to a time that counts them itself.
-func leapsIn(counted int64) int64 {
+// leapsUntil returns how many leap seconds there were until a time, which counts each of them as so many seconds: none in Unix time.
+func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leaps))
-	for n > 0 && counted < leaps[n-1]+n {
+	for n > 0 && seconds < leaps[n-1]+n*each {
 		n--
 	}
 	return n
@@ -46,7 +38,7 @@ func AppendTAI64N(b []byte, t time.Time) []byte {
 
 func appendBinary(b []byte, t time.Time) []byte {
 	unix := t.Unix()
-	b = binary.BigEndian.AppendUint64(b, uint64(unix+leapsAt(unix))+taiOffset)
+	b = binary.BigEndian.AppendUint64(b, uint64(unix+leapsUntil(unix, 0))+taiOffset)
 	return binary.BigEndian.AppendUint32(b, uint32(t.Nanosecond()))
 }
 
@@ -75,7 +67,7 @@ func parseBinary(label []byte) (t time.Time, ok bool) {
 		return t, false
 	}
 	counted := int64(seconds - taiOffset)
-	return time.Unix(counted-leapsIn(counted), int64(nanos)), true
+	return time.Unix(counted-leapsUntil(counted, 1), int64(nanos)), true
 }
 
 // AppendLocalTime appends the time as s6 prints it: date and time with a space between, nine digits of fraction, the zone of t and

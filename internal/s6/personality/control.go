@@ -69,13 +69,10 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 
 // view returns a slot as the tools of s6 see it. hinit itself stands for a slot without a service.
 func (s *S6) view(slot *scandir.Slot, v *supervisor.Service) client.Slot {
-	if !slot.Fixed() {
-		return viewOf(v, slot.Dir, slot.NormallyUp())
+	if slot.Fixed() {
+		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), Turned: s.since}
 	}
-	return client.Slot{
-		Name: slot.Name, Dir: slot.Dir, Up: true, WantUp: true, NormallyUp: slot.NormallyUp(), Started: true, Run: 1,
-		PID: os.Getpid(), PGID: os.Getpid(), ExitCode: -1, Since: s.since.UTC(),
-	}
+	return viewOf(v, slot.Dir, slot.NormallyUp())
 }
 
 // viewOf returns a service as the tools of s6 see it. A service that is parked or can't be started counts as wanted down.

@@ -129,7 +129,8 @@ func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 // empty makes an empty directory of its owner's.
 func empty(parent *fsutil.Dir, name string, owner fsutil.Identity) error {
 	err := give(parent, name, owner)
-	if err != nil || !few(parent, name) {
+	left := fewFiles
+	if err != nil || !few(parent, name, &left) {
 		aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 		if parent.Rename(name, aside) == nil {
 			return give(parent, name, owner)
@@ -216,18 +217,14 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 // fewFiles is how many names, at any depth, the boot removes before it goes on.
 const fewFiles = 2000
 
-func few(in *fsutil.Dir, name string) bool {
-	left := fewFiles
-	return fewer(in, name, &left)
-}
-
-func fewer(in *fsutil.Dir, name string, left *int) bool {
+// few reports whether a directory holds at most so many names, at any depth.
+func few(in *fsutil.Dir, name string, left *int) bool {
 	entries, more, err := in.ReadSome(name, *left)
 	if *left -= len(entries); err != nil || more {
 		return false
 	}
 	for _, e := range entries {
-		if e.IsDir() && !fewer(in, path.Join(name, e.Name()), left) {
+		if e.IsDir() && !few(in, path.Join(name, e.Name()), left) {
 			return false
 		}
 	}

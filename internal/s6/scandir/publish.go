@@ -111,16 +111,12 @@ func (s *Scanner) build(name string, d definition) error {
 		nodes = append(nodes, d.Files.rest()...)
 	}
 	return s.dir.Together(func(in *fsutil.Dir) error {
-		free := func() error {
+		return in.MakeTree(name, 0o755, nodes, func() error {
 			if s.beingMade(in, name) {
 				return errLater
 			}
 			return nil
-		}
-		if err := free(); err != nil {
-			return err
-		}
-		return in.MakeTree(name, 0o755, nodes, free)
+		})
 	})
 }
 

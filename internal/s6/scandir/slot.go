@@ -1,6 +1,7 @@
 package scandir
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"syscall"
@@ -63,10 +64,7 @@ func (s *Slot) Fixed() bool { return s.Kind == fixed }
 
 // ReloadSignal returns the signal that makes the service read its configuration again.
 func (s *Slot) ReloadSignal() int {
-	if s.reload != 0 {
-		return s.reload
-	}
-	return int(syscall.SIGHUP)
+	return cmp.Or(s.reload, int(syscall.SIGHUP))
 }
 
 // NormallyUp reports whether the service starts with the container. It blocks on the file system of the scan directory.

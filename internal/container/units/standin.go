@@ -1,4 +1,4 @@
-package personality
+package units
 
 import (
 	"os"
@@ -16,9 +16,9 @@ const StandInName = "sleep"
 
 // StandInUnit returns the stand-in of a CMD "gateway run" (contract, section 3.1): "sleep infinity", which tools that know the
 // image look for. path is a program that sleeps, or hinit.
-func StandInUnit(name, path string, env []string, cred *proc.Cred) supervisor.Unit {
+func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	return supervisor.Unit{
-		Name: name, Kind: supervisor.KindStandIn,
+		Name: CmdName, Kind: supervisor.KindStandIn,
 		Policy: supervisor.Policy{
 			Backoff:    backoff.Policy{Initial: time.Second, Max: time.Minute, Factor: 2},
 			ResetAfter: time.Minute, StopSignal: int(unix.SIGTERM), Grace: time.Second,
