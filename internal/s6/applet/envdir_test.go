@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 func envOf(t *testing.T, dir string, rules envDirRules) ([]string, error) {
@@ -61,7 +63,7 @@ func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
 }
 
 func TestRootReadsNoVariableThroughALinkThatAnotherCouldHaveMade(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	put(t, secret, "for root only\n")
 	if err := os.Symlink(secret, filepath.Join(dir, "A")); err != nil {
@@ -97,9 +99,7 @@ func TestMoreVariablesThanAProgramCanGetAreRefused(t *testing.T) {
 }
 
 func TestRootGetsNothingOfTheAgentsFromTheContainersEnvironment(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	own, loose, his := dir+"/own", dir+"/loose", dir+"/his"
 	for _, d := range []string{own, loose, his} {
@@ -123,19 +123,8 @@ func TestRootGetsNothingOfTheAgentsFromTheContainersEnvironment(t *testing.T) {
 	}
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
-
 func TestTheAgentGetsNoSecretOfRootsByALinkInPlaceOfTheDirectoryOfVariables(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	agents, roots := t.TempDir(), t.TempDir()
 	put(t, filepath.Join(roots, "SECRET"), "for root only\n")
 	if err := os.Mkdir(agents+"/env", 0o755); err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // logTo runs s6-log on what write writes, and returns its stdout and exit code.
@@ -220,7 +222,7 @@ func TestALineThatIsMuchTooLongIsSplitWithoutLosingAByte(t *testing.T) {
 }
 
 func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	agents, roots := t.TempDir(), t.TempDir()
 	put(t, filepath.Join(roots, "current"), "precious\n")
 	if err := errors.Join(os.Symlink(roots, agents+"/logs"), os.Lchown(agents+"/logs", 10000, 10000), os.Chown(agents, 10000, 10000)); err != nil {
@@ -246,7 +248,7 @@ func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
 }
 
 func TestRootWritesNoLogIntoAFileThatItHasElsewhere(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	base := t.TempDir()
 	dir, victim := filepath.Join(base, "dir"), filepath.Join(base, "victim")
 	put(t, victim, "precious\n")

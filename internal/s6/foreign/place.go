@@ -68,28 +68,34 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 	p := &Place{Path: path, link: link, moved: true}
 	var err error
 	if !link && agent.Switches() {
-		if p.dir, p.Pin, err = s.openRoots(path); err != nil {
-			return nil, err
-		}
-		p.Root = p.dir != nil
-	}
-	if p.dir == nil {
-		if link {
-			p.dir, err = fsutil.OpenDir(path, agent)
-		} else {
-			p.dir, err = fsutil.OpenReal(path, agent)
-		}
-		if err != nil {
+		if p.dir, p.ID, p.Pin, err = s.openRoots(path); err != nil {
 			return nil, err
 		}
 	}
-	info, err := p.dir.Lstat("")
-	if err != nil {
-		p.close()
+	if p.Root = p.dir != nil; p.Root {
+		return p, nil
+	}
+	if p.dir, p.ID, err = Open(path, link, agent); err != nil {
 		return nil, err
 	}
-	p.ID = IDOf(info)
 	return p, nil
+}
+
+// Open opens a directory and returns its ID. Only with link may path be a symbolic link.
+func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
+	open := fsutil.OpenReal
+	if link {
+		open = fsutil.OpenDir
+	}
+	d, err := open(path, as)
+	if err != nil {
+		return nil, ID{}, err
+	}
+	info, err := d.Lstat("")
+	if err != nil {
+		return nil, ID{}, errors.Join(err, d.Close())
+	}
+	return d, IDOf(info), nil
 }
 
 // holds refuses a logger's directory that was replaced since its service's directory was opened.
@@ -106,16 +112,16 @@ func (p *Place) holds(logs *Place) error {
 
 // openRoots opens a service directory as root if nobody else can have written it, and pins it: the service is run from the pin, so
 // that nobody can replace the directory. Otherwise it returns none.
-func (s *Service) openRoots(path string) (*fsutil.Dir, *os.File, error) {
-	d, err := fsutil.OpenReal(path, fsutil.Self().In(blocking.Foreign))
+func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
+	d, id, err := Open(path, false, fsutil.Self().In(blocking.Foreign))
 	if err != nil {
-		return nil, nil, err
+		return nil, ID{}, nil, err
 	}
 	if what, owned := writtenByOthers(d); what != "" {
 		if owned {
 			s.scanner.Say("%s: it is not run as root, because %s; only a directory that root alone can write is", path, what)
 		}
-		return nil, nil, d.Close()
+		return nil, ID{}, nil, d.Close()
 	}
 	var pin *os.File
 	err = blocking.Do(blocking.Foreign, func() (err error) {
@@ -123,14 +129,12 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, *os.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, nil, errors.Join(err, d.Close())
+		return nil, ID{}, nil, errors.Join(err, d.Close())
 	}
-	mine, err1 := d.Lstat("")
-	pinned, err2 := pin.Stat()
-	if err := errors.Join(err1, err2); err != nil || IDOf(mine) != IDOf(pinned) {
-		return nil, nil, errors.Join(errors.New("it was replaced while it was looked at"), err, d.Close(), pin.Close())
+	if pinned, err := pin.Stat(); err != nil || id != IDOf(pinned) {
+		return nil, ID{}, nil, errors.Join(errors.New("it was replaced while it was looked at"), err, d.Close(), pin.Close())
 	}
-	return d, pin, nil
+	return d, id, pin, nil
 }
 
 // reopened repeats the ownership check. When its answer has changed, it returns a new place and closes the old one; otherwise nil.
@@ -162,20 +166,14 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().In(blocking.Foreign)
 	}
-	open := fsutil.OpenReal
-	if link {
-		open = fsutil.OpenDir
-	}
-	dir, err := open(p.Path, agent)
-	if err != nil {
-		return
-	}
-	info, err := dir.Lstat("")
-	if err != nil || !link && IDOf(info) != p.ID {
+	dir, id, err := Open(p.Path, link, agent)
+	switch {
+	case err != nil:
+	case !link && id != p.ID:
 		_ = dir.Close() // it is another one
-		return
+	default:
+		p.dir, p.ID, p.link = dir, id, link
 	}
-	p.dir, p.ID, p.link = dir, IDOf(info), link
 }
 
 // mayCount reports whether deaths may be counted in a place. In a directory that is run as root, supervise may still be the

@@ -204,7 +204,7 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		s.do(supervisor.Start{Name: name}) // else its time comes anyway
+		_ = s.do(supervisor.Start{Name: name}) // else its time comes anyway
 	}
 }
 
@@ -223,9 +223,9 @@ func (s *Service) complain(name string, p *Place, def formats.Definition) {
 	p.Complaint = text
 }
 
-func (s *Service) do(e supervisor.Event) {
+func (s *Service) do(e supervisor.Event) error {
 	ctx, _ := s.scanner.Agent()
-	_ = s.scanner.Do(ctx, e)
+	return s.scanner.Do(ctx, e)
 }
 
 // Leave ends a service whose directory is gone. The service gets its down signal; after its end the logger reads the end of its
@@ -234,8 +234,7 @@ func (s *Service) Leave() {
 	s.Leaving = true
 	s.Main.shut()
 	s.scanner.Unwatch(s.Main.Path) // it is gone already, most likely
-	ctx, _ := s.scanner.Agent()
-	if err := s.scanner.Do(ctx, supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
+	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.left()
 	}
 }
@@ -252,7 +251,7 @@ func (s *Service) dropLogger() {
 	if s.Logs == nil {
 		return
 	}
-	s.do(supervisor.Unwant{Name: s.LoggerName()})
+	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
 	s.scanner.Unwatch(s.Logs.Path) // nothing tells of it when the directory around it was moved away
 	s.closePipe()
 	s.Logs.close()
@@ -274,7 +273,7 @@ func (s *Service) endLogger() {
 		return
 	}
 	s.LoggerEnds = time.Time{}
-	s.do(supervisor.Remove{Name: s.LoggerName()})
+	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
 // Settle finishes what a lost record left open: a service that the supervisor has forgotten, and a logger that is down.

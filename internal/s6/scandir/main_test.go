@@ -270,14 +270,3 @@ func layAt(dir string, files map[string]string) error {
 	}
 	return nil
 }
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}

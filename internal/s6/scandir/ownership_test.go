@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // roots makes a service directory that only root can write.
@@ -20,7 +22,7 @@ func roots(t *testing.T, g Layout, name string) string {
 
 func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) {
 	t.Parallel() // it waits
-	needRoot(t)
+	testkit.NeedRoot(t)
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	spoil := map[string]func(dir string) error{
@@ -71,7 +73,7 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 }
 
 func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	dir := roots(t, g, "given")

@@ -60,7 +60,8 @@ func (s *Scanner) make(name string) error {
 	default:
 		s.again[name] = true
 		s.due.Reset(slotRetry)
-		if s.queue.failed(name) {
+		s.queue.change(name, func(d *definition) { d.Failed, d.bare = true, false })
+		if d.Failed {
 			err = nil
 		}
 	}
@@ -207,7 +208,7 @@ func (s *Scanner) forget(e *entry) {
 
 // SetDown makes or removes the down file of a slot. Without a slot it does nothing.
 func (s *Scanner) SetDown(name string, down bool) {
-	if s.queue.setDown(name, down) {
+	if s.queue.change(name, func(d *definition) { d.Down = down }) {
 		return
 	}
 	if slot := s.table.Load().byName[name]; slot != nil {

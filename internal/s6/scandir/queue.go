@@ -95,27 +95,16 @@ func (q *queue) get(name string) (d definition, open bool) {
 	return d, open
 }
 
-// setDown changes a queued slot. It returns false when there is none.
-func (q *queue) setDown(name string, down bool) bool {
+// change changes the definition of a queued slot. It returns false when there is none.
+func (q *queue) change(name string, change func(*definition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	d, open := q.open[name]
 	if open {
-		d.Down = down
+		change(&d)
 		q.open[name] = d
 	}
 	return open
-}
-
-// failed notes that a slot could not be made, and reports whether that had been noted before. The next time it is made complete.
-func (q *queue) failed(name string) (again bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if d, open := q.open[name]; open {
-		again, d.Failed, d.bare = d.Failed, true, false
-		q.open[name] = d
-	}
-	return again
 }
 
 // drop removes a slot from the queue and returns its last definition.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/internal/s6/formats"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
@@ -464,7 +465,7 @@ func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 }
 
 func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
-	needRoot(t)
+	testkit.NeedRoot(t)
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	program := map[string]string{"run": "#!/bin/sh\n"}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"hinit/internal/fsutil"
 	"hinit/internal/s6/foreign"
 	"hinit/internal/s6/formats"
 )
@@ -95,14 +94,10 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 
 // sameAs returns the slot whose directory a path leads to, nil for none.
 func (s *Scanner) sameAs(path string) *Slot {
-	d, err := fsutil.OpenDir(path, s.layout.foreign)
+	d, id, err := foreign.Open(path, true, s.layout.foreign)
 	if err != nil {
 		return nil
 	}
 	defer d.Close()
-	info, err := d.Lstat("")
-	if err != nil {
-		return nil
-	}
-	return s.table.Load().byID[foreign.IDOf(info)]
+	return s.table.Load().byID[id]
 }
