@@ -118,9 +118,13 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	}
 	d := os.NewFile(uintptr(at), dir)
 	defer d.Close()
-	flags, err := envFlags(d)
+	flags := unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+	strange, err := others(at)
 	if err != nil {
 		return env, err
+	}
+	if strange {
+		flags |= unix.O_NOFOLLOW
 	}
 	entries, err := d.ReadDir(maxEnvFiles + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -154,16 +158,6 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 		}
 	}
 	return proc.SetEnv(rest, set), nil
-}
-
-// envFlags returns the flags for opening the files of a directory.
-func envFlags(d *os.File) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-	strange, err := others(int(d.Fd()))
-	if strange {
-		return flags | unix.O_NOFOLLOW, err
-	}
-	return flags, err
 }
 
 // readEnvFile reads a file, or enough of it for its first line.

@@ -20,16 +20,12 @@ type Supervisor interface {
 // errNotListening is the answer for a directory that is no slot, and for every directory when there is no init.
 var errNotListening = errors.New("supervisor not listening")
 
-// absolute returns the path that PID 1 is asked for: lexically clean, links unresolved.
-func absolute(dir string) (string, error) {
-	if dir == "" {
-		return "", os.ErrNotExist
-	}
-	return filepath.Abs(dir)
-}
-
+// reach connects to PID 1 and returns the path that it is asked for: lexically clean, links unresolved.
 func (c *Call) reach(dir string) (init Supervisor, path string, err error) {
-	if path, err = absolute(dir); err != nil {
+	if dir == "" {
+		return nil, "", os.ErrNotExist
+	}
+	if path, err = filepath.Abs(dir); err != nil {
 		return nil, "", err
 	}
 	init, err = c.Dial()

@@ -43,11 +43,7 @@ func svdt(c *Call, options []option) int {
 
 // readTally never blocks and follows no link out of the directory: whoever can write it may have made the file.
 func readTally(dir string) ([]byte, error) {
-	path, err := absolute(dir)
-	if err != nil {
-		return nil, err
-	}
-	d, err := fsutil.OpenDir(path, nil)
+	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -68,8 +68,7 @@ func New(scanner Scanner, name string) *Service {
 func (s *Service) Copy() *Service {
 	c := *s
 	if s.Logs != nil {
-		logs := *s.Logs
-		c.Logs = &logs
+		c.Logs = new(*s.Logs)
 	}
 	return &c
 }

@@ -8,32 +8,28 @@ import (
 // Letters are the command letters of s6-svc, in the order of its manual.
 const Letters = "abqhkti12pcyrlPCKoduDUxOQ"
 
-var signalLetters = map[int]byte{
-	1: 'h', 2: 'i', 3: 'q', 6: 'b', 9: 'k', 10: '1', 12: '2', 14: 'a', 15: 't', 18: 'c', 19: 'p', 28: 'y',
+// svcSignals are the signals that a letter stands for.
+var svcSignals = map[byte]struct {
+	number int
+	group  bool // to all of the process group
+}{
+	'h': {number: 1}, 'i': {number: 2}, 'q': {number: 3}, 'b': {number: 6}, 'k': {number: 9}, '1': {number: 10}, '2': {number: 12},
+	'a': {number: 14}, 't': {number: 15}, 'c': {number: 18}, 'p': {number: 19}, 'y': {number: 28}, 'P': {19, true}, 'C': {18, true}, 'K': {9, true},
 }
 
 // SvcSignal returns the signal that a letter stands for. It is 0 for letters without a fixed signal (d, r and l, too).
 func SvcSignal(letter byte) (number int, group bool) {
-	switch letter {
-	case 'P':
-		return 19, true
-	case 'C':
-		return 18, true
-	case 'K':
-		return 9, true
-	}
-	for n, l := range signalLetters {
-		if l == letter {
-			return n, false
-		}
-	}
-	return 0, false
+	return svcSignals[letter].number, svcSignals[letter].group
 }
 
 // SvcLetter returns the letter that stands for a signal to the main process. It returns false for a signal without one.
 func SvcLetter(number int) (letter byte, ok bool) {
-	letter, ok = signalLetters[number]
-	return letter, ok
+	for letter, s := range svcSignals {
+		if s.number == number && !s.group {
+			return letter, true
+		}
+	}
+	return 0, false
 }
 
 // ParseMilliseconds reads a time limit of s6's tools.

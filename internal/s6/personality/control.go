@@ -90,11 +90,7 @@ func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 		}
 		return s
 	}
-	switch v.State {
-	case supervisor.Stopping, supervisor.Killing, supervisor.Finishing:
-		s.Finishing = true
-	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Up, supervisor.Backoff, supervisor.Parked, supervisor.Failed:
-	}
+	s.Finishing = v.State == supervisor.Stopping || v.State == supervisor.Killing || v.State == supervisor.Finishing
 	if x := v.LastExit; x != nil {
 		s.ExitCode, s.Signal = x.Code, x.Signal
 	}

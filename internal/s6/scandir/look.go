@@ -197,7 +197,8 @@ func (s *Scanner) take(name string, link bool) error {
 		}
 		return s.takeGateway(name, profile)
 	}
-	if why := s.host.Reserved(name); why != "" && !s.supervises(name) {
+	known := s.service(name)
+	if why := s.host.Reserved(name); why != "" && (known == nil || known.Left) {
 		return errors.New(why)
 	}
 	return s.takeForeign(name, link)
@@ -223,11 +224,6 @@ func (s *Scanner) takeGateway(name, profile string) error {
 		return err
 	}
 	return nil
-}
-
-func (s *Scanner) supervises(name string) bool {
-	service := s.service(name)
-	return service != nil && !service.Left
 }
 
 func (s *Scanner) takeForeign(name string, link bool) error {
