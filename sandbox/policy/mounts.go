@@ -258,14 +258,8 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (s
 	if err != nil {
 		return "", err
 	}
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err = errors.Join(
-		w.WriteHeader(&tar.Header{Name: gate.Name, Typeflag: tar.TypeReg, Mode: 0o555, Size: int64(len(program)), ModTime: time.Now()}),
-		writeAll(w, program), w.Close(),
-	)
-	if err == nil {
-		err = engine.CopyIn(ctx, id, gate.Dir+"fill", &archive)
+	if !holds(ctx, engine, id, program) {
+		err = put(ctx, engine, id, program)
 	}
 	if err = errors.Join(err, engine.Remove(context.WithoutCancel(ctx), id)); err != nil {
 		return "", err
@@ -273,6 +267,37 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (s
 	g.volume = volume
 	debug.FreeOSMemory() // several times the program, once
 	return volume, nil
+}
+
+// holds says whether the program is on the volume already. Another service of this engine may have put it there, and the engine replaces a
+// file by removing it first: a container that starts at this moment would not find its program.
+func holds(ctx context.Context, engine sandbox.Engine, id string, program []byte) bool {
+	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+	archive := tar.NewReader(r)
+	h, err := archive.Next()
+	if err != nil || h.Typeflag != tar.TypeReg || h.Mode&0o777 != 0o555 || h.Size != int64(len(program)) {
+		return false
+	}
+	there, err := io.ReadAll(archive)
+	return err == nil && bytes.Equal(there, program)
+}
+
+// put writes the program to the volume.
+func put(ctx context.Context, engine sandbox.Engine, id string, program []byte) error {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	err := errors.Join(
+		w.WriteHeader(&tar.Header{Name: gate.Name, Typeflag: tar.TypeReg, Mode: 0o555, Size: int64(len(program)), ModTime: time.Now()}),
+		writeAll(w, program), w.Close(),
+	)
+	if err != nil {
+		return err
+	}
+	return engine.CopyIn(ctx, id, gate.Dir+"fill", &archive)
 }
 
 func writeAll(w io.Writer, data []byte) error {

@@ -1,0 +1,58 @@
+package policy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hinit/sandbox"
+)
+
+// volumes is an engine with one volume, on which what is copied in stays.
+type volumes struct {
+	sandbox.Engine
+	there  []byte
+	copies int
+}
+
+func (v *volumes) Create(context.Context, sandbox.Spec) (string, error) { return "id", nil }
+func (v *volumes) Remove(context.Context, string) error                 { return nil }
+
+func (v *volumes) CopyIn(_ context.Context, _, _ string, r io.Reader) (err error) {
+	v.copies++
+	v.there, err = io.ReadAll(r)
+	return err
+}
+
+func (v *volumes) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
+	if v.there == nil {
+		return nil, sandbox.ErrGone
+	}
+	return io.NopCloser(bytes.NewReader(v.there)), nil
+}
+
+// Another service may start a container from the same volume at any moment, so the program there is replaced only if it is another one.
+func TestTheGateIsWrittenToItsVolumeOnce(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "helper")
+	if err := os.WriteFile(program, []byte("a program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	engine := &volumes{}
+	fill := func(want int) {
+		t.Helper()
+		if _, err := (&Gate{Program: program}).fill(t.Context(), engine, "image"); err != nil || engine.copies != want {
+			t.Errorf("copied %d times, want %d; %v", engine.copies, want, err)
+		}
+	}
+	fill(1)
+	fill(1)
+	engine.there = bytes.Replace(engine.there, []byte("a program"), []byte("b program"), 1)
+	fill(2)
+	engine.there = engine.there[:515]
+	fill(3)
+	engine.there = nil
+	fill(4)
+}
