@@ -341,6 +341,8 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 		t.Errorf("the loop did not yield: %v", err)
 	}
 	procs.obeying()
-	next.Post(Shutdown{Code: 3}) // the answer could come after the end
+	if err := next.Do(ctx, Shutdown{Code: 3}); err != nil {
+		t.Error(err)
+	}
 	<-code
 }

@@ -166,7 +166,12 @@ func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
 		case err := <-r.reply:
 			return err
 		case <-l.ended:
-			return ErrStopping
+			select {
+			case err := <-r.reply: // it was carried out: the last one may have been to end
+				return err
+			default:
+				return ErrStopping
+			}
 		case <-ctx.Done():
 			return fmt.Errorf("cannot get an answer of the supervisor: %w", context.Cause(ctx))
 		}

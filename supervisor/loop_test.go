@@ -497,3 +497,19 @@ func TestTheMachineKnowsTheSystemsSignals(t *testing.T) {
 		}
 	}
 }
+
+func TestTheOrderThatEndsTheLoopIsAnswered(t *testing.T) {
+	for range 20 {
+		procs := newFakeProcs()
+		l := NewLoop(Config{Procs: procs, Logs: procs, Budget: time.Second, Children: procs.sigchld})
+		ended := make(chan int, 1)
+		go func() { ended <- l.Run() }()
+		answer := l.hand(t.Context(), request{event: Shutdown{Code: 3}})
+		if code := <-ended; code != 3 {
+			t.Fatalf("code %d", code)
+		}
+		if err := answer(); err != nil { // a client that comes back to it late
+			t.Fatal(err)
+		}
+	}
+}
