@@ -57,6 +57,9 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.machine.order = h.Services
 	for _, s := range h.Services {
 		s.own.ready = s.own.ready || s.ready // of a generation that had no checks
+		if s.turned.IsZero() {               // of one that did not keep it for every service
+			s.turned = s.since
+		}
 		l.machine.services[s.name] = s
 		l.machine.links += s.policy.linked()
 		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: *s.policy}}

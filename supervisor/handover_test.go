@@ -238,6 +238,19 @@ func TestAnOlderGenerationIsUnderstood(t *testing.T) {
 	}
 }
 
+func TestARunOfAnOlderGenerationHasItsAge(t *testing.T) {
+	up := time.Now().Add(-time.Minute)
+	for _, s := range []*service{{name: "s", since: up}, {name: "s", since: up.Add(time.Second), turned: up}} {
+		s.policy, s.state, s.pid, s.id, s.want = &Policy{}, Up, 7, 1, WantUp
+		next := NewLoop(Config{})
+		next.TakeOver(&Handover{Machine: Machine{runs: 1}, Services: []*service{s}, Units: []*unit{{Unit: Unit{Name: "s"}}}}, func(uint64) int { return 7 })
+		next.machine.Step(up.Add(time.Minute), Exited{Name: "s", PID: 7, Code: 1})
+		if got := next.machine.services["s"].last.Uptime; got != time.Minute {
+			t.Errorf("it was up for %s, not for a minute", got)
+		}
+	}
+}
+
 func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	now := time.Now()
 	m := Machine{}
