@@ -47,6 +47,7 @@ b"`, "x;y", "a#b", "a=b", "ä", "{a,b}", "\x01"} {
 	if err != nil {
 		f.Skip("there is no shell")
 	}
+	dir := f.TempDir() // a redirection makes a file
 	f.Fuzz(func(t *testing.T, word string) {
 		if strings.ContainsAny(word, "\x00\r") || strings.Contains(word, "\n") && !strings.HasPrefix(word, "'") {
 			return
@@ -56,9 +57,9 @@ b"`, "x;y", "a#b", "a=b", "ä", "{a,b}", "\x01"} {
 		if !understood || len(set) > 1 || strings.ContainsAny(word, ";&|") {
 			return // what follows would be executed here
 		}
-		// Only literal words get here, and those execute nothing.
+		// Only literal words get here, and redirections: they execute nothing.
 		cmd := exec.Command(shell, "-c", "export WORD="+word+"\nprintf '%sx' \"$WORD\"")
-		cmd.Env = []string{}
+		cmd.Env, cmd.Dir = []string{}, dir
 		out, err := cmd.Output()
 		if err != nil {
 			return
