@@ -6,10 +6,14 @@
 // readers get an immutable [Snapshot] through an atomic pointer and follow the [Ring] of events with a cursor, so no reader holds
 // up the loop.
 //
-// The machine: machine.go has the table of transitions and Step, machine_service.go what is known of a service and its run,
-// machine_exits.go what follows an exit, machine_told.go what a service tells of itself, machine_orders.go what people ask for, machine_shutdown.go the end of the container. The
-// loop: loop.go takes turns, processes.go starts and reaps, snapshot.go publishes, handover.go hands over, undo.go takes a step
-// back that panicked.
+// The machine: machine.go has the table of transitions and Step, machine_events.go its events and actions, machine_service.go what is
+// known of a service and its run, machine_exits.go what follows an exit, machine_deadlines.go what time does, machine_needs.go what
+// services need of each other, machine_checks.go and machine_notify.go what checks and services say of themselves,
+// machine_commands.go what people ask for, machine_shutdown.go the end of the container.
+//
+// The loop: loop.go takes turns, unit.go is a service as it runs it, processes.go starts and reaps, reap_flood.go reaps orphans by the
+// thousand, ready_pipe.go hears that a service is ready, snapshot.go and ring.go publish, handover.go hands over, undo.go takes back a
+// step that panicked. states.go has the words of both.
 //
 // Besides the loop the package owns a short-lived goroutine for each run that announces that it is ready.
 //

@@ -79,7 +79,7 @@ func states(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString(`# States of a service
 
-<!-- Generated from supervisor/machine.go, supervisor/types.go and client/status.go by internal/gendocs. Do not edit. -->
+<!-- Generated from supervisor/machine.go, supervisor/states.go and client/status.go by internal/gendocs. Do not edit. -->
 
 ` + "`hinit status`" + `, the control API and the event history use these words. Why a state is what it is, in words for people, is in
 ` + "`reason`" + `; what the operator wants (` + "`up` or `down`" + `) is in ` + "`want`" + `, and a service may want one thing and be in another state.
