@@ -72,7 +72,7 @@ func states(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	causeDocs, err := constants(filepath.Join(root, "supervisor", "types.go"), "Cause")
+	causeDocs, err := constants(filepath.Join(root, "supervisor", "states.go"), "Cause")
 	if err != nil {
 		return "", err
 	}
