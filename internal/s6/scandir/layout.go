@@ -98,65 +98,45 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptied returns the directory at path, opened as its owner, empty and with mode 0755. An existing directory is kept if emptying it is
-// quick, or if it can't be moved aside, such as a mount point or a directory of the image. What is moved aside is removed in the
-// background.
+// emptied returns the directory at path, opened as its owner, empty and with mode 0755. An existing directory is kept if emptying
+// it is quick.
 func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
-	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
-	if err != nil {
-		return nil, err
+	id := owner.Identity()
+	if dir, err := fsutil.OpenReal(path, owner); err == nil {
+		if l.reuse(dir, id.UID) {
+			return dir, nil
+		}
+		_ = dir.Close() // nothing was written through it
 	}
-	name := filepath.Base(path)
-	cleared := make(chan error, 1)
-	guard.Go("clearing a directory of s6", func() { cleared <- empty(parent, name, owner.Identity()) })
-	select {
-	case err = <-cleared:
-	case <-time.After(l.patience): // it goes on, so that another boot finds less
-		guard.Go("removing what an s6 directory had", func() {
-			if err := <-cleared; err == nil { // else it is for another boot
-				removeOld(parent, name)
-			}
-		})
-		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, l.patience)
+	d, err := l.fresh(path)
+	if err != nil || !owner.Switches() {
+		return d, err
 	}
-	guard.Go("removing old directories of s6", func() { removeOld(parent, name) })
-	if err != nil {
+	defer d.Close()
+	if _, _, err := d.Chown("", fsutil.Owner{UID: id.UID, GID: id.GID}); err != nil {
 		return nil, err
 	}
 	return fsutil.OpenReal(path, owner)
 }
 
-// empty makes an empty directory of its owner's.
-func empty(parent *fsutil.Dir, name string, owner fsutil.Identity) error {
-	err := give(parent, name, owner)
-	left := fewFiles
-	if err != nil || !few(parent, name, &left) {
-		aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
-		if parent.Rename(name, aside) == nil {
-			return give(parent, name, owner)
+// reuse empties a directory, gives it to its owner and reports whether that was quick. Another user's directory must be empty after
+// the change of owner.
+func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
+	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
+	if err != nil {
+		return false
+	}
+	entries, _, err := dir.ReadSome("", 1)
+	if err == nil && len(entries) > 0 {
+		if given || !few(dir, "") {
+			return false
 		}
+		err = clearOut(dir, "")
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = dir.Chmod("", 0o755)
 	}
-	return clearOut(parent, name)
-}
-
-// give makes a directory its owner's, with mode 0755. It makes a missing one.
-func give(parent *fsutil.Dir, name string, owner fsutil.Identity) error {
-	if err := parent.Mkdir(name, 0o755); err != nil {
-		return err
-	}
-	d, err := parent.Sub(name) // no link, and no file
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if _, _, err := d.Chown("", fsutil.Owner{UID: owner.UID, GID: owner.GID}); err != nil {
-		return err
-	}
-	_, err = d.Chmod("", 0o755)
-	return err
+	return err == nil
 }
 
 var errTaken = errors.New("another s6-svscan or hinit works there")
@@ -214,17 +194,71 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
+// fresh makes an empty directory at path, mode 0755, and returns it. A large old directory is moved aside and removed in the
+// background. A directory that can't be moved, such as a mount point, is emptied.
+func (l Layout) fresh(path string) (*fsutil.Dir, error) {
+	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Base(path)
+	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
+	cleared := make(chan error, 1)
+	clearing := func() error {
+		var err error
+		if few(parent, name) {
+			err = parent.RemoveAll(name)
+		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // of a lower layer of the image
+			err = parent.RemoveAll(name)
+		}
+		switch {
+		case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
+			err = clearOut(parent, name)
+		case errors.Is(err, fs.ErrNotExist):
+			err = nil
+		}
+		return err
+	}
+	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
+	select {
+	case err = <-cleared:
+	case <-time.After(l.patience): // it goes on, so that another boot finds less
+		guard.Go("removing what an s6 directory had", func() {
+			if err := <-cleared; err == nil { // else it is for another boot
+				removeOld(parent, name)
+			}
+		})
+		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, l.patience)
+	}
+	if err == nil {
+		err = parent.Mkdir(name, 0o755)
+	}
+	if err == nil {
+		_, err = parent.Chmod(name, 0o755)
+	}
+	var d *fsutil.Dir
+	if err == nil {
+		d, err = parent.Sub(name)
+	}
+	go removeOld(parent, name)
+	return d, err
+}
+
 // fewFiles is how many names, at any depth, the boot removes before it goes on.
 const fewFiles = 2000
 
-// few reports whether a directory holds at most so many names, at any depth.
-func few(in *fsutil.Dir, name string, left *int) bool {
+func few(in *fsutil.Dir, name string) bool {
+	left := fewFiles
+	return fewer(in, name, &left)
+}
+
+func fewer(in *fsutil.Dir, name string, left *int) bool {
 	entries, more, err := in.ReadSome(name, *left)
 	if *left -= len(entries); err != nil || more {
 		return false
 	}
 	for _, e := range entries {
-		if e.IsDir() && !few(in, path.Join(name, e.Name()), left) {
+		if e.IsDir() && !fewer(in, path.Join(name, e.Name()), left) {
 			return false
 		}
 	}
