@@ -3,8 +3,10 @@ package tenure
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
@@ -42,8 +44,21 @@ func (h *house) Do(_ context.Context, e supervisor.Event) error {
 
 func newTenure(t *testing.T) (*house, *Tenure) {
 	t.Helper()
+	dir, err := os.MkdirTemp("", "tenure")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for end := time.Now().Add(8 * time.Second); os.RemoveAll(dir) != nil; { // the lease may be at its last write
+			if time.Now().After(end) {
+				t.Errorf("%s can't be removed", dir)
+				return
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+	})
 	h := new(house)
-	return h, New(h, h, lease.New(t.TempDir(), fsutil.Self(), func(string) {}), bootstatus.New())
+	return h, New(h, h, lease.New(dir, fsutil.Self(), func(string) {}), bootstatus.New())
 }
 
 // TestOnlyWhatNeedsTheLeaseIsEvicted: the CMD goes on, and so does what somebody has put into the scan directory.
