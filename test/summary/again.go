@@ -60,6 +60,9 @@ func (s *summary) again(most int, signals <-chan os.Signal, interrupted *atomic.
 	})
 }
 
+// root is the package at the root of the module, whose name looks like a flag's value.
+const root = "hinit"
+
 // callAlone are the words of the go test that runs nothing but this test: the flags of the first one, without its packages.
 func (f *failure) callAlone() []string {
 	var words []string
@@ -67,7 +70,7 @@ func (f *failure) callAlone() []string {
 		switch w := f.words[i]; {
 		case w == "-run":
 			i++
-		case !strings.HasPrefix(w, ".") && !strings.Contains(w, "/"):
+		case !strings.HasPrefix(w, ".") && !strings.Contains(w, "/") && w != root:
 			words = append(words, w)
 		}
 	}

@@ -132,3 +132,10 @@ func TestAnInterruptedRunIsSummedUp(t *testing.T) {
 		t.Errorf("got\n%s", text)
 	}
 }
+
+func TestAFailedTestIsRunAloneWithTheFlagsOfItsCall(t *testing.T) {
+	f := failure{test: test{"m/p", "TestX/a b"}, words: strings.Fields("-race -p 3 -run TestX ./... hinit hinit/internal/proc m/p")}
+	if got, want := strings.Join(f.callAlone(), " "), "-race -p 3 -count=1 -run ^TestX$/^a b$ m/p"; got != want {
+		t.Errorf("go test %s, want %s", got, want)
+	}
+}
