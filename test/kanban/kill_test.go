@@ -1,6 +1,8 @@
 package kanban_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -31,7 +33,8 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	b := newBox(t, "  failure_limit: 5\n")
 	s := b.board()
 	defer s.Close()
-	id := b.create(s, kanban.NewTask{Title: "long", Assignee: "coder", Body: "sleep 3s\nfail"})
+	release := filepath.Join(b.dir, "home", "release")
+	id := b.create(s, kanban.NewTask{Title: "long", Assignee: "coder", Body: "await " + release + "\nfail"})
 	worker := b.only("a worker", workers)
 	for range 2 {
 		old := b.only("the dispatcher", dispatcher)
@@ -47,6 +50,7 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	if now := b.outside(workers); !slices.Equal(now, []int{worker}) {
 		t.Errorf("the workers are %v, not %d alone", now, worker)
 	}
+	b.must(os.WriteFile(release, nil, 0o644))
 	b.await("the end of the first attempt", func() bool {
 		runs, err := s.Runs(b.Context(), id)
 		return err == nil && len(runs) > 0 && runs[0].EndedAt != 0

@@ -31,6 +31,8 @@ const (
 
 	// beat is the time between two heartbeats.
 	beat = 60 * time.Second
+	// lookAgain is how often it looks for a file that it waits for.
+	lookAgain = 20 * time.Millisecond
 )
 
 // task is what the worker needs to know of its task.
@@ -120,6 +122,13 @@ func (w worker) work(t task) (code int, done bool, err error) {
 				return 0, false, err
 			}
 			time.Sleep(d)
+		case "await":
+			if len(words) < 2 {
+				return 0, false, errors.New("await needs a file")
+			}
+			for _, err := os.Stat(words[1]); err != nil; _, err = os.Stat(words[1]) {
+				time.Sleep(lookAgain)
+			}
 		case "say":
 			fmt.Fprintln(w.out, strings.Join(words[1:], " "))
 		case "fail":
