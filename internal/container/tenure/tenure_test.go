@@ -44,7 +44,7 @@ func (h *house) Do(_ context.Context, e supervisor.Event) error {
 
 func newTenure(t *testing.T) (*house, *Tenure) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "tenure")
+	dir, err := os.MkdirTemp("", "tenure") //nolint:usetesting // that one's clean-up does not wait
 	if err != nil {
 		t.Fatal(err)
 	}

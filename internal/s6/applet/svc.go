@@ -13,7 +13,9 @@ import (
 
 // svc sends commands to services. PID 1 has taken them in when it returns; -w also waits for their effect.
 func svc(c *Call, options []option) int {
-	letters, until, limit, ok := "", byte(0), time.Duration(0), true
+	var letters []byte
+	var until byte
+	var limit time.Duration
 	for _, o := range options {
 		switch o.letter {
 		case 'w':
@@ -22,6 +24,7 @@ func svc(c *Call, options []option) int {
 			}
 			until = o.value[0]
 		case 'T':
+			var ok bool
 			if limit, ok = formats.ParseMilliseconds(o.value); !ok {
 				return wrongUsage
 			}
@@ -31,9 +34,9 @@ func svc(c *Call, options []option) int {
 			if !ok {
 				return wrongUsage
 			}
-			letters += string(letter)
+			letters = append(letters, letter)
 		default:
-			letters += string(o.letter)
+			letters = append(letters, o.letter)
 		}
 	}
 	ctx := context.Background() // a signal ends the tool as it ends any program
@@ -47,7 +50,7 @@ func svc(c *Call, options []option) int {
 	}
 	code := exitDone
 	for _, dir := range c.Args {
-		if err := c.send(ctx, dir, letters); err != nil {
+		if err := c.send(ctx, dir, string(letters)); err != nil {
 			c.warn("unable to control " + dir + ": " + strerror(err))
 			if code == exitDone {
 				code = exitSystem
@@ -61,7 +64,7 @@ func svc(c *Call, options []option) int {
 		return code
 	}
 	c.Name = "s6-svlisten"
-	if letters == "" {
+	if len(letters) == 0 {
 		c.Name = "s6-svwait"
 	}
 	return c.waitFor(c.Args, until, limit, true, before)
@@ -95,11 +98,11 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 
 // svscanctl sends commands to the scanner. A scan is complete when it returns.
 func svscanctl(c *Call, options []option) int {
-	letters := ""
+	var letters []byte
 	for _, o := range options {
-		letters += string(o.letter)
+		letters = append(letters, o.letter)
 	}
-	if err := c.scan(c.Args[0], letters); err != nil {
+	if err := c.scan(c.Args[0], string(letters)); err != nil {
 		code := exitSystem
 		if errors.Is(err, errNotListening) {
 			code = exitUsage

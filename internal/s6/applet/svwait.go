@@ -11,12 +11,14 @@ import (
 )
 
 func svwait(c *Call, options []option) int {
-	until, all, limit, ok := byte('u'), true, time.Duration(0), true
+	until, all := byte('u'), true
+	var limit time.Duration
 	for _, o := range options {
 		switch o.letter {
 		case 'a', 'o':
 			all = o.letter == 'a'
 		case 't':
+			var ok bool
 			if limit, ok = formats.ParseMilliseconds(o.value); !ok {
 				return wrongUsage
 			}
