@@ -77,7 +77,8 @@ const pageHow = `## How it is measured
 - The volume that hinit boots from belongs to the agent's user. In its first boot a candidate makes its directories, and hinit syncs them;
   the second boot is from what the first has left, as every start of a container but the first is.
 - Memory is PSS of the supervisor and all loggers, without the services. At rest all candidates are there at the same time. hinit drops
-  the pages of its program file from its page tables when it comes to rest; what it needs again is mapped again, clean, from the page cache.
+  the pages of its program file from its page tables when it comes to rest, and once more 2.5 s later, after which its memory is taken;
+  what it needs again is mapped again, clean, from the page cache.
 - Every candidate takes part in as many rounds as every other; only hinit and the bare loop go beyond 500 services.
 - M3, restart: with the shortest delay. hinit 1 µs; s6 starts a service again at once that has said that it is ready, which it does;
   runit and supervisord have no delay to set. M3, as delivered: nothing is configured, and the service has run for a minute.
