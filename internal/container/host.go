@@ -34,13 +34,12 @@ func (h host) Adopt(ctx context.Context, profile string) {
 	h.c.owners.Adopt(ctx, h.c.bootOptions(h.Config()), profile)
 }
 
-func (h host) HasSlot(service string) bool       { return h.c.slots().Has(service) }
-func (h host) SetDown(profile string, down bool) { h.setDown(profile, down) }
+func (h host) HasSlot(service string) bool { return h.c.slots().Has(service) }
 func (h host) Withdraw(ctx context.Context, s string) error {
 	return h.c.slots().Withdraw(ctx, s)
 }
 
-func (h host) setDown(profile string, down bool) {
+func (h host) SetDown(profile string, down bool) {
 	if r := h.c.route.Load(); r.Foreground && profile == r.Profile {
 		down = true // the CMD is its gateway
 	}

@@ -36,7 +36,8 @@ type EarOptions struct {
 }
 
 // Ears find out which gateways are deaf, at a cost that doesn't show: one goroutine with one timer looks at all of them together. It sees from memory what
-// comes from them, and asks the kernel for their processor time. A disk and a /health are asked only about those that have gone silent. Their methods may be called from any goroutine and don't block.
+// comes from them, and asks the kernel for their processor time. A disk and a /health are asked about a new run, in one call for all of them,
+// and about gateways that have gone silent. Their methods may be called from any goroutine and don't block.
 type Ears struct {
 	o       EarOptions
 	wake    chan struct{}
