@@ -31,6 +31,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-top":     6,
 	"hinit/internal/actions":  4,
 	"hinit/cmd/hinit-actions": 6,
+	"hinit/cmd/hinit-import":  6,
 
 	"hinit/internal/top":       5, // the screen: a client, outside PID 1
 	"hinit/internal/top/model": 5,
@@ -83,7 +84,8 @@ var floors = map[string]int{
 	"hinit/internal/runs":            4, // PID 1 has it, and hinit-kanban without a PID 1
 	"hinit/internal/reexec":          4,
 
-	"hinit/internal/imports": 1,
+	"hinit/internal/imports": 1, // of hinit-import, which PID 1 does not link
+	"hinit/internal/cmdline": 1,
 
 	"hinit/client":        0, // what the API says; it imports nothing of the house
 	"hinit/internal/boot": 3,

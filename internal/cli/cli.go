@@ -7,16 +7,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
@@ -25,12 +24,12 @@ import (
 
 // The exit codes of every verb.
 const (
-	exitDone       = 0
-	exitFailed     = 1
-	exitUsage      = 2
-	exitNotUp      = 3 // status: a named service is not up
-	exitNotAllowed = 5
-	exitUnknown    = 6 // no such profile or service
+	exitDone       = cmdline.Done
+	exitFailed     = cmdline.Failed
+	exitUsage      = cmdline.WrongUsage
+	exitNotUp      = cmdline.NotUp
+	exitNotAllowed = cmdline.NotAllowed
+	exitUnknown    = cmdline.Unknown
 )
 
 // terminal is where a verb reads and writes.
@@ -105,8 +104,9 @@ func verbs(be Init) []verb {
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
-		runOnceVerb(), profileVerb(), logsVerb(), eventsVerb(), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(), configVerb(), importVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
+		runOnceVerb(), profileVerb(), logsVerb(), eventsVerb(), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
 		seedVerb(), demoVerb(), bundleVerb(table), completionVerb(table), manVerb(table),
+		companionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
 		companionVerb("sandbox", "run an agent's commands in containers that last"),
 		companionVerb("kanban", "the task board: list, create, dispatch"),
 		companionOf("hinit-web", []string{"web"}, "web", "serve the status page and metrics"),
@@ -125,37 +125,17 @@ type call struct {
 
 // newCall is a call of a verb with these words.
 func newCall(v verb, words []string) *call {
-	c := &call{verb: v, raw: words, flags: flag.NewFlagSet(v.name, flag.ContinueOnError)}
-	c.flags.SetOutput(io.Discard)
-	return c
+	return &call{verb: v, raw: words, flags: cmdline.Flags(v.name)}
 }
 
 // parse reads the flags that the verb has defined on c.flags and returns the other words. When it returns false the verb
 // ends with the code: help was asked for, or the words are wrong.
 func (c *call) parse(t *terminal, atLeast, atMost int) (names []string, code int, ok bool) {
-	rest := c.raw
-	for len(rest) > 0 {
-		if err := c.flags.Parse(rest); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				c.usage(t.out)
-				return nil, exitDone, false
-			}
-			return nil, t.fail(exitUsage, "cannot %s: %v%s; see: hinit %s --help", c.doing(), err, c.flagMeant(err), c.verb.name), false
-		}
-		left := c.flags.Args()
-		if len(left) == 0 {
-			break
-		}
-		if parsed := len(rest) - len(left); parsed > 0 && rest[parsed-1] == "--" {
-			names = append(names, left...)
-			break
-		}
-		names, rest = append(names, left[0]), left[1:]
-	}
-	if len(names) < atLeast || atMost >= 0 && len(names) > atMost {
-		return nil, t.fail(exitUsage, "cannot %s: expected: hinit %s", c.doing(), strings.TrimSpace(c.verb.name+" "+c.verb.args)), false
-	}
-	return names, 0, true
+	return c.described().Parse(c.flags, c.raw, atLeast, atMost, t.out, t.err)
+}
+
+func (c *call) described() cmdline.Verb {
+	return cmdline.Verb{Program: "hinit", Name: c.verb.name, Args: c.verb.args, Summary: c.verb.summary, Help: c.verb.help, Doing: c.doing()}
 }
 
 // doing says what a verb does, for messages that begin with "cannot".
@@ -167,8 +147,6 @@ func (c *call) doing() string {
 		return "manage profiles"
 	case "status", "logs", "events", "version":
 		return "show the " + c.verb.name
-	case "import":
-		return "import a configuration"
 	case "tree":
 		return "show the tree"
 	case "run-once":
@@ -189,26 +167,6 @@ func (c *call) doing() string {
 		return "run the services"
 	}
 	return c.verb.name
-}
-
-func (c *call) usage(w io.Writer) {
-	fmt.Fprintf(w, "usage: %s\n\n%s\n", strings.TrimSpace("hinit "+c.verb.name+" "+c.verb.args), c.verb.summary)
-	if c.verb.help != "" {
-		fmt.Fprintf(w, "\n%s\n", c.verb.help)
-	}
-	first := true
-	c.flags.VisitAll(func(f *flag.Flag) {
-		if first {
-			fmt.Fprintln(w)
-			first = false
-		}
-		name, text := flag.UnquoteUsage(f)
-		dashes := "--"
-		if len(f.Name) == 1 {
-			dashes = "-"
-		}
-		fmt.Fprintf(w, "  %-18s %s\n", strings.TrimSpace(dashes+f.Name+" "+name), text)
-	})
 }
 
 // Main runs the verb that the arguments name, and returns the exit code of the process. be is for the verbs that are no client: they make
@@ -253,11 +211,6 @@ hinit COMMAND --help tells more. Called as init or tini, hinit is the init.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 4 hinit not reachable, 5 not allowed, 6 no such profile or service.
 `)
-}
-
-// interruptible returns a context that ends with Ctrl-C or SIGTERM.
-func interruptible() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 }
 
 // Dial connects to the running init, for what is called by another name than hinit. It blocks as [client.Dial] does.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
@@ -88,7 +89,7 @@ Names of services and profiles come from the running hinit; where it does not an
 				}
 				names = append(names, s.name)
 			}
-			return t.fail(exitUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], didYouMean(words[0], names))
+			return t.fail(exitUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], cmdline.DidYouMean(words[0], names))
 		},
 	}
 }

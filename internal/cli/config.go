@@ -12,6 +12,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 )
@@ -42,7 +43,7 @@ func configRun(t *terminal, c *call) int {
 			return exitDone
 		}
 		if words[0] != "check" {
-			return t.fail(exitUsage, "cannot show the configuration: expected: hinit config %s%s", c.verb.args, didYouMean(words[0], []string{"check", "schema"}))
+			return t.fail(exitUsage, "cannot show the configuration: expected: hinit config %s%s", c.verb.args, cmdline.DidYouMean(words[0], []string{"check", "schema"}))
 		}
 		return configCheck(t, append(words, "")[1], *plain, *asJSON)
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"hinit/internal/cmdline"
 )
 
 // described is what the verb table says of a verb, for completion and for man pages.
@@ -40,7 +42,7 @@ func describe(v verb) described {
 	v.run(&terminal{in: os.Stdin, out: io.Discard, err: io.Discard, env: func(string) (string, bool) { return "", false }}, c)
 	c.flags.VisitAll(func(f *flag.Flag) {
 		value, usage := flag.UnquoteUsage(f)
-		one := describedFlag{name: dashed(f.Name), value: value, usage: usage}
+		one := describedFlag{name: cmdline.Dashed(f.Name), value: value, usage: usage}
 		if few, ok := f.Value.(choice); ok {
 			one.words = few.choices()
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -36,7 +37,7 @@ func events(t *terminal, c *call) int {
 	if err != nil {
 		return t.failed("show events", err)
 	}
-	ctx, cancel := interruptible()
+	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	named, err := t.eventNames(ctx, cl, names)
 	if err != nil {

@@ -14,7 +14,7 @@ container's CMD: an executable is run as it is, anything else is given to the ag
 "gateway run" supervises the gateway, and no words at all start the agent.`,
 		run: func(t *terminal, c *call) int {
 			if len(c.raw) == 1 && (c.raw[0] == "--help" || c.raw[0] == "-h") {
-				c.usage(t.out)
+				c.described().Usage(c.flags, t.out)
 				return exitDone
 			}
 			return be.Container("hinit", c.raw)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
@@ -50,7 +51,7 @@ func lifecycle(t *terminal, c *call) int {
 	case *timeout < 0, flagGiven(c, "timeout") && *timeout == 0:
 		return t.fail(exitUsage, "cannot %s: --timeout must be positive", c.doing())
 	}
-	ctx, cancel := interruptible()
+	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	begin := time.Now()
 	patience := *timeout

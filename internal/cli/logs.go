@@ -18,6 +18,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/logrotate"
@@ -99,7 +100,7 @@ func logs(t *terminal, c *call) int {
 		return t.failed("show logs", err)
 	}
 	opt.Actor = actor
-	ctx, cancel := interruptible()
+	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	width := 0
 	for _, name := range names {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/version"
 )
 
@@ -40,7 +41,7 @@ With -o all pages are written into the directory, as hinit.1, hinit-status.1 and
 				}
 				names = append(names, v.name)
 			}
-			return t.fail(exitUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], didYouMean(words[0], names))
+			return t.fail(exitUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], names))
 		},
 	}
 }

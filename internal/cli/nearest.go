@@ -2,44 +2,15 @@ package cli
 
 import (
 	"context"
-	"flag"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
-	"hinit/internal/config"
+	"hinit/internal/cmdline"
 	"hinit/profiles"
 )
 
-// didYouMean is the end of a message about a word that is not known, "" when none of the words is near.
-func didYouMean(word string, words []string) string {
-	if near := config.Nearest(word, words); near != "" && near != word {
-		return fmt.Sprintf("; did you mean %q?", near)
-	}
-	return ""
-}
-
-// flagMeant is that for a flag that the verb doesn't have, after what package flag says of it.
-func (c *call) flagMeant(err error) string {
-	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: ")
-	if !unknown {
-		return ""
-	}
-	var names []string
-	c.flags.VisitAll(func(f *flag.Flag) { names = append(names, dashed(f.Name)) })
-	return didYouMean(dashed(strings.TrimLeft(word, "-")), names)
-}
-
-// dashed is a flag as people type it.
-func dashed(name string) string {
-	if len(name) == 1 {
-		return "-" + name
-	}
-	return "--" + name
-}
-
-// nameMeant is that for a service or a profile that hinit doesn't know, from hinit's answer.
+// nameMeant is the end of a message about an unknown service or profile, made from hinit's answer.
 func (t *terminal) nameMeant(message string) string {
 	const before = "no such profile or service "
 	_, rest, found := strings.Cut(message, before)
@@ -52,7 +23,7 @@ func (t *terminal) nameMeant(message string) string {
 		return ""
 	}
 	names, _ := t.liveNames(shortWait)
-	return didYouMean(word, names)
+	return cmdline.DidYouMean(word, names)
 }
 
 // liveNames are the names that the running init knows: profiles, other services, and then the slots of gateways.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
@@ -65,7 +66,7 @@ func wait(t *terminal, c *call) int {
 	case *timeout < 0:
 		return t.fail(exitUsage, "cannot wait: --timeout must be positive")
 	}
-	ctx, cancel := interruptible()
+	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	if *timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, *timeout)

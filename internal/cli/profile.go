@@ -16,6 +16,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
@@ -58,7 +59,7 @@ func profile(t *terminal, c *call) int {
 	n, known := wants[words[0]]
 	if !known || len(words)-1 != n {
 		return t.fail(exitUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME%s",
-			didYouMean(words[0], slices.Sorted(maps.Keys(wants))))
+			cmdline.DidYouMean(words[0], slices.Sorted(maps.Keys(wants))))
 	}
 	names := make([]string, n)
 	for i, w := range words[1:] {
@@ -120,7 +121,7 @@ func (m *manager) profileMeant(name string) string {
 	for _, p := range all {
 		names = append(names, p.Name)
 	}
-	return didYouMean(name, names)
+	return cmdline.DidYouMean(name, names)
 }
 
 // exists tells whether there is such a profile on the volume.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
@@ -44,7 +45,7 @@ func reexecute(t *terminal, c *call) int {
 	if err != nil {
 		return t.failed("re-execute hinit", err)
 	}
-	ctx, cancel := interruptible()
+	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	before, err := cl.Status(ctx)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
@@ -29,7 +30,7 @@ func runOnce(t *terminal, c *call) int {
 		return t.fail(exitUsage, "cannot run a task once: --timeout goes up to 1h")
 	}
 	doing := fmt.Sprintf("run %q once", names[0])
-	ctx, cancel := interruptible()
+	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	begin := time.Now()
 	cl, err := t.dialSoon(ctx, min(*timeout, bootPatience))

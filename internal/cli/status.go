@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
@@ -38,7 +39,7 @@ func status(t *terminal, c *call) int {
 	}
 	ctx, cancel := context.Background(), func() {}
 	if *watch { // what ends by itself may end by a signal too
-		ctx, cancel = interruptible()
+		ctx, cancel = cmdline.Interruptible()
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose)

@@ -11,19 +11,28 @@ import (
 	"strings"
 )
 
-// commandLine asks the binary itself: what it says with --help is what the page says.
-func commandLine(ctx context.Context, root string) (string, error) {
+// built builds the programs whose help has a page, and returns the path of one of them. remove deletes all.
+func built(ctx context.Context, root, program string) (path string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "gendocs-")
 	if err != nil {
-		return "", fmt.Errorf("cannot build hinit: %w", err)
+		return "", nil, fmt.Errorf("cannot build %s: %w", program, err)
 	}
-	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "hinit")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/hinit")
+	build := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "./cmd/hinit", "./cmd/hinit-import", "./cmd/hinit-kanban")
 	build.Dir, build.Stderr = root, os.Stderr
 	if err := build.Run(); err != nil {
-		return "", fmt.Errorf("cannot build hinit: %w", err)
+		os.RemoveAll(dir)
+		return "", nil, fmt.Errorf("cannot build %s: %w", program, err)
 	}
+	return filepath.Join(dir, program), func() { os.RemoveAll(dir) }, nil
+}
+
+// commandLine asks the binary itself: what it says with --help is what the page says.
+func commandLine(ctx context.Context, root string) (string, error) {
+	binary, remove, err := built(ctx, root, "hinit")
+	if err != nil {
+		return "", err
+	}
+	defer remove()
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
 		return "", err
@@ -64,17 +73,11 @@ the commands print with ` + "`--json`" + ` in [json.md](json.md).
 
 // kanbanPage asks hinit-kanban in the same way.
 func kanbanPage(ctx context.Context, root string) (string, error) {
-	dir, err := os.MkdirTemp("", "gendocs-")
+	binary, remove, err := built(ctx, root, "hinit-kanban")
 	if err != nil {
-		return "", fmt.Errorf("cannot build hinit-kanban: %w", err)
+		return "", err
 	}
-	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "hinit-kanban")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/hinit-kanban")
-	build.Dir, build.Stderr = root, os.Stderr
-	if err := build.Run(); err != nil {
-		return "", fmt.Errorf("cannot build hinit-kanban: %w", err)
-	}
+	defer remove()
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
 		return "", err

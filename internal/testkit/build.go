@@ -27,6 +27,7 @@ var programs = map[string][]string{
 	"faulty/hinit":         {entry, "-tags=faults", "hinit/cmd/hinit"}, // it can be made to panic
 	"hinit-shim":           {stripped, "hinit/cmd/hinit-shim"},
 	"hinit-actions":        {stripped, "hinit/cmd/hinit-actions"},
+	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
 	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},
 	"hinit-top":            {stripped, "hinit/cmd/hinit-top"},

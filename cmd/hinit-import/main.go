@@ -1,0 +1,79 @@
+// Command hinit-import writes hinit.yaml from the configuration of another supervisor: hinit import. It reads files, talks to no
+// running hinit, and owns no goroutine.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+	"hinit/internal/imports"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+var verb = cmdline.Verb{
+	Program: "hinit", Name: "import", Args: "FILE|DIR [--from FORMAT] [-o FILE]", Doing: "import a configuration",
+	Summary: "write hinit.yaml from the configuration of another supervisor",
+	Help: `It takes supervisord.conf, process-compose.yaml, a layer of pebble or a directory of them, and service directories or
+source directories of s6. hinit.yaml goes to standard output. Standard error names what could not be taken over or works in
+another way, a line each: the file, the line, the key and what to do instead. The .env beside a
+process-compose.yaml becomes an env_file of each service. What hinit.yaml can't say is left out, so that the result is
+always a configuration for hinit run; hinit config check --run FILE checks it again.`,
+}
+
+// run converts one configuration and returns the exit code. Text for people passes through show.Line, because files are not trusted.
+func run(args []string, out, errs io.Writer) int {
+	flags := cmdline.Flags(verb.Name)
+	from := ""
+	flags.Func("from", "the `FORMAT` of the file: supervisord, process-compose, pebble or s6; it is found out where this is missing", func(text string) error {
+		if !slices.Contains(imports.Formats, text) {
+			return errors.New("expected " + strings.Join(imports.Formats, ", ") + cmdline.DidYouMean(text, imports.Formats))
+		}
+		from = text
+		return nil
+	})
+	file := flags.String("o", "", "write this `FILE`, which must not exist")
+	words, code, ok := verb.Parse(flags, args, 1, 1, out, errs)
+	if !ok {
+		return code
+	}
+	failed := func(err error) int {
+		message := err.Error()
+		if !strings.HasPrefix(message, "cannot ") {
+			message = fmt.Sprintf("cannot import %q: %s", words[0], message)
+		}
+		fmt.Fprintln(errs, show.Line(strings.ReplaceAll(message, "\n", "; ")))
+		return cmdline.Failed
+	}
+	result, err := imports.Convert(words[0], from)
+	for _, n := range result.Notes {
+		fmt.Fprintln(errs, show.Line(n.String()))
+	}
+	if err != nil {
+		return failed(err)
+	}
+	if *file == "" {
+		if _, err := out.Write(result.YAML); err != nil {
+			return failed(err)
+		}
+		return cmdline.Done
+	}
+	f, err := os.OpenFile(*file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err == nil {
+		_, err = f.Write(result.YAML)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return failed(err)
+	}
+	fmt.Fprintf(out, "wrote %s from %s; %d notes above; to try it: hinit run -c %s\n", show.Line(*file), result.Format, len(result.Notes), show.Line(*file))
+	return cmdline.Done
+}
