@@ -37,12 +37,10 @@
 //
 // # Files
 //
-// Files are written through lumberjack, which is kept behind a fence (decision record 6): by name it would follow links, truncate,
-// rename over archives, and rotate what it can't open. So this package opens the file first (O_NOFOLLOW, O_EXCL when it creates,
-// mode 0644) and gives lumberjack that very descriptor as /proc/self/fd/N, where each of those operations is either right or
-// impossible. The own descriptor stays open beside it: fstat tells that the file was unlinked or truncated, and ftruncate takes
-// back a line that a full disk has cut. Rotation and pruning are package archive's. Lumberjack's clean-up goroutine never ends, so a
-// writer whose service is gone is used again for the next one.
+// This package opens a log itself (O_NOFOLLOW, O_EXCL when it creates, mode 0644) and writes through lumberjack, which gets the open
+// file as /proc/self/fd/N (decision record 6). The own descriptor stays open beside it: fstat tells that the file was unlinked or
+// truncated, and ftruncate removes a line that a full disk has cut. Package archive rotates and prunes. Lumberjack's clean-up
+// goroutine never ends, so the next file takes over the writer of a file that is closed for good.
 //
 // A file has mode 0644 while it is written and 0744 once its writer has finished it, as with s6-log, which goes on with a finished one and
 // sets any other aside as @LABEL.u. So a volume goes back to s6 without a cut in its logs.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gopkg.in/natefinch/lumberjack.v2"
 
 	"hinit/internal/blocking"
 	"hinit/internal/fault"
@@ -45,7 +44,7 @@ type file struct {
 
 	mu      sync.Mutex
 	service string // for warnings
-	lj      *lumberjack.Logger
+	writer  writer
 	stamp   stamp
 
 	onDisk
@@ -60,7 +59,7 @@ type file struct {
 
 // onDisk is the open file.
 type onDisk struct {
-	fd       int // own descriptor of what lumberjack writes to, -1 when there is none
+	fd       int // own descriptor of the file that writer writes, -1 when it is closed
 	dev, ino uint64
 	size     int64     // up to the end of the last whole line
 	torn     bool      // what is behind size must be cut off before anything is written
@@ -243,12 +242,12 @@ func (f *file) spoiled(p []byte, n int, err error) (int, error) {
 	return whole, err
 }
 
-// commit writes p through lumberjack.
+// commit appends p to the file.
 func (f *file) commit(p []byte) (int, error) {
 	if err := fault.Before(fault.Write, f.path); err != nil {
 		return 0, err
 	}
-	return f.lj.Write(p[:fault.Room(fault.Write, f.path, len(p))])
+	return f.writer.write(p[:fault.Room(fault.Write, f.path, len(p))])
 }
 
 // shut closes the file. The next write opens it again.
@@ -259,7 +258,7 @@ func (f *file) shut() {
 	if f.torn {
 		_ = f.cut() // the last chance: whoever opens the file next ends the line where it is
 	}
-	_ = f.lj.Close() // nothing is buffered, and there is nobody to write again what a close could complain about
+	f.writer.detach()
 	_ = unix.Close(f.fd)
 	f.fd, f.torn = -1, false
 }

@@ -5,20 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gopkg.in/natefinch/lumberjack.v2"
 
 	"hinit/internal/fault"
 	"hinit/internal/fsutil"
 )
-
-// neverRotate is lumberjack's MaxSize in megabytes: its own rotation must never begin.
-const neverRotate = 1 << 30
-
-func newLumberjack() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: neverRotate} }
 
 // open opens the file, and makes it and its directories when they are missing, again if somebody removes them meanwhile.
 func (f *file) open() (err error) {
@@ -108,7 +101,7 @@ func openLog(dirFD int, base string) (int, error) {
 	return fd, nil
 }
 
-// adopt makes fd the file that is written, ends a line that somebody left unfinished in it, and opens lumberjack on it.
+// adopt makes fd the file that is written, ends a line that somebody left unfinished in it, and opens its writer.
 func (f *file) adopt(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -133,15 +126,7 @@ func (f *file) adopt(fd int) error {
 			st.Size++
 		}
 	}
-	// The link leads to the open file itself, so no name that somebody could exchange is used. An empty write only opens.
-	// Without /proc lumberjack would make a file of that name.
-	f.lj.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
-	var link unix.Stat_t
-	if err := unix.Stat(f.lj.Filename, &link); err != nil || link.Dev != st.Dev || link.Ino != st.Ino {
-		return errors.New("/proc is needed and not mounted")
-	}
-	if _, err := f.lj.Write(nil); err != nil {
-		_ = f.lj.Close()
+	if err := f.writer.attach(fd, &st); err != nil {
 		return err
 	}
 	f.fd, f.dev, f.ino = fd, st.Dev, st.Ino

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"gopkg.in/natefinch/lumberjack.v2"
-
 	"hinit/internal/guard"
 	"hinit/logrotate/gzipped"
 )
@@ -32,9 +30,9 @@ type Set struct {
 	logs   map[string]*Log
 	files  map[string]*file
 	live   map[*stream]struct{}
-	spare  []*lumberjack.Logger // their goroutines never end, so they are used again
-	idle   chan struct{}        // closed when live becomes empty after closed was set
-	frost  *frost               // nil while the pumps run
+	unused writers       // of files that nothing uses any more
+	idle   chan struct{} // closed when live becomes empty after closed was set
+	frost  *frost        // nil while the pumps run
 
 	background sync.WaitGroup // short goroutines
 	compressor *gzipped.Compressor
@@ -93,13 +91,8 @@ func (s *Set) Open(name, profile, file string) *Log {
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
-		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name}
+		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name, writer: s.unused.take()}
 		f.archives.Dir = filepath.Dir(l.path)
-		if n := len(s.spare); n > 0 {
-			f.lj, s.spare = s.spare[n-1], s.spare[:n-1]
-		} else {
-			f.lj = newLumberjack()
-		}
 		limits := Limits{}.within(s.opts)
 		f.limits.Store(&limits)
 		s.files[l.path] = f
@@ -126,7 +119,7 @@ func (s *Set) releaseFile(f *file) {
 	f.refs--
 	if f.refs == 0 {
 		delete(s.files, f.path)
-		s.spare = append(s.spare, f.lj)
+		s.unused.give(f.writer)
 	}
 }
 

@@ -1,0 +1,53 @@
+package logrotate
+
+import (
+	"errors"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	"gopkg.in/natefinch/lumberjack.v2"
+)
+
+// writer is the fence around lumberjack (decision record 6): nothing else in this package calls the library. It writes to a file
+// that is open already. Its own rotation never begins, because every name in the log's directory belongs to the agent.
+type writer struct{ logger *lumberjack.Logger }
+
+// neverRotate is lumberjack's MaxSize in megabytes.
+const neverRotate = 1 << 30
+
+// attach makes the open file fd, whose status is st, the file that is written. It fails without /proc.
+//
+// The link below /proc/self/fd leads to the open file itself, so it is no name that somebody could exchange. Without /proc lumberjack
+// would make a file of that name.
+func (w writer) attach(fd int, st *unix.Stat_t) error {
+	w.logger.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
+	var link unix.Stat_t
+	if err := unix.Stat(w.logger.Filename, &link); err != nil || link.Dev != st.Dev || link.Ino != st.Ino {
+		return errors.New("/proc is needed and not mounted")
+	}
+	_, err := w.logger.Write(nil) // an empty write only opens the file
+	if err != nil {
+		w.detach()
+	}
+	return err
+}
+
+// detach closes lumberjack's descriptor. It drops the error: no byte is buffered that a close could fail to write.
+func (w writer) detach() { _ = w.logger.Close() }
+
+func (w writer) write(p []byte) (int, error) { return w.logger.Write(p) }
+
+// writers hands out writers. Every writer has a goroutine of lumberjack's that never ends, so a returned writer is used again.
+// The caller guards it with a lock.
+type writers struct{ spare []writer }
+
+func (p *writers) take() writer {
+	if n := len(p.spare); n > 0 {
+		w := p.spare[n-1]
+		p.spare = p.spare[:n-1]
+		return w
+	}
+	return writer{&lumberjack.Logger{MaxSize: neverRotate}}
+}
+
+func (p *writers) give(w writer) { p.spare = append(p.spare, w) }
