@@ -12,39 +12,48 @@ import (
 	"hinit/internal/redact"
 )
 
-// leastSecret is the length from which on a value can be a secret: shorter ones are in ordinary words.
-const leastSecret = 8
+// What is taken of a .env, which the agent writes. Every value costs memory of PID 1 and time for each line of the log.
+const (
+	leastSecret     = 8 // shorter values are in ordinary words
+	mostSecrets     = 256
+	mostSecretBytes = 16 << 10 // of all of them together
+)
 
 // Secrets returns the values in the profile's .env whose names say that they are secret, and passwords in URLs (package redact), of
-// at least eight bytes. A value of several lines comes as its lines. Without the file there are none.
-func (s *Store) Secrets(profile string) (values []string, err error) {
+// at least eight bytes. A value of several lines comes as its lines. At most 256 of them come, and 16 KB; more reports that the file has
+// others. Without the file there are none.
+func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err == nil {
-			values = secretsIn(string(text))
+			values, more = secretsIn(string(text))
 		}
 		return err
 	})
-	return values, err
+	return values, more, err
 }
 
 // secretsIn finds the secrets in the text of a .env.
-func secretsIn(text string) []string {
-	var secrets []string
+func secretsIn(text string) (secrets []string, more bool) {
+	room := mostSecretBytes
 	for _, v := range dotenv.Parse(text) {
 		for _, form := range []string{redact.Secret(v.Name, v.Raw), redact.Secret(v.Name, dotenv.Unescape(v.Raw))} {
 			for part := range strings.Lines(form) {
 				part = strings.TrimRight(part, "\r\n")
-				if len(part) >= leastSecret && !placeholder(part) && !slices.Contains(secrets, part) {
-					secrets = append(secrets, part)
+				switch {
+				case len(part) < leastSecret || placeholder(part) || slices.Contains(secrets, part):
+				case len(secrets) == mostSecrets || len(part) > room:
+					return secrets, true
+				default:
+					secrets, room = append(secrets, strings.Clone(part)), room-len(part) // a part of text would keep all of it
 				}
 			}
 		}
 	}
-	return secrets
+	return secrets, false
 }
 
 // placeholder reports whether a value stands there because there is no secret.

@@ -1,14 +1,16 @@
 package profiles
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
 func TestSecretsOfAProfile(t *testing.T) {
-	got := secretsIn("# A_TOKEN=of-a-comment\nPLAIN=not-a-secret\nAPI_KEY=abcdefgh1\r\nexport BOT_TOKEN = 'quoted # one' # why\n" +
+	got, _ := secretsIn("# A_TOKEN=of-a-comment\nPLAIN=not-a-secret\nAPI_KEY=abcdefgh1\r\nexport BOT_TOKEN = 'quoted # one' # why\n" +
 		"DB_PASSWORD=\"with \\\"quotes\\\"\"\nSHORT_KEY=1234567\nMAX_TOKENS=100000000\nSECRET_FILE=/run/secrets/one\n" +
 		"OTHER_SECRET=plain-value # and a remark\nNO_TOKEN=disabled\nTLS_KEY=\"first line of it\nsecond line of it\n\"\n" +
 		"DB_PASS=by-its-last-word\nDATABASE_URL=postgres://me:in-a-url-1@db/x\nONE_KEY=\"open-ended\nLAST_KEY=abcdefgh1\nNOTHING_KEY=\nnonsense\nEND_KEY=last-value")
@@ -25,7 +27,7 @@ func TestSecretsAreReadSafely(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/coder/SOUL.md", "")
 	home := filepath.Join(s.root, "profiles", "coder")
-	if got, err := s.Secrets("coder"); err != nil || len(got) != 0 {
+	if got, _, err := s.Secrets("coder"); err != nil || len(got) != 0 {
 		t.Errorf("without a file: %q, %v", got, err)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "env")
@@ -35,7 +37,7 @@ func TestSecretsAreReadSafely(t *testing.T) {
 	if err := os.Symlink(elsewhere, filepath.Join(home, ".env")); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Secrets("coder"); err == nil {
+	if got, _, err := s.Secrets("coder"); err == nil {
 		t.Errorf("through a link: %q", got)
 	}
 	if err := os.Remove(filepath.Join(home, ".env")); err != nil {
@@ -44,7 +46,22 @@ func TestSecretsAreReadSafely(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, ".env"), []byte("A_KEY=abcdefgh\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Secrets("coder"); err != nil || !slices.Equal(got, []string{"abcdefgh"}) {
+	if got, _, err := s.Secrets("coder"); err != nil || !slices.Equal(got, []string{"abcdefgh"}) {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestAFileOfSecretsTakesLittleMemory: the agent writes the file, and PID 1 keeps what it masks.
+func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
+	var text strings.Builder
+	for i := range 30_000 {
+		fmt.Fprintf(&text, "KEY_%d_TOKEN=\"value-%d\n", i, i) // no quote is ever closed
+	}
+	got, more := secretsIn(text.String())
+	if len(got) != mostSecrets || !more {
+		t.Errorf("%d values, more %t", len(got), more)
+	}
+	if got, more := secretsIn("A_KEY=" + strings.Repeat("x", mostSecretBytes+1)); len(got) != 0 || !more {
+		t.Errorf("%d values of a long one, more %t", len(got), more)
 	}
 }

@@ -25,6 +25,11 @@ type Agent struct {
 	Actor *fsutil.Actor
 }
 
+// Is reports whether a process with these credentials is the agent. Only then may values that the agent writes be part of its command.
+func (a Agent) Is(cred *proc.Cred) bool {
+	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
+}
+
 // SettleAgent settles the agent's user, once and before anything else. It may change /etc, see [Identity].
 func SettleAgent(cfg *config.Config) (Agent, error) {
 	a, err := Identity(IdentityOptions{User: cfg.Agent.User, UID: os.Geteuid(), Env: os.LookupEnv})

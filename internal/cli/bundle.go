@@ -263,7 +263,7 @@ func (b *bundle) secrets() (values []string) {
 	}
 	of, _ := within(b.end.Add(-bundleTime/2), func() (found []string, err error) {
 		err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
-			secrets, _ := store.Secrets(p.Name)
+			secrets, _, _ := store.Secrets(p.Name)
 			found = append(found, secrets...)
 		})
 		return found, err

@@ -3,6 +3,8 @@ package config
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -244,4 +246,40 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestAFileOfAliasesTakesNoMemory: the agent may have PID 1 read a file of the volume. What a few kilobytes of aliases stand for may be
+// more than the container has.
+func TestAFileOfAliasesTakesNoMemory(t *testing.T) {
+	var laughs strings.Builder
+	laughs.WriteString("x: &a0 {x: y}\n")
+	for i := range 40 {
+		fmt.Fprintf(&laughs, "x%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 9), ", "))
+	}
+	long := strings.Repeat("{agent} ", 50_000)
+	for name, test := range map[string]struct{ text, want string }{
+		"aliases of aliases": {laughs.String(), "cannot read more than 100000 values, and with its aliases (*name) the file has more; write out what is needed"},
+		"a service a line":   {"agent: {env: &e {" + strings.Repeat("A: b, ", 3000) + "}}\nservices:\n" + strings.Repeat("  s: {env: *e}\n", 20_000), "cannot read more than 100000 values"},
+		"a long text":        {"agent: {env: {A: &l \"" + long + "\"}}\nservices:\n" + strings.Repeat("  s: {cwd: *l}\n", 20_000), "cannot read more than 100000 values"},
+		"an alias of itself": {"services: &s {x: *s}\n", "cannot"},
+		"commas":             {"services: [" + strings.Repeat(",", 500_000) + "]", "cannot read more than 100000 values; remove what is not needed here"},
+		"mistakes":           {strings.Repeat("wrong: {", 1) + strings.Repeat("a: b, ", 20_000) + "}\n" + strings.Repeat("k: v\n", 20_000), "more problems are not shown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if len(test.text) > maxFileSize {
+				t.Fatalf("%d bytes are refused anyway", len(test.text))
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := Load(Options{Text: []byte(test.text), Env: environ(nil)})
+			runtime.ReadMemStats(&after)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				text := fmt.Sprint(err)
+				t.Errorf("got %.300s, want %q", text, test.want)
+			}
+			if taken := (after.TotalAlloc - before.TotalAlloc) >> 20; taken > 200 {
+				t.Errorf("it took %d MB to read %d bytes", taken, len(test.text))
+			}
+		})
+	}
 }

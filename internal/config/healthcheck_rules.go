@@ -59,6 +59,12 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 		case c.Type == CheckExec && l.doubt != nil && s.User != l.cfg.Agent.User:
 			l.problems.from(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.doubt)
 		}
+		for _, name := range c.Variables() {
+			if _, own := s.Env[name]; !own && !l.cfg.AgentDecides(s.User) {
+				l.problems.from(at, "cannot use %s: {env:%s} would come from a .env that the agent writes, and the service runs as %s; set %senv.%s, or let it run as %s",
+					key, name, s.User, prefix, name, l.cfg.Agent.User)
+			}
+		}
 		for _, text := range c.Templates() {
 			if reason := checkTemplate(text, serviceHoles); reason != "" {
 				l.problems.from(at, "cannot use %s: %s", key, reason)
@@ -94,7 +100,7 @@ services:
 ` + "```" + `
 
 In texts that may have placeholders ` + "`{env:NAME}`" + ` is a variable of the service's configuration, or else of the ` + "`.env`" + ` of its profile (of the
-home, for a service). A check with a variable that is not set is left out.
+home, for a service). The agent writes that file, so a service of another user takes variables from its configuration alone. A check with a variable that is not set is left out.
 
 `)
 	check := newCheck(CheckAlive)

@@ -159,6 +159,10 @@ func (l *loader) parse(data []byte) *yaml.Node {
 		l.problems.at(line, "cannot parse YAML: %s", what)
 		return nil
 	}
+	if line := crowded(data); line > 0 {
+		l.problems.at(line, "cannot read more than %d values; remove what is not needed here", mostValues)
+		return nil
+	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
 	if err := dec.Decode(&doc); err != nil {
@@ -173,6 +177,10 @@ func (l *loader) parse(data []byte) *yaml.Node {
 		l.syntax(data, err)
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
+		return nil
+	}
+	if line := heavy(&doc); line > 0 {
+		l.problems.at(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", mostValues)
 		return nil
 	}
 	return doc.Content[0]

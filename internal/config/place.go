@@ -32,14 +32,17 @@ func unreadable(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// mostLines is how many lines a file may have whose mistake is looked for line by line.
-const mostLines = 500
+// mostLines and mostBytes are how large a file may be whose mistake is looked for line by line: that parses it once for each line.
+const (
+	mostLines = 500
+	mostBytes = 64 << 10
+)
 
 // brokenLine returns the line from which on a text can't be parsed however it goes on: the one after the longest beginning that
 // is YAML by itself. The library reports the beginning of the mapping for some mistakes. 0 means that the text is too long for that.
 func brokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
-	if len(lines) > mostLines {
+	if len(lines) > mostLines || len(data) > mostBytes {
 		return 0
 	}
 	end := len(data)

@@ -33,19 +33,37 @@ type problems struct {
 	list []*Problem
 }
 
+// What is kept of the problems of one configuration, so that a file full of mistakes takes no memory to speak of.
+const (
+	mostProblems = 200
+	mostMessage  = 2000 // bytes
+)
+
+// add keeps a problem. Beyond mostProblems only their number is kept, so that the list still grows.
+func (p *problems) add(one Problem) {
+	if len(p.list) >= mostProblems {
+		p.list = append(p.list, nil)
+		return
+	}
+	if len(one.Msg) > mostMessage {
+		one.Msg = one.Msg[:mostMessage] + "..."
+	}
+	p.list = append(p.list, &one)
+}
+
 func (p *problems) at(line int, format string, args ...any) {
-	p.list = append(p.list, &Problem{File: p.file, Line: line, Msg: fmt.Sprintf(format, args...)})
+	p.add(Problem{File: p.file, Line: line, Msg: fmt.Sprintf(format, args...)})
 }
 
 // env records that the value of the environment variable name cannot be used.
 func (p *problems) env(name, value, reason string) {
-	p.list = append(p.list, &Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
+	p.add(Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
 }
 
 // from records a problem with a value at the place it came from.
 func (p *problems) from(o origin, format string, args ...any) {
 	if o.env != "" {
-		p.list = append(p.list, &Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})
+		p.add(Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})
 		return
 	}
 	p.at(o.line, format, args...)
@@ -53,12 +71,16 @@ func (p *problems) from(o origin, format string, args ...any) {
 
 // err returns all problems as one error, nil when there are none.
 func (p *problems) err() error {
-	slices.SortStableFunc(p.list, func(a, b *Problem) int {
+	kept := p.list[:min(len(p.list), mostProblems)]
+	slices.SortStableFunc(kept, func(a, b *Problem) int {
 		return cmp.Or(cmp.Compare(b.File, a.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Env, b.Env), cmp.Compare(a.Msg, b.Msg))
 	})
-	errs := make([]error, len(p.list))
-	for i, one := range p.list {
+	errs := make([]error, len(kept))
+	for i, one := range kept {
 		errs[i] = one
+	}
+	if more := len(p.list) - len(kept); more > 0 {
+		errs = append(errs, fmt.Errorf("%d more problems are not shown; mend these first", more))
 	}
 	return errors.Join(errs...)
 }

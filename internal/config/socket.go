@@ -29,7 +29,7 @@ func Socket(opt Options) string {
 			Socket string `yaml:"socket"`
 		} `yaml:"control"`
 	}
-	if yaml.Unmarshal(data, &file) != nil || checkSocket(&file.Control.Socket) != "" || l.doubt != nil {
+	if crowded(data) > 0 || yaml.Unmarshal(data, &file) != nil || checkSocket(&file.Control.Socket) != "" || l.doubt != nil {
 		return ""
 	}
 	return file.Control.Socket

@@ -17,6 +17,52 @@ const (
 	holeOptions     = "options"      // a whole word: the words that who asks for a run adds
 )
 
+// AgentDecides reports whether the agent may put text into a command or an address that belongs to this user: only where the user is
+// the agent itself. The agent writes the .env of its profiles, so a template of any other user takes {env:NAME} from hinit.yaml alone.
+func (c *Config) AgentDecides(user string) bool { return user == "" || user == c.Agent.User }
+
+// FillVariables replaces every {env:NAME} in text by what value returns.
+func FillVariables(text string, value func(name string) string) string {
+	const begin = "{env:"
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, begin)
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		name, rest, closed := strings.Cut(after, "}")
+		if !closed || !envName(name) {
+			b.WriteString(begin)
+			text = after
+			continue
+		}
+		b.WriteString(value(name))
+		text = rest
+	}
+}
+
+// envName reports whether {env:NAME} takes this name: a letter or underscore, then letters, digits and underscores.
+func envName(s string) bool {
+	for i, c := range []byte(s) {
+		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// Variables lists the names of every {env:NAME} in the templates of a check.
+func (c *Check) Variables() (names []string) {
+	for _, text := range c.Templates() {
+		FillVariables(text, func(name string) string {
+			names = append(names, name)
+			return ""
+		})
+	}
+	return names
+}
+
 // Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without
 // braces ("profile", "profile_home", "to"). What is in vars wins, and a placeholder without a value stays as it is.
 // "{{word}}" stands for the literal text "{word}" and "{{{word}}}" for "{{word}}", "${word}" is left alone for a shell, and any other brace is plain

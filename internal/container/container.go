@@ -111,7 +111,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.Voice = voice.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember)
 	var err error
-	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say})
+	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: c.Warn})
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `
 // Parse returns the variables of a file in their order.
 func Parse(text string) []Var {
 	var vars []Var
+	var open [256]bool // no such quote ends a value any more: looking for it again would read the rest of the text once a line
 	for text != "" {
 		var line string
 		line, text, _ = strings.Cut(text, "\n")
@@ -40,7 +41,7 @@ func Parse(text string) []Var {
 		v := Var{Name: strings.TrimSpace(name), Raw: value}
 		if value != "" && strings.IndexByte(`"'`, value[0]) >= 0 {
 			v.Quote = value[0]
-			v.Raw, text = quoted(value, text)
+			v.Raw, text, open[v.Quote] = quoted(value, text, open[v.Quote])
 		} else if i := strings.Index(value, " #"); i >= 0 {
 			v.Raw = strings.TrimSpace(value[:i])
 		}
@@ -50,17 +51,30 @@ func Parse(text string) []Var {
 }
 
 // quoted returns what is between the quote that value begins with and the next one, which may be lines further on, and the text
-// after that line. Without a next quote the value is the line.
-func quoted(value, rest string) (inner, after string) {
-	all := value[1:] + "\n" + rest
-	for i := 0; i < len(all); i++ {
-		switch all[i] {
-		case '\\':
-			i++
-		case value[0]:
-			_, after, _ = strings.Cut(all[i:], "\n")
-			return all[:i], after
+// after that line. Without a next quote the value is the line, and open is true; with open the value can't go on in the next line.
+func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
+	quote, value := value[0], value[1:]
+	if end := closing(value, quote); end >= 0 {
+		return value[:end], rest, open
+	}
+	if !open {
+		if end := closing(rest, quote); end >= 0 {
+			_, after, _ = strings.Cut(rest[end:], "\n")
+			return value + "\n" + rest[:end], after, false
 		}
 	}
-	return value[1:], rest
+	return value, rest, true
+}
+
+// closing returns where a quote that is not escaped stands in text, -1 for nowhere.
+func closing(text string, quote byte) int {
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case quote:
+			return i
+		}
+	}
+	return -1
 }

@@ -199,7 +199,7 @@ func (h *host) Register(_ context.Context, p profiles.Profile, start bool, _ pro
 }
 
 func (h *host) ReadSecrets(service, profile string) {
-	secrets, _ := h.store.Secrets(profile)
+	secrets, _, _ := h.store.Secrets(profile)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.masked[service] = secrets

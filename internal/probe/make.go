@@ -2,7 +2,6 @@ package probe
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -11,12 +10,9 @@ import (
 	"hinit/internal/guard"
 )
 
-// variable is {env:NAME} in a text of a check.
-var variable = regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z_0-9]*)\}`)
-
 // make makes the checks of a run fit to be asked. It returns false where that has to wait for the .env of the profile. p.mu is held.
 func (p *Prober) make(t *target) bool {
-	if !slices.ContainsFunc(t.Checks, needsEnv) {
+	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, needsEnv) {
 		p.made(t, nil, nil)
 		return true
 	}
@@ -36,7 +32,7 @@ func (p *Prober) make(t *target) bool {
 }
 
 func needsEnv(c config.Check) bool {
-	return c.Type == config.CheckDeaf || slices.ContainsFunc(c.Templates(), variable.MatchString)
+	return c.Type == config.CheckDeaf || len(c.Variables()) > 0
 }
 
 // made puts variables into the checks. One that misses some is left out. p.mu is held.
@@ -54,8 +50,7 @@ func (p *Prober) made(t *target, env map[string]string, err error) {
 			return value, ok && value != ""
 		}
 		with.Expand = func(text string) string {
-			return variable.ReplaceAllStringFunc(t.Expand(text), func(hole string) string {
-				name := variable.FindStringSubmatch(hole)[1]
+			return config.FillVariables(t.Expand(text), func(name string) string {
 				if value, ok := with.lookup(name); ok {
 					return value
 				}

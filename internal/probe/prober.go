@@ -46,8 +46,10 @@ type Target struct {
 	Profile string
 	Expand  func(string) string // puts in all placeholders but variables
 	Env     map[string]string   // variables that the configuration sets
-	Actor   *fsutil.Actor       // the service's user; takes turns of the data volume
-	Spec    proc.Spec           // what the service is started as
+	// AgentDecides says that the service runs as the user who writes the profile's .env. Only then that file is read for it.
+	AgentDecides bool
+	Actor        *fsutil.Actor // the service's user; takes turns of the data volume
+	Spec         proc.Spec     // what the service is started as
 }
 
 // Prober asks the checks of all services. Its methods may be called from any goroutine and don't block.

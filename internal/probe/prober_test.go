@@ -76,7 +76,7 @@ func aCheck(kind, of string) config.Check {
 }
 
 func plain(checks ...config.Check) Target {
-	return Target{Checks: checks, Expand: func(s string) string { return s }}
+	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentDecides: true}
 }
 
 // TestADeadPortIsNoticedInTime: within period × threshold and one slot, in any phase.

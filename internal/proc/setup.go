@@ -28,6 +28,7 @@ type Setup struct {
 	NoNewPrivs bool     // it and its children gain no privilege by executing a program
 	EnvFiles   []string // absolute paths of files of variables; a missing one is no error where the path follows a "-"
 	Keep       []string // variables that no file of these changes
+	OwnFiles   bool     // EnvFiles that anybody but root and the command's user can change are refused; root always refuses them
 }
 
 // The classes of [Setup].IOClass.
@@ -48,7 +49,7 @@ func (s *Setup) none() bool { return s.same(&Setup{}) }
 
 func (s *Setup) same(o *Setup) bool {
 	return s.Nice == o.Nice && s.IOClass == o.IOClass && s.IOLevel == o.IOLevel && s.CPUs == o.CPUs && s.Umask == o.Umask &&
-		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep)
+		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep) && s.OwnFiles == o.OwnFiles
 }
 
 // The words by which a Setup is told to the program that applies it.
@@ -61,6 +62,7 @@ const (
 	wordEnv   = "env="
 	wordKeep  = "keep="
 	wordUser  = "user="
+	wordOwn   = "own_files="
 )
 
 func (s *Setup) words(cred *Cred) (words []string) {
@@ -88,6 +90,7 @@ func (s *Setup) words(cred *Cred) (words []string) {
 			words = append(words, wordKeep+k)
 		}
 	}
+	add(len(s.EnvFiles) > 0 && s.OwnFiles, wordOwn, "1")
 	add(s.NoNewPrivs, wordNNP, "1")
 	return words
 }
@@ -167,6 +170,9 @@ func (p *pending) apply(word string) error {
 	case wordKeep:
 		p.keep = append(p.keep, value)
 		return nil
+	case wordOwn:
+		p.ownFiles = true
+		return nil
 	case wordNNP:
 		p.noNewPrivs = true
 		return nil
@@ -181,8 +187,8 @@ func (p *pending) apply(word string) error {
 
 // pending is what the words say that is done after all of them are read.
 type pending struct {
-	files, keep []string
-	noNewPrivs  bool
+	files, keep          []string
+	ownFiles, noNewPrivs bool
 }
 
 // become makes this process another user's. The words are its uid, its gid and its groups.
@@ -207,13 +213,13 @@ func become(words string) error {
 	return syscall.Setuid(ids[0])
 }
 
-// environ adds the variables of files to env. Those in keep stay as they are, and so does the tag of the run.
-func environ(env, files, keep []string) ([]string, error) {
-	keep = append(slices.Clone(keep), TagVar)
+// environ adds the variables of p's files to env. Those in p.keep stay as they are, and so does the tag of the run.
+func environ(env []string, p *pending) ([]string, error) {
+	keep := append(slices.Clone(p.keep), TagVar)
 	set := make(map[string]string)
-	for _, file := range files {
+	for _, file := range p.files {
 		path, optional := strings.CutPrefix(file, "-")
-		text, err := readEnvFile(path)
+		text, err := readEnvFile(path, p.ownFiles)
 		switch {
 		case optional && errors.Is(err, unix.ENOENT):
 			continue
@@ -231,11 +237,12 @@ func environ(env, files, keep []string) ([]string, error) {
 	return SetEnv(env, set), nil
 }
 
-// readEnvFile reads a file of variables as the user that this process is. Root reads only what nobody else can change.
-func readEnvFile(path string) (string, error) {
+// readEnvFile reads a file of variables as the user that this process is. Root, and with own any other user, refuses a file that
+// another user can change: LD_PRELOAD in it would be that user's command.
+func readEnvFile(path string, own bool) (string, error) {
 	var judge trust.Judge
-	if os.Geteuid() == 0 {
-		judge = trust.RootOnly
+	if uid := os.Geteuid(); own || uid == 0 {
+		judge = trust.OwnedBy(uint32(uid))
 	}
 	fd, doubt, err := trust.Open(filepath.Clean(path), judge)
 	if err != nil {
@@ -244,7 +251,7 @@ func readEnvFile(path string) (string, error) {
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	if doubt != nil {
-		return "", fmt.Errorf("root can't believe it: %s", doubt)
+		return "", fmt.Errorf("uid %d can't believe it: %s", os.Geteuid(), doubt)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
 	if err == nil && len(text) > maxEnvFile {

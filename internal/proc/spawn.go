@@ -418,7 +418,7 @@ func LimitsMain(argv []string) (int, error) {
 	if len(argv) < i+3 {
 		return 126, errNoCommand
 	}
-	env, err := environ(os.Environ(), later.files, later.keep)
+	env, err := environ(os.Environ(), &later)
 	if err != nil {
 		return 126, err
 	}

@@ -75,6 +75,17 @@ func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	return "", ""
 }
 
+// OwnedBy judges as [RootOnly] does for a reader that is this user: what belongs to the user itself is as good as root's.
+func OwnedBy(uid uint32) Judge {
+	return func(st *unix.Stat_t) (why, remedy string) {
+		own := *st
+		if own.Uid == uid {
+			own.Uid = 0
+		}
+		return RootOnly(&own)
+	}
+}
+
 // NotBy judges what one user could change, who is in these groups.
 func NotBy(uid uint32, groups []uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {

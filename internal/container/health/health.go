@@ -111,6 +111,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 		t.Actor = h.actorOf(u.Spec.Cred)
 		vars := map[string]string{}
 		t.Env = cfg.Services[u.Name].Env
+		t.AgentDecides = !h.o.Plain && h.o.Agent.Is(u.Spec.Cred)
 		if u.Kind == supervisor.KindGateway {
 			t.Env = maps.Clone(cfg.Agent.Env)
 			maps.Copy(t.Env, cfg.Profiles.Own[u.Profile].Env)
@@ -128,7 +129,7 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
 		return fsutil.Self().In(blocking.Volume)
-	case h.o.Agent.Cred != nil && cred.UID == h.o.Agent.Cred.UID && cred.GID == h.o.Agent.Cred.GID:
+	case h.o.Agent.Is(cred):
 		return h.o.Agent.Actor.In(blocking.Volume)
 	}
 	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).In(blocking.Volume)

@@ -26,10 +26,12 @@ import (
 
 // Options are what Logs work with. The functions may be called from any goroutine.
 type Options struct {
-	Config  func() *config.Config
-	Actor   *fsutil.Actor                          // writes the files
-	Secrets func(profile string) ([]string, error) // the values in a profile's .env; may wait for a disk
-	Say     func(format string, args ...any)       // writes a line to the container log
+	Config func() *config.Config
+	Actor  *fsutil.Actor // writes the files
+	// Secrets returns the values in a profile's .env, and whether there are more than it returns. It may wait for a disk.
+	Secrets func(profile string) (values []string, more bool, err error)
+	Say     func(format string, args ...any) // writes a line to the container log
+	Warn    func(format string, args ...any) // says it once and shows it in status
 }
 
 // Logs are those of all services. Their methods may be called from any goroutine.
@@ -40,8 +42,9 @@ type Logs struct {
 	o    Options
 	logs sync.Map // service → *logrotate.Log
 
-	mu   sync.Mutex     // guards held, and that nothing of it is dropped; never held while the disk is used
-	held map[string]int // services that are being registered, which the supervisor need not know yet
+	mu     sync.Mutex     // guards held and masked, and that nothing of held is dropped; never held while the disk is used
+	held   map[string]int // services that are being registered, which the supervisor need not know yet
+	masked map[string]int // bytes of secrets that are kept, by service
 }
 
 // New makes the logs of a container with the configuration that it has now.
@@ -51,7 +54,7 @@ func New(o Options) (*Logs, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int)}
+	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor,
@@ -105,6 +108,7 @@ func (l *Logs) Drop(name string, known func(string) bool) {
 	defer l.mu.Unlock()
 	if l.held[name] == 0 && !known(name) {
 		l.logs.Delete(name)
+		delete(l.masked, name)
 		l.Set.Drop(name)
 	}
 }
@@ -185,14 +189,40 @@ func (l *Logs) ReadSecrets(service, profile string) {
 	if !l.o.Config().Logs.Mask {
 		return
 	}
-	values, err := l.o.Secrets(profile)
+	values, more, err := l.o.Secrets(profile)
 	if err != nil {
 		l.o.Say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
 		return
 	}
+	values, all := l.bounded(service, values)
+	if more || !all {
+		l.o.Warn("%s: its .env has more secrets than hinit masks, so the container log may show some of them; keep only real secrets in it", service)
+	}
 	if log := l.Get(service); log != nil {
 		log.Hide(values)
 	}
+}
+
+// mostMasked bounds the secrets of all services together, in bytes: agents write them, and PID 1 keeps them.
+const mostMasked = 2 << 20
+
+// bounded keeps the first values of a service that there is room for. all reports whether these are all of them.
+func (l *Logs) bounded(service string, values []string) (kept []string, all bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.masked, service)
+	room := mostMasked
+	for _, n := range l.masked {
+		room -= n
+	}
+	used := 0
+	for i, v := range values {
+		if used += len(v); used > room {
+			return values[:i], false
+		}
+		l.masked[service] = used
+	}
+	return values, true
 }
 
 // secretsPatience is how long a start waits for the profile's .env: a volume that does not answer must not hold up others.

@@ -17,7 +17,7 @@ import (
 )
 
 // newLogs makes logs whose console is the file that it returns.
-func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, error)) (l *Logs, console func() string, said *strings.Builder) {
+func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, bool, error)) (l *Logs, console func() string, said *strings.Builder) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "console"))
 	if err != nil {
@@ -27,7 +27,8 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, e
 	cfg.Logs.Console = "raw"
 	l, err = New(Options{
 		Config: func() *config.Config { return cfg }, Secrets: secrets,
-		Say: func(format string, args ...any) { fmt.Fprintf(said, format+"\n", args...) },
+		Say:  func(format string, args ...any) { fmt.Fprintf(said, format+"\n", args...) },
+		Warn: func(format string, args ...any) { fmt.Fprintf(said, "warning: "+format+"\n", args...) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,11 +51,11 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, e
 func TestSecretsAreMasked(t *testing.T) {
 	cfg := new(config.Config)
 	secret := "sk-0123456789abcdef"
-	l, console, said := newLogs(t, cfg, func(string) ([]string, error) {
+	l, console, said := newLogs(t, cfg, func(string) ([]string, bool, error) {
 		if secret == "" {
-			return nil, errors.New("the disk is gone")
+			return nil, false, errors.New("the disk is gone")
 		}
-		return []string{secret}, nil
+		return []string{secret}, false, nil
 	})
 	l.Open("gateway-coder", "coder", "", supervisor.KindGateway)
 	write := func(text string) {
@@ -98,9 +99,9 @@ func TestADiskThatHangsHoldsUpNoStart(t *testing.T) {
 		answer := make(chan struct{})
 		cfg := new(config.Config)
 		cfg.Logs.Mask = true
-		l := &Logs{o: Options{Config: func() *config.Config { return cfg }, Secrets: func(string) ([]string, error) {
+		l := &Logs{o: Options{Config: func() *config.Config { return cfg }, Secrets: func(string) ([]string, bool, error) {
 			<-answer
-			return nil, nil
+			return nil, false, nil
 		}}}
 		begin := time.Now()
 		l.MaskSecrets("gateway-coder", "coder")
@@ -149,5 +150,30 @@ func TestAHookWritesNothingToStandardOutput(t *testing.T) {
 			t.Errorf("%s: one pipe for both: %v", name, got)
 		}
 		_, _ = stdout.Close(), stderr.Close()
+	}
+}
+
+// TestSecretsOfAllProfilesTakeLittleMemory: each agent writes as many as it likes, and PID 1 says that it doesn't mask all.
+func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
+	cfg := new(config.Config)
+	cfg.Logs.Mask = true
+	large := strings.Repeat("s", 16<<10)
+	l, _, said := newLogs(t, cfg, func(string) ([]string, bool, error) { return []string{large}, false, nil })
+	for i := range 2 * mostMasked / len(large) {
+		l.ReadSecrets(fmt.Sprint("gateway-", i), "coder")
+	}
+	kept := 0
+	for _, n := range l.masked {
+		kept += n
+	}
+	if kept != mostMasked {
+		t.Errorf("%d bytes are kept, want %d", kept, mostMasked)
+	}
+	if want := "gateway-255: its .env has more secrets than hinit masks"; !strings.Contains(said.String(), want) {
+		t.Errorf("it said %.200q", said)
+	}
+	l.Drop("gateway-0", func(string) bool { return false })
+	if values, all := l.bounded("gateway-new", []string{large}); len(values) != 1 || !all {
+		t.Error("the room of a service that is gone is not used again")
 	}
 }

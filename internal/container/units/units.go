@@ -100,7 +100,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		Spec: proc.Spec{
 			Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
 			Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.OOMScore,
-			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set),
+			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true),
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
@@ -162,7 +162,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	u := supervisor.Unit{
 		Name: s.Name, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
-			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.OOMScore, Setup: setupOf(&s.Setup, s.EnvFile, s.Env),
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.OOMScore, Setup: setupOf(&s.Setup, s.EnvFile, s.Env, m.plain || m.agent.Is(cred)),
 		},
 	}
 	if s.Log {
