@@ -89,29 +89,27 @@ type BootProfiles struct {
 
 // Lease says which hinit supervises the profiles of the data volume.
 type Lease struct {
-	State     string       `json:"state"`     // held, elsewhere, waiting or none
-	Since     time.Time    `json:"since"`     // of the state
-	Holder    *LeaseHolder `json:"holder"`    // who has it, or had it last; null when that is not known
-	Epoch     uint64       `json:"epoch"`     // counts the holders
-	Heartbeat bool         `json:"heartbeat"` // it is kept by a heartbeat, not by a lock of the kernel
-	Standby   bool         `json:"standby"`   // this hinit takes over when the lease ends
-	Detail    string       `json:"detail"`    // what it waits for, or why, for people
+	State   string       `json:"state"`   // held, waiting or none
+	Since   time.Time    `json:"since"`   // of the state
+	Holder  *LeaseHolder `json:"holder"`  // the process that this hinit waits for; null when it waits for none, or the volume does not answer
+	Standby bool         `json:"standby"` // this hinit waits for the lock; without, it ends (HINIT_STANDBY=0)
+	Detail  string       `json:"detail"`  // what it waits for, or why it has no lock, for people
 }
 
 // The states of a lease.
 const (
-	LeaseHeld      = "held"      // by this hinit
-	LeaseElsewhere = "elsewhere" // another hinit has it and lives
-	LeaseWaiting   = "waiting"   // it is not known yet whether the other one lives, or the volume does not answer
-	LeaseNone      = "none"      // the volume can hold none, or was not asked yet
+	LeaseHeld    = "held"    // by this hinit
+	LeaseWaiting = "waiting" // another process has the lock, or the volume does not answer; nothing but the CMD runs
+	LeaseNone    = "none"    // the volume can't be locked, or was not asked yet
 )
 
-// LeaseHolder is the hinit that has the lease. Its description was read from the volume.
+// LeaseHolder is what is known of the process that has the lock of the data volume. Host and Since are from a note on the volume,
+// which the agent can write: they are shown and decide nothing.
 type LeaseHolder struct {
-	Host  string    `json:"host"`
-	Boot  string    `json:"boot"` // of this life of that hinit
-	PID   int       `json:"pid"`  // in its container
-	Since time.Time `json:"since"`
+	Host    string    `json:"host"`              // of the last hinit that took the lock; "" when that is not known
+	Since   time.Time `json:"since"`             // when it took the lock
+	PID     int       `json:"pid,omitempty"`     // a process of this container that has the lock and is no hinit, by the word of the kernel
+	Command string    `json:"command,omitempty"` // its name
 }
 
 // Repair is the progress of the background repair of file ownership.
@@ -224,7 +222,7 @@ const CheckHeld = "on-hold"
 type Exit struct {
 	Code          *int      `json:"code"`   // null when a signal ended it or it never ran
 	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
-	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced or health
+	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health or lease
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`  // last log lines, oldest first; empty for callers that may not control hinit
 	Error         string    `json:"error"` // why it could not be started, "" when it was

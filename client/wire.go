@@ -72,6 +72,7 @@ type Health struct {
 	OK       bool     `json:"ok"`                // the supervisor answers, and the container neither boots nor shuts down
 	Reason   string   `json:"reason"`            // why not, "" when OK
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
+	Waiting  string   `json:"waiting,omitempty"` // what this container waits for before it serves the volume; a wait for another hinit is OK
 	Wanted   int      `json:"wanted"`            // services that are wanted up
 	Up       int      `json:"up"`                // those of them that are up
 	Troubled []string `json:"troubled"`          // those of them that are parked, failed, in a crash loop, or with a check that fails

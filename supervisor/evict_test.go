@@ -12,7 +12,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 		r := newRig(t)
 		r.enter(state)
 		alive := r.s().pid != 0 || r.s().leftover
-		got := r.do(Evict{Names: []string{"s", "unknown"}, Reason: "the lease is lost"})
+		got := r.do(Evict{Names: []string{"s", "unknown"}, Cause: CauseLease, Reason: "the lock is lost"})
 		if s := r.m.services["s"]; (s != nil) != alive && state != Starting {
 			t.Errorf("%s: known %v, alive %v", state, s != nil, alive)
 			continue
@@ -29,7 +29,11 @@ func TestEvictedFromEveryState(t *testing.T) {
 		}
 		run := s.live()
 		if s.pid != 0 {
+			asked := s.asked
 			r.do(Exited{Name: "s", PID: s.pid, Code: -1, Signal: sigKill, Leftover: true})
+			if state == Up && (asked != CauseLease || s.last.Cause != CauseLease) {
+				t.Errorf("its exit is caused by %s", s.last.Cause)
+			}
 		}
 		r.do(Gone{"s", run})
 		if s := r.m.services["s"]; s != nil && s.state != Finishing {

@@ -203,7 +203,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		}
 	case Evict:
 		for _, name := range e.Names {
-			m.evict(now, m.services[name], e.Reason)
+			m.evict(now, m.services[name], e)
 		}
 	case Shutdown:
 		m.shutdown(now, e)

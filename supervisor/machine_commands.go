@@ -90,14 +90,17 @@ func (m *Machine) once(now time.Time, s *service) {
 }
 
 // evict kills what runs of a service, without a grace, and forgets the service once nothing does.
-func (m *Machine) evict(now time.Time, s *service, reason string) {
+func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	if s == nil || s.policy.Once {
 		return
 	}
 	s.removing = true
-	m.unwant(now, s, reason)
+	m.unwant(now, s, e.Reason)
 	if m.phase == running && (s.pid != 0 || s.leftover) {
-		m.kill(now, s, reason)
+		if s.asked == "" {
+			s.asked = e.Cause
+		}
+		m.kill(now, s, e.Reason)
 	}
 	m.dropIfDown(now, s)
 }

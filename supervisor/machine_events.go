@@ -26,6 +26,7 @@ type (
 	// Evict ends services at once, by KILL, and forgets them: this init may not run them any more.
 	Evict struct {
 		Names  []string
+		Cause  Cause // of the exit of a run that is killed; "" means CauseOperator
 		Reason string
 	}
 	// Start wants a service up, now: a pending delay is skipped and failures are forgotten.

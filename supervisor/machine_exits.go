@@ -309,7 +309,7 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 }
 
 // certain are the causes that no later explanation changes.
-var certain = []Cause{CauseOperator, CauseShutdown}
+var certain = []Cause{CauseOperator, CauseShutdown, CauseLease}
 
 func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	if s.last == nil || s.last.Run != e.Run || slices.Contains(certain, s.last.Cause) || s.last.Cause == e.Cause {

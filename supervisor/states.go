@@ -56,6 +56,7 @@ const (
 	CauseSpawn    Cause = "spawn"    // it could not be started
 	CauseReplaced Cause = "replaced" // another instance took over
 	CauseHealth   Cause = "health"   // a health check failed for too long
+	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 
 // Kind says what a service is.

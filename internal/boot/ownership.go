@@ -12,13 +12,12 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
-	"hinit/internal/lease"
 )
 
 // The agent's files beneath the data directory (contract, section 2.1, steps 5 to 8).
 var (
 	// alwaysDirs hold only the agent's own state and are checked at every boot.
-	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing", lease.DirName}
+	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing"}
 	// targetedDirs are checked when the whole data directory was somebody else's. They may hold others' files on purpose.
 	targetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",

@@ -129,18 +129,15 @@ func (x *examination) lease(in client.Init) {
 	switch l.State {
 	case client.LeaseHeld:
 		x.found.OK("lease", "this container serves the profiles in %q since %s", in.Home, l.Since.UTC().Format(time.RFC3339))
-	case client.LeaseElsewhere:
-		who := "another container"
-		if h := l.Holder; h != nil {
-			who = fmt.Sprintf("the container %s (life %s) since %s", h.Host, h.Boot, h.Since.UTC().Format(time.RFC3339))
-		}
-		if l.Standby {
-			x.found.OK("lease", "the profiles in %q are served by %s; this one takes over when that one ends", in.Home, who)
-			return
-		}
-		x.found.Warning("lease", "the profiles in %q are served by %s; give your commands there; to serve them here, stop that container and restart this one", in.Home, who)
 	case client.LeaseWaiting:
-		x.found.Failed("lease", "%s; nothing but the CMD starts until that is known; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail)
+		switch since := l.Since.UTC().Format(time.RFC3339); {
+		case l.Holder == nil:
+			x.found.Failed("lease", "%s (since %s); nothing but the CMD starts until it does; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail, since)
+		case l.Holder.PID != 0:
+			x.found.Failed("lease", "%s (since %s)", l.Detail, since)
+		default:
+			x.found.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
+		}
 	case client.LeaseNone:
 		if !in.Booting { // else it comes to that yet
 			x.found.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)

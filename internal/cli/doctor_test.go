@@ -47,7 +47,7 @@ func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
 // TestTheDoctorSaysWhoServesTheVolume: it said nothing when no gateway ran because another container had them, or nobody knew.
 func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	since := time.Date(2026, 11, 22, 7, 58, 1, 0, time.UTC)
-	other := &client.LeaseHolder{Host: "4f1c", Boot: "565e", Since: since}
+	other := &client.LeaseHolder{Host: "4f1c", Since: since}
 	for _, tt := range []struct {
 		lease  *client.Lease
 		result string
@@ -55,10 +55,9 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	}{
 		{nil, "", nil},
 		{&client.Lease{State: client.LeaseHeld, Since: since}, "ok", []string{`this container serves the profiles in "/opt/data" since 2026-11-22T07:58:01Z`}},
-		{&client.Lease{State: client.LeaseElsewhere, Holder: other}, "warning", []string{"served by the container 4f1c (life 565e) since 2026-11-22T07:58:01Z", "restart this one"}},
-		{&client.Lease{State: client.LeaseElsewhere}, "warning", []string{"served by another container"}},
-		{&client.Lease{State: client.LeaseElsewhere, Holder: other, Standby: true}, "ok", []string{"this one takes over when that one ends"}},
-		{&client.Lease{State: client.LeaseWaiting, Detail: "it does not answer"}, "failed", []string{"it does not answer; nothing but the CMD starts", "fsfreeze --unfreeze"}},
+		{&client.Lease{State: client.LeaseWaiting, Since: since, Holder: other, Detail: "held by 4f1c"}, "ok", []string{"held by 4f1c; this container has waited since 2026-11-22T07:58:01Z and takes over"}},
+		{&client.Lease{State: client.LeaseWaiting, Holder: &client.LeaseHolder{PID: 7}, Detail: "held by process 7"}, "failed", []string{"held by process 7"}},
+		{&client.Lease{State: client.LeaseWaiting, Detail: "it does not answer"}, "failed", []string{"it does not answer (since ", "nothing but the CMD starts", "fsfreeze --unfreeze"}},
 		{&client.Lease{State: client.LeaseNone, Detail: "read-only file system"}, "warning", []string{"nothing keeps another container", "read-only file system"}},
 	} {
 		x := &examination{}

@@ -41,6 +41,9 @@ func healthcheckVerb() verb {
 			case !h.OK:
 				return t.fail(exitFailed, "unhealthy: %s", h.Reason)
 			}
+			if h.Waiting != "" {
+				fmt.Fprintf(t.out, "waiting: %s\n", show.Line(h.Waiting))
+			}
 			fmt.Fprintf(t.out, "healthy, %d of %d wanted services are up\n", h.Up, h.Wanted)
 			for _, name := range h.Troubled {
 				fmt.Fprintln(t.out, "in trouble:", show.Line(name))

@@ -165,7 +165,7 @@ func (t *terminal) everything(ctx context.Context, cl *client.Client, verb strin
 	if err != nil {
 		return nil, err
 	}
-	if l := st.Init.Lease; l != nil && (l.State == client.LeaseElsewhere || l.State == client.LeaseWaiting) {
+	if l := st.Init.Lease; l != nil && l.State == client.LeaseWaiting {
 		return nil, errors.New(l.Detail)
 	}
 	enabled, err := enabledServices(ctx, cl)

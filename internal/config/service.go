@@ -174,7 +174,7 @@ func (l *loader) dashboard(s *Service) (vars string) {
 // like a yes but is none.
 func (l *loader) switchedOn(name string) bool {
 	v, _ := l.lookup(name)
-	if !ShellTruthy(v) && !plainlyFalse(v) {
+	if !ShellTruthy(v) && !PlainlyFalse(v) {
 		l.warn("%s=%q counts as off; 1, true and yes are on", name, v)
 	}
 	return ShellTruthy(v)

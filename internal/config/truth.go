@@ -22,9 +22,9 @@ func ShellTruthy(s string) bool {
 	return false
 }
 
-// plainlyFalse reports whether s is a word that somebody writes to switch a thing off. A value that is neither true nor
+// PlainlyFalse reports whether s is a word that somebody writes to switch a thing off. A value that is neither true nor
 // plainly false deserves a warning.
-func plainlyFalse(s string) bool {
+func PlainlyFalse(s string) bool {
 	switch strings.ToLower(s) {
 	case "", "0", "false", "no", "off", "n", "f":
 		return true

@@ -246,7 +246,7 @@ func switchText(text string) (string, string) {
 	switch {
 	case ShellTruthy(text):
 		return "true", ""
-	case plainlyFalse(text):
+	case PlainlyFalse(text):
 		return "false", ""
 	}
 	return "", "expected 1, true or yes, or 0, false or no"

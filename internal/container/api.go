@@ -91,7 +91,7 @@ func (a api) Rescan(ctx context.Context) error {
 	if !a.c.route.Load().HasProfiles() {
 		return nil // it has no profiles
 	}
-	if a.c.lease.Check() != nil {
+	if a.c.tenure.Check() != nil {
 		return nil // nothing that it would find is supervised here
 	}
 	if a.c.loop.Snapshot().Stopping {
@@ -102,7 +102,7 @@ func (a api) Rescan(ctx context.Context) error {
 
 // Find looks for a profile that has just been made. A name can be that of its slot, or of a profile that is called like one.
 func (a api) Find(ctx context.Context, name string) error {
-	if err := a.c.lease.Check(); err != nil {
+	if err := a.c.tenure.Check(); err != nil {
 		return control.Elsewhere(err)
 	}
 	if !a.c.route.Load().HasProfiles() {

@@ -14,7 +14,6 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/guard"
-	"hinit/internal/lease"
 	"hinit/internal/notify"
 	"hinit/internal/s6/personality"
 	"hinit/supervisor"
@@ -53,7 +52,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.lease.Status().State == lease.None && !c.route.Load().Plain { // the data directory was not there before
+		if c.tenure.Status().State == client.LeaseNone && !c.route.Load().Plain { // the data directory was not there before
 			if serving, ok = c.tenure.Claim(ctx, b, true); !ok {
 				return
 			}
@@ -75,7 +74,6 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	} else {
 		c.generation.Settle() // else the profiles do
 	}
-	c.tenure.StandBy(ctx, serving)
 }
 
 // prepare makes the container ready for its first service. It returns false when the container is to end. A nil boot was over long

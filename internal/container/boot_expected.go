@@ -5,7 +5,6 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
-	"hinit/internal/lease"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -64,7 +63,7 @@ func (a api) Booting() (booting bool, hook *client.BootHook) {
 
 // Expected implements control.Booter.
 func (a api) Expected(ctx context.Context, all bool) []*supervisor.Service {
-	if a.c.boot.IsOver() || a.c.lease.Status().State == lease.Elsewhere {
+	if a.c.boot.IsOver() || !a.c.tenure.Serves() {
 		return nil
 	}
 	return a.c.boot.Expected(ctx, all)

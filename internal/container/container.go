@@ -65,7 +65,7 @@ type dataVolume struct {
 	store   *profiles.Store
 	intents *profiles.Intents
 	keeper  *gateways.Keeper
-	lease   *lease.Lease
+	lease   *lease.Volume
 	tenure  *tenure.Tenure
 	owners  *owners.Repairer
 	volume  *volumecheck.Examiner
@@ -132,15 +132,14 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: c.Warn,
 		SocketDir: func() string { return c.control.Dir() },
 	})
-	c.lease = lease.New(cfg.Home, agent.Actor, func(line string) { c.Say("%s", line) })
-	c.lease.Looked = c.reporter.Use
+	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { c.Warn("%s", line) })
 	c.tenure = tenure.New(host{c.Voice, c.logs, c}, c.loop, c.lease, c.boot)
 	c.intents = profiles.NewIntents(c.store)
-	c.intents.May = c.lease.Check
+	c.intents.May = c.tenure.Check
 	c.keeper = gateways.New(gateways.Options{
 		Host: host{c.Voice, c.logs, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started, Beat: c.health.Beat,
 	})
-	commands := &runner.Runner{Book: c.logs.Runs, Config: c.cfg.Load, Units: c.units, Store: c.store, Actor: agent.Actor, MayRun: c.lease.Check}
+	commands := &runner.Runner{Book: c.logs.Runs, Config: c.cfg.Load, Units: c.units, Store: c.store, Actor: agent.Actor, MayRun: c.tenure.Check}
 	c.control = controlsocket.New(api{c.loop, c.logs, commands, c.health, c}, control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
 		Used: c.reporter.Use,

@@ -25,7 +25,7 @@ var _ gateways.Host = host{}
 
 func (h host) Config() *config.Config { return h.c.cfg.Load() }
 func (h host) Remark(text string)     { h.c.loop.Post(supervisor.Remark{Text: text}) }
-func (h host) MayServe() error        { return h.c.lease.Check() }
+func (h host) MayServe() error        { return h.c.tenure.Check() }
 func (h host) Route() *boot.Route     { return h.c.route.Load() }
 func (h host) Fatal(reason string)    { h.c.fatal(reason) }
 func (h host) Reset()                 { h.c.keeper.Reset() }
@@ -82,7 +82,7 @@ func (h host) TakeOver(ctx, serving context.Context) {
 		return // it is lost again, and whoever watches it waits for it
 	}
 	cfg := c.cfg.Load()
-	c.Say("this container has the lease of %q now and serves its profiles", cfg.Home)
+	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)
 	c.boot.Again()
 	if c.prepared.Load() || c.prepare(serving, cfg, nil) {
 		c.startServices(serving, cfg)

@@ -128,7 +128,6 @@ func (c *container) run(begin func(context.Context)) int {
 	if err := c.logs.Close(flush); err != nil {
 		fmt.Fprintln(os.Stderr, "[hinit]", show.Text(err.Error()))
 	}
-	c.tenure.Release()
 	if c.generation.Failed() {
 		return reexec.ExitFault
 	}

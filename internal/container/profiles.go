@@ -26,7 +26,7 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	c.reading = read
 	guard.Go("bringing up the profiles", func() {
 		defer close(read)
-		if err := c.lease.Check(); err != nil {
+		if err := c.tenure.Check(); err != nil {
 			c.generation.Settle()
 			done <- err
 			return

@@ -194,7 +194,7 @@ func (h slotHost) Gateway(ctx context.Context, profile string, start bool, expor
 	if !c.route.Load().HasProfiles() {
 		return errors.New("this container has no gateways")
 	}
-	if err := c.lease.Check(); err != nil {
+	if err := c.tenure.Check(); err != nil {
 		return err
 	}
 	p, err := c.store.Profile(profile)

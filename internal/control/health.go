@@ -35,6 +35,12 @@ func getHealth(s *Server, r *request) (reply, error) {
 			h.OK, h.Booting, h.Reason = false, true, "the container is booting"+show.Hook(hook)
 		}
 	}
+	if l := s.core.Init().Lease; l != nil && l.State == client.LeaseWaiting {
+		h.Waiting = l.Detail
+		if h.OK && l.Holder != nil && l.Holder.PID != 0 {
+			h.OK, h.Reason = false, l.Detail
+		}
+	}
 	snap, _ = s.known(r.Context(), nil)
 	for _, v := range snap.Services {
 		if v.Want != supervisor.WantUp || v.Kind == supervisor.KindStandIn || v.Kind == supervisor.KindRun || v.Kind == supervisor.KindCheck {

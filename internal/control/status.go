@@ -108,7 +108,7 @@ func (s *Server) status(ctx context.Context, names []string, who peer) (client.S
 	var seen []*supervisor.Service
 	for _, name := range names {
 		v, err := resolve(snap, name)
-		if l := out.Init.Lease; err != nil && l != nil && (l.State == client.LeaseElsewhere || l.State == client.LeaseWaiting) {
+		if l := out.Init.Lease; err != nil && l != nil && l.State == client.LeaseWaiting {
 			err = refuse(client.KindUnknown, "nothing called %q is supervised here: %s", name, l.Detail)
 		}
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -29,45 +30,83 @@ const zfsMagic = 0x2fc12fc1
 // every change. It follows links.
 func Local(path string) bool {
 	var st unix.Statfs_t
-	err := retryEINTR(func() error { return unix.Statfs(path, &st) })
-	return err == nil && slices.Contains(local, int64(st.Type)) //nolint:unconvert // its type is not the same on all machines
+	return retryEINTR(func() error { return unix.Statfs(path, &st) }) == nil && isLocal(st)
+}
+
+// LocalFile is [Local] for an open file.
+func LocalFile(f *os.File) bool {
+	var st unix.Statfs_t
+	return retryEINTR(func() error { return unix.Fstatfs(int(f.Fd()), &st) }) == nil && isLocal(st)
+}
+
+func isLocal(st unix.Statfs_t) bool {
+	return slices.Contains(local, int64(st.Type)) //nolint:unconvert // its type is not the same on all machines
 }
 
 // Lock takes the exclusive lock (flock(2)) of the directory without waiting. The kernel releases it when the returned file is
 // closed or the process ends. The lock is on the directory because users who can only write in it can't replace it. The error may
 // wrap [ErrLocked] or [ErrNotLocal].
 func (d *Dir) Lock() (held *os.File, err error) {
+	return d.lock(func(f *os.File) error {
+		if !LocalFile(f) {
+			return ErrNotLocal
+		}
+		err := flock(f, unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return ErrLocked
+		case errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
+			return errors.Join(ErrNotLocal, err)
+		}
+		return err
+	})
+}
+
+// LockWait is [Dir.Lock] on any file system, and waits. It calls busy with the directory before it waits.
+func (d *Dir) LockWait(busy func(*os.File)) (held *os.File, err error) {
+	return d.lock(func(f *os.File) error {
+		err := flock(f, unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			busy(f)
+			err = flock(f, 0)
+		}
+		return err
+	})
+}
+
+// lock opens the directory and calls take with it.
+func (d *Dir) lock(take func(*os.File) error) (held *os.File, err error) {
 	err = d.do("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err != nil {
 			return err
 		}
-		if err := lock(fd, d.path); err != nil {
-			closeFD(fd)
+		f := os.NewFile(uintptr(fd), d.path)
+		if err := take(f); err != nil {
+			_ = f.Close()
 			return err
 		}
-		held = os.NewFile(uintptr(fd), d.path)
+		held = f
 		return nil
 	})
 	return held, err
 }
 
-func lock(fd int, path string) error {
-	var st unix.Statfs_t
-	if err := retryEINTR(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+func flock(f *os.File, flags int) error {
+	return call(fault.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
+}
+
+// OpenUpdate opens the regular file rel for reading and writing, and makes a missing one with the given permission bits (less the
+// umask). Errors are as for [Dir.ReadFile]. The caller closes it.
+func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (f *os.File, err error) {
+	err = d.do("open", rel, func(names []string) error {
+		fd, _, err := d.openRegular(names, unix.O_RDWR|unix.O_CREAT, uint32(mode.Perm()))
+		if err == nil {
+			f = os.NewFile(uintptr(fd), filepath.Join(d.path, rel))
+		}
 		return err
-	}
-	if !slices.Contains(local, int64(st.Type)) { //nolint:unconvert // its type is not the same on all machines
-		return ErrNotLocal
-	}
-	err := call(fault.Lock, path, func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
-	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return ErrLocked
-	case errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
-		return errors.Join(ErrNotLocal, err)
-	}
-	return err
+	})
+	return f, err
 }
 
 // Exclusive makes the regular file rel, and fails with fs.ErrExist if there is something of that name: of several callers, on any
@@ -86,18 +125,5 @@ func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
 			defer closeFD(fd)
 			return writeAll(fd, base, data)
 		})
-	})
-}
-
-// Overwrite writes data at the beginning of the existing regular file rel in one write(2). The rest of the file stays. A file that
-// is long enough needs no disk space; a reader may see a mixture.
-func (d *Dir) Overwrite(rel string, data []byte) error {
-	return d.do("overwrite", rel, func(names []string) error {
-		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		defer closeFD(fd)
-		return writeAll(fd, rel, data)
 	})
 }

@@ -79,16 +79,4 @@ func TestExclusiveLetsOneSucceed(t *testing.T) {
 	if err := d.Exclusive("link", nil, 0o644); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("in the place of a link: %v", err)
 	}
-	if err := d.Overwrite("f", []byte("your")); err != nil {
-		t.Error(err)
-	}
-	if err := d.Overwrite("link", []byte("evil")); !errors.Is(err, fsutil.ErrSymlink) {
-		t.Errorf("through a link: %v", err)
-	}
-	if err := d.Overwrite("none", nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what is not there: %v", err)
-	}
-	if text, err := os.ReadFile(filepath.Join(path, "f")); err != nil || string(text) != "your" {
-		t.Errorf("%q, %v", text, err)
-	}
 }

@@ -1,24 +1,17 @@
-// Package lease decides which of several inits that share a data volume supervises its profiles.
+// Package lease keeps two inits from serving one data volume, by the kernel's own locks.
 //
-// The lease is a file that the holder rewrites. Clocks of two machines are never compared. An init that waits looks, by its own clock,
-// whether the file changes; after eight seconds without a change it may take the lease. It does so by creating the file of the next
-// epoch. The file system lets only one init succeed in that.
+// [Lock] is the contract. [Volume] implements it with an exclusive lock (flock(2)) of the data directory's inode. The kernel releases
+// that lock when the process ends, however it ends, and never while it is paused. Nobody who lives below a mount point can exchange
+// its inode. There is no record, no heartbeat and no timer.
 //
-// On NFS, virtiofs, FUSE and 9p the holder rewrites the file every two seconds. It gives the lease up when it could not do so for six
-// seconds, and at once when it finds a higher epoch, so that what it runs has ended before another init may begin.
+// A network file system keeps the lock of a directory on one machine. Where the server keeps the locks of files, a Volume also holds a
+// write lock of the file .hinit/lock (F_OFD_SETLK of fcntl(2)). It proves every ten seconds that the server still answers and
+// that the name still leads to the locked file. Without an answer for 30 seconds the lock is lost: servers keep the lock of a silent
+// client for longer.
 //
-// On a local file system the holder also has the kernel's lock (flock(2)) of the volume's directory. An init that gets the lock knows
-// that the holder is dead, and need not wait. The holder looks for a higher epoch when the kernel tells of a change (inotify(7)),
-// at most once a second, and every 30 seconds besides; where there are no notifications, every second. It rewrites the file only while
-// another init waits, and does not give up because of the time. An init that takes the lease from a silent holder waits three seconds before it
-// serves, in which that holder can notice it. Silence counts only while the volume takes writes.
+// Any process that can open the data directory can lock it. A process that does so in another container can delay the next start of
+// an init; it can't take the lock from an init that has it. [Holder] says what is known of such a process.
 //
-// A holder that was paused may start nothing until it has looked, and an init that got no answer from the volume may start nothing at
-// all ([Lease.Check]).
-//
-// The file is below HERMES_HOME, where the agent can write. What the agent does to it can't harm hinit; it can make two inits
-// run for seconds, or one wait, on the agent's own volume.
-//
-// Everything that may wait for the volume takes a turn of [blocking.Volume] in a goroutine of its own, one at a time. The package also
-// owns one goroutine while a lease is held, and one more for the notifications. All methods may be called from several goroutines, but only one may be in [Lease.Acquire].
+// Every call that may wait for the volume takes a turn of [blocking.Volume]. The package owns one goroutine while Acquire waits, and
+// one while a lock on a network file system is held. All methods may be called from several goroutines, but Acquire only by one at a time.
 package lease

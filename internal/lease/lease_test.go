@@ -3,207 +3,340 @@ package lease
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/fsutil"
-	"hinit/internal/reexec"
 )
 
-func quiet(string) {}
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
 
-// Two inits on one local directory: the first has the lease, the second knows whose it is, and has it as soon as the first is gone,
-// whatever became of the files.
-func TestALocalVolumeIsLocked(t *testing.T) {
-	t.Parallel() // it waits
-	home := newHome(t)
-	one, two := New(home, fsutil.Self(), quiet), New(home, fsutil.Self(), quiet)
-	if err := one.Check(); err != nil {
-		t.Errorf("before anybody asked: %v", err)
-	}
-	if err := one.Acquire(t.Context(), UntilKnown); err != nil {
-		t.Fatal(err)
-	}
-	var held *HeldError
-	if err := two.Acquire(t.Context(), UntilKnown); !errors.As(err, &held) || held.Holder.Boot != one.self.Boot || !errors.Is(err, ErrElsewhere) {
-		t.Fatalf("the second got %v", err)
-	}
-	if err := two.Check(); !errors.Is(err, ErrElsewhere) || two.Status().State != Elsewhere {
-		t.Errorf("the second may start something: %v, %+v", err, two.Status())
-	}
-	if err := os.RemoveAll(filepath.Join(home, ".hinit")); err != nil {
-		t.Fatal(err)
-	}
-	if err := two.Acquire(t.Context(), UntilKnown); !errors.As(err, &held) || held.Holder.Boot != "" {
-		t.Fatalf("without a record the second got %v", err)
-	}
+// got is what came of an Acquire.
+type got struct {
+	lost <-chan error
+	err  error
+}
+
+// asking is an Acquire that goes on.
+type asking struct {
+	busy chan func() Holder
+	got  chan got
+}
+
+func newVolume(t *testing.T, home string) *Volume {
+	t.Helper()
+	return NewVolume(home, fsutil.Self(), func(text string) { t.Log(text) })
+}
+
+// acquire asks for the lock in the background.
+func acquire(ctx context.Context, v *Volume) asking {
+	a := asking{make(chan func() Holder, 1), make(chan got, 1)}
+	go func() {
+		lost, err := v.Acquire(ctx, func(holder func() Holder) { a.busy <- holder })
+		a.got <- got{lost, err}
+	}()
+	return a
+}
+
+// take waits for a value.
+func take[T any](t *testing.T, c <-chan T, what string) (value T) {
+	t.Helper()
 	select {
-	case <-one.Lost():
-		t.Error("the lease was lost")
-	default:
+	case value = <-c:
+	case <-time.After(patience):
+		t.Fatalf("no %s within %v", what, patience)
+	}
+	return value
+}
+
+// mustHave fails the test unless a volume gets the lock.
+func mustHave(t *testing.T, v *Volume) <-chan error {
+	t.Helper()
+	g := take(t, acquire(t.Context(), v).got, "lock")
+	if g.err != nil {
+		t.Fatal(g.err)
+	}
+	return g.lost
+}
+
+// release is the end of the process that has the lock.
+func release(v *Volume) { v.held.close() }
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestASecondInitWaitsWhateverTheAgentWrites fills the directory with what ended or blocked an init of an older version. The holder
+// keeps its lock, the second init waits until the kernel releases the lock, and the old records are removed.
+func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
+	home := t.TempDir()
+	dir := filepath.Join(home, DirName)
+	must(t, os.Mkdir(dir, 0o755))
+	old := []string{"lease", "waiting", "lease.50", "lease.4503599627370496", ".lease.1.tmp"}
+	for i := range 3000 {
+		old = append(old, fmt.Sprintf("lease.%d", 100+i))
+	}
+	for _, name := range old {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(`{"version":1,"epoch":9}`), 0o644))
+	}
+	one, two := newVolume(t, home), newVolume(t, home)
+	if lost := mustHave(t, one); lost != nil {
+		t.Error("the lock of a local disk can be lost")
+	}
+	left, err := os.ReadDir(dir)
+	must(t, err)
+	if names := fmt.Sprint(left); len(left) != 1 || left[0].Name() != "holder" {
+		t.Errorf("%.200s are left", names)
+	}
+	a := acquire(t.Context(), two)
+	holder := take(t, a.busy, "word that it waits")
+	host, err := os.Hostname()
+	must(t, err)
+	if h := holder(); h.Host != word(host) || h.Since.IsZero() || h.PID != 0 {
+		t.Errorf("the holder is %+v", h)
+	}
+	must(t, os.RemoveAll(dir), os.WriteFile(filepath.Join(home, "lease.51"), nil, 0o644), os.Symlink("/etc", dir))
+	select {
+	case g := <-a.got:
+		t.Fatalf("it did not wait: %v", g.err)
+	case <-time.After(50 * time.Millisecond): // a wrong answer would be there
 	}
 	if err := one.Check(); err != nil {
 		t.Error(err)
 	}
-	waited := make(chan error, 1)
-	go func() { waited <- two.Acquire(t.Context(), UntilTaken) }()
-	one.Release(t.Context())
-	if err := <-waited; err != nil || two.Status().State != Held || two.Status().Heartbeat {
-		t.Errorf("after the release: %v, %+v", err, two.Status())
+	release(one)
+	if g := take(t, a.got, "lock"); g.err != nil {
+		t.Error(g.err)
 	}
-	two.Release(t.Context())
-}
-
-// A generation hands its lock over: nobody gets it in between, and the next one lets go of it.
-func TestALockIsHandedOver(t *testing.T) {
-	t.Parallel() // it waits
-	home := newHome(t)
-	old := New(home, fsutil.Self(), quiet)
-	if err := old.Acquire(t.Context(), UntilKnown); err != nil {
-		t.Fatal(err)
-	}
-	c := reexec.NewCodec()
-	data, err := c.Encode(old.HandOver())
-	if err != nil || len(c.Keep()) != 1 {
-		t.Fatalf("%d descriptors, %v", len(c.Keep()), err)
-	}
-	var h Handover
-	if err := reexec.NewCodec().Decode(data, &h); err != nil {
-		t.Fatal(err)
-	}
-	next := New(home, fsutil.Self(), quiet)
-	next.TakeOver(&h)
-	if next.Status().State != Held || next.self.Boot != old.self.Boot {
-		t.Fatalf("%+v", next.Status())
-	}
-	other := New(home, fsutil.Self(), quiet)
-	if err := other.Acquire(t.Context(), UntilKnown); !errors.Is(err, ErrElsewhere) {
-		t.Errorf("another got it: %v", err)
-	}
-	next.Release(t.Context())
-	if err := other.Acquire(t.Context(), UntilKnown); err != nil {
-		t.Errorf("after the release: %v", err)
-	}
-	other.Release(t.Context())
-}
-
-// A volume that is not there can hold no lease, and forbids nothing.
-func TestNoVolumeNoLease(t *testing.T) {
-	l := New(filepath.Join(t.TempDir(), "none"), fsutil.Self(), quiet)
-	if err := l.Acquire(t.Context(), UntilKnown); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
-	if err := l.Check(); err != nil || l.Status().State != None {
-		t.Errorf("%v, %+v", err, l.Status())
+	if _, err := os.Stat("/etc/holder"); err == nil {
+		t.Error("the note went through a link")
 	}
 }
 
-// A volume that does not answer says so in time; its answer is not lost.
-func TestAVolumeThatHangs(t *testing.T) {
-	free := make(chan struct{})
-	home := newHome(t)
-	l := New(home, fsutil.Self(), quiet)
-	l.vol = hanging{l.vol, free}
-	l.env.after = func(time.Duration) <-chan time.Time { return time.After(10 * time.Millisecond) }
-	if err := l.Acquire(t.Context(), UntilKnown); !errors.Is(err, ErrSlow) {
-		t.Errorf("got %v", err)
+// TestAWaitEndsWithItsContext, and what it still gets is released.
+func TestAWaitEndsWithItsContext(t *testing.T) {
+	home := t.TempDir()
+	one, two, three := newVolume(t, home), newVolume(t, home), newVolume(t, home)
+	mustHave(t, one)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	a := acquire(ctx, two)
+	take(t, a.busy, "word that it waits")
+	ended := errors.New("the container has ended")
+	cancel(ended)
+	if g := take(t, a.got, "end"); !errors.Is(g.err, ended) {
+		t.Errorf("it ended with %v", g.err)
 	}
-	// Another container may have it: nothing may be started.
-	if err := l.Check(); !errors.Is(err, ErrElsewhere) || l.Status().State != Waiting || !strings.Contains(l.Status().Detail, "does not answer") {
-		t.Errorf("while nobody knows whose it is: %v, %+v", err, l.Status())
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := l.Acquire(ctx, UntilTaken); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	close(free)
-	if err := l.Acquire(t.Context(), UntilTaken); err != nil || l.Status().State != Held {
-		t.Errorf("%v, %+v", err, l.Status())
-	}
-	l.Release(t.Context())
+	release(one)
+	mustHave(t, three)
 }
 
-type hanging struct {
-	volume
-	free chan struct{}
-}
-
-func (h hanging) lock() (io.Closer, error) {
-	<-h.free
-	return h.volume.lock()
-}
-
-// What a file says is believed only as far as it makes sense.
-func TestRecords(t *testing.T) {
-	r := record{Version: recordVersion, Epoch: 7, Beat: 3, Holder: Self()}
-	back, ok := parse(r.encode())
-	if !ok || back.Epoch != 7 || back.Boot != r.Boot || len(r.encode()) != size || !back.Since.Equal(r.Since) {
-		t.Errorf("%+v came back as %+v", r, back)
-	}
-	for _, text := range []string{
-		"", "garbled", "{}", `{"version":2,"epoch":1}`, `{"version":1,"epoch":0}`, `{"version":1,"epoch":18446744073709551615}`, `{"version":1,"epoch":-1}`,
-	} {
-		if r, ok := parse([]byte(text)); ok || r.Epoch != 0 {
-			t.Errorf("%q is believed: %+v", text, r)
-		}
-	}
-	bad := record{Version: recordVersion, Epoch: 1, Holder: Holder{Boot: "b", Host: "a\x1b[31m\u202e\n" + strings.Repeat("x", 100)}}
-	if r, _ := parse(bad.encode()); strings.ContainsAny(r.Host, "\x1b\n\u202e") || len(r.Host) > 64 {
-		t.Errorf("the host is shown as %q", r.Host)
+// TestAnotherImageHasTheLockAtOnce: the lock belongs to the open file that is handed over.
+func TestAnotherImageHasTheLockAtOnce(t *testing.T) {
+	home := t.TempDir()
+	one, next, two := newVolume(t, home), newVolume(t, home), newVolume(t, home)
+	mustHave(t, one)
+	next.TakeOver(one.HandOver())
+	mustHave(t, next)
+	a := acquire(t.Context(), two)
+	take(t, a.busy, "word that it waits")
+	release(next)
+	take(t, a.got, "lock")
+	empty := newVolume(t, filepath.Join(home, "none"))
+	empty.TakeOver(&Handover{})
+	if g := take(t, acquire(t.Context(), empty).got, "answer"); !errors.Is(g.err, os.ErrNotExist) {
+		t.Errorf("without a directory: %v", g.err)
 	}
 }
 
-// Which holder was an earlier life of this container.
-func TestOutlived(t *testing.T) {
-	mounts := []byte("22 27 0:50 / / rw - overlay overlay rw,lowerdir=/a,upperdir=/b,workdir=/c\n" +
-		"30 22 8:1 /containers/1/hostname /etc/hostname rw - ext4 /dev/sda rw\n")
-	of := func(h Holder, mounts []byte) Holder {
-		h.Container = containerOf(h, mounts)
-		return h
+// TestAProcessOfTheAgentThatHoldsTheLockIsNamed: a waiting init says which process of its own container it waits for.
+func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs another user")
 	}
-	me := of(Holder{Boot: "new", Host: "h", Machine: "m", PIDSpace: 2}, mounts)
-	if me.Container == "" {
-		t.Fatal("a container is not known again")
+	home, err := os.MkdirTemp("", "lease") //nolint:usetesting // another user can't enter that one
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(home) })
+	must(t, os.Chmod(home, 0o755))
+	agent := exec.Command("flock", home, "sh", "-c", "echo locked; exec sleep 1000")
+	agent.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Setpgid: true}
+	said, err := agent.StdoutPipe()
+	must(t, err)
+	if err := agent.Start(); err != nil {
+		t.Skip(err)
 	}
-	started := func(pid int) string { return map[int]string{5: "50"}[pid] }
-	for _, c := range []struct {
-		what string
-		old  Holder
-		want bool
-	}{
-		{"the same container", of(Holder{Boot: "old", Host: "h", Machine: "m", PIDSpace: 1}, mounts), true},
-		{"another machine", of(Holder{Boot: "old", Host: "h", Machine: "n", PIDSpace: 1}, mounts), false},
-		{"another host name", of(Holder{Boot: "old", Host: "i", Machine: "m", PIDSpace: 1}, mounts), false},
-		{"another layer", of(Holder{Boot: "old", Host: "h", Machine: "m", PIDSpace: 1}, []byte(strings.ReplaceAll(string(mounts), "/b", "/x"))), false},
-		{"nothing of its own", of(Holder{Boot: "old", Host: "h", Machine: "m", PIDSpace: 1}, nil), false},
-		{"alive beside it", of(Holder{Boot: "old", Host: "h", Machine: "m", PIDSpace: 2, PID: 5, Started: "50"}, mounts), false},
-		{"dead beside it", of(Holder{Boot: "old", Host: "h", Machine: "m", PIDSpace: 2, PID: 5, Started: "49"}, mounts), true},
-	} {
-		if got := me.outlived(c.old, started); got != c.want {
-			t.Errorf("%s: %v", c.what, got)
-		}
+	end := func() { _ = syscall.Kill(-agent.Process.Pid, syscall.SIGKILL) }
+	defer func() { _ = agent.Wait() }()
+	defer end()
+	_, err = said.Read(make([]byte, 1))
+	must(t, err)
+	v := newVolume(t, home)
+	a := acquire(t.Context(), v)
+	holder := take(t, a.busy, "word that it waits")
+	h := holder()
+	if h.PID != agent.Process.Pid || !strings.Contains(h.String(), "(flock) of this container, which is no hinit; end that process") {
+		t.Errorf("it names %v", h)
 	}
-	if me.outlived(me, started) {
-		t.Error("it has outlived itself")
-	}
+	end()
+	must(t, take(t, a.got, "lock").err)
 }
 
-// newHome makes a directory that is removed when the last write of a holder has ended, which may come after the release.
-func newHome(t *testing.T) string {
+// onServer makes a volume one whose server keeps locks.
+func onServer(v *Volume) *Volume {
+	v.sharing = func(*os.File) (bool, string) { return true, "" }
+	v.every = 10 * time.Millisecond
+	return v
+}
+
+// elsewhere is another machine's lock of the lock file.
+func elsewhere(t *testing.T, home string) *os.File {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lease-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
+	f, err := os.OpenFile(filepath.Join(home, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	must(t, err)
+	must(t, relock(f))
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// TestOnAServerAnotherMachineIsWaitedFor until it has released the lock file.
+func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
+	home := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
+	other := elsewhere(t, home)
+	v := onServer(newVolume(t, home))
+	a := acquire(t.Context(), v)
+	take(t, a.busy, "word that it waits")
+	must(t, other.Close())
+	g := take(t, a.got, "lock")
+	must(t, g.err)
+	must(t, v.Check())
+	late := onServer(newVolume(t, t.TempDir())) // without a directory for the file
+	mustHave(t, late)
+}
+
+// TestALockOnAServerIsLost when its name leads elsewhere, another machine has it, or the server refuses or is silent. Then nothing may
+// start.
+func TestALockOnAServerIsLost(t *testing.T) {
+	for name, spoil := range map[string]func(f *os.File, name string) error{
+		"renamed": func(_ *os.File, name string) error {
+			return errors.Join(os.Rename(name, name+".away"), os.WriteFile(name, []byte("x"), 0o600))
+		},
+		"removed": func(_ *os.File, name string) error { return os.RemoveAll(filepath.Dir(name)) },
+		"taken": func(f *os.File, name string) error {
+			other, err := os.OpenFile(name, os.O_RDWR, 0)
+			must(t, err, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}), relock(other))
+			t.Cleanup(func() { _ = other.Close() })
+			return nil
+		},
+		"refused": func(*os.File, string) error { return unix.EIO },
+		"silent":  nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			home := t.TempDir()
+			v := onServer(newVolume(t, home))
+			good, hang := 0, make(chan struct{})
+			defer close(hang)
+			if v.time = patience; name == "silent" {
+				v.time = time.Millisecond
+			}
+			v.prove = func(f *os.File) error {
+				if name == "silent" {
+					<-hang
+				}
+				if good++; good <= 3 {
+					return v.proveLock(f)
+				}
+				return errors.Join(spoil(f, filepath.Join(home, lockName)), v.proveLock(f))
+			}
+			why := take(t, mustHave(t, v), "loss")
+			if !strings.Contains(why.Error(), "is lost") || name != "silent" && good != 4 {
+				t.Errorf("after %d proofs it is lost because %v", good, why)
+			}
+			if v.Check() == nil || v.HandOver().Lock != nil {
+				t.Error("a lost lock counts")
+			}
+		})
 	}
-	t.Cleanup(func() {
-		for end := time.Now().Add(10 * time.Second); os.RemoveAll(dir) != nil && time.Now().Before(end); {
-			<-time.After(10 * time.Millisecond)
+}
+
+// TestAfterAPauseNothingStartsUnproved: what may start is decided by the clock of a process that stood still.
+func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
+	v := onServer(newVolume(t, t.TempDir()))
+	v.every = time.Hour
+	mustHave(t, v)
+	must(t, v.Check())
+	v.mu.Lock()
+	v.proved -= v.every + v.time + graceTime
+	v.mu.Unlock()
+	if v.Check() == nil {
+		t.Error("it may start something")
+	}
+}
+
+// TestWhichFileSystemsShareTheirLocks by the table of mounts.
+func TestWhichFileSystemsShareTheirLocks(t *testing.T) {
+	line := "36 25 0:32 / /opt/data rw,relatime shared:1 - %s server:/export rw,%s\n"
+	for _, tt := range []struct {
+		name, options string
+		shared        bool
+		says          string
+	}{
+		{"nfs4", "vers=4.2,local_lock=none", true, ""},
+		{"nfs4", "vers=4.2,local_lock=all", false, "nfs4, mounted with local_lock=all"},
+		{"nfs", "vers=3,nolock,local_lock=all", false, "nfs, mounted with nolock"},
+		{"cifs", "vers=3.1.1", true, ""},
+		{"fuse.glusterfs", "user_id=0", true, ""},
+		{"fuse.sshfs", "user_id=0", false, "fuse.sshfs"},
+		{"9p", "trans=virtio", false, "9p"},
+		{"virtiofs", "", false, "virtiofs"},
+	} {
+		shared, alone := sharingOf(fmt.Appendf(nil, "1 1 8:1 / / rw - ext4 /dev/sda rw\n"+line, tt.name, tt.options), 36)
+		if shared != tt.shared || !strings.Contains(alone, tt.says) || (alone == "") != tt.shared {
+			t.Errorf("%s %s: %v, %q", tt.name, tt.options, shared, alone)
 		}
-	})
-	return dir
+	}
+	if shared, alone := sharingOf(nil, 7); shared || alone == "" {
+		t.Errorf("an unknown mount: %v, %q", shared, alone)
+	}
+	dir, err := os.Open("/proc")
+	must(t, err)
+	defer dir.Close()
+	if shared, alone := sharing(dir); shared || !strings.Contains(alone, "proc") {
+		t.Errorf("/proc: %v, %q", shared, alone)
+	}
+}
+
+// TestAForgedNoteIsShownAsAWord and no more.
+func TestAForgedNoteIsShownAsAWord(t *testing.T) {
+	home := t.TempDir()
+	v := newVolume(t, home)
+	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
+	note := filepath.Join(home, noteName)
+	for text, want := range map[string]string{
+		`{"host":"\u001b[31mred\n","since":"2026-01-02T03:04:05Z"}`: "another hinit, [31mred since 2026-01-02T03:04:05Z",
+		"nonsense":               "another process",
+		strings.Repeat("x", 1e5): "another process",
+	} {
+		must(t, os.WriteFile(note, []byte(text), 0o644))
+		v.readNote()
+		if got := v.note.String(); got != want {
+			t.Errorf("%.40q: %q", text, got)
+		}
+	}
+	if !slices.Contains([]error{nil, unix.ENOENT}, unix.Unlink(note)) {
+		t.Error("the note stays")
+	}
 }

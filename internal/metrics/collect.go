@@ -21,7 +21,7 @@ const mostSteps = 100
 // certain is how long an exit has to be over before its cause counts: an explanation may still come.
 const certain = 2 * time.Second
 
-var knownCauses = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health"}
+var knownCauses = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "lease"}
 
 var knownStates = []string{
 	client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,

@@ -161,7 +161,7 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	first.up("a")
 	hooked := first.path("hooked")
 	second := newBox(t, setup{
-		order: order{Host: "c1"}, shares: first, env: []string{"HINIT_STANDBY=1"},
+		order: order{Host: "c1"}, shares: first,
 		config: quick + "boot: {hooks: [{command: [/bin/sh, -c, 'echo hooked >>" + hooked + "'], user: root}]}\n",
 	})
 	second.start()
@@ -171,7 +171,7 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if i := st.Init; i.Image != image || i.Booting || i.Lease == nil || i.Lease.State != "elsewhere" {
+			if i := st.Init; i.Image != image || i.Booting || i.Lease == nil || i.Lease.State != client.LeaseWaiting {
 				return fmt.Errorf("the second is %+v", i)
 			}
 			return nil

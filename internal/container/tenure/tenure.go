@@ -1,7 +1,8 @@
-// Package tenure decides whether this init supervises the profiles and services of its data volume: while it has the lease.
+// Package tenure decides whether this init supervises the profiles and services of its data volume: while it has the lock of the
+// volume.
 //
-// It promises that nothing the lease is for is started without it, and that with the lease lost all of it is dead before another init
-// may begin. It owns a goroutine that watches a lease, or waits for one.
+// It promises that nothing the lock is for is started without it, and that with the lock lost all of it is killed before this init asks for the
+// lock again. It owns a goroutine that waits for the lock, or for its loss.
 package tenure
 
 import (
@@ -23,14 +24,14 @@ import (
 )
 
 const (
-	// standbyVariable makes an init that does not get the lease of its volume wait for it.
+	// standbyVariable ends an init that does not get the lock of its volume, if it is 0.
 	standbyVariable = "HINIT_STANDBY"
-	// releaseTime is how long the end of the container waits for the volume to take the lease back.
-	releaseTime = 500 * time.Millisecond
-	// leaseAgain is how often a volume that does not answer is asked again.
-	leaseAgain = time.Second
-	// volumePatience is how long the boot waits for such a volume before it starts the CMD.
+	// again is how long an init that has lost the lock waits before it asks a volume that refuses once more.
+	again = time.Second
+	// volumePatience is how long the boot waits for a volume that does not answer before it starts the CMD.
 	volumePatience = 15 * time.Second
+	// slowAnswer is worth a line in the timeline of the boot.
+	slowAnswer = time.Second
 )
 
 // Host is the rest of PID 1 as a Tenure needs it. Its methods may be called from any goroutine.
@@ -43,13 +44,13 @@ type Host interface {
 	Fatal(reason string)
 	// Withdraw removes the slot of a service.
 	Withdraw(ctx context.Context, service string) error
-	// Reset forgets what is known of the profiles: another init has them now.
+	// Reset forgets what is known of the profiles: another init may have them now.
 	Reset()
-	// TakeOver does what the boot did not do, or did for an earlier tenure. serving ends with the lease.
+	// TakeOver does what the boot did not do, or did for an earlier tenure. serving ends with the lock.
 	TakeOver(ctx, serving context.Context)
 }
 
-// Boot is the boot that claims the lease.
+// Boot is the boot that claims the volume.
 type Boot interface {
 	// Ready returns when processes may be started.
 	Ready()
@@ -63,27 +64,42 @@ type Loop interface {
 	Snapshot() *supervisor.Snapshot
 }
 
-// Tenure is that of one init. Its methods may be called from any goroutine.
+// Tenure is the right of one init to serve its volume. Its methods may be called from any goroutine.
 type Tenure struct {
 	host   Host
 	loop   Loop
-	lease  *lease.Lease
+	lock   lease.Lock
 	steps  *bootstatus.Status // of the boot
 	serves atomic.Bool
+	state  atomic.Pointer[state]
+}
+
+// state is what an init has of the lock.
+type state struct {
+	name   string // client.LeaseHeld, LeaseWaiting or LeaseNone
+	since  time.Time
+	detail string              // for people; "" while it waits for a holder
+	holder func() lease.Holder // while it waits for one
 }
 
 // New makes the Tenure of an init that does not serve yet.
-func New(host Host, loop Loop, l *lease.Lease, steps *bootstatus.Status) *Tenure {
-	return &Tenure{host: host, loop: loop, lease: l, steps: steps}
+func New(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Tenure {
+	t := &Tenure{host: host, loop: loop, lock: lock, steps: steps}
+	t.become(client.LeaseNone, "")
+	return t
 }
 
-// Serves reports whether this init supervises the profiles and services: no other one has the lease.
+func (t *Tenure) become(name, detail string) {
+	t.state.Store(&state{name: name, since: time.Now(), detail: detail})
+}
+
+// Serves reports whether this init supervises the profiles and services.
 func (t *Tenure) Serves() bool { return t.serves.Load() }
 
-// Serve says whether it may do so now, in a tenure that has just begun.
+// Serve reports whether it may do so now, in a tenure that has just begun.
 func (t *Tenure) Serve(serving context.Context) bool {
-	t.serves.Store(true) // first: with the lease lost, who watches it says otherwise
-	if serving.Err() != nil || t.lease.Check() != nil {
+	t.serves.Store(true) // first: the goroutine that sees a loss stores false after it
+	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
 		return false
 	}
@@ -93,114 +109,136 @@ func (t *Tenure) Serve(serving context.Context) bool {
 // TakeOver takes over what [Tenure.Serves] reported in the program before this one.
 func (t *Tenure) TakeOver(serves bool) { t.serves.Store(serves) }
 
-func standby() bool { return config.Truthy3(os.Getenv(standbyVariable)) }
-
-// Claim settles whether this init supervises the profiles and services. While another init has the lease it only runs its CMD, if
-// it has one. again says that the boot has made the volume ready, so a failure is final. serving ends with the lease, after everything
-// that the lease is for has been killed; it is ctx where there is no lease that could be lost. ok is false when there is nothing to do
-// at all.
-func (t *Tenure) Claim(ctx context.Context, b Boot, again bool) (serving context.Context, ok bool) {
-	if !t.claim(ctx, b, again) {
-		return ctx, false
+// Check says why nothing may be started or recorded for the volume, and returns nil when it may be. It doesn't block. A volume that can't be
+// locked forbids nothing.
+func (t *Tenure) Check() error {
+	switch s := t.state.Load(); s.name {
+	case client.LeaseNone:
+		return nil
+	case client.LeaseHeld:
+		return t.lock.Check()
+	default:
+		return errors.New(t.waitsFor(s))
 	}
-	if t.Serves() {
-		return t.begin(ctx), true
-	}
-	return ctx, true
 }
 
-func (t *Tenure) claim(ctx context.Context, b Boot, again bool) bool {
+// unknown notes that nobody can tell yet who has the lock.
+func (t *Tenure) unknown() {
+	t.become(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: the volume has not answered yet", t.host.Config().Home))
+}
+
+// waitsFor says why this init serves nothing.
+func (t *Tenure) waitsFor(s *state) string {
+	if s.holder == nil {
+		return s.detail
+	}
+	return fmt.Sprintf("the lock of %q is held by %v", t.host.Config().Home, s.holder())
+}
+
+func standby() bool {
+	v := os.Getenv(standbyVariable)
+	return v == "" || !config.PlainlyFalse(v)
+}
+
+// errHeld says that this init was told not to wait for another holder.
+var errHeld = errors.New("another process has the lock")
+
+// answer is what came of an Acquire.
+type answer struct {
+	lost <-chan error
+	err  error
+}
+
+// ask asks for the lock in a goroutine of its own. busy gets a value before it waits for another holder. An init that was told not to
+// wait gives up then, with errHeld.
+func (t *Tenure) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-chan struct{}) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	result, waits := make(chan answer, 1), make(chan struct{}, 1)
+	guard.Go("asking for the lock of the volume", func() {
+		lost, err := t.lock.Acquire(ctx, func(holder func() lease.Holder) {
+			t.state.Store(&state{name: client.LeaseWaiting, since: time.Now(), holder: holder})
+			waits <- struct{}{}
+			if !wait {
+				cancel(errHeld)
+			}
+		})
+		if err == nil {
+			t.become(client.LeaseHeld, "")
+		}
+		result <- answer{lost, err}
+	})
+	return result, waits
+}
+
+// Claim settles whether this init supervises the profiles and services. While another process has the lock, it only runs its CMD
+// and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has made the volume ready, so a failure is final. serving
+// ends with the lock, after everything that the lock is for has been killed; it is ctx for a lock that can't be lost. ok is false when
+// the boot is to do nothing more.
+func (t *Tenure) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
 	if !t.host.Route().HasProfiles() { // it has no volume, or was made to share a volume with the container that has the gateways
-		return true
+		return ctx, true
 	}
-	failed := false
-	err := t.ask(ctx, func(why error) error {
-		if failed = t.host.Config().Boot.Strict; failed {
-			return why
-		}
-		t.host.Say("%v within %s; the boot goes on when it does, and nothing but the CMD runs until then", why, volumePatience)
-		b.StartCmdEarly()
-		return nil
-	})
-	if failed {
-		b.Ready()
-		t.host.Fatal(fmt.Sprintf("%v, and boot.strict is set", err))
-		return false
-	}
-	switch {
-	case err == nil:
-		return true
-	case ctx.Err() != nil:
-		return false // the container has ended
-	case !errors.Is(err, lease.ErrElsewhere):
-		if again && !errors.Is(err, fs.ErrNotExist) {
-			t.host.Warn("nothing keeps another container from serving the same profiles: %v", err)
-		}
-		return true
-	}
-	t.serves.Store(false)
-	switch {
-	case !t.host.Route().Supervise && standby():
-		t.host.Say("%v; this one runs its CMD, and takes over when that one ends", err)
-	case !t.host.Route().Supervise:
-		t.host.Say("%v; this one runs its CMD and nothing else", err)
-	case standby():
-		t.host.Say("%v; this one waits, and takes over when that one ends", err)
-		b.Ready()
-		if t.lease.Acquire(ctx, lease.UntilTaken) != nil {
-			return false // the container has ended
-		}
-		t.serves.Store(true)
-	default:
-		b.Ready()
-		t.host.Fatal(fmt.Sprintf("cannot supervise the gateway: %v; ask that one: hinit start %s; or set %s=1 to wait for it", err, t.host.Route().Profile, standbyVariable))
-		return false
-	}
-	return true
-}
-
-// ask asks for the lease until the volume answers. After volumePatience it calls late, once, and ends if that returns an
-// error.
-func (t *Tenure) ask(ctx context.Context, late func(why error) error) error {
 	begin := time.Now()
-	err := t.lease.Acquire(ctx, lease.UntilKnown)
-	for said := false; errors.Is(err, lease.ErrSlow); err = t.lease.Acquire(ctx, lease.UntilKnown) {
-		if !said && time.Since(begin) > volumePatience {
-			said = true
-			if err := late(err); err != nil {
-				return err
-			}
-		}
+	t.unknown()
+	got, busy := t.ask(ctx, standby())
+	late := time.NewTimer(volumePatience)
+	defer late.Stop()
+	for {
 		select {
-		case <-time.After(leaseAgain):
+		case a := <-got:
+			if took := time.Since(begin); took > slowAnswer {
+				t.steps.Add(client.BootStep{Name: "lease", Seconds: took.Seconds()})
+			}
+			switch {
+			case a.err == nil:
+				return t.begin(ctx, a.lost), true
+			case ctx.Err() != nil:
+				return ctx, false
+			case errors.Is(a.err, errHeld):
+				t.serves.Store(false)
+				b.Ready()
+				t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.waitsFor(t.state.Load()), standbyVariable))
+				return ctx, false
+			}
+			t.become(client.LeaseNone, a.err.Error())
+			if made && !errors.Is(a.err, fs.ErrNotExist) {
+				t.host.Warn("nothing keeps another container from serving the same profiles: %v", a.err)
+			}
+			return ctx, true
+		case <-busy:
+			if !standby() {
+				continue // the answer comes at once
+			}
+			t.serves.Store(false)
+			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.waitsFor(t.state.Load()))
+			guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, <-got) })
+			return ctx, true
+		case <-late.C:
+			why := fmt.Sprintf("%s within %s", t.waitsFor(t.state.Load()), volumePatience)
+			if t.host.Config().Boot.Strict {
+				b.Ready()
+				t.host.Fatal(why + ", and boot.strict is set")
+				return ctx, false
+			}
+			t.host.Say("%s; the boot goes on when it does, and nothing but the CMD runs until then", why)
+			b.StartCmdEarly()
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return ctx, false
 		}
 	}
-	if took := time.Since(begin); took > leaseAgain {
-		t.steps.Add(client.BootStep{Name: "lease", Seconds: took.Seconds()})
-	}
-	return err
 }
 
-// begin is called by an init that has just taken the lease, or can't have one. The context that it returns ends with the lease,
-// after everything that the lease is for has been killed.
-func (t *Tenure) begin(ctx context.Context) context.Context {
-	lost := t.lease.Lost()
+// begin returns the context of a tenure. It ends with the lock, after everything that the lock is for has been killed.
+func (t *Tenure) begin(ctx context.Context, lost <-chan error) context.Context {
 	if lost == nil {
-		if t.lease.Check() == nil {
-			return ctx // there is none to be lost
-		}
-		already := make(chan struct{})
-		close(already)
-		lost = already
+		return ctx
 	}
 	serving, end := context.WithCancelCause(ctx)
-	guard.Go("watching the lease", func() {
+	guard.Go("watching the lock of the volume", func() {
 		select {
-		case <-lost:
-			t.fence(ctx, end)
+		case why := <-lost:
+			t.fence(ctx, end, why)
 		case <-ctx.Done():
 			end(context.Cause(ctx))
 		}
@@ -208,16 +246,68 @@ func (t *Tenure) begin(ctx context.Context) context.Context {
 	return serving
 }
 
-// fence ends everything that the lease was for, before another init may begin with it, and then tries to get the lease back.
-func (t *Tenure) fence(ctx context.Context, end context.CancelCauseFunc) {
+// fence ends everything that the lock was for, and then asks for the lock as a newcomer.
+func (t *Tenure) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
-	t.evict("the lease of the volume is lost")
-	why := t.lease.Status().Detail
-	end(errors.New(why))
-	t.host.Say("%s; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lease of the volume is lost") // what was being registered
+	t.become(client.LeaseWaiting, why.Error())
+	t.evict("the lock of the volume is lost")
+	end(why)
+	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
+	t.evict("the lock of the volume is lost") // what was being registered
 	t.host.Reset()
-	t.regain(ctx)
+	got, _ := t.ask(ctx, standby())
+	t.regain(ctx, <-got)
+}
+
+// regain takes over with the lock that this init has waited for. A volume that refuses is asked again.
+func (t *Tenure) regain(ctx context.Context, a answer) {
+	for ; a.err != nil; a = t.askAgain(ctx) {
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(a.err, errHeld):
+			t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.waitsFor(t.state.Load()), standbyVariable))
+			return
+		}
+		t.become(client.LeaseWaiting, a.err.Error())
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+			return
+		}
+	}
+	t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin comes first, so that a loss is seen while the boot goes on
+}
+
+func (t *Tenure) askAgain(ctx context.Context) answer {
+	got, _ := t.ask(ctx, standby())
+	return <-got
+}
+
+// Resume goes on with the lock of the image before this one. An image that had another kind of lock hands over none: this one takes
+// it, or ends what it must not serve.
+func (t *Tenure) Resume(ctx context.Context) context.Context {
+	if !t.host.Route().HasProfiles() {
+		return ctx
+	}
+	serves := t.Serves()
+	t.unknown()
+	got, _ := t.ask(ctx, !serves && standby())
+	if !serves {
+		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, <-got) })
+		return ctx
+	}
+	a := <-got
+	switch {
+	case a.err == nil:
+		return t.begin(ctx, a.lost)
+	case ctx.Err() == nil && !errors.Is(a.err, errHeld):
+		t.become(client.LeaseNone, a.err.Error())
+		return ctx
+	}
+	lost := make(chan error, 1)
+	lost <- fmt.Errorf("the image before this one had no lock of %q: %w", t.host.Config().Home, a.err)
+	return t.begin(ctx, lost)
 }
 
 // evict kills every gateway and every service of hinit.yaml, and forgets them.
@@ -228,7 +318,7 @@ func (t *Tenure) evict(reason string) {
 			names = append(names, s.Name)
 		}
 	}
-	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Reason: reason}) // it fails when everything ends anyway
+	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Cause: supervisor.CauseLease, Reason: reason}) // it fails when everything ends anyway
 	for _, name := range names {
 		if err := t.host.Withdraw(context.Background(), name); err != nil {
 			t.host.Say("%v", err)
@@ -236,7 +326,7 @@ func (t *Tenure) evict(reason string) {
 	}
 }
 
-// leased says whether a service may run only where the lease is: not the CMD, nor what was put into the scan directory.
+// leased reports whether a service may run only with the lock: neither the CMD nor a service of the scan directory needs it.
 func (t *Tenure) leased(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway {
 		return true
@@ -245,85 +335,22 @@ func (t *Tenure) leased(name string, kind supervisor.Kind) bool {
 	return own && kind == supervisor.KindService
 }
 
-// Admit is [supervisor.Config].Admit: it refuses what needs the lease while this init does not have it.
+// Admit is [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.
 func (t *Tenure) Admit(name string, kind supervisor.Kind) error {
 	if !t.leased(name, kind) {
 		return nil
 	}
-	return t.lease.Check()
+	return t.Check()
 }
 
-// StandBy waits for the lease beside a boot that did not get it and so serves nothing, if it was asked to.
-func (t *Tenure) StandBy(ctx, serving context.Context) {
-	if serving == ctx && standby() && t.lease.Status().State == lease.Elsewhere {
-		t.wait(ctx)
-	}
-}
-
-func (t *Tenure) wait(ctx context.Context) {
-	guard.Go("waiting for the lease", func() { t.regain(ctx) })
-}
-
-// regain waits for the lease and takes over: always with HINIT_STANDBY, else unless another init has it.
-func (t *Tenure) regain(ctx context.Context) {
-	patience := lease.UntilSettled
-	if standby() {
-		patience = lease.UntilTaken
-	}
-	err := t.lease.Acquire(ctx, patience)
-	switch {
-	case err == nil:
-		t.host.TakeOver(ctx, t.begin(ctx)) // first, so that a loss is noticed while the boot goes on
-	case !errors.Is(err, lease.ErrElsewhere): // the container has ended
-	case t.host.Route().Supervise:
-		t.host.Fatal(fmt.Sprintf("cannot supervise the gateway: %v", err))
-	default:
-		t.host.Say("%v; this one runs its CMD and nothing else", err)
-	}
-}
-
-// Resume goes on with the lease of the image before this one. One that had none of this kind takes it.
-func (t *Tenure) Resume(ctx context.Context) context.Context {
-	switch t.lease.Status().State {
-	case lease.Held:
-		return t.begin(ctx)
-	case lease.None:
-		if t.Serves() && t.host.Route().HasProfiles() {
-			err := t.lease.Acquire(ctx, lease.UntilKnown)
-			switch {
-			case errors.Is(err, lease.ErrElsewhere):
-				t.host.Warn("%v, and so are they by this one, which is new to leases: restart one of the two", err)
-				return ctx
-			case errors.Is(err, lease.ErrSlow):
-				t.serves.Store(false)
-				t.wait(ctx)
-				return ctx
-			}
-			return t.begin(ctx)
-		}
-	case lease.Waiting, lease.Elsewhere:
-		if standby() || t.lease.Status().State == lease.Waiting {
-			t.wait(ctx)
-		}
-	}
-	return ctx
-}
-
-// Status is the lease for people and programs.
+// Status is the state of the lock for people and programs.
 func (t *Tenure) Status() *client.Lease {
-	s := t.lease.Status()
-	out := &client.Lease{
-		State: string(s.State), Since: s.Since, Standby: standby(), Epoch: s.Epoch, Heartbeat: s.Heartbeat, Detail: s.Detail,
-	}
-	if s.Holder.Boot != "" {
-		out.Holder = &client.LeaseHolder{Host: s.Holder.Host, Boot: s.Holder.Boot, PID: s.Holder.PID, Since: s.Holder.Since}
+	s := t.state.Load()
+	out := &client.Lease{State: s.name, Since: s.since, Standby: standby(), Detail: s.detail}
+	if s.holder != nil {
+		h := s.holder()
+		out.Holder = &client.LeaseHolder{Host: h.Host, Since: h.Since, PID: h.PID, Command: h.Command}
+		out.Detail = t.waitsFor(s)
 	}
 	return out
-}
-
-// Release gives the lease back at the end, when nothing runs any more.
-func (t *Tenure) Release() {
-	ctx, done := context.WithTimeout(context.Background(), releaseTime)
-	defer done()
-	t.lease.Release(ctx)
 }

@@ -2,16 +2,18 @@ package tenure
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
-	"hinit/internal/fsutil"
 	"hinit/internal/lease"
 	"hinit/supervisor"
 )
@@ -20,19 +22,26 @@ import (
 type house struct {
 	route boot.Route
 	view  supervisor.Snapshot
-	told  []string
+	took  chan struct{}
+
+	mu   sync.Mutex
+	told []string
 }
 
 func (h *house) Config() *config.Config {
 	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}}}
 }
-func (h *house) Route() *boot.Route                         { return &h.route }
-func (h *house) Say(format string, a ...any)                { h.told = append(h.told, fmt.Sprintf(format, a...)) }
+func (h *house) Route() *boot.Route { return &h.route }
+func (h *house) Say(format string, a ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.told = append(h.told, fmt.Sprintf(format, a...))
+}
 func (h *house) Warn(format string, a ...any)               { h.Say(format, a...) }
 func (h *house) Fatal(reason string)                        { h.Say("fatal: %s", reason) }
 func (h *house) Withdraw(_ context.Context, s string) error { h.Say("withdraw %s", s); return nil }
 func (h *house) Reset()                                     { h.Say("reset") }
-func (h *house) TakeOver(context.Context, context.Context)  { h.Say("take over") }
+func (h *house) TakeOver(context.Context, context.Context)  { h.took <- struct{}{} }
 func (h *house) Snapshot() *supervisor.Snapshot             { return &h.view }
 func (h *house) Ready()                                     { h.Say("ready") }
 func (h *house) StartCmdEarly()                             { h.Say("cmd") }
@@ -42,28 +51,38 @@ func (h *house) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-func newTenure(t *testing.T) (*house, *Tenure) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "tenure") //nolint:usetesting // that one's clean-up does not wait
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for end := time.Now().Add(8 * time.Second); os.RemoveAll(dir) != nil; { // the lease may be at its last write
-			if time.Now().After(end) {
-				t.Errorf("%s can't be removed", dir)
-				return
-			}
-			<-time.After(10 * time.Millisecond)
+// lock is a [lease.Lock] that tests hold.
+type lock struct {
+	busy bool       // another has it; free ends that
+	free chan error // what Acquire returns to those who wait
+	lost chan error
+	may  error // what Check returns
+}
+
+func (l *lock) Check() error { return l.may }
+
+func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-chan error, error) {
+	if l.busy {
+		busy(func() lease.Holder { return lease.Holder{Host: "4f1c"} })
+		select {
+		case err := <-l.free:
+			return l.lost, err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
-	})
-	h := new(house)
-	return h, New(h, h, lease.New(dir, fsutil.Self(), func(string) {}), bootstatus.New())
+	}
+	return l.lost, nil
+}
+
+func newTenure(t *testing.T) (*house, *lock, *Tenure) {
+	t.Helper()
+	h, l := &house{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
+	return h, l, New(h, h, l, bootstatus.New())
 }
 
 // TestOnlyWhatNeedsTheLeaseIsEvicted: the CMD goes on, and so does what somebody has put into the scan directory.
 func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
-	h, tenure := newTenure(t)
+	h, _, tenure := newTenure(t)
 	h.view.Services = []*supervisor.Service{
 		{Name: "cmd", Kind: supervisor.KindCmd},
 		{Name: "gateway-coder", Kind: supervisor.KindGateway},
@@ -71,53 +90,103 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 		{Name: "foreign", Kind: supervisor.KindService},
 	}
 	tenure.evict("it is lost")
-	want := []string{"supervisor.Evict{Names:[gateway-coder web] Reason:it is lost}", "withdraw gateway-coder", "withdraw web"}
+	want := []string{"supervisor.Evict{Names:[gateway-coder web] Cause:lease Reason:it is lost}", "withdraw gateway-coder", "withdraw web"}
 	if !slices.Equal(h.told, want) {
 		t.Errorf("it did %q", h.told)
 	}
 }
 
-// TestATenureBeginsWithTheLease, and ends for whoever asks too late.
-func TestATenureBeginsWithTheLease(t *testing.T) {
-	h, tenure := newTenure(t)
-	ctx, stop := context.WithCancel(t.Context())
+// TestATenureBeginsWithTheLock, and a loss ends everything before the lock is asked for again.
+func TestATenureBeginsWithTheLock(t *testing.T) {
+	h, l, tenure := newTenure(t)
 	if tenure.Serves() {
 		t.Error("it serves before it was asked to")
 	}
-	serving, ok := tenure.Claim(ctx, h, false)
-	if !ok || !tenure.Serves() || serving.Err() != nil {
+	serving, ok := tenure.Claim(t.Context(), h, false)
+	if !ok || !tenure.Serves() || serving.Err() != nil || !tenure.Serve(serving) {
 		t.Fatalf("ok %v, serves %v, over %v", ok, tenure.Serves(), serving.Err())
 	}
-	if s := tenure.Status(); s.State != string(lease.Held) {
-		t.Errorf("the lease is %+v", s)
+	if s := tenure.Status(); s.State != client.LeaseHeld {
+		t.Errorf("the lock is %+v", s)
 	}
-	if err := tenure.Admit("gateway-coder", supervisor.KindGateway); err != nil {
-		t.Error(err)
+	l.may = errors.New("it was paused")
+	if err := tenure.Admit("gateway-coder", supervisor.KindGateway); !errors.Is(err, l.may) {
+		t.Errorf("a gateway may start: %v", err)
 	}
-	if !tenure.Serve(serving) {
-		t.Error("it may not serve")
-	}
-	over, end := context.WithCancel(t.Context())
-	end()
-	if tenure.Serve(over) || tenure.Serves() {
-		t.Error("it serves in a tenure that is over")
-	}
-	stop() // else it would try to have the lease back
-	tenure.Release()
 	if err := tenure.Admit("cmd", supervisor.KindCmd); err != nil {
 		t.Error(err)
 	}
+	l.may, l.busy = nil, true
+	l.lost <- errors.New("the server is silent")
+	<-serving.Done()
+	if text := context.Cause(serving).Error(); text != "the server is silent" || tenure.Serve(serving) {
+		t.Errorf("it ended because %q, and serves %v", text, tenure.Serves())
+	}
+	l.free <- nil
+	<-h.took
+	if s := tenure.Status(); s.State != client.LeaseHeld || tenure.Check() != nil {
+		t.Errorf("the lock is %+v", s)
+	}
 }
 
-// TestWhereThereAreNoProfilesNobodyAsksForALease.
-func TestWhereThereAreNoProfilesNobodyAsksForALease(t *testing.T) {
-	h, tenure := newTenure(t)
+// TestASecondContainerWaits, says for whom, and takes over.
+func TestASecondContainerWaits(t *testing.T) {
+	h, l, tenure := newTenure(t)
+	l.busy = true
+	serving, ok := tenure.Claim(t.Context(), h, false)
+	if !ok || tenure.Serves() || serving != t.Context() {
+		t.Fatalf("ok %v, serves %v", ok, tenure.Serves())
+	}
+	s := tenure.Status()
+	if s.State != client.LeaseWaiting || !s.Standby || s.Holder == nil || s.Holder.Host != "4f1c" || time.Since(s.Since) > time.Minute {
+		t.Errorf("the lock is %+v", s)
+	}
+	if err := tenure.Check(); err == nil || !strings.Contains(err.Error(), "4f1c") {
+		t.Errorf("it may serve: %v", err)
+	}
+	l.free <- errors.New("the volume refuses") // it is asked again
+	l.free <- nil
+	<-h.took
+}
+
+// TestWithoutStandbyASecondContainerEnds with the reason.
+func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
+	t.Setenv(standbyVariable, "0")
+	h, l, tenure := newTenure(t)
+	l.busy = true
+	if _, ok := tenure.Claim(t.Context(), h, false); ok || tenure.Serves() {
+		t.Errorf("ok %v, serves %v", ok, tenure.Serves())
+	}
+	if last := h.told[len(h.told)-1]; !strings.Contains(last, "fatal: the lock of") || !strings.Contains(last, "HINIT_STANDBY=0") {
+		t.Errorf("it did %q", h.told)
+	}
+}
+
+// TestAnImageThatInheritsNoLockTakesIt, or ends what it must not serve.
+func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		_, l, tenure := newTenure(t)
+		l.busy = busy
+		tenure.TakeOver(true)
+		serving := tenure.Resume(t.Context())
+		if busy {
+			<-serving.Done()
+		}
+		if tenure.Serves() == busy || (serving.Err() == nil) == busy {
+			t.Errorf("busy %v: serves %v, over %v", busy, tenure.Serves(), serving.Err())
+		}
+	}
+}
+
+// TestWhereThereAreNoProfilesNobodyAsksForTheLock.
+func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
+	h, _, tenure := newTenure(t)
 	h.route.Plain = true
 	serving, ok := tenure.Claim(t.Context(), h, false)
 	if !ok || !tenure.Serves() || serving != t.Context() {
 		t.Errorf("ok %v, serves %v", ok, tenure.Serves())
 	}
-	if s := tenure.Status(); s.State != string(lease.None) {
-		t.Errorf("the lease is %+v", s)
+	if s := tenure.Status(); s.State != client.LeaseNone {
+		t.Errorf("the lock is %+v", s)
 	}
 }

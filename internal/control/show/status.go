@@ -141,19 +141,8 @@ func (w *page) head(in client.Init) {
 	if b := in.BootProfiles; b != nil {
 		w.line(fmt.Sprintf("booting: profiles %s of %s", Thousands(b.Done), Thousands(b.Profiles)))
 	}
-	if l := in.Lease; l != nil && (l.State == client.LeaseElsewhere || l.State == client.LeaseWaiting) {
-		text := Line(l.Detail)
-		if l.State == client.LeaseElsewhere && l.Holder != nil {
-			text = fmt.Sprintf("served by %s/%s since %s", Name(l.Holder.Host), Name(l.Holder.Boot), l.Holder.Since.UTC().Format(time.RFC3339))
-		}
-		switch {
-		case l.State == client.LeaseWaiting:
-			w.line(text + "; until that is known this one supervises nothing")
-		case l.Standby:
-			w.line(text + "; this one takes over when that ends")
-		default:
-			w.line(text + "; this one supervises nothing")
-		}
+	if l := in.Lease; l != nil && l.State == client.LeaseWaiting {
+		w.line(fmt.Sprintf("waiting since %s: %s; until then this container serves nothing", l.Since.UTC().Format(time.RFC3339), Line(l.Detail)))
 	}
 	if r := in.Repair; r != nil && !r.Done {
 		w.line(fmt.Sprintf("repairing file ownership: %d files looked at, %d changed, now in %s", r.Seen, r.Changed, Line(r.Directory)))

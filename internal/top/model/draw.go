@@ -88,7 +88,7 @@ func (m *Model) top() (out []frame.Line) {
 		out = append(out, frame.Text(frame.Bad, "the container is stopping"))
 	case in.Booting:
 		out = append(out, frame.Text(frame.Doing, "booting"+show.Hook(in.Hook)))
-	case in.Lease != nil && (in.Lease.State == client.LeaseElsewhere || in.Lease.State == client.LeaseWaiting):
+	case in.Lease != nil && in.Lease.State == client.LeaseWaiting:
 		out = append(out, frame.Text(frame.Doing, show.Line(in.Lease.Detail)))
 	case len(in.Warnings) > 0 && m.height >= 20:
 		more := ""

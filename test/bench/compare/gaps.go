@@ -47,8 +47,8 @@ func (b *bench) explain(measure string) string {
 		return "hinit looks at the one new directory as the agent's user, gives it its owner, and records the intent; a mkdir besides waits for the file system. Both " +
 			"compete with the sync of the record for the same cores and disk."
 	case "M10":
-		return fmt.Sprintf("the bare loop, which only passes the signal on and waits, takes %s ms with 100 services; hinit reads their logs to the end, "+
-			"and gives the lease of the volume back. See [where time goes](../explanation/performance.md).", of("M10", "100", loopName))
+		return fmt.Sprintf("the bare loop, which only passes the signal on and waits, takes %s ms with 100 services; hinit reads their logs to the end. "+
+			"See [where time goes](../explanation/performance.md).", of("M10", "100", loopName))
 	case "M11":
 		return "the boot of hinit and the end of its logs; an engine that is busy varies by more than that."
 	}

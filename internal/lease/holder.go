@@ -1,0 +1,165 @@
+package lease
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+)
+
+const (
+	// noteName is the file in which a holder says who it is. It is shown and decides nothing: the agent can write it.
+	noteName = DirName + "/holder"
+	mostNote = 1024
+	mostWord = 64
+	// mostLocks bounds how much of /proc/locks is read.
+	mostLocks = 1 << 20
+	// mostOld is how many names of older versions one start removes.
+	mostOld = 4096
+)
+
+// Holder is what is known of the process that has the lock.
+type Holder struct {
+	// Host and Since are from the note of the last hinit that took the lock. Host is "" without a note.
+	Host  string    `json:"host"`
+	Since time.Time `json:"since"`
+	// PID is a process of this container that runs as another user than this hinit and has the lock, by the word of the kernel; 0 for none. Command
+	// is its name.
+	PID     int    `json:"-"`
+	Command string `json:"-"`
+}
+
+// String describes the holder for people.
+func (h Holder) String() string {
+	switch {
+	case h.PID != 0:
+		return fmt.Sprintf("process %d (%s) of this container, which is no hinit; end that process", h.PID, h.Command)
+	case h.Host == "":
+		return "another process"
+	}
+	return fmt.Sprintf("another hinit, %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
+}
+
+// place is an inode as /proc/locks names it, "" when it is not known.
+type place string
+
+// mark keeps which inode is locked.
+func (v *Volume) mark(dir *os.File) {
+	var st unix.Stat_t
+	if unix.Fstat(int(dir.Fd()), &st) == nil {
+		v.mu.Lock()
+		v.at = place(fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+		v.mu.Unlock()
+	}
+}
+
+// holder returns what is known of the holder. It doesn't wait for the volume: the note is that of the call before.
+func (v *Volume) holder() Holder {
+	v.mu.Lock()
+	h, at, read := v.note, v.at, !v.reading
+	v.reading = true
+	v.mu.Unlock()
+	if read {
+		guard.Go("reading who holds the lock of the volume", func() {
+			_ = blocking.Do(blocking.Volume, func() error { v.readNote(); return nil })
+		})
+	}
+	_ = blocking.Do(blocking.Short, func() error {
+		h.PID, h.Command = stranger(at)
+		return nil
+	})
+	return h
+}
+
+// stranger returns a process of another user in this container that has locked a place.
+func stranger(at place) (pid int, command string) {
+	f, err := os.Open("/proc/locks")
+	if err != nil {
+		return 0, ""
+	}
+	defer f.Close()
+	locks, _ := io.ReadAll(io.LimitReader(f, mostLocks)) // the kernel's text; what is missing is not known
+	for line := range bytes.Lines(locks) {
+		// 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
+		w := strings.Fields(string(line))
+		if len(w) < 6 || w[1] != "FLOCK" || w[5] != string(at) {
+			continue
+		}
+		status, _ := os.ReadFile("/proc/" + w[4] + "/status")
+		name, rest, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:"), "\n")
+		_, rest, known := strings.Cut(rest, "\nUid:")
+		if ids := strings.Fields(rest); !known || len(ids) == 0 || ids[0] == strconv.Itoa(os.Geteuid()) {
+			continue // another hinit has this user
+		}
+		pid, _ = strconv.Atoi(w[4])
+		return pid, word(name)
+	}
+	return 0, ""
+}
+
+// readNote takes over what the note says.
+func (v *Volume) readNote() {
+	var h Holder
+	_ = v.as(func(d *fsutil.Dir) error {
+		raw, err := d.ReadFile(noteName, mostNote)
+		if err != nil || json.Unmarshal(raw, &h) != nil {
+			h = Holder{}
+		}
+		h.Host = word(h.Host)
+		return err
+	})
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.note, v.reading = h, false
+}
+
+// leaveNote says who has the lock, and removes what older versions have left.
+func (v *Volume) leaveNote() {
+	h := Holder{Since: time.Now().UTC().Truncate(time.Second)}
+	h.Host, _ = os.Hostname()
+	raw, _ := json.Marshal(h)
+	write := func(a *fsutil.Actor) error {
+		d, err := fsutil.OpenDir(v.home, a)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		_ = d.Mkdir(DirName, 0o755) // the next call says why it can't
+		var old []string
+		_ = d.EachName(DirName, func(name string, _ fs.FileMode) bool {
+			if name == "lease" || name == "waiting" || strings.HasPrefix(name, "lease.") || strings.HasPrefix(name, ".lease.") {
+				old = append(old, name)
+			}
+			return len(old) < mostOld
+		})
+		for _, name := range old {
+			_ = d.Remove(DirName + "/" + name) // what stays does no harm
+		}
+		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, TempName: ".holder.*.tmp", Volatile: true})
+	}
+	if write(v.actor) != nil && v.actor.Switches() {
+		_ = write(nil) // on a fresh volume the agent can't write yet; the note decides nothing
+	}
+}
+
+// word makes what somebody else wrote fit to be shown.
+func word(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return -1
+		}
+		return r
+	}, s)
+	return s[:min(len(s), mostWord)]
+}
