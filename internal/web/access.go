@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -56,13 +55,19 @@ func bySocket(r *http.Request) bool {
 	return local
 }
 
-// knows says whether a request has the token, or a session that was begun with it.
+// bearer returns the token that a request gives in its header.
+func bearer(r *http.Request) (given string, is bool) {
+	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+}
+
+// knows says whether a request has the token, or a session that was begun with it. It counts nothing: the right token is taken however many
+// wrong ones came before.
 func (s *Server) knows(r *http.Request) bool {
 	if s.Token == "" {
 		return false
 	}
-	if given, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); is {
-		return s.guesses.allow("bearer", given != "") && same(given, s.Token) && s.guesses.forgive("bearer")
+	if given, is := bearer(r); is {
+		return same(given, s.Token)
 	}
 	c, err := r.Cookie(sessionCookie)
 	if err != nil {
@@ -71,6 +76,14 @@ func (s *Server) knows(r *http.Request) bool {
 	until, mac, _ := strings.Cut(c.Value, ".")
 	end, err := strconv.ParseInt(until, 10, 64)
 	return err == nil && time.Now().Unix() < end && same(mac, hex.EncodeToString(sign(s.keys.session, until)))
+}
+
+// key is under which a request counts.
+func (s *Server) key(r *http.Request) string {
+	if s.mayControl(r) {
+		return owner
+	}
+	return remote(r)
 }
 
 // mayControl says whether a request may change something.
@@ -115,72 +128,10 @@ func (s *Server) knownHost(r *http.Request) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.Trim(host, "[]")
-	if host == "localhost" || slices.Contains(s.Hosts, host) {
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".") // a name of DNS has no case, and may end with a dot
+	if host == "localhost" || slices.ContainsFunc(s.Hosts, func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }) {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && (ip.IsLoopback() || s.Open)
-}
-
-// limiter allows each key so many requests a second, and a burst. It remembers a bounded number of keys.
-type limiter struct {
-	rate, burst float64
-
-	mu      sync.Mutex
-	buckets map[string]*bucket
-}
-
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-const mostBuckets = 4096
-
-func newLimiter(rate, burst float64) *limiter {
-	return &limiter{rate: rate, burst: burst, buckets: make(map[string]*bucket)}
-}
-
-// allow takes one from the key's bucket, if it counts, and says whether there was one.
-func (l *limiter) allow(key string, counts bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	b := l.buckets[key]
-	if b == nil {
-		if len(l.buckets) >= mostBuckets {
-			clear(l.buckets) // who floods with addresses gains a burst each
-		}
-		b = &bucket{l.burst, now}
-		l.buckets[key] = b
-	}
-	b.left = min(b.left+now.Sub(b.at).Seconds()*l.rate, l.burst)
-	b.at = now
-	if b.left < 1 {
-		return false
-	}
-	if counts {
-		b.left--
-	}
-	return true
-}
-
-// forgive gives one back, and returns true.
-func (l *limiter) forgive(key string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if b := l.buckets[key]; b != nil {
-		b.left++
-	}
-	return true
-}
-
-// remote is whose requests count together.
-func remote(r *http.Request) string {
-	if bySocket(r) {
-		return "socket"
-	}
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	return host
 }

@@ -37,7 +37,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &bounded{Listener: l, free: mostConns}, nil
+		return &bounded{Listener: l, conns: newPlaces(mostConns)}, nil
 	}
 	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close()
@@ -53,7 +53,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bounded{Listener: l, free: mostConns}, nil
+	return &bounded{Listener: l, conns: newPlaces(mostConns)}, nil
 }
 
 // Loopback says whether only this machine can reach an address.
@@ -69,12 +69,11 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// bounded is a listener with a limit of connections. A full one closes what comes, so that nobody has to wait for somebody slow.
+// bounded is a listener with a limit of connections, in all and of one remote. It closes a connection beyond that, so that no client waits
+// for a slow one.
 type bounded struct {
 	net.Listener
-
-	mu   sync.Mutex
-	free int
+	conns *places
 }
 
 // Accept implements net.Listener.
@@ -84,17 +83,18 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		b.mu.Lock()
-		room := b.free > 0
-		if room {
-			b.free--
+		key := owner // a Unix socket
+		if c.RemoteAddr().Network() != "unix" {
+			key = remoteOf(c.RemoteAddr().String())
 		}
-		b.mu.Unlock()
-		if room {
+		if b.conns.take(key) {
 			if tcp, is := c.(*net.TCPConn); is {
 				_ = tcp.SetWriteBuffer(sendBuffer) // of the kernel, whose default grows to megabytes for who takes nothing
 			}
-			return &counted{Conn: c, of: b}, nil
+			return &counted{Conn: c, close: sync.OnceValue(func() error {
+				b.conns.leave(key)
+				return c.Close()
+			})}, nil
 		}
 		_ = c.Close()
 	}
@@ -103,16 +103,8 @@ func (b *bounded) Accept() (net.Conn, error) {
 // counted gives its place back when it is closed.
 type counted struct {
 	net.Conn
-	of   *bounded
-	once sync.Once
+	close func() error
 }
 
 // Close implements net.Conn.
-func (c *counted) Close() error {
-	c.once.Do(func() {
-		c.of.mu.Lock()
-		c.of.free++
-		c.of.mu.Unlock()
-	})
-	return c.Conn.Close()
-}
+func (c *counted) Close() error { return c.close() }

@@ -100,12 +100,12 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there is no such log", http.StatusNotFound)
 		return
 	}
-	if s.followers.Add(1) > mostFollowers {
-		s.followers.Add(-1)
+	key := s.key(r)
+	if !s.followers.take(key) {
 		http.Error(w, "too many pages follow a log", http.StatusServiceUnavailable)
 		return
 	}
-	defer s.followers.Add(-1)
+	defer s.followers.leave(key)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	send := s.stream(w)

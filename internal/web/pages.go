@@ -104,13 +104,13 @@ func (s *Server) stream(w http.ResponseWriter) func(event string, data []byte) e
 
 // live streams what changes in the list.
 func (s *Server) live(w http.ResponseWriter, r *http.Request) {
-	if s.streams.Add(1) > mostStreams {
-		s.streams.Add(-1)
+	key := s.key(r)
+	if !s.streams.take(key) {
 		w.Header().Set("Retry-After", "30")
 		http.Error(w, "too many pages are live", http.StatusServiceUnavailable)
 		return
 	}
-	defer s.streams.Add(-1)
+	defer s.streams.leave(key)
 	defer s.hub.join()()
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")
@@ -256,18 +256,19 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusNotFound, "There is no token to log in with.")
 	case !s.fromOurPage(r):
 		s.show(w, r, http.StatusForbidden, "login", "Log in", "The form was too old; try again.")
-	case !s.guesses.allow("login", true):
-		w.Header().Set("Retry-After", "60")
-		s.show(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens; wait a minute.")
-	case !same(r.PostFormValue("token"), s.Token):
-		s.Log.Warn("wrong token", "remote", remote(r))
-		s.show(w, r, http.StatusForbidden, "login", "Log in", "That is not the token.")
-	default:
-		s.guesses.forgive("login")
+	case same(r.PostFormValue("token"), s.Token):
 		s.beginSession(w, r)
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
+	case !s.guesses.allow(remote(r)):
+		s.tooManyGuesses(w)
+		s.show(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens from this address. Wait a minute, or enter the right one.")
+	default:
+		s.Log.Warn("wrong token", "remote", remote(r))
+		s.show(w, r, http.StatusForbidden, "login", "Log in", "That is not the token.")
 	}
 }
+
+func (s *Server) tooManyGuesses(w http.ResponseWriter) { w.Header().Set("Retry-After", "60") }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	if s.fromOurPage(r) {

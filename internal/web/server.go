@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"hinit/client"
@@ -72,8 +71,8 @@ type Server struct {
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
 	guesses     *limiter
-	streams     atomic.Int32
-	followers   atomic.Int32
+	streams     *places // live pages
+	followers   *places // pages that follow a log
 	searches    chan struct{}
 	mux         *http.ServeMux
 	ended       chan struct{} // closed when Run ends, so that streams do
@@ -86,6 +85,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		Options: o, hub: newHub(o.Hinit, o.Proc), boards: source{ask: boardsThere(o.Beside.Boards)}, sandboxes: source{ask: o.Beside.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		streams: newPlaces(mostStreams), followers: newPlaces(mostFollowers),
 		searches: make(chan struct{}, mostSearches), ended: make(chan struct{}),
 	}
 	var err error
@@ -140,9 +140,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if !s.requests.allow(remote(r), true) {
+	key := s.key(r)
+	if !s.requests.allow(key) {
 		h.Set("Retry-After", "1")
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
+		return
+	}
+	if _, is := bearer(r); is && key != owner && s.Token != "" && !s.guesses.allow(key) {
+		s.tooManyGuesses(w)
+		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return
 	}
 	if !bySocket(r) && s.Token == "" && !s.knownHost(r) {

@@ -382,12 +382,6 @@ func TestAFormCountsWithItsSecretAlone(t *testing.T) {
 	if code, _ := s.do("POST", path, url.Values{}, "Authorization", "Bearer "+token); code != http.StatusSeeOther {
 		t.Errorf("a program with the token: %d", code)
 	}
-	for range 30 {
-		s.do("GET", "/", nil, "Authorization", "Bearer guess")
-	}
-	if code, _ := s.do("GET", "/", nil, "Authorization", "Bearer "+token, "Accept", "*/*"); code != http.StatusUnauthorized {
-		t.Errorf("tokens can be guessed without a limit: %d", code)
-	}
 }
 
 func TestAProxysPath(t *testing.T) {
@@ -467,7 +461,7 @@ func TestAThousandSlowReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testkit.Until(t, "a thousand read", func() bool { return s.streams.Load() == 1000 })
+	testkit.Until(t, "a thousand read", func() bool { return s.streams.open() == 1000 })
 	for i := range 20 { // a megabyte for each of them, which nobody takes
 		f.set(func() {
 			f.services = nil
@@ -480,7 +474,7 @@ func TestAThousandSlowReaders(t *testing.T) {
 			t.Fatalf("another reader: %d after %v", code, time.Since(begin))
 		}
 	}
-	testkit.Until(t, "who takes nothing is cut off", func() bool { return s.streams.Load() == 0 })
+	testkit.Until(t, "who takes nothing is cut off", func() bool { return s.streams.open() == 0 })
 }
 
 func TestALiveReaderHearsOfAChange(t *testing.T) {

@@ -1,0 +1,123 @@
+package web
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// owner is the key of a request that has the token or came by the Unix socket. Nothing that others do uses up what it may have.
+const owner = "owner"
+
+// remote is the key under which the requests of one reader count together.
+func remote(r *http.Request) string {
+	if bySocket(r) {
+		return owner
+	}
+	return remoteOf(r.RemoteAddr)
+}
+
+// remoteOf is the key of an address. This machine is one reader, although it has many loopback addresses, and so is a network of IPv6
+// that one customer gets (/64).
+func remoteOf(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	ip, err := netip.ParseAddr(host)
+	ip = ip.Unmap().WithZone("")
+	switch {
+	case err != nil:
+		return host
+	case ip.IsLoopback():
+		return "loopback"
+	case ip.Is6():
+		if net, err := ip.Prefix(64); err == nil {
+			return net.String()
+		}
+	}
+	return ip.String()
+}
+
+// limiter allows each key so many requests a second, and a burst. It remembers a bounded number of keys.
+type limiter struct {
+	rate, burst float64
+
+	mu      sync.Mutex
+	buckets map[string]*bucket
+}
+
+type bucket struct {
+	left float64
+	at   time.Time
+}
+
+const mostBuckets = 4096
+
+func newLimiter(rate, burst float64) *limiter {
+	return &limiter{rate: rate, burst: burst, buckets: make(map[string]*bucket)}
+}
+
+// allow takes one from the key's bucket, and says whether there was one.
+func (l *limiter) allow(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	b := l.buckets[key]
+	if b == nil {
+		if len(l.buckets) >= mostBuckets {
+			clear(l.buckets) // a flood of addresses gains a burst each
+		}
+		b = &bucket{l.burst, now}
+		l.buckets[key] = b
+	}
+	b.left = min(b.left+now.Sub(b.at).Seconds()*l.rate, l.burst)
+	b.at = now
+	if b.left < 1 {
+		return false
+	}
+	b.left--
+	return true
+}
+
+// places bounds what is open at a time: by all together, and by each key to the half of that. The owner has places of its own.
+type places struct {
+	most int
+
+	mu    sync.Mutex
+	taken int // by others than the owner
+	by    map[string]int
+}
+
+func newPlaces(most int) *places { return &places{most: most, by: make(map[string]int)} }
+
+// take takes a place for a key, and says whether there was one. [places.leave] gives it back.
+func (p *places) take(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.by[key] >= max(p.most/2, 1) || key != owner && p.taken >= p.most {
+		return false
+	}
+	p.by[key]++
+	if key != owner {
+		p.taken++
+	}
+	return true
+}
+
+func (p *places) leave(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.by[key]--; p.by[key] == 0 {
+		delete(p.by, key)
+	}
+	if key != owner {
+		p.taken--
+	}
+}
+
+// open is how many places are taken.
+func (p *places) open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken + p.by[owner]
+}
