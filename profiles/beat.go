@@ -16,10 +16,15 @@ func beatOf(value json.RawMessage) time.Time {
 	if json.Unmarshal(value, &text) != nil {
 		return time.Time{}
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05"} { // either takes a fraction of a second
-		if at, err := time.Parse(layout, text); err == nil {
-			return at
-		}
+	at, _ := isoTime(text)
+	return at
+}
+
+// isoTime parses an ISO 8601 time, with or without a fraction of a second; without a zone it is UTC.
+func isoTime(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		at, err = time.Parse("2006-01-02T15:04:05", text)
 	}
-	return time.Time{}
+	return at, err
 }

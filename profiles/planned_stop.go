@@ -89,32 +89,35 @@ type holder struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which explains its exit.
-// Either a takeover marker names pid, is at most 60 seconds old, and its author runs. Or gateway.pid names another process that
+// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which began at begun. That
+// explains its exit. Either a takeover marker names pid, was written since begun and at most 60 seconds ago, and its author is still
+// the process that wrote it. Or gateway.pid names another process that
 // runs and has the recorded start time; this is the usual sign, because the target removes its marker before it exits. Missing or
 // senseless data is no takeover: a needless restart does less harm than a gateway that stays down.
-func (s *Store) TakeoverOf(profile string, pid int) bool {
+func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.in(profile, func(d *fsutil.Dir, home string) error {
 		var t takeover
 		var h holder
-		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.names(t, pid) ||
+		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.names(t, pid, begun) ||
 			readMarker(d, filepath.Join(home, pidFile), &h) && h.holds(pid)
 		return nil
 	})
 	return err == nil && taken
 }
 
-// names reports whether the marker is valid and about pid.
-func (s *Store) names(t takeover, pid int) bool {
-	if t.TargetPID != pid || pid <= 0 || !s.fresh(t.WrittenAt) {
+// names reports whether the marker is valid and about the process pid that began at begun. The numbers of processes repeat from one
+// start of a container to the next.
+func (s *Store) names(t takeover, pid int, begun time.Time) bool {
+	at, err := isoTime(t.WrittenAt)
+	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
 		return false // not reaped yet, and another process than the one that was meant
 	}
-	_, ok := alive(t.ReplacerPID)
-	return ok && t.ReplacerPID != pid
+	ticks, ok := alive(t.ReplacerPID)
+	return ok && t.ReplacerPID != pid && !startedAt(ticks).After(at)
 }
 
 // holds reports whether the process runs and is not pid. Without a start time it could be a process that got the number later, or
@@ -122,15 +125,6 @@ func (s *Store) names(t takeover, pid int) bool {
 func (h holder) holds(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime
-}
-
-// fresh reports whether an ISO 8601 time is less than the markers' life time away; without a zone it is UTC.
-func (s *Store) fresh(written string) bool {
-	at, err := time.Parse(time.RFC3339, written) // takes a fraction too
-	if err != nil {
-		at, err = time.Parse("2006-01-02T15:04:05", written)
-	}
-	return err == nil && s.now().Sub(at).Abs() <= markerTTL
 }
 
 func readMarker(d *fsutil.Dir, rel string, into any) bool {

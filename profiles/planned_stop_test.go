@@ -143,30 +143,32 @@ func TestTakeoverOf(t *testing.T) {
 		pid             int
 		want            bool
 	}{
-		"nothing there":                 {"", "", gone, false},
-		"marker":                        {marker(gone, "77", other, at(-time.Second)), "", gone, true},
-		"marker without start time":     {marker(gone, "null", other, at(0)), "", gone, true},
-		"marker without zone":           {marker(gone, "null", other, time.Now().UTC().Format("2006-01-02T15:04:05.000")), "", gone, true},
-		"marker for another pid":        {marker(gone-1, "77", other, at(0)), "", gone, false},
-		"marker is old":                 {marker(gone, "77", other, at(-61*time.Second)), "", gone, false},
-		"marker from the future":        {marker(gone, "77", other, at(time.Hour)), "", gone, false},
-		"marker without time":           {marker(gone, "77", other, ""), "", gone, false},
-		"replacer is dead":              {marker(gone, "77", gone-1, at(0)), "", gone, false},
-		"replacer is a zombie":          {marker(gone, "77", zombie, at(0)), "", gone, false},
-		"zombie target, right start":    {marker(zombie, fmt.Sprint(zombieTicks), other, at(0)), "", zombie, true},
-		"zombie target, wrong start":    {marker(zombie, fmt.Sprint(zombieTicks+1), other, at(0)), "", zombie, false},
-		"marker is garbage":             {"{", "", gone, false},
-		"pid file of another":           {"", holding(other, ticks), gone, true},
-		"pid file, garbage marker":      {"[]", holding(other, ticks), gone, true},
-		"pid file of itself":            {"", holding(other, ticks), other, false},
-		"pid file, recycled pid":        {"", holding(other, ticks+1), gone, false},
-		"pid file, start time unknown":  {"", holding(other, 0), gone, false},
-		"pid file of a dead one":        {"", holding(gone-1, 5), gone, false},
-		"pid file of a zombie":          {"", holding(zombie, zombieTicks), gone, false},
-		"pid file with nonsense in it":  {"", `{"pid":"x"}`, gone, false},
-		"pid file with a negative pid":  {"", `{"pid":-1,"start_time":1}`, gone, false},
-		"pid file with a plain number":  {"", "12", gone, false},
-		"both, and marker is about him": {marker(gone, "77", other, at(0)), holding(other, ticks), gone, true},
+		"nothing there":                        {"", "", gone, false},
+		"marker":                               {marker(gone, "77", other, at(0)), "", gone, true},
+		"marker of the container's run before": {marker(gone, "77", other, at(-31*time.Second)), "", gone, false},
+		"the replacer's number is another's":   {marker(gone, "77", other, at(-10*time.Second)), "", gone, false},
+		"marker without start time":            {marker(gone, "null", other, at(0)), "", gone, true},
+		"marker without zone":                  {marker(gone, "null", other, time.Now().UTC().Format("2006-01-02T15:04:05.000")), "", gone, true},
+		"marker for another pid":               {marker(gone-1, "77", other, at(0)), "", gone, false},
+		"marker is old":                        {marker(gone, "77", other, at(-61*time.Second)), "", gone, false},
+		"marker from the future":               {marker(gone, "77", other, at(time.Hour)), "", gone, false},
+		"marker without time":                  {marker(gone, "77", other, ""), "", gone, false},
+		"replacer is dead":                     {marker(gone, "77", gone-1, at(0)), "", gone, false},
+		"replacer is a zombie":                 {marker(gone, "77", zombie, at(0)), "", gone, false},
+		"zombie target, right start":           {marker(zombie, fmt.Sprint(zombieTicks), other, at(0)), "", zombie, true},
+		"zombie target, wrong start":           {marker(zombie, fmt.Sprint(zombieTicks+1), other, at(0)), "", zombie, false},
+		"marker is garbage":                    {"{", "", gone, false},
+		"pid file of another":                  {"", holding(other, ticks), gone, true},
+		"pid file, garbage marker":             {"[]", holding(other, ticks), gone, true},
+		"pid file of itself":                   {"", holding(other, ticks), other, false},
+		"pid file, recycled pid":               {"", holding(other, ticks+1), gone, false},
+		"pid file, start time unknown":         {"", holding(other, 0), gone, false},
+		"pid file of a dead one":               {"", holding(gone-1, 5), gone, false},
+		"pid file of a zombie":                 {"", holding(zombie, zombieTicks), gone, false},
+		"pid file with nonsense in it":         {"", `{"pid":"x"}`, gone, false},
+		"pid file with a negative pid":         {"", `{"pid":-1,"start_time":1}`, gone, false},
+		"pid file with a plain number":         {"", "12", gone, false},
+		"both, and marker is about him":        {marker(gone, "77", other, at(0)), holding(other, ticks), gone, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := profiles.NewVolume(t)
@@ -177,13 +179,13 @@ func TestTakeoverOf(t *testing.T) {
 			if tt.pidFile != "" {
 				profiles.Write(t, s, "profiles/p/gateway.pid", tt.pidFile)
 			}
-			if got := s.TakeoverOf("p", tt.pid); got != tt.want {
+			if got := s.TakeoverOf("p", tt.pid, time.Now().Add(-30*time.Second)); got != tt.want {
 				t.Errorf("TakeoverOf = %t, want %t", got, tt.want)
 			}
 		})
 	}
 	s := profiles.NewVolume(t)
-	if s.TakeoverOf("../p", gone) || s.TakeoverOf("nobody", gone) {
+	if s.TakeoverOf("../p", gone, time.Time{}) || s.TakeoverOf("nobody", gone, time.Time{}) {
 		t.Error("an impossible profile was taken over")
 	}
 }

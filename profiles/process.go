@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
 )
@@ -25,6 +28,16 @@ func alive(pid int) (startTime uint64, ok bool) {
 	ticks, running, err := processStat(pid)
 	return ticks, err == nil && running
 }
+
+// startedAt converts what [StartTime] returns into a time.
+func startedAt(ticks uint64) time.Time {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // it exists on every Linux that runs Go
+	return time.Now().Add(time.Duration(ticks)*(time.Second/userHertz) - time.Duration(now.Nano()))
+}
+
+// userHertz is the unit of start times, in a second (proc_pid_stat(5)): this on every system that runs Go.
+const userHertz = 100
 
 func processStat(pid int) (startTime uint64, running bool, err error) {
 	path := "/proc/" + strconv.Itoa(pid) + "/stat"

@@ -83,6 +83,10 @@ func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
 
 // TestReadinessIsReadOffTheStateFile of the run, and of no other process.
 func TestReadinessIsReadOffTheStateFile(t *testing.T) {
+	started, err := profiles.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
 	h, k := newHost(t, "coder")
 	h.start(k)
 	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 7})
@@ -91,13 +95,24 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 		want string
 	}{
 		{map[string]any{"gateway_state": "running", "pid": 1 << 30}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says nothing of this run yet}"},
-		{map[string]any{"gateway_state": "starting", "pid": os.Getpid()}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says starting}"},
-		{map[string]any{"gateway_state": "running", "pid": os.Getpid()}, "Ready{Name:gateway-coder Run:7 Ready:true Said:}"},
+		{map[string]any{"gateway_state": "starting", "pid": os.Getpid(), "start_time": started}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says starting}"},
+		{map[string]any{"gateway_state": "running", "pid": os.Getpid()}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says nothing of this run yet}"},
+		{map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started}, "Ready{Name:gateway-coder Run:7 Ready:true Said:}"},
 	} {
 		h.forgetEvents()
 		h.state("coder", tt.keys)
 		h.until(tt.want, h.got(tt.want))
 	}
+}
+
+// TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore: after docker stop and docker start it has the same number again.
+func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
+	h, k := newHost(t, "coder")
+	h.state("coder", map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": 1})
+	h.start(k)
+	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
+	k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
+	h.until("it is looked at", h.got("Ready{Name:gateway-coder Run:1 Ready:false Said:gateway_state.json says nothing of this run yet}"))
 }
 
 // TestAProfileThatComesAndGoes is registered, and removed with its slot; nothing is remembered of it.

@@ -129,7 +129,7 @@ const hintReady = "; for an agent that never writes it there, set agent.ready to
 // readiness reads off a state file whether the run whose main process is main is ready. said is why it isn't, or what is wrong with
 // a ready one.
 func (k *Keeper) readiness(profile string, state profiles.State, main int) (ready bool, said string) {
-	ofRun := proc.InSession(state.PID, main)
+	ofRun := writtenBy(state, main)
 	switch {
 	case !state.Exists:
 		return false, "there is no " + profiles.StateFile + " yet" + hintReady
@@ -150,6 +150,13 @@ func (k *Keeper) readiness(profile string, state profiles.State, main int) (read
 		}
 	}
 	return ready, strings.Join(slices.DeleteFunc([]string{said, k.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
+}
+
+// writtenBy reports whether a living process of the run whose main process is main wrote a state file. The start time proves it: the
+// numbers of processes repeat from one start of a container to the next.
+func writtenBy(state profiles.State, main int) bool {
+	ticks, err := profiles.StartTime(state.PID)
+	return err == nil && ticks == state.StartTime && proc.InSession(state.PID, main)
 }
 
 // trouble says what is wrong with the platforms of a running gateway, once in the container log when it changes.
@@ -180,7 +187,7 @@ func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks i
 	if s == nil || s.Run != exit.Run {
 		return // it has been started again meanwhile
 	}
-	if k.store.TakeoverOf(profile, exit.PID) {
+	if k.takenOver(profile, exit) {
 		k.loop.Post(supervisor.Explained{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
 		return
 	}
@@ -190,13 +197,18 @@ func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks i
 	}
 }
 
+// takenOver reports whether another instance has taken over from a run.
+func (k *Keeper) takenOver(profile string, exit *supervisor.Exit) bool {
+	return k.store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
+}
+
 // watchReplacer starts a gateway that is wanted up when the instance that replaced it is gone.
 func (k *Keeper) watchReplacer(service, profile string) {
 	s := k.loop.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
 		return
 	}
-	if !k.store.TakeoverOf(profile, s.LastExit.PID) {
+	if !k.takenOver(profile, s.LastExit) {
 		k.say("%s: the instance that took over is gone", service)
 		k.loop.Post(supervisor.Inputs{Name: service})
 		return
