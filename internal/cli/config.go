@@ -37,9 +37,7 @@ func configRun(t *terminal, c *call) int {
 	}
 	if len(words) > 0 {
 		if words[0] == "schema" && len(words) == 1 {
-			if err := writeJSON(t.out, config.Schema()); err != nil {
-				return t.failed("show the schema", err)
-			}
+			fmt.Fprint(t.out, config.Schema)
 			return exitDone
 		}
 		if words[0] != "check" {

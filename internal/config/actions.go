@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -100,37 +99,16 @@ func (l *loader) actions(s *Service) {
 
 // onField is the key with the actions, below prefix.
 func onField[T any](prefix string, of func(*T) *Actions) field[T] {
-	return field[T]{
-		path: prefix + "on", typ: "mapping of events to actions", doc: "What is done after events; see [Actions](#actions).",
-		at: func(t *T) any { return of(t) },
-	}
+	return field[T]{path: prefix + "on", is: kind{name: "mapping of events to actions"}, at: func(t *T) any { return of(t) }}
 }
 
 // actionFields is the schema of one action: of a command, of a webhook, or "" for all keys.
 func actionFields(of string) []field[Action] {
 	fields := []field[Action]{
-		{
-			path: "exec", check: checkCommand, typ: "command",
-			doc: "Command that runs as the user of `" + ActionsName + "`. It finds the event as JSON on its standard input, and its name, the service and the " +
-				"profile in `HINIT_EVENT`, `HINIT_SERVICE` and `HINIT_PROFILE`.",
-			at: func(a *Action) any { return &a.Exec },
-		},
-		{
-			path: "webhook", check: checkWebhook, typ: "URL",
-			doc: "Address that the event is sent to, as JSON by POST.",
-			at:  func(a *Action) any { return &a.Webhook },
-		},
-		{
-			path: "secret_file", check: checkOptional(checkAbs), typ: "path",
-			doc: "File with a key. The header `X-Hinit-Signature` of the request is then `sha256=` and the HMAC-SHA256 of the body in hex. " +
-				"The user of `" + ActionsName + "` has to be able to read it.",
-			at: func(a *Action) any { return &a.SecretFile },
-		},
-		{
-			path: "timeout", check: checkPositive,
-			doc: "Time after which the command is killed, or one try of the request is over.",
-			at:  func(a *Action) any { return &a.Timeout },
-		},
+		{path: "exec", is: command, at: func(a *Action) any { return &a.Exec }},
+		{path: "webhook", is: kind{"URL", checkWebhook}, at: func(a *Action) any { return &a.Webhook }},
+		{path: "secret_file", is: optional(absolutePath), at: func(a *Action) any { return &a.SecretFile }},
+		{path: "timeout", is: positive, at: func(a *Action) any { return &a.Timeout }},
 	}
 	return slices.DeleteFunc(fields, func(f field[Action]) bool {
 		return of == "exec" && (f.path == "webhook" || f.path == "secret_file") || of == "webhook" && f.path == "exec"
@@ -197,42 +175,4 @@ func (d *decoder) action(n *yaml.Node, key string) (a Action, ok bool) {
 		d.problems.at(n.Line, "cannot use %s: secret_file is for a webhook; remove it", key)
 	}
 	return a, len(d.problems.list) == before
-}
-
-// actionsSchema is what YAML may hold for actions.
-func actionsSchema() map[string]any {
-	a := newAction()
-	one := object(actionFields(""), &a)
-	events := map[string]any{}
-	for _, event := range ActionEvents {
-		events[event] = map[string]any{"anyOf": []any{one, map[string]any{"type": "array", "items": one}}}
-	}
-	return map[string]any{"type": "object", "additionalProperties": false, "properties": events}
-}
-
-// actionReference writes the section about actions.
-func actionReference(b *strings.Builder) {
-	b.WriteString(`
-## Actions
-
-` + "`on`" + `, ` + "`agent.on`, `services.NAME.on` and `profiles.NAME.on`" + ` are mappings of events to an action or a list of them: a command that runs, or a request that
-is sent. See [act on events](../how-to/act-on-events.md). What a service says of an event replaces what
-` + "`on`" + ` says for all; for a gateway, ` + "`on`" + ` of its profile comes first, then ` + "`agent.on`" + `, then ` + "`on`" + `. An empty list is no action. The events are ` + "`" + strings.Join(ActionEvents, "`, `") + "`" + `.
-
-` + "```yaml" + `
-on:
-  parked: {webhook: "https://example.org/hooks/1", secret_file: /run/secrets/hook}
-  crash-loop: [{exec: [/usr/local/bin/page, me]}, {webhook: "https://example.org/hooks/1"}]
-` + "```" + `
-
-The service ` + "`" + ActionsName + "`" + ` carries them out. It exists where the file has actions, without being written down, and runs as the agent's user.
-
-`)
-	a := newAction()
-	table(b, "on.EVENT[].", actionFields(""), &a, func(f *field[Action]) string {
-		if f.path == "timeout" {
-			return defaultText(f, &a)
-		}
-		return ""
-	})
 }

@@ -78,13 +78,13 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 		}
 	}
 	for _, f := range configFields() {
-		check(f.path, f.privileged)
+		check(f.path, f.root)
 	}
 	for _, f := range serviceFields() {
-		check("services."+f.path, f.privileged)
+		check("services."+f.path, f.root)
 	}
 	for _, f := range profileFields() {
-		check("profiles."+f.path, f.privileged)
+		check("profiles."+f.path, f.root)
 	}
 }
 

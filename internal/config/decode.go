@@ -201,14 +201,14 @@ func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) 
 		return
 	}
 	reason := checkHoles(at, f.holes)
-	if reason == "" && f.check != nil {
-		reason = f.check(at)
+	if reason == "" && f.is.check != nil {
+		reason = f.is.check(at)
 	}
 	if reason != "" {
 		d.problems.at(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}
-	if f.privileged && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
+	if f.root && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
 		d.problems.at(e.line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			key, d.doubt)
 		return
@@ -242,8 +242,8 @@ func copyOf(at any) any {
 type describer interface{ expects() string }
 
 func (f *field[T]) expects() string {
-	if f.typ != "" {
-		return strings.ReplaceAll(f.typ, "`", "")
+	if f.is.name != "" {
+		return strings.ReplaceAll(f.is.name, "`", "")
 	}
 	return f.typeName(new(T))
 }

@@ -276,53 +276,15 @@ func (h HTTPCheck) contradiction() string {
 // checkFields is the schema of one entry of a list of checks: what all have, and what those of a type have. "" is for all types.
 func checkFields(of string) []field[Check] {
 	fields := []field[Check]{
-		{
-			path: "kind", typ: oneOf(checkKinds...), check: checkOneOf(checkKinds...),
-			doc: "`startup`: the other checks wait until it has passed once. `ready`: whether the service counts as ready. `alive`: whether it is left " +
-				"running. Required.",
-			at: func(c *Check) any { return &c.Kind },
-		},
-		{
-			path: "name", check: checkCheckName,
-			doc: "What status and events call it. Not set: kind and type, as `alive-http`.",
-			at:  func(c *Check) any { return &c.Name },
-		},
-		{
-			path: "period", check: checkAtLeast(100 * time.Millisecond),
-			doc: "Time between two looks; at least 100ms.",
-			at:  func(c *Check) any { return &c.Period },
-		},
-		{
-			path: "timeout", check: checkAtLeast(10 * time.Millisecond),
-			doc: "A look that takes longer is a bad answer.",
-			at:  func(c *Check) any { return &c.Timeout },
-		},
-		{
-			path: "initial_delay", check: checkNotNegative,
-			doc: "Time from the start of the process to the first look.",
-			at:  func(c *Check) any { return &c.Delay },
-		},
-		{
-			path: "success_threshold", check: checkRange(1, 1000),
-			doc: "So many good answers in a row make it pass; 1 for `startup` and `alive`.",
-			at:  func(c *Check) any { return &c.Success },
-		},
-		{
-			path: "failure_threshold", check: checkRange(1, 100_000),
-			doc: "So many bad answers in a row make it fail.",
-			at:  func(c *Check) any { return &c.Failure },
-		},
-		{
-			path: "jitter", check: checkFloat(0, 0.5),
-			doc: "Each period is shortened by up to this part of it, 0 to 0.5, so that checks don't all come at once.",
-			at:  func(c *Check) any { return &c.Jitter },
-		},
-		{
-			path: "on_failure", typ: oneOf(OnRestart, OnReport, OnPark, OnShutdown), check: checkOneOf(OnRestart, OnReport, OnPark, OnShutdown),
-			doc: "What a `startup` or `alive` check does when it fails: restart the service with cause `health`, only say so, stop it until somebody starts it, or stop the " +
-				"container. Not set: `restart`.",
-			at: func(c *Check) any { return &c.OnFailure },
-		},
+		{path: "kind", is: oneOf(checkKinds...), at: func(c *Check) any { return &c.Kind }},
+		{path: "name", is: kind{check: checkCheckName}, at: func(c *Check) any { return &c.Name }},
+		{path: "period", is: atLeast(100 * time.Millisecond), at: func(c *Check) any { return &c.Period }},
+		{path: "timeout", is: atLeast(10 * time.Millisecond), at: func(c *Check) any { return &c.Timeout }},
+		{path: "initial_delay", is: notNegative, at: func(c *Check) any { return &c.Delay }},
+		{path: "success_threshold", is: between(1, 1000), at: func(c *Check) any { return &c.Success }},
+		{path: "failure_threshold", is: between(1, 100_000), at: func(c *Check) any { return &c.Failure }},
+		{path: "jitter", is: floatBetween(0, 0.5), at: func(c *Check) any { return &c.Jitter }},
+		{path: "on_failure", is: oneOf(OnRestart, OnReport, OnPark, OnShutdown), at: func(c *Check) any { return &c.OnFailure }},
 	}
 	for _, f := range typedCheckFields() {
 		if of == "" || strings.HasPrefix(f.path, of+".") {
@@ -334,26 +296,29 @@ func checkFields(of string) []field[Check] {
 
 func typedCheckFields() []field[Check] {
 	return []field[Check]{
-		{path: "http.url", holes: profileHoles, check: checkURL, typ: "URL", doc: "Address to GET: `http://`, an IP address or `localhost`, a port, a path.", at: func(c *Check) any { return &c.HTTP.URL }},
-		{path: "http.port", holes: profileHoles, check: checkPort, typ: "port", doc: "Port, instead of the URL.", at: func(c *Check) any { return &c.HTTP.Port }},
-		{path: "http.host", check: checkHost, typ: "IP address", doc: "Its IP address, or `localhost`. Not set: `127.0.0.1`.", at: func(c *Check) any { return &c.HTTP.Host }},
-		{path: "http.path", holes: profileHoles, doc: "Path, instead of the URL.", at: func(c *Check) any { return &c.HTTP.Path }},
-		{path: "http.status", check: checkStatus, typ: "status codes", doc: "Status codes that are good: codes and ranges, as `200-299,404`.", at: func(c *Check) any { return &c.HTTP.Status }},
-		{path: "http.contains", doc: "Text that the first 64 KiB of the body have to have.", at: func(c *Check) any { return &c.HTTP.Contains }},
-		{path: "http.matches", check: checkRegexp, typ: "regular expression", doc: "Regular expression that the first 64 KiB of the body have to match.", at: func(c *Check) any { return &c.HTTP.Matches }},
-		{path: "http.headers", holes: profileHoles, check: checkHeaders, doc: "Headers of the request.", at: func(c *Check) any { return &c.HTTP.Headers }},
-		{path: "tcp.port", holes: profileHoles, check: checkPort, typ: "port", doc: "Port that has to take a connection.", at: func(c *Check) any { return &c.Dial.Port }},
-		{path: "tcp.host", check: checkHost, typ: "IP address", doc: "Its IP address, or `localhost`. Not set: `127.0.0.1`.", at: func(c *Check) any { return &c.Dial.Host }},
-		{path: "unix.path", holes: profileHoles, check: checkDirTemplate, typ: "path", doc: "Unix socket that has to take a connection. No symbolic link may be on the way.", at: func(c *Check) any { return &c.Dial.Path }},
-		{path: "exec.command", holes: profileHoles, check: checkCommand, typ: "command", doc: "Command that has to exit with code 0, as the service's user and in its environment. Its last line is the answer.", at: func(c *Check) any { return &c.Command }},
-		{path: "file.path", holes: profileHoles, check: checkDirTemplate, typ: "path", doc: "File that has to be there. No symbolic link may be on the way.", at: func(c *Check) any { return &c.File.Path }},
-		{path: "file.fresher_than", check: checkPositive, doc: "It was written within this time. Not set: at any time.", at: func(c *Check) any { return &c.File.Fresher }},
-		{path: "log.contains", doc: "Text of a line that the service writes.", at: func(c *Check) any { return &c.Log.Contains }},
-		{path: "log.matches", check: checkRegexp, typ: "regular expression", doc: "Regular expression that such a line matches.", at: func(c *Check) any { return &c.Log.Matches }},
-		{path: "log.never", doc: "Such a line must not come; one that comes is a bad answer at the next look.", at: func(c *Check) any { return &c.Log.Never }},
-		{path: "log.within", check: checkPositive, doc: "Such a line has to come at least so often. Not set: once in a run.", at: func(c *Check) any { return &c.Log.Within }},
-		{path: "state.heartbeat", check: checkPositive, doc: "The gateway has written its `gateway_state.json` within this time. For gateways only.", at: func(c *Check) any { return &c.State.Heartbeat }},
-		{path: "state.platforms", typ: oneOf("any", "all"), check: checkOneOf("any", "all"), doc: "Whether one or all of its platforms have to be connected. For gateways only.", at: func(c *Check) any { return &c.State.Platforms }},
-		{path: "deaf.after", check: checkAtLeast(time.Second), doc: "How long a silence has to last, besides three times its habit; see [deaf gateways](../explanation/deaf-gateways.md). For gateways only.", at: func(c *Check) any { return &c.Deaf.After }},
+		{path: "http.url", holes: profileHoles, is: kind{"URL", checkURL}, at: func(c *Check) any { return &c.HTTP.URL }},
+		{path: "http.port", holes: profileHoles, is: port, at: func(c *Check) any { return &c.HTTP.Port }},
+		{path: "http.host", is: address, at: func(c *Check) any { return &c.HTTP.Host }},
+		{path: "http.path", holes: profileHoles, at: func(c *Check) any { return &c.HTTP.Path }},
+		{path: "http.status", is: kind{"status codes", checkStatus}, at: func(c *Check) any { return &c.HTTP.Status }},
+		{path: "http.contains", at: func(c *Check) any { return &c.HTTP.Contains }},
+		{path: "http.matches", is: regularExpression, at: func(c *Check) any { return &c.HTTP.Matches }},
+		{
+			path: "http.headers", holes: profileHoles, is: kind{check: checkHeaders},
+			at: func(c *Check) any { return &c.HTTP.Headers },
+		},
+		{path: "tcp.port", holes: profileHoles, is: port, at: func(c *Check) any { return &c.Dial.Port }},
+		{path: "tcp.host", is: address, at: func(c *Check) any { return &c.Dial.Host }},
+		{path: "unix.path", holes: profileHoles, is: dirTemplate, at: func(c *Check) any { return &c.Dial.Path }},
+		{path: "exec.command", holes: profileHoles, is: command, at: func(c *Check) any { return &c.Command }},
+		{path: "file.path", holes: profileHoles, is: dirTemplate, at: func(c *Check) any { return &c.File.Path }},
+		{path: "file.fresher_than", is: positive, at: func(c *Check) any { return &c.File.Fresher }},
+		{path: "log.contains", at: func(c *Check) any { return &c.Log.Contains }},
+		{path: "log.matches", is: regularExpression, at: func(c *Check) any { return &c.Log.Matches }},
+		{path: "log.never", at: func(c *Check) any { return &c.Log.Never }},
+		{path: "log.within", is: positive, at: func(c *Check) any { return &c.Log.Within }},
+		{path: "state.heartbeat", is: positive, at: func(c *Check) any { return &c.State.Heartbeat }},
+		{path: "state.platforms", is: oneOf("any", "all"), at: func(c *Check) any { return &c.State.Platforms }},
+		{path: "deaf.after", is: atLeast(time.Second), at: func(c *Check) any { return &c.Deaf.After }},
 	}
 }

@@ -82,38 +82,6 @@ func (c *Check) Templates() []string {
 	return slices.Concat(texts, c.Command)
 }
 
-// checkReference writes the section on checks.
-func checkReference(b *strings.Builder) {
-	b.WriteString(`
-### Checks
-
-` + "`agent.checks` and `services.NAME.checks`" + ` are lists. A check has a kind and one of the types ` + "`http`, `tcp`, `unix`, `exec`, `file`, `log`, `state` and `deaf`" + `.
-Thresholds are those of Kubernetes. How to use them is in [check that a service is alive](../how-to/check-that-a-service-is-alive.md).
-
-` + "```yaml" + `
-services:
-  web:
-    command: [httpd, -f, -p, "8080"]
-    checks:
-      - {kind: ready, http: {port: 8080, path: /health}}
-      - {kind: alive, tcp: {port: 8080}, period: 5s, failure_threshold: 2}
-` + "```" + `
-
-In texts that may have placeholders ` + "`{env:NAME}`" + ` is a variable of the service's configuration, or else of the ` + "`.env`" + ` of its profile (of the
-home, for a service). The agent writes that file, so a service of another user takes variables from its configuration alone. A check with a variable that is not set is left out.
-
-`)
-	check := newCheck(CheckAlive)
-	table(b, "checks[].", checkFields(""), &check, func(f *field[Check]) string {
-		text := defaultText(f, &check)
-		switch {
-		case text == "`\"\"`", text == "`[]`", text == "`0s`", text == "`{}`", f.path == "kind":
-			return ""
-		}
-		return text
-	})
-}
-
 func checkCheckName(at any) string {
 	if s := *at.(*string); !serviceName(s) {
 		return fmt.Sprintf(`a name is 1 to %d of "a" to "z", "0" to "9", "_" and "-", got %q`, serviceNameMax, s)
@@ -121,13 +89,13 @@ func checkCheckName(at any) string {
 	return ""
 }
 
-func checkAtLeast(least time.Duration) check {
-	return func(at any) string {
+func atLeast(least time.Duration) kind {
+	return kind{check: func(at any) string {
 		if d := *at.(*time.Duration); d < least || d > 24*time.Hour {
 			return fmt.Sprintf("expected a duration from %v to 24h, got %s", least, formatDuration(d))
 		}
 		return ""
-	}
+	}}
 }
 
 // checkPort takes a number or something that becomes one.

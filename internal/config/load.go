@@ -288,8 +288,8 @@ func (l *loader) applyEnv(fields []field[Config]) {
 		if reason == "" {
 			reason = setText(at, text)
 		}
-		if reason == "" && f.check != nil {
-			reason = f.check(at)
+		if reason == "" && f.is.check != nil {
+			reason = f.is.check(at)
 		}
 		if reason != "" {
 			l.problems.env(f.env, value, reason)

@@ -48,28 +48,13 @@ const (
 // notifyFields are the keys of how a service tells about itself.
 func notifyFields() []field[Service] {
 	return []field[Service]{
+		{path: "notify.fd", is: kind{check: checkNotifyFD}, at: func(s *Service) any { return &s.Notify.FD }},
 		{
-			path: "notify.fd", check: checkNotifyFD,
-			doc: "Descriptor on which it writes a newline when it is ready, as for s6; see [let a service say that it is ready](../how-to/let-a-service-say-that-it-is-ready.md). " +
-				"Not set: it counts as ready while it runs.",
-			at: func(s *Service) any { return &s.Notify.FD },
+			path: "notify.protocol", short: true, is: optional(oneOf(NotifySystemd)),
+			at: func(s *Service) any { return &s.Notify.Protocol },
 		},
-		{
-			path: "notify.protocol", short: true, typ: oneOf(NotifySystemd), check: checkOptional(checkOneOf(NotifySystemd)),
-			doc: "`systemd`: it gets a `NOTIFY_SOCKET` and says `READY=1`, `STATUS=…` and more there, as for sd_notify(3). Short: `notify: systemd`.",
-			at:  func(s *Service) any { return &s.Notify.Protocol },
-		},
-		{
-			path: "notify.timeout", check: checkNotNegative,
-			doc: "It is restarted when it has not said `READY=1` so long after its start; it can put that off itself. For `systemd` only. 0: it may take any time.",
-			at:  func(s *Service) any { return &s.Notify.Timeout },
-		},
-		{
-			path: "watchdog", check: checkWatchdog,
-			doc: "It has to say `WATCHDOG=1` at least so often once it is ready, or it is restarted with cause `health`. It finds the time in `WATCHDOG_USEC`. " +
-				"Needs `notify: systemd`. 0: never.",
-			at: func(s *Service) any { return &s.Notify.Watchdog },
-		},
+		{path: "notify.timeout", is: notNegative, at: func(s *Service) any { return &s.Notify.Timeout }},
+		{path: "watchdog", is: kind{check: checkWatchdog}, at: func(s *Service) any { return &s.Notify.Watchdog }},
 	}
 }
 
@@ -78,7 +63,7 @@ func checkNotifyFD(at any) string {
 	if *at.(*int) == 0 {
 		return ""
 	}
-	return checkRange(firstNotifyFD, lastNotifyFD)(at)
+	return between(firstNotifyFD, lastNotifyFD).check(at)
 }
 
 // finishNotify refuses what contradicts it.
@@ -116,5 +101,5 @@ func checkWatchdog(at any) string {
 	if *at.(*time.Duration) == 0 {
 		return ""
 	}
-	return checkAtLeast(leastWatchdog)(at)
+	return atLeast(leastWatchdog).check(at)
 }

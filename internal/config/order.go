@@ -99,16 +99,10 @@ const gatewayPrefix = "gateway-"
 func needsFields[T any](needs func(*T) *[]Need, restartOn func(*T) *[]string) []field[T] {
 	return []field[T]{
 		{
-			path: "needs", typ: "list of names, or of mappings with `name`, `until` and `optional`",
-			doc: "What it [waits for](../how-to/start-services-in-order.md): services, and gateways as `gateway-NAME`. `until` is `started`, `ready` " +
-				"or `done`; not set: `done` for a task, else `ready`. An optional one is left out where there is none.",
+			path: "needs", is: kind{name: "list of names, or of mappings with `name`, `until` and `optional`"},
 			at: func(t *T) any { return needs(t) },
 		},
-		{
-			path: "restart_on", typ: "list of names",
-			doc: "Services and gateways with which it is restarted: when one of them is started anew or, for a task, is done again.",
-			at:  func(t *T) any { return restartOn(t) },
-		},
+		{path: "restart_on", is: kind{name: "list of names"}, at: func(t *T) any { return restartOn(t) }},
 	}
 }
 
@@ -116,47 +110,30 @@ func needsFields[T any](needs func(*T) *[]Need, restartOn func(*T) *[]string) []
 func taskFields() []field[Service] {
 	return []field[Service]{
 		{
-			path: "once", typ: oneOf(OnceBoot, OnceEachStart, OnceManual), check: checkOptional(checkOneOf(OnceBoot, OnceEachStart, OnceManual)),
-			doc: "Makes it a [task](../how-to/run-tasks-on-a-schedule.md), which ends by itself. It runs at each boot, at each boot and before each " +
-				"later start of a service that needs it, or only with `hinit run-once`. Not set: no task, unless there is a schedule.",
+			path: "once", is: optional(oneOf(OnceBoot, OnceEachStart, OnceManual)),
 			at: func(s *Service) any { return &s.Task.Once },
 		},
 		{
-			path: "schedule.cron", short: true, check: checkOptional(checkCron), typ: "schedule",
-			doc: "Makes it a task that runs at these times: five fields as in a crontab, or `@daily` and the like. Short: `schedule: \"0 3 * * *\"`.",
-			at:  func(s *Service) any { return &s.Task.Schedule.Cron },
+			path: "schedule.cron", short: true, is: optional(kind{"schedule", checkCron}),
+			at: func(s *Service) any { return &s.Task.Schedule.Cron },
 		},
 		{
-			path: "schedule.timezone", check: checkOptional(checkZone), typ: "time zone",
-			doc: "Time zone of the schedule, such as `Europe/Berlin`. Not set: the container's own.",
-			at:  func(s *Service) any { return &s.Task.Schedule.Timezone },
+			path: "schedule.timezone", is: optional(kind{"time zone", checkZone}),
+			at: func(s *Service) any { return &s.Task.Schedule.Timezone },
 		},
-		{
-			path: "schedule.jitter", check: checkNotNegative,
-			doc: "Each time is put off by a random part of this.",
-			at:  func(s *Service) any { return &s.Task.Schedule.Jitter },
-		},
-		{
-			path: "schedule.missed", typ: oneOf(MissedSkip, MissedRun), check: checkOneOf(MissedSkip, MissedRun),
-			doc: "What becomes of times at which no hinit ran: they are skipped, or the task runs once after the boot.",
-			at:  func(s *Service) any { return &s.Task.Schedule.Missed },
-		},
+		{path: "schedule.jitter", is: notNegative, at: func(s *Service) any { return &s.Task.Schedule.Jitter }},
+		{path: "schedule.missed", is: oneOf(MissedSkip, MissedRun), at: func(s *Service) any { return &s.Task.Schedule.Missed }},
 	}
 }
 
 // profileFields is the schema of profiles.NAME.
 func profileFields() []field[Profile] {
-	fields := []field[Profile]{{
-		path: "env", holes: profileHoles,
-		doc: "Variables set for this gateway on top of `agent.env`.",
-		at:  func(p *Profile) any { return &p.Env },
-	}, onField("", func(p *Profile) *Actions { return &p.On }), {
-		path: "checks", doc: "Checks of this gateway besides those of `agent.checks`; one takes the place of that of the same name. See [Checks](#checks).",
+	fields := []field[Profile]{{path: "env", holes: profileHoles, at: func(p *Profile) any { return &p.Env }}, onField("", func(p *Profile) *Actions { return &p.On }), {
+		path: "checks",
 		at: func(p *Profile) any { return &p.Checks },
 	}, {
-		path: "deaf", inherits: "agent.deaf.action", typ: oneOf(OnReport, OnRestart, DeafOff), check: checkOneOf(OnReport, OnRestart, DeafOff),
-		doc: "What is done when this gateway is deaf.",
-		at:  func(p *Profile) any { return &p.Deaf },
+		path: "deaf", inherits: "agent.deaf.action", is: oneOf(OnReport, OnRestart, DeafOff),
+		at: func(p *Profile) any { return &p.Deaf },
 	}}
 	fields = append(fields, needsFields(func(p *Profile) *[]Need { return &p.Needs }, func(p *Profile) *[]string { return &p.RestartOn })...)
 	fields = append(fields, setupFields("", "agent.", profileHoles, func(p *Profile) *Setup { return &p.Setup })...)
@@ -174,7 +151,7 @@ func newProfile(c *Config) Profile {
 func needFields() []field[Need] {
 	return []field[Need]{
 		{path: "name", at: func(n *Need) any { return &n.Name }},
-		{path: "until", check: checkOneOf(UntilStarted, UntilReady, UntilDone), at: func(n *Need) any { return &n.Until }},
+		{path: "until", is: oneOf(UntilStarted, UntilReady, UntilDone), at: func(n *Need) any { return &n.Until }},
 		{path: "optional", at: func(n *Need) any { return &n.Optional }},
 	}
 }
@@ -230,13 +207,14 @@ func plainNeeds(needs []Need) []any {
 	return out
 }
 
-func checkOptional(c check) check {
-	return func(at any) string {
+// optional is k for a text that may be empty.
+func optional(k kind) kind {
+	return kind{k.name, func(at any) string {
 		if *at.(*string) == "" {
 			return ""
 		}
-		return c(at)
-	}
+		return k.check(at)
+	}}
 }
 
 // checkCron reads a schedule. Its zone is checked apart.

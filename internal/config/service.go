@@ -11,14 +11,6 @@ import (
 // DashboardName is the service that exists without being written down.
 const DashboardName = "dashboard"
 
-// dashboardVars are the variables that make the dashboard's default command, besides HERMES_DASHBOARD, which enables it
-// (contract, section 10).
-var dashboardVars = []struct{ name, doc string }{
-	{"HERMES_DASHBOARD_HOST", "Address the dashboard listens on; `0.0.0.0` when unset."},
-	{"HERMES_DASHBOARD_PORT", "Port the dashboard listens on; `9119` when unset."},
-	{"HERMES_DASHBOARD_INSECURE", "`1`, `true` or `yes` adds `--insecure` to the dashboard's command."},
-}
-
 // services builds every service. The rest of the configuration is final by now, for services inherit from it.
 func (l *loader) services(d *decoder, n *yaml.Node) {
 	c := l.cfg

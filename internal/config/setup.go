@@ -77,70 +77,25 @@ func newSetup() Setup { return Setup{Limits: map[string]ResourceLimit{}} }
 // setupFields is the schema of a Setup at prefix; inherited is the prefix of the keys it follows, "" for none. holes are the placeholders of the paths.
 func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *Setup) []field[T] {
 	return below(prefix, inherited, []field[T]{
+		{path: "env_file", holes: holes, is: kind{check: checkEnvFiles}, at: func(t *T) any { return &of(t).EnvFile }},
+		{root: true, path: "nice", is: between(-20, 19), at: func(t *T) any { return &of(t).Nice }},
 		{
-			path: "env_file", holes: holes, check: checkEnvFiles,
-			doc: "Files of variables, read at each start as the user it runs as: lines `NAME=VALUE` as in `.env`. They win over the container's " +
-				"variables; `env` wins over them. A missing file is an error, unless a `-` stands before the path.",
-			at: func(t *T) any { return &of(t).EnvFile },
+			root: true, path: "ionice.class", is: optional(oneOf(IOBestEffort, IOIdle, IORealtime)),
+			at: func(t *T) any { return &of(t).IONice.Class },
 		},
+		{root: true, path: "ionice.level", is: between(0, 7), at: func(t *T) any { return &of(t).IONice.Level }},
+		{root: true, path: "oom_score", is: between(0, 1000), at: func(t *T) any { return &of(t).OOMScore }},
 		{
-			privileged: true, path: "nice", check: checkRange(-20, 19),
-			doc: "Added to hinit's nice value, which is 0 in most containers: the more, the later it gets the processor. Below 0 needs the capability `SYS_NICE`.",
-			at:  func(t *T) any { return &of(t).Nice },
+			root: true, path: "cpu_affinity", is: kind{"list of processors", checkCPUs},
+			at: func(t *T) any { return &of(t).CPUAffinity },
 		},
-		{
-			privileged: true, path: "ionice.class", typ: oneOf(IOBestEffort, IOIdle, IORealtime), check: checkOptional(checkOneOf(IOBestEffort, IOIdle, IORealtime)),
-			doc: "Priority for the disk. `realtime` needs the capability `SYS_NICE`. Not set: as hinit.",
-			at:  func(t *T) any { return &of(t).IONice.Class },
-		},
-		{
-			privileged: true, path: "ionice.level", check: checkRange(0, 7),
-			doc: "Priority within that class, 7 is last.",
-			at:  func(t *T) any { return &of(t).IONice.Level },
-		},
-		{
-			privileged: true, path: "oom_score", check: checkRange(0, 1000),
-			doc: "How much more the kernel's out-of-memory killer likes it than hinit, added to hinit's `oom_score_adj`; " +
-				"1000 is killed first. 0: 800 for a gateway, 750 for a service.",
-			at: func(t *T) any { return &of(t).OOMScore },
-		},
-		{
-			privileged: true, path: "cpu_affinity", typ: "list of processors", check: checkCPUs,
-			doc: "Processors it may run on, such as `0-3,6`. Empty: those of hinit.",
-			at:  func(t *T) any { return &of(t).CPUAffinity },
-		},
-		{
-			privileged: true, path: "umask", typ: "octal number", check: checkUmask,
-			doc: "Permissions that its new files don't get, such as `\"027\"`. Empty: those of hinit.",
-			at:  func(t *T) any { return &of(t).Umask },
-		},
-		{
-			privileged: true, path: "no_new_privs",
-			doc: "Whether it and its children gain nothing by executing set-user-id programs such as `sudo`.",
-			at:  func(t *T) any { return &of(t).NoNewPrivs },
-		},
-		limitsField("limits", "", "Resource limits: `"+strings.Join(limitNames, "`, `")+"`. A number is the soft and the hard limit, `soft:hard` sets both. "+
-			"Sizes in bytes or as 512M and 2G, times in seconds.", of),
-		limitsField("rlimits", "limits", "The same as `limits`.", of),
-		{
-			path: "memory.warn",
-			doc: "Memory of all its processes together from which on hinit warns, once until it is less again: an event, and a note in `hinit status`. " +
-				"Looked at every few seconds. 0: never.",
-			at: func(t *T) any { return &of(t).Memory.Warn },
-		},
-		{
-			path: "memory.restart",
-			doc:  "Memory from which on hinit restarts it, with the cause `health`. 0: never.",
-			at:   func(t *T) any { return &of(t).Memory.Restart },
-		},
+		{root: true, path: "umask", is: kind{"octal number", checkUmask}, at: func(t *T) any { return &of(t).Umask }},
+		{root: true, path: "no_new_privs", at: func(t *T) any { return &of(t).NoNewPrivs }},
+		{root: true, path: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
+		{root: true, path: "rlimits", alias: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
+		{path: "memory.warn", at: func(t *T) any { return &of(t).Memory.Warn }},
+		{path: "memory.restart", at: func(t *T) any { return &of(t).Memory.Restart }},
 	})
-}
-
-func limitsField[T any](path, alias, doc string, of func(*T) *Setup) field[T] {
-	return field[T]{
-		privileged: true, path: path, alias: alias, typ: "mapping of limit names to numbers or `unlimited`", doc: doc,
-		at: func(t *T) any { return &of(t).Limits },
-	}
 }
 
 // checkEnvFiles wants absolute paths, after a "-" or not.

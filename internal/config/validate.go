@@ -150,22 +150,22 @@ func checkNotNegative(at any) string {
 	return ""
 }
 
-func checkRange(lo, hi int) check {
-	return func(at any) string {
+func between(lo, hi int) kind {
+	return kind{check: func(at any) string {
 		if n := *at.(*int); n < lo || n > hi {
 			return fmt.Sprintf("expected a number from %d to %d, got %d", lo, hi, n)
 		}
 		return ""
-	}
+	}}
 }
 
-func checkFloat(lo, hi float64) check {
-	return func(at any) string {
+func floatBetween(lo, hi float64) kind {
+	return kind{check: func(at any) string {
 		if f := *at.(*float64); math.IsNaN(f) || f < lo || f > hi {
 			return fmt.Sprintf("expected a number from %v to %v, got %v", lo, hi, f)
 		}
 		return ""
-	}
+	}}
 }
 
 // checkCodes takes what a process can exit with and a shell can show.
@@ -178,16 +178,14 @@ func checkCodes(at any) string {
 	return ""
 }
 
-func oneOf(words ...string) string { return "`" + strings.Join(words, "`, `") + "`" }
-
-func checkOneOf(words ...string) check {
-	return func(at any) string {
+func oneOf(words ...string) kind {
+	return kind{"`" + strings.Join(words, "`, `") + "`", func(at any) string {
 		s := *at.(*string)
 		if slices.Contains(words, s) {
 			return ""
 		}
 		return fmt.Sprintf("expected one of %s, got %q", strings.Join(words, ", "), s)
-	}
+	}}
 }
 
 // checkRestart says what is wrong with a policy whose single values are in order.

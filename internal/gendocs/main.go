@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"hinit/internal/config"
 	"hinit/internal/metrics"
 )
 
@@ -74,14 +73,19 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 		return nil, err
 	}
 	maps.Copy(all, sandboxes)
+	schema, err := configSchema()
+	if err != nil {
+		return nil, err
+	}
 	maps.Copy(all, map[string]string{
-		"docs/img/states.svg":          picture,
-		"docs/reference/cli.md":        cli,
-		"docs/reference/hinit-yaml.md": config.Reference(),
-		"docs/reference/json.md":       shapes,
-		"docs/reference/kanban.md":     kanban,
-		"docs/reference/metrics.md":    metrics.Reference(),
-		"docs/reference/states.md":     states,
+		"internal/config/hinit.schema.json": schema,
+		"docs/img/states.svg":               picture,
+		"docs/reference/cli.md":             cli,
+		"docs/reference/hinit-yaml.md":      configPage(),
+		"docs/reference/json.md":            shapes,
+		"docs/reference/kanban.md":          kanban,
+		"docs/reference/metrics.md":         metrics.Reference(),
+		"docs/reference/states.md":          states,
 	})
 	return all, nil
 }

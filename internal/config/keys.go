@@ -1,0 +1,47 @@
+package config
+
+import _ "embed"
+
+// Schema is a JSON schema (draft 2020-12) of hinit.yaml, for editors. It knows keys, types and choices. [Load] alone knows what depends on
+// more than one key. internal/gendocs makes it from the schema that decodes the file.
+//
+//go:embed hinit.schema.json
+var Schema string
+
+// Key is one key of a table of the reference.
+type Key struct {
+	Path, Type, Env, Inherits, Alias string
+
+	Holes       []string // placeholders that its text may use
+	Root, Short bool     // only root may set it; a text in the place of the mapping that the key is in is its value
+	Value       any      // pointer to its default
+}
+
+// Keys returns the keys of each mapping of hinit.yaml, by the path of the mapping.
+func Keys() map[string][]Key {
+	root := defaults()
+	hook, service, profile, run := newHook(), newService(root, "NAME"), newProfile(root), newRun()
+	run.Command = kanbanWorker()
+	check, action := newCheck(CheckAlive), newAction()
+	return map[string][]Key{
+		"":                    keysOf(configFields(), root),
+		"logs.profiles.NAME.": keysOf(profileLogFields(), &root.Logs.LogLimits),
+		"profiles.NAME.":      keysOf(profileFields(), &profile),
+		"boot.hooks[].":       keysOf(hookFields(), &hook),
+		"services.NAME.":      keysOf(serviceFields(), &service),
+		"checks[].":           keysOf(checkFields(""), &check),
+		"on.EVENT[].":         keysOf(actionFields(""), &action),
+		"runs.NAME.":          keysOf(runFields(), &run),
+	}
+}
+
+func keysOf[T any](fields []field[T], root *T) (keys []Key) {
+	for _, f := range fields {
+		keys = append(keys, Key{f.path, f.typeName(root), f.env, f.inherits, f.alias, f.holes, f.root, f.short, f.at(root)})
+	}
+	return keys
+}
+
+// Plain returns the value at the pointer [Key].Value as something that encoding/json writes the way hinit.yaml spells it, nil for a mapping
+// and for lists of mappings.
+func Plain(at any) any { return plain(at) }

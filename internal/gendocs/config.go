@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"hinit/internal/config"
+)
+
+var (
+	//go:embed keys.txt
+	keysText string // a line "KEY: meaning" for each key of hinit.yaml, see meanings
+	//go:embed hinit-yaml.md.in
+	configText string // the page around the tables
+)
+
+// meanings finds what a key means. A line of keys.txt counts for every path that ends with its key; the longest one wins.
+type meanings map[string]string
+
+func readMeanings() meanings {
+	m := meanings{}
+	for line := range strings.Lines(keysText) {
+		key, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		m[key] = text
+	}
+	return m
+}
+
+func (m meanings) of(path string) (text string) {
+	for rest, more := path, true; more; _, rest, more = strings.Cut(rest, ".") {
+		if text, ok := m[rest]; ok {
+			return text
+		}
+	}
+	return ""
+}
+
+// configPage writes the reference of hinit.yaml: a line "@table PATH" of the text becomes the table of the keys below that path.
+func configPage() string {
+	keys, mean := config.Keys(), readMeanings()
+	var b strings.Builder
+	for line := range strings.Lines(configText) {
+		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
+		case "@table":
+			b.WriteString("| Key | Type | Default | Environment | Meaning |\n|---|---|---|---|---|\n")
+			for _, k := range keys[base] {
+				b.WriteString(row(base, k, mean.of(base+k.Path)))
+			}
+		case "@hooks":
+			defaultHooks(&b)
+		case "@variables":
+			for _, k := range keys[""] {
+				if k.Env != "" {
+					fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", k.Env, k.Path, mean.of(k.Path))
+				}
+			}
+		default:
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+func row(base string, k config.Key, doc string) string {
+	typ, env := k.Type, ""
+	for i, hole := range k.Holes {
+		if i == 0 {
+			typ += " with"
+		}
+		typ += " `{" + hole + "}`"
+	}
+	if k.Env != "" {
+		env = "`" + k.Env + "`"
+	}
+	if k.Root {
+		doc += " [Root's](#who-may-write-the-file)."
+	}
+	return fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", base+k.Path, typ, defaultOf(base, k), env, doc)
+}
+
+// defaultOf writes the default of a key the way it would stand in the file, "" for a key that has to be said or that means nothing then.
+func defaultOf(base string, k config.Key) string {
+	text := "`" + flow(k.Value) + "`"
+	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`"}, text)
+	switch {
+	case k.Inherits != "":
+		return "as `" + k.Inherits + "`"
+	case k.Alias != "" && base != "":
+		return "as `" + base + k.Alias + "`"
+	case k.Path == "command" && base != "runs.NAME.", k.Path == "enabled", k.Path == "kind":
+		return ""
+	case base == "checks[]." && blank, base == "on.EVENT[]." && k.Path != "timeout":
+		return ""
+	}
+	return text
+}
+
+// defaultHooks writes the hooks of the image the way they would stand in the file.
+func defaultHooks(b *strings.Builder) {
+	b.WriteString("The default, for a file with a list of its own:\n\n```yaml\nboot:\n  hooks:\n")
+	for _, k := range config.Keys()[""] {
+		hooks, _ := k.Value.(*[]config.Hook)
+		for i := 0; hooks != nil && i < len(*hooks); i++ {
+			h := (*hooks)[i]
+			fmt.Fprintf(b, "    - command: %s\n      if_exists: %s\n      inputs:\n", flow(&h.Command), flowWord(h.IfExists))
+			for _, p := range h.Inputs {
+				fmt.Fprintf(b, "        - %s\n", flowWord(p))
+			}
+		}
+	}
+	b.WriteString("```\n")
+}
+
+// flow writes the value at a schema pointer as YAML on one line.
+func flow(at any) string {
+	switch at := at.(type) {
+	case *map[string]string:
+		parts := make([]string, 0, len(*at))
+		for _, name := range slices.Sorted(maps.Keys(*at)) {
+			parts = append(parts, name+": "+flowWord((*at)[name]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case *map[string]config.ResourceLimit, *config.Actions:
+		return "{}"
+	case *[]config.Check:
+		return "[]"
+	case *[]config.Hook:
+		hooks := make([]string, len(*at))
+		for i, h := range *at {
+			hooks[i] = "{command: " + flow(&h.Command) + ", if_exists: " + flowWord(h.IfExists) + ", inputs: …}"
+		}
+		return "[" + strings.Join(hooks, ", ") + "]"
+	case *time.Duration:
+		return config.Plain(at).(string)
+	}
+	switch v := config.Plain(at).(type) {
+	case []string:
+		parts := make([]string, len(v))
+		for i, word := range v {
+			parts[i] = flowWord(word)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case []int:
+		return strings.ReplaceAll(fmt.Sprint(v), " ", ", ")
+	case string:
+		return flowWord(v)
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// flowWord quotes a word that YAML would not take for the same text.
+func flowWord(s string) string {
+	for i := range len(s) {
+		c := s[i]
+		letter := c|0x20 >= 'a' && c|0x20 <= 'z'
+		if !letter && (i == 0 && c != '/' || i > 0 && !strings.ContainsRune("0123456789/._-", rune(c)) && c != '-') {
+			return fmt.Sprintf("%q", s)
+		}
+	}
+	switch strings.ToLower(s) {
+	case "", "true", "false", "null", "yes", "no", "on", "off", "y", "n":
+		return fmt.Sprintf("%q", s)
+	}
+	return s
+}
+
+type object = map[string]any
+
+// configSchema writes the JSON schema of hinit.yaml.
+func configSchema() (string, error) {
+	keys, mean := config.Keys(), readMeanings()
+	of := func(base string) object { return mapping(base, keys[base], mean) }
+	byName := func(doc, base string) object {
+		return object{"type": "object", "additionalProperties": of(base), "description": doc}
+	}
+	schema := of("")
+	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	schema["title"] = "hinit.yaml"
+	schema["description"] = "The configuration of hinit. Every key is optional."
+	put(schema, "boot.hooks", object{"type": "array", "items": of("boot.hooks[]."), "description": plainText(mean.of("boot.hooks"))})
+	put(schema, "logs.profiles", byName("Limits for the log of one profile.", "logs.profiles.NAME."))
+	schema["properties"].(object)["profiles"].(object)["additionalProperties"] = of("profiles.NAME.")
+	put(schema, "services", byName("What is supervised besides the gateways.", "services.NAME."))
+	put(schema, "runs", byName("Commands that clients may have run once.", "runs.NAME."))
+	one := object{"$ref": "#/$defs/action"}
+	events := object{}
+	for _, event := range config.ActionEvents {
+		events[event] = object{"anyOf": []any{one, object{"type": "array", "items": one}}}
+	}
+	schema["$defs"] = object{
+		"action":  of("on.EVENT[]."),
+		"actions": object{"type": "object", "additionalProperties": false, "properties": events},
+		"checks":  object{"type": "array", "items": of("checks[]."), "description": "Checks of the service, or of the gateways."},
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	err := e.Encode(schema)
+	return b.String(), err
+}
+
+// mapping is the schema of a mapping with these keys and no others.
+func mapping(base string, keys []config.Key, mean meanings) object {
+	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
+	for _, k := range keys {
+		node := typeOf(k.Value)
+		if choices, ok := strings.CutPrefix(k.Type, "`"); ok {
+			node["enum"] = strings.Split(strings.TrimSuffix(choices, "`"), "`, `")
+		}
+		node["description"] = plainText(mean.of(base + k.Path))
+		put(schema, k.Path, node)
+	}
+	for _, k := range keys {
+		if k.Short { // a text may stand for the whole mapping
+			parent := schema
+			for key := range strings.SplitSeq(k.Path[:strings.LastIndex(k.Path, ".")], ".") {
+				parent = parent["properties"].(object)[key].(object)
+			}
+			parent["type"] = []string{"object", "string"}
+		}
+	}
+	return schema
+}
+
+// typeOf is what YAML may hold for the value at a schema pointer.
+func typeOf(at any) object {
+	text := object{"type": []string{"string", "number"}} // a number is text where text is wanted
+	switch at.(type) {
+	case *bool:
+		return object{"type": "boolean"}
+	case *int:
+		return object{"type": "integer"}
+	case *float64:
+		return object{"type": "number"}
+	case *time.Duration:
+		return object{"type": "string", "pattern": `^[+]?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`}
+	case *syscall.Signal:
+		return object{"type": []string{"string", "integer"}}
+	case *config.Paths:
+		return object{"type": []string{"string", "array"}, "items": text}
+	case *[]string:
+		return object{"type": "array", "items": text}
+	case *[]int:
+		return object{"type": "array", "items": object{"type": "integer"}}
+	case *[]config.Need:
+		return object{"type": "array", "items": object{"anyOf": []any{
+			object{"type": "string"},
+			object{
+				"type": "object", "additionalProperties": false, "required": []string{"name"}, "properties": object{
+					"name":     object{"type": "string"},
+					"until":    object{"enum": []string{config.UntilStarted, config.UntilReady, config.UntilDone}},
+					"optional": object{"type": "boolean"},
+				},
+			},
+		}}}
+	case *[]config.Check:
+		return object{"$ref": "#/$defs/checks"}
+	case *config.Actions:
+		return object{"$ref": "#/$defs/actions"}
+	case *map[string]string, *map[string]config.ResourceLimit:
+		return object{"type": "object", "additionalProperties": text}
+	}
+	return text
+}
+
+// put sets what is at a dotted path of an object's schema, and makes the objects on the way.
+func put(schema object, path string, node object) {
+	properties := schema["properties"].(object)
+	first, rest, deeper := strings.Cut(path, ".")
+	if !deeper {
+		properties[first] = node
+		return
+	}
+	below, ok := properties[first].(object)
+	if !ok {
+		below = object{"type": "object", "additionalProperties": false, "properties": object{}}
+		properties[first] = below
+	}
+	if _, ok := below["properties"]; ok {
+		put(below, rest, node)
+	}
+}
+
+// plainText is a sentence of the reference without its markup.
+func plainText(doc string) string {
+	for {
+		before, link, ok := strings.Cut(doc, "](")
+		if !ok {
+			break
+		}
+		_, after, _ := strings.Cut(link, ")")
+		doc = before + after
+	}
+	return strings.NewReplacer("`", "", "[", "").Replace(doc)
+}
