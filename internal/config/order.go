@@ -130,7 +130,7 @@ func taskFields() []field[Service] {
 func profileFields() []field[Profile] {
 	fields := []field[Profile]{{path: "env", holes: profileHoles, at: func(p *Profile) any { return &p.Env }}, onField("", func(p *Profile) *Actions { return &p.On }), {
 		path: "checks",
-		at: func(p *Profile) any { return &p.Checks },
+		at:   func(p *Profile) any { return &p.Checks },
 	}, {
 		path: "deaf", inherits: "agent.deaf.action", is: oneOf(OnReport, OnRestart, DeafOff),
 		at: func(p *Profile) any { return &p.Deaf },
