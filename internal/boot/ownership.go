@@ -17,7 +17,7 @@ import (
 // The agent's files beneath the data directory (contract, section 2.1, steps 5 to 8).
 var (
 	// alwaysDirs hold only the agent's own state and are checked at every boot.
-	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing"}
+	alwaysDirs = []string{"profiles", "cron", "pairing", "platforms/pairing", ".hinit"}
 	// targetedDirs are checked when the whole data directory was somebody else's. They may hold others' files on purpose.
 	targetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
