@@ -265,6 +265,16 @@ func (x *examination) configuration(cfg *config.Config) {
 	} else {
 		x.found.OK("agent", "%s", cfg.Agent.Binary)
 	}
+	const lost = "sudo, ping with file capabilities and other set-user-id programs gain it nothing"
+	switch other := cfg.OtherUser(); {
+	case cfg.NoNewPrivs(config.Auto) && other != "":
+		x.found.OK("no_new_privs", "on for what runs as the agent, because service %q runs as another user: %s; for sudo, set agent.no_new_privs: false", other, lost)
+	case cfg.NoNewPrivs(config.Auto):
+		x.found.OK("no_new_privs", "on for what runs as the agent: %s", lost)
+	case other != "":
+		x.found.Warning("no_new_privs", "off, and service %q runs as another user: a set-user-id file that it leaves on the volume makes the agent that user; "+
+			"remove agent.no_new_privs: false (then %s)", other, lost)
+	}
 }
 
 // volume has hinit look at the data volume. This command does not touch it: a process one of whose threads waits for a disk does not

@@ -248,7 +248,7 @@ runs:
 				ParkOn: []int{0, 255}, ImmediateOn: []int{9}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 			},
 			Stop:  Stop{Signal: syscall.SIGKILL, Grace: time.Second},
-			Setup: Setup{Limits: map[string]ResourceLimit{"nofile": {1024, 1024}, "core": {}, "memlock": {Unlimited, Unlimited}}},
+			Setup: Setup{NoNewPrivs: Auto, Limits: map[string]ResourceLimit{"nofile": {1024, 1024}, "core": {}, "memlock": {Unlimited, Unlimited}}},
 			Logs:  LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6, Compress: "none"},
 			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 		},

@@ -29,6 +29,8 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 			return
 		}
 		*at = strings.EqualFold(n.Value, "true")
+	case *Switch:
+		d.onOff(n, key, at)
 	case *int:
 		if i, ok := integer(n); ok {
 			*at = i

@@ -55,6 +55,11 @@ func plain(at any) any {
 		return *at
 	case *bool:
 		return *at
+	case *Switch:
+		if *at == Auto {
+			return string(Auto)
+		}
+		return *at == On
 	case *int:
 		return *at
 	case *float64:

@@ -193,6 +193,8 @@ func (f *field[T]) typeName(root *T) string {
 	switch f.at(root).(type) {
 	case *bool:
 		return "true or false"
+	case *Switch:
+		return "true, false or `auto`"
 	case *int:
 		return "whole number"
 	case *float64:

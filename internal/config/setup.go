@@ -19,7 +19,7 @@ type Setup struct {
 	OOMScore    int    // how much higher its oom_score_adj is than that of hinit, 0: by what it is
 	CPUAffinity string // list of processors such as 0-3,6, "": as hinit
 	Umask       string // octal, "": as hinit
-	NoNewPrivs  bool
+	NoNewPrivs  Switch // see [Config.NoNewPrivs]
 	Limits      map[string]ResourceLimit // by name ("nofile")
 	Memory      Memory
 }
@@ -45,6 +45,35 @@ type Memory struct {
 
 // Set reports whether there is a limit.
 func (m Memory) Set() bool { return m.Warn > 0 || m.Restart > 0 }
+
+// Switch is on, off, or what hinit makes of it.
+type Switch string
+
+// The values of [Switch].
+const (
+	Auto Switch = "auto"
+	On   Switch = "true"
+	Off  Switch = "false"
+)
+
+// NoNewPrivs reports whether what runs as the agent gains nothing from set-user-id programs, where own is set for it. Automatic is on where
+// a service runs as another user: a set-user-id file that such a service leaves where the agent can reach it would make the agent that user.
+func (c *Config) NoNewPrivs(own Switch) bool {
+	if own == Auto {
+		own = c.Agent.NoNewPrivs
+	}
+	return own == On || own == Auto && c.OtherUser() != ""
+}
+
+// OtherUser names the first service that runs as another user than the agent, "" for none. The service of the sandboxes counts where it is on.
+func (c *Config) OtherUser() string {
+	for _, name := range sortedKeys(c.Services) {
+		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (name != SandboxName || s.Enabled) {
+			return name
+		}
+	}
+	return ""
+}
 
 // ResourceLimit is one limit of setrlimit(2), [Unlimited] for none.
 type ResourceLimit struct{ Soft, Hard uint64 }
@@ -72,7 +101,7 @@ func (s Setup) inherited() Setup {
 	return s
 }
 
-func newSetup() Setup { return Setup{Limits: map[string]ResourceLimit{}} }
+func newSetup() Setup { return Setup{NoNewPrivs: Auto, Limits: map[string]ResourceLimit{}} }
 
 // setupFields is the schema of a Setup at prefix; inherited is the prefix of the keys it follows, "" for none. holes are the placeholders of the paths.
 func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *Setup) []field[T] {
@@ -183,6 +212,17 @@ func (d *decoder) bytes(n *yaml.Node, key string, at *Bytes) {
 		d.problems.at(n.Line, "cannot set %s: %s is less than any program has; write %dMiB if megabytes are meant", key, describe(n), size)
 	default:
 		*at = Bytes(size)
+	}
+}
+
+func (d *decoder) onOff(n *yaml.Node, key string, at *Switch) {
+	switch {
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!bool":
+		*at = Switch(strings.ToLower(n.Value))
+	case n.Kind == yaml.ScalarNode && n.Value == string(Auto):
+		*at = Auto
+	default:
+		d.problems.at(n.Line, "cannot set %s: expected true, false or auto, got %s", key, describe(n))
 	}
 }
 

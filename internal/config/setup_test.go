@@ -33,7 +33,7 @@ services:
 	}
 	want := Setup{
 		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Nice: -5, IONice: IONice{IOBestEffort, 3}, OOMScore: 300, CPUAffinity: "0-3,6",
-		Umask: "027", NoNewPrivs: true, Memory: Memory{Restart: 1 << 30},
+		Umask: "027", NoNewPrivs: On, Memory: Memory{Restart: 1 << 30},
 		Limits: map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
 	}
 	if got := c.Services["web"].Setup; !reflect.DeepEqual(got, want) {
@@ -73,7 +73,7 @@ func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 		{`cpu_affinity: "0-4096"`, "cannot set services.w.cpu_affinity: a processor is from 0 to 1023, got 4096"},
 		{"umask: 8", `cannot set services.w.umask: expected three octal digits such as "027", got "8"`},
 		{"umask: 01777", `cannot set services.w.umask: expected three octal digits such as "027", got "01777"`},
-		{"no_new_privs: 1", "cannot set services.w.no_new_privs: expected true or false, got the number 1"},
+		{"no_new_privs: 1", "cannot set services.w.no_new_privs: expected true, false or auto, got the number 1"},
 		{"rlimits: {nofiles: 5}", `unknown key "services.w.rlimits.nofiles"; did you mean "services.w.rlimits.nofile"?`},
 		{`rlimits: {nofile: "9:5"}`, `cannot set services.w.rlimits.nofile: the soft limit 9 is above the hard limit 5; write "5:9"`},
 		{`rlimits: {nofile: "5:"}`, "cannot set services.w.rlimits.nofile: expected a number or unlimited, got"},
@@ -94,5 +94,31 @@ func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 		if !strings.HasPrefix(msg, last+tt[1]) {
 			t.Errorf("%s\ngot  %s\nwant %s%s", tt[0], msg, last, tt[1])
 		}
+	}
+}
+
+// TestServicesOfOtherUsersSealTheAgent: what counts for no_new_privs: auto, and what is set wins.
+func TestServicesOfOtherUsersSealTheAgent(t *testing.T) {
+	const root, own = "services: {job: {command: [job], user: root}}\n", "services: {job: {command: [job]}}\n"
+	for _, tt := range []struct {
+		name, yaml string
+		env        map[string]string
+		want       bool
+	}{
+		{name: "the agent alone"},
+		{name: "a service of the agent's", yaml: own},
+		{name: "a service of root's", yaml: root, want: true},
+		{name: "sandboxes", env: map[string]string{"HINIT_SANDBOX": "1"}, want: true},
+		{name: "sandboxes that are off", env: map[string]string{"HINIT_SANDBOX": "0"}},
+		{name: "off", yaml: root + "agent: {no_new_privs: false}\n"},
+		{name: "on", yaml: own + "agent: {no_new_privs: true}\n", want: true},
+	} {
+		if got := mustLoad(t, tt.yaml, tt.env).NoNewPrivs(Auto); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	c := mustLoad(t, root+"profiles: {p: {no_new_privs: false}, q: {nice: 1}}\n", nil)
+	if c.NoNewPrivs(c.ProfileOf("p").NoNewPrivs) || !c.NoNewPrivs(c.ProfileOf("q").NoNewPrivs) || !c.NoNewPrivs(c.ProfileOf("r").NoNewPrivs) {
+		t.Error("a profile has not what it says, or what it follows")
 	}
 }

@@ -258,7 +258,7 @@ func (h slotHost) Reserved(name string) string {
 }
 
 // Identity implements scandir.Host.
-func (h slotHost) Identity(root bool) (*proc.Cred, []string) {
+func (h slotHost) Identity(root bool) proc.Spec {
 	return h.c.units.Foreign(h.c.cfg.Load(), root)
 }
 

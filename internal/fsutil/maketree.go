@@ -135,7 +135,7 @@ func grow(parent int, base string, n Node) error {
 
 func bits(mode fs.FileMode) uint32 {
 	b := uint32(mode.Perm())
-	if mode&fs.ModeSetgid != 0 {
+	if mode&fs.ModeSetgid != 0 && mode.IsDir() {
 		b |= unix.S_ISGID
 	}
 	if mode&fs.ModeSticky != 0 {

@@ -41,8 +41,8 @@ func HardLinksProtected() bool {
 // Chown gives rel, "" being the directory itself, to another user; a file with the right user keeps its group. It returns the old
 // owner and whether that has changed.
 //
-// A link at rel is [ErrSymlink], a device node [ErrDevice]; see [Owner] for files with several names. The kernel removes
-// set-user-ID and set-group-ID bits and capabilities, see chown(2).
+// A link at rel is [ErrSymlink], a device node [ErrDevice]; see [Owner] for files with several names. No
+// set-user-ID bit, set-group-ID bit or capability of a regular file stays.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
 		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -95,8 +95,14 @@ func own(fd int, st unix.Stat_t, to Owner) (changed bool, err error) {
 			return false, ErrHardLink
 		}
 	}
-	err = retryEINTR(func() error { return unix.Fchownat(fd, "", int(to.UID), int(to.GID), unix.AT_EMPTY_PATH) })
-	return err == nil, err
+	if err = retryEINTR(func() error { return unix.Fchownat(fd, "", int(to.UID), int(to.GID), unix.AT_EMPTY_PATH) }); err != nil {
+		return false, err
+	}
+	const special = unix.S_ISUID | unix.S_ISGID // the kernel drops capabilities always, these bits not of every file and on every file system
+	if st.Mode&special == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return true, nil
+	}
+	return true, chmod(fd, st.Mode&0o7777&^special)
 }
 
 // Chmod sets the permission bits of the regular file or directory rel and reports whether they changed. A link is [ErrSymlink],

@@ -245,3 +245,59 @@ func TestOwnTree(t *testing.T) {
 		}
 	})
 }
+
+// TestAFileThatIsGivenAwayGivesNoPower: neither set-user-id and set-group-id bits nor capabilities stay, whichever way a file goes.
+func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
+	testkit.NeedRoot(t)
+	// vfs_cap_data, revision 2: cap_setuid is effective and permitted.
+	capability := []byte{1, 0, 0, 2, 1 << 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	base := t.TempDir()
+	modes := []uint32{0o4755, 0o2755, 0o6755, 0o2640, 0o4640, 0o6777} // 2640 is a bit that chown(2) leaves
+	plant := func(name string, mode uint32) {
+		writeFile(t, base+"/"+name, "")
+		if err := unix.Setxattr(base+"/"+name, "security.capability", capability, 0); err != nil {
+			t.Logf("this file system has no capabilities: %v", err)
+		}
+		must(t, unix.Chmod(base+"/"+name, mode))
+	}
+	to := fsutil.Owner{UID: agentUID, GID: agentGID}
+	ways := map[string]func(d *fsutil.Dir, name string) error{
+		"chown":    func(d *fsutil.Dir, name string) error { _, _, err := d.Chown(name, to); return err },
+		"own tree": func(d *fsutil.Dir, name string) error { return d.OwnTree("", false, &fsutil.OwnWalk{To: to}) },
+		"replace, keeping the mode": func(d *fsutil.Dir, name string) error {
+			return d.Replace(name, []byte("x"), fsutil.ReplaceOptions{KeepMode: true})
+		},
+		"replace with such a mode": func(d *fsutil.Dir, name string) error {
+			return d.Replace(name, []byte("x"), fsutil.ReplaceOptions{Mode: fs.ModeSetuid | fs.ModeSetgid | 0o4755})
+		},
+		"create": func(d *fsutil.Dir, name string) error {
+			return d.Create(name+".new", []byte("x"), fs.ModeSetuid|fs.ModeSetgid|0o4755)
+		},
+	}
+	for way, give := range ways {
+		for _, mode := range modes {
+			dir, name := strings.ReplaceAll(way, " ", "_")+fmt.Sprintf("%o", mode), "file"
+			plant(dir+"/"+name, mode)
+			d := openDir(t, base+"/"+dir, fsutil.Self())
+			must(t, give(d, name))
+			if way == "create" {
+				name += ".new"
+			}
+			var st unix.Stat_t
+			must(t, unix.Lstat(base+"/"+dir+"/"+name, &st))
+			if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+				t.Errorf("%s of %o: the file has mode %o", way, mode, st.Mode&0o7777)
+			}
+			if n, err := unix.Getxattr(base+"/"+dir+"/"+name, "security.capability", nil); n > 0 {
+				t.Errorf("%s of %o: the file keeps a capability (%d bytes, %v)", way, mode, n, err)
+			}
+		}
+	}
+	d := openDir(t, base, fsutil.Self())
+	must(t, d.MakeTree("tree", 0o4755|fs.ModeSetuid, []fsutil.Node{{Name: "x", Mode: 0o755 | fs.ModeSetuid | fs.ModeSetgid}}, nil))
+	var st unix.Stat_t
+	must(t, unix.Lstat(base+"/tree/x", &st))
+	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+		t.Errorf("a file of a tree has mode %o", st.Mode&0o7777)
+	}
+}

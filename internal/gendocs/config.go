@@ -237,6 +237,8 @@ func typeOf(at any) object {
 	switch at.(type) {
 	case *bool:
 		return object{"type": "boolean"}
+	case *config.Switch:
+		return object{"enum": []any{true, false, string(config.Auto)}}
 	case *int:
 		return object{"type": "integer"}
 	case *float64:

@@ -22,10 +22,10 @@ func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
 // setupOf is what a process sets about itself. Its files of variables change none of own, which hinit.yaml or hinit sets. They may be
-// the agent's only where the process runs as the agent.
-func setupOf(s *config.Setup, files []string, own map[string]string, agents bool) proc.Setup {
+// the agent's only where the process runs as the agent. A sealed process gains nothing from set-user-id programs.
+func setupOf(s *config.Setup, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
-		Nice: s.Nice, IOClass: ioClasses[s.IONice.Class], IOLevel: s.IONice.Level, CPUs: s.CPUAffinity, Umask: s.Umask, NoNewPrivs: s.NoNewPrivs,
+		Nice: s.Nice, IOClass: ioClasses[s.IONice.Class], IOLevel: s.IONice.Level, CPUs: s.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
 	}
 	if len(files) > 0 {
 		setup.EnvFiles, setup.Keep, setup.OwnFiles = slices.Clone(files), slices.Sorted(maps.Keys(own)), !agents

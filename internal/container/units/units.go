@@ -100,7 +100,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		Spec: proc.Spec{
 			Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
 			Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.OOMScore,
-			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true),
+			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
@@ -159,10 +159,12 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.Announces = s.Notify.Set()
+	agents := !m.plain && m.agent.Is(cred)
 	u := supervisor.Unit{
 		Name: s.Name, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
-			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.OOMScore, Setup: setupOf(&s.Setup, s.EnvFile, s.Env, m.plain || m.agent.Is(cred)),
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.OOMScore,
+			Setup: setupOf(&s.Setup, s.EnvFile, s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
 	if s.Log {
@@ -237,7 +239,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.
 		Name: CmdName, Kind: supervisor.KindCmd,
 		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
-			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.activated(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, TTY: tty,
+			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.activated(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, TTY: tty, Setup: m.sealed(cfg),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	}
@@ -249,18 +251,21 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook, n int) (supervisor.Unit, e
 	if err != nil {
 		return supervisor.Unit{}, err
 	}
-	env, dir := m.Env(), ""
+	spec := proc.Spec{Argv: h.Command, Env: m.Env(), Cred: cred}
 	switch {
 	case m.isRoots(cred):
-		env, dir = m.rootEnv(nil), "/"
+		spec.Env, spec.Dir = m.rootEnv(nil), "/"
 	case !m.plain:
-		env = m.AgentEnv(cfg)
+		spec.Env = m.AgentEnv(cfg)
+		if m.agent.Is(cred) {
+			spec.Setup = m.sealed(cfg)
+		}
 	}
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, n), Kind: supervisor.KindHook,
 		// A script of the user may start something that is to go on.
 		Policy: supervisor.Policy{Task: true, Spare: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
-		Spec:   proc.Spec{Argv: h.Command, Env: env, Dir: dir, Cred: cred},
+		Spec:   spec,
 	}, nil
 }
 
@@ -278,16 +283,21 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	return proc.Spec{
 		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
 		Env:  proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), over(set, template.Env)), r.Env),
-		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits),
+		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.sealed(cfg),
 	}, nil
 }
 
 // Foreign is what a service directory that hinit did not make runs with: as root or as the agent.
-func (m *Maker) Foreign(cfg *config.Config, root bool) (cred *proc.Cred, env []string) {
+func (m *Maker) Foreign(cfg *config.Config, root bool) proc.Spec {
 	if root && m.isRoots(nil) {
-		return nil, m.rootEnv(nil)
+		return proc.Spec{Env: m.rootEnv(nil)}
 	}
-	return m.agent.Cred, m.AgentEnv(cfg)
+	return proc.Spec{Cred: m.agent.Cred, Env: m.AgentEnv(cfg), Setup: m.sealed(cfg)}
+}
+
+// sealed is what a process of the agent's sets about itself that has no settings of its own.
+func (m *Maker) sealed(cfg *config.Config) proc.Setup {
+	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
 }
 
 // withHome puts the home that the boot found in the place of the configured one, if it found one.

@@ -1,6 +1,7 @@
 package units_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/boot"
 	"hinit/internal/config"
@@ -94,7 +96,7 @@ services:
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, foreign := m.Foreign(cfg, true)
+	foreign := m.Foreign(cfg, true).Env
 	for name, env := range map[string][]string{"a service": service.Spec.Env, "a hook": hook.Spec.Env, "a service directory": foreign} {
 		if got := get(env, "PATH"); strings.Contains(got, home) || !strings.Contains(got, "/usr/bin") {
 			t.Errorf("%s has PATH %q", name, got)
@@ -176,5 +178,43 @@ func TestAnUnknownUserIsNoService(t *testing.T) {
 	s.User = "nobody-has-this-name"
 	if _, err := m.Service(cfg, s); err == nil || !strings.Contains(err.Error(), "nobody-has-this-name") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestSudoGainsTheAgentNothingWhereAServiceIsRoots: everything that runs as the agent is sealed, and root's service is not.
+func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
+	asRoot(t)
+	for _, sealed := range []bool{true, false} {
+		key := ""
+		if !sealed {
+			key = "agent: {no_new_privs: false}\n"
+		}
+		m, cfg, home := maker(t, key+"services:\n  roots: {command: [job], user: root}\n  mine: {command: [job]}\n  open: {command: [job], no_new_privs: false}\n")
+		got := map[string]bool{}
+		for _, name := range []string{"roots", "mine", "open"} {
+			u, err := m.Service(cfg, cfg.Services[name])
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[name] = u.Spec.Setup.NoNewPrivs
+		}
+		hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := m.Run(cfg, config.Run{Command: []string{"r"}}, client.RunRequest{}, home)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got["gateway"] = m.Gateway(cfg, profiles.Profile{Name: "p", Home: home}, nil).Spec.Setup.NoNewPrivs
+		got["cmd"] = m.Cmd(cfg, &boot.Route{Path: "/bin/true", Argv: []string{"true"}}, false).Spec.Setup.NoNewPrivs
+		got["hook"], got["run"] = hook.Spec.Setup.NoNewPrivs, run.Setup.NoNewPrivs
+		got["slot"], got["root's slot"] = m.Foreign(cfg, false).Setup.NoNewPrivs, m.Foreign(cfg, true).Setup.NoNewPrivs
+		want := map[string]bool{
+			"roots": false, "mine": sealed, "open": false, "gateway": sealed, "cmd": sealed, "hook": sealed, "run": sealed, "slot": sealed, "root's slot": false,
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("sealed are %v, not %v", got, want)
+		}
 	}
 }

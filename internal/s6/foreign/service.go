@@ -26,8 +26,8 @@ type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
-	// Identity returns the user and environment of a directory: root's own, without anything from the agent, or the agent's.
-	Identity(root bool) (cred *proc.Cred, env []string)
+	// Identity returns how a directory runs, but for its command: as root, without anything from the agent, or as the agent.
+	Identity(root bool) proc.Spec
 	Say(format string, args ...any)
 }
 

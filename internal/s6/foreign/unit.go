@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"hinit/internal/backoff"
-	"hinit/internal/proc"
 	"hinit/internal/s6/formats"
 	"hinit/supervisor"
 )
@@ -19,11 +18,12 @@ const (
 )
 
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
-	cred, env := s.scanner.Identity(p.Root)
+	spec := s.scanner.Identity(p.Root)
 	dir, def := p.Path, p.Definition
 	if p.Pin != nil { // nobody can move another directory to that
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
+	spec.Argv, spec.Dir = []string{"./" + formats.RunFile, name}, dir
 	policy := supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
@@ -42,7 +42,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	}
 	return supervisor.Unit{
 		Name: name, Kind: supervisor.KindService, Policy: policy, NotifyFD: def.NotifyFD,
-		Spec:   proc.Spec{Argv: []string{"./" + formats.RunFile, name}, Env: env, Dir: dir, Cred: cred},
+		Spec:   spec,
 		Finish: "./" + formats.FinishFile, Pin: p.Pin,
 	}
 }

@@ -68,7 +68,7 @@ func (h *host) Reserved(string) string                      { return "" }
 func (h *host) Room() error                                 { return nil }
 func (h *host) Unregistered(context.Context, string)        {}
 
-func (h *host) Identity(bool) (*proc.Cred, []string) { return nil, os.Environ() }
+func (h *host) Identity(bool) proc.Spec { return proc.Spec{Env: os.Environ()} }
 
 func (h *host) Gateway(context.Context, string, bool, map[string]string) error { return nil }
 

@@ -131,11 +131,12 @@ func (h *host) Snapshot() *supervisor.Snapshot {
 	return s
 }
 
-func (h *host) Identity(root bool) (*proc.Cred, []string) {
-	if root || os.Geteuid() != 0 {
-		return nil, []string{"PATH=/bin:/usr/bin"}
+func (h *host) Identity(root bool) proc.Spec {
+	spec := proc.Spec{Env: []string{"PATH=/bin:/usr/bin"}}
+	if !root && os.Geteuid() == 0 {
+		spec.Cred = &proc.Cred{UID: agentUID, GID: agentGID}
 	}
-	return &proc.Cred{UID: agentUID, GID: agentGID}, []string{"PATH=/bin:/usr/bin"}
+	return spec
 }
 
 func (h *host) Say(format string, args ...any) {
