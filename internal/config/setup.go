@@ -16,10 +16,10 @@ type Setup struct {
 	EnvFile     Paths // files of variables; a missing one is no error where the path follows a "-"
 	Nice        int   // added to that of hinit
 	IONice      IONice
-	OOMScore    int    // how much higher its oom_score_adj is than that of hinit, 0: by what it is
-	CPUAffinity string // list of processors such as 0-3,6, "": as hinit
-	Umask       string // octal, "": as hinit
-	NoNewPrivs  Switch // see [Config.NoNewPrivs]
+	OOMScore    int                      // how much higher its oom_score_adj is than that of hinit, 0: by what it is
+	CPUAffinity string                   // list of processors such as 0-3,6, "": as hinit
+	Umask       string                   // octal, "": as hinit
+	NoNewPrivs  Switch                   // see [Config.NoNewPrivs]
 	Limits      map[string]ResourceLimit // by name ("nofile")
 	Memory      Memory
 }
