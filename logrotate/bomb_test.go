@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/fsutil"
 	"hinit/logrotate/archive"
 )
 
@@ -38,7 +39,7 @@ func packedArchive(t *testing.T, dir string, at time.Time, text string, times in
 // readAll returns what Read gives, and the longest of the lines.
 func readAll(t *testing.T, o ReadOptions) (lines []string, err error) {
 	t.Helper()
-	err = Read(t.Context(), o, func(line []byte) error {
+	err = Read(t.Context(), fsutil.Self(), o, func(line []byte) error {
 		lines = append(lines, string(line))
 		return nil
 	})
@@ -87,7 +88,7 @@ func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
 	before := allocated()
 	n := 0
 	stop := errors.New("enough")
-	err := Read(t.Context(), ReadOptions{Dir: dir, N: 7 << 20}, func([]byte) error {
+	err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: 7 << 20}, func([]byte) error {
 		if n++; n == 1 {
 			return nil
 		}
@@ -121,18 +122,18 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 		longest, total = max(longest, len(line)), total+len(line)
 		return nil
 	}
-	if err := Read(t.Context(), o, count); err != nil {
+	if err := Read(t.Context(), fsutil.Self(), o, count); err != nil {
 		t.Fatal(err)
 	}
 	if longest > 2<<20 || total != size-1 {
 		t.Errorf("%d bytes, the longest line has %d", total, longest)
 	}
 	o.N, total = 3, 0
-	if err := Read(t.Context(), o, count); err != nil || total > 5<<20 || total == 0 {
+	if err := Read(t.Context(), fsutil.Self(), o, count); err != nil || total > 5<<20 || total == 0 {
 		t.Errorf("of the last 3 lines %d bytes, %v", total, err)
 	}
 	o.N, total = math.MaxInt, 0
-	if err := Read(t.Context(), o, count); err != nil || total != size-1 {
+	if err := Read(t.Context(), fsutil.Self(), o, count); err != nil || total != size-1 {
 		t.Errorf("of all lines %d bytes, %v", total, err)
 	}
 }

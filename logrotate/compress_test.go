@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 	"hinit/logrotate/archive"
 )
@@ -106,7 +107,7 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	l.Limit(Limits{Compress: true})
 	say(t, l, fill(1000)...)
 	testkit.Until(t, "all other archives are compressed", func() bool {
-		names, err := archive.Dir{Path: dir}.Names()
+		names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +156,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	names, err := archive.Dir{Path: dir}.Names()
+	names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +248,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	read := func(o ReadOptions) string {
 		var b strings.Builder
 		o.Dir = dir
-		if err := Read(t.Context(), o, func(line []byte) error { b.Write(line); b.WriteByte('\n'); return nil }); err != nil {
+		if err := Read(t.Context(), fsutil.Self(), o, func(line []byte) error { b.Write(line); b.WriteByte('\n'); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()
@@ -255,7 +256,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	for _, o := range options {
 		plain[fmt.Sprint(o)] = read(o)
 	}
-	names, err := archive.Dir{Path: dir}.Names()
+	names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +285,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	if err := os.WriteFile(path, text[:len(text)-6], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = Read(t.Context(), ReadOptions{Dir: dir, N: 20}, func([]byte) error { return nil })
+	err = Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: 20}, func([]byte) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), names[1]) {
 		t.Errorf("got %v", err)
 	}
@@ -302,7 +303,7 @@ func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	var got []string
 	var n atomic.Int64
 	go func() {
-		ended <- Read(ctx, ReadOptions{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
+		ended <- Read(ctx, fsutil.Self(), ReadOptions{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
 			got = append(got, string(line[stampLen:]))
 			if n.Add(1) == 10 {
 				<-hold

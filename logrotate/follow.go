@@ -19,8 +19,6 @@ import (
 type ReadOptions struct {
 	// Dir is the directory of [Current] and its archives. Neither it nor what is in it may be a link.
 	Dir string
-	// Actor is whose permissions count; nil is the process itself.
-	Actor *fsutil.Actor
 	// N is the number of last lines of the history to give, from the archives too; -1 gives all.
 	N int
 	// Since leaves out what is older. Archives are used as far as it reaches back.
@@ -52,9 +50,10 @@ const (
 // place, and without Follow an error comes at the end.
 //
 // It needs memory for a line and reads no more than it must, but for the compressed archive in which the lines begin, which is read
-// whole. Read blocks. It opens files beneath the directory that Dir lies in and follows no link there: the error wraps
-// [fsutil.ErrSymlink]. Any number may run at once, in any process.
-func Read(ctx context.Context, o ReadOptions, emit func(line []byte) error) error {
+// whole. Read blocks. It opens everything with the permissions of as, which the caller must name: root shows the files of a log
+// directory with the agent's permissions, because the agent can put links there. Beneath the directory that Dir lies in no link is
+// followed: the error wraps [fsutil.ErrSymlink]. Any number may run at once, in any process.
+func Read(ctx context.Context, as *fsutil.Actor, o ReadOptions, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
 		o.MaxLine = defaultMaxLine
 	}
@@ -62,7 +61,7 @@ func Read(ctx context.Context, o ReadOptions, emit func(line []byte) error) erro
 		o.MaxArchive = defaultMaxArchive
 	}
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
-	r.dir = archive.Dir{Path: o.Dir, Actor: o.Actor}
+	r.dir = archive.Dir{Path: o.Dir, Actor: as}
 	r.packed = gzipped.Reader{Most: o.MaxArchive, Buf: r.buf}
 	defer func() { r.file.Close() }() // where there is one
 	err := r.run(ctx)
@@ -76,6 +75,16 @@ func Read(ctx context.Context, o ReadOptions, emit func(line []byte) error) erro
 		return fmt.Errorf("cannot read logs in %q: %w", o.Dir, err)
 	}
 	return nil
+}
+
+// Exists reports whether as sees anything at the path of a log directory, of whatever kind.
+func Exists(as *fsutil.Actor, dir string) bool {
+	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
+}
+
+// Names returns the names of the directories in dir, which holds the logs of all services, in no order.
+func Names(as *fsutil.Actor, dir string) ([]string, error) {
+	return archive.Dir{Path: dir, Actor: as}.Directories()
 }
 
 type reader struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 	"hinit/logrotate/archive"
 )
@@ -77,7 +78,7 @@ func TestReadHistory(t *testing.T) {
 		for i := c.from; i < 20; i++ {
 			want = append(want, lineAt(minute(i), strconv.Itoa(i)))
 		}
-		if err := Read(t.Context(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+		if err := Read(t.Context(), fsutil.Self(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%+v", c.o)
@@ -97,7 +98,7 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 	}
 	for _, n := range []int{1, 2, 1000, 5000, 5001, 5002} {
 		var got []string
-		if err := Read(t.Context(), ReadOptions{Dir: dir, N: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+		if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		wantLines(t, got, all[max(0, len(all)-n):]...)
@@ -105,16 +106,16 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 }
 
 func TestReadErrors(t *testing.T) {
-	err := Read(t.Context(), ReadOptions{Dir: filepath.Join(t.TempDir(), "none"), N: -1}, nil)
+	err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: filepath.Join(t.TempDir(), "none"), N: -1}, nil)
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing directory: %v", err)
 	}
-	if err := Read(t.Context(), ReadOptions{Dir: t.TempDir(), N: -1}, nil); err != nil {
+	if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: t.TempDir(), N: -1}, nil); err != nil {
 		t.Errorf("empty directory: %v", err)
 	}
 	dir, _ := past(t)
 	stop := errors.New("enough")
-	if err := Read(t.Context(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
+	if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("emit's error: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, Current)); err != nil {
@@ -123,7 +124,7 @@ func TestReadErrors(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, Current)); err != nil {
 		t.Fatal(err)
 	}
-	if err := Read(t.Context(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return nil }); err == nil {
+	if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return nil }); err == nil {
 		t.Error("a link is followed")
 	}
 }
@@ -142,7 +143,7 @@ func follow(t testing.TB, o ReadOptions) *follower {
 	f := &follower{t: t, cancel: cancel, err: make(chan error, 1)}
 	o.Follow = true
 	go func() {
-		f.err <- Read(ctx, o, func(line []byte) error {
+		f.err <- Read(ctx, fsutil.Self(), o, func(line []byte) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.got = append(f.got, string(line))

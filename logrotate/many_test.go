@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 	"hinit/logrotate/archive"
 )
@@ -32,7 +33,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	for i := range logs {
 		all.Go(func() {
 			o := ReadOptions{Dir: filepath.Join(base, fmt.Sprint(i)), N: -1, Previous: true, Follow: true}
-			errs[i] = Read(ctx, o, func(line []byte) error {
+			errs[i] = Read(ctx, fsutil.Self(), o, func(line []byte) error {
 				got[i] = append(got[i], string(line[stampLen:]))
 				n.Add(1)
 				return nil

@@ -9,6 +9,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/fsutil"
 	"hinit/internal/usage"
 )
 
@@ -56,6 +57,11 @@ func (h *hinit) proc(i client.Init) string {
 		return ""
 	}
 	return usage.Root(cl.Socket(), i.PID)
+}
+
+// logsAs returns the identity that opens the log files of that hinit.
+func (h *hinit) logsAs(i client.Init) (*fsutil.Actor, error) {
+	return boot.LogReader(i.Plain != "", h.env)
 }
 
 func (h *hinit) Status(ctx context.Context, names ...string) (st client.Status, err error) {

@@ -86,7 +86,9 @@ func serve(ctx context.Context, c *call) int {
 		return c.failed(doing, err)
 	}
 	log := slog.New(slog.NewTextHandler(c.err, nil))
-	s, err := web.New(web.Options{Hinit: h, Proc: h.proc, Beside: c.beside(), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log})
+	s, err := web.New(web.Options{
+		Hinit: h, Proc: h.proc, LogsAs: h.logsAs, Beside: c.beside(), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
+	})
 	if err != nil {
 		return c.failed(doing, err)
 	}

@@ -48,6 +48,20 @@ func LookupAgent(cfg *config.Config) (Agent, error) {
 	return NewAgent(user, err == nil), nil
 }
 
+// LogReader returns the identity that opens log files, for every program that shows them. The agent owns its log directory and can
+// put links there, so root reads as the agent. plain says that the logs are a plain supervisor's, which belong to its own user.
+func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
+	if os.Geteuid() != 0 || plain {
+		return fsutil.Self(), nil
+	}
+	cfg, err := config.Load(config.Options{Env: env})
+	if err != nil {
+		return nil, err
+	}
+	agent, err := LookupAgent(cfg)
+	return agent.Actor, err
+}
+
 func unknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)

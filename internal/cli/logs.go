@@ -8,9 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -87,19 +87,12 @@ func logs(t *terminal, c *call) int {
 	if narrow {
 		last, opt.N = opt.N, -1
 	}
-	dirs := make([]string, len(names))
-	plain := false
+	sources := make([]logSource, len(names))
 	for i, name := range names {
-		var err error
-		if dirs[i], plain, err = t.logDir(name); err != nil {
+		if sources[i], err = t.logOf(name); err != nil {
 			return t.failed(fmt.Sprintf("show logs of %q", name), err)
 		}
 	}
-	actor, err := t.logReader(plain)
-	if err != nil {
-		return t.failed("show logs", err)
-	}
-	opt.Actor = actor
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	width := 0
@@ -111,7 +104,8 @@ func logs(t *terminal, c *call) int {
 	readers := make([]logReading, len(names))
 	for i := range names {
 		opt := opt
-		opt.Dir = dirs[i]
+		as := sources[i].as
+		opt.Dir = sources[i].dir
 		format := plainLine(names[i], width, len(names) > 1, t.screen)
 		if *asJSON {
 			format = jsonLine(names[i])
@@ -119,9 +113,9 @@ func logs(t *terminal, c *call) int {
 		readers[i] = logReading{
 			read: func(ctx context.Context, fn func([]byte) error) {
 				if !narrow {
-					results[i] = logrotate.Read(ctx, opt, fn)
+					results[i] = logrotate.Read(ctx, as, opt, fn)
 				} else {
-					results[i] = readMatching(ctx, opt, allOf(atLeast(least), pattern.Match), last, fn)
+					results[i] = readMatching(ctx, as, opt, allOf(atLeast(least), pattern.Match), last, fn)
 				}
 			},
 			show: func(line []byte) error {
@@ -155,9 +149,9 @@ func logs(t *terminal, c *call) int {
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, fsutil.ErrSymlink):
 			worst = t.fail(exitFailed, "cannot show logs of %q: there is a link in %s, which hinit doesn't follow (%s); remove it, and hinit makes a new log there",
-				names[i], dirs[i], strings.ReplaceAll(err.Error(), "\n", "; "))
+				names[i], sources[i].dir, strings.ReplaceAll(err.Error(), "\n", "; "))
 		case errors.Is(err, fs.ErrNotExist):
-			worst = t.fail(exitFailed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], dirs[i], names[i])
+			worst = t.fail(exitFailed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], sources[i].dir, names[i])
 		default:
 			worst = t.fail(exitFailed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
@@ -233,25 +227,26 @@ func (t *terminal) allLogs() (names []string, err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), shortWait)
 		defer cancel()
 		if st, err = cl.Status(ctx); err == nil {
+			as, err := boot.LogReader(st.Init.Plain != "", t.env)
 			for _, s := range st.Services {
-				if _, there := os.Lstat(filepath.Dir(s.Log)); s.Log != "" && there == nil {
+				if s.Log != "" && logrotate.Exists(as, filepath.Dir(s.Log)) {
 					names = append(names, s.Name)
 				}
 			}
-			return names, nil
+			return names, err
 		}
 	}
 	cfg, broken := t.config()
 	if broken != nil || !errors.Is(err, client.ErrUnreachable) {
 		return nil, err
 	}
-	entries, err := os.ReadDir(cfg.Logs.Dir)
-	for _, e := range entries {
-		if e.IsDir() && profiles.ValidServiceName(e.Name()) == nil {
-			names = append(names, e.Name())
-		}
+	as, err := boot.LogReader(false, t.env)
+	if err != nil {
+		return nil, err
 	}
-	return names, err
+	names, err = logrotate.Names(as, cfg.Logs.Dir)
+	slices.Sort(names)
+	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
 // largest returns how long a line, and how large an archive, can be that the configured hinit writes; at least what Read takes
@@ -309,23 +304,14 @@ func flagGiven(c *call, name string) bool {
 	return given
 }
 
-// logReader is as whom log files are opened: the agent can put what it likes into its log directory, and must not be able to show
-// root's files through root's own eyes. The logs of a plain supervisor belong to who started it.
-func (t *terminal) logReader(plain bool) (*fsutil.Actor, error) {
-	if os.Geteuid() != 0 || plain {
-		return fsutil.Self(), nil
-	}
-	cfg, err := t.config()
-	if err != nil {
-		return nil, err
-	}
-	agent, err := boot.LookupAgent(cfg)
-	return agent.Actor, err
+// logSource is the directory of a log with the identity that reads it.
+type logSource struct {
+	dir string
+	as  *fsutil.Actor
 }
 
-// logDir finds the directory of a log: the running init knows best, the configuration knows when it does not run. plain says that
-// the running init is a plain supervisor.
-func (t *terminal) logDir(name string) (dir string, plain bool, err error) {
+// logOf finds the log of a service. The running init knows its directory best; without an init the configuration says it.
+func (t *terminal) logOf(name string) (logSource, error) {
 	cl, err := t.dial()
 	if err == nil {
 		var st client.Status
@@ -334,21 +320,16 @@ func (t *terminal) logDir(name string) (dir string, plain bool, err error) {
 		st, err = cl.Status(ctx, name)
 		if err == nil && len(st.Services) > 0 {
 			if st.Services[0].Log == "" {
-				return "", false, t.noLogFile(name, st.Services[0].Name)
+				return logSource{}, t.noLogFile(name, st.Services[0].Name)
 			}
-			return filepath.Dir(st.Services[0].Log), st.Init.Plain != "", nil
-		}
-		if errors.Is(err, client.ErrUnknown) {
-			if dir, ok := t.offlineLogDir(name); ok {
-				return dir, false, nil // a profile that was deleted leaves its log
-			}
-			return "", false, err
+			as, err := boot.LogReader(st.Init.Plain != "", t.env)
+			return logSource{filepath.Dir(st.Services[0].Log), as}, err
 		}
 	}
-	if dir, ok := t.offlineLogDir(name); ok {
-		return dir, false, nil
+	if source, there := t.offlineLog(name); there { // also of a profile that was deleted
+		return source, nil
 	}
-	return "", false, err
+	return logSource{}, err
 }
 
 // noLogFile says why a service has no log file, and how to give it one where hinit.yaml can.
@@ -361,18 +342,18 @@ func (t *terminal) noLogFile(name, service string) error {
 	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
 }
 
-func (t *terminal) offlineLogDir(name string) (string, bool) {
-	cfg, err := t.config()
-	if err != nil {
-		return "", false
-	}
+// offlineLog finds a log by the configuration.
+func (t *terminal) offlineLog(name string) (source logSource, there bool) {
 	if profile, ok := profiles.SlotProfile(name); ok {
 		name = profile
 	}
-	if profiles.ValidServiceName(name) != nil {
-		return "", false
+	cfg, err := t.config()
+	if err != nil || profiles.ValidServiceName(name) != nil {
+		return source, false
 	}
-	dir := filepath.Join(cfg.Logs.Dir, name)
-	_, err = os.Lstat(dir) // whatever it is: who reads it tells
-	return dir, err == nil
+	source.dir = filepath.Join(cfg.Logs.Dir, name)
+	if source.as, err = boot.LogReader(false, t.env); err != nil {
+		return source, false
+	}
+	return source, logrotate.Exists(source.as, source.dir)
 }

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 
+	"hinit/internal/fsutil"
 	"hinit/logrotate"
 )
 
 // readMatching is [logrotate.Read] for the lines whose text matches: the last ones of the history, -1 for all, and then, where
 // opt follows, those that come.
-func readMatching(ctx context.Context, opt logrotate.ReadOptions, match func(text []byte) bool, last int, emit func([]byte) error) error {
+func readMatching(ctx context.Context, as *fsutil.Actor, opt logrotate.ReadOptions, match func(text []byte) bool, last int,
+	emit func([]byte) error,
+) error {
 	var kept [][]byte
 	collecting := last >= 0
 	show := func() error {
@@ -23,7 +26,7 @@ func readMatching(ctx context.Context, opt logrotate.ReadOptions, match func(tex
 		return nil
 	}
 	opt.Caught = show
-	err := logrotate.Read(ctx, opt, func(line []byte) error {
+	err := logrotate.Read(ctx, as, opt, func(line []byte) error {
 		_, text, _ := logrotate.Split(line)
 		switch {
 		case !match(text):

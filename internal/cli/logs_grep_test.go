@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"hinit/internal/fsutil"
 	"hinit/logrotate"
 )
 
@@ -30,7 +31,7 @@ func TestGrepFollowsWithoutAGapBehindTheLastMatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string
-	err = readMatching(ctx, logrotate.ReadOptions{Dir: dir, N: -1, Follow: true}, regexp.MustCompile("^error").Match, 2, func(line []byte) error {
+	err = readMatching(ctx, fsutil.Self(), logrotate.ReadOptions{Dir: dir, N: -1, Follow: true}, regexp.MustCompile("^error").Match, 2, func(line []byte) error {
 		_, text, _ := logrotate.Split(line)
 		got = append(got, string(text))
 		switch string(text) {

@@ -34,7 +34,7 @@ type logView struct {
 }
 
 // readLog reads the last lines of a service's log, of those that match where something is searched for.
-func (s *Server) readLog(r *http.Request, v *client.Service) logView {
+func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) logView {
 	view := logView{There: v.Log != "", Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != ""}
 	if !view.There {
 		view.Note = "It has no log file; what it writes is in the container's log."
@@ -56,7 +56,12 @@ func (s *Server) readLog(r *http.Request, v *client.Service) logView {
 	if view.Query != "" {
 		o.N = -1
 	}
-	err := logrotate.Read(ctx, o, matching(view.Query, func(line string) error {
+	as, err := s.LogsAs(init)
+	if err != nil {
+		view.Note = plain(err.Error())
+		return view
+	}
+	err = logrotate.Read(ctx, as, o, matching(view.Query, func(line string) error {
 		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
 			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
 		}
@@ -100,6 +105,11 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there is no such log", http.StatusNotFound)
 		return
 	}
+	as, err := s.LogsAs(st.Init)
+	if err != nil {
+		http.Error(w, plain(err.Error()), http.StatusInternalServerError)
+		return
+	}
 	key := s.key(r)
 	if !s.followers.take(key) {
 		http.Error(w, "too many pages follow a log", http.StatusServiceUnavailable)
@@ -117,7 +127,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		_ = logrotate.Read(ctx, o, matching(r.FormValue("q"), func(line string) error {
+		_ = logrotate.Read(ctx, as, o, matching(r.FormValue("q"), func(line string) error {
 			select {
 			case lines <- line:
 				return nil

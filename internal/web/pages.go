@@ -196,7 +196,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	page.Events = page.Events[max(0, len(page.Events)-20):]
-	page.Log = s.readLog(r, v)
+	page.Log = s.readLog(r, st.Init, v)
 	s.show(w, r, http.StatusOK, "service", v.Name, page)
 }
 

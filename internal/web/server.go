@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/fsutil"
 	"hinit/internal/metrics"
 )
 
@@ -31,9 +32,10 @@ type Hinit interface {
 // Options say what a Server shows, and to whom.
 type Options struct {
 	Hinit   Hinit
-	Metrics http.Handler             // at /metrics; nil for none
-	Token   string                   // whoever has it may read and control; "": everybody may read, nobody by TCP may control
-	Proc    func(client.Init) string // the /proc that shows the services' processes, "" for none; nil: none
+	Metrics http.Handler                             // at /metrics; nil for none
+	Token   string                                   // whoever has it may read and control; "": everybody may read, nobody by TCP may control
+	Proc    func(client.Init) string                 // the /proc that shows the services' processes, "" for none; nil: none
+	LogsAs  func(client.Init) (*fsutil.Actor, error) // the identity that opens log files; required
 	Beside  Beside
 	Base    string       // path below which a reverse proxy shows the page, "" or "/x"
 	Hosts   []string     // names of this machine besides localhost, for requests without a token
@@ -80,6 +82,9 @@ type Server struct {
 
 // New makes a Server. [Server.Run] keeps it live.
 func New(o Options) (*Server, error) {
+	if o.LogsAs == nil {
+		return nil, errors.New("cannot serve the page: no identity was given that opens log files")
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

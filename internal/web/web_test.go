@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"hinit/client"
+	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
 
@@ -159,6 +160,9 @@ type site struct {
 
 func serve(t *testing.T, o Options) *site {
 	t.Helper()
+	if o.LogsAs == nil {
+		o.LogsAs = func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
+	}
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,15 +10,18 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Dir is the directory of a log for everybody but its writer. It is opened anew for every call, because it may be replaced, and
-// neither it nor what is in it may be a link.
+// Dir is the directory of a log. It is opened anew for every call, because it may be replaced. Neither it nor a file in it may be a
+// link; links in the path before it are followed with the permissions of Actor.
 type Dir struct {
 	Path  string
-	Actor *fsutil.Actor // nil is the process itself
+	Actor *fsutil.Actor // opens everything; nil is an error
 }
 
-// Do runs fn with the directory that the log's lies in, and the name of that there.
+// Do calls fn with the parent of the directory, and the name of the directory there.
 func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
+	if d.Actor == nil {
+		return fmt.Errorf("cannot open the log directory %q: no identity was given", d.Path)
+	}
 	dir, name := filepath.Split(filepath.Clean(d.Path))
 	if dir == "" {
 		dir = "."
@@ -64,10 +68,17 @@ func (d Dir) Names() ([]string, error) {
 const mostNames = 64 << 10
 
 // all returns the names of everything in the directory.
-func (d Dir) all() (names []string, err error) {
+func (d Dir) all() ([]string, error) { return d.list(func(fs.FileMode) bool { return true }) }
+
+// Directories returns the names of the directories in this one.
+func (d Dir) Directories() ([]string, error) { return d.list(fs.FileMode.IsDir) }
+
+func (d Dir) list(wanted func(kind fs.FileMode) bool) (names []string, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
-		return parent.EachName(name, func(entry string, _ fs.FileMode) bool {
-			names = append(names, entry)
+		return parent.EachName(name, func(entry string, kind fs.FileMode) bool {
+			if wanted(kind) {
+				names = append(names, entry)
+			}
 			return len(names) < mostNames
 		})
 	})

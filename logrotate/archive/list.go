@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fault"
+	"hinit/internal/fsutil"
 )
 
 // List is what the one who writes a log knows of its archives. It has a lock of its user's, and the identity of its caller.
@@ -31,7 +32,7 @@ type Limits struct {
 // Read learns the archives from the directory. One that can't be read has none. What is left of archives that were being
 // compressed when an init was killed is removed.
 func (l *List) Read() error {
-	names, err := Dir{Path: l.Dir}.all()
+	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
 	for _, name := range names {
 		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && is(whole) {
 			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the next start tries it again

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/s6/formats"
 )
 
@@ -33,7 +34,7 @@ const (
 // Paths returns the paths of the archives in dir, oldest first, each once: uncompressed, if it is there in both forms. A directory
 // that doesn't exist is an error that wraps fs.ErrNotExist.
 func Paths(dir string) ([]string, error) {
-	names, err := Dir{Path: dir}.Names()
+	names, err := Dir{Path: dir, Actor: fsutil.Self()}.Names()
 	if err != nil {
 		return nil, fmt.Errorf("cannot list log archives in %q: %w", dir, err)
 	}

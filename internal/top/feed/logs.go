@@ -2,14 +2,11 @@ package feed
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"hinit/internal/boot"
-	"hinit/internal/config"
-	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/logrotate"
 )
@@ -33,7 +30,8 @@ type LogLine struct {
 // Log follows a log file, over rotations, until ctx ends. lines gets nil first, and then what was written, at most five times a
 // second; of a flood the end. A volume that hangs holds up nobody but the goroutine that reads.
 func (f *Feed) Log(ctx context.Context, current string, lines func([]LogLine)) {
-	actor, err := f.logReader()
+	st := f.status.Load()
+	as, err := boot.LogReader(st != nil && st.Init.Plain != "", f.env)
 	if err != nil {
 		lines([]LogLine{{Text: "cannot read the log: " + err.Error()}})
 		return
@@ -42,8 +40,8 @@ func (f *Feed) Log(ctx context.Context, current string, lines func([]LogLine)) {
 	var fresh []LogLine
 	ended := make(chan error, 1)
 	guard.Go("reading a log", func() {
-		o := logrotate.ReadOptions{Dir: filepath.Dir(current), Actor: actor, N: logHistory, Follow: true}
-		ended <- logrotate.Read(ctx, o, func(line []byte) error {
+		o := logrotate.ReadOptions{Dir: filepath.Dir(current), N: logHistory, Follow: true}
+		ended <- logrotate.Read(ctx, as, o, func(line []byte) error {
 			at, text, _ := logrotate.Split(line)
 			mu.Lock()
 			defer mu.Unlock()
@@ -76,17 +74,4 @@ func (f *Feed) Log(ctx context.Context, current string, lines func([]LogLine)) {
 			lines(batch)
 		}
 	}
-}
-
-// logReader is as whom log files are opened: root must not be shown by the agent, who owns the directory, what only root may read.
-func (f *Feed) logReader() (*fsutil.Actor, error) {
-	if st := f.status.Load(); os.Geteuid() != 0 || st != nil && st.Init.Plain != "" {
-		return fsutil.Self(), nil
-	}
-	cfg, err := config.Load(config.Options{Env: f.env})
-	if err != nil {
-		return nil, err
-	}
-	agent, err := boot.LookupAgent(cfg)
-	return agent.Actor, err
 }

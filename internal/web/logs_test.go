@@ -1,0 +1,54 @@
+package web
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/client"
+	"hinit/internal/fsutil"
+)
+
+// The agent owns the directory of the logs, and puts links to a directory of root's in the place of its parts.
+func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to read as somebody else")
+	}
+	agent := fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
+	dir := t.TempDir()
+	secret, home := filepath.Join(dir, "secret"), filepath.Join(dir, "home")
+	text := []byte("2026-01-02 03:04:05.123456789  precious\n")
+	for _, err := range []error{
+		os.Chmod(filepath.Dir(dir), 0o755), os.MkdirAll(secret+"/gateways/coder", 0o755), os.MkdirAll(secret+"/coder", 0o755),
+		os.WriteFile(secret+"/gateways/coder/current", text, 0o600), os.WriteFile(secret+"/coder/current", text, 0o600),
+		os.MkdirAll(home+"/logs", 0o755), os.Chown(home, 10000, 10000), os.Chown(home+"/logs", 10000, 10000),
+		agent.Do(func() error { return os.Symlink(secret, home+"/logs/gateways") }),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := coder()
+	v.Log = home + "/logs/gateways/coder/current"
+	s := serve(t, Options{Hinit: newFake(v), LogsAs: func(client.Init) (*fsutil.Actor, error) { return agent, nil }})
+	look := func(link string) {
+		t.Helper()
+		for _, path := range []string{"/service/gateway-coder", "/service/gateway-coder?archives=1&q=pre"} {
+			if code, page := s.do("GET", path, nil); code != http.StatusOK || strings.Contains(page, "precious") {
+				t.Errorf("a link at %s: %s answers %d\n%s", link, path, code, page)
+			}
+		}
+	}
+	look("logs/gateways")
+	if err := agent.Do(func() error {
+		return os.Rename(home+"/logs", home+"/moved")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Do(func() error { return os.Symlink(secret, home+"/logs") }); err != nil {
+		t.Fatal(err)
+	}
+	look("logs")
+}
