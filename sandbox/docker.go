@@ -16,6 +16,7 @@ import (
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
 	mounts "github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/docker/go-connections/nat"
@@ -76,6 +77,14 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 	out.Arch = map[string]string{"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}[info.Architecture]
 	if out.Arch == "" {
 		out.Arch = info.Architecture
+	}
+	for _, option := range info.SecurityOptions {
+		switch name, _, _ := strings.Cut(option, ","); name {
+		case "name=userns":
+			out.Users = "userns-remap"
+		case "name=rootless":
+			out.Users = "rootless"
+		}
 	}
 	for name := range info.Runtimes {
 		out.Runtimes = append(out.Runtimes, name)
@@ -302,6 +311,10 @@ func (d *docker) Unpause(ctx context.Context, id string) error {
 	return engineError("unpause the container "+short(id), d.c.ContainerUnpause(ctx, id))
 }
 
+func (d *docker) Rename(ctx context.Context, id, name string) error {
+	return engineError("rename the container "+short(id), d.c.ContainerRename(ctx, id, name))
+}
+
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+short(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
@@ -406,4 +419,32 @@ func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stder
 	defer r.Close()
 	_, err = stdcopy.StdCopy(stdout, stderr, r)
 	return engineError(what, err)
+}
+
+func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error) {
+	filter := labelled(labels)
+	if prefix != "" {
+		filter.Add("name", prefix) // anywhere in the name
+	}
+	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
+	if err != nil {
+		return nil, engineError("list volumes", err)
+	}
+	var out []Volume
+	for _, v := range list.Volumes {
+		if strings.HasPrefix(v.Name, prefix) {
+			created, _ := ParseTime(v.CreatedAt)
+			out = append(out, Volume{v.Name, v.Labels, created})
+		}
+	}
+	return out, nil
+}
+
+func (d *docker) CreateVolume(ctx context.Context, name string, labels map[string]string) error {
+	_, err := d.c.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: labels})
+	return engineError("make the volume "+name, err)
+}
+
+func (d *docker) RemoveVolume(ctx context.Context, name string) error {
+	return engineError("remove the volume "+name, d.c.VolumeRemove(ctx, name, false))
 }

@@ -23,6 +23,7 @@ type Engine interface {
 	Create(ctx context.Context, spec Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
+	Rename(ctx context.Context, id, name string) error
 	// Stop asks the container's first process to end, and kills it after the grace.
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// Remove kills the container if it runs and removes it with its anonymous volumes. One that is gone is no error.
@@ -37,7 +38,20 @@ type Engine interface {
 	// Logs copies what the container's first process has written; with follow until it ends.
 	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
 
+	// Volumes lists the volumes that carry all the labels, or whose name begins with prefix. CreateVolume makes one, or takes the one
+	// that has the name. RemoveVolume refuses one that a container has.
+	Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error)
+	CreateVolume(ctx context.Context, name string, labels map[string]string) error
+	RemoveVolume(ctx context.Context, name string) error
+
 	Close() error
+}
+
+// Volume is one of the engine's named volumes.
+type Volume struct {
+	Name    string            `json:"name"`
+	Labels  map[string]string `json:"labels"`
+	Created time.Time         `json:"created"`
 }
 
 // A Watcher is an engine that tells of changes.
@@ -64,6 +78,7 @@ type Info struct {
 	OS, Arch           string   // as Go names them
 	Driver             string   // of storage, such as "overlay2"
 	Runtimes           []string // names that [Spec.Runtime] may have
+	Users              string   // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
 	Local              bool     // it is reached by a socket of this machine, so that its paths may be the ones of this process
 }
 

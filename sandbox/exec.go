@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"hinit/internal/guard"
@@ -47,6 +49,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	}
 	defer s.exit()
 	begin := time.Now()
+	asksRoot := s.watchRoot(&req)
 	for try := 0; ; try++ {
 		l, err := s.ready(ctx)
 		if err != nil {
@@ -60,6 +63,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 		res.Duration, res.Retried = time.Since(begin), try > 0
 		switch {
 		case err == nil:
+			asksRoot(res.Code)
 			return res, nil
 		case ctx.Err() != nil && !t.sent:
 			return Result{Code: CodeInterrupted, Interrupted: true, Duration: res.Duration}, nil
@@ -73,6 +77,38 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 			return Result{}, err
 		default:
 			return res, s.lost(ctx, t, err)
+		}
+	}
+}
+
+// rootTexts are in what programs say that would need root.
+var rootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
+
+// watchRoot has Options.NoRoot told when the command fails as if it needed root, once for each sandbox.
+func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
+	line := s.m.opts.NoRoot
+	s.mu.Lock()
+	told := s.told || line == "" || req.TTY
+	s.mu.Unlock()
+	if told {
+		return func(int) {}
+	}
+	var out, errs tail
+	to := cmp.Or(req.Stderr, req.Stdout, io.Discard)
+	req.Stdout = io.MultiWriter(cmp.Or(req.Stdout, io.Discard), &out)
+	if req.Stderr != nil {
+		req.Stderr = io.MultiWriter(req.Stderr, &errs)
+	}
+	return func(code int) {
+		text := out.String() + errs.String()
+		if code == 0 || !slices.ContainsFunc(rootTexts, func(t string) bool { return strings.Contains(text, t) }) {
+			return
+		}
+		s.mu.Lock()
+		told, s.told = s.told, true
+		s.mu.Unlock()
+		if !told {
+			fmt.Fprintln(to, line)
 		}
 	}
 }

@@ -175,6 +175,20 @@ func (f *fake) Unpause(ctx context.Context, id string) error {
 	return f.to(ctx, "unpause", id, Running)
 }
 
+func (f *fake) Rename(ctx context.Context, id, name string) error {
+	return f.note(ctx, "rename %s %s", id, name)
+}
+
+func (f *fake) Volumes(context.Context, string, map[string]string) ([]Volume, error) { return nil, nil }
+
+func (f *fake) CreateVolume(ctx context.Context, name string, _ map[string]string) error {
+	return f.note(ctx, "volume %s", name)
+}
+
+func (f *fake) RemoveVolume(ctx context.Context, name string) error {
+	return f.note(ctx, "rmvolume %s", name)
+}
+
 func (f *fake) Stop(ctx context.Context, id string, _ time.Duration) error {
 	return f.to(ctx, "stop", id, Exited)
 }

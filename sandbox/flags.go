@@ -116,7 +116,7 @@ var containerFlags = map[string]func(*Spec, string) error{
 		return nil
 	},
 	"volume": func(s *Spec, v string) error {
-		m, err := volume(v)
+		m, err := volumeFlag(v)
 		s.Mounts = append(s.Mounts, m)
 		return err
 	},
@@ -188,8 +188,8 @@ func size(field func(*Spec) *int64) func(*Spec, string) error {
 	}
 }
 
-// volume reads what -v takes: [source:]target[:mode,...], the source a path or the name of a volume.
-func volume(v string) (Mount, error) {
+// volumeFlag reads what -v takes: [source:]target[:mode,...], the source a path or the name of a volume.
+func volumeFlag(v string) (Mount, error) {
 	parts := strings.Split(v, ":")
 	m := Mount{Type: "volume", Target: parts[0]}
 	if len(parts) > 1 {

@@ -402,10 +402,12 @@ func (a *attachment) Close() error {
 type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {
-	if t.Len() > 4096 {
-		t.Next(t.Len() - 2048)
+	const most = 2 << 10
+	if t.Len() > most {
+		t.Next(t.Len() - most)
 	}
-	return t.Buffer.Write(p)
+	t.Buffer.Write(p[max(0, len(p)-most):])
+	return len(p), nil
 }
 
 func (t *tail) String() string { return strings.TrimSpace(t.Buffer.String()) }

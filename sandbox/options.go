@@ -43,6 +43,9 @@ type Options struct {
 	Docker   string // address of the engine; "" is DOCKER_HOST, the current docker context, or a socket that is there
 	ReadOnly []Mount
 
+	Root   string // what root inside is, in words; shown by Describe
+	NoRoot string // a line that is told once, after a command that failed as if it needed root; "" is none
+
 	Getenv func(string) (string, bool) // for forwarded names; nil is os.LookupEnv
 	Warn   func(string)                // is told what people should know; must not block; nil drops it
 }

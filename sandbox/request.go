@@ -81,8 +81,10 @@ type Description struct {
 	Labels    map[string]string `json:"labels"`
 	State     State             `json:"state"`
 	Created   time.Time         `json:"created"`
-	Exec      string            `json:"exec"`   // how commands run: "direct" (socket), "attached" (one exec a client) or "engine" (one exec a command)
-	Reason    string            `json:"reason"` // why it is not "direct"
+	Exec      string            `json:"exec"`           // how commands run: "direct" (socket), "attached" (one exec a client) or "engine" (one exec a command)
+	Reason    string            `json:"reason"`         // why it is not "direct"
+	User      string            `json:"user"`           // of commands; "" is the image's
+	Root      string            `json:"root,omitempty"` // what root inside is outside
 	Dir       string            `json:"dir"`
 	Jobs      []Job             `json:"jobs"`
 	Clients   int               `json:"clients"`  // processes that hold a lease on it

@@ -33,6 +33,7 @@ type Sandbox struct {
 	moved    bool   // by a caller: a session that is shared does not know yet
 	fresh    bool   // the values of forwarded variables have not been sent since the container was attached
 	running  int    // commands
+	told     bool   // what Options.NoRoot says
 	used     time.Time
 	closed   bool
 	leaving  chan struct{} // closed when Cleanup is done; nil before
@@ -240,7 +241,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 func (m *Manager) describe(c Container) Description {
 	return Description{
 		Container: c.ID, Name: c.Name, Image: c.Image, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Labels: c.Labels,
-		State: c.State, Created: c.Created, Clients: m.store.leases(c.ID), Persist: c.Labels[LabelEphemeral] == "",
+		State: c.State, Created: c.Created, Clients: m.store.leases(c.ID), Persist: c.Labels[LabelEphemeral] == "", User: c.User, Root: m.opts.Root,
 	}
 }
 

@@ -4,6 +4,7 @@
 //	hinit-sandbox-helper attach ID    join standard input and output with the one that serves; start it if need be
 //	hinit-sandbox-helper gate CMD...  wait until somebody outside has looked at the mounts, then become the command (package gate)
 //	hinit-sandbox-helper gate-init CMD...  the same, and be the command's init
+//	hinit-sandbox-helper waits  say whether the first process still waits
 //	hinit-sandbox-helper check PATH...  show what is mounted, and open the gate if the answer is go
 //
 // People don't run it. It owns no goroutine but those of package inside.
@@ -13,13 +14,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"hinit/sandbox/gate"
 	"hinit/sandbox/inside"
 )
 
 func main() {
-	if len(os.Args) > 1 && (os.Args[1] == "gate" || os.Args[1] == "gate-init" || os.Args[1] == "check") {
+	if len(os.Args) > 1 && slices.Contains([]string{"gate", "gate-init", "waits", "check"}, os.Args[1]) {
 		code, err := atGate(os.Args[1], os.Args[2:])
 		fail(err)
 		os.Exit(code)
@@ -48,6 +50,13 @@ func atGate(verb string, args []string) (code int, err error) {
 		return 0, gate.Wait(args)
 	case "gate-init":
 		return gate.Init(args)
+	case "waits":
+		if gate.Waits() {
+			fmt.Println("waits")
+		} else {
+			fmt.Println("open")
+		}
+		return 0, nil
 	}
 	return 0, gate.Check(args, os.Stdin, os.Stdout)
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"hinit/internal/account"
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
@@ -27,6 +28,7 @@ type hub struct {
 	set      settings
 	places   policy.Places
 	gate     *policy.Gate
+	agent    *account.User // nil where there is none
 	say      func(string, ...any)
 	gateways func(ctx context.Context) map[int]string // profiles by the process of their gateway
 	began    time.Time
@@ -39,8 +41,9 @@ type hub struct {
 }
 
 type tenantKey struct {
-	uid     uint32
-	profile string
+	uid      uint32
+	profile  string
+	operator bool // root, who sees the containers of all profiles
 }
 
 // tenant is what the service has for one user and profile.
@@ -92,7 +95,11 @@ const mostTenants = 2048
 // tenant returns the caller's, made at the first request.
 func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (*tenant, error) {
 	home, profile := h.profileOf(ctx, from.PID, claimed)
-	key := tenantKey{from.UID, sandbox.Sanitise(profile)}
+	operator := from.UID == 0
+	if operator && h.agent != nil { // what commands of the sandbox leave on the volume is the agent's
+		from.UID, from.GID = h.agent.UID, h.agent.GID
+	}
+	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.tenants[key]; t != nil {
@@ -102,17 +109,21 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (*te
 		return nil, fmt.Errorf("cannot use the sandboxes: there are %d profiles already", len(h.tenants))
 	}
 	name := strconv.FormatUint(uint64(from.UID), 10) + "-" + key.profile
+	if operator {
+		name += "-operator"
+	}
 	opts := h.opts
 	opts.Home, opts.Profile, opts.Session = home, profile, "cli-"+name
 	opts.State, opts.Dir = filepath.Join(h.set.state, name, "state"), filepath.Join(h.set.state, name, "dirs")
-	opts.Apart = true
+	opts.Apart, opts.Root = true, h.gate.Root().String()
+	if h.gate.Root() == policy.RootCaller {
+		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
+	}
 	opts.Orphans, opts.Persist = false, true // the hub sweeps, for all
 	// The caller could lead root to any file by a name in its home; it passes on what it wants to by exec -e.
 	opts.ForwardEnv, opts.Pass, opts.Credentials, opts.MountCwd = nil, nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, State: opts.Dir, Dir: filepath.Join(home, "sandboxes")}
-	if from.UID == 0 {
-		owner.All = true
-	} else {
+	if owner.All = operator; from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})
 	}
 	if err := h.stateDir(opts.State); err != nil {
@@ -147,15 +158,20 @@ func (h *hub) stateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "volume"), []byte(h.volume()+"\n"), 0o600); err != nil {
+		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
+	}
+	return nil
+}
+
+// volume is the identity of the volume.
+func (h *hub) volume() string {
 	place, ok := h.places.Outside(h.opts.Home)
 	if !ok {
 		place = h.opts.Home
 	}
 	id := sha256.Sum256([]byte(place))
-	if err := os.WriteFile(filepath.Join(dir, "volume"), []byte(hex.EncodeToString(id[:8])+"\n"), 0o600); err != nil {
-		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
-	}
-	return nil
+	return hex.EncodeToString(id[:8])
 }
 
 // close lets go of every sandbox; they go on.

@@ -9,6 +9,7 @@ import (
 	"hinit/internal/tuning"
 	"hinit/sandbox"
 	"hinit/sandbox/dockercli"
+	"hinit/sandbox/policy"
 )
 
 const (
@@ -128,6 +129,7 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 			next = t
 		}
 	}
+	k.removeOld(ctx)
 	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: ""})
 	if err != nil {
 		k.say("cannot look for sandboxes that nobody uses: %v", err)
@@ -169,6 +171,37 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 		}
 	}
 	return next
+}
+
+// gateKept is how long a gate that no container has is kept for a service that is about to use it.
+const gateKept = 24 * time.Hour
+
+// removeOld removes what no later request can be answered with: this volume's containers from a time when root inside was something else,
+// private volumes whose directory is gone, and gates of other versions. The engine keeps volumes that a container has.
+func (k *keeper) removeOld(ctx context.Context) {
+	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next look tells of an engine that is away
+	for _, c := range made {
+		if policy.Root(c.Labels[policy.LabelRoot]) == k.gate.Root() {
+			continue
+		}
+		if err := k.engine.Remove(ctx, c.ID); err != nil {
+			k.say("cannot remove the sandbox %s: %v", c.Name, err)
+			continue
+		}
+		k.say("removed the sandbox %s: it was made when root inside was something else; what is on its mounts stays", c.Name)
+	}
+	private, _ := k.engine.Volumes(ctx, sandbox.VolumePrefix, map[string]string{sandbox.LabelVolume: k.volume()})
+	for _, v := range private {
+		if k.set.policy.Gone(v) && k.engine.RemoveVolume(ctx, v.Name) == nil {
+			k.say("removed the volume %s: %s, in whose place it stood, is gone", v.Name, v.Labels[sandbox.LabelSource])
+		}
+	}
+	gates, _ := k.engine.Volumes(ctx, policy.GatePrefix, nil)
+	for _, v := range gates {
+		if v.Name != k.gate.Volume() && time.Since(v.Created) > gateKept {
+			_ = k.engine.RemoveVolume(ctx, v.Name) // a container of another service may have it
+		}
+	}
 }
 
 // await reports whether the process of this name exists, and has the keeper look again at its end.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/sandbox"
+	"hinit/sandbox/policy"
 )
 
 // quiet is an engine that tells of changes when the test does, and counts what it is asked.
@@ -22,7 +23,14 @@ type quiet struct {
 	changed        func()
 }
 
-func (q *quiet) List(context.Context, map[string]string) ([]sandbox.Container, error) {
+func (q *quiet) Volumes(context.Context, string, map[string]string) ([]sandbox.Volume, error) {
+	return nil, nil
+}
+
+func (q *quiet) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
+	if _, ofAgents := labels[sandbox.LabelClient]; !ofAgents {
+		return nil, nil // a part of the same look
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.lists++
@@ -61,7 +69,7 @@ func (q *quiet) asked() (lists, containers int) {
 func keeping(t *testing.T, q *quiet) *hub {
 	t.Helper()
 	h := &hub{
-		engine: q, opts: sandbox.DefaultOptions(), say: func(string, ...any) {}, tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{},
+		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: func(string, ...any) {}, tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{},
 		began: time.Now(), changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
 	}
 	h.opts.Lifetime = 5 * time.Minute

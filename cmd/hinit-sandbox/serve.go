@@ -71,7 +71,13 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 	if err != nil {
 		return err
 	}
+	var agent *account.User
+	if found, err := account.Lookup("", set.user); err == nil && set.user != "" {
+		agent = &found
+	}
 	h := &hub{
+		agent: agent,
+
 		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
 		tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{}, began: time.Now(),
 		changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
@@ -83,7 +89,18 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 	if err != nil {
 		return err
 	}
-	server := &daemon.Server{Handle: h.handle, Allow: allowUser(set.user), Most: most, MostOne: mostOne}
+	server := &daemon.Server{Handle: h.handle, Allow: allowUser(agent), Most: most, MostOne: mostOne}
+	root, err := h.gate.Ask(ctx, engine, set.policy)
+	if err != nil {
+		return err
+	}
+	say("%s", root)
+	if err := os.WriteFile(set.socket+".root", []byte(root.String()+"\n"), 0o644); err != nil { // for hinit doctor
+		say("cannot leave word for hinit doctor: %v", err)
+	}
+	if root == policy.RootCaller {
+		say("%s", policy.RootWays)
+	}
 	say("serves sandboxes on %s, of images %q with mounts below %q", set.socket, set.policy.Images, set.policy.Roots)
 	return h.serve(ctx, server, l)
 }
@@ -143,9 +160,7 @@ func findHelper(configured string) (string, error) {
 }
 
 // allowUser says who may ask: root, the user of this process and the agent's user.
-func allowUser(name string) func(daemon.Peer) bool {
-	agent, err := account.Lookup("", name)
-	known := err == nil && name != ""
+func allowUser(agent *account.User) func(daemon.Peer) bool {
 	self := uint32(os.Geteuid())
-	return func(p daemon.Peer) bool { return p.UID == 0 || p.UID == self || known && p.UID == agent.UID }
+	return func(p daemon.Peer) bool { return p.UID == 0 || p.UID == self || agent != nil && p.UID == agent.UID }
 }

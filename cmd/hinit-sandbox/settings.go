@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -56,6 +57,12 @@ func settingsTable() []setting {
 		{"roots", "HINIT_SANDBOX_ROOTS", "", "directories below which the source of a mount may be, separated by commas; none: HERMES_HOME", texts(func(s *settings) *[]string { return &s.policy.Roots })},
 		{"networks", "HINIT_SANDBOX_NETWORKS", "", "networks that a sandbox may join, besides none and the engine's default", texts(func(s *settings) *[]string { return &s.policy.Networks })},
 		{"runtimes", "HINIT_SANDBOX_RUNTIMES", "", "runtimes that a sandbox may have, besides the engine's default", texts(func(s *settings) *[]string { return &s.policy.Runtimes })},
+		{"root", "HINIT_SANDBOX_ROOT", "", "private: commands may be root inside, and nothing is shared with the caller; without it they run as the caller, unless the engine keeps root inside apart from root here", func(s *settings, v string) error {
+			if s.policy.Private = v == "private"; !s.policy.Private && v != "" {
+				return errors.New("it must be private, or empty")
+			}
+			return nil
+		}},
 		{"memory", "HINIT_SANDBOX_MEMORY", "5120", "highest limit of memory, in MB, and the one where none is asked for; 0 is none", func(s *settings, v string) error {
 			n, err := strconv.ParseInt(v, 10, 32)
 			s.policy.Memory = n << 20

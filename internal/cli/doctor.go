@@ -57,6 +57,7 @@ func doctor(t *terminal, c *call) int {
 		x.configuration(cfg)
 		x.volume(cl)
 		x.board(cfg)
+		x.sandboxes(cfg)
 	}
 	x.kernel()
 	if *asJSON {
@@ -84,6 +85,18 @@ func doctor(t *terminal, c *call) int {
 func (x *examination) board(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
+	}
+}
+
+// sandboxes says what root inside a sandbox is, in the words that the service has left beside its socket.
+func (x *examination) sandboxes(cfg *config.Config) {
+	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
+		said, err := os.ReadFile(config.SandboxSocket(x.env) + ".root")
+		if err != nil {
+			x.found.Warning("sandboxes", "the service %s has not said what root inside is: %v; see: hinit logs %s", config.SandboxName, err, config.SandboxName)
+			return
+		}
+		x.found.OK("sandboxes", "%s", strings.TrimSpace(string(said)))
 	}
 }
 

@@ -63,6 +63,7 @@ type options struct {
 	env                                list
 	timeout, maxAge                    time.Duration
 	json, tty, background, follow, dry bool
+	volumes                            bool
 }
 
 type list []string
@@ -109,7 +110,10 @@ func verbs() []verb {
 			}, run: (*invocation).exec,
 		},
 		{name: "shell", summary: "open a shell in the sandbox", flags: commandFlags, run: (*invocation).shell},
-		{name: "ls", summary: "list the sandboxes", flags: jsonFlag, run: (*invocation).list},
+		{name: "ls", summary: "list the sandboxes", run: (*invocation).list, flags: func(f *flag.FlagSet, o *options) {
+			f.BoolVar(&o.volumes, "volumes", false, "list the volumes of sandboxes with a root of their own instead")
+			jsonFlag(f, o)
+		}},
 		{name: "show", args: "[SANDBOX]", summary: "show one with its background commands", run: (*invocation).show, flags: func(f *flag.FlagSet, o *options) {
 			keyFlags(f, o)
 			jsonFlag(f, o)

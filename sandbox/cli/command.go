@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -174,6 +175,17 @@ func (i *invocation) shell() (int, error) {
 }
 
 func (i *invocation) list() (int, error) {
+	if i.opt.volumes {
+		found, err := i.host.Engine.Volumes(i.ctx, sandbox.VolumePrefix, nil)
+		rows := [][]string{{"VOLUME", "PROFILE", "IN THE PLACE OF"}}
+		for _, v := range found {
+			rows = append(rows, []string{v.Name, v.Labels[sandbox.LabelProfile], v.Labels[sandbox.LabelSource]})
+		}
+		if err != nil {
+			return Done, err
+		}
+		return Done, i.print(found, rows)
+	}
 	all, err := i.host.Manager.List(i.ctx)
 	if err != nil {
 		return Done, err
@@ -223,6 +235,8 @@ func (i *invocation) show() (int, error) {
 		{"State", string(d.State)},
 		{"Created", d.Created.UTC().Format(time.RFC3339)},
 		{"Commands", how},
+		{"User", cmp.Or(d.User, "the image's")},
+		{"Root", d.Root},
 		{"Directory", d.Dir},
 		{"Clients", fmt.Sprint(d.Clients)},
 	}

@@ -52,6 +52,11 @@ func Init(argv []string) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
+	open, err := net.ListenUnix("unix", &net.UnixAddr{Name: address + "-open", Net: "unix"})
+	if err != nil {
+		return 126, err
+	}
+	defer open.Close()
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
 	child, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
@@ -125,6 +130,25 @@ func opened() error {
 		}
 		_ = c.Close() // it said something else
 	}
+}
+
+// Waits says whether the first process still waits for the verdict: what became the command has another command line, and an init listens
+// at a second address. Only what runs inside could say otherwise, and nothing does before the verdict.
+func Waits() bool {
+	line, err := os.ReadFile("/proc/1/cmdline")
+	if words := strings.Split(string(line), "\x00"); err == nil && len(words) > 1 && strings.HasSuffix(words[0], "/"+Name) {
+		switch words[1] {
+		case "gate":
+			return true
+		case "gate-init":
+			c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address + "-open", Net: "unix"})
+			if err == nil {
+				_ = c.Close() // the answer is that it is there
+			}
+			return err != nil
+		}
+	}
+	return err != nil
 }
 
 // Check prints "DEVICE NUMBER" for each path, with "- -" for one that isn't there, and then an empty line. It passes on the verdict that

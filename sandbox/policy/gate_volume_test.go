@@ -18,8 +18,9 @@ type volumes struct {
 	copies int
 }
 
-func (v *volumes) Create(context.Context, sandbox.Spec) (string, error) { return "id", nil }
-func (v *volumes) Remove(context.Context, string) error                 { return nil }
+func (v *volumes) Create(context.Context, sandbox.Spec) (string, error)          { return "id", nil }
+func (v *volumes) CreateVolume(context.Context, string, map[string]string) error { return nil }
+func (v *volumes) Remove(context.Context, string) error                          { return nil }
 
 func (v *volumes) CopyIn(_ context.Context, _, _ string, r io.Reader) (err error) {
 	v.copies++

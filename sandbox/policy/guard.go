@@ -2,12 +2,14 @@ package policy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,20 +19,21 @@ import (
 
 // Owner is whom a guard is for.
 type Owner struct {
-	UID     uint32
+	UID     uint32 // of the agent, for an operator too
 	Profile string // the value of the profile's label
-	// All is an operator: every container with the agent's label is its own.
+	// All is an operator: every container that the service made is its own.
 	All bool
 	// State is where the service keeps what it knows of the owner, and Dir what the owner has for the directories of its sandboxes: a mount
 	// of something below the first is one of the same name below the second.
 	State, Dir string
-	// Actor does on the file system what is done for the owner, such as making a directory to mount.
+	// Actor does on the file system what is done for the owner, such as making a directory to mount. Containers run as it where they can't
+	// have a root of their own; nil is nobody.
 	Actor *fsutil.Actor
 }
 
 // Guarded is an engine for one owner. See [Guard].
 type Guarded struct {
-	sandbox.Engine
+	Engine sandbox.Engine // a name, so that no method of it is the guard's by itself
 	policy Policy
 	owner  Owner
 	places Places
@@ -48,6 +51,38 @@ func Guard(engine sandbox.Engine, policy Policy, owner Owner, places Places, gat
 
 // Close implements sandbox.Engine.
 func (g *Guarded) Close() error { return nil }
+
+// Info implements sandbox.Engine.
+func (g *Guarded) Info(ctx context.Context) (sandbox.Info, error) { return g.Engine.Info(ctx) }
+
+// Rename implements sandbox.Engine: only the guard itself does.
+func (g *Guarded) Rename(context.Context, string, string) error { return sandbox.ErrRefused }
+
+// CreateVolume implements sandbox.Engine: only the guard itself does.
+func (g *Guarded) CreateVolume(context.Context, string, map[string]string) error {
+	return sandbox.ErrRefused
+}
+
+// Volumes implements sandbox.Engine: the private ones of the owner's sandboxes.
+func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
+	found, err := g.Engine.Volumes(ctx, sandbox.VolumePrefix, labels)
+	return slices.DeleteFunc(found, func(v sandbox.Volume) bool {
+		mine := v.Labels[LabelOwner] == strconv.FormatUint(uint64(g.owner.UID), 10) && (g.owner.All || g.owner.has(v.Labels[sandbox.LabelProfile]))
+		return !mine || !strings.HasPrefix(v.Name, prefix)
+	}), err
+}
+
+// RemoveVolume implements sandbox.Engine.
+func (g *Guarded) RemoveVolume(ctx context.Context, name string) error {
+	own, err := g.Volumes(ctx, name, nil)
+	if err == nil && !slices.ContainsFunc(own, func(v sandbox.Volume) bool { return v.Name == name }) {
+		err = fmt.Errorf("cannot remove the volume %s: %w", name, sandbox.ErrGone)
+	}
+	if err != nil {
+		return err
+	}
+	return g.Engine.RemoveVolume(ctx, name)
+}
 
 // Image implements sandbox.Engine.
 func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) {
@@ -68,15 +103,18 @@ func (g *Guarded) Pull(ctx context.Context, ref string) error {
 // labels are those that the owner's containers have.
 func (g *Guarded) labels() map[string]string {
 	if g.owner.All {
-		return map[string]string{sandbox.LabelAgent: "1"}
+		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: ""}
 	}
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10)}
 }
 
-// owns says whether a container is the owner's.
+// owns says whether a container is the owner's. One that was made when root inside was something else is nobody's, and the service removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
+	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
+		return false
+	}
 	for name, value := range g.labels() {
-		if c.Labels[name] != value {
+		if got, has := c.Labels[name]; !has || value != "" && got != value {
 			return false
 		}
 	}
@@ -105,6 +143,11 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 // Inspect implements sandbox.Engine.
 func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
 	c, err := g.Engine.Inspect(ctx, id)
+	if errors.Is(err, sandbox.ErrGone) && len(id) >= 12 {
+		if again, listErr := g.Engine.List(ctx, map[string]string{labelWas + id[:12]: ""}); listErr == nil && len(again) > 0 {
+			c, err = g.Engine.Inspect(ctx, again[0].ID)
+		}
+	}
 	if err != nil {
 		return c, err
 	}
@@ -137,12 +180,27 @@ func (g *Guarded) own(ctx context.Context, id string) (string, error) {
 
 // Create implements sandbox.Engine.
 func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
-	spec.Labels = maps.Clone(spec.Labels)
-	if err := g.policy.Check(&spec); err != nil {
+	if err := g.room(ctx); err != nil {
 		return "", err
 	}
-	if spec.Labels == nil {
+	return g.make(ctx, spec, nil)
+}
+
+// make makes a container with labels of the guard's besides.
+func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
+	asked, err := json.Marshal(spec)
+	if err != nil {
+		return "", err
+	}
+	root, err := g.gate.Ask(ctx, g.Engine, g.policy)
+	if err != nil {
+		return "", err
+	}
+	if spec.Labels = maps.Clone(spec.Labels); spec.Labels == nil {
 		spec.Labels = map[string]string{}
+	}
+	if err := g.policy.Check(&spec); err != nil {
+		return "", err
 	}
 	if profile, has := spec.Labels[sandbox.LabelProfile]; has && !g.owner.All && !g.owner.has(profile) {
 		return "", &RefusedError{"a container of the profile " + strconv.Quote(profile), "this is " + strconv.Quote(g.owner.Profile)}
@@ -152,17 +210,23 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 	if spec.Labels[sandbox.LabelProfile] == "" {
 		spec.Labels[sandbox.LabelProfile] = g.owner.Profile
 	}
-	if err := g.room(ctx); err != nil {
-		return "", err
+	maps.Copy(spec.Labels, more)
+	spec.Labels[LabelRoot], spec.Labels[labelSpec] = string(root), string(asked)
+	switch root {
+	case RootPrivate:
+		if err := g.private(ctx, &spec); err != nil {
+			return "", err
+		}
+	case RootCaller:
+		g.asCaller(&spec)
+	case RootIsolated:
 	}
 	bound, err := g.resolve(&spec)
 	if err != nil {
 		return "", err
 	}
-	if bound {
-		if err := g.gate.install(ctx, g.Engine, &spec); err != nil {
-			return "", err
-		}
+	if err := g.gate.install(ctx, g.Engine, &spec, bound); err != nil {
+		return "", err
 	}
 	return g.Engine.Create(ctx, spec)
 }
@@ -186,20 +250,60 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	id = c.ID
-	if err := again(c); err != nil {
+	if _, err := g.gate.Ask(ctx, g.Engine, g.policy); err != nil || !g.owns(c) {
+		return errors.Join(err, fmt.Errorf("cannot start container %s: %w", id, sandbox.ErrGone))
+	}
+	if c.State != sandbox.Running && remakes(c) {
+		_, err := g.remake(ctx, c)
 		return err
 	}
+	if c.State != sandbox.Running {
+		if err := g.copyIn(ctx, c); err != nil {
+			return err
+		}
+	}
+	return g.startNow(ctx, c.ID)
+}
+
+// startNow starts a container, and lets it through its gate.
+func (g *Guarded) startNow(ctx context.Context, id string) error {
+	defer g.gate.hold(id)()
 	if err := g.Engine.Start(ctx, id); err != nil {
 		g.gate.forget()
 		return err
 	}
-	if c, err = g.Engine.Inspect(ctx, id); err == nil {
+	return g.admit(ctx, id)
+}
+
+// admit lets a container through its gate, or kills it. The caller holds it.
+func (g *Guarded) admit(ctx context.Context, id string) error {
+	c, err := g.Engine.Inspect(ctx, id)
+	if err == nil {
 		err = g.verify(ctx, c)
 	}
 	if err != nil {
 		return errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
 	}
+	g.gate.opened(id, c.Started)
+	return nil
+}
+
+// enter waits until a container has passed its gate: until then what is mounted there may be somebody else's. One of which this service does
+// not know is asked.
+func (g *Guarded) enter(ctx context.Context, id string) error {
+	defer g.gate.hold(id)()
+	c, err := g.Inspect(ctx, id)
+	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
+		return err
+	}
+	waits, err := waits(ctx, g.Engine, c)
+	if err != nil {
+		return err
+	}
+	if waits {
+		return g.admit(ctx, id)
+	}
+	g.gate.opened(id, c.Started)
 	return nil
 }
 
@@ -236,8 +340,14 @@ func (g *Guarded) Remove(ctx context.Context, id string) error {
 // Exec implements sandbox.Engine.
 func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
 	id, err := g.own(ctx, id)
+	if err == nil {
+		err = g.enter(ctx, id)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if g.gate.Root() == RootCaller {
+		spec.User = "" // the container's
 	}
 	return g.Engine.Exec(ctx, id, spec)
 }

@@ -34,9 +34,15 @@ func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 	for i, m := range spec.Mounts {
 		if m.Type == "bind" {
 			bound = true
-			if m.Source, err = g.source(m); err != nil {
+			source, _, err := g.source(m)
+			if err != nil {
 				return false, err
 			}
+			outside, ok := g.places.Outside(source)
+			if !ok {
+				return false, g.refused(m, errors.New("the engine does not have it: it is on no volume of this container"))
+			}
+			m.Source = outside
 			m.MustExist, m.CreateHostParent = true, false // or the engine makes it as root, wherever a link leads
 		}
 		mounts[i] = m
@@ -45,20 +51,22 @@ func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 	return bound, nil
 }
 
-func (g *Guarded) source(m sandbox.Mount) (string, error) {
-	refused := func(err error) error {
-		return &RefusedError{"a mount of " + m.Source + " (" + err.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
-	}
+func (g *Guarded) refused(m sandbox.Mount, why error) error {
+	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
+}
+
+// source returns the source of a bind as this process knows it.
+func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
 		m.Source = filepath.Join(g.owner.Dir, rest)
 	}
 	root, rel, err := g.policy.below(m.Source)
 	if err != nil {
-		return "", refused(err)
+		return "", nil, g.refused(m, err)
 	}
 	dir, err := fsutil.OpenDir(root, g.owner.Actor)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	defer dir.Close()
 	info, err := dir.Lstat(rel)
@@ -67,17 +75,13 @@ func (g *Guarded) source(m sandbox.Mount) (string, error) {
 			info, err = dir.Lstat(rel)
 		}
 	}
+	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		err = errors.New("it is neither a directory nor a regular file")
+	}
 	if err != nil {
-		return "", refused(err)
+		return "", nil, g.refused(m, err)
 	}
-	if !info.IsDir() && !info.Mode().IsRegular() {
-		return "", refused(errors.New("it is neither a directory nor a regular file"))
-	}
-	outside, ok := g.places.Outside(filepath.Join(root, rel))
-	if !ok {
-		return "", refused(errors.New("the engine does not have it: it is on no volume of this container"))
-	}
-	return outside, nil
+	return filepath.Join(root, rel), info, nil
 }
 
 // verify compares what is mounted in a container that waits at its gate with what is at the same paths here, and opens the gate.
@@ -179,23 +183,128 @@ func openGate(ctx context.Context, engine sandbox.Engine, id, program string, ta
 	}
 }
 
-// Gate is the program that containers with mounts of their owner's begin with, on a volume of the engine's.
+// Gate is the program that containers with mounts of their owner's begin with, on a volume of the engine's, and what is known of those
+// containers. All guards of one engine share it.
 type Gate struct {
 	Program string // path of a static hinit-sandbox-helper
 
+	filling sync.Mutex
+
 	mu     sync.Mutex
 	volume string // its name, once it holds the program
+	root   Root
+	held   map[string]*holder
+	past   map[string]time.Time // containers that have passed their gate → when they were started
 }
 
-// install makes a container wait at its gate.
-func (g *Gate) install(ctx context.Context, engine sandbox.Engine, spec *sandbox.Spec) error {
-	image, err := engine.Image(ctx, spec.Image)
+// holder is the lock of one container.
+type holder struct {
+	sync.Mutex
+	users int
+}
+
+// Ask asks the engine what root inside its containers is.
+func (g *Gate) Ask(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
+	info, err := engine.Info(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.root = p.RootOf(info)
+	return g.root, nil
+}
+
+// Root is what the engine said last.
+func (g *Gate) Root() Root {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.root
+}
+
+// hold locks a container: nothing is run in it while it passes its gate.
+func (g *Gate) hold(id string) (release func()) {
+	g.mu.Lock()
+	h := g.held[id]
+	if h == nil {
+		if g.held == nil {
+			g.held, g.past = map[string]*holder{}, map[string]time.Time{}
+		}
+		h = &holder{}
+		g.held[id] = h
+	}
+	h.users++
+	g.mu.Unlock()
+	h.Lock()
+	return func() {
+		h.Unlock()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if h.users--; h.users == 0 {
+			delete(g.held, id)
+		}
+	}
+}
+
+// opened notes that a container has passed its gate.
+func (g *Gate) opened(id string, started time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.past) > 4096 { // of many lives; those that are in use are asked again
+		clear(g.past)
+	}
+	g.past[id] = started
+}
+
+// passed says whether a container has passed its gate since its last start.
+func (g *Gate) passed(c sandbox.Container) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at, ok := g.past[c.ID]
+	return ok && at.Equal(c.Started)
+}
+
+// waits asks whether a container waits at its gate.
+func waits(ctx context.Context, engine sandbox.Engine, c sandbox.Container) (bool, error) {
+	at := slices.IndexFunc(c.Mounts, isGate)
+	if at < 0 || !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, gateTime)
+	defer cancel()
+	ask, err := engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{path.Join(c.Mounts[at].Target, gate.Name), "waits"}})
+	if err != nil {
+		return false, err
+	}
+	defer ask.Close()
+	defer context.AfterFunc(ctx, func() { _ = ask.Close() })() // ends the copy
+	var said bytes.Buffer
+	if err := ask.Copy(&said, io.Discard); err != nil {
+		return false, fmt.Errorf("cannot ask container %.12s for its gate: %w", c.ID, err)
+	}
+	switch strings.TrimSpace(said.String()) {
+	case "waits":
+		return true, nil
+	case "open":
+		return false, nil
+	}
+	return false, fmt.Errorf("cannot ask container %.12s for its gate: it says nothing", c.ID)
+}
+
+// install gives a container the program, and makes it wait at its gate if it is bound to directories of its owner's.
+func (g *Gate) install(ctx context.Context, engine sandbox.Engine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fill(ctx, engine, spec.Image)
 	if err != nil {
 		return fmt.Errorf("cannot make a volume with the gate of sandboxes: %w", err)
+	}
+	dir := gate.Dir + strings.ToLower(rand.Text())
+	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "volume", Source: volume, Target: dir, ReadOnly: true})
+	if !bound {
+		return nil
+	}
+	image, err := engine.Image(ctx, spec.Image)
+	if err != nil {
+		return err
 	}
 	entry := spec.Entrypoint
 	if len(entry) == 0 {
@@ -208,28 +317,12 @@ func (g *Gate) install(ctx context.Context, engine sandbox.Engine, spec *sandbox
 		// The engine's init would be first, at a path where a link in a mount can lead another mount.
 		verb, spec.Init = "gate-init", false
 	}
-	dir := gate.Dir + strings.ToLower(rand.Text())
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
-	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "volume", Source: volume, Target: dir, ReadOnly: true})
 	return nil
 }
 
 // isGate says whether a mount has the gate.
 func isGate(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) }
-
-// again says why a container can't be started again. What runs in a container can put links in the place of directories of its file system, and
-// by now it knows where the gate is. The one thing that it can't change is a mount directly below the root.
-func again(c sandbox.Container) error {
-	if c.Started.IsZero() {
-		return nil
-	}
-	for _, m := range c.Mounts {
-		if m.Type == "bind" && strings.Count(path.Clean(m.Target), "/") > 1 {
-			return &RefusedError{"to start a container again that has a mount at " + m.Target, "remove it, and make another"}
-		}
-	}
-	return nil
-}
 
 // forget has the next container's volume filled again: somebody may have removed it, and the engine made an empty one.
 func (g *Gate) forget() {
@@ -238,19 +331,31 @@ func (g *Gate) forget() {
 	g.volume = ""
 }
 
-// fill puts the program on the volume, through a container that is never started. It does so once for each version of the program.
-func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (string, error) {
+// GatePrefix begins the name of every volume with a gate.
+const GatePrefix = "hinit-sandbox-gate-"
+
+// Volume is the name of the volume that new containers get, "" while there is none.
+func (g *Gate) Volume() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.volume != "" {
-		return g.volume, nil
+	return g.volume
+}
+
+// fill puts the program on the volume, through a container that is never started. It does so once for each version of the program.
+func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (string, error) {
+	g.filling.Lock()
+	defer g.filling.Unlock()
+	if name := g.Volume(); name != "" {
+		if there, err := engine.Volumes(ctx, name, nil); err == nil && len(there) > 0 {
+			return name, nil
+		}
 	}
 	program, err := os.ReadFile(g.Program)
 	if err != nil {
 		return "", err
 	}
 	hash := sha256.Sum256(program)
-	volume := "hinit-sandbox-gate-" + hex.EncodeToString(hash[:6])
+	volume := GatePrefix + hex.EncodeToString(hash[:6])
 	id, err := engine.Create(ctx, sandbox.Spec{
 		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: "gate"}, Network: "none",
 		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.Dir + "fill"}},
@@ -264,7 +369,9 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (s
 	if err = errors.Join(err, engine.Remove(context.WithoutCancel(ctx), id)); err != nil {
 		return "", err
 	}
+	g.mu.Lock()
 	g.volume = volume
+	g.mu.Unlock()
 	debug.FreeOSMemory() // several times the program, once
 	return volume, nil
 }

@@ -32,6 +32,7 @@ type Policy struct {
 	Memory   int64    // the most bytes one container may have, 0 for no limit
 	CPUs     float64  // the most processors, 0 for no limit
 	Most     int      // containers of one caller, 0 for no limit
+	Private  bool     // sandboxes may have root inside, and share no file with their caller
 }
 
 // RefusedError is what a policy does not allow.

@@ -3,12 +3,15 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"hinit/internal/fsutil"
 	"hinit/sandbox"
 	"hinit/sandbox/gate"
 )
@@ -19,6 +22,8 @@ type engine struct {
 	containers map[string]sandbox.Container
 	created    []sandbox.Spec
 	did        []string
+	volumes    []sandbox.Volume
+	info       sandbox.Info
 }
 
 func (e *engine) Image(context.Context, string) (sandbox.Image, error) {
@@ -61,7 +66,18 @@ func (e *engine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox
 }
 
 // readyGate is one whose volume is filled.
-func readyGate() *Gate { return &Gate{volume: "gates"} }
+func readyGate() *Gate { return &Gate{volume: "gates", root: RootCaller} }
+
+func (e *engine) Info(context.Context) (sandbox.Info, error) { return e.info, nil }
+
+func (e *engine) Volumes(context.Context, string, map[string]string) ([]sandbox.Volume, error) {
+	return []sandbox.Volume{{Name: "gates"}}, nil
+}
+
+func (e *engine) CreateVolume(_ context.Context, name string, labels map[string]string) error {
+	e.volumes = append(e.volumes, sandbox.Volume{Name: name, Labels: labels})
+	return nil
+}
 
 // good is a Spec that is allowed: what the agent asks for by the contract.
 func good(root string) sandbox.Spec {
@@ -222,7 +238,7 @@ func TestGuardMakesItHard(t *testing.T) {
 }
 
 func container(id, owner, profile string) sandbox.Container {
-	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, sandbox.LabelProfile: profile}}
+	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile}}
 }
 
 // TestOnlyItsOwn: what belongs to somebody else does not exist.
@@ -230,6 +246,7 @@ func TestOnlyItsOwn(t *testing.T) {
 	e := &engine{containers: map[string]sandbox.Container{
 		"mine": container("mine", "1000", "coder"), "profile": container("profile", "1000", "writer"), "user": container("user", "1001", "coder"),
 		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": container("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
+		"rooted": {ID: "rooted", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder", LabelOwner: "1000"}},
 	}}
 	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder"}, Places{self: "hinit"}, readyGate())
 	ctx := t.Context()
@@ -338,16 +355,81 @@ func TestOwnContainer(t *testing.T) {
 	}
 }
 
-// TestAgain: what has run may have laid links where a mount is to be, unless the mount is directly below the root.
-func TestAgain(t *testing.T) {
+// TestWhatIsMadeAgain: what has run may have laid links where a mount is to be, unless the mount is directly below the root.
+func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
 		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
-		if err := again(c); err != nil {
-			t.Errorf("the first start with %s: %v", target, err)
+		if remakes(c) {
+			t.Errorf("the first start with %s makes it again", target)
 		}
 		c.Started = time.Now()
-		if err := again(c); (err == nil) != want {
-			t.Errorf("another start with %s: %v", target, err)
+		if remakes(c) == want {
+			t.Errorf("another start with %s: made again %v", target, !want)
 		}
+	}
+}
+
+// TestTheAgentBecomesRootOfTheHost is what made the agent's user root of the host: root inside with a directory of the agent's, and a group of
+// the host. Whatever a caller asks for, one of three things is true of the container.
+func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
+	root := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(root, "file"), nil, 0o600), os.Mkdir(filepath.Join(root, "skills"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	for _, user := range []string{"", "0", "root", "0:105", "10000:105", "postgres"} {
+		spec := good(root)
+		spec.User = user
+		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/skills", Target: "/root/.hermes/skills", ReadOnly: true})
+		owner := Owner{UID: 1000, Profile: "coder", Actor: fsutil.NewActor(fsutil.Identity{UID: uid, GID: gid})}
+		p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}}
+
+		e := &engine{}
+		if _, err := Guard(e, p, owner, Places{}, readyGate()).Create(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		if made := e.created[0]; made.User != fmt.Sprintf("%d:%d", uid, gid) || len(made.CapAdd)+len(made.Groups) > 0 || !slices.Contains(made.SecurityOpt, "no-new-privileges") ||
+			!slices.Contains(made.Env, "HOME=/root") || made.Labels[LabelRoot] != string(RootCaller) {
+			t.Errorf("who asks for the user %q gets %+v", user, made)
+		}
+
+		e, p.Private = &engine{}, true
+		if _, err := Guard(e, p, owner, Places{}, readyGate()).Create(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		made := e.created[0]
+		for _, m := range made.Mounts {
+			if m.Type == "bind" {
+				t.Errorf("it shares %+v", m)
+			}
+		}
+		if len(e.volumes) != 1 || !strings.HasPrefix(e.volumes[0].Name, sandbox.VolumePrefix) || made.Labels[labelCopies] != `{"/root/.hermes/skills":"`+root+`/skills"}` {
+			t.Errorf("volumes %+v, labels %v", e.volumes, made.Labels)
+		}
+	}
+	spec := good(root)
+	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/file", Target: "/root/file"})
+	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, Private: true}, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
+		t.Errorf("a file that can be written: %v", err)
+	}
+}
+
+// TestWhichRoot: an engine that maps users keeps root inside apart from the machine's root, and not from that of another container.
+func TestWhichRoot(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]bool{"         0          0 4294967295\n": true, "0 100000 65536\n": false, "0 1000 1\n1 100000 65536\n": false, "": false} {
+		file := filepath.Join(dir, "uid_map")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := allUsers(file); got != want {
+			t.Errorf("with the map %q: %v", text, got)
+		}
+	}
+	if got := (Policy{}).RootOf(sandbox.Info{Runtimes: []string{"runsc"}}); got != RootCaller {
+		t.Errorf("a runtime does not change whose a file is: %v", got)
+	}
+	if got := (Policy{Private: true}).RootOf(sandbox.Info{Users: "rootless"}); got != RootPrivate {
+		t.Errorf("with HINIT_SANDBOX_ROOT=private: %v", got)
 	}
 }

@@ -189,6 +189,16 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	}
 }
 
+// gateOf is the directory of a container's gate.
+func (p *place) gateOf(name string) string {
+	for line := range strings.Lines(docker("inspect", "--format", "{{range .Mounts}}{{println .Destination}}{{end}}", name).out) {
+		if strings.HasPrefix(line, "/.hinit-") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
 // TestLinksBelowMounts: a link in one mount leads another one to where the engine or the gate has its programs. Neither is replaced.
 func TestLinksBelowMounts(t *testing.T) {
 	t.Parallel()
@@ -205,9 +215,19 @@ func TestLinksBelowMounts(t *testing.T) {
 		if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
 			t.Errorf("the first process is %v", r)
 		}
+		// By now the name of the gate is known, and a link leads a mount over it.
+		gate := p.gateOf(name)
 		p.call("stop", "-t", "0", name)
+		if err := errors.Join(os.Remove(filepath.Join(work, "s")), os.Symlink(gate, filepath.Join(work, "s"))); err != nil {
+			t.Fatal(err)
+		}
 		if r := p.call("start", name); r.code == 0 {
-			t.Errorf("it was started again: %v", r)
+			if now := p.gateOf(name); now == gate || now == "" {
+				t.Errorf("the gate was %s, and is %s", gate, now)
+			}
+			if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
+				t.Errorf("after another start the first process is %v", r)
+			}
 		}
 	}
 	if _, err := os.Stat(filepath.Join(work, "replaced")); err == nil {

@@ -1,0 +1,278 @@
+package policy
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"hinit/internal/fsutil"
+	"hinit/sandbox"
+)
+
+// Root says what the processes of a sandbox are outside of it.
+type Root string
+
+// The kinds of Root.
+const (
+	// RootIsolated: they may be root inside, because the engine makes another user of it outside.
+	RootIsolated Root = "isolated"
+	// RootCaller: they have the user and group of the caller, no capability, and no way to gain one.
+	RootCaller Root = "caller"
+	// RootPrivate: they may be root inside, and share no file with anybody.
+	RootPrivate Root = "private"
+)
+
+// Labels that only the guard sets.
+const (
+	LabelRoot   = "hinit-root"   // of a container: its Root
+	labelCopies = "hinit-copies" // of a container: what is copied into it at each start
+	labelSpec   = "hinit-spec"   // of a container: what it is made from, where a start makes it again
+	labelWas    = "hinit-was-"   // of a container: the begin of an id that it had before it was made again
+)
+
+// String says in words what a Root means.
+func (r Root) String() string {
+	switch r {
+	case RootIsolated:
+		return "root inside is another user outside: the engine maps users"
+	case RootPrivate:
+		return "root inside, with volumes of the sandbox's own (HINIT_SANDBOX_ROOT=private)"
+	case RootCaller:
+	}
+	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
+}
+
+// RootWays names the ways to have root inside.
+const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
+
+// RootOf asks the engine what root inside is. An engine that maps users isolates root only from a process whose own users are not mapped: to
+// another container of the same engine, root inside is the same user as its own root.
+func (p Policy) RootOf(info sandbox.Info) Root {
+	switch {
+	case p.Private:
+		return RootPrivate
+	case info.Users != "" && allUsers("/proc/self/uid_map"):
+		return RootIsolated
+	}
+	return RootCaller
+}
+
+// allUsers says whether a process has all users of the machine, each as itself.
+func allUsers(uidMap string) bool {
+	text, err := os.ReadFile(uidMap)
+	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
+}
+
+// asCaller makes everything in a container run as its owner.
+func (g *Guarded) asCaller(spec *sandbox.Spec) {
+	id := g.owner.identity()
+	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
+	const home = "/root"
+	if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return path.Clean(m.Target) == home }) {
+		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID) // the image's is root's
+		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "tmpfs", Target: home, Options: options})
+	}
+	if !slices.ContainsFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
+		spec.Env = append(slices.Clone(spec.Env), "HOME="+home)
+	}
+}
+
+// identity is whose rights the owner's containers have.
+func (o Owner) identity() fsutil.Identity {
+	if o.Actor != nil {
+		return o.Actor.Identity()
+	}
+	return fsutil.Identity{UID: 65534, GID: 65534}
+}
+
+// private takes every directory of the owner's out of a container: volumes stand in the place of those that can be written, and the others
+// are copied in at each start.
+func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
+	copies := map[string]string{}
+	var mounts []sandbox.Mount
+	for _, m := range spec.Mounts {
+		if m.Type != "bind" {
+			mounts = append(mounts, m)
+			continue
+		}
+		source, info, err := g.source(m)
+		if err != nil {
+			return err
+		}
+		if m.ReadOnly {
+			copies[path.Clean(m.Target)] = source
+			continue
+		}
+		if !info.IsDir() {
+			return &RefusedError{"a mount of the file " + m.Source + " that can be written", "mount a directory, or make it read-only"}
+		}
+		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, source))
+		name := sandbox.VolumePrefix + g.owner.Profile + "-" + hex.EncodeToString(hash[:8])
+		labels := map[string]string{
+			LabelOwner: fmt.Sprint(g.owner.UID), sandbox.LabelSource: source, sandbox.LabelProfile: g.owner.Profile, sandbox.LabelVolume: spec.Labels[sandbox.LabelVolume],
+		}
+		if err := g.Engine.CreateVolume(ctx, name, labels); err != nil {
+			return err
+		}
+		mounts = append(mounts, sandbox.Mount{Type: "volume", Source: name, Target: m.Target})
+	}
+	spec.Mounts = mounts
+	if len(copies) > 0 {
+		text, err := json.Marshal(copies)
+		spec.Labels[labelCopies] = string(text)
+		return err
+	}
+	return nil
+}
+
+// Gone says whether the directory is gone in whose place a private volume stands. The volume goes too.
+func (p Policy) Gone(v sandbox.Volume) bool {
+	root, rel, err := p.below(v.Labels[sandbox.LabelSource])
+	if err != nil {
+		return false
+	}
+	dir, err := fsutil.OpenDir(root, fsutil.Self())
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	_, err = dir.Lstat(rel)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// copyMost is how many bytes of the owner's files are copied into a container at a start.
+const copyMost = 1 << 30
+
+// copyIn copies into a container that does not run what its owner mounts read-only.
+func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
+	var copies map[string]string
+	if text := c.Labels[labelCopies]; text == "" {
+		return nil
+	} else if err := json.Unmarshal([]byte(text), &copies); err != nil {
+		return fmt.Errorf("cannot read the label %s: %w", labelCopies, err)
+	}
+	r, w := io.Pipe()
+	packed := make(chan struct{})
+	go func() {
+		defer close(packed)
+		archive, left := tar.NewWriter(w), int64(copyMost)
+		var err error
+		for target, source := range copies {
+			if err = g.packSource(archive, source, strings.TrimPrefix(target, "/"), &left); err != nil {
+				break
+			}
+		}
+		_ = w.CloseWithError(errors.Join(err, archive.Close())) // the reader gets it
+	}()
+	err := g.Engine.CopyIn(ctx, c.ID, "/", r)
+	_ = r.CloseWithError(errors.New("the engine took no more")) // ends the packing
+	<-packed
+	return err
+}
+
+// packSource packs what is at a path of this process, with the owner's rights.
+func (g *Guarded) packSource(w *tar.Writer, source, name string, left *int64) error {
+	root, rel, err := g.policy.below(source)
+	if err != nil {
+		return err
+	}
+	dir, err := fsutil.OpenDir(root, g.owner.Actor)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return packTree(w, dir, rel, name, left)
+}
+
+// packTree packs directories and regular files. Links, sockets and devices stay behind, and no file keeps a bit that gives rights.
+func packTree(w *tar.Writer, dir *fsutil.Dir, rel, name string, left *int64) error {
+	info, err := dir.Lstat(rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	header := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
+	switch {
+	case info.IsDir():
+		header.Typeflag, header.Name = tar.TypeDir, name+"/"
+		entries, err := dir.ReadDir(rel)
+		if err = errors.Join(err, w.WriteHeader(header)); err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := packTree(w, dir, path.Join(rel, e.Name()), path.Join(name, e.Name()), left); err != nil {
+				return err
+			}
+		}
+	case info.Mode().IsRegular():
+		if *left -= info.Size() + 512; *left < 0 {
+			return &RefusedError{fmt.Sprintf("to copy more than %d MiB into a sandbox", copyMost>>20), "mount less of it read-only"}
+		}
+		header.Typeflag, header.Size = tar.TypeReg, info.Size()
+		f, err := dir.Open(rel)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := w.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(w, f, header.Size); err != nil {
+			return fmt.Errorf("cannot copy %s: %w", f.Name(), err)
+		}
+	}
+	return nil
+}
+
+// remakes says whether a container is made again where others are started again. Its owner could lay a link where a mount is to be, and lead
+// the mount over the gate, whose name is known by now. A mount directly below the root can't be led elsewhere.
+func remakes(c sandbox.Container) bool {
+	return !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
+		return m.Type == "bind" && strings.Count(path.Clean(m.Target), "/") > 1
+	})
+}
+
+// wasMost is how many earlier ids a container keeps.
+const wasMost = 16
+
+// remake makes a container again, with another name of its gate, and removes the old one. Whoever knows the old id finds the new container.
+func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, err error) {
+	var spec sandbox.Spec
+	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
+		return "", &RefusedError{"to start a container again that an older version of hinit has made", "remove it, and make another"}
+	}
+	if err := g.Engine.Rename(ctx, c.ID, c.Name+"-old"); err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Engine.Rename(context.WithoutCancel(ctx), c.ID, c.Name))
+		}
+	}()
+	spec.Name = c.Name
+	was := map[string]string{labelWas + c.ID[:12]: ""}
+	for name := range c.Labels {
+		if strings.HasPrefix(name, labelWas) && len(was) < wasMost {
+			was[name] = ""
+		}
+	}
+	if id, err = g.make(ctx, spec, was); err != nil {
+		return "", err
+	}
+	if err = g.startNow(ctx, id); err != nil {
+		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
+	}
+	return id, g.Engine.Remove(context.WithoutCancel(ctx), c.ID)
+}
