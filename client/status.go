@@ -64,7 +64,7 @@ type Init struct {
 	Subreaper     bool          `json:"subreaper"`       // it is not PID 1 and adopts orphans as a subreaper
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"`                // the container is shutting down
-	Orphans       uint64        `json:"orphans"`                 // processes reaped that nobody owned
+	Orphans       uint64        `json:"orphans"`                 // orphans that were reaped
 	Goroutines    int           `json:"goroutines"`              // of hinit itself; without a reason they do not become more
 	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
 	Warnings      []string      `json:"warnings"`                // what hinit cannot do in this container, for people
@@ -103,7 +103,7 @@ const (
 	LeaseNone    = "none"    // the volume can't be locked, or was not asked yet
 )
 
-// LeaseHolder is what is known of the process that has the lock of the data volume. Host and Since are from a note on the volume,
+// LeaseHolder describes the process that has the lock of the data volume. Host and Since are from a note on the volume,
 // which the agent can write: they are shown and decide nothing.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // of the last hinit that took the lock; "" when that is not known
@@ -128,7 +128,7 @@ type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // 0 when it does not run
 	Since time.Time `json:"since"`
-	// Stopped by a signal such as that of Ctrl-Z; SIGCONT continues it.
+	// Stopped by a signal (Ctrl-Z); SIGCONT continues it.
 	Stopped bool `json:"stopped"`
 }
 
@@ -159,7 +159,7 @@ type Service struct {
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // how long it has been up, 0 in any other state
-	Restarts            int        `json:"restarts"`              // starts that followed an exit nobody asked for
+	Restarts            int        `json:"restarts"`              // starts after an exit without an order
 	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
 	NextStart           *time.Time `json:"next_start"`            // when it starts by itself, null when it does not
 	CrashLoop           bool       `json:"crash_loop"`            // too many fast exits; it goes on at the longest delay
@@ -187,7 +187,7 @@ type Service struct {
 	// only where the service was asked for by name.
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
-	Exits     map[string]int `json:"exits,omitempty"`     // how often it has ended, by cause; that of last_exit may still change
+	Exits     map[string]int `json:"exits,omitempty"`     // how often it has ended, by cause; the cause of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // the restarts, by the cause of the exit before them
 	Output    *Output        `json:"output,omitempty"`    // what it has written; missing before it has written anything
 }
@@ -202,7 +202,7 @@ type Output struct {
 	Error          string `json:"error,omitempty"` // the fault of the log file, "" when there is none
 }
 
-// Check is what one check of a service has come to.
+// Check is the last result of one check of a service.
 type Check struct {
 	Name     string     `json:"name"`
 	Kind     string     `json:"kind"`     // startup, ready or alive

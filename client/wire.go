@@ -51,7 +51,7 @@ type Reload struct {
 type ReloadReply struct {
 	Changes  []string     `json:"changes"`  // the keys that changed
 	Plan     []ReloadStep `json:"plan"`     // what that does to services, in the order of their names
-	Settings []string     `json:"settings"` // those of the keys that are of no service alone
+	Settings []string     `json:"settings"` // the changed keys that belong to no single service
 	DryRun   bool         `json:"dry_run"`  // nothing was changed
 }
 
@@ -60,7 +60,7 @@ type ExamineReply struct {
 	Findings Findings `json:"findings"`
 }
 
-// ReloadStep is what a reload does to one service.
+// ReloadStep is the effect of a reload on one service.
 type ReloadStep struct {
 	Op      string `json:"op"`      // "+" it is new or starts, "~" it is changed, "-" it stops or is gone
 	Service string `json:"service"` // its name
@@ -74,8 +74,8 @@ type Health struct {
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
 	Waiting  string   `json:"waiting,omitempty"` // what this container waits for before it serves the volume; a wait for another hinit is OK
 	Wanted   int      `json:"wanted"`            // services that are wanted up
-	Up       int      `json:"up"`                // those of them that are up
-	Troubled []string `json:"troubled"`          // those of them that are parked, failed, in a crash loop, or with a check that fails
+	Up       int      `json:"up"`                // how many of them are up
+	Troubled []string `json:"troubled"`          // the ones that are parked, failed, in a crash loop, or with a check that fails
 }
 
 // Reexec is the body of a re-execution.

@@ -126,7 +126,7 @@ func (l *Loop) News() <-chan struct{} { return l.news.wait() }
 // History returns the event history. A record comes into it when the snapshot shows what it tells.
 func (l *Loop) History() *Ring { return &l.history }
 
-// Orphans returns how many processes were reaped that nobody owned. It never blocks.
+// Orphans returns how many orphans were reaped. It never blocks.
 func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
 
 // Ended returns a channel that is closed when Run is about to return.

@@ -45,7 +45,7 @@ type Service struct {
 	Paused     bool      // an operator has stopped its process with SIGSTOP
 	Started    bool      // it has been started at least once
 	Permanent  bool      // it won't start by itself: its finish command said so, or it is parked or failed
-	Restarts   int       // starts that followed an exit nobody asked for
+	Restarts   int       // starts after an exit without an order
 	Failures   int       // fast exits in a row
 	CrashLoop  bool      // too many of them within the window; it goes on at the longest delay
 	NextStart  time.Time // when it starts by itself, zero when it does not

@@ -46,7 +46,7 @@ type Cause string
 
 // The causes of an exit.
 const (
-	CauseCrash    Cause = "crash"    // an exit code that nobody asked for
+	CauseCrash    Cause = "crash"    // an exit code without an order to stop
 	CauseClean    Cause = "clean"    // exit 0, or a code that asks for a restart at once
 	CauseConfig   Cause = "config"   // a code that says: starting me again changes nothing
 	CauseOOM      Cause = "oom"      // the kernel killed it for memory

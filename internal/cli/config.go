@@ -82,7 +82,7 @@ func configRun(t *terminal, c *call) int {
 // valueWidth is how wide the values of a configuration may make their column.
 const valueWidth = 48
 
-// configReport is what is wrong with a configuration.
+// configReport lists the faults of a configuration.
 type configReport struct {
 	File     string          `json:"file"`     // "" where there is none, and the defaults hold
 	OK       bool            `json:"ok"`       // hinit would start with it

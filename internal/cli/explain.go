@@ -18,7 +18,7 @@ func explainVerb() verb {
 	}
 }
 
-// explanation is what people want to know of one service.
+// explanation is the state of one service, for people.
 type explanation struct {
 	Name  string   `json:"name"`  // the service
 	State string   `json:"state"` // as in the status

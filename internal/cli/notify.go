@@ -123,7 +123,7 @@ func wait(t *terminal, c *call) int {
 	return exitDone
 }
 
-// waitReport is what ended a wait.
+// waitReport is the result of a wait.
 type waitReport struct {
 	Service *client.Service `json:"service"` // as it is now; null after a notice
 	Event   *client.Event   `json:"event"`   // the notice; null for a service

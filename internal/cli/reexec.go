@@ -26,7 +26,7 @@ one that does not work, or that others than root could write, is refused and not
 	}
 }
 
-// reexecReport is what a re-execution came to.
+// reexecReport is the result of a re-execution.
 type reexecReport struct {
 	Version string `json:"version"` // of the hinit that runs now
 	Image   int    `json:"image"`   // its number: 1 for the program that the container was started with

@@ -6,7 +6,7 @@ import (
 	"hinit/internal/boot"
 )
 
-// seedReport is what seed has kept.
+// seedReport lists the steps and files that seed has kept.
 type seedReport struct {
 	Dir   string   `json:"dir"`   // the directory that it is kept in
 	Steps []string `json:"steps"` // the boot steps that need not run on an empty data directory

@@ -81,8 +81,9 @@ func states(root string) (string, error) {
 
 <!-- Generated from supervisor/machine.go, supervisor/states.go and client/status.go by internal/gendocs. Do not edit. -->
 
-` + "`hinit status`" + `, the control API and the event history use these words. Why a state is what it is, in words for people, is in
-` + "`reason`" + `; what the operator wants (` + "`up` or `down`" + `) is in ` + "`want`" + `, and a service may want one thing and be in another state.
+` + "`hinit status`" + `, the control API and the event history use these words.
+` + "`reason`" + ` explains a state in words for people. ` + "`want`" + ` is the operator's wish, ` + "`up` or `down`" + `; a service may be in another
+state than the wanted one.
 
 | State | Meaning |
 |---|---|
@@ -111,9 +112,9 @@ The service goes on being started at the longest delay; hinit never gives up sil
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", r[0], r[1], r[2], does)
 	}
 	b.WriteString(`
-What is not in the table changes nothing. When the main process has ended and others of its run have not, they get TERM at
-once and KILL half a second later; only then does the next state begin. A service with a finish command (those that
-are defined by an s6 service directory can have one) is ` + "`finishing`" + ` before it.
+Any other event changes nothing. When the main process has ended and others of its run have not, they get TERM at
+once and KILL half a second later; only then does the next state begin. A service of an s6 service
+directory can have a finish command. It is ` + "`finishing`" + ` before the next state.
 
 | Word | What happens |
 |---|---|

@@ -29,7 +29,7 @@ const (
 	mostOld = 4096
 )
 
-// Holder is what is known of the process that has the lock.
+// Holder describes the process that has the lock.
 type Holder struct {
 	// Host and Since are from the note of the last hinit that took the lock. Host is "" without a note.
 	Host  string    `json:"host"`

@@ -44,7 +44,7 @@ var (
 	bootTime  = define(gauge, "hinit_boot_step_seconds", []string{"step"}, "How long a step of the boot took.")
 	bootFault = define(gauge, "hinit_boot_step_failed", []string{"step"}, "1 when the step failed.")
 	reexecs   = define(counter, "hinit_reexecutions_total", nil, "How often hinit has replaced its own program.")
-	orphans   = define(counter, "hinit_orphans_reaped_total", nil, "Processes that nobody owned and hinit reaped.")
+	orphans   = define(counter, "hinit_orphans_reaped_total", nil, "Orphans that hinit reaped.")
 	lease     = define(gauge, "hinit_lease_held", nil, "1 when this hinit supervises the profiles of the data volume, 0 when another one does; missing without a lease.")
 	routines  = define(gauge, "hinit_goroutines", nil, "Goroutines of hinit itself.")
 	ownCPU    = define(counter, "hinit_process_cpu_seconds_total", nil, "Processor time of hinit itself.")
@@ -62,7 +62,7 @@ var (
 	loops     = define(gauge, "hinit_service_crash_loop", perService, "1 when the service has too many fast exits.")
 	fails     = define(gauge, "hinit_service_consecutive_failures", perService, "Fast exits in a row.")
 	drifted   = define(gauge, "hinit_service_drifted", perService, "1 when the service runs as an older configuration says.")
-	restarts  = define(counter, "hinit_service_restarts_total", perCause, "Starts that followed an exit nobody asked for, by the cause of that exit.")
+	restarts  = define(counter, "hinit_service_restarts_total", perCause, "Starts after an exit without an order, by the cause of that exit.")
 	exits     = define(counter, "hinit_service_exits_total", perCause, "Ends of runs, by cause. The last end counts two seconds later, when its cause is certain.")
 	lastExit  = define(gauge, "hinit_service_last_exit_seconds", perService, "When the last run ended, in seconds since 1970.")
 	stopTime  = define(gauge, "hinit_service_last_stop_seconds", perService, "How long the last stop took, from the signal until nothing was left; missing once the event is forgotten.")
@@ -87,10 +87,10 @@ func Reference() string {
 
 ` + "`hinit metrics`" + ` prints them once, ` + "`/metrics`" + ` of [the page](../how-to/open-the-status-page.md) serves them; see
 [scrape with Prometheus](../how-to/scrape-with-prometheus.md). There are at most ` + fmt.Sprint(MostServices) + ` services in them unless ` + "`--max-services`" + `
-says otherwise. What comes from /proc is missing where hinit's processes cannot be seen. A counter of a service begins anew when the
-container does; that of processor time when the service does.
+says otherwise. Values from /proc are missing where hinit's processes cannot be seen. A counter of a service begins again with the container, the
+// counter of processor time with the service.
 
-Causes are ` + "`" + strings.Join(knownCauses, "`, `") + "`" + ` and ` + "`other`" + `. States are those of [the state machine](states.md).
+Causes are ` + "`" + strings.Join(knownCauses, "`, `") + "`" + ` and ` + "`other`" + `. [The state machine](states.md) lists the states.
 
 | Metric | Type | Labels | Value |
 |---|---|---|---|

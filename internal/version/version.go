@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Info is what is known of a build. A field is empty when the build did not stamp it.
+// Info describes a build. A field is empty when the build did not stamp it.
 type Info struct {
 	Version  string `json:"version"`            // module version such as v1.2.3, or "devel"
 	Revision string `json:"revision,omitempty"` // full commit hash

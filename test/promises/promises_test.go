@@ -4,7 +4,7 @@ package promises_test
 func promises() []promise {
 	return []promise{
 		{
-			number: 1, text: "PID 1 never exits, hangs or spins because of what a service, a client, a file or a refusal of the kernel does.",
+			number: 1, text: "PID 1 never exits, hangs or spins because of a service, a client, a file or a refusal of the kernel.",
 			tests: []string{
 				"test/promises.TestTheKernelRefuses", "test/promises.TestAFullDiskAndAReadOnlyOne", "test/promises.TestTermWhileHinitBegins", "test/promises.TestFrozen",
 				"test/promises.TestHostileClients", "test/promises.TestChaos", "test/promises.TestChaosInSlots", "test/promises.TestNoSignalKillsPID1",
@@ -89,9 +89,9 @@ func promises() []promise {
 				"{services without slots} services of hinit.yaml, which ran after {their start} while the disk of their slots did not answer; the slots took {their slots} then",
 		},
 		{
-			number: 11, text: "However many containers share a volume, no profile runs twice at the same time, and each runs while the container that has the lock runs: " +
-				"whoever is killed, restarted or cut off, and whatever the agent writes. A paused container keeps its volume. " +
-				"Where a local volume is frozen at the boot, nothing but the CMD starts.",
+			number: 11, text: "However many containers share a volume, no profile runs twice at the same time, and each runs while the container that has the lock runs, " +
+				"whatever is killed, restarted or cut off, and whatever the agent writes. A paused container keeps its volume. " +
+				"Where a local volume is frozen at the boot, only the CMD starts.",
 			tests: []string{
 				"test/promises.TestContainersOnOneVolumeAtRandom", "test/promises.TestTwoContainersOnOneVolume", "test/promises.TestAPausedContainerKeepsItsVolume",
 				"test/promises.TestALeaseIsHandedOver", "test/promises.TestTheAgentCannotKeepAVolumeFromBeingServed", "test/promises.TestOnAServerALostLockEndsTheGateways",

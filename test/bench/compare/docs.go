@@ -54,7 +54,7 @@ const pageHead = `# Benchmarks
 
 <!-- Written by "make bench" (test/bench/compare). Do not edit. -->
 
-What hinit costs, beside what one would use instead, all measured in one run on one machine. The figures move with the machine, the
+The costs of hinit, beside its alternatives, all measured in one run on one machine. The figures move with the machine, the
 ratios less. Run it yourself, as root:
 
 ` + "```sh" + `
@@ -83,7 +83,7 @@ const pageHow = `## How it is measured
 - M3, restart: with the shortest delay. hinit 1 µs; s6 starts a service again at once that has said that it is ready, which it does;
   runit and supervisord have no delay to set. M3, as delivered: nothing is configured, and the service has run for a minute.
 - The directory that runsvdir scans is an hour old: runsvdir waits for a second beside one that has just changed.
-- Orphans come from a process that has entered the namespace, as those of ` + "`docker exec`" + ` do: a shell forks a child, which forks one
+- Orphans come from a process that has entered the namespace, as with ` + "`docker exec`" + `: a shell forks a child, which forks one
   more and ends, 20,000 times.
 - A new profile is down until someone starts it, so the last step of M9 is a call of the API. Other candidates have their
   definition ready in a staging directory before the clock starts.

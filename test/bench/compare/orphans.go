@@ -19,7 +19,7 @@ const orphanBatches = 5
 const orphanScript = `i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done`
 
 // orphans takes M7: the processor time of process 1 for each of 20,000 orphans, what part of them stays behind as zombies, and how long
-// it takes to reap the last. The orphans come from a process that has entered the namespace, as those of docker exec do.
+// it takes to reap the last. The orphans come from a process that has entered the namespace, as with docker exec.
 func (b *bench) orphans() error {
 	size := 4000
 	if b.quick {
