@@ -85,7 +85,9 @@ var floors = map[string]int{
 	"hinit/internal/reexec":          4,
 
 	"hinit/internal/imports": 1, // of hinit-import, which PID 1 does not link
-	"hinit/internal/cmdline": 1,
+
+	"hinit/internal/control/show": 1, // how what a client hears is shown to people
+	"hinit/internal/cmdline":      2,
 
 	"hinit/client":        0, // what the API says; it imports nothing of the house
 	"hinit/internal/boot": 3,

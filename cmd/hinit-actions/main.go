@@ -4,77 +4,51 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/actions"
-	"hinit/internal/boot"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 )
 
-// The exit codes, as those of hinit.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
-const help = `usage: hinit-actions serve [--config FILE] [--state FILE]
-
-carry out what hinit.yaml wants done after events of services (on)
-
-hinit runs it as the service hinit-actions where the file has actions. A changed file counts at once. What is to be done is kept in a file
-until it is done, so it is done at least once.
-
-  --config FILE  the configuration; as hinit finds it when not given
-  --plain        the file is that of hinit run
-  --state FILE   what was seen and is to be done (HINIT_ACTIONS_STATE; .hinit-actions.json in the data directory)
-`
+var verb = cmdline.Verb{
+	Program: "hinit-actions", Name: "serve", Args: "[--config FILE] [--state FILE]",
+	Summary: "carry out what hinit.yaml wants done after events of services (on)",
+	Help: `hinit runs it as the service hinit-actions where the file has actions. A changed file counts at once. What is to be done is kept in a file
+until it is done, so it is done at least once.`,
+}
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	ctx, stop := cmdline.Interruptible()
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
 }
 
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
-	if len(args) > 0 && (args[0] == "help" || args[0] == "-h" || args[0] == "--help") {
-		fmt.Fprint(out, help)
-		return exitDone
+	if len(args) > 0 && args[0] == "help" {
+		args = []string{"--help"}
 	}
-	flags := flag.NewFlagSet("hinit-actions", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	path, plain := flags.String("config", "", ""), flags.Bool("plain", false, "")
-	file := flags.String("state", os.Getenv("HINIT_ACTIONS_STATE"), "")
 	if len(args) > 0 && args[0] == "serve" {
 		args = args[1:]
 	}
-	err := flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(out, help)
-		return exitDone
-	}
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unexpected %q", flags.Arg(0))
-	}
-	if err != nil {
-		fmt.Fprintf(errs, "cannot run hinit-actions: %v; see: hinit-actions --help\n", err)
-		return exitUsage
+	c := cmdline.NewCall(verb, args, out, errs)
+	path := c.Flags.String("config", "", "the configuration `FILE`; as hinit finds it when not given")
+	plain := c.Flags.Bool("plain", false, "the file is that of hinit run")
+	file := c.Flags.String("state", os.Getenv("HINIT_ACTIONS_STATE"),
+		"`FILE` of what was seen and is to be done (HINIT_ACTIONS_STATE; .hinit-actions.json in the data directory)")
+	if _, code, ok := c.Parse(0, 0); !ok {
+		return code
 	}
 	rules := &rules{options: config.Options{Path: *path, Plain: *plain}, path: *path}
 	cfg, err := rules.read()
 	if err != nil {
-		fmt.Fprintf(errs, "cannot carry out actions: %v; the user that they run as has to be able to read the file\n", err)
-		return exitFailed
+		return c.Fail(cmdline.Failed, "cannot carry out actions: %v; the user that they run as has to be able to read the file", err)
 	}
 	if *file == "" {
 		*file = filepath.Join(cfg.Home, ".hinit-actions.json")
@@ -83,7 +57,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	socket := cfg.Control.Socket
 	r := &actions.Runner{
 		Watch: func(ctx context.Context, fn func(client.StatusChange) error) error {
-			cl, err := client.Dial(boot.SocketCandidates(socket, os.LookupEnv, os.Geteuid()))
+			cl, err := client.Find(socket, os.LookupEnv)
 			if err != nil {
 				return err
 			}
@@ -92,11 +66,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		Rules: rules.next, State: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
 	rules.first = cfg
-	if err := r.Run(ctx); err != nil {
-		fmt.Fprintf(errs, "cannot carry out actions: %v\n", err)
-		return exitFailed
-	}
-	return exitDone
+	return c.Failed("carry out actions", r.Run(ctx))
 }
 
 // rules reads the configuration when its file has changed.

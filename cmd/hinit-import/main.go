@@ -31,40 +31,31 @@ always a configuration for hinit run; hinit config check --run FILE checks it ag
 
 // run converts one configuration and returns the exit code. Text for people passes through show.Line, because files are not trusted.
 func run(args []string, out, errs io.Writer) int {
-	flags := cmdline.Flags(verb.Name)
+	c := cmdline.NewCall(verb, args, out, errs)
 	from := ""
-	flags.Func("from", "the `FORMAT` of the file: supervisord, process-compose, pebble or s6; it is found out where this is missing", func(text string) error {
+	c.Flags.Func("from", "the `FORMAT` of the file: supervisord, process-compose, pebble or s6; it is found out where this is missing", func(text string) error {
 		if !slices.Contains(imports.Formats, text) {
 			return errors.New("expected " + strings.Join(imports.Formats, ", ") + cmdline.DidYouMean(text, imports.Formats))
 		}
 		from = text
 		return nil
 	})
-	file := flags.String("o", "", "write this `FILE`, which must not exist")
-	words, code, ok := verb.Parse(flags, args, 1, 1, out, errs)
+	file := c.Flags.String("o", "", "write this `FILE`, which must not exist")
+	words, code, ok := c.Parse(1, 1)
 	if !ok {
 		return code
 	}
-	failed := func(err error) int {
-		message := err.Error()
-		if !strings.HasPrefix(message, "cannot ") {
-			message = fmt.Sprintf("cannot import %q: %s", words[0], message)
-		}
-		fmt.Fprintln(errs, show.Line(strings.ReplaceAll(message, "\n", "; ")))
-		return cmdline.Failed
-	}
+	doing := fmt.Sprintf("import %q", words[0])
 	result, err := imports.Convert(words[0], from)
 	for _, n := range result.Notes {
 		fmt.Fprintln(errs, show.Line(n.String()))
 	}
 	if err != nil {
-		return failed(err)
+		return c.Failed(doing, err)
 	}
 	if *file == "" {
-		if _, err := out.Write(result.YAML); err != nil {
-			return failed(err)
-		}
-		return cmdline.Done
+		_, err := out.Write(result.YAML)
+		return c.Failed(doing, err)
 	}
 	f, err := os.OpenFile(*file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
 	if err == nil {
@@ -72,7 +63,7 @@ func run(args []string, out, errs io.Writer) int {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return failed(err)
+		return c.Failed(doing, err)
 	}
 	fmt.Fprintf(out, "wrote %s from %s; %d notes above; to try it: hinit run -c %s\n", show.Line(*file), result.Format, len(result.Notes), show.Line(*file))
 	return cmdline.Done

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/sandbox"
 	"hinit/sandbox/dockercli"
@@ -49,7 +48,7 @@ const gatewaysFor = 2 * time.Second
 
 // gatewaysOf asks hinit, if it runs here, which process is the gateway of which profile.
 func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[int]string {
-	sockets := boot.SocketCandidates(config.Socket(config.Options{Env: lookup}), lookup, os.Geteuid())
+	sockets := client.Sockets(config.Socket(config.Options{Env: lookup}), lookup, os.Geteuid())
 	var mu sync.Mutex
 	var known map[int]string
 	var at time.Time

@@ -20,7 +20,7 @@ import (
 // the agent's files, so it is shown no boards.
 func (c *call) beside() web.Beside {
 	b := web.Beside{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
-		if _, err := os.Stat(config.SandboxSocket(c.env)); err != nil {
+		if _, err := os.Stat(config.SandboxSocket(c.Env)); err != nil {
 			return nil, fs.ErrNotExist // nobody serves them here
 		}
 		return output(ctx, home, "hinit-sandbox", "ls", "--json")

@@ -6,48 +6,48 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/forward"
 )
 
 func forwardVerb() verb {
-	return verb{
-		name: "forward", args: "--to URL [--state FILE]", summary: "send logs and events to where they are collected",
-		help: `URL is one of otlp+http://HOST:4318, loki+http://HOST:3100, syslog+udp://HOST:514 (or tcp, tls), syslog+unix:///dev/log and
+	return verb{cmdline.Verb{
+		Name: "forward", Args: "--to URL [--state FILE]", Summary: "send logs and events to where they are collected",
+		Help: `URL is one of otlp+http://HOST:4318, loki+http://HOST:3100, syslog+udp://HOST:514 (or tcp, tls), syslog+unix:///dev/log and
 file:///PATH (JSON lines; 6 files of 100 MB); https takes the place of http. Lines come at least once, across rotations, restarts and a receiver
 that is down; the rotated files are the buffer. Secrets of known shapes are hidden. HINIT_FORWARD=1 makes a service of it.
 The header Authorization of HTTP requests is what HINIT_FORWARD_AUTHORIZATION says.`,
-		run: runForward,
-	}
+	}, runForward}
 }
 
 func runForward(ctx context.Context, c *call) int {
 	const doing = "send the logs"
-	to := c.flags.String("to", c.variable("HINIT_FORWARD_TO", ""), "where to, `URL` (HINIT_FORWARD_TO)")
-	state := c.flags.String("state", c.variable("HINIT_FORWARD_STATE", ""), "`FILE` of what has been sent (HINIT_FORWARD_STATE; .hinit-forward.json in the data directory)")
-	mask := c.flags.Bool("mask", true, "hide secrets of known shapes; --mask=false sends lines as they are")
+	to := c.Flags.String("to", c.Variable("HINIT_FORWARD_TO", ""), "where to, `URL` (HINIT_FORWARD_TO)")
+	state := c.Flags.String("state", c.Variable("HINIT_FORWARD_STATE", ""), "`FILE` of what has been sent (HINIT_FORWARD_STATE; .hinit-forward.json in the data directory)")
+	mask := c.Flags.Bool("mask", true, "hide secrets of known shapes; --mask=false sends lines as they are")
 	var except list
-	c.flags.Var(&except, "except", "services whose logs are not sent, `NAME`; "+config.ForwardName+" never is")
-	if code, ok := c.parse(); !ok {
+	c.Flags.Var(&except, "except", "services whose logs are not sent, `NAME`; "+config.ForwardName+" never is")
+	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}
 	if *to == "" {
-		return c.fail(exitUsage, "cannot %s: it is not said where to; set HINIT_FORWARD_TO, or see: hinit forward --help", doing)
+		return c.Fail(cmdline.WrongUsage, "cannot %s: it is not said where to; set HINIT_FORWARD_TO, or see: hinit forward --help", doing)
 	}
 	if *state == "" {
-		*state = filepath.Join(c.variable("HERMES_HOME", "."), ".hinit-forward.json")
+		*state = filepath.Join(c.Variable("HERMES_HOME", "."), ".hinit-forward.json")
 	}
-	sink, err := forward.NewSink(*to, c.variable("HINIT_FORWARD_AUTHORIZATION", ""))
+	sink, err := forward.NewSink(*to, c.Variable("HINIT_FORWARD_AUTHORIZATION", ""))
 	if err != nil {
-		return c.fail(exitUsage, "%v", err)
+		return c.Fail(cmdline.WrongUsage, "%v", err)
 	}
 	defer sink.Close()
 	f := &forward.Forwarder{
-		Hinit: &hinit{env: c.env}, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
-		Log: slog.New(slog.NewTextHandler(c.err, nil)),
+		Hinit: &hinit{env: c.Env}, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
+		Log: slog.New(slog.NewTextHandler(c.Err, nil)),
 	}
 	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", *state)
 	err = f.Run(ctx)
 	f.Log.Info("ended", "sent", f.Counts.Sent, "refused", f.Counts.Refused, "gaps", f.Counts.Gaps, "failures", f.Counts.Failures)
-	return c.failedUnlessEnded(doing, err)
+	return c.Failed(doing, err)
 }

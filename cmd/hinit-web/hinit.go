@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
 
 	"hinit/client"
@@ -29,7 +28,7 @@ func (h *hinit) client() (*client.Client, error) {
 	if h.last != nil {
 		return h.last, nil
 	}
-	cl, err := client.Dial(boot.SocketCandidates(config.Socket(config.Options{Env: h.env}), h.env, os.Geteuid()))
+	cl, err := client.Find(config.Socket(config.Options{Env: h.env}), h.env)
 	if err == nil {
 		h.last = cl
 	}

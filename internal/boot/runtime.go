@@ -6,14 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/config"
+	"hinit/client"
 	"hinit/internal/fsutil"
 )
 
@@ -41,7 +40,7 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 	if uid == 0 {
 		reclaim(systemRuntimeDir, os.Getpid() == 1)
 	}
-	return prepare(places(socket, env, uid), abstractSocket(), uid)
+	return prepare(places(socket, env, uid), client.AbstractSocket(), uid)
 }
 
 // reclaim removes another user's directory below one of root's, so that root can make its own. It has to be empty, except for
@@ -67,31 +66,6 @@ func reclaim(dir string, first bool) {
 	_ = parent.RemoveAll(name) // else it is refused, and another place found
 }
 
-// SocketCandidates returns where a client looks for the control socket, in the order of [PrepareRuntime]. uid is the client's
-// effective user. The places of root and of the owner of process 1 are included; places whose directory belongs to anybody else are
-// not. A socket in the list may be missing or dead. Any user of the network namespace can take an abstract name ("@…"): a client
-// must check its peer's credentials (SO_PEERCRED).
-func SocketCandidates(socket string, env func(string) (string, bool), uid int) []string {
-	trusted := []int{uid, 0}
-	if owner, ok := ownerOf("/proc/1"); ok {
-		trusted = append(trusted, owner)
-	}
-	var sockets []string
-	for _, who := range trusted {
-		for _, p := range places(socket, env, who) {
-			owner, exists := ownerOf(p.dir())
-			if exists && !slices.Contains(trusted, owner) || slices.Contains(sockets, p.socket) {
-				continue
-			}
-			sockets = append(sockets, p.socket)
-		}
-	}
-	if name := abstractSocket(); name != "" {
-		sockets = append(sockets, name)
-	}
-	return sockets
-}
-
 // place is one possible home of the control socket.
 type place struct {
 	socket string
@@ -100,43 +74,21 @@ type place struct {
 
 func (p place) dir() string { return filepath.Dir(p.socket) }
 
-func places(socket string, env func(string) (string, bool), uid int) []place {
-	// A directory of root's must let the agent's user through to the socket.
+// places are the places of a user's socket, see [client.Places]. A directory below one for temporary files is the user's alone; of root's the
+// agent's user must get through to the socket.
+func places(socket string, env func(string) (string, bool), uid int) (list []place) {
 	private := os.FileMode(0o700)
 	if uid == 0 {
 		private = 0o711
 	}
-	if socket == "" {
-		dir := value(env, "HINIT_RUNTIME_DIR")
-		if !filepath.IsAbs(dir) {
-			dir = systemRuntimeDir
+	for i, path := range client.Places(socket, env, uid) {
+		mode := private
+		if i == 0 || filepath.Dir(path) == systemRuntimeDir {
+			mode = 0o755
 		}
-		socket = filepath.Join(dir, config.SocketName)
+		list = append(list, place{path, mode})
 	}
-	list := []place{{socket, 0o755}}
-	add := func(parent, name string, mode os.FileMode) {
-		p := place{filepath.Join(parent, name, config.SocketName), mode}
-		if filepath.IsAbs(parent) && !slices.ContainsFunc(list, func(q place) bool { return q.socket == p.socket }) {
-			list = append(list, p)
-		}
-	}
-	add(filepath.Dir(systemRuntimeDir), filepath.Base(systemRuntimeDir), 0o755)
-	if uid != 0 {
-		add(value(env, "XDG_RUNTIME_DIR"), "hinit", private)
-	}
-	add(value(env, "TMPDIR"), "hinit-"+strconv.Itoa(uid), private)
-	add("/tmp", "hinit-"+strconv.Itoa(uid), private)
 	return list
-}
-
-// abstractSocket names the abstract socket of this PID namespace, "" if /proc does not tell. Containers may share a network
-// namespace, which holds the abstract names.
-func abstractSocket() string {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-		return ""
-	}
-	return "@hinit-" + strconv.FormatUint(st.Ino, 10)
 }
 
 func prepare(list []place, abstract string, uid int) Runtime {
@@ -243,15 +195,6 @@ func outsideNamespace(uid int) bool {
 		}
 	}
 	return true
-}
-
-// ownerOf returns the owner of a file or link, and whether it exists.
-func ownerOf(path string) (uid int, exists bool) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return 0, false
-	}
-	return int(info.Sys().(*syscall.Stat_t).Uid), true
 }
 
 // bare removes the path from an error, for messages that have it.

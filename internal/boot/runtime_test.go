@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/client"
 	"hinit/internal/testkit"
 )
 
@@ -227,8 +228,8 @@ func TestAbstractSocketNamesThePidNamespace(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if want := "@hinit-" + strings.Trim(link, "pid:[]"); abstractSocket() != want {
-		t.Errorf("got %q, want %q", abstractSocket(), want)
+	if want := "@hinit-" + strings.Trim(link, "pid:[]"); client.AbstractSocket() != want {
+		t.Errorf("got %q, want %q", client.AbstractSocket(), want)
 	}
 }
 
@@ -239,19 +240,19 @@ func TestClientFindsTheServer(t *testing.T) {
 	if !ok {
 		t.Skip("no /proc")
 	}
-	for _, client := range []int{0, 10000, init} {
-		candidates := SocketCandidates("", env, client)
-		for _, server := range []int{0, client, init} {
+	for _, uid := range []int{0, 10000, init} {
+		candidates := client.Sockets("", env, uid)
+		for _, server := range []int{0, uid, init} {
 			for _, p := range places("", env, server) {
-				if owner, exists := ownerOf(p.dir()); exists && owner != 0 && owner != client && owner != init {
+				if owner, exists := ownerOf(p.dir()); exists && owner != 0 && owner != uid && owner != init {
 					continue // of this machine, not of the test
 				}
 				if !slices.Contains(candidates, p.socket) {
-					t.Errorf("client %d does not look at %q of server %d", client, p.socket, server)
+					t.Errorf("client %d does not look at %q of server %d", uid, p.socket, server)
 				}
 			}
 		}
-		if last := candidates[len(candidates)-1]; last != abstractSocket() {
+		if last := candidates[len(candidates)-1]; last != client.AbstractSocket() {
 			t.Errorf("the last candidate is %q", last)
 		}
 		if candidates[0] != dir+"/named/control.sock" {
@@ -268,17 +269,26 @@ func TestClientShunsDirectoriesOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	theirs := put(t, dir+"/hinit-0", 0o755)
 	env := environ(map[string]string{"TMPDIR": dir})
-	if !slices.Contains(SocketCandidates("", env, 0), theirs+"/control.sock") {
+	if !slices.Contains(client.Sockets("", env, 0), theirs+"/control.sock") {
 		t.Error("the directory is not looked at to begin with")
 	}
 	if err := os.Chown(theirs, 4711, 4711); err != nil {
 		t.Fatal(err)
 	}
-	if slices.Contains(SocketCandidates("", env, 0), theirs+"/control.sock") {
+	if slices.Contains(client.Sockets("", env, 0), theirs+"/control.sock") {
 		t.Error("another user's directory is trusted")
 	}
-	a, b := SocketCandidates("/x/y", env, 0), SocketCandidates("/x/y", env, 0)
+	a, b := client.Sockets("/x/y", env, 0), client.Sockets("/x/y", env, 0)
 	if !reflect.DeepEqual(a, b) {
 		t.Errorf("the order changes: %q, %q", a, b)
 	}
+}
+
+// ownerOf returns the owner of a file or link, and whether it exists.
+func ownerOf(path string) (uid int, exists bool) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, false
+	}
+	return int(info.Sys().(*syscall.Stat_t).Uid), true
 }

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/internal/boot"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
@@ -278,7 +277,7 @@ func isYoung(cmdline []byte, age time.Duration) bool {
 
 // sockets are the places where the control socket may be. A broken configuration does not keep the operator from it.
 func (t *terminal) sockets() []string {
-	return boot.SocketCandidates(config.Socket(config.Options{Env: t.env}), t.env, os.Geteuid())
+	return client.Sockets(config.Socket(config.Options{Env: t.env}), t.env, os.Geteuid())
 }
 
 func (t *terminal) config() (*config.Config, error) {

@@ -8,11 +8,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 
+	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/control/show"
 )
 
 // The exit codes of every command.
@@ -37,6 +40,54 @@ type Verb struct {
 
 // Command is the verb as people type it, without its arguments.
 func (v Verb) Command() string { return strings.TrimSpace(v.Program + " " + v.Name) }
+
+// Call is one run of a verb.
+type Call struct {
+	Verb
+	Args     []string
+	Flags    *flag.FlagSet
+	Out, Err io.Writer
+	Env      func(name string) (string, bool)
+}
+
+// NewCall returns a run of a verb in this process's environment.
+func NewCall(v Verb, args []string, out, errs io.Writer) *Call {
+	return &Call{Verb: v, Args: args, Flags: Flags(v.Name), Out: out, Err: errs, Env: os.LookupEnv}
+}
+
+// Parse reads c.Flags, see [Verb.Parse].
+func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
+	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
+}
+
+// Variable returns the value of an environment variable, or another one where it is unset or empty.
+func (c *Call) Variable(name, otherwise string) string {
+	if v, _ := c.Env(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// Fail prints in one line why something did not work, and returns the code. A terminal obeys nothing of the text.
+func (c *Call) Fail(code int, format string, args ...any) int {
+	fmt.Fprintln(c.Err, show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
+	return code
+}
+
+// Failed is Fail for an error, with the exit code of its kind; without an error it returns [Done]. doing completes "cannot …" where
+// the error does not say it.
+func (c *Call) Failed(doing string, err error) int {
+	said, is := errors.AsType[*client.Error](err)
+	switch {
+	case err == nil:
+		return Done
+	case is:
+		return c.Fail(show.Code(err), "cannot %s: %s", doing, said.Message)
+	case strings.HasPrefix(err.Error(), "cannot "):
+		return c.Fail(show.Code(err), "%v", err)
+	}
+	return c.Fail(show.Code(err), "cannot %s: %v", doing, err)
+}
 
 // Flags returns an empty set of flags for a verb. It prints nothing by itself.
 func Flags(name string) *flag.FlagSet {

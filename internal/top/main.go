@@ -3,9 +3,7 @@ package top
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -15,7 +13,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"golang.org/x/sys/unix"
 
-	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/top/feed"
@@ -23,15 +21,10 @@ import (
 	"hinit/internal/top/model"
 )
 
-// The exit codes, as those of hinit.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
 // onceTime is how long the table that is printed once may take.
 const onceTime = 10 * time.Second
+
+const doing = "run hinit top"
 
 // fps is how many frames a second the terminal library looks for. A key's effect is seen after the time of one; what hinit tells
 // comes once a second.
@@ -39,32 +32,27 @@ const fps = 20
 
 // Main runs hinit top with its arguments, and returns the exit code.
 func Main(args []string) int {
-	flags := flag.NewFlagSet("top", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	themeName := flags.String("theme", "", "")
-	once := flags.Bool("once", false, "")
-	noMouse := flags.Bool("no-mouse", false, "")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		help(os.Stdout)
-		return exitDone
-	case err != nil:
-		return fail(exitUsage, "%v; see: hinit top --help", err)
-	case flags.NArg() > 0:
-		return fail(exitUsage, "it takes no names; filter with / on the screen")
+	c := cmdline.NewCall(verb(), args, os.Stdout, os.Stderr)
+	themeName := c.Flags.String("theme", "", "`NAME` of the colours: "+themeNames()+"; NO_COLOR takes the last")
+	noMouse := c.Flags.Bool("no-mouse", false, "leave the mouse to the terminal")
+	once := c.Flags.Bool("once", false, "print the table once, as without a terminal")
+	if words, code, ok := c.Parse(0, -1); !ok {
+		return code
+	} else if len(words) > 0 {
+		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": it takes no names; filter with / on the screen")
 	}
 	theme, known := themeOf(*themeName)
 	if !known {
-		return fail(exitUsage, "there is no theme %q; there are: %s", *themeName, themeNames())
+		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": there is no theme %q; there are: %s", *themeName, themeNames())
 	}
 	f, err := feed.Open(os.LookupEnv)
 	if err != nil {
-		return failed(err)
+		return c.Failed(doing, err)
 	}
 	if *once || os.Getenv("TERM") == "dumb" || !isTerminal(os.Stdin) || !isTerminal(os.Stdout) {
-		return printOnce(f)
+		return c.Failed(doing, printOnce(f))
 	}
-	return screen(f, theme, !*noMouse)
+	return screen(c, f, theme, !*noMouse)
 }
 
 func themeOf(name string) (index int, known bool) {
@@ -85,33 +73,15 @@ func themeNames() string {
 	return strings.Join(names, ", ")
 }
 
-func help(w io.Writer) {
-	fmt.Fprintf(w, `usage: hinit top [--theme NAME] [--no-mouse] [--once]
-
-look after all services on one screen
-
-  --theme NAME   %s; NO_COLOR takes the last
-  --no-mouse     leave the mouse to the terminal
-  --once         print the table once, as without a terminal
-
-Keys:
-`, themeNames())
+func verb() cmdline.Verb {
+	var keys strings.Builder
 	for _, k := range model.Keys {
-		fmt.Fprintf(w, "  %-14s %s\n", k[0], k[1])
+		fmt.Fprintf(&keys, "\n  %-14s %s", k[0], k[1])
 	}
-}
-
-func fail(code int, format string, args ...any) int {
-	fmt.Fprintln(os.Stderr, "cannot run hinit top: "+show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
-	return code
-}
-
-func failed(err error) int {
-	message := err.Error()
-	if said := (*client.Error)(nil); errors.As(err, &said) {
-		message = said.Message
+	return cmdline.Verb{
+		Program: "hinit", Name: "top", Args: "[--theme NAME] [--no-mouse] [--once]",
+		Summary: "look after all services on one screen", Help: "Keys:" + keys.String(),
 	}
-	return fail(show.Code(err), "%s", message)
 }
 
 func isTerminal(f *os.File) bool {
@@ -120,21 +90,18 @@ func isTerminal(f *os.File) bool {
 }
 
 // printOnce is for what is no terminal: the table of hinit status.
-func printOnce(f *feed.Feed) int {
+func printOnce(f *feed.Feed) error {
 	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
 	defer cancel()
 	st, err := f.Once(ctx)
-	if err != nil {
-		return failed(err)
+	if err == nil {
+		_, err = os.Stdout.Write(show.Status(st, show.Look{}))
 	}
-	if _, err := os.Stdout.Write(show.Status(st, show.Look{})); err != nil {
-		return fail(exitFailed, "%v", err)
-	}
-	return exitDone
+	return err
 }
 
 // screen shows the screen until somebody quits, a signal comes, or the terminal is gone.
-func screen(f *feed.Feed, theme int, mouse bool) int {
+func screen(c *cmdline.Call, f *feed.Feed, theme int, mouse bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	a := &app{ctx: ctx, feed: f, model: model.New(theme), mouse: mouse}
@@ -150,13 +117,10 @@ func screen(f *feed.Feed, theme int, mouse bool) int {
 	_, err := program.Run()
 	if said := fault.Load(); said != nil {
 		fmt.Fprintln(os.Stderr, *said)
-		return exitFailed
+		return cmdline.Failed
 	}
-	switch {
-	case err == nil:
-		return exitDone
-	case errors.Is(err, tea.ErrInterrupted):
+	if errors.Is(err, tea.ErrInterrupted) {
 		return 128 + int(syscall.SIGINT)
 	}
-	return fail(exitFailed, "%v", err)
+	return c.Failed(doing, err)
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/kanban"
@@ -60,7 +59,7 @@ type host struct {
 // chooseHost finds out who starts workers: PID 1, or this process where there is none or it is told so.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
-		cl, err := client.Dial(boot.SocketCandidates(config.Socket(config.Options{Env: c.lookup}), c.lookup, os.Geteuid()))
+		cl, err := client.Find(config.Socket(config.Options{Env: c.lookup}), c.lookup)
 		if err == nil {
 			r, err := runner.ByPID1(ctx, cl)
 			if err == nil {

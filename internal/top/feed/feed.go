@@ -9,12 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 
 	"hinit/client"
-	"hinit/internal/boot"
 	"hinit/internal/config"
 )
 
@@ -35,7 +33,7 @@ func Open(env func(string) (string, bool)) (*Feed, error) {
 }
 
 func (f *Feed) dial() error {
-	cl, err := client.Dial(boot.SocketCandidates(config.Socket(config.Options{Env: f.env}), f.env, os.Geteuid()))
+	cl, err := client.Find(config.Socket(config.Options{Env: f.env}), f.env)
 	if err != nil {
 		return err
 	}

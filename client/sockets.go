@@ -1,0 +1,94 @@
+package client
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+)
+
+// socketName is the file name of the control socket inside its directory, and runtimeDir that directory where nothing else is said.
+const (
+	socketName = "control.sock"
+	runtimeDir = "/run/hinit"
+)
+
+// Find is [Dial] for the init of this container. socket is the configured path, "" for none, and env looks up environment variables.
+func Find(socket string, env func(string) (string, bool)) (*Client, error) {
+	return Dial(Sockets(socket, env, os.Geteuid()))
+}
+
+// Sockets returns where a client looks for the control socket, in the order in which an init chooses its place. uid is the client's
+// effective user. The places of root and of the owner of process 1 are included; places whose directory belongs to anybody else are
+// not. A socket in the list may be missing or dead. Any user of the network namespace can take an abstract name ("@…"): a client
+// must check its peer's credentials (SO_PEERCRED), as Dial does.
+func Sockets(socket string, env func(string) (string, bool), uid int) []string {
+	trusted := []int{uid, 0}
+	if owner, ok := ownerOf("/proc/1"); ok {
+		trusted = append(trusted, owner)
+	}
+	var sockets []string
+	for _, user := range trusted {
+		for _, path := range Places(socket, env, user) {
+			owner, exists := ownerOf(filepath.Dir(path))
+			if exists && !slices.Contains(trusted, owner) || slices.Contains(sockets, path) {
+				continue
+			}
+			sockets = append(sockets, path)
+		}
+	}
+	if name := AbstractSocket(); name != "" {
+		sockets = append(sockets, name)
+	}
+	return sockets
+}
+
+// Places returns the paths at which an init of a user tries to make its control socket, the best first: the configured one, or the one in
+// HINIT_RUNTIME_DIR; /run/hinit; hinit below XDG_RUNTIME_DIR (not for root); hinit-UID below TMPDIR and below /tmp.
+func Places(socket string, env func(string) (string, bool), uid int) []string {
+	value := func(name string) string {
+		text, _ := env(name)
+		return text
+	}
+	if socket == "" {
+		dir := value("HINIT_RUNTIME_DIR")
+		if !filepath.IsAbs(dir) {
+			dir = runtimeDir
+		}
+		socket = filepath.Join(dir, socketName)
+	}
+	list := []string{socket}
+	add := func(parent, name string) {
+		path := filepath.Join(parent, name, socketName)
+		if filepath.IsAbs(parent) && !slices.Contains(list, path) {
+			list = append(list, path)
+		}
+	}
+	add(filepath.Dir(runtimeDir), filepath.Base(runtimeDir))
+	if uid != 0 {
+		add(value("XDG_RUNTIME_DIR"), "hinit")
+	}
+	add(value("TMPDIR"), "hinit-"+strconv.Itoa(uid))
+	add("/tmp", "hinit-"+strconv.Itoa(uid))
+	return list
+}
+
+// AbstractSocket names the abstract socket of this PID namespace, "" if /proc does not tell. Containers may share a network
+// namespace, which holds the abstract names.
+func AbstractSocket() string {
+	info, err := os.Stat("/proc/self/ns/pid")
+	if err != nil {
+		return ""
+	}
+	return "@hinit-" + strconv.FormatUint(info.Sys().(*syscall.Stat_t).Ino, 10)
+}
+
+// ownerOf returns the owner of a file or link, and whether it exists.
+func ownerOf(path string) (uid int, exists bool) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, false
+	}
+	return int(info.Sys().(*syscall.Stat_t).Uid), true
+}
