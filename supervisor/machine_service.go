@@ -121,7 +121,7 @@ func (s *service) classify(e Exited) Cause {
 		return CauseOOM
 	case e.Signal != 0:
 		return CauseSignal
-	case slices.Contains(s.policy.ParkOn, e.Code):
+	case e.Code != 0 && slices.Contains(s.policy.ParkOn, e.Code):
 		return CauseConfig
 	case e.Code == 0, slices.Contains(s.policy.ImmediateOn, e.Code):
 		return CauseClean

@@ -1,9 +1,16 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 func cmdHelp(c *call) int {
-	fmt.Fprint(c.stdout, "usage: hermes [-p PROFILE] COMMAND\n\nA small example agent with profiles.\n\ncommands:\n")
+	names := make([]string, len(commands()))
+	for i, cmd := range commands() {
+		names[i] = cmd.name
+	}
+	fmt.Fprintf(c.stdout, "usage: hermes [-p PROFILE] {%s} ...\n\nA small example agent with profiles.\n\ncommands:\n", strings.Join(names, ","))
 	for _, cmd := range commands() {
 		fmt.Fprintf(c.stdout, "  %-11s %s\n", cmd.name, cmd.summary)
 	}
@@ -13,5 +20,11 @@ options:
   --tui                  the interactive prompt, as without a command on a terminal
   --version, --help
 `)
+	return exitOK
+}
+
+// cmdLogin is a subcommand with the name of a program that most images have.
+func cmdLogin(c *call) int {
+	fmt.Fprintln(c.stdout, "hermes login: this agent has no accounts")
 	return exitOK
 }

@@ -51,6 +51,7 @@ func commands() []command {
 		{"config", "read and write config.yaml", configUsage, false, cmdConfig},
 		{"dashboard", "serve the web dashboard", dashboardUsage, false, cmdDashboard},
 		{"terminal", "run commands in the profile's sandbox", terminalUsage, false, cmdTerminal},
+		{"login", "log in to a provider", "login", true, cmdLogin},
 		{"notify", "tell the supervisor something, as systemd-notify does", notifyUsage, true, cmdNotify},
 		{"dump", "print version and build information", "dump", true, cmdDump},
 		{"agent-info", "print what this process was given by whoever started it", "agent-info [--json]", true, cmdInfo},

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/trust"
 )
@@ -17,6 +18,19 @@ const ContInitDir = "/etc/cont-init.d"
 
 // replaced are the image's scripts whose work hinit does.
 var replaced = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
+
+// ImageHook returns the agent's own boot script, which docker/remove-s6 keeps, as a hook for root.
+func ImageHook() (Hook, error) {
+	script := filepath.Join(config.ImageDir, replaced[0])
+	if _, err := os.Stat(script); err != nil {
+		return Hook{}, fmt.Errorf("cannot run the boot script of the image: %w; build the image with this docker/remove-s6, or leave HINIT_BOOT unset", err)
+	}
+	return contInit(script), nil
+}
+
+func contInit(path string) Hook {
+	return Hook{Name: path, Command: []string{path}, User: "root", Timeout: contInitTimeout, ContInit: true}
+}
 
 // ContInitHooks returns the scripts in dir, sorted by bytes, as hooks for root. It leaves out the image's replaced scripts,
 // directories, files that cannot be executed, and scripts that the agent's user could change; lines say so. A missing directory has
@@ -53,7 +67,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []Hook, lines []Line)
 		case doubt != nil:
 			skip(path, "the agent's user can write it, and root would run it; give it to root or mount it read-only")
 		default:
-			hooks = append(hooks, Hook{Name: path, Command: []string{path}, User: "root", Timeout: contInitTimeout, ContInit: true})
+			hooks = append(hooks, contInit(path))
 		}
 	}
 	return hooks, lines

@@ -30,6 +30,7 @@ type Options struct {
 	BakedBrowser string // file that names the browser of the image; "": /etc/hermes/agent-browser-executable-path
 	Environment  string // directory for the variables found; "": /run/s6/container_environment
 	Seed         string // what the image keeps for an empty data directory; "": /usr/share/hinit/home
+	ByImage      bool   // [ImageHook] seeds the data directory, and Prepare does not
 
 	PhaseBudget time.Duration // what one phase may take; 0: 10 s
 	Budget      time.Duration // what all may take together; 0: 30 s
@@ -87,12 +88,13 @@ func Prepare(ctx context.Context, o Options) Report {
 		{"bootstrap", true, p.bootstrap},
 		{"browser", false, p.browser},
 	}
-	if blocking.Do(blocking.Foreign, func() error {
+	noSeed := blocking.Do(blocking.Foreign, func() error {
 		_, err := os.Stat(o.Seed)
 		return err
-	}) != nil { // most images have none
-		phases = slices.DeleteFunc(phases, func(ph phase) bool { return ph.name == "plant" })
-	}
+	}) != nil // as in most images
+	phases = slices.DeleteFunc(phases, func(ph phase) bool {
+		return ph.name == "plant" && noSeed || o.ByImage && slices.Contains([]string{"plant", "seeds", "bootstrap"}, ph.name)
+	})
 	r := runPhases(ctx, o, phases)
 	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // or else something that hangs may be using it
 		p.root.Close()

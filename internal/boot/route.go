@@ -9,11 +9,12 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is hinit's command line and its surroundings. Every field is required.
+// CommandLine is hinit's command line and its surroundings. Every field but Own is required.
 type CommandLine struct {
 	Argv0 string                           // argv[0] of the init; "tini" has options of its own
 	Args  []string                         // what follows the init and its verb: the container's CMD
 	Agent string                           // the agent's program (agent.binary)
+	Own   []string                         // the agent's subcommands: they mean the agent, also where a program has the name
 	Env   func(name string) (string, bool) // the container's environment
 	Look  func(word string) (string, bool) // path of the program a word names; see [Lookup]
 }
@@ -68,6 +69,7 @@ const defaultProfile = "default"
 //   - nothing is the agent without arguments;
 //   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere, is a gateway to
 //     supervise, or one in the foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
+//   - a first word that is a subcommand of the agent is for the agent;
 //   - a first word that a shell would find as a command is run as it is;
 //   - anything else is arguments for the agent.
 //
@@ -110,6 +112,9 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 		return agent(nil)
 	}
 	first := words[0]
+	if slices.Contains(c.Own, first) {
+		return agent(words)
+	}
 	isAgent := agentWord(first, c.Agent)
 	if found, ok := c.Look(first); ok {
 		if isAgent {

@@ -49,6 +49,16 @@ func shell(argv ...string) Route {
 	return Route{Path: "/bin/sh", Argv: append([]string{"sh", "-c", `"$@"`, "sh"}, argv...)}
 }
 
+// TestASubcommandOfTheAgentIsNoProgram has a subcommand with the name of a program, as login has.
+func TestASubcommandOfTheAgentIsNoProgram(t *testing.T) {
+	for first, want := range map[string]Route{"sleep": agentRoute("sleep", "1"), "echo": direct("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentRoute("/usr/bin/sleep", "1")} {
+		got := RouteCommand(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Own: []string{"chat", "sleep"}, Env: environ(nil), Look: inImage})
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", first, got, want)
+		}
+	}
+}
+
 func TestRouteCommands(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -55,6 +55,7 @@ func doctor(t *terminal, c *call) int {
 		x.warnings(cfg) // there is no agent
 	default:
 		x.configuration(cfg)
+		x.image(cfg)
 		x.volume(cl)
 		x.board(cfg)
 		x.sandboxes(cfg)
@@ -287,6 +288,26 @@ func (x *examination) configuration(cfg *config.Config) {
 	case other != "":
 		x.found.Warning("no_new_privs", "off, and service %q runs as another user: a set-user-id file that it leaves on the volume makes the agent that user; "+
 			"remove agent.no_new_privs: false (then %s)", other, lost)
+	}
+}
+
+// image says what is known of the agent's image, and what of it hinit leaves out.
+func (x *examination) image(cfg *config.Config) {
+	m := cfg.Image
+	if m.Version == "" {
+		return // docker/remove-s6 did not build it
+	}
+	exit := "starts again"
+	if slices.Contains(cfg.Restart.ParkOn, 0) {
+		exit = "stays down"
+	}
+	x.found.OK("image", "version %s; a gateway that exits with code 0 by itself %s", m.Version, exit)
+	switch {
+	case cfg.Boot.Steps == config.StepsImage:
+		x.found.OK("image", "its own boot script prepares the data directory (HINIT_BOOT=image)")
+	case len(m.Beyond) > 0:
+		x.found.Warning("image", "hinit leaves out what it does not know of the boot scripts of version %s; to run the image's own script, set HINIT_BOOT=image; commands that are left out: %s",
+			m.Version, strings.Join(m.Beyond, " | "))
 	}
 }
 

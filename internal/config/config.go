@@ -22,6 +22,7 @@ type Config struct {
 	Runs     map[string]Run     // by name; commands that a client may have run once
 	Boot     Boot
 	Control  Control
+	Image    Image
 	On       Actions // after events of services that have no own ones for the event
 
 	// Path is the file that was read, empty when there was none.
@@ -189,9 +190,16 @@ const Unlimited uint64 = math.MaxUint64
 
 // Boot says what runs at boot besides hinit's own steps, and how the boot treats trouble.
 type Boot struct {
+	Steps  string // [StepsHinit] or [StepsImage]
 	Strict bool   // a boot step that fails ends the boot
 	Hooks  []Hook // in the order they run, before any service
 }
+
+// The values of [Boot].Steps: whose boot steps prepare the data directory.
+const (
+	StepsHinit = "hinit"
+	StepsImage = "image" // the script 01-hermes-setup of the agent's image, which is in [ImageDir]
+)
 
 // Hook is a command that runs once at boot. Its templates are already expanded.
 type Hook struct {

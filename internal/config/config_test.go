@@ -233,7 +233,7 @@ runs:
 				"default": {MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},
 			},
 		},
-		Boot: Boot{Strict: true, Hooks: []Hook{
+		Boot: Boot{Steps: StepsHinit, Strict: true, Hooks: []Hook{
 			{Command: []string{"a", "/data"}, User: "1000:100", Timeout: time.Minute, Inputs: []string{"/data/**/*.md", "/etc/x"}},
 			{Command: []string{"b"}, User: "root", Timeout: 5 * time.Second, Required: true, IfExists: "/data/c"},
 		}},

@@ -44,7 +44,7 @@ func defaults() *Config {
 		},
 		Services: map[string]Service{},
 		Runs:     map[string]Run{},
-		Boot:     Boot{Hooks: imageHooks()},
+		Boot:     Boot{Steps: StepsHinit, Hooks: imageHooks()},
 		Control:  Control{Socket: "/run/hinit/" + SocketName, Others: OthersStatus},
 		origins:  map[string]origin{},
 	}

@@ -32,6 +32,8 @@ type Options struct {
 	// Plain: the configuration is that of a plain supervisor. It has no agent, no profiles, no built-in services and no hooks; the
 	// variables of the Hermes image set nothing.
 	Plain bool
+	// ImageDir is where to look for what is known of the agent's image; "": [ImageDir].
+	ImageDir string
 	// Env looks up an environment variable, as [os.LookupEnv] does, which is used when it is nil.
 	Env func(name string) (string, bool)
 }
@@ -49,6 +51,8 @@ func Load(opt Options) (*Config, error) {
 	l := &loader{cfg: defaults(), env: env, plain: opt.Plain}
 	if opt.Plain {
 		l.cfg = plainDefaults()
+	} else {
+		l.cfg.Image = readImage(cmp.Or(opt.ImageDir, ImageDir))
 	}
 	data := opt.Text
 	if data == nil {
@@ -227,6 +231,8 @@ func (l *loader) finish(doc *yaml.Node) {
 	}
 	l.finishSetup(&c.Agent.Setup, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
+	parkOn := c.Restart.ParkOn
+	gatewayParks := l.image()
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]
 		h.User = cmp.Or(h.User, c.Agent.User)
@@ -240,10 +246,13 @@ func (l *loader) finish(doc *yaml.Node) {
 		}
 	}
 	l.profileLogs(d, profileLogs)
+	c.Restart.ParkOn = gatewayParks
 	l.ownProfiles(d, own)
+	c.Restart.ParkOn = parkOn // of services
 	l.services(d, services)
 	l.order()
 	l.runs(d, runs)
+	c.Restart.ParkOn = gatewayParks
 	if l.plain {
 		l.refuseAgent()
 	}

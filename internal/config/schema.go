@@ -112,6 +112,7 @@ func configFields() []field[Config] {
 			root: true, path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText,
 			at: func(c *Config) any { return &c.Boot.Strict },
 		},
+		{root: true, path: "boot.steps", env: "HINIT_BOOT", is: oneOf(StepsHinit, StepsImage), at: func(c *Config) any { return &c.Boot.Steps }},
 		{root: true, path: "boot.hooks", is: kind{name: "list of hooks"}, at: func(c *Config) any { return &c.Boot.Hooks }},
 		{
 			root: true, path: "control.socket", env: "HINIT_RUNTIME_DIR", fromEnv: socketInDir, is: kind{"path", checkSocket},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -136,7 +137,7 @@ func (l *loader) sandbox(s *Service) {
 // dashboard fills in the default dashboard of the image (contract, section 10) and returns the variables that changed its
 // command.
 func (l *loader) dashboard(s *Service) (vars string) {
-	host, port := "0.0.0.0", "9119"
+	host, port := cmp.Or(l.cfg.Image.DashboardHost, "0.0.0.0"), "9119"
 	var used []string
 	if v, ok := l.lookup("HERMES_DASHBOARD_HOST"); ok {
 		if strings.ContainsAny(v, " \t\n{}\x00") {
@@ -153,7 +154,10 @@ func (l *loader) dashboard(s *Service) (vars string) {
 		used = append(used, "HERMES_DASHBOARD_PORT")
 	}
 	s.Command = []string{"{agent}", "dashboard", "--host", host, "--port", port, "--no-open"}
-	if l.switchedOn("HERMES_DASHBOARD_INSECURE") {
+	if insecure := l.switchedOn("HERMES_DASHBOARD_INSECURE"); insecure && l.cfg.Image.NoInsecure {
+		l.warn("HERMES_DASHBOARD_INSECURE has no effect: the dashboard of this image (%s) has no --insecure; for a login set "+
+			"HERMES_DASHBOARD_BASIC_AUTH_USERNAME and HERMES_DASHBOARD_BASIC_AUTH_PASSWORD", l.cfg.Image.Version)
+	} else if insecure {
 		s.Command = append(s.Command, "--insecure")
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}

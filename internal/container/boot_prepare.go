@@ -53,14 +53,23 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 	}
 	var scripts []boot.Hook
 	var lines []boot.Line
+	var err error
 	look(func() {
-		if !report.Unusable { // it looks at the volume
+		switch {
+		case byImage(cfg):
+			var h boot.Hook
+			h, err = boot.ImageHook()
+			hooks = append([]boot.Hook{h}, hooks...)
+		case !report.Unusable: // it looks at the volume
 			if h, wanted := boot.RebootstrapHook(c.bootOptions(cfg)); wanted {
 				hooks = append(hooks, h)
 			}
 		}
 		scripts, lines = boot.ContInitHooks(boot.ContInitDir, c.agent.Actor)
 	})
+	if err != nil {
+		return err
+	}
 	for _, l := range lines {
 		c.line(l)
 	}
@@ -93,9 +102,12 @@ func (c *container) runHooks(ctx context.Context, cfg *config.Config, hooks []bo
 	return err
 }
 
+func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsImage }
+
 func (c *container) bootOptions(cfg *config.Config) boot.Options {
 	return boot.Options{
 		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.Actor, Env: os.LookupEnv, Say: c.line, Full: c.full.Load(),
+		ByImage: byImage(cfg),
 	}
 }
 

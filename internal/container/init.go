@@ -60,7 +60,7 @@ func Main(argv0 string, args []string) int {
 		wd = "/"
 	}
 	route := boot.RouteCommand(boot.CommandLine{
-		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Env: os.LookupEnv, Look: boot.Lookup(personality.Path(cfg.Home), wd),
+		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Own: cfg.Image.Subcommands, Env: os.LookupEnv, Look: boot.Lookup(personality.Path(cfg.Home), wd),
 	})
 	c, err := newContainer(cfg, agent, args, route, sig)
 	if err != nil {

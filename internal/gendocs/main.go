@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	"hinit/internal/metrics"
+	"hinit/test/image"
 )
 
 func main() {
@@ -82,6 +83,7 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 		"docs/img/states.svg":               picture,
 		"docs/reference/cli.md":             cli,
 		"docs/reference/hinit-yaml.md":      configPage(),
+		"docs/reference/image.md":           image.Page(),
 		"docs/reference/json.md":            shapes,
 		"docs/reference/kanban.md":          kanban,
 		"docs/reference/metrics.md":         metrics.Reference(),

@@ -10,17 +10,30 @@ import (
 )
 
 // hermesImage builds the target "hermes" once, on a stand-in for the agent's image whose boot steps take 0.8 s and count their runs.
-var hermesImage = sync.OnceValues(func() (string, error) {
+var hermesImage = sync.OnceValues(func() (string, error) { return hermesOn("fake-hermes") })
+
+// newestImage is the same on a stand-in for the agent's newest image, whose boot scripts do more.
+var newestImage = sync.OnceValues(func() (string, error) { return hermesOn("newest-hermes", "--build-arg", "NEWEST=1") })
+
+func hermesOn(name string, args ...string) (string, error) {
 	demo, err := demoImage()
 	if err != nil {
 		return "", err
 	}
-	agent := imageTag("fake-hermes")
-	if err := build("testdata/fake-hermes", agent, "--build-arg", "BASE="+demo); err != nil {
+	agent := imageTag(name)
+	if err := build("testdata/fake-hermes", agent, append(args, "--build-arg", "BASE="+demo)...); err != nil {
 		return "", err
 	}
-	return buildTarget("hermes", "--build-arg", "AGENT_IMAGE="+agent)
-})
+	target, err := buildTarget("hermes", "--build-arg", "AGENT_IMAGE="+agent)
+	if err != nil {
+		return "", err
+	}
+	tag := imageTag("on-" + name)
+	if r := docker("tag", target, tag); r.code != 0 { // the next build takes the name of the target
+		return "", errors.New(r.String())
+	}
+	return tag, nil
+}
 
 // needHermes is need for that image.
 func needHermes(t *testing.T) string {

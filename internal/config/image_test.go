@@ -1,0 +1,60 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestTheImageDecidesWhatNothingElseDoes has facts of a newer image: its rules hold for gateways and the dashboard, until the file or the
+// environment says something else.
+func TestTheImageDecidesWhatNothingElseDoes(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"facts": "version 0.99.0\nstamp abc -\nsubcommands chat mcp\ngateway_parks 0 78\ndashboard_host 127.0.0.1\ndashboard_insecure no\n" +
+			"stage2_fails 2\n\nunheard of\nsubcommand\n",
+		"beyond": "stage2-hook.sh: cp a b\n02: true\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load := func(text string, env map[string]string) *Config {
+		t.Helper()
+		c, err := Load(Options{Text: []byte(text), Env: environ(env), ImageDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := load("services: {own: {command: [x]}}\nprofiles: {coder: {env: {A: b}}}", map[string]string{"HERMES_DASHBOARD": "1", "HERMES_DASHBOARD_INSECURE": "1"})
+	want := Image{
+		Version: "0.99.0", Stamp: "abc", Subcommands: []string{"chat", "mcp"}, GatewayParks: []int{0, 78}, DashboardHost: "127.0.0.1", NoInsecure: true,
+		Stage2Fails: "2", Beyond: []string{"stage2-hook.sh: cp a b", "02: true"},
+	}
+	if !reflect.DeepEqual(c.Image, want) {
+		t.Errorf("image %+v", c.Image)
+	}
+	for name, got := range map[string][]int{"all": c.Restart.ParkOn, "default": c.ProfileOf("default").Restart.ParkOn, "coder": c.ProfileOf("coder").Restart.ParkOn} {
+		if !slices.Equal(got, []int{0, 78}) {
+			t.Errorf("gateway of %s: %v", name, got)
+		}
+	}
+	for name, s := range c.Services {
+		if !slices.Equal(s.Restart.ParkOn, []int{78}) {
+			t.Errorf("service %s: %v", name, s.Restart.ParkOn)
+		}
+	}
+	words := strings.Join(c.Services[DashboardName].Command, " ")
+	if !strings.Contains(words, "--host 127.0.0.1 ") || strings.Contains(words, "--insecure") || !strings.Contains(strings.Join(c.Warnings, "\n"), "HERMES_DASHBOARD_INSECURE has no effect") {
+		t.Errorf("dashboard %q, warnings %q", words, c.Warnings)
+	}
+
+	c = load("restart: {park_on: [3]}", map[string]string{"HERMES_DASHBOARD_HOST": "0.0.0.0", "S6_BEHAVIOUR_IF_STAGE2_FAILS": "0", "HINIT_BOOT": "image"})
+	if !slices.Equal(c.Restart.ParkOn, []int{3}) || c.Image.Stage2Fails != "0" || len(c.Boot.Hooks) != 0 || !strings.Contains(strings.Join(c.Services[DashboardName].Command, " "), "--host 0.0.0.0 ") {
+		t.Errorf("%+v, stage 2 %q, hooks %v, dashboard %q", c.Restart, c.Image.Stage2Fails, c.Boot.Hooks, c.Services[DashboardName].Command)
+	}
+}

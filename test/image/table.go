@@ -1,0 +1,77 @@
+// Package image has the table of what the agent's image does by itself, where its versions differ: docs/reference/image.md is made
+// from it, and its test finds each row's tests. It promises that a row without a test fails. It starts no goroutine.
+package image
+
+import "strings"
+
+// Row is one behaviour of the agent's image.
+type Row struct {
+	Behaviour string
+	Since     string   // version of the image that does it first
+	Decision  string   // how hinit decides
+	Tests     []string // names of test functions
+}
+
+// july is the image of July 2026 and all before it; newest is what upstream's tests of autumn 2026 ask for.
+const (
+	july   = "0.17"
+	august = "0.18"
+	newest = "autumn 2026"
+)
+
+// Rows are in the order of the boot.
+var Rows = []Row{
+	{
+		"A boot script (`01-hermes-setup`, `015-supervise-perms`, `02-reconcile-profiles`) has commands that hinit does not know", newest,
+		"`docker/remove-s6` compares each command with those of the versions up to 0.18. It prints the others at build, and `hinit doctor` lists " +
+			"them. `HINIT_BOOT=image` runs the image's own script in place of hinit's steps",
+		[]string{"TestUnknownBootStepsAreNamedAndCanBeRun"},
+	},
+	{
+		"`docker run IMAGE mcp`, `login` and other subcommands reach the agent, also where a program has the name", newest,
+		"always; `docker/remove-s6` takes the subcommands from the agent's own help",
+		[]string{"TestSubcommandsReachTheAgent", "TestASubcommandOfTheAgentIsNoProgram"},
+	},
+}
+
+// Page returns docs/reference/image.md.
+func Page() string {
+	var b strings.Builder
+	b.WriteString(`# The agent's image, version by version
+
+<!-- Generated from the table in test/image by internal/gendocs. Do not edit. -->
+
+Versions of the agent's image differ in what they do at the boot and after an exit. hinit does what the image does that it was built into.
+` + "`docker/remove-s6`" + ` asks the image's own programs while the image is built, and writes the answers to ` + "`/usr/share/hinit/image/facts`" + `. Without that
+file hinit does what the image of July 2026 does (0.17).
+
+    hinit doctor | grep image        # the version, the rules in force, and what hinit does not know
+
+| Behaviour of the image | Since | How hinit decides | Tests |
+|---|---|---|---|
+`)
+	for _, r := range Rows {
+		b.WriteString("| " + r.Behaviour + " | " + r.Since + " | " + r.Decision + " | `" + strings.Join(r.Tests, "`, `") + "` |\n")
+	}
+	b.WriteString(`
+## The image's own boot script
+
+With ` + "`HINIT_BOOT=image`" + ` (` + "`boot.steps: image`" + `) hinit runs ` + "`/usr/share/hinit/image/01-hermes-setup`" + ` as root, with the container's
+environment. Its own seeds, credentials, and the two Python steps of the image are left out. The ids of the agent's user, the owners of
+directories, the directories themselves and the profiles stay hinit's. A failure of the script counts as that of a script of ` + "`/etc/cont-init.d`" + `.
+
+The script follows names in the data directory as root, as it does under s6-overlay. hinit's own steps do not.
+
+## Facts
+
+| Word in ` + "`facts`" + ` | Where ` + "`docker/remove-s6`" + ` has it from |
+|---|---|
+| ` + "`version`" + ` | ` + "`/etc/hermes/image-provenance.json`" + `, else ` + "`pyproject.toml`" + ` |
+| ` + "`stamp`" + ` | random, another one for each build |
+| ` + "`subcommands`" + ` | the first ` + "`{…}`" + ` in ` + "`hermes --help`" + ` |
+| ` + "`gateway_parks`" + ` | the exit codes for which the image's finish script of a gateway exits with 125 |
+| ` + "`dashboard_host`, `dashboard_insecure`" + ` | the command that the dashboard's run script ends in |
+| ` + "`stage2_fails`" + ` | 2 where a boot script says that it refuses the startup |
+`)
+	return b.String()
+}
