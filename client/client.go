@@ -39,7 +39,7 @@ func New(socket string) *Client { return &Client{socket: socket, cutTime: cutTim
 // Socket returns the path of the control socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Status returns the state of hinit and of the named services, or of all. A name is that of a service (dashboard, gateway-coder) or
+// Status returns the state of hinit and of the named services, or of all. A name is a service's (dashboard, gateway-coder) or
 // a profile (coder). The error is ErrUnknown for an unknown name.
 func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	var s Status
@@ -84,7 +84,7 @@ func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (t
 	return table, down, nil
 }
 
-// Service returns the state of one service, by its name or that of its profile.
+// Service returns the state of one service, by its name or its profile's.
 func (c *Client) Service(ctx context.Context, name string) (Service, error) {
 	var s Service
 	q := question{doing: fmt.Sprintf("get the status of %q", name), method: http.MethodGet}
@@ -125,7 +125,7 @@ func (c *Client) Restart(ctx context.Context, name string, wait Wait) (Service, 
 }
 
 // RunOnce runs a task. With wait it returns when the run has ended: Done says whether well, and LastExit how. Of an answer that got lost
-// nobody knows whether the task has run.
+// it is not known whether the task has run.
 func (c *Client) RunOnce(ctx context.Context, name string, wait Wait) (Service, error) {
 	return c.command(ctx, VerbRunOnce, name, wait)
 }

@@ -17,7 +17,7 @@ type RunRequest struct {
 	Task     string            `json:"task,omitempty"`    // {task}
 	Options  []string          `json:"options,omitempty"` // words in the place of the word {options}
 	Env      map[string]string `json:"env,omitempty"`     // set on top of the container's environment
-	Dir      string            `json:"dir,omitempty"`     // working directory; "" is that of the agent
+	Dir      string            `json:"dir,omitempty"`     // working directory; "" is the agent's
 	Log      string            `json:"log,omitempty"`     // file that takes its output, appended; "" is none
 	// LimitMS limits the run's duration; 0 is no limit. GraceMS is the time between TERM and KILL; 0 is the template's.
 	LimitMS int64 `json:"limit_ms,omitempty"`
@@ -61,7 +61,7 @@ type RunsReply struct {
 	Runs []Run `json:"runs"`
 }
 
-// StartRun starts a one-shot run and returns it with its process id. If a run has the tag already, it returns that one, so the call
+// StartRun starts a one-shot run and returns it with its process id. If a run has the tag already, it returns that run, so the call
 // may be repeated.
 func (c *Client) StartRun(ctx context.Context, r RunRequest) (Run, error) {
 	var out Run

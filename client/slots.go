@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Slot is a service as the tools of s6 see it: one directory of the scan directory. Times are exact, unlike those of [Service].
+// Slot is a service as the tools of s6 see it: one directory of the scan directory. Times are exact, unlike the times of [Service].
 type Slot struct {
 	Name       string    `json:"name"`        // of the service behind it: gateway-coder, dashboard, foo, foo/log
 	Dir        string    `json:"dir"`         // its service directory, an absolute path

@@ -99,7 +99,7 @@ type Lease struct {
 // The states of a lease.
 const (
 	LeaseHeld    = "held"    // by this hinit
-	LeaseWaiting = "waiting" // another process has the lock, or the volume does not answer; nothing but the CMD runs
+	LeaseWaiting = "waiting" // another process has the lock, or the volume does not answer; only the CMD runs
 	LeaseNone    = "none"    // the volume can't be locked, or was not asked yet
 )
 

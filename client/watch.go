@@ -10,7 +10,7 @@ import (
 // StatusChange is one line of a status that is followed. The first has everything, the next what has changed since the one before
 // it, and nothing where nothing has.
 type StatusChange struct {
-	Whole    bool      `json:"whole,omitempty"` // Services are all there are, in their order; without it they take the places of those of their names
+	Whole    bool      `json:"whole,omitempty"` // Services are all there are, in their order; without it they replace the ones of the same names
 	Init     Init      `json:"init"`            // as it is now
 	Services []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst are of the time of the line
 }
@@ -42,7 +42,7 @@ func (c StatusChange) Apply(st *Status) {
 
 // Watch calls fn with the whole status, then with each change of it, and returns fn's error if it has one. A line comes at most
 // once a second and at least every [WatchBeat], so a longer silence means that hinit does not answer; what changes in between comes
-// together. A slow fn misses nothing but what has changed again. It returns nil when hinit ends or becomes another image of itself;
+// together. A slow fn misses only what has changed again. It returns nil when hinit ends or becomes another image of itself;
 // then it can be called again. fn runs in the caller's goroutine. Of a hinit that can't be followed the status is asked once a second.
 func (c *Client) Watch(ctx context.Context, fn func(StatusChange) error) error {
 	q := question{doing: "follow the status", method: http.MethodGet, path: "/v1/status/follow"}

@@ -18,7 +18,7 @@ import (
 	"hinit/examples/agent/internal/worker"
 )
 
-// Exit codes of commands. Those of a gateway are in package gateway.
+// Exit codes of commands. Package gateway has the codes of a gateway.
 const (
 	exitOK     = 0
 	exitFailed = 1

@@ -59,7 +59,7 @@ func load(path string) (state, error) {
 }
 
 // save replaces the file, for its user alone: addresses and keys of webhooks are often secret. It survives the end of this process, and needs
-// not survive that of the machine.
+// not survive the end of the machine.
 func (s *state) save(path string) error {
 	text, err := json.Marshal(s)
 	if err != nil {

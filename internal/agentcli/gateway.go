@@ -27,7 +27,7 @@ import (
 	"hinit/shim"
 )
 
-// The exit codes of a command. Those of a program that could not be run are a shell's.
+// The exit codes of a command. For a program that could not be run they are a shell's.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -125,7 +125,7 @@ func (c *Call) gateway(words []string) (int, error) {
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile)
 }
 
-// whose finds the agent's home and the profile: the named one, else that of HERMES_HOME, else the sticky one. It returns "" for a
+// whose finds the agent's home and the profile: the named one, else the one of HERMES_HOME, else the sticky one. It returns "" for a
 // named profile that doesn't exist.
 func (c *Call) whose(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
@@ -223,7 +223,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	case errors.Is(err, client.ErrUnknown):
 		return c.say("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
-		return 0, err // nothing was done, or nobody knows; the agent's command means the same
+		return 0, err // nothing was done, or it is unknown; the agent's command means the same
 	}
 	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
 }

@@ -1,6 +1,6 @@
 // Package cronspec reads a schedule in cron's syntax and says when it is due next.
 //
-// The syntax is that of the library behind it: five fields, or a word such as @daily. The package promises that a schedule it has
+// The library behind it defines the syntax: five fields, or a word such as @daily. The package promises that a schedule it has
 // read is due at some time. It reads the zone data of the container and nothing else, and owns no goroutine.
 package cronspec
 

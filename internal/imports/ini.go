@@ -19,7 +19,7 @@ type setting struct {
 	used        bool
 }
 
-// take returns a value, once: what nobody takes is not known.
+// take returns a value, once: a value that is not taken is unknown.
 func (s *section) take(name string) (value string, line int, ok bool) {
 	for i := range slices.Backward(s.keys) { // the last one wins
 		if s.keys[i].name == name {
@@ -32,7 +32,7 @@ func (s *section) take(name string) (value string, line int, ok bool) {
 	return "", 0, false
 }
 
-// lineOf is the line of a key, and that of the section where the key is not said.
+// lineOf is the line of a key, or the line of its section where the key is not set.
 func (s *section) lineOf(name string) int {
 	for i := range slices.Backward(s.keys) {
 		if s.keys[i].name == name {

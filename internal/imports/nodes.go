@@ -94,7 +94,7 @@ func items(n *yaml.Node) (list []string) {
 	return list
 }
 
-// variables are those of a mapping, or of a list of NAME=VALUE.
+// variables reads the variables of a mapping, or of a list of NAME=VALUE.
 func variables(n *yaml.Node) (list []pair) {
 	n = aliased(n)
 	if n == nil {

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/config"
 )
 
-// absolute makes a path absolute that the other supervisor takes from its working directory, which is that of its file as a rule.
+// absolute makes a path absolute that the other supervisor takes from its working directory, usually the directory of its file.
 func absolute(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -24,7 +24,7 @@ func absolute(file, path string) string {
 	return path
 }
 
-// tryChecks leaves out the checks that hinit.yaml can't have, such as those of other hosts.
+// tryChecks leaves out the checks that hinit.yaml can't have, such as checks of other hosts.
 func (im *importer) tryChecks(path string) {
 	for _, s := range im.services {
 		s.checks = slices.DeleteFunc(s.checks, func(c check) bool {

@@ -318,7 +318,7 @@ func (im *importer) logFile(svc *service, name, value string, note func(string, 
 	}
 }
 
-// byPriority lets programs wait for those of the next lower priority, as supervisord starts them.
+// byPriority lets programs wait for the programs of the next lower priority, as supervisord starts them.
 func (im *importer) byPriority(priorities map[*service]int) {
 	var levels []int
 	for _, p := range priorities {

@@ -54,7 +54,7 @@ func (h *Hub) of(service string) *socket {
 	return h.sockets[service]
 }
 
-// put makes a socket that of a service, nil for none.
+// put sets the socket of a service, nil for none.
 func (h *Hub) put(service string, s *socket) {
 	h.mu.Lock()
 	old := h.sockets[service]
@@ -67,7 +67,7 @@ func (h *Hub) put(service string, s *socket) {
 	}
 }
 
-// Drop closes the socket of a service, if it has one. Its name stays, and nobody answers there.
+// Drop closes the socket of a service, if it has one. Its name stays without a listener.
 func (h *Hub) Drop(service string) { h.put(service, nil) }
 
 // Drain takes what a service has said until now, as far as one burst goes.
@@ -118,7 +118,7 @@ func (h *Hub) HandOver() *Handover {
 	return out
 }
 
-// TakeOver makes a new hub the successor of another one; nil is that of one without sockets.
+// TakeOver makes a new hub the successor of another one; nil stands for a hub without sockets.
 func (h *Hub) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -132,7 +132,7 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// Vars are the variables of the protocol, which no service is to have from whoever started hinit: it would speak to that one.
+// Vars are the variables of the protocol, which no service is to have from whoever started hinit: it would speak to that process.
 func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
 // The variables that a service gets.

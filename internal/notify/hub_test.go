@@ -43,7 +43,7 @@ func next(t *testing.T, heard chan said) said {
 	}
 }
 
-// shortDir is a directory whose path leaves room for that of a socket.
+// shortDir is a directory whose path leaves room for the path of a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "n") //nolint:usetesting // the path of a socket must be short

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Send says something to whoever listens at path, a file or "@name", without waiting where that one takes nothing. It may wait for the disk.
+// Send says something to whoever listens at path, a file or "@name", without waiting for a listener that takes nothing. It may wait for the disk.
 func Send(path, text string) error {
 	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") || len(path) > maxPath {
 		return fmt.Errorf("expected an absolute path of at most %d bytes, or a name after @", maxPath)

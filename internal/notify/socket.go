@@ -44,7 +44,7 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The mode of the descriptor becomes that of the file, so nobody can write there before the owner is set.
+	// The file gets the mode of the descriptor, so it can't be written before the owner is set.
 	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
 	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		_ = unix.Close(fd)

@@ -128,7 +128,7 @@ func (p *shape) match(s []byte) int {
 // Masker hides the secrets in the lines of one source: tokens that providers give out, private keys, and the values it is given. The zero
 // value is ready. It must not be used by two goroutines at once.
 type Masker struct {
-	key int // so many lines may still be those of a private key
+	key int // so many lines may still belong to a private key
 }
 
 // keyLines is how many lines a private key has at most.

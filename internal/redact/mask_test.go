@@ -18,7 +18,7 @@ import (
 	"hinit/internal/redact"
 )
 
-// letters makes text that looks like that of a token, the same for the same seed.
+// letters makes text that looks like a token, the same for the same seed.
 func letters(seed uint64, alphabet string, n int) string {
 	r := rand.New(rand.NewPCG(seed, 1))
 	b := make([]byte, n)

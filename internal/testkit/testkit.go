@@ -1,5 +1,5 @@
 // Package testkit holds the helpers that tests of many rooms share: wait for a condition, skip or fail without root, run many tests
-// that mostly wait at the same time. Nothing but tests imports it. It owns no goroutine.
+// that mostly wait at the same time. Only tests import it. It owns no goroutine.
 package testkit
 
 import (
@@ -47,7 +47,7 @@ func NeedRoot(t testing.TB) {
 }
 
 // Alone takes away what whoever started the tests has lent them, and tests that start processes or make files would lend on: the umask,
-// with which the test binary was made too, and descriptors such as those of make -j. With -short the tests' files are in memory, if
+// with which the test binary was made too, and descriptors such as the ones of make -j. With -short the tests' files are in memory, if
 // there is room and TMPDIR isn't set. TestMain calls it.
 func Alone() {
 	flag.Parse()
@@ -55,7 +55,7 @@ func Alone() {
 		_ = os.Setenv("TMPDIR", dir)
 	}
 	syscall.Umask(0o022)
-	_ = os.Chmod("/proc/self/exe", 0o755)                            // other users execute it; one that belongs to somebody else is as that one wants it
+	_ = os.Chmod("/proc/self/exe", 0o755)                            // other users execute it; a file of somebody else's keeps its mode
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
 }
 

@@ -88,7 +88,7 @@ func fly() {
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
 	for {
 		if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
-			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // nobody can fork any more where pid is an error
+			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // no fork succeeds any more where pid is an error
 		}
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	}

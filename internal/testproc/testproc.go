@@ -1,5 +1,5 @@
 // Package testproc turns a test binary into misbehaving children, for tests of everything that handles processes. A test
-// package calls [Main] first thing in its TestMain and starts children with [Argv]. It owns no goroutine but those of the
+// package calls [Main] first thing in its TestMain and starts children with [Argv]. It owns only the goroutines of the
 // children it becomes.
 package testproc
 

@@ -82,7 +82,7 @@ func roundUp(n int) int {
 }
 
 // SpareDescriptors returns an error when only those descriptors are left that no service may have. New descriptors get the lowest free
-// number (open(2)), so one number tells how many there are, if nobody has closed lower ones meanwhile.
+// number (open(2)), so one number tells how many there are, if no lower one was closed meanwhile.
 func SpareDescriptors() error {
 	limit := descriptorLimit()
 	fd, err := unix.FcntlInt(uintptr(0), unix.F_DUPFD_CLOEXEC, 0)
@@ -154,7 +154,7 @@ func mostProcesses(proc string, leaders map[string]int) (name string, most int) 
 		}
 		// PID (COMM) STATE PPID PGRP SESSION; the name may hold anything (proc_pid_stat(5)).
 		if fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(fields) > 3 {
-			session, _ := strconv.Atoi(string(fields[3])) // 0 is nobody's
+			session, _ := strconv.Atoi(string(fields[3])) // 0 is no session
 			sessions[session]++
 		}
 	}

@@ -48,7 +48,7 @@ func (r *Releaser) Release() {
 	if r.last != 0 && heapInUse() < r.last+max(restWorth, r.last/8) {
 		return
 	}
-	// A collection halves a stack that is mostly empty, and those of the log pumps are four times what they need while they wait: opening
+	// A collection halves a stack that is mostly empty, and the stacks of the log pumps are four times what they need while they wait: opening
 	// a file went deep once. FreeOSMemory collects for the second time.
 	runtime.GC()
 	debug.FreeOSMemory()

@@ -23,7 +23,7 @@ const Hertz = 100
 // dialTime is how long hinit's socket may take to say who listens.
 const dialTime = time.Second
 
-// Process is what /proc/PID/stat says of a process. Times are in ticks of Hertz, and Waited is that of the children it has waited for.
+// Process is what /proc/PID/stat says of a process. Times are in ticks of Hertz, and Waited is the time of the children it has waited for.
 type Process struct {
 	Parent, Group, Session int
 	CPU, Waited, Start     uint64

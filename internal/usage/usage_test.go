@@ -23,7 +23,7 @@ func TestTheStatOfAProcessIsRead(t *testing.T) {
 	}
 }
 
-// TestUsageIsThatOfTheTree: descendants count, what left the tree and kept the session or the group too, and nobody else.
+// TestUsageIsThatOfTheTree: descendants count, what left the tree and kept the session or the group too, and no other process.
 func TestUsageIsThatOfTheTree(t *testing.T) {
 	before := Table{10: {Parent: 1, CPU: 100, Start: 1}, 30: {Parent: 1, CPU: 7, Start: 9}}
 	now := Table{
@@ -34,7 +34,7 @@ func TestUsageIsThatOfTheTree(t *testing.T) {
 		13: {Parent: 1, Session: 10, Start: 5, Memory: 1},           // an orphan of the session
 		14: {Parent: 1, Session: 7, Group: 10, Start: 5, Memory: 1}, // of the group
 		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},  // another main, whose number was another's before
-		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},           // nobody's
+		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},           // of no service
 		50: {Parent: 51, Session: 50}, 51: {Parent: 50, Session: 50},
 	}
 	mains := map[int]string{10: "a", 30: "b"}

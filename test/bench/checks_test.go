@@ -21,7 +21,7 @@ const (
 )
 
 // BenchmarkFiveHundredChecks says what 500 tcp checks at 10 s cost a real hinit: memory of its own (RssAnon) and how often its threads wake up
-// (voluntary context switches), each less that of the same services without checks, which run beside it at the same time.
+// (voluntary context switches), each less the figure of the same services without checks, which run beside it at the same time.
 func BenchmarkFiveHundredChecks(b *testing.B) {
 	dir := b.TempDir()
 	hinit, _ := binaries(b, dir)

@@ -198,7 +198,7 @@ done | grep -c one`
 	}
 }
 
-// TestEnvironmentOfTheAgent is that of an activated virtual environment, for gateways and the CMD.
+// TestEnvironmentOfTheAgent: it equals an activated virtual environment, for gateways and the CMD.
 func TestEnvironmentOfTheAgent(t *testing.T) {
 	image := needHermes(t)
 	out, _ := said(t, image, []string{"-w", "/tmp"}, "sh", "-c", "echo $VIRTUAL_ENV $VIRTUAL_ENV_PROMPT $PATH $PWD")

@@ -32,7 +32,7 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 	return detach
 }
 
-// TestDeadDirectories has directories on the volume that never answer, as those of a FUSE or NFS server that is gone: the
+// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone: the
 // gateways that don't need them start as if they were not there.
 func TestDeadDirectories(t *testing.T) {
 	parallel(t)

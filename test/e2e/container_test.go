@@ -218,7 +218,7 @@ func (c *container) awaitFile(file string, texts ...string) {
 	})
 }
 
-// awaitBoots waits until the boot log has the lines of so many boots, a line for each profile, and returns those of the last. They are
+// awaitBoots waits until the boot log has the lines of so many boots, a line for each profile, and returns the lines of the last. They are
 // written when the slots are made, and so perhaps after the gateways are up.
 func (c *container) awaitBoots(boots, profiles int) (last string) {
 	c.t.Helper()

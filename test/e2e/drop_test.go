@@ -49,7 +49,7 @@ func TestPrivilegeDrop(t *testing.T) {
 		t.Errorf("the terminal is lost: %v", r)
 	}
 
-	// Not executable: 127. Nobody to become: 126.
+	// Not executable: 127. No user to become: 126.
 	c.must("chmod", "644", "/opt/hermes/.venv/bin/hermes")
 	if r := c.exec("hermes", "--version"); r.code != 127 || r.err != "hermes-shim: /opt/hermes/.venv/bin/hermes not found or not executable\n" {
 		t.Errorf("want 127: %v", r)

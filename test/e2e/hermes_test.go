@@ -8,7 +8,7 @@ import (
 	"hinit/internal/s6/applet"
 )
 
-// TestTargetHinit has nothing but the binaries, for COPY --from.
+// TestTargetHinit has only the binaries, for COPY --from.
 func TestTargetHinit(t *testing.T) {
 	parallel(t)
 	image, err := hinitImage()

@@ -37,7 +37,7 @@ var engine = sync.OnceValue(func() error {
 var hinitImage = sync.OnceValues(func() (string, error) { return buildTarget("hinit") })
 
 // demoImage builds the target "demo" once and returns its tag. The classic builder builds "hinit" on the way and leaves it
-// without a name, so that nobody could remove it; so it gets one.
+// without a name, so that it could not be removed; so it gets one.
 var demoImage = sync.OnceValues(func() (string, error) {
 	if _, err := hinitImage(); err != nil {
 		return "", err

@@ -58,7 +58,7 @@ func TestDockerExec(t *testing.T) {
 				t.Errorf("stopped, and left %+v", found)
 			}
 			do(0, "hinit", "start", name)
-			do(2, "hinit", "profile", "delete", name) // no --yes, and nobody to ask
+			do(2, "hinit", "profile", "delete", name) // no --yes, and no terminal to ask
 			do(0, "hinit", "profile", "delete", "--yes", name)
 			do(6, "hinit", "status", name)
 			if found := c.matching("-p " + name + " gateway"); len(found) > 0 {
@@ -105,7 +105,7 @@ func TestRestore(t *testing.T) {
 	c.awaitStates(want)
 	c.awaitUp("gateway-default", "gateway-coder")
 
-	// What runs and what does not is the other way round from here on, by nothing but the operator's word.
+	// What runs and what does not is the other way round from here on, by the operator's word only.
 	c.must("hinit", "stop", "coder")
 	c.must("hinit", "start", "writer")
 	want = map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "up"}
@@ -160,7 +160,7 @@ func TestCrashedGatewayComesBack(t *testing.T) {
 	if x := second.LastExit; second.Restarts != 1 || x == nil || x.Signal == nil || *x.Signal != 9 || x.Code != nil {
 		t.Errorf("%+v, last exit %+v", second, second.LastExit)
 	}
-	// A live gateway comes back after a real restart, with nobody having written its state by hand.
+	// A live gateway comes back after a real restart, without a state written by hand.
 	mustDocker(t, "restart", c.id)
 	c.awaitUp("gateway-coder")
 	c.awaitFile("/opt/data/logs/container-boot.log", "profile=coder prior_state=running action=started")

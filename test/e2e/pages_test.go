@@ -85,7 +85,7 @@ func (r *reader) run(command string) string {
 	return text
 }
 
-// asks are commands that may be asked again until the answer is that of the page.
+// asks are commands that may be asked again until the answer equals the page's.
 var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck|start misconf)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
 
 // types runs all sessions of the page and compares what they print. Between the steps do is called with the line of the next one.
@@ -195,7 +195,7 @@ func TestFewCapabilitiesAreThoseOfThePage(t *testing.T) {
 	if r := runOnce(t, append(strings.Fields(string(line[1])), "--tmpfs", "/run"), "true"); !strings.Contains(r.err, "hinit does not answer as s6") {
 		t.Errorf("a tmpfs on /run does without CAP_CHOWN: %v", r)
 	}
-	// Each row is true: without that one capability the warning is another one.
+	// Each row is true: without that capability the warning is another.
 	for name, says := range map[string]string{
 		"KILL": "no CAP_KILL", "SETUID": "root may not become uid", "SETGID": "root may not become uid",
 	} {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// rootPath is the PATH of docker exec, agentPath that of what hinit and the shim start as the agent.
+	// rootPath is the PATH of docker exec, agentPath the PATH of processes that hinit and the shim start as the agent.
 	rootPath  = "/opt/hermes/bin:/opt/hermes/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/data/.local/bin"
 	agentPath = "/opt/hermes/bin:/opt/hermes/.venv/bin:/opt/data/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )

@@ -37,7 +37,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalWithoutInput is docker run -t, whose terminal nobody types on.
+// TestTerminalWithoutInput is docker run -t, whose terminal gets no input.
 func TestTerminalWithoutInput(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-t"}, "sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is a tty >/dev/tty")

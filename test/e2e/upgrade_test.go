@@ -31,7 +31,7 @@ func TestTheUpgradePageUpgrades(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := program.WriteString("another binary"); err != nil { // behind the end of the ELF file, where nobody looks
+	if _, err := program.WriteString("another binary"); err != nil { // behind the end of the ELF file, which is not read
 		t.Fatal(err)
 	}
 	if err := program.Close(); err != nil {

@@ -70,7 +70,7 @@ func TestHostSideProfile(t *testing.T) {
 	}
 }
 
-// TestReadOnlyVolume has data that nobody can write: the container boots, says so, and runs its command.
+// TestReadOnlyVolume has data that can't be written: the container boots, says so, and runs its command.
 func TestReadOnlyVolume(t *testing.T) {
 	parallel(t)
 	volume := mustDocker(t, "volume", "create", "--label", runLabel)

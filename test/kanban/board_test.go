@@ -38,7 +38,7 @@ func (b *box) create(s *kanban.Store, n kanban.NewTask) string {
 	return id
 }
 
-// stories are what tasks do, in turn. Each is done at the second attempt at the latest, if nobody kills its worker.
+// stories are what tasks do, in turn. Each is done at the second attempt at the latest, if its worker is not killed.
 var stories = []kanban.NewTask{
 	{Body: "sleep 20ms"},
 	{Body: "once fail"},

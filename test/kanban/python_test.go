@@ -78,7 +78,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 			return false
 		}
 		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 {
-			more(10) // nobody was beside anybody
+			more(10) // no worker ran beside another
 		}
 		return ours > 0 && theirs > 0
 	})

@@ -41,7 +41,7 @@ type box struct {
 
 // setup is how a box differs from the usual one.
 type setup struct {
-	config  string // more of hinit.yaml; its keys must not be those of baseConfig
+	config  string // more of hinit.yaml; its keys must not be in baseConfig
 	uid     int    // of the agent's user; 0 is agentID
 	agent   string // instead of the keys about the gateways
 	faults  bool   // the binary with faults
@@ -463,7 +463,7 @@ func (b *box) of(service string) []process {
 	})
 }
 
-// zombies counts the processes that nobody has reaped.
+// zombies counts the dead processes that were not reaped.
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {

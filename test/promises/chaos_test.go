@@ -262,7 +262,7 @@ func (c *chaos) compare() error {
 	return c.reaped()
 }
 
-// counted complains unless the lines are those of lives that each count from 1 without a gap.
+// counted complains unless the lines belong to lives that each count from 1 without a gap.
 func counted(lines []string) error {
 	last := 0
 	for i, line := range lines {

@@ -96,7 +96,7 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 				b.wait(patience)
 				b.fail()
 				b.boot()
-				// Nobody was answered, so either would do. But it is never anything else, and never the old one again.
+				// No client got an answer, so either would do. But it is never anything else, and never the old one again.
 				if strings.HasPrefix(call, "rename ..hinit-intent.json") {
 					intent = c.to
 				}

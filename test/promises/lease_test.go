@@ -158,7 +158,7 @@ func newPair(t *testing.T) (f *fleet, one, two *box) {
 }
 
 // TestTwoContainersOnOneVolume starts two containers on one volume. The second leaves the gateways to the first, says so, and takes
-// over when that one ends; what was asked of the first stays so.
+// over when the first ends; what was asked of the first stays so.
 func TestTwoContainersOnOneVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -63,7 +63,7 @@ func (b *box) freezable() (freeze, thaw func()) {
 	return freeze, thaw
 }
 
-// agree complains unless the disk and the supervisor want the same of a profile, and that has come about; want is "" where nobody knows
+// agree complains unless the disk and the supervisor want the same of a profile, and that has come about; want is "" where it is unknown
 // which order came last.
 func (b *box) agree(profile, want string) error {
 	s, err := b.service(profile)
@@ -109,7 +109,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 			}
 			sheet.add("orders in a freeze", 1)
 		}
-		if r.IntN(2) == 0 { // another one hangs up, and nobody knows whether it was heard
+		if r.IntN(2) == 0 { // another one hangs up, and it is unknown whether it was heard
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(20))*time.Millisecond)
 			_, _ = b.client.Stop(ctx, "a", client.Wait{Wait: true})
 			cancel()

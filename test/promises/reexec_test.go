@@ -65,7 +65,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 		var s span
 		select {
 		case <-b.ended:
-			cancel() // nobody answers
+			cancel() // no answer comes
 			s = <-changed
 		case s = <-changed:
 			if lost = b.goesOn(); lost {
@@ -109,7 +109,7 @@ func (b *box) goesOn() bool {
 		if err == nil && s.Init.Stopping {
 			return false
 		}
-		if err == nil { // nobody answers in a container that ends
+		if err == nil { // a container that ends does not answer
 			answers++
 		}
 	}

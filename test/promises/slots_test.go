@@ -59,7 +59,7 @@ func (s *slots) act(profile string) {
 	switch {
 	case n < 3:
 		slot := filepath.Join(s.scan, "gateway-"+profile)
-		// It may be a profile that nobody has seen yet, or one whose slot found no room on the disk and is tried again.
+		// It may be a profile that was not seen yet, or one whose slot found no room on the disk and is tried again.
 		within(s.c.t, patience, func() error {
 			if err := s.c.booted(); err != nil {
 				return err

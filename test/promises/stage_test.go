@@ -114,7 +114,7 @@ func refuse(calls []uint) error {
 	if len(calls) == 0 {
 		return nil
 	}
-	// The filter is the thread's, and exec keeps that of the thread that calls it.
+	// The filter is the thread's, and exec keeps the filter of the calling thread.
 	runtime.LockOSThread()
 	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the number of the call
 	for _, call := range calls {

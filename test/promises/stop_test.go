@@ -68,7 +68,7 @@ func TestStopEndsEverything(t *testing.T) {
 			}
 			sheet.add("stops", 1)
 		}
-		// Nothing is left but the CMD.
+		// Only the CMD is left.
 		within(t, patience, func() error {
 			if left := b.alive(); len(left) != 1 {
 				return fmt.Errorf("alive are %+v", left)
@@ -153,7 +153,7 @@ func (b *box) stopped(service string) time.Duration {
 }
 
 // TestNoSignalGoesAstray: among the processes of the container are some that count every signal: bystanders that came in with
-// "docker exec", that are orphans of nobody's, and a service of their own. While everything else is stopped, killed and
+// "docker exec", that are orphans, and a service of their own. While everything else is stopped, killed and
 // started, and process numbers are used again on purpose, they get none.
 func TestNoSignalGoesAstray(t *testing.T) {
 	beside(t)
@@ -186,7 +186,7 @@ while :; do read x <>FIFOS/$1; done
 	})
 	stays, err := b.service("bystander")
 	b.check(err)
-	sheet.add("recycled", 0) // nobody may get the number
+	sheet.add("recycled", 0) // no process may get the number
 	for range scale(3, 30) {
 		for i, name := range victims {
 			s, err := b.service(name)

@@ -1,7 +1,7 @@
 // Package s6 compares hinit with s6 itself.
 //
 // The same shell scripts run twice in directories of their own: once with the tools of Debian's package s6 on PATH, once
-// with those of hinit. What they print, their exit codes, and the files they leave must be the same, but for a table of
+// with hinit's. What they print, their exit codes, and the files they leave must be the same, but for a table of
 // known differences, each with its reason. A volume also goes from one to the other and back. Where s6 isn't installed the tests are
 // skipped; with CI=true it has to be there.
 //

@@ -22,7 +22,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// ours is the directory of hinit's tools; theirs that of s6's, "" when it isn't installed.
+// ours is the directory of hinit's tools; theirs the one of s6, "" when it isn't installed.
 var ours, theirs string
 
 func TestMain(m *testing.M) {

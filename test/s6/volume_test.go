@@ -26,7 +26,7 @@ const agentID = 10000
 // spoken is how many lines a gateway says when it starts. They are more than a log file takes, so that each stage leaves an archive.
 const spoken = 12000
 
-// gatewayProgram is a gateway: it says much, then that it is ready, and at its end farewell. $STAGE is that of its container.
+// gatewayProgram is a gateway: it says much, then that it is ready, and at its end farewell. $STAGE is its container's.
 const gatewayProgram = `trap 'echo "$STAGE farewell"; exit 0' TERM
 k=0
 while [ $k -lt 12000 ]; do echo "$STAGE $k xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"; k=$((k+1)); done

@@ -33,7 +33,7 @@ func TestInterruptedRun(t *testing.T) {
 					return strings.TrimSpace(docker("ps", "-a", "--filter", "name=^/?"+name+"$", "--format", "{{.State}}").out)
 				}
 				if signal == syscall.SIGKILL && !service {
-					// Nobody is there who could tidy up: the labels tell the next sweep.
+					// No process is there that could tidy up: the labels tell the next sweep.
 					testkit.Until(t, "the sweep finds what is left", func() bool {
 						p.sandbox("reap", "--max-age", "1ms")
 						return state() != "created"

@@ -199,10 +199,10 @@ func newPlace(t *testing.T) *place {
 func (p *place) root() string { return filepath.Join(p.dir, "data") }
 func (p *place) home() string { return filepath.Join(p.root(), "profiles", p.profile) }
 
-// docker is the place's own name of the docker command, by which killClients tells its clients from those of others.
+// docker is the place's own name of the docker command, by which killClients tells its clients from others.
 func (p *place) docker() string { return filepath.Join(p.dir, "docker") }
 
-// containers are those of the place.
+// containers are the containers of the place.
 func (p *place) containers() []string {
 	return strings.Fields(docker("ps", "-aq", "--no-trunc", "--filter", "label=hermes-profile="+p.profile).out)
 }

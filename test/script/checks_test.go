@@ -265,7 +265,7 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 	name := ts.MkAbs(f.Arg(1))
 	c := containerOf(ts)
 	return poll(patience, func() error {
-		over := c.cmd != nil && !c.running() && len(c.helpers) == 0 // nobody is left who could write it
+		over := c.cmd != nil && !c.running() && len(c.helpers) == 0 // no process is left that could write it
 		text, err := os.ReadFile(name)
 		if err != nil && !over {
 			return err

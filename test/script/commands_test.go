@@ -23,7 +23,7 @@ import (
 // commands is the scenarios' language, besides what testscript has by itself. NAME is a service or a profile.
 //
 //	init [-user UID] [-tty [-alien]] [-stdin FILE] [-stall] [-cwd DIR] [-as NAME] [-faults] [-ro DIR] [-tmpfs DIR] [WORD...]
-//	                                    start the init with this CMD; with -stall nobody reads its output, with -alien the
+//	                                    start the init with this CMD; with -stall its output is not read, with -alien the
 //	                                    terminal is not its controlling one
 //	unstall                             now somebody does
 //	waitinit [CODE]                     wait for its end, with this exit code (0) and nothing left behind

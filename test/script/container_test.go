@@ -36,7 +36,7 @@ type container struct {
 	ended    chan struct{} // closed when the namespace is gone and its output is written
 	exitCode int
 	terminal *terminal     // with -tty
-	stalled  chan struct{} // with -stall: nobody reads the output until it is closed
+	stalled  chan struct{} // with -stall: the output is not read until it is closed
 	helpers  map[string]*helper
 }
 
@@ -45,7 +45,7 @@ type stdio struct {
 	tty   bool   // a terminal
 	alien bool   // which is not the controlling one
 	file  string // standard input, "" is empty
-	stall bool   // nobody reads the output for now
+	stall bool   // the output is not read for now
 }
 
 // unstall begins to read the output.

@@ -60,7 +60,7 @@ func scratch() (string, error) {
 	return root, os.Chmod(root, 0o755)
 }
 
-// provide puts the binaries into a directory: those of HINIT_TEST_BIN, such as a release's, or freshly built ones. A hinit in
+// provide puts the binaries into a directory: the ones in HINIT_TEST_BIN, such as a release's, or freshly built ones. A hinit in
 // its directory next is what reexec changes to, and back.
 func provide(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
@@ -191,7 +191,7 @@ func setup(e *testscript.Env, mode string) error {
 	e.Setenv("HINIT", filepath.Join(built.bin, "hinit"))
 	e.Setenv("AGENT_USER", user)
 	e.Setenv("OTHER_USER", other)
-	// Everything that ends by itself has time for it, however slow the machine is; and a stop that nothing but the budget's KILL
+	// Everything that ends by itself has time for it, however slow the machine is; and a stop that only the budget's KILL
 	// completes takes longer than a scenario waits.
 	e.Setenv("HINIT_STOP_TIMEOUT", "90")
 	port, err := freePort()

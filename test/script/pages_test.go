@@ -35,7 +35,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(yaml), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A variable that hinit does not know, such as that of the tests, gives the status a warning.
+	// A variable that hinit does not know, such as the tests' own, gives the status a warning.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HINIT_") || strings.HasPrefix(v, "HERMES_") })
 	env = append(env, "PATH="+built.bin+":"+os.Getenv("PATH"), "HINIT_RUNTIME_DIR="+filepath.Join(dir, "run"), "HINIT_CONFIG=")
 	shell := func(command string) *exec.Cmd {

@@ -63,7 +63,7 @@ func (s *summary) again(most int, signals <-chan os.Signal, interrupted *atomic.
 // root is the package at the root of the module, whose name looks like a flag's value.
 const root = "hinit"
 
-// callAlone are the words of the go test that runs nothing but this test: the flags of the first one, without its packages.
+// callAlone are the words of the go test that runs this test only: the flags of the first one, without its packages.
 func (f *failure) callAlone() []string {
 	var words []string
 	for i := 0; i < len(f.words); i++ {

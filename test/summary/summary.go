@@ -74,7 +74,7 @@ func (s *summary) line(text []byte) {
 	}
 }
 
-// end is that of a test.
+// end is the end of a test.
 func (s *summary) end(t test, action string) {
 	c := s.running[t.pkg]
 	if c == nil {

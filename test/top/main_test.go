@@ -49,7 +49,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// provide puts the binaries into a directory: those of HINIT_TEST_BIN, such as a release's, or freshly built ones.
+// provide puts the binaries into a directory: the ones in HINIT_TEST_BIN, such as a release's, or freshly built ones.
 func provide(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))

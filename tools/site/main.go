@@ -176,7 +176,7 @@ func heading(p *page) (title string) {
 	return ""
 }
 
-// check follows each link within the repository, and turns those to pages into those of the site. It returns those that lead nowhere.
+// check follows each link within the repository, and turns links to pages into links of the site. It returns the links that lead nowhere.
 func check(root string, pages map[string]*page, files []string) (broken []string) {
 	for _, name := range slices.Sorted(keys(pages)) {
 		p := pages[name]

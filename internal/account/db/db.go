@@ -1,6 +1,6 @@
 // Package db changes users and groups in /etc/passwd and /etc/group.
 //
-// It is apart from package account because the exec shim links that one and must stay small. It needs no tool of the image:
+// It is apart from package account because the exec shim links account and must stay small. It needs no tool of the image:
 // a file is read whole, changed in memory, and replaced in one step, so that a reader sees the old file or the new one and
 // a crash leaves one of the two. Lines that are not changed, comments and lines that make no sense included, keep every
 // byte. Passwords are not touched: /etc/shadow and /etc/gshadow go by name, and names do not change.

@@ -43,7 +43,7 @@ func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+t
 func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
 
 func (c *Call) die(code int, text string) int {
-	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // nobody is left to tell
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // no reader is left
 	return code
 }
 

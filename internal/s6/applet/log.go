@@ -32,7 +32,7 @@ type logger struct {
 
 	partial []byte // the line that isn't complete
 	out     []byte // what is to be printed
-	outGone bool   // nobody reads stdout any more
+	outGone bool   // stdout has no reader any more
 	local   []byte
 	label   []byte
 }
@@ -281,7 +281,7 @@ func (l *logger) line(line []byte, now time.Time) {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
-				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // nobody is left to tell
+				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // no reader is left
 			default:
 				s.to.add(stamp, line)
 			}

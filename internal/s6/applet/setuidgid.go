@@ -12,7 +12,7 @@ import (
 )
 
 // setuidgid runs a program as another user, a name or "uid:gid" in digits. The environment stays as it is, HOME and USER included.
-// The messages are those of s6-envuidgid and s6-applyuidgid, which s6 chains.
+// The messages are the ones of s6-envuidgid and s6-applyuidgid, which s6 chains.
 func setuidgid(c *Call, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
 	u, err := account.Lookup(c.Root, who)

@@ -117,7 +117,7 @@ func (c *Call) scan(dir, letters string) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".s6-svscan")); err != nil {
-		return errNotListening // a directory that nobody scans
+		return errNotListening // a directory without a scanner
 	}
 	init, err := c.Dial()
 	if err != nil {

@@ -51,7 +51,7 @@ func svok(c *Call, _ []option) int {
 	return code
 }
 
-// look returns the slot of the directory that the tool is called with. The code is exitNo when nobody supervises it.
+// look returns the slot of the directory that the tool is called with. The code is exitNo when it is not supervised.
 func (c *Call) look() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {

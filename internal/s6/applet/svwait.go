@@ -47,7 +47,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		dir string
 		err error
 	}
-	results := make(chan result, len(dirs)) // so that nobody has to read the rest
+	results := make(chan result, len(dirs)) // so that the rest need not be read
 	for _, dir := range dirs {
 		goal := string(until)
 		if run, known := before[dir]; known {

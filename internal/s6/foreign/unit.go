@@ -20,7 +20,7 @@ const (
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	spec := s.scanner.Identity(p.Root)
 	dir, def := p.Path, p.Definition
-	if p.Pin != nil { // nobody can move another directory to that
+	if p.Pin != nil { // no other directory can be moved there
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
 	spec.Argv, spec.Dir = []string{"./" + formats.RunFile, name}, dir
@@ -35,7 +35,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.Grace = killGrace
 	}
 	if policy.Announces {
-		policy.ReadyRestart = readyEnough // else nobody knows, however long it lives
+		policy.ReadyRestart = readyEnough // else it is unknown, however long it lives
 	}
 	if def.KillGroup {
 		policy.Kill = supervisor.ScopeGroup

@@ -24,7 +24,7 @@ const (
 	comm = "s6-svscan"
 )
 
-// Personality is how PID 1 answers as s6. Names are those of services.
+// Personality is how PID 1 answers as s6. Names are names of services.
 type Personality interface {
 	// See control.Slots.
 	Acts() bool

@@ -181,7 +181,7 @@ func (h *host) unregistered() []string {
 // room returns a layout in a directory that every user can reach.
 func room(t *testing.T) Layout {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "scandir") //nolint:usetesting // that of the test is for its own user only
+	dir, err := os.MkdirTemp("", "scandir") //nolint:usetesting // the test's own directory is for its own user only
 	if err != nil {
 		t.Fatal(err)
 	}

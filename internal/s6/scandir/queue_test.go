@@ -80,7 +80,7 @@ func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 	}
 }
 
-// Reported: docker run IMAGE true took 0.1 s longer than without an init, half of that for files that nobody reads so early.
+// Reported: docker run IMAGE true took 0.1 s longer than without an init, half of that for files without an early reader.
 func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	g, h := room(t), newHost()
 	g.fill = time.Hour
@@ -130,7 +130,7 @@ func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
 	t.Parallel() // it waits
 	g, h := room(t), newHost()
 	s := open(t, h, g)
-	must(t, os.Chmod(g.Scan, 0o555)) // nobody but root makes anything there, and slots are made as the agent's user
+	must(t, os.Chmod(g.Scan, 0o555)) // only root makes anything there, and slots are made as the agent's user
 	if err := s.Publish(t.Context(), "gateway-a", gatewayFiles, true); err == nil {
 		t.Fatal("a slot was made where nothing can be")
 	}

@@ -49,7 +49,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.rest = nil // nobody reads it, and it would stay in memory
+	c.rest = nil // it is not read, and would stay in memory
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}

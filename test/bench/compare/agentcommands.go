@@ -25,7 +25,7 @@ type agentOrder struct {
 const untouched = 42
 
 // agentCommands takes M12: commands about gateways that hinit answers in the place of the agent, whole processes as docker exec
-// starts them. The gateways run, so that nothing but the command takes time.
+// starts them. The gateways run, so that only the command takes time.
 func (b *bench) agentCommands() error {
 	hs := which[hinit](b)
 	if len(hs) == 0 {
@@ -68,7 +68,7 @@ func (b *bench) agentCommands() error {
 
 // enter makes this process, and what it starts, part of a container.
 func enter(pid int) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) wants that of a process with threads
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) wants it of a process with threads
 		return err
 	}
 	var spaces [2]int

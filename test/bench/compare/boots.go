@@ -61,7 +61,7 @@ const (
 	secondRest = 3 * time.Second
 )
 
-// shuffled is a copy in an order of chance, so that nobody always follows the same neighbour.
+// shuffled is a copy in an order of chance, so that no candidate always follows the same neighbour.
 func shuffled[T any](all []T) []T {
 	all = slices.Clone(all)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

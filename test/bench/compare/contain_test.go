@@ -48,7 +48,7 @@ func newBench(t *testing.T) *bench {
 	return &bench{self: self, sleep: "/bin/sleep", work: t.TempDir(), figures: newFigures(), quick: true, runs: 1}
 }
 
-// The floor stands in for all candidates here: it needs nothing that may not be installed.
+// The floor stands in for all candidates here: it is always installed.
 func TestCandidateIsWatchedAndEnds(t *testing.T) {
 	b := newBench(t)
 	s, err := b.newSite(7)

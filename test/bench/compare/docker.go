@@ -29,7 +29,7 @@ func docker(args ...string) *exec.Cmd {
 	return exec.Command("timeout", append([]string{dockerTime, "docker"}, args...)...)
 }
 
-// containers takes M11: docker run of a program that does nothing, from an image of nothing but hinit and that program.
+// containers takes M11: docker run of a program that does nothing, from an image of hinit and that program only.
 func (b *bench) containers() error {
 	if err := docker("version").Run(); err != nil {
 		b.note("M11 is left out: there is no Docker engine here")

@@ -25,7 +25,7 @@ func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*gro
 	g := &group{bench: b, measure: measure}
 	for _, p := range peers {
 		if p.name() == loopName {
-			continue // it does nothing but start
+			continue // it only starts
 		}
 		if most := slices.Max(b.sizes(p)); n > most {
 			b.note("%s is left out of %s: it has room for %d services with a logger each", p.name(), measure, most)
@@ -75,7 +75,7 @@ func (g *group) each(do func(*instance) error) error {
 	return nil
 }
 
-// drop notes that a candidate has failed. That of hinit or of the floor is an error.
+// drop notes that a candidate has failed. A failure of hinit or of the floor is an error.
 func (b *bench) drop(p peer, measure string, err error) error {
 	if p.name() == hinitName || p.name() == loopName || b.running.over() {
 		return err

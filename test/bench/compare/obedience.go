@@ -11,7 +11,7 @@ import (
 )
 
 // The services of this part are shell scripts that write a line when they are ready and one when they are told to end. They wait
-// on a FIFO that nobody writes, so that nothing but the signal ends them.
+// on a FIFO without a writer, so that only the signal ends them.
 const (
 	obeyScript = `trap 'echo >>%[1]s/told; exit 0' TERM
 exec 3<>%[1]s/nothing

@@ -113,7 +113,7 @@ func (i *instance) zombies() (int, error) {
 	return n, nil
 }
 
-// inside runs a program to its end as a member of the namespace, whose orphans are those of process 1.
+// inside runs a program to its end as a member of the namespace, whose orphans go to process 1.
 func (i *instance) inside(argv ...string) error {
 	own, err := unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

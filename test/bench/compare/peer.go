@@ -36,7 +36,7 @@ type operated interface {
 	statusOfAll(s *site) [][]string
 	start(s *site, service string) []string
 	stop(s *site, service string) []string
-	// environment is that of the commands, besides PATH.
+	// environment is the environment of the commands, besides PATH.
 	environment(s *site) []string
 }
 

@@ -11,7 +11,7 @@ import (
 	"hinit/client"
 )
 
-// hinit runs each service as the gateway of a profile, as people use it: the first is that of the root profile, started by
+// hinit runs each service as the gateway of a profile, as people use it: the first is the gateway of the root profile, started by
 // "gateway run" as the CMD; all others are wanted by their gateway_state.json.
 type hinit struct {
 	program string // the init and its command line

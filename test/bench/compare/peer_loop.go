@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// loopPeer is not a supervisor but the floor under all of them: a loop that starts as many processes, and nothing else.
+// loopPeer is the floor under all supervisors: a loop that starts as many processes, and nothing else.
 type loopPeer struct{ self string }
 
 const loopName = "bare loop"

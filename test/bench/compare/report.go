@@ -77,7 +77,7 @@ func (b *bench) any(so func(key) bool) bool {
 	return false
 }
 
-// order is that of the rows: what is the floor first, then hinit, then the others.
+// order is the order of the rows: the floor first, then hinit, then the others.
 func (b *bench) order(measure string) []string {
 	first := []string{trueName, emptyName, withoutInit, loopName, hinitName}
 	for _, p := range b.peers {

@@ -19,7 +19,7 @@ func (b *bench) restTime() time.Duration {
 }
 
 // rest takes M4, what a candidate does while nothing happens, and M6, its commands. All are there at once: who does nothing
-// disturbs nobody.
+// disturbs no candidate.
 func (b *bench) rest() error {
 	n := 500
 	if b.quick {

@@ -44,7 +44,7 @@ func (b *bench) gatherResult() result {
 	return r
 }
 
-// digits are those of a figure that mean something, and one more.
+// digits returns the significant digits of a figure, and one more.
 func digits(v float64) float64 {
 	if v == 0 {
 		return 0
@@ -101,7 +101,7 @@ func (b *bench) load(path string) (result, error) {
 	return r, nil
 }
 
-// versions are those of all that was compared.
+// versions are the versions of all candidates.
 func (b *bench) versions() map[string]string {
 	all := map[string]string{}
 	for _, p := range b.peers {

@@ -134,7 +134,7 @@ func privateEtc(dir string) error {
 	return etc(dir)
 }
 
-// etc replaces /etc by a small one that has the agent's user. The mount namespace is that of a candidate, or this process's own.
+// etc replaces /etc by a small one that has the agent's user. The mount namespace is a candidate's, or this process's own.
 func etc(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

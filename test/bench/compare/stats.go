@@ -8,7 +8,7 @@ import (
 // key names a figure: the measure, what it was taken at (such as a number of services), and of whom.
 type key struct{ measure, at, peer string }
 
-// figures collect samples, and how loaded the machine was when those of a measure were taken.
+// figures collect samples, and how loaded the machine was when the samples were taken.
 type figures struct {
 	samples map[key][]float64
 	loads   map[string]span

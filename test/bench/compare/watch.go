@@ -17,7 +17,7 @@ type started struct {
 }
 
 // watch sees each time that a program is executed, by fanotify(7). That costs those who execute it next to nothing, needs no
-// word from the program and no polling. The time is that of the system call execve, before the program has done anything.
+// word from the program and no polling. The time is the time of the system call execve, before the program has done anything.
 type watch struct {
 	events chan started
 	file   *os.File
@@ -58,7 +58,7 @@ func (w *watch) read() {
 			}
 			select {
 			case w.events <- started{int(int32(binary.NativeEndian.Uint32(b[20:]))), now}:
-			default: // nobody waits for so many
+			default: // no caller waits for so many
 			}
 			if length < header || int(length) > len(b) {
 				break

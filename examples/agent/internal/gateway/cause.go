@@ -29,7 +29,7 @@ type cause struct {
 	kill    unix.Signal // with abrupt: die by this signal instead of exiting
 }
 
-// unexpected: nobody asked for this gateway to be down, so it is to be up again.
+// unexpected: no order to be down was given, so it is to be up again.
 func (c cause) unexpected() bool { return c.state == record.Up }
 
 // classify says what a signal means. A SIGTERM alone is unexpected: somebody stopped the container, not this gateway,

@@ -81,7 +81,7 @@ func (t *Terminal) docker(limit time.Duration, args ...string) Result {
 	return r
 }
 
-// client runs the docker command. timedOut: it was killed at the limit, and nobody told it before.
+// client runs the docker command. timedOut: it was killed at the limit, without a warning.
 func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r Result, timedOut bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

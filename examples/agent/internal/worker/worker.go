@@ -79,7 +79,7 @@ func Run(stdout, stderr io.Writer) int {
 }
 
 // lockTask takes the lock of a task until it is closed, where EXAMPLE_KANBAN_LOCKS names a directory for locks: a test sees there that no
-// task has two workers. The file "violated" says that one had.
+// task has two workers. The file "violated" says that a task had.
 func lockTask(id string) (lock *os.File, alone bool) {
 	dir := os.Getenv("EXAMPLE_KANBAN_LOCKS")
 	if dir == "" {
