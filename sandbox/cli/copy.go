@@ -155,13 +155,46 @@ func unpack(archive io.Reader, target string) error {
 	}
 }
 
-func unpackOne(root *os.Root, name string, h *tar.Header, data io.Reader) error {
+// below opens a directory in root. It follows no link, also none that a copy before this one has left there.
+func below(root *os.Root, dir string) (*os.Root, error) {
+	at, err := root.OpenRoot(".")
+	if err != nil || dir == "." {
+		return at, err
+	}
+	for part := range strings.SplitSeq(dir, string(filepath.Separator)) {
+		info, err := at.Lstat(part)
+		var next *os.Root
+		if err == nil {
+			next, err = at.OpenRoot(part)
+		}
+		_ = at.Close()
+		if err != nil {
+			return nil, err
+		}
+		at = next
+		if opened, err := at.Stat("."); err != nil || !os.SameFile(info, opened) {
+			_ = at.Close()
+			return nil, fmt.Errorf("%s in the target is a link; remove it first", part)
+		}
+	}
+	return at, nil
+}
+
+func unpackOne(target *os.Root, name string, h *tar.Header, data io.Reader) error {
+	root, err := below(target, filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	name = filepath.Base(name)
 	mode := fs.FileMode(h.Mode).Perm()
 	switch h.Typeflag {
 	case tar.TypeDir:
-		if err := root.Mkdir(name, mode|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
+		err := root.Mkdir(name, mode|0o700)
+		if info, lerr := root.Lstat(name); errors.Is(err, fs.ErrExist) && lerr == nil && info.IsDir() {
+			return nil
 		}
+		return err
 	case tar.TypeReg:
 		if info, err := root.Lstat(name); err == nil && !info.IsDir() { // a link, maybe: it is replaced, not followed
 			if err := root.Remove(name); err != nil {

@@ -6,10 +6,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/runs"
+	"hinit/internal/testkit"
 )
 
 func TestWhatMayNotRun(t *testing.T) {
@@ -59,5 +62,36 @@ func TestALogIsAppendedTo(t *testing.T) {
 	}
 	if f, err := r.log(""); f != nil || err != nil {
 		t.Errorf("without a path: %v, %v", f, err)
+	}
+}
+
+// TestALogIsOpenedAsTheAgent: not where root alone may write, and a FIFO in its place holds nothing up.
+func TestALogIsOpenedAsTheAgent(t *testing.T) {
+	testkit.NeedRoot(t)
+	r := &Runner{Actor: fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})}
+	dir, err := os.MkdirTemp("", "runner") // the agent can reach it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	roots, agents := filepath.Join(dir, "roots"), filepath.Join(dir, "agents")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(roots, 0o755), os.Mkdir(agents, 0o755), os.Chown(agents, 10000, 10000), unix.Mkfifo(agents+"/fifo", 0o666),
+		os.WriteFile(agents+"/of-root", nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{roots + "/new", agents + "/of-root", agents + "/fifo", "/etc/passwd"} {
+		if f, err := r.log(path); err == nil {
+			_ = f.Close()
+			t.Errorf("the agent's run writes %s", path)
+		}
+	}
+	f, err := r.log(agents + "/new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Uid != 10000 {
+		t.Errorf("a new log belongs to uid %d, %v", st.Uid, err)
 	}
 }
