@@ -74,11 +74,16 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 		return nil, err
 	}
 	maps.Copy(all, sandboxes)
+	trust, err := trustPage()
+	if err != nil {
+		return nil, err
+	}
 	schema, err := configSchema()
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(all, map[string]string{
+		"docs/reference/trust.md":           trust,
 		"internal/config/hinit.schema.json": schema,
 		"docs/img/states.svg":               picture,
 		"docs/reference/cli.md":             cli,

@@ -69,13 +69,9 @@ func TestALogIsAppendedTo(t *testing.T) {
 func TestALogIsOpenedAsTheAgent(t *testing.T) {
 	testkit.NeedRoot(t)
 	r := &Runner{Actor: fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})}
-	dir, err := os.MkdirTemp("", "runner") // the agent can reach it
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	dir := t.TempDir()
 	roots, agents := filepath.Join(dir, "roots"), filepath.Join(dir, "agents")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(roots, 0o755), os.Mkdir(agents, 0o755), os.Chown(agents, 10000, 10000), unix.Mkfifo(agents+"/fifo", 0o666),
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Mkdir(roots, 0o755), os.Mkdir(agents, 0o755), os.Chown(agents, 10000, 10000), unix.Mkfifo(agents+"/fifo", 0o666),
 		os.WriteFile(agents+"/of-root", nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}

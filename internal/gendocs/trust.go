@@ -1,0 +1,99 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// trustText is the table of what programs of hinit read: sections ("## TITLE"), and in each of them rows of lines "read: ", "by: ", "worst: ",
+// "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests hold it to the source.
+//
+//go:embed trust.txt
+var trustText string
+
+// source is something that programs of hinit read, and what comes of believing it.
+type source struct {
+	section, read, by, worst string
+
+	tests []string // "directory.Test", or "test/script.name" of a scenario
+	in    []string // "directory/file.go function"
+}
+
+// sources reads trust.txt.
+func sources() ([]source, error) {
+	var all []source
+	section := ""
+	for n, line := range strings.Split(trustText, "\n") {
+		key, value, _ := strings.Cut(line, ": ")
+		if key == "read" {
+			all = append(all, source{section: section, read: value})
+		}
+		if title, is := strings.CutPrefix(line, "## "); is {
+			section = title
+			continue
+		}
+		if line == "" || key == "read" {
+			continue
+		}
+		if len(all) == 0 {
+			return nil, fmt.Errorf("cannot read trust.txt: line %d is before the first row", n+1)
+		}
+		switch s := &all[len(all)-1]; key {
+		case "by":
+			s.by = value
+		case "worst":
+			s.worst = value
+		case "test":
+			s.tests = append(s.tests, value)
+		case "in":
+			words := strings.Fields(value)
+			for _, function := range words[1:] {
+				s.in = append(s.in, words[0]+" "+function)
+			}
+		default:
+			return nil, fmt.Errorf("cannot read trust.txt: line %d is none of read, by, worst, test, in", n+1)
+		}
+	}
+	return all, nil
+}
+
+// trustPage is the page of that table.
+func trustPage() (string, error) {
+	all, err := sources()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(`# What hinit reads, and who can write it
+
+<!-- Generated from internal/gendocs/trust.txt. Do not edit. -->
+
+Root believes only root. Whatever an agent can write is its *wish* or its *word*: hinit bounds it, shows it, and lets it decide nothing for another
+user. This page lists everything that the programs of hinit read or are told, and the worst that its content can do.
+
+*The agent* is every process of the agent's user. *Shown by* names the tests that try the worst. A test finds each function of the source that
+reads something from outside, and fails where no row names it ([decision 51](../adr/0051-every-reader-has-a-row.md)).
+`)
+	section := ""
+	for _, s := range all {
+		if s.section != section {
+			section = s.section
+			fmt.Fprintf(&b, "\n## %s\n\n| What is read | Who can write it | The worst that it can do | Shown by | Read in |\n|---|---|---|---|---|\n", section)
+		}
+		tests := make([]string, len(s.tests))
+		for i, test := range s.tests {
+			tests[i] = "`" + test + "`"
+		}
+		var rooms []string
+		for _, in := range s.in {
+			file, _, _ := strings.Cut(in, " ")
+			rooms = append(rooms, "`"+path.Dir(file)+"`")
+		}
+		slices.Sort(rooms)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.read, s.by, s.worst, strings.Join(tests, ", "), strings.Join(slices.Compact(rooms), ", "))
+	}
+	return b.String(), nil
+}

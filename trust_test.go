@@ -1,0 +1,209 @@
+package hinit_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// trustTable says who can write what the programs of hinit read; docs/reference/trust.md is made of it.
+const trustTable = "internal/gendocs/trust.txt"
+
+// readers are the functions by which a program is told something from outside: a file, a name, a variable, a peer.
+var readers = map[string][]string{
+	"os": {
+		"DirFS", "Environ", "Getenv", "LookupEnv", "Lstat", "Open", "OpenFile", "OpenRoot", "ReadDir", "ReadFile", "Readlink", "Stat",
+	},
+	"path/filepath": {"EvalSymlinks", "Glob", "Walk", "WalkDir"},
+	"net": {
+		"Dial", "Dialer.Dial", "Dialer.DialContext", "DialTimeout", "DialUnix", "FileConn", "FileListener", "FilePacketConn", "Listen", "ListenConfig.Listen",
+		"ListenPacket", "ListenUnix", "ListenUnixgram",
+	},
+	"net/http": {"Server.Serve"},
+	"syscall":  {"Environ", "Getenv", "Open", "Read", "Recvmsg", "Stat"},
+	"golang.org/x/sys/unix": {
+		"Accept4", "Access", "Connect", "Faccessat", "Fgetxattr", "Fstatat", "Fstatfs", "GetsockoptUcred", "Getxattr", "InotifyAddWatch", "Listen", "Lstat", "Open",
+		"Openat", "Openat2", "Pread", "Read", "ReadDirent", "Readlinkat", "Recvfrom", "Recvmsg", "Stat", "Statfs",
+	},
+	"hinit/internal/fsutil": {
+		"Dir.Born", "Dir.Connect", "Dir.EachName", "Dir.Has", "Dir.Lock", "Dir.LockWait", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
+		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome", "OpenForRoot",
+	},
+	"hinit/internal/trust": {"Look", "Open"},
+}
+
+// notShipped are the directories whose code no shipped program has.
+var notShipped = []string{"examples", "internal/gendocs", "internal/testkit", "internal/testproc", "test", "tools", "internal/fault"}
+
+// readersOf lists every place of the module where one of readers is called: "directory/file.go function".
+func readersOf(t *testing.T) []string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}\t{{.Dir}}\t{{join .GoFiles \" \"}}", "./...")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exports := make(map[string]string)
+	type pkg struct{ path, dir, files string }
+	var own []pkg
+	for line := range bytes.Lines(out) {
+		f := strings.Split(strings.TrimSuffix(string(line), "\n"), "\t")
+		exports[f[0]] = f[1]
+		if strings.HasPrefix(f[0], "hinit/") {
+			own = append(own, pkg{f[0], f[2], f[3]})
+		}
+	}
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	var found []string
+	for _, p := range own {
+		dir := strings.TrimPrefix(p.path, "hinit/")
+		if slices.ContainsFunc(notShipped, func(n string) bool { return dir == n || strings.HasPrefix(dir, n+"/") }) {
+			continue
+		}
+		var files []*ast.File
+		for name := range strings.FieldsSeq(p.files) {
+			f, err := parser.ParseFile(fset, filepath.Join(p.dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, f)
+		}
+		info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
+		if _, err := (&types.Config{Importer: imports}).Check(p.path, fset, files, info); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			file := dir + "/" + filepath.Base(fset.Position(f.Pos()).Filename)
+			for _, decl := range f.Decls {
+				name := "var"
+				if fn, is := decl.(*ast.FuncDecl); is {
+					name = fn.Name.Name
+				}
+				ast.Inspect(decl, func(n ast.Node) bool {
+					if id, is := n.(*ast.Ident); is && reads(info.Uses[id]) {
+						found = append(found, file+" "+name)
+					}
+					return true
+				})
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// reads reports whether what the source names is one of readers.
+func reads(o types.Object) bool {
+	if v, is := o.(*types.Var); is && v.Pkg() != nil { // the body of a request, standard input
+		return v.Pkg().Path() == "net/http" && v.Name() == "Body" || v.Pkg().Path() == "os" && v.Name() == "Stdin"
+	}
+	fn, is := o.(*types.Func)
+	if !is || fn.Pkg() == nil {
+		return false
+	}
+	name := fn.Name()
+	if recv := fn.Signature().Recv(); recv != nil {
+		of := recv.Type()
+		if p, is := of.(*types.Pointer); is {
+			of = p.Elem()
+		}
+		if named, is := of.(*types.Named); is {
+			name = named.Obj().Name() + "." + name
+		}
+	}
+	return slices.Contains(readers[fn.Pkg().Path()], name)
+}
+
+// TestEveryReaderHasARow fails where a program of hinit reads something that docs/reference/trust.md does not name, and where the page names
+// a function that reads nothing.
+func TestEveryReaderHasARow(t *testing.T) {
+	named := make(map[string]bool)
+	trustRows(t, func(_, key, value string) {
+		words := strings.Fields(value)
+		for _, function := range words[min(1, len(words)):] {
+			if in := words[0] + " " + function; key == "in" && named[in] {
+				t.Errorf("two rows of %s name %s", trustTable, in)
+			} else if key == "in" {
+				named[in] = true
+			}
+		}
+	})
+	found := readersOf(t)
+	for _, reader := range found {
+		if !named[reader] {
+			t.Errorf("%s reads something from outside, and no row of "+trustTable+" names it: add it to the row of what it reads, or add a row with a test that tries the worst", reader)
+		}
+	}
+	for _, in := range slices.Sorted(maps.Keys(named)) {
+		if !slices.Contains(found, in) {
+			t.Errorf("%s reads nothing from outside: remove it from %s", in, trustTable)
+		}
+	}
+	if len(found) < 400 {
+		t.Errorf("only %d readers were found", len(found))
+	}
+}
+
+// TestEveryRowOfTrustSaysWhoAndNamesItsTests: each row has a writer, the worst, a reader, and tests that exist.
+func TestEveryRowOfTrustSaysWhoAndNamesItsTests(t *testing.T) {
+	has := make(map[string]map[string]bool)
+	trustRows(t, func(row, key, value string) {
+		if has[row] == nil {
+			has[row] = make(map[string]bool)
+		}
+		has[row][key] = value != ""
+		if key != "test" {
+			return
+		}
+		dir, name, _ := strings.Cut(value, ".")
+		if dir == "test/script" {
+			if _, err := os.Stat("test/script/testdata/" + name + ".txtar"); err != nil {
+				t.Errorf("the row %q: %v", row, err)
+			}
+			return
+		}
+		files, _ := filepath.Glob(dir + "/*_test.go")
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, _ := os.ReadFile(file)
+			return bytes.Contains(text, []byte("\nfunc "+name+"("))
+		}) {
+			t.Errorf("the row %q names the test %s of %s, which does not exist", row, name, dir)
+		}
+	})
+	for row, keys := range has {
+		if len(keys) != 4 || !keys["by"] || !keys["worst"] || !keys["test"] || !keys["in"] {
+			t.Errorf("the row %q has %v: it needs a line of each of by, worst, test and in", row, keys)
+		}
+	}
+}
+
+// trustRows calls line with each line of the table of trust, and the row that it is in.
+func trustRows(t *testing.T, line func(row, key, value string)) {
+	t.Helper()
+	text, err := os.ReadFile(trustTable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := ""
+	for l := range strings.Lines(string(text)) {
+		key, value, is := strings.Cut(strings.TrimSuffix(l, "\n"), ": ")
+		switch {
+		case key == "read":
+			row = value
+		case is && !strings.HasPrefix(key, "#"):
+			line(row, key, value)
+		}
+	}
+}
