@@ -56,6 +56,26 @@ func (e *LostError) Error() string {
 // Unwrap makes errors.Is(err, ErrLost) true.
 func (e *LostError) Unwrap() error { return ErrLost }
 
+// StateError says that a command was not run because of what its container is in.
+type StateError struct{ Container Container }
+
+// Error implements error.
+func (e *StateError) Error() string {
+	text := "cannot run a command in the container " + e.Container.Name + ": " + describeState(e.Container)
+	if e.Container.State == Paused {
+		text += "; let it go on with: docker unpause " + e.Container.Name
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(err, ErrGone) true for a container that is gone.
+func (e *StateError) Unwrap() error {
+	if e.Container.State == Gone {
+		return ErrGone
+	}
+	return nil
+}
+
 // describeState says in words what a container is in.
 func describeState(c Container) string {
 	switch c.State {

@@ -56,8 +56,12 @@ func (l *link) close() {
 	}
 }
 
-// ready returns a link that works, and mends what keeps the last one from doing so: it connects again, starts the container again, or
-// makes it again. Of any number of callers one does it, and the others wait for that.
+// signTime is how long the program inside may take to give a sign before the engine is asked what its container is in.
+const signTime = 250 * time.Millisecond
+
+// ready returns a link that works, before each command: one whose other side gives a sign; else the engine says what the container is in. One
+// that runs is connected to; one that is paused is an error, and so is an adopted one that does not run; another one is started again, or
+// made again. Of any number of callers one does it, and the others wait for that.
 func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	s.mu.Lock()
 	l, closed := s.link, s.closed
@@ -65,8 +69,8 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	if closed {
 		return nil, ErrClosed
 	}
-	if l.alive() {
-		return l, nil
+	if ok, err := s.works(ctx, l); ok || err != nil {
+		return l, err
 	}
 	select {
 	case s.turn <- struct{}{}:
@@ -97,6 +101,17 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
+// works reports whether a link can be used, and the error of a paused container.
+func (s *Sandbox) works(ctx context.Context, l *link) (bool, error) {
+	if !l.alive() || l.c == nil || l.c.Answers(signTime) {
+		return l.alive(), nil
+	}
+	if now := s.m.state(ctx, l.id); now.State == Paused {
+		return false, &StateError{now}
+	}
+	return l.alive(), nil // the machine is busy; what is lost is noticed while the command runs
+}
+
 // settleTime is how long the engine may take to notice what the program inside has noticed at once: that its container ends.
 const settleTime = 10 * time.Second
 
@@ -121,7 +136,7 @@ var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	id, name := s.container()
-	if c := s.m.dialDirect(id, name); c != nil { // what answers runs, and the engine need not be asked
+	if c := s.m.dialDirect(id, name, signTime); c != nil { // what answers runs, and the engine need not be asked
 		return &link{mode: ExecDirect, id: id, c: c}, nil
 	}
 	c, err := s.m.engine.Inspect(ctx, id)
@@ -130,6 +145,9 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	}
 	if errors.Is(err, ErrGone) {
 		c = Container{ID: id, State: Gone}
+	}
+	if c.State == Paused || c.State != Running && s.adopted {
+		return nil, &StateError{c}
 	}
 	if c.State != Running {
 		if c, err = s.revive(ctx, c); err != nil {
@@ -141,12 +159,6 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 
 // revive has a container run that doesn't, by the lock of the key: another process may just be doing it.
 func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
-	if s.adopted {
-		if err := s.m.wake(ctx, c); err != nil {
-			return Container{}, fmt.Errorf("cannot use the container %s: %w", short(c.ID), err)
-		}
-		return s.m.engine.Inspect(ctx, c.ID)
-	}
 	if !s.persist {
 		return Container{}, fmt.Errorf("cannot use the container %s: %s, and it was not to be made again: %w", short(c.ID), describeState(c), ErrGone)
 	}
@@ -171,12 +183,12 @@ func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
 }
 
 // dialDirect connects to the program inside by the socket on the volume, nil when nobody answers there.
-func (m *Manager) dialDirect(id, name string) *mux.Client {
+func (m *Manager) dialDirect(id, name string, limit time.Duration) *mux.Client {
 	conn := m.dialSocket(name)
 	if conn == nil {
 		return nil
 	}
-	_ = conn.SetDeadline(time.Now().Add(helloTime))
+	_ = conn.SetDeadline(time.Now().Add(limit))
 	c, err := mux.NewClient(conn, m.store.token(name))
 	if err != nil {
 		conn.Close()
@@ -269,7 +281,7 @@ const listenTime = 5 * time.Second
 
 // direct starts the program inside from its mount and connects to its socket.
 func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
-	if client := m.dialDirect(c.ID, c.Name); client != nil {
+	if client := m.dialDirect(c.ID, c.Name, helloTime); client != nil {
 		return &link{mode: ExecDirect, id: c.ID, c: client}, nil
 	}
 	_, err := m.engine.Exec(ctx, c.ID, ExecSpec{
@@ -287,7 +299,7 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 				return nil, fmt.Errorf("%s: %w", describeState(now), ErrGone)
 			}
 		}
-		if client := m.dialDirect(c.ID, c.Name); client != nil {
+		if client := m.dialDirect(c.ID, c.Name, helloTime); client != nil {
 			return &link{mode: ExecDirect, id: c.ID, c: client}, nil
 		}
 		if time.Now().After(limit) {

@@ -133,16 +133,6 @@ func TestRealRecovery(t *testing.T) {
 			t.Error(res, "it is another one")
 		}
 	})
-	t.Run("paused between commands: it goes on", func(t *testing.T) {
-		id := s.ID()
-		want(t, s, "echo x > /tmp/kept", "")
-		dockerCmd(t, "pause", id)
-		s.drop(s.link) // a connection that is open is the next test
-		want(t, s, "cat /tmp/kept", "x")
-		if s.ID() != id {
-			t.Error("it is another one")
-		}
-	})
 	t.Run("out of memory: the command", func(t *testing.T) {
 		id := s.ID()
 		_, res := output(t, s, "tail -c 600m /dev/zero | tail >/dev/null; x=$(head -c 900m /dev/zero | tr '\\0' x); exit 3")
@@ -172,7 +162,7 @@ func TestRealRecovery(t *testing.T) {
 func TestRealPausedUnderCommand(t *testing.T) {
 	var w warnings
 	_, s := real(t, func(o *Options) { o.Warn = w.add })
-	res, err := during(t, s, Request{Command: "sleep 0.5; echo done"}, func() {
+	res, err := during(t, s, Request{Command: "until [ -e /workspace/go ]; do sleep 0.05; done"}, func() {
 		dockerCmd(t, "pause", s.ID())
 		eventually(t, func() error {
 			if !w.has("is paused, and the command with it") {
@@ -181,9 +171,45 @@ func TestRealPausedUnderCommand(t *testing.T) {
 			return nil
 		})
 		dockerCmd(t, "unpause", s.ID())
+		want(t, s, "touch /workspace/go", "")
 	})
 	if err != nil || res.Code != 0 {
 		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// TestRealPausedBeforeCommand hung for 13 seconds and more with a connection that was open.
+func TestRealPausedBeforeCommand(t *testing.T) {
+	m, s := real(t, nil)
+	want(t, s, "echo warm", "warm")
+	dockerCmd(t, "pause", s.ID())
+	defer dockerCmd(t, "unpause", s.ID())
+	adopted, err := m.Adopt(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*Sandbox{"warm": s, "cold": adopted} {
+		begin := time.Now()
+		_, err := s.Exec(t.Context(), Request{Command: "true", Timeout: 3 * time.Second})
+		if down := (*StateError)(nil); !errors.As(err, &down) || !strings.Contains(err.Error(), "is paused; let it go on with: docker unpause") {
+			t.Errorf("%s: %v", name, err)
+		}
+		t.Logf("%s: %v", name, time.Since(begin))
+	}
+}
+
+// TestRealAdoptedIsNotStarted: an adopted container that was killed was started again without a word, and what was in it was gone.
+func TestRealAdoptedIsNotStarted(t *testing.T) {
+	m, s := real(t, nil)
+	adopted, err := m.Adopt(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, adopted, "echo warm", "warm")
+	dockerCmd(t, "kill", s.ID())
+	_, err = adopted.Exec(t.Context(), Request{Command: "true"})
+	if down := (*StateError)(nil); !errors.As(err, &down) || down.Container.State != Exited {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -27,11 +27,6 @@ func (i *invocation) open() (*sandbox.Sandbox, error) {
 	return i.host.Manager.Open(i.ctx, i.key())
 }
 
-// downError says that a sandbox does not run.
-type downError struct{ state sandbox.State }
-
-func (e *downError) Error() string { return "it is " + string(e.state) }
-
 // adopt returns a sandbox that runs, by its name.
 func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	c, err := i.find(name)
@@ -39,7 +34,7 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 		return nil, err
 	}
 	if c.State != sandbox.Running {
-		return nil, fmt.Errorf("cannot use the sandbox %s: %w", name, &downError{c.State})
+		return nil, &sandbox.StateError{Container: sandbox.Container{ID: c.Container, Name: c.Name, State: c.State}}
 	}
 	return i.host.Manager.Adopt(i.ctx, c.Container)
 }
@@ -133,7 +128,7 @@ func (i *invocation) exec() (int, error) {
 
 // down gives a sandbox that does not run its exit code.
 func (i *invocation) down(err error) (int, error) {
-	if down := (*downError)(nil); errors.As(err, &down) {
+	if down := (*sandbox.StateError)(nil); errors.As(err, &down) {
 		return NotUp, err
 	}
 	return Done, err

@@ -23,6 +23,7 @@ type Client struct {
 	streams map[uint32]*Stream
 	next    uint32
 	err     error
+	signs   []chan struct{} // closed when something comes
 }
 
 // NewClient says hello and waits for the other side's. It ends when the connection is closed.
@@ -69,6 +70,24 @@ func (c *Client) Heard() time.Duration { return time.Duration(time.Now().UnixNan
 // Ping has the other side say something. It blocks as Write does.
 func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
 
+// Answers has the other side say something, and reports whether it does within the limit.
+func (c *Client) Answers(limit time.Duration) bool {
+	sign := make(chan struct{})
+	c.mu.Lock()
+	c.signs = append(c.signs, sign)
+	c.mu.Unlock()
+	guard.Go("asking the program inside for a sign", c.Ping)
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	select {
+	case <-sign:
+		return true
+	case <-c.done:
+	case <-late.C:
+	}
+	return false
+}
+
 // Close ends the connection, and with it all foreground commands.
 func (c *Client) Close() error {
 	c.fail(io.ErrClosedPipe)
@@ -102,6 +121,12 @@ func (c *Client) read(r *Reader) error {
 			guard.Go("answering a sandbox", func() { _ = c.w.Write(KindPong, 0, nil) })
 			continue
 		case KindPong:
+			c.mu.Lock()
+			for _, sign := range c.signs {
+				close(sign)
+			}
+			c.signs = nil
+			c.mu.Unlock()
 			continue
 		default:
 		}
