@@ -249,6 +249,7 @@ func TestReaper(t *testing.T) {
 	old := func(id string) Container {
 		return Container{ID: id, State: Exited, Finished: at(900 * time.Second), Labels: Labels(Key{Profile: "coder"})}
 	}
+	coder := func(o *Options) { o.Profile = "coder" }
 	for name, c := range map[string]struct {
 		have   []Container
 		fail   string
@@ -256,8 +257,10 @@ func TestReaper(t *testing.T) {
 	}{
 		"no matches":                          {nil, "", 0},
 		"exited 900 s, limit 600":             {[]Container{old("a")}, "", 1},
-		"exited 60 s, limit 600":              {[]Container{{ID: "a", State: Exited, Finished: at(time.Minute)}}, "", 0},
-		"zero time":                           {[]Container{{ID: "a", State: Exited}}, "", 0},
+		"exited 60 s, limit 600":              {[]Container{{ID: "a", State: Exited, Finished: at(time.Minute), Labels: Labels(Key{Profile: "coder"})}}, "", 0},
+		"zero time":                           {[]Container{{ID: "a", State: Exited, Labels: Labels(Key{Profile: "coder"})}}, "", 0},
+		"another profile's, without a volume": {[]Container{{ID: "a", State: Exited, Finished: at(time.Hour)}}, "", 0},
+		"somebody's hermes-agent=1 alone":     {[]Container{{ID: "a", State: Exited, Finished: at(time.Hour), Labels: map[string]string{LabelAgent: "1"}}}, "", 0},
 		"list fails":                          {[]Container{old("a")}, "list", 0},
 		"one of three can't be removed":       {[]Container{old("a"), old("b"), old("c")}, "remove b", 2},
 		"one of three can't be inspected":     {[]Container{old("a"), old("b"), old("c")}, "inspect b", 2},
@@ -269,7 +272,7 @@ func TestReaper(t *testing.T) {
 			if c.fail != "" {
 				f.fail[c.fail] = errFake
 			}
-			got, err := fakeManager(t, f, nil).Sweep(t.Context(), Reap{MaxAge: 600 * time.Second})
+			got, err := fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: 600 * time.Second})
 			n := 0
 			for _, r := range got {
 				if r.Error == "" {
@@ -302,12 +305,12 @@ func TestReaper(t *testing.T) {
 		young, mine := old("a"), Container{ID: "b", State: Running, Labels: Labels(Key{})}
 		young.Finished = at(time.Minute)
 		f := newFake(young, mine)
-		_, next, err := fakeManager(t, f, nil).SweepNext(t.Context(), Reap{MaxAge: time.Hour})
+		_, next, err := fakeManager(t, f, coder).SweepNext(t.Context(), Reap{MaxAge: time.Hour})
 		if want := young.Finished.Add(time.Hour); err != nil || !next.Equal(want) {
 			t.Errorf("%v and not %v; %v", next, want, err)
 		}
 		f.vanish("a")
-		if _, next, err = fakeManager(t, f, nil).SweepNext(t.Context(), Reap{MaxAge: time.Hour}); err != nil || !next.IsZero() {
+		if _, next, err = fakeManager(t, f, coder).SweepNext(t.Context(), Reap{MaxAge: time.Hour}); err != nil || !next.IsZero() {
 			t.Errorf("with a running one alone: %v, %v", next, err)
 		}
 	})
@@ -366,7 +369,7 @@ func TestReaper(t *testing.T) {
 	})
 	t.Run("dry run", func(t *testing.T) {
 		f := newFake(old("a"))
-		if got, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{DryRun: true}); len(got) != 1 {
+		if got, _ := fakeManager(t, f, coder).Sweep(t.Context(), Reap{DryRun: true}); len(got) != 1 {
 			t.Error(got)
 		}
 		f.count(t, "remove", 0)

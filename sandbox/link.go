@@ -252,6 +252,9 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	client, err := m.attached(ctx, c, mounted)
 	if err == nil {
 		reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
+		if m.opts.Apart {
+			reason = ""
+		}
 		if len(reasons) > 0 {
 			reason = errors.Join(reasons...).Error()
 		}

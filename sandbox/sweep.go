@@ -28,8 +28,16 @@ type Reaped struct {
 	Error     string        `json:"error,omitempty"` // it could not be removed
 }
 
-// List describes the sandboxes of this volume, of all profiles, whether this process uses them or not. Those that carry no volume's
-// label, because the agent made them by itself, are among them.
+// ours says whether a container is a sandbox of this volume: by its label, or, where the agent has made it by itself, by the labels of this
+// profile and a task.
+func (m *Manager) ours(c Container, profile string) bool {
+	if volume, has := c.Labels[LabelVolume]; has {
+		return volume == m.store.id
+	}
+	return c.Labels[LabelTask] != "" && c.Labels[LabelProfile] == Sanitise(profile)
+}
+
+// List describes the sandboxes of this volume, of all profiles, whether this process uses them or not.
 func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	list, err := m.engine.List(ctx, map[string]string{LabelAgent: "1"})
 	if err != nil {
@@ -37,7 +45,7 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	}
 	var out []Description
 	for _, c := range list {
-		if m.foreign(c) {
+		if !m.ours(c, m.opts.Profile) {
 			continue
 		}
 		d := m.describe(c)
@@ -104,6 +112,9 @@ func (m *Manager) SweepNext(ctx context.Context, what Reap) (out []Reaped, next 
 	names, ids := make(map[string]bool), make(map[string]bool)
 	for _, c := range list {
 		names[c.Name], ids[short(c.ID)] = true, true
+		if !m.ours(c, cmp.Or(what.Profile, m.opts.Profile)) {
+			continue
+		}
 		r, due := m.reap(ctx, c, age, what.DryRun)
 		if r != nil {
 			out = append(out, *r)

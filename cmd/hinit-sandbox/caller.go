@@ -1,8 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -10,25 +12,22 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
-	"hinit/sandbox"
+	"hinit/internal/fsutil"
 	"hinit/sandbox/dockercli"
 )
 
 // profileOf returns the home and the profile of a caller: that of the gateway it descends from, as hinit knows it, else the one whose
 // home it says it has. All profiles have one user, so this keeps them apart by accident only, not by force (docs/explanation/sandboxes.md).
-func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, profile string) {
+// A home that is none of this volume's counts as the volume itself; a profile without a directory is an error.
+func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
+	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)
-	defer func() {
-		if profile != "default" && home != filepath.Join(h.opts.Home, "profiles", profile) {
-			home = h.opts.Home // a directory of the caller's choice is no home of ours
-		}
-	}()
 	for at := pid; at > 1 && len(gateways) > 0; {
 		if profile, is := gateways[at]; is {
 			if profile == "default" {
-				return h.opts.Home, profile
+				return h.opts.Home, profile, nil
 			}
-			return filepath.Join(h.opts.Home, "profiles", profile), profile
+			return filepath.Join(profiles, profile), profile, nil
 		}
 		_, parent, err := dockercli.Process(at)
 		if err != nil {
@@ -36,11 +35,22 @@ func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, pro
 		}
 		at = parent
 	}
-	opts, _, err := sandbox.FromEnv(func(name string) (string, bool) { return cmp.Or(claimed, h.opts.Home), name == "HERMES_HOME" })
-	if err != nil || opts.Home == h.opts.Home {
-		return h.opts.Home, "default"
+	home = filepath.Clean(claimed)
+	if filepath.Dir(home) != profiles {
+		return h.opts.Home, "default", nil
 	}
-	return opts.Home, opts.Profile
+	dir, err := fsutil.OpenDir(h.opts.Home, fsutil.Self())
+	if err == nil {
+		defer dir.Close()
+		var info fs.FileInfo
+		if info, err = dir.Lstat("profiles/" + filepath.Base(home)); err == nil && !info.IsDir() {
+			err = errors.New("it is no directory")
+		}
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("cannot use the sandboxes of the profile %q: there is no home %s (%w)", filepath.Base(home), home, err)
+	}
+	return home, filepath.Base(home), nil
 }
 
 // gatewaysFor is how long an answer of hinit's about its gateways is good: an agent asks for many commands in a row.

@@ -14,6 +14,7 @@ import (
 
 	"hinit/internal/account"
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
@@ -35,6 +36,8 @@ type hub struct {
 	changed  chan struct{} // a container may be one that nobody uses any more
 	asked    chan struct{} // a request was answered
 
+	all *sandbox.Manager // of all tenants' sandboxes
+
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
 	used    map[string]time.Time // what callers call a container → when it was used last
@@ -48,6 +51,8 @@ type tenantKey struct {
 
 // tenant is what the service has for one user and profile.
 type tenant struct {
+	busy   int // requests that are being answered
+	used   time.Time
 	docker *dockercli.Personality
 	host   *cli.Host
 }
@@ -55,11 +60,12 @@ type tenant struct {
 // handle answers one request.
 func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
 	defer tell(h.asked)
-	t, err := h.tenant(ctx, from, req.Home)
+	t, done, err := h.tenant(ctx, from, req.Home)
 	if err != nil {
 		fmt.Fprintln(s.Err, err)
 		return cli.Failed
 	}
+	defer done()
 	if !req.Docker {
 		return cli.Main(ctx, t.host, &cli.Call{
 			Args: req.Args, Env: req.Env, In: s.In, Out: s.Out, Err: s.Err, TTY: req.TTY, Size: req.Size, Resizes: s.Resizes, Signals: s.Signals,
@@ -89,12 +95,19 @@ func (h *hub) use(req daemon.Request) {
 	h.used[exec.Container] = time.Now()
 }
 
-// mostTenants bounds what a caller that says it is always another one can make the service keep. hinit itself follows 2000 profiles.
-const mostTenants = 2048
+// A tenant is dropped when its caller has asked for nothing for tenantKept, or for less where one user has mostTenants. What an agent may come
+// back to lives in containers and their labels.
+const (
+	mostTenants = 512
+	tenantKept  = 15 * time.Minute
+)
 
-// tenant returns the caller's, made at the first request.
-func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (*tenant, error) {
-	home, profile := h.profileOf(ctx, from.PID, claimed)
+// tenant returns the caller's, made at the first request. The caller calls done when it has been answered.
+func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
+	home, profile, err := h.profileOf(ctx, from.PID, claimed)
+	if err != nil {
+		return nil, nil, err
+	}
 	operator := from.UID == 0
 	if operator && h.agent != nil { // what commands of the sandbox leave on the volume is the agent's
 		from.UID, from.GID = h.agent.UID, h.agent.GID
@@ -102,19 +115,70 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (*te
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t := h.tenants[key]; t != nil {
-		return t, nil
+	if t = h.tenants[key]; t == nil {
+		if err = h.makeRoom(key); err == nil {
+			t, err = h.newTenant(key, from, home, profile)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		h.tenants[key] = t
 	}
-	if len(h.tenants) >= mostTenants {
-		return nil, fmt.Errorf("cannot use the sandboxes: there are %d profiles already", len(h.tenants))
+	t.busy++
+	return t, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		t.busy--
+		t.used = time.Now()
+	}, nil
+}
+
+// makeRoom drops tenants that have long asked for nothing, and the one of this user that has done so for longest where it has too many.
+func (h *hub) makeRoom(key tenantKey) error {
+	n, oldest := 0, tenantKey{}
+	for k, t := range h.tenants {
+		if t.busy == 0 && time.Since(t.used) > tenantKept {
+			h.drop(k)
+			continue
+		}
+		if k.uid != key.uid || k.operator != key.operator {
+			continue
+		}
+		n++
+		if first := h.tenants[oldest]; t.busy == 0 && (first == nil || t.used.Before(first.used)) {
+			oldest = k
+		}
 	}
+	if n < mostTenants {
+		return nil
+	}
+	if h.tenants[oldest] == nil {
+		return fmt.Errorf("cannot use the sandboxes: commands of %d profiles run already", n)
+	}
+	h.drop(oldest)
+	return nil
+}
+
+// drop forgets a tenant. Its containers go on.
+func (h *hub) drop(key tenantKey) {
+	t := h.tenants[key]
+	delete(h.tenants, key)
+	guard.Go("letting go of sandboxes", func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		t.docker.Forget()
+		if err := t.host.Manager.Close(ctx); err != nil {
+			h.say("cannot let go of the sandboxes: %v", err)
+		}
+	})
+}
+
+// newTenant makes what the service has for one user and profile.
+func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (*tenant, error) {
 	name := strconv.FormatUint(uint64(from.UID), 10) + "-" + key.profile
-	if operator {
-		name += "-operator"
-	}
 	opts := h.opts
 	opts.Home, opts.Profile, opts.Session = home, profile, "cli-"+name
-	opts.State, opts.Dir = filepath.Join(h.set.state, name, "state"), filepath.Join(h.set.state, name, "dirs")
+	opts.State, opts.Dir = filepath.Join(h.set.state, "state"), filepath.Join(h.set.state, "dirs", name)
 	opts.Apart, opts.Root = true, h.gate.Root().String()
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
@@ -122,46 +186,34 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (*te
 	opts.Orphans, opts.Persist = false, true // the hub sweeps, for all
 	// The caller could lead root to any file by a name in its home; it passes on what it wants to by exec -e.
 	opts.ForwardEnv, opts.Pass, opts.Credentials, opts.MountCwd = nil, nil, nil, false
-	owner := policy.Owner{UID: from.UID, Profile: key.profile, State: opts.Dir, Dir: filepath.Join(home, "sandboxes")}
-	if owner.All = operator; from.UID != 0 {
+	owner := policy.Owner{UID: from.UID, Profile: key.profile, State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), All: key.operator}
+	if from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})
-	}
-	if err := h.stateDir(opts.State); err != nil {
-		return nil, err
 	}
 	engine := policy.Guard(h.engine, h.set.policy, owner, h.places, h.gate)
 	manager, err := sandbox.NewManager(engine, opts)
 	if err != nil {
 		return nil, err
 	}
-	t := &tenant{
+	return &tenant{
 		docker: &dockercli.Personality{Engine: engine, Manager: manager, Store: dockercli.NewMemoryStore()},
 		host:   &cli.Host{Manager: manager, Engine: engine, Profile: profile},
-	}
-	h.tenants[key] = t
-	tell(h.changed) // it may have left something before this service began
-	return t, nil
+	}, nil
 }
 
-// prepareState makes the directory of all tenants, for this user alone.
+// prepareState makes the directories of all tenants, for this user alone, and the manager that sweeps for them. The identity of the volume is made
+// of the place that the volume has with the engine, so that a container that hinit made before its own was replaced is still of the same volume.
 func (h *hub) prepareState() error {
-	err := os.Mkdir(h.set.state, 0o700)
-	if err != nil && !errors.Is(err, os.ErrExist) {
+	state := filepath.Join(h.set.state, "state")
+	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.set.state, 0o700), os.RemoveAll(filepath.Join(h.set.state, "dirs")),
+		os.WriteFile(filepath.Join(state, "volume"), []byte(h.volume()+"\n"), 0o600))
+	if err != nil {
 		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
-	return os.Chmod(h.set.state, 0o700)
-}
-
-// stateDir makes the directory of one tenant. The identity of the volume in it is made of the place that the volume has with the engine, so
-// that a container that hinit made before its own was replaced is still of the same volume.
-func (h *hub) stateDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "volume"), []byte(h.volume()+"\n"), 0o600); err != nil {
-		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
-	}
-	return nil
+	opts := h.opts
+	opts.State, opts.Apart, opts.Orphans = state, true, false
+	h.all, err = sandbox.NewManager(policy.Guard(h.engine, h.set.policy, policy.Owner{All: true}, h.places, h.gate), opts)
+	return err
 }
 
 // volume is the identity of the volume.
@@ -174,9 +226,12 @@ func (h *hub) volume() string {
 	return hex.EncodeToString(id[:8])
 }
 
+// closeTime bounds letting go of sandboxes.
+const closeTime = 5 * time.Second
+
 // close lets go of every sandbox; they go on.
 func (h *hub) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	h.mu.Lock()
 	defer h.mu.Unlock()

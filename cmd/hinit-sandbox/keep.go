@@ -153,22 +153,14 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 	if !k.opts.Orphans {
 		return next
 	}
-	k.mu.Lock()
-	tenants := make([]*tenant, 0, len(k.tenants))
-	for _, t := range k.tenants {
-		tenants = append(tenants, t)
+	gone, due, err := k.all.SweepNext(ctx, sandbox.Reap{})
+	if err != nil {
+		k.say("cannot sweep sandboxes: %v", err)
+		due = time.Now().Add(lookAgain)
 	}
-	k.mu.Unlock()
-	for _, t := range tenants {
-		gone, due, err := t.host.Manager.SweepNext(ctx, sandbox.Reap{})
-		if err != nil {
-			k.say("cannot sweep sandboxes: %v", err)
-			due = time.Now().Add(lookAgain)
-		}
-		at(due)
-		for _, r := range gone {
-			k.say("removed the sandbox %s: %s", r.Name, r.Why)
-		}
+	at(due)
+	for _, r := range gone {
+		k.say("removed the sandbox %s: %s", r.Name, r.Why)
 	}
 	return next
 }

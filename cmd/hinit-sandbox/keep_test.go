@@ -73,6 +73,12 @@ func keeping(t *testing.T, q *quiet) *hub {
 		began: time.Now(), changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
 	}
 	h.opts.Lifetime = 5 * time.Minute
+	opts := h.opts
+	opts.State, opts.Helper = t.TempDir(), "none"
+	var err error
+	if h.all, err = sandbox.NewManager(q, opts); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { h.keep(ctx); close(done) }()

@@ -52,7 +52,7 @@ type Call struct {
 type verb struct {
 	name, args, summary, help string
 	leading                   bool // the first word ends the flags
-	hidden                    bool // a part of another command
+	hidden                    bool // a part of "cp"
 	flags                     func(*flag.FlagSet, *options)
 	run                       func(*invocation) (int, error)
 }
@@ -162,7 +162,7 @@ func Main(ctx context.Context, host *Host, call *Call) int {
 	i := &invocation{ctx: ctx, host: host, call: call, opt: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
-		fmt.Fprintln(call.Err, show.Text(strings.ReplaceAll(sentence(v.name, err), "\n", "; ")))
+		fmt.Fprintln(call.Err, show.Text(strings.ReplaceAll(sentence(v.doing(), err), "\n", "; ")))
 		if code == Done {
 			code = codeOf(err)
 		}
@@ -281,6 +281,14 @@ func Named(args []string) (names []string) {
 		}
 	}
 	return names
+}
+
+// doing is what a verb does, for messages.
+func (v verb) doing() string {
+	if v.hidden {
+		return "copy"
+	}
+	return "run hinit sandbox " + v.name
 }
 
 // sentence makes an error a line that begins with what could not be done.

@@ -29,14 +29,18 @@ func (i *invocation) open() (*sandbox.Sandbox, error) {
 
 // adopt returns a sandbox that runs, by its name.
 func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
-	c, err := i.find(name)
+	d, err := i.find(name)
 	if err != nil {
 		return nil, err
 	}
-	if c.State != sandbox.Running {
-		return nil, &sandbox.StateError{Container: sandbox.Container{ID: c.Container, Name: c.Name, State: c.State}}
+	c, err := i.host.Engine.Inspect(i.ctx, d.Container)
+	if err == nil && c.State != sandbox.Running {
+		err = &sandbox.StateError{Container: c}
 	}
-	return i.host.Manager.Adopt(i.ctx, c.Container)
+	if err != nil {
+		return nil, err
+	}
+	return i.host.Manager.Adopt(i.ctx, c.ID)
 }
 
 // find looks a sandbox up by name, id or task; "" is what the flags name.
@@ -107,6 +111,12 @@ func (i *invocation) exec() (int, error) {
 		req.Retry = sandbox.RetrySafe
 	default:
 		return Usage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.opt.retry)
+	}
+	switch {
+	case i.opt.timeout < 0:
+		return Usage, errors.New("cannot run the command: --timeout must be a time such as 30s; 0 is TERMINAL_TIMEOUT")
+	case i.opt.json && !i.opt.background:
+		return Usage, errors.New("cannot run the command: --json prints a background command, and its output is its own otherwise; add --background")
 	}
 	box, err := i.open()
 	if err != nil {

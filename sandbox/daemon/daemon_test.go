@@ -260,3 +260,33 @@ func TestResizesAndSignals(t *testing.T) {
 		t.Error(out.String())
 	}
 }
+
+// TestHalfRequests: requests of megabytes that were never finished filled the memory.
+func TestHalfRequests(t *testing.T) {
+	s := &Server{}
+	var releases []func()
+	kept := 0
+	for range 1000 {
+		release, ok := s.keep(10000, 3<<20)
+		if !ok {
+			break
+		}
+		kept += 3 << 20
+		releases = append(releases, release)
+	}
+	if kept > longRequests || kept == 0 {
+		t.Errorf("it keeps %d bytes of them", kept)
+	}
+	if _, ok := s.keep(10000, 100); !ok {
+		t.Error("a short one is not answered any more")
+	}
+	if _, ok := s.keep(0, 3<<20); !ok {
+		t.Error("another user is not answered any more")
+	}
+	for _, release := range releases {
+		release()
+	}
+	if _, ok := s.keep(10000, longRequests); !ok || len(s.long) != 2 {
+		t.Errorf("what has ended still counts: %v", s.long)
+	}
+}

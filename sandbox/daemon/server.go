@@ -44,6 +44,36 @@ type Server struct {
 	mu      sync.Mutex
 	running map[uint32]int
 	total   int
+	long    map[uint32]int // bytes of long requests
+}
+
+// What a request may have without being counted, and how many bytes the longer ones of one user may have together.
+const (
+	shortRequest = 16 << 10
+	longRequests = 16 << 20
+)
+
+// keep counts the bytes of a long request until release, unless its user has too many.
+func (s *Server) keep(uid uint32, n int) (release func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n <= shortRequest {
+		return func() {}, true
+	}
+	if s.long == nil {
+		s.long = map[uint32]int{}
+	}
+	if s.long[uid]+n > longRequests {
+		return nil, false
+	}
+	s.long[uid] += n
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.long[uid] -= n; s.long[uid] == 0 {
+			delete(s.long, uid)
+		}
+	}, true
 }
 
 // What a connection gets that is not served.
@@ -130,7 +160,17 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 	defer s.leave(from.UID)
 	_ = c.SetReadDeadline(time.Now().Add(requestTime)) // it is our own socket
 	var buf []byte
-	k, data, err := f.read(&buf, requestMost)
+	k, n, err := f.head(requestMost)
+	var data []byte
+	if err == nil {
+		release, ok := s.keep(from.UID, n)
+		if !ok {
+			exit(codeBusy, "cannot use the sandboxes: too much is being asked already; try again when a command has ended")
+			return
+		}
+		defer release()
+		data, err = f.body(&buf, n)
+	}
 	var req Request
 	if err == nil && k == kindRequest {
 		err = json.Unmarshal(data, &req)
@@ -140,6 +180,7 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{}) // it is our own socket
+	buf = nil                          // a long one is not to stay
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in := newInput(f, req.Stdin)

@@ -68,20 +68,35 @@ func (f *frames) writeJSON(k kind, v any) error {
 
 // read returns the next frame. The data is good until the next read.
 func (f *frames) read(buf *[]byte, most int) (kind, []byte, error) {
+	k, n, err := f.head(most)
+	if err != nil {
+		return 0, nil, err
+	}
+	data, err := f.body(buf, n)
+	return k, data, err
+}
+
+// head reads what the next frame is, and how long.
+func (f *frames) head(most int) (kind, int, error) {
 	var head [5]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
-		return 0, nil, err
+		return 0, 0, err
 	}
 	n := int(binary.BigEndian.Uint32(head[1:]))
 	if n > most {
-		return 0, nil, fmt.Errorf("a frame of %d bytes is too long", n)
+		return 0, 0, fmt.Errorf("a frame of %d bytes is too long", n)
 	}
+	return kind(head[0]), n, nil
+}
+
+// body reads the data of a frame.
+func (f *frames) body(buf *[]byte, n int) ([]byte, error) {
 	if cap(*buf) < n {
 		*buf = make([]byte, n)
 	}
 	data := (*buf)[:n]
 	_, err := io.ReadFull(f.r, data)
-	return kind(head[0]), data, err
+	return data, err
 }
 
 // stream writes what it is given as frames of one kind.

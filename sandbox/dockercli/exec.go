@@ -75,6 +75,15 @@ func (p *Personality) adopt(ctx context.Context, ref string) (*sandbox.Sandbox, 
 	return box, err
 }
 
+// Forget lets go of every sandbox that was used. They go on.
+func (p *Personality) Forget() {
+	p.adopted.Range(func(ref, box any) bool {
+		p.adopted.Delete(ref)
+		_ = box.(*sandbox.Sandbox).Cleanup(false) // of an adopted one: nothing is removed
+		return true
+	})
+}
+
 // stateError is what the docker command says of a container in which nothing can be run.
 func stateError(c sandbox.Container, ref string) error {
 	switch c.State {

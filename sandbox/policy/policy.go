@@ -9,7 +9,6 @@ package policy
 
 import (
 	"errors"
-	"fmt"
 	"path"
 	"path/filepath"
 	"slices"
@@ -82,10 +81,6 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		return refused("the group "+s.Groups[0], "")
 	case len(s.Hosts)+len(s.DNS) > 0:
 		return refused("a host or name server of the caller's choice", "")
-	case p.Memory > 0 && s.Memory > p.Memory:
-		return refused(fmt.Sprintf("a memory limit of %d MiB", s.Memory>>20), fmt.Sprintf("the highest is %d MiB", p.Memory>>20))
-	case p.CPUs > 0 && s.CPUs > p.CPUs:
-		return refused(fmt.Sprintf("a limit of %g processors", s.CPUs), fmt.Sprintf("the highest is %g", p.CPUs))
 	case s.CPUs < 0, s.Memory < 0:
 		return refused("a negative limit", "")
 	}
@@ -121,7 +116,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	return nil
 }
 
-// harden sets what the caller left out.
+// harden sets what the caller left out, and lowers what is too high: the agent's own defaults are not an offence.
 func (p Policy) harden(s *sandbox.Spec) {
 	if !slices.Contains(s.CapDrop, "ALL") {
 		s.CapDrop = append(s.CapDrop, "ALL")
@@ -130,10 +125,10 @@ func (p Policy) harden(s *sandbox.Spec) {
 	if s.PidsLimit <= 0 || s.PidsLimit > maxPids {
 		s.PidsLimit = maxPids
 	}
-	if s.Memory == 0 {
+	if p.Memory > 0 && (s.Memory == 0 || s.Memory > p.Memory) {
 		s.Memory = p.Memory
 	}
-	if s.CPUs == 0 {
+	if p.CPUs > 0 && (s.CPUs == 0 || s.CPUs > p.CPUs) {
 		s.CPUs = p.CPUs
 	}
 }

@@ -143,9 +143,7 @@ func TestEscapes(t *testing.T) {
 		"a restart policy":           func(s *sandbox.Spec) { s.Restart = "always" },
 		"a group of the host":        func(s *sandbox.Spec) { s.Groups = []string{"docker"} },
 		"a host of the caller's":     func(s *sandbox.Spec) { s.Hosts = []string{"api.example:10.0.0.1"} },
-		"too much memory":            func(s *sandbox.Spec) { s.Memory = 1 << 50 },
 		"no limit of memory":         func(s *sandbox.Spec) { s.Memory = -1 },
-		"too many processors":        func(s *sandbox.Spec) { s.CPUs = 1000 },
 		"a storage option":           func(s *sandbox.Spec) { s.Storage = map[string]string{"overlay2.override": "1"} },
 		"another's owner label":      func(s *sandbox.Spec) { s.Labels[LabelOwner] = "0" },
 		"another profile's label":    func(s *sandbox.Spec) { s.Labels[sandbox.LabelProfile] = "writer" },
@@ -208,7 +206,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	if _, err := g.Create(t.Context(), good(root)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2"}); err != nil {
+	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2", Memory: 1 << 50, CPUs: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	full, bare := e.created[0], e.created[1]

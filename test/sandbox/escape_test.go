@@ -52,7 +52,7 @@ func TestEscapes(t *testing.T) {
 		run("--network=host"), run("--network=container:" + victims["none"]), run("--network=bridge-of-others"), run("--cap-add=SYS_ADMIN"), run("--cap-add=ALL"),
 		run("--security-opt", "seccomp=unconfined"), run("--security-opt", "no-new-privileges=false"), run("--device=/dev/kmsg"), run("--device-cgroup-rule=a *:* rwm"),
 		run("--gpus=all"), run("--cgroup-parent=/"), run("--volumes-from", victims["none"]), run("--group-add=0"), run("--restart=always"), run("-p", "22:22"),
-		run("--runtime=other"), run("--memory=900g"), run("--label", "hinit-owner=0"), run("--label", "hermes-profile="+p.profile+"x"), run("--add-host=a:1.2.3.4"),
+		run("--runtime=other"), run("--label", "hinit-owner=0"), run("--label", "hermes-profile="+p.profile+"x"), run("--add-host=a:1.2.3.4"),
 		run("--use-api-socket"), run("--oom-score-adj=-1000"), run("--storage-opt", "overlay2.override_kernel_check=true"),
 		append(run()[:len(run())-3], "busybox", "sleep", "infinity"), append(run()[:len(run())-3], image()+"@sha256:"+strings.Repeat("0", 64), "sleep", "infinity"),
 		{"create", "-v", "/:/host", image()},

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/internal/testkit"
 )
@@ -63,7 +64,7 @@ func TestVerbs(t *testing.T) {
 		step(0, "default", "exec", "--in", all[0].Name, "echo default")
 		step(0, "nothing to remove", "reap", "--dry-run")
 		step(0, all[0].Name, "stop")
-		step(3, "it is exited", "exec", "--in", all[0].Name, "true")
+		step(3, "the container has ended", "exec", "--in", all[0].Name, "true")
 		step(0, all[0].Name, "prune", "--dry-run")
 		step(0, "made", "exec", "cat /workspace/note") // started again
 		step(0, all[0].Name, "rm", "default")
@@ -73,6 +74,9 @@ func TestVerbs(t *testing.T) {
 		step(2, "no such command", "nothing")
 		step(2, "expected", "exec")
 		step(2, "see: hinit sandbox ls --help", "ls", "--nothing")
+		step(2, "--timeout must be a time", "exec", "--timeout", "-5s", "true")
+		step(2, "add --background", "exec", "--json", "true")
+		step(1, "cannot copy: ", "cp", ":/no/such/file", ".")
 		step(2, "--retry is never or safe", "exec", "--retry", "always", "true")
 		step(0, "usage: hinit sandbox ls", "ls", "--help")
 		step(0, "hinit sandbox exec", "help")
@@ -93,4 +97,37 @@ func TestVerbsWithoutAnEngine(t *testing.T) {
 	if r := p.sandbox("exec", "true"); r.code != 2 || !strings.Contains(r.err, "TERMINAL_CONTAINER_MEMORY") {
 		t.Errorf("a bad option: %v", r)
 	}
+}
+
+// TestStateBeforeEachCommand: the docker command says at once what a container is in, with a connection that is open or without. A paused one
+// hung for 20 seconds, and one that was killed was started again without a word.
+func TestStateBeforeEachCommand(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		name := "hermes-" + p.profile
+		if r := p.call(append(append([]string{"run", "-d", "--name", name, "--network=none"}, p.labels("default")...), image(), "sleep", "infinity")...); r.code != 0 {
+			t.Fatal(r)
+		}
+		for range 2 { // without a connection, and with one
+			docker("pause", name)
+			begin := time.Now()
+			r := p.call("exec", name, "true")
+			if r.code != 1 || !strings.Contains(r.err, "is paused, unpause the container before exec") {
+				t.Errorf("paused: %v", r)
+			}
+			if took := time.Since(begin); took > 10*time.Second { // 0.3 s on a machine at rest
+				t.Errorf("it said so after %v", took)
+			}
+			docker("unpause", name)
+			if r := p.call("exec", name, "true"); r.code != 0 {
+				t.Errorf("unpaused: %v", r)
+			}
+		}
+		docker("kill", name)
+		if r := p.call("exec", name, "true"); r.code != 1 || !strings.Contains(r.err, "is not running") {
+			t.Errorf("killed: %v", r)
+		}
+		if state := strings.TrimSpace(docker("inspect", "--format", "{{.State.Status}}", name).out); state != "exited" {
+			t.Errorf("it is %s: somebody has started it", state)
+		}
+	})
 }

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/sandbox"
+	"hinit/sandbox/daemon"
+	"hinit/sandbox/policy"
+)
+
+// TestInventedHomes: an agent that invented 2,048 homes locked all other profiles out until a restart.
+func TestInventedHomes(t *testing.T) {
+	home := t.TempDir()
+	h := &hub{
+		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: t.Logf, tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{},
+		gateways: func(context.Context) map[int]string { return nil },
+	}
+	h.opts.Home, h.opts.Helper, h.set.state = home, "none", filepath.Join(t.TempDir(), "state")
+	if err := h.prepareState(); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(claimed string) (*tenant, func(), error) {
+		return h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, claimed)
+	}
+	for _, claimed := range []string{home, "", "/elsewhere", "/elsewhere/profiles/x", home + "/profiles/../.."} {
+		if _, done, err := ask(claimed); err != nil {
+			t.Errorf("%q: %v", claimed, err)
+		} else {
+			done()
+		}
+	}
+	if len(h.tenants) != 1 {
+		t.Errorf("homes that are none of the volume's are %d tenants", len(h.tenants))
+	}
+	if _, _, err := ask(home + "/profiles/invented"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "there is no home") {
+		t.Errorf("an invented home: %v", err)
+	}
+	// And those that exist, because the agent has made them.
+	for i := range mostTenants + 50 {
+		claimed := filepath.Join(home, "profiles", "p"+strconv.Itoa(i))
+		if err := os.MkdirAll(claimed, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		_, done, err := ask(claimed)
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		done()
+	}
+	if len(h.tenants) > mostTenants {
+		t.Errorf("there are %d tenants", len(h.tenants))
+	}
+	if _, _, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 0}, home); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+}
