@@ -95,6 +95,7 @@ func (c *Client) Service(ctx context.Context, name string) (Service, error) {
 type Wait struct {
 	Wait    bool
 	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
+	Force   bool          // run a gateway beside the one that serves its profile
 }
 
 // Verb is a command to a service. It is the last part of a request's path.
@@ -138,7 +139,7 @@ func (c *Client) command(ctx context.Context, verb Verb, name string, wait Wait)
 			q.limit = answerTime + wait.Timeout
 		}
 	}
-	q.body = Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond)}
+	q.body = Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond), Force: wait.Force}
 	var s Service
 	return s, c.askService(ctx, q, name, "/"+string(verb), &s)
 }
@@ -202,6 +203,12 @@ func (c *Client) Reload(ctx context.Context, how Reload) (ReloadReply, error) {
 		q.body = how
 	}
 	return r, c.ask(ctx, q, &r)
+}
+
+// Topology changes how many gateways serve the profiles, or tells how it is.
+func (c *Client) Topology(ctx context.Context, how Topology) (TopologyReply, error) {
+	var r TopologyReply
+	return r, c.ask(ctx, question{doing: "change the topology", method: http.MethodPost, path: "/v1/topology", limit: answerTime + longestWait, body: how}, &r)
 }
 
 // reexecPoll is the pause between Reexec's questions.

@@ -149,6 +149,15 @@ type BootStep struct {
 	Beside  bool    `json:"beside"`  // it ran at the same time as the one before it
 }
 
+// The values of ServedBy.
+const (
+	ServedByDefault = "default"            // the gateway of the default profile says so
+	ServedExpected  = "default (expected)" // it has not said so
+	ServedItself    = "itself"             // the profile's own gateway
+	ServedTwice     = "itself and default" // a fault: both
+	ServedByNone    = "none"               // a fault: the profile is wanted, and neither does
+)
+
 // Service is the state of one service.
 type Service struct {
 	Name                string     `json:"name"`                  // gateway-coder, dashboard
@@ -169,6 +178,7 @@ type Service struct {
 	Log                 string     `json:"log"`                   // path of its current log file, "" when it has none
 	Reason              string     `json:"reason"`                // why it is in this state, for people
 	Problem             string     `json:"problem"`               // what people should know of it besides: why it isn't ready or loops, or what is wrong though it is up; "" when nothing is
+	ServedBy            string     `json:"served_by,omitempty"`   // who serves its profile where one gateway serves several: default, default (expected), itself, itself and default, or none
 	StatusText          string     `json:"status_text,omitempty"` // what the running service says that it does (STATUS= of sd_notify); no sign of trouble
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // that runs, or would be run

@@ -27,6 +27,24 @@ type Lost struct {
 type Command struct {
 	Wait      *bool `json:"wait,omitempty"`       // answer only when the wanted state was reached; true when absent
 	TimeoutMS int64 `json:"timeout_ms,omitempty"` // how long to wait; 0 is the default of the verb
+	Force     bool  `json:"force,omitempty"`      // run a gateway although the one of the default profile serves its profile
+}
+
+// Topologies are the modes of [Topology].
+var Topologies = []string{"per-profile", "multiplexed", "auto"}
+
+// Topology is the body of a change of the topology. Every key is optional.
+type Topology struct {
+	Mode   string `json:"mode,omitempty"`    // per-profile, multiplexed or auto; "" only asks
+	DryRun bool   `json:"dry_run,omitempty"` // tell what it would do, and change nothing
+}
+
+// TopologyReply says how many gateways serve the profiles.
+type TopologyReply struct {
+	Mode   string   `json:"mode"`    // per-profile, or multiplexed: the gateway of the default profile serves all
+	From   string   `json:"from"`    // the file or variable that settles it, "" for the default
+	Steps  []string `json:"steps"`   // what the change does to gateways, in order; never null
+	DryRun bool     `json:"dry_run"` // nothing was changed
 }
 
 // ConfigEntry is one effective value of the configuration.

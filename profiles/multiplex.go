@@ -3,46 +3,136 @@ package profiles
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"hinit/internal/fsutil"
 )
 
-// Multiplexed reports whether the default profile's gateway, if it were started now, would serve all profiles. It reads the disk.
-func (s *Store) Multiplexed(getenv func(string) string) (on bool, err error) {
+// Topology says how many gateways serve the profiles.
+type Topology struct {
+	// Multiplexed means that the gateway of the default profile serves the others too.
+	Multiplexed bool
+	// Set is what an operator has asked for by `hinit topology`, [PerProfile] or [Multiplex]; "" when the environment and the agent's
+	// configuration decide.
+	Set string
+	// From is what settled it: the name of a file or of a variable, "" for the default.
+	From string
+
+	allowed []string
+	limited bool // to the allowed ones
+}
+
+// Vars returns the variables that tell a gateway what an operator has asked for.
+func (t Topology) Vars() map[string]string {
+	switch t.Set {
+	case PerProfile:
+		return map[string]string{envMultiplex: "0"}
+	case Multiplex:
+		return map[string]string{envMultiplex: "1"}
+	}
+	return nil
+}
+
+// What an operator can ask for.
+const (
+	PerProfile = "per-profile" // each profile has a gateway of its own
+	Multiplex  = "multiplexed" // the gateway of the default profile serves all
+	Auto       = "auto"        // as the environment and the agent's configuration say
+)
+
+// Serves reports whether the gateway of the default profile is expected to serve a profile.
+func (t Topology) Serves(profile string) bool {
+	return t.Multiplexed && (!t.limited || profile == Default || slices.Contains(t.allowed, profile))
+}
+
+// topologyFile has what an operator asked for. It is the agent's, as the configuration that it overrules.
+const topologyFile = ".hinit-topology"
+
+// Topology returns how the default profile's gateway, if it were started now, would serve the profiles: as an operator asked, else
+// as the variable GATEWAY_MULTIPLEX_PROFILES says, else the agent's configuration. A blank or unknown word says nothing. It reads the
+// disk. With an error it is what can be told without the file that can't be read. as is what an operator asks for now; "" is what is
+// recorded.
+func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
 	err = s.in(Default, func(d *fsutil.Dir, home string) error {
-		on, err = multiplexes(d, home, getenv)
+		t, err = topology(d, home, getenv, as)
 		return err
 	})
-	return on, err
+	return t, err
 }
 
-// multiplexes reads the flag from the agent's configuration, or from the environment where that can't be read.
-func multiplexes(d *fsutil.Dir, home string, getenv func(string) string) (bool, error) {
-	config, err := d.ReadFile(filepath.Join(home, configFile), maxConfig)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		return truthy(getenv(envMultiplex)), err
+func topology(d *fsutil.Dir, home string, getenv func(string) string, as string) (t Topology, err error) {
+	text, err := d.ReadFile(filepath.Join(home, configFile), maxConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	on, _ := multiplexed(string(config))
-	return on, nil
+	config := string(text)
+	if list := agentSetting(config, allowKey); list.found && !list.null() {
+		t.limited, t.allowed = true, list.items
+	}
+	if on, known := switchWord(agentSetting(config, multiplexKey).word); known {
+		t.Multiplexed, t.From = on, configFile
+	}
+	if on, known := switchWord(getenv(envMultiplex)); known {
+		t.Multiplexed, t.From = on, envMultiplex
+	}
+	if as == "" {
+		asked, _ := d.ReadFile(filepath.Join(home, topologyFile), maxMarker)
+		as = strings.TrimSpace(string(asked))
+	}
+	if as == PerProfile || as == Multiplex {
+		t.Multiplexed, t.From, t.Set = as == Multiplex, topologyFile, as
+	}
+	return t, err
 }
 
-// multiplexed finds the switch multiplex_profiles of the agent's config.yaml, at top level or beneath "gateway"; top level wins. ok
-// is false when the file doesn't have it (contract, section 5.2).
+// SetTopology records what an operator asks for: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
+func (s *Store) SetTopology(mode string) error {
+	defer s.lock(Default)()
+	return s.in(Default, func(d *fsutil.Dir, home string) error {
+		file := filepath.Join(home, topologyFile)
+		if mode != Auto {
+			return d.Replace(file, []byte(mode+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
+		}
+		if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
+}
+
+const (
+	multiplexKey = "multiplex_profiles"
+	allowKey     = "multiplex_profile_allowlist"
+)
+
+// setting is the value of a key in the agent's configuration: a word or a list.
+type setting struct {
+	found  bool
+	isList bool
+	word   string
+	items  []string
+}
+
+// null reports whether the key is there without a value.
+func (v setting) null() bool {
+	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
+}
+
+// agentSetting finds a key of the agent's config.yaml, at top level or beneath "gateway"; top level wins.
 //
-// It is a line scanner for that one key and no YAML reader, because PID 1 must boot whatever the file holds. It knows block
-// mappings, comments, quotes, a flow mapping on the line of "gateway", and JSON. In anything else the key isn't there.
-func multiplexed(config string) (on, ok bool) {
+// It is a line scanner and no YAML reader, because PID 1 must boot whatever the file holds. It knows block mappings and lists,
+// comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In anything else the key isn't there.
+func agentSetting(config, wanted string) setting {
 	config = strings.TrimPrefix(config, "\ufeff")
 	if strings.HasPrefix(strings.TrimSpace(config), "{") {
-		return multiplexedJSON(config)
+		return jsonSetting(config, wanted)
 	}
-	var top, nested *bool
+	var top, nested setting
+	var open *setting // the next lines may be its items
 	inGateway, indent := false, 0
 	for line := range strings.Lines(config) {
 		line = strings.TrimRight(line, " \t\r\n")
@@ -50,75 +140,101 @@ func multiplexed(config string) (on, ok bool) {
 		if body == "" || body[0] == '#' {
 			continue
 		}
+		if item, isItem := strings.CutPrefix(body, "- "); isItem && open != nil {
+			_, item, _ := yamlPair("item: " + item)
+			open.isList, open.items = true, append(open.items, item)
+			continue
+		}
+		open = nil
 		depth := len(line) - len(body)
-		if depth == 0 && (line == "..." || line == "---" && (top != nil || nested != nil)) {
+		if depth == 0 && (line == "..." || line == "---" && (top.found || nested.found)) {
 			break // the next document
 		}
 		key, value, isPair := yamlPair(body)
+		found := isPair && key == wanted
 		switch {
 		case depth == 0:
 			inGateway, indent = isPair && key == "gateway", 0
 			switch {
-			case isPair && key == multiplexKey:
-				top = new(truthy(value))
+			case found:
+				top = yamlSetting(value)
+				open = &top
 			case inGateway:
-				nested = flowSwitch(value)
+				nested = flowSetting(value, wanted)
 			}
 		case inGateway:
 			if indent == 0 {
 				indent = depth // that of the first child is that of all
 			}
-			if depth == indent && isPair && key == multiplexKey {
-				nested = new(truthy(value))
+			if depth == indent && found {
+				nested = yamlSetting(value)
+				open = &nested
 			}
 		}
+		if open != nil && open.word != "" {
+			open = nil
+		}
 	}
-	switch {
-	case top != nil:
-		return *top, true
-	case nested != nil:
-		return *nested, true
+	if top.found {
+		return top
 	}
-	return false, false
+	return nested
 }
 
-const multiplexKey = "multiplex_profiles"
+// yamlSetting reads a value on the line of its key.
+func yamlSetting(value string) setting {
+	body, isList := strings.CutPrefix(value, "[")
+	if !isList {
+		return setting{found: true, word: value}
+	}
+	v := setting{found: true, isList: true}
+	body, _, _ = strings.Cut(body, "]")
+	for item := range strings.SplitSeq(body, ",") {
+		if item = unquote(strings.TrimSpace(item)); item != "" {
+			v.items = append(v.items, item)
+		}
+	}
+	return v
+}
 
-func multiplexedJSON(config string) (on, ok bool) {
+func jsonSetting(config, wanted string) setting {
 	var doc map[string]any
 	if json.Unmarshal([]byte(config), &doc) != nil {
-		return false, false
+		return setting{}
 	}
 	gateway, _ := doc["gateway"].(map[string]any)
 	for _, level := range []map[string]any{doc, gateway} {
-		switch v := level[multiplexKey].(type) {
-		case bool:
-			return v, true
-		case string:
-			return truthy(v), true
-		case float64:
-			return v != 0, true
+		value, found := level[wanted]
+		if list, isList := value.([]any); isList {
+			v := setting{found: true, isList: true}
+			for _, item := range list {
+				v.items = append(v.items, fmt.Sprint(item))
+			}
+			return v
+		}
+		if found && value != nil {
+			return setting{found: true, word: fmt.Sprint(value)}
 		}
 	}
-	return false, false
+	return setting{}
 }
 
-// flowSwitch finds the key in "{a: b, multiplex_profiles: true}".
-func flowSwitch(value string) *bool {
+// flowSetting finds the key in "{a: b, multiplex_profiles: true}".
+func flowSetting(value, wanted string) setting {
 	body, ok := strings.CutPrefix(value, "{")
 	if !ok {
-		return nil
+		return setting{}
 	}
 	body, ok = strings.CutSuffix(body, "}")
 	if !ok || strings.ContainsAny(body, "{[") {
-		return nil
+		return setting{}
 	}
 	for pair := range strings.SplitSeq(body, ",") {
-		if key, value, ok := yamlPair(strings.TrimSpace(pair)); ok && key == multiplexKey {
-			return new(truthy(value))
+		if key, value, ok := yamlPair(strings.TrimSpace(pair)); ok && key == wanted {
+			return yamlSetting(value)
 		}
 	}
-	return nil
+	return setting{}
 }
 
 // yamlPair splits "key: value # comment", without quotes around either.
@@ -141,14 +257,19 @@ func unquote(s string) string {
 	return s
 }
 
-// truthy is the agent's reading of a switch: 1, true, yes or on in any case.
-func truthy(s string) bool { return truthy3(s) || strings.EqualFold(strings.TrimSpace(s), "on") }
-
-// truthy3 is the stricter one: 1, true or yes in any case.
-func truthy3(s string) bool {
+// switchWord reads a switch as the agent does, in any case. known is false for a blank or unknown word.
+func switchWord(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
-	case "1", "true", "yes":
-		return true
+	case "1", "true", "yes", "on":
+		return true, true
+	case "0", "false", "no", "off":
+		return false, true
 	}
-	return false
+	return false, false
+}
+
+// truthy3 reports whether a word is 1, true or yes in any case.
+func truthy3(s string) bool {
+	on, _ := switchWord(s)
+	return on && !strings.EqualFold(strings.TrimSpace(s), "on")
 }

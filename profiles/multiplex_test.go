@@ -48,8 +48,9 @@ func TestMultiplexed(t *testing.T) {
 		"long":                {strings.Repeat("x", 1<<20) + "\nmultiplex_profiles: true", true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if on, ok := multiplexed(tt.config); on != tt.on || ok != tt.ok {
-				t.Errorf("got %t, %t, want %t, %t", on, ok, tt.on, tt.ok)
+			v := agentSetting(tt.config, multiplexKey)
+			if on, _ := switchWord(v.word); on != tt.on || v.found != tt.ok {
+				t.Errorf("got %t, %t, want %t, %t", on, v.found, tt.on, tt.ok)
 			}
 		})
 	}
@@ -59,13 +60,70 @@ func FuzzMultiplexed(f *testing.F) {
 	f.Add("gateway:\n  multiplex_profiles: true # x\n")
 	f.Add("{\"gateway\": {}}")
 	f.Add("gateway: {a: b\n---\n 'x' : \"\n")
+	f.Add("multiplex_profiles:\n- a\n- 'b'\n")
 	f.Fuzz(func(t *testing.T, config string) {
-		on, ok := multiplexed(config)
-		if on && !ok {
-			t.Fatal("on without being there")
+		v := agentSetting(config, multiplexKey)
+		if !v.found && (v.word != "" || v.isList) {
+			t.Fatal("a value without being there")
 		}
-		if ok && !strings.Contains(config, "multiplex") && !strings.Contains(config, "\\u") {
+		if v.found && !strings.Contains(config, "multiplex") && !strings.Contains(config, "\\u") {
 			t.Fatal("found what isn't there")
 		}
 	})
+}
+
+// TestOnlyListedProfilesAreServed by a multiplexer that has an allowlist.
+func TestOnlyListedProfilesAreServed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		config string
+		want   string // which of default, a and b
+	}{
+		"no list":         {"", "default a b"},
+		"null":            {"  multiplex_profile_allowlist:\n", "default a b"},
+		"block":           {"  multiplex_profile_allowlist: # mine\n    - a # the first\n", "default a"},
+		"flush block":     {"  multiplex_profile_allowlist:\n  - 'b'\n  other: x\n", "default b"},
+		"flow":            {"  multiplex_profile_allowlist: [a, \"b\"]\n", "default a b"},
+		"empty":           {"  multiplex_profile_allowlist: []\n", "default"},
+		"no list at all":  {"  multiplex_profile_allowlist: a\n", "default"},
+		"items of others": {"  routes:\n    - a\n  multiplex_profile_allowlist:\n    - b\n  more:\n    - a\n", "default b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewVolume(t)
+			Write(t, s, "config.yaml", "gateway:\n  multiplex_profiles: true\n"+tt.config)
+			top, err := s.Topology(func(string) string { return "" }, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var served []string
+			for _, p := range []string{Default, "a", "b"} {
+				if top.Serves(p) {
+					served = append(served, p)
+				}
+			}
+			if got := strings.Join(served, " "); got != tt.want {
+				t.Errorf("serves %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestAnOperatorsTopologyWins over environment and configuration, until it is auto again.
+func TestAnOperatorsTopologyWins(t *testing.T) {
+	s := NewVolume(t)
+	Write(t, s, "config.yaml", "multiplex_profiles: false\n")
+	on := func(name string) string { return map[string]string{envMultiplex: "1"}[name] }
+	for _, step := range []struct {
+		set, from string
+		on        bool
+	}{{"", envMultiplex, true}, {PerProfile, topologyFile, false}, {Multiplex, topologyFile, true}, {Auto, envMultiplex, true}, {Auto, envMultiplex, true}} {
+		if step.set != "" {
+			if err := s.SetTopology(step.set); err != nil {
+				t.Fatal(err)
+			}
+		}
+		top, err := s.Topology(on, "")
+		if err != nil || top.Multiplexed != step.on || top.From != step.from {
+			t.Errorf("after %q: %+v, %v", step.set, top, err)
+		}
+	}
 }

@@ -77,8 +77,8 @@ type Decision struct {
 type Plan struct {
 	// Skipped means that this container is to have no gateways at all, not even registered ones: it is a dashboard.
 	Skipped bool
-	// Multiplex means that the default gateway serves all profiles, so that the others aren't started.
-	Multiplex bool
+	// Topology says whether the default gateway serves all profiles, so that the others aren't started.
+	Topology Topology
 	// Silent are the profile directories that did not answer, and Unread means that profiles/ as a whole did not. Nothing was
 	// decided about them: each appears when it answers, and is started then if it ran before.
 	Silent []string
@@ -185,8 +185,11 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.together(func(d *fsutil.Dir) error {
 		migrated := s.migrate(d, p, args, noSupervise, now())
-		p.Multiplex = s.multiplex(d, p, getenv)
-		if !p.Multiplex { // else the default gateway uses homes that are looked at after its own
+		var err error
+		if p.Topology, err = topology(d, ".", getenv, ""); err != nil {
+			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
+		}
+		if !p.Topology.Multiplexed { // else the default gateway uses homes that are looked at after its own
 			p.stand(tell)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
@@ -215,7 +218,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	for names := range slices.Chunk(l.marked, decidedAhead) {
 		err := s.together(func(d *fsutil.Dir) error {
 			for _, name := range names {
-				s.reconcileOne(d, p, name, func(dec *Decision) bool { return dec.PriorState == Running && !p.Multiplex })
+				s.reconcileOne(d, p, name, func(dec *Decision) bool { return dec.PriorState == Running && !p.Topology.Multiplexed })
 			}
 			return nil
 		})
@@ -345,15 +348,6 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool,
 		p.warn(Default, filepath.Join(s.root, stateFile), "cannot record that the default gateway is wanted: %v", err)
 	}
 	return true
-}
-
-// multiplex says whether profiles are multiplexed, as well as can be told.
-func (s *Store) multiplex(d *fsutil.Dir, p *Plan, getenv func(string) string) bool {
-	on, err := multiplexes(d, ".", getenv)
-	if err != nil {
-		p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
-	}
-	return on
 }
 
 // priorExit reads the lifecycle ledger that newer gateways keep.

@@ -66,7 +66,7 @@ func TestReconcile(t *testing.T) {
 		{"e-odd", "run ning\nx profile=y", "unknown", false},
 		{"f-start", "starting", "unknown", false},
 	}
-	if len(p.Profiles) != len(want) || p.Skipped || p.Multiplex {
+	if len(p.Profiles) != len(want) || p.Skipped || p.Topology.Multiplexed {
 		t.Fatalf("plan %+v", p)
 	}
 	for i, w := range want {
@@ -201,8 +201,11 @@ func TestReconcileMultiplex(t *testing.T) {
 		on          bool
 	}{
 		"config":              {"gateway:\n  multiplex_profiles: true\n", "", true},
-		"config wins":         {"multiplex_profiles: false\n", "GATEWAY_MULTIPLEX_PROFILES=1", false},
-		"config without it":   {"x: 1\n", "GATEWAY_MULTIPLEX_PROFILES=1", false},
+		"environment wins":    {"multiplex_profiles: false\n", "GATEWAY_MULTIPLEX_PROFILES=1", true},
+		"and says off":        {"multiplex_profiles: true\n", "GATEWAY_MULTIPLEX_PROFILES=0", false},
+		"blank":               {"multiplex_profiles: true\n", "GATEWAY_MULTIPLEX_PROFILES= ", true},
+		"unknown word":        {"multiplex_profiles: true\n", "GATEWAY_MULTIPLEX_PROFILES=maybe", true},
+		"config without it":   {"x: 1\n", "GATEWAY_MULTIPLEX_PROFILES=1", true},
 		"no config":           {"", "GATEWAY_MULTIPLEX_PROFILES=on", true},
 		"no config, env off":  {"", "GATEWAY_MULTIPLEX_PROFILES=no", false},
 		"no config, no env":   {"", "", false},
@@ -221,7 +224,7 @@ func TestReconcileMultiplex(t *testing.T) {
 				profiles.Write(t, s, "config.yaml", tt.config)
 			}
 			p := s.Reconcile(profiles.BootOptions{Getenv: env(tt.env)})
-			if p.Multiplex != tt.on || !p.Profiles[0].Start || p.Profiles[1].Start == tt.on {
+			if p.Topology.Multiplexed != tt.on || !p.Profiles[0].Start || p.Profiles[1].Start == tt.on {
 				t.Errorf("plan %+v", p)
 			}
 			if p.Profiles[1].PriorState != profiles.Running {
@@ -349,8 +352,8 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 				t.Errorf("multiplexed %v: the default gateway may start when the home of the last profile has been cleared: %v", multiplexed, cleared)
 			}
 		}})
-		if told != len(p.Profiles) || p.Multiplex != multiplexed {
-			t.Errorf("%d of %d decisions were told; multiplexed %v, want %v", told, len(p.Profiles), p.Multiplex, multiplexed)
+		if told != len(p.Profiles) || p.Topology.Multiplexed != multiplexed {
+			t.Errorf("%d of %d decisions were told; multiplexed %v, want %v", told, len(p.Profiles), p.Topology.Multiplexed, multiplexed)
 		}
 	}
 }

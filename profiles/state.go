@@ -54,6 +54,9 @@ type State struct {
 	Troubled  int    // of them: retrying or failed
 	platforms string // what Trouble returns
 
+	HasServed bool   // served_profiles is there: the gateway says which profiles it serves
+	served    string // they, each between two slashes
+
 	// Written is the modification time of the file, Beat when the gateway wrote it last: the zero time where that can't be told,
 	// because hinit or a command has written it since. Equal leaves both out.
 	Written, Beat time.Time
@@ -62,6 +65,9 @@ type State struct {
 // Trouble says in one line which platforms the gateway calls retrying or failed, each with its message, in the order of their
 // names; "" when there is none. The words are the gateway's: escape them before they reach a terminal.
 func (s State) Trouble() string { return s.platforms }
+
+// Serves reports whether the gateway says that it serves a profile.
+func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
 // Equal reports whether o says the same, no matter when it was written.
 func (s State) Equal(o State) bool {
@@ -157,6 +163,11 @@ func parseState(data []byte) (State, error) {
 			st.RestartRequested = string(m.value) == "true"
 		case "updated_at":
 			st.Beat = beatOf(m.value)
+		case "served_profiles":
+			var names []string
+			if json.Unmarshal(m.value, &names) == nil && names != nil {
+				st.HasServed, st.served = true, "/"+strings.Join(names, "/")+"/"
+			}
 		case "platforms":
 			st.platforms, st.Platforms, st.Troubled = platformTrouble(m.value)
 		}

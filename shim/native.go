@@ -19,6 +19,7 @@ type Lifecycle struct {
 	Verb    string // start, stop, restart or status
 	Profile string // as -p or --profile gave it, "" when neither did
 	All     bool   // --all was given, to stop or restart
+	Force   bool   // --force was given, to start or restart one
 }
 
 // ParseLifecycle reads the words behind the agent's name. It returns false for everything but `gateway` with one of the
@@ -48,12 +49,16 @@ func ParseLifecycle(words []string) (l Lifecycle, ok bool) {
 	if n < 2 || rest[0] != "gateway" {
 		return Lifecycle{}, false
 	}
-	l.Verb, l.All = rest[1], n == 3 && rest[2] == "--all"
+	l.Verb, l.All, l.Force = rest[1], n == 3 && rest[2] == "--all", n == 3 && rest[2] == "--force"
 	switch l.Verb {
-	case "start", "status":
+	case "status":
 		ok = n == 2
-	case "stop", "restart":
+	case "start":
+		ok = n == 2 || l.Force
+	case "stop":
 		ok = n == 2 || l.All
+	case "restart":
+		ok = n == 2 || l.All || l.Force
 	}
 	if !ok {
 		return Lifecycle{}, false

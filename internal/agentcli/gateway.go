@@ -122,7 +122,7 @@ func (c *Call) gateway(words []string) (int, error) {
 		c.everyGateway(ctx, init, st, cmd.Verb)
 		return exitDone, nil // as the agent: what failed has been said
 	}
-	return c.oneGateway(ctx, init, st, cmd.Verb, profile)
+	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
 // whose finds the agent's home and the profile: the named one, else the one of HERMES_HOME, else the sticky one. It returns "" for a
@@ -202,7 +202,7 @@ func (c *Call) say(format string, args ...any) int {
 	return exitFailed
 }
 
-func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string) (int, error) {
+func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string, force bool) (int, error) {
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
 		s, ok := find(st, slot)
@@ -213,7 +213,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 		return exitDone, nil
 	}
 	_, known := find(st, slot)
-	_, err := do(ctx, init, verb, slot)
+	_, err := do(ctx, init, verb, slot, force)
 	switch {
 	case err == nil:
 		if !known && verb == "start" { // its directory was found when it was asked for
@@ -228,8 +228,8 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
 }
 
-func do(ctx context.Context, init Supervisor, verb, slot string) (client.Service, error) {
-	wait := client.Wait{Wait: true}
+func do(ctx context.Context, init Supervisor, verb, slot string, force bool) (client.Service, error) {
+	wait := client.Wait{Wait: true, Force: force}
 	switch verb {
 	case "start":
 		return init.Start(ctx, slot, wait)
@@ -267,7 +267,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	for _, slot := range slots {
 		go func() {
 			room <- struct{}{}
-			_, err := do(ctx, init, verb, slot)
+			_, err := do(ctx, init, verb, slot, false)
 			<-room
 			results <- result{slot, err}
 		}()
@@ -328,6 +328,9 @@ func (c *Call) showGateway(st client.Status, s client.Service) {
 		fmt.Fprintln(c.Out, "  Service: installed but stopped")
 	}
 	fmt.Fprintf(c.Out, "  State: %s\n", stateOf(s))
+	if s.ServedBy != "" {
+		fmt.Fprintf(c.Out, "  Served by: %s\n", s.ServedBy)
+	}
 	others := slices.DeleteFunc(slices.Clone(st.Services), func(o client.Service) bool {
 		return o.Kind != client.KindGateway || o.Name == s.Name
 	})
@@ -337,9 +340,12 @@ func (c *Call) showGateway(st client.Status, s client.Service) {
 	slices.SortStableFunc(others, func(a, b client.Service) int { return profiles.Compare(a.Profile, b.Profile) })
 	fmt.Fprintln(c.Out, "\nOther profiles:")
 	for _, o := range others {
-		if o.PID != 0 {
+		switch {
+		case o.PID != 0:
 			fmt.Fprintf(c.Out, "  ✓ %s (PID: %d)\n", o.Profile, o.PID)
-		} else {
+		case o.ServedBy == client.ServedByDefault:
+			fmt.Fprintf(c.Out, "  ✓ %s (served by %s)\n", o.Profile, profiles.Default)
+		default:
 			fmt.Fprintf(c.Out, "  ✗ %s\n", o.Profile)
 		}
 	}

@@ -103,7 +103,7 @@ func verbs(be Init) []verb {
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
-		runOnceVerb(), profileVerb(), logsVerb(), eventsVerb(), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
+		runOnceVerb(), profileVerb(), topologyVerb(), logsVerb(), eventsVerb(), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
 		seedVerb(), demoVerb(), bundleVerb(table), completionVerb(table), manVerb(table),
 		companionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
 		companionVerb("sandbox", "run an agent's commands in containers that last"),

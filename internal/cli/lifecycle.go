@@ -27,6 +27,9 @@ func lifecycleArgs(name string) string {
 	if name == "restart" {
 		choice += " | --changed"
 	}
+	if name != "stop" {
+		choice += " [--force]"
+	}
 	return choice + " [--no-wait] [--timeout 30s] [--json]"
 }
 
@@ -36,6 +39,10 @@ func lifecycle(t *terminal, c *call) int {
 		changed = c.flags.Bool("changed", false, "everything that runs as an older configuration says")
 	}
 	all := c.flags.Bool("all", false, allMeans(c.verb.name))
+	force := new(bool)
+	if c.verb.name != "stop" {
+		force = c.flags.Bool("force", false, "run a gateway although the one of the default profile serves its profile")
+	}
 	asJSON := c.flags.Bool("json", false, "print JSON, a service a line as status has it")
 	noWait := c.flags.Bool("no-wait", false, "do not wait for the result")
 	timeout := c.flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart, where a KILL may come first)")
@@ -74,7 +81,7 @@ func lifecycle(t *terminal, c *call) int {
 	if len(names) == 0 && *changed && !*asJSON {
 		fmt.Fprintln(t.out, "nothing to restart: everything runs as the configuration says")
 	}
-	wait := client.Wait{Wait: !*noWait}
+	wait := client.Wait{Wait: !*noWait, Force: *force}
 	if *timeout > 0 {
 		wait.Timeout = max(*timeout-time.Since(begin), time.Millisecond)
 	}
@@ -178,6 +185,9 @@ func (t *terminal) everything(ctx context.Context, cl *client.Client, verb strin
 		}
 		if verb != "restart" && s.Kind == client.KindService && enabled[s.Name] && !s.Task {
 			names = append(names, s.Name)
+			continue
+		}
+		if s.PID == 0 && verb == "start" && (s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedExpected) {
 			continue
 		}
 		if s.Kind == "gateway" && verb != "restart" || s.Want == "up" {

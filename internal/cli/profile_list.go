@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"hinit/client"
@@ -13,14 +14,15 @@ import (
 // profileRow is a profile. One that was deleted is told of as it was, without a gateway.
 type profileRow struct {
 	Name    string `json:"name"`
-	Home    string `json:"home"`              // its directory
-	Active  bool   `json:"active"`            // it is the one that the agent's commands use
-	Prior   string `json:"prior_state"`       // what the state file says
-	Gateway string `json:"gateway"`           // state of its service, "" when no init is reachable
-	Want    string `json:"want"`              // "up" or "down", "" when no init is reachable
-	PID     int    `json:"pid"`               // of its gateway, 0 when there is none
-	Log     string `json:"log"`               // path of its current log file
-	Problem string `json:"problem,omitempty"` // what is wrong with its files
+	Home    string `json:"home"`                // its directory
+	Active  bool   `json:"active"`              // it is the one that the agent's commands use
+	Prior   string `json:"prior_state"`         // what the state file says
+	Gateway string `json:"gateway"`             // state of its service, "" when no init is reachable
+	Want    string `json:"want"`                // "up" or "down", "" when no init is reachable
+	PID     int    `json:"pid"`                 // of its gateway, 0 when there is none
+	Served  string `json:"served_by,omitempty"` // as in the status
+	Log     string `json:"log"`                 // path of its current log file
+	Problem string `json:"problem,omitempty"`   // what is wrong with its files
 }
 
 // list shows all profiles, or one.
@@ -66,7 +68,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 		}
 		for _, s := range st.Services {
 			if s.Profile == row.Name && s.Kind == "gateway" {
-				row.Gateway, row.Want, row.PID = s.State, s.Want, s.PID
+				row.Gateway, row.Want, row.PID, row.Served = s.State, s.Want, s.PID, s.ServedBy
 			}
 		}
 		for _, w := range warnings {
@@ -102,18 +104,23 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
 			r.Name, show.Line(r.Home), r.Active, show.Line(r.Prior), orDash(r.Gateway), orDash(r.Want), show.Number(r.PID), show.Line(r.Log))
+		if r.Served != "" {
+			fmt.Fprintf(tw, "served by\t%s\n", r.Served)
+		}
 		if r.Problem != "" {
 			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
 		}
 		return tw.Flush()
 	}
-	fmt.Fprintln(tw, "NAME\tGATEWAY\tPID\tRECORDED\tHOME")
+	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.Served != "" })
+	by := func(text string) string { return map[bool]string{true: "\t" + text}[served] }
+	fmt.Fprintf(tw, "NAME\tGATEWAY\tPID%s\tRECORDED\tHOME\n", by("SERVED BY"))
 	for _, r := range rows {
 		name := show.Name(r.Name)
 		if r.Active {
 			name += " *"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), show.Name(r.Prior), show.Line(r.Home))
+		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), by(orDash(r.Served)), show.Name(r.Prior), show.Line(r.Home))
 	}
 	return tw.Flush()
 }

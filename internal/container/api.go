@@ -37,10 +37,22 @@ type api struct {
 
 func (a api) Settle() time.Duration { return a.c.cfg.Load().Agent.Settle }
 func (a api) Note(v *supervisor.Service) string {
-	if v.State == supervisor.Up {
+	note := a.c.keeper.Note(v)
+	if v.State == supervisor.Up && note == "" {
 		return a.c.health.Note(v)
 	}
-	return a.c.keeper.ServedBy(v)
+	return note
+}
+
+// The methods of control.Multiplexer.
+func (a api) ServedBy(v *supervisor.Service) string { return a.c.keeper.ServedBy(v) }
+func (a api) Beside(service string)                 { a.c.keeper.Beside(service) }
+
+func (a api) Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error) {
+	if !a.c.route.Load().HasProfiles() {
+		return client.TopologyReply{}, errors.New("this container has no gateways")
+	}
+	return a.c.keeper.Topology(ctx, mode, dry)
 }
 
 // Settings implements control.Describer.

@@ -46,6 +46,28 @@ func (h host) SetDown(profile string, down bool) {
 	h.c.slots().SetDown(profiles.SlotName(profile), down)
 }
 
+// SetTopology implements gateways.Host.
+func (h host) SetTopology(ctx context.Context, t profiles.Topology) error {
+	c := h.c
+	c.reloads.Lock()
+	defer c.reloads.Unlock()
+	c.units.SetTopology(t)
+	return c.reequip(ctx, c.cfg.Load())
+}
+
+// SetBeside implements gateways.Host.
+func (h host) SetBeside(ctx context.Context, profile string, on bool) {
+	c := h.c
+	c.units.SetBeside(profile, on)
+	p, err := c.store.Profile(profile)
+	if err == nil {
+		err = c.registerGateway(ctx, c.cfg.Load(), p)
+	}
+	if err != nil {
+		c.Say("%v", err)
+	}
+}
+
 // Register implements gateways.Host.
 func (h host) Register(ctx context.Context, p profiles.Profile, start bool, state profiles.State) {
 	c, cfg, want := h.c, h.c.cfg.Load(), supervisor.WantDown

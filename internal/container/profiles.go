@@ -87,6 +87,9 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 	writeLog := func() error { return nil }
 	keepLog := func(write func() error) { writeLog = write }
 	defer c.boot.Found(0)
+	if t, err := c.store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
+		c.units.SetTopology(t)
+	}
 	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv, Log: keepLog, Found: c.boot.Found, Decided: func(d profiles.Decision) {
 		want := c.wantAtBoot(d)
 		c.slots().Enqueue(c.gatewaySlot(cfg, d.Profile, want == supervisor.WantDown))

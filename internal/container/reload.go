@@ -103,6 +103,15 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 	for _, name := range sortedKeys(units) {
 		problems = append(problems, c.applyService(ctx, cfg, old, units[name]))
 	}
+	problems = append(problems, c.reequip(ctx, cfg))
+	c.timetable.Change(cfg)
+	out := client.ReloadReply{Changes: changed, Plan: plan.Steps(c.loop.Snapshot(), true), Settings: reloadplan.Settings(changed)}
+	return out, errors.Join(problems...)
+}
+
+// reequip makes every gateway start as the configuration says from its next start on.
+func (c *container) reequip(ctx context.Context, cfg *config.Config) error {
+	var problems []error
 	for _, s := range c.loop.Snapshot().Services {
 		if s.Kind != supervisor.KindGateway {
 			continue
@@ -113,9 +122,7 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 		}
 		problems = append(problems, err)
 	}
-	c.timetable.Change(cfg)
-	out := client.ReloadReply{Changes: changed, Plan: plan.Steps(c.loop.Snapshot(), true), Settings: reloadplan.Settings(changed)}
-	return out, errors.Join(problems...)
+	return errors.Join(problems...)
 }
 
 // fixedKeys are read once, at the start of the container.

@@ -201,8 +201,9 @@ func (h slotHost) Gateway(ctx context.Context, profile string, start bool, expor
 	if err != nil {
 		return err
 	}
-	want := supervisor.WantDown
-	if start {
+	name, want := profiles.SlotName(profile), supervisor.WantDown
+	refused := c.keeper.Refuse(name)
+	if start && refused == nil {
 		want = supervisor.WantUp
 	}
 	u := c.units.Gateway(c.cfg.Load(), p, exports)
@@ -210,6 +211,10 @@ func (h slotHost) Gateway(ctx context.Context, profile string, start bool, expor
 	known := c.loop.Snapshot().Find(u.Name) != nil
 	if err := c.register(ctx, u, want); err != nil {
 		return err
+	}
+	if start && refused != nil {
+		c.Say("%s: it is not started: %v", name, refused)
+		return nil
 	}
 	if start {
 		c.keeper.WarnIfMissing(u.Name, profile)
@@ -276,6 +281,8 @@ func (h slotHost) Register(ctx context.Context, u supervisor.Unit, want supervis
 func (h slotHost) Command(ctx context.Context, verb client.Verb, name string) error {
 	return h.c.command(ctx, verb, name)
 }
+
+func (h slotHost) Refuse(name string) error { return h.c.keeper.Refuse(name) }
 
 func (h slotHost) Unwant(ctx context.Context, name string) error {
 	return h.c.command(ctx, orders.Unwant, name)

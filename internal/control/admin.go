@@ -2,6 +2,8 @@ package control
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 
 	"hinit/client"
 )
@@ -31,6 +33,22 @@ func postReload(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	out.Changes, out.Plan, out.Settings = list(out.Changes), list(out.Plan), list(out.Settings)
+	return done(out)
+}
+
+func postTopology(s *Server, r *request) (reply, error) {
+	var how client.Topology
+	if err := decode(r.body, &how); err != nil {
+		return reply{}, err
+	}
+	core, ok := s.core.(Multiplexer)
+	if !ok || how.Mode != "" && !slices.Contains(client.Topologies, how.Mode) {
+		return reply{}, refuse(client.KindBadRequest, "mode is %q; it is one of %s, in a container with profiles", how.Mode, strings.Join(client.Topologies, ", "))
+	}
+	out, err := core.Topology(r.Context(), how.Mode, how.DryRun)
+	if err != nil {
+		return reply{}, err
+	}
 	return done(out)
 }
 

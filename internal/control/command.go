@@ -39,7 +39,7 @@ func command(verb client.Verb) func(s *Server, r *request) (reply, error) {
 		if _, err := queryOf(r); err != nil {
 			return reply{}, err
 		}
-		wait, timeout, err := parseWait(r.body, effects[verb].timeout)
+		wait, timeout, force, err := parseWait(r.body, effects[verb].timeout)
 		if err != nil {
 			return reply{}, err
 		}
@@ -50,6 +50,9 @@ func command(verb client.Verb) func(s *Server, r *request) (reply, error) {
 		before, err := s.lookup(ctx, r, limit)
 		if err != nil {
 			return reply{}, err
+		}
+		if core, ok := s.core.(Multiplexer); ok && force && verb != client.VerbStop {
+			core.Beside(before.Name)
 		}
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.soFar(ctx, before.Name, err)
@@ -149,18 +152,18 @@ func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err e
 	return false, nil
 }
 
-func parseWait(body []byte, timeout time.Duration) (bool, time.Duration, error) {
+func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Duration, force bool, err error) {
 	var c client.Command
 	if err := decode(body, &c); err != nil {
-		return false, 0, err
+		return false, 0, false, err
 	}
 	if c.TimeoutMS < 0 || c.TimeoutMS > longestWait.Milliseconds() {
-		return false, 0, refuse(client.KindBadRequest, "timeout_ms is %d; it goes from 0 to %d", c.TimeoutMS, longestWait.Milliseconds())
+		return false, 0, false, refuse(client.KindBadRequest, "timeout_ms is %d; it goes from 0 to %d", c.TimeoutMS, longestWait.Milliseconds())
 	}
 	if c.TimeoutMS > 0 {
 		timeout = time.Duration(c.TimeoutMS) * time.Millisecond
 	}
-	return c.Wait == nil || *c.Wait, timeout, nil
+	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
 // decode reads a JSON body; an empty one counts as {}.

@@ -71,6 +71,24 @@ type Noter interface {
 	Note(v *supervisor.Service) string
 }
 
+// Multiplexer is a Core of which one gateway may serve several profiles.
+type Multiplexer interface {
+	// ServedBy says who serves the profile of a gateway, in a word of the API.
+	ServedBy(v *supervisor.Service) string
+	// Beside lets the gateway of that service run beside the one that serves its profile.
+	Beside(service string)
+	// Topology changes how many gateways serve the profiles; with dry it says what that would do, without a mode how it is.
+	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
+}
+
+// servedBy says who serves the profile of a gateway.
+func (s *Server) servedBy(v *supervisor.Service) string {
+	if core, ok := s.core.(Multiplexer); ok {
+		return core.ServedBy(v)
+	}
+	return ""
+}
+
 // Counter is a Core that counts what services write. Output returns nil when it knows nothing of the service, and must not block.
 type Counter interface {
 	Output(service string) *client.Output

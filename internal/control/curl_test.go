@@ -290,7 +290,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 	reads := []string{"/v1/status", "/v1/services/coder", "/v1/events", "/v1/health", "/v1/slots", "/v1/slots/wait?dir=/run/service/coder&until=u"}
 	controls := []string{
 		"-X POST /v1/services/coder/start", "-d {\"wait\":false} /v1/services/coder/stop",
-		"-d {\"wait\":false} /v1/services/coder/restart", "-X POST /v1/rescan", "-X POST /v1/reload", "-X POST /v1/examine", "/v1/config",
+		"-d {\"wait\":false} /v1/services/coder/restart", "-X POST /v1/rescan", "-X POST /v1/reload", "-X POST /v1/examine", "/v1/config", "-d {} /v1/topology",
 		"-d {\"dir\":\"/run/service/coder\",\"flags\":\"u\"} /v1/slots/control", "-d {\"flags\":\"an\"} /v1/slots/scan",
 		"-d {\"tag\":\"a\"} /v1/runs", "/v1/runs", "/v1/runs/x-1", "-X POST /v1/runs/x-1/stop", "-d {\"text\":\"a\"} /v1/services/kanban/say",
 		"-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",

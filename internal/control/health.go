@@ -43,6 +43,12 @@ func getHealth(s *Server, r *request) (reply, error) {
 	}
 	snap, _ = s.known(r.Context(), nil)
 	for _, v := range snap.Services {
+		if s.servedBy(v) == client.ServedByNone {
+			h.Troubled = append(h.Troubled, v.Name)
+			if h.OK {
+				h.OK, h.Reason = false, fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
+			}
+		}
 		if v.Want != supervisor.WantUp || v.Kind == supervisor.KindStandIn || v.Kind == supervisor.KindRun || v.Kind == supervisor.KindCheck {
 			continue
 		}

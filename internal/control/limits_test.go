@@ -38,6 +38,10 @@ func (c hungCore) Examine(ctx context.Context) client.Findings {
 	return client.Findings{{Check: "home", Result: client.ResultFailed, Detail: hang(ctx).Error()}}
 }
 
+func (c hungCore) Topology(ctx context.Context, _ string, _ bool) (client.TopologyReply, error) {
+	return client.TopologyReply{}, hang(ctx)
+}
+
 func (c hungCore) Ping(ctx context.Context) error { return hang(ctx) }
 
 func (c hungCore) Reexec(ctx context.Context, _ string) (int, error) { return 0, hang(ctx) }
@@ -92,6 +96,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"GET /v1/events":                    {"/v1/events", "", "", ""},
 		"POST /v1/rescan":                   {"/v1/rescan", "", "the disk does not answer: no answer within", "still booting after"},
 		"POST /v1/reload":                   {"/v1/reload", "", "the disk does not answer: no answer within", "still booting after"},
+		"POST /v1/topology":                 {"/v1/topology", `{"mode":"auto"}`, "the disk does not answer: no answer within", "still booting after"},
 		"POST /v1/examine":                  {"/v1/examine", "", "the disk does not answer: no answer within", ""},
 		"POST /v1/reexec":                   {"/v1/reexec", "", "the disk does not answer: no answer within", ""},
 		"GET /v1/config":                    {"/v1/config", "", `"entries"`, ""},

@@ -297,7 +297,7 @@ func FuzzParseWait(f *testing.F) {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, timeout, err := parseWait(body, 30*time.Second)
+		_, timeout, _, err := parseWait(body, 30*time.Second)
 		if err == nil && (timeout <= 0 || timeout > longestWait) {
 			t.Errorf("%q: timeout %v", body, timeout)
 		}

@@ -38,6 +38,8 @@ const (
 	lookLimit = 5 * time.Second  // what is at hand
 	slotLimit = 9 * time.Second  // what concerns the scan directory, for which clients wait for 10 s; examining the volume, which ends before
 	workLimit = 30 * time.Second // what reads many files
+
+	topologyLimit = 3 * time.Minute // longer than gateways take to end
 )
 
 // routes is the whole API: request, access, need of the boot, time limit, handler. Each route answers within its limit, however
@@ -60,6 +62,7 @@ func routes() []route {
 		{"GET /v1/events", mayRead, anytime, 0, getEvents},
 		{"POST /v1/rescan", mayControl, afterAll, workLimit, postRescan},
 		{"POST /v1/reload", mayControl, afterAll, workLimit, postReload},
+		{"POST /v1/topology", mayControl, afterAll, topologyLimit, postTopology},
 		{"POST /v1/examine", mayControl, anytime, slotLimit, postExamine},
 		{"POST /v1/reexec", mayReplace, anytime, lookLimit, postReexec},
 		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // not status: it tells where things are and what they are set to

@@ -19,7 +19,7 @@ func postRunOnce(s *Server, r *request) (reply, error) {
 	if _, err := queryOf(r); err != nil {
 		return reply{}, err
 	}
-	wait, timeout, err := parseWait(r.body, onceTime)
+	wait, timeout, _, err := parseWait(r.body, onceTime)
 	if err != nil {
 		return reply{}, err
 	}

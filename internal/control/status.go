@@ -240,7 +240,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 			out.LastExit.Tail = []string{}
 		}
 	}
-	out.Problem = s.problem(v, who)
+	out.Problem, out.ServedBy = s.problem(v, who), s.servedBy(v)
 	if s.policy.classOf(who) != otherClass { // the service's own words
 		out.StatusText = v.Status
 	}

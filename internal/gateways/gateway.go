@@ -18,7 +18,10 @@ type gateway struct {
 	doubted    profiles.Hash   // inputs that the gateway may have been started without; they count as a change once
 	trouble    string          // what was last said of its platforms
 	downFile   downFile        // what the down file of its slot was last made to say
-	unrecorded bool            // an intent waits for another try to write it
+	wanted     bool            // its state file says that it is wanted up
+	beside     bool            // an operator runs it beside the multiplexer
+	exclusives []profiles.Exclusive
+	unrecorded bool // an intent waits for another try to write it
 }
 
 // downFile is whether the slot of a gateway has a file "down".

@@ -30,6 +30,10 @@ type Host interface {
 	// Register makes the slot of a profile that has appeared, and its gateway known to the supervisor. start says that it ran
 	// before the container did; state is its state file.
 	Register(ctx context.Context, p profiles.Profile, start bool, state profiles.State)
+	// SetTopology makes every gateway, from its next start on, learn what an operator has asked for.
+	SetTopology(ctx context.Context, t profiles.Topology) error
+	// SetBeside makes the gateway of a profile, from its next start on, run beside the one that serves its profile, or not.
+	SetBeside(ctx context.Context, profile string, on bool)
 	// ReadSecrets tells the console which texts of a profile's .env it must not show of a service. It waits for the disk.
 	ReadSecrets(service, profile string)
 

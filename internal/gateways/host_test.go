@@ -205,6 +205,12 @@ func (h *host) ReadSecrets(service, profile string) {
 	h.masked[service] = secrets
 }
 
+func (h *host) SetTopology(context.Context, profiles.Topology) error { return nil }
+
+func (h *host) SetBeside(_ context.Context, profile string, on bool) {
+	h.Say("%s beside: %v", profile, on)
+}
+
 func (h *host) HasSlot(string) bool { return false }
 
 func (h *host) SetDown(profile string, down bool) {

@@ -32,10 +32,10 @@ type Keeper struct {
 	started time.Time // the container
 	beat    func(profile string)
 
-	jobs        chan func() // carried out one after the other; they wait for the disk
-	orders      *orders.Queues
-	inherited   []orders.Unfinished // orders of the program before this one
-	multiplexed atomic.Bool         // the gateway of the default profile serves the others, as it was started
+	jobs      chan func() // carried out one after the other; they wait for the disk
+	orders    *orders.Queues
+	inherited []orders.Unfinished // orders of the program before this one
+	serving   atomic.Pointer[serving]
 
 	mu       sync.Mutex
 	gateways map[string]*gateway // by profile
@@ -64,6 +64,7 @@ func New(o Options) *Keeper {
 		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed),
 	}
 	k.orders = orders.New(carrier{k})
+	k.serving.Store(new(serving))
 	return k
 }
 
@@ -93,6 +94,9 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 // GoOn is Start for a Keeper that has imported the state of another one. It carries out the orders that one has not finished.
 func (k *Keeper) GoOn(ctx context.Context) {
 	k.Start(ctx, k.presentProfiles())
+	if t, err := k.store.Topology(os.Getenv, ""); err == nil {
+		k.serving.Store(&serving{Topology: t})
+	}
 	k.Catchup()
 	for _, o := range k.inherited {
 		k.orders.Submit(o.Verb, o.Service, o.Profile, 0)
@@ -128,7 +132,7 @@ func (k *Keeper) Reset() {
 	clear(k.gateways)
 	clear(k.left)
 	k.late = lateProfiles{}
-	k.multiplexed.Store(false)
+	k.serving.Store(new(serving))
 }
 
 func (k *Keeper) isStopping() bool {
@@ -187,6 +191,11 @@ func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) 
 	if s == nil || s.Kind != supervisor.KindGateway {
 		return k.loop.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
 	}
+	if s.PID == 0 && verb != client.VerbStop && verb != orders.Unwant {
+		if err := k.Refuse(service); err != nil {
+			return err
+		}
+	}
 	var patience time.Duration
 	if end, limited := ctx.Deadline(); limited {
 		patience = max(time.Until(end), 1)
@@ -230,6 +239,17 @@ func (k carrier) Act(o *orders.Order) (effect string, err error) {
 		return "", err
 	}
 	s := k.loop.Snapshot().Find(o.Service)
+	if o.Want() != profiles.Running {
+		k.setBeside(o.Profile, false)
+	} else if o.Profile == profiles.Default && (s == nil || s.PID == 0 || o.Verb == client.VerbRestart) {
+		t, err := k.store.Topology(os.Getenv, "")
+		if err == nil {
+			err = k.retire(context.Background(), t)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
 	if err := k.loop.Do(context.Background(), event(o.Verb, o.Service)); err != nil { // it ends with the loop
 		return "", err
 	}
@@ -314,26 +334,3 @@ func (k *Keeper) enqueueIn(delay time.Duration, service string, job func()) {
 }
 
 func (k *Keeper) say(format string, args ...any) { k.host.Say(format, args...) }
-
-// noteMultiplexed finds out whether the default profile's gateway, just started, serves the other profiles too, and says so once
-// when it begins to.
-func (k *Keeper) noteMultiplexed() {
-	on, err := k.store.Multiplexed(os.Getenv)
-	if err != nil {
-		k.say("cannot tell whether the default profile serves the others: %v", err)
-	}
-	if was := k.multiplexed.Swap(on); on && !was {
-		k.say("gateways that are down are served by the multiplexer of profile %s", profiles.Default)
-	}
-}
-
-// ServedBy says of a gateway that is down that another one serves its profile, "" if none does.
-func (k *Keeper) ServedBy(s *supervisor.Service) string {
-	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default || !k.multiplexed.Load() {
-		return ""
-	}
-	if d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default)); d == nil || d.Want != supervisor.WantUp {
-		return ""
-	}
-	return "served by the multiplexer of profile " + profiles.Default
-}

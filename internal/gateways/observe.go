@@ -1,6 +1,7 @@
 package gateways
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,7 @@ func (k *Keeper) Observe(r supervisor.Record) {
 	case r.To == supervisor.Up && changed:
 		job = func() {
 			k.noteInputs(r.Service, profile)
+			k.noteExclusives(r.Service, profile)
 			k.up(profile)
 		}
 	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
@@ -83,7 +85,7 @@ func (k *Keeper) Catchup() {
 // up looks after a gateway that is up: its state file may have been written before the supervisor knew of the start.
 func (k *Keeper) up(profile string) {
 	if profile == profiles.Default {
-		k.noteMultiplexed()
+		k.noteTopology(context.Background()) // it ends with the loop
 	}
 	k.followState(profile)
 }
@@ -103,15 +105,24 @@ func (k *Keeper) followState(profile string) {
 	k.noteHome(profile)
 	state, _ := k.store.ReadState(profile) // the watcher warns of a file that cannot be read
 	service := profiles.SlotName(profile)
-	if s := k.loop.Snapshot().Find(service); s != nil && s.State == supervisor.Up && k.host.Config().Agent.Ready == config.ReadyState {
+	k.mu.Lock()
+	k.get(profile).wanted = state.Start()
+	k.mu.Unlock()
+	s := k.loop.Snapshot().Find(service)
+	if s != nil && s.PID != 0 && profile == profiles.Default {
+		k.noteServed(s, state)
+	}
+	if s != nil && s.State == supervisor.Up && k.host.Config().Agent.Ready == config.ReadyState {
 		ready, said := k.readiness(profile, state, s.PID)
 		k.loop.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // which the snapshot may not know of yet
 	}
 	outcome, err := k.intents.Restore(profile, state)
+	serves, _ := k.by(profile)
+	serves = serves && !k.isBeside(profile) // upstream's boot leaves a down file for such a profile
 	if want, asked := k.intents.Want(profile); asked {
-		k.followDown(profile, want != profiles.Running)
+		k.followDown(profile, want != profiles.Running || serves)
 	} else if state.HasDesired {
-		k.followDown(profile, state.Desired != profiles.Running)
+		k.followDown(profile, state.Desired != profiles.Running || serves)
 	}
 	switch {
 	case err != nil:

@@ -2,7 +2,6 @@ package gateways
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"hinit/client"
@@ -165,7 +164,9 @@ type lateProfiles struct {
 
 // ExpectLate takes note of the profiles that the boot could not decide about.
 func (k *Keeper) ExpectLate(plan profiles.Plan) {
-	if on, err := k.store.Multiplexed(os.Getenv); err == nil && on { // the default gateway serves them
+	k.serving.Store(&serving{Topology: plan.Topology})
+	if plan.Topology.Multiplexed {
+		k.say("gateways that are down are " + servedByDefault)
 		return
 	}
 	names := make(map[string]bool, len(plan.Silent))

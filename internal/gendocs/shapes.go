@@ -39,6 +39,7 @@ var forms = []printed{
 	{"events", "lines", "client.Event"},
 	{"wait", "", "cli.waitReport"},
 	{"reload", "", "client.ReloadReply"},
+	{"topology", "", "client.TopologyReply"},
 	{"reexec", "", "cli.reexecReport"},
 	{"config", "list", "client.ConfigEntry"},
 	{"config check", "", "cli.configReport"},

@@ -40,13 +40,15 @@ type rowView struct {
 	Since    time.Time
 	Restarts int
 	usedView
-	Exit   string
-	ExitAt time.Time
-	Note   string
+	ServedBy string
+	Exit     string
+	ExitAt   time.Time
+	Note     string
 }
 
 func (s *Server) view(v *client.Service, used usedView) rowView {
-	out := rowView{Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used, Note: plain(v.Problem)}
+	out := rowView{Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
+		ServedBy: v.ServedBy, Note: plain(v.Problem)}
 	if x := v.LastExit; x != nil {
 		out.Exit, out.ExitAt = plain(exitWords(x)), x.At
 	}

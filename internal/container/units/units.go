@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,9 +48,11 @@ type Maker struct {
 	dataHome string
 	plain    bool
 
-	env  atomic.Pointer[[]string] // the container's environment
-	home atomic.Pointer[string]
-	venv atomic.Pointer[venv] // of the agent's program, as it was found last
+	env      atomic.Pointer[[]string] // the container's environment
+	home     atomic.Pointer[string]
+	beside   sync.Map // profiles whose gateways run beside the multiplexer
+	topology atomic.Pointer[profiles.Topology]
+	venv     atomic.Pointer[venv] // of the agent's program, as it was found last
 
 	gatewayEnv atomic.Pointer[[]string] // of the gateway that was made last
 }
@@ -60,6 +63,7 @@ func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Make
 	m := &Maker{agent: agent, dataHome: dataHome, plain: plain}
 	m.SetEnv(env)
 	m.SetHome("")
+	m.SetTopology(profiles.Topology{})
 	return m
 }
 
@@ -75,6 +79,18 @@ func (m *Maker) Home() string { return *m.home.Load() }
 // SetHome sets it. The boot does so before it starts anything.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
+// SetTopology makes gateways learn who serves the profiles, where an operator has asked for something.
+func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
+
+// SetBeside makes the gateway of a profile run beside the one that serves its profile, which the agent refuses unless it is told so.
+func (m *Maker) SetBeside(profile string, on bool) {
+	if on {
+		m.beside.Store(profile, true)
+	} else {
+		m.beside.Delete(profile)
+	}
+}
+
 // AgentEnv is the environment of what runs as the agent and is no service.
 func (m *Maker) AgentEnv(cfg *config.Config) []string { return proc.SetEnv(m.Env(), m.agentVars(cfg)) }
 
@@ -89,6 +105,9 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	command := cfg.Agent.Gateway
 	if p.Name == profiles.Default {
 		command = cfg.Agent.GatewayDefault
+	}
+	if _, on := m.beside.Load(p.Name); on {
+		command = append(slices.Clone(command), "--force")
 	}
 	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)
 	policy := policyOf(own.Restart, own.Stop)
@@ -127,7 +146,7 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 	for name, value := range over(cfg.Agent.Env, cfg.ProfileOf(p.Name).Env) {
 		env[name] = cfg.ExpandString(value, vars)
 	}
-	return m.withHome(env)
+	return m.withHome(over(env, m.topology.Load().Vars()))
 }
 
 // placeholders stand for something of a profile.

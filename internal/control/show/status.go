@@ -2,6 +2,7 @@ package show
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -35,7 +36,7 @@ func Status(st client.Status, look Look) []byte {
 		return w.Bytes()
 	}
 	rows := make([]row, 0, len(st.Services)+1)
-	rows = append(rows, row{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "LAST EXIT", "NOTE"})
+	rows = append(rows, row{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "SERVED BY", "LAST EXIT", "NOTE"})
 	for i := range st.Services {
 		s := &st.Services[i]
 		name, last, about := Line(s.Name), Line(lastCell(s)), Line(Note(s, time.Now()))
@@ -44,8 +45,11 @@ func Status(st client.Status, look Look) []byte {
 		}
 		rows = append(rows, row{
 			name, stateWord(s), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
-			last, about,
+			cmp.Or(s.ServedBy, "-"), last, about,
 		})
+	}
+	if !slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.ServedBy != "" }) {
+		drop(rows, colServed)
 	}
 	below := w.fit(rows)
 	w.layOut(rows, below)
@@ -155,7 +159,7 @@ func (w *page) head(in client.Init) {
 	}
 }
 
-type row [8]string
+type row [9]string
 
 // Columns that shrink or vanish on a narrow terminal.
 const (
@@ -165,6 +169,7 @@ const (
 	colPID
 	colRestarts
 	colMemory
+	colServed
 	colLast
 	colNote
 )
@@ -193,7 +198,7 @@ func (w *page) fit(rows []row) (below [][]string) {
 	}
 	shrink(rows, w.look.Width, colNote, 24)
 	shrink(rows, w.look.Width, colLast, 16)
-	for _, column := range []int{colRestarts, colMemory, colPID, colLast, colSince} {
+	for _, column := range []int{colRestarts, colMemory, colPID, colLast, colSince, colServed} {
 		if total(rows) <= w.look.Width {
 			break
 		}

@@ -148,6 +148,9 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 		}
 		return err
 	case 'o':
+		if err := s.host.Refuse(name); err != nil {
+			return err
+		}
 		return s.host.Do(ctx, supervisor.Once{Name: name})
 	case 'O':
 		return s.host.Do(ctx, supervisor.Unwant{Name: name})

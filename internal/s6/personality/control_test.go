@@ -60,6 +60,8 @@ func (h *host) Command(ctx context.Context, verb client.Verb, name string) error
 	return h.note("%s %s", verb, name)
 }
 
+func (h *host) Refuse(string) error { return nil }
+
 func (h *host) Unwant(_ context.Context, name string) error { return h.note("unwant %s", name) }
 func (h *host) Shutdown(string)                             { _ = h.note("shutdown") }
 func (h *host) Say(format string, args ...any)              { _ = h.note("say "+format, args...) }

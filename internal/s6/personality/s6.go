@@ -22,6 +22,8 @@ type Host interface {
 	scandir.Host
 	// Command starts or stops a service, Unwant keeps it from being started again. They record the intent.
 	Command(ctx context.Context, verb client.Verb, name string) error
+	// Refuse returns an error for a gateway that must not be started now.
+	Refuse(name string) error
 	Unwant(ctx context.Context, name string) error
 	Shutdown(reason string)
 	// Warn says something that the status goes on showing.

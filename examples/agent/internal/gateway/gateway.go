@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,6 +64,10 @@ func Run(config Config) int {
 		g.log.warn("cannot make the home directory: %v", err)
 		return exitUnexpected
 	}
+	if g.Home.Profile != home.Default && !g.Force && g.multiplexed() && slices.Contains(g.served(), g.Home.Profile) {
+		fmt.Fprintf(g.Stderr, "The default profile's gateway serves profile '%s' (multiplex_profiles). Use --force to run another one beside it.\n", g.Home.Profile)
+		return exitUnexpected
+	}
 	stopped, err := g.acquire()
 	if err != nil {
 		g.explainRefusal(err)
@@ -97,7 +102,7 @@ func (g *gateway) live() cause {
 	g.updateState(map[string]any{
 		"pid": g.self.PID, "kind": g.self.Kind, "argv": g.self.Argv, "start_time": g.self.StartTime,
 		"gateway_state": record.Starting, "exit_reason": nil, "restart_requested": false,
-		"active_agents": 0, "platforms": map[string]any{},
+		"active_agents": 0, "platforms": map[string]any{}, "served_profiles": nil,
 	})
 	g.log.banner(g.Home.Profile, g.self.PID)
 	if misbehave && g.Knobs.ExitNow != knobs.NoExit {
@@ -110,6 +115,9 @@ func (g *gateway) live() cause {
 	up := map[string]any{"gateway_state": record.Up}
 	if len(g.Knobs.Platforms) > 0 {
 		up["platforms"] = g.Knobs.Platforms
+	}
+	if g.Home.Profile == home.Default && g.multiplexed() {
+		up["served_profiles"] = g.served()
 	}
 	g.updateState(up)
 	g.log.info("gateway of profile %s is running", g.Home.Profile)

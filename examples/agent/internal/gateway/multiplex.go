@@ -1,0 +1,56 @@
+package gateway
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"hinit/examples/agent/internal/home"
+)
+
+// multiplexed reports whether the default profile's gateway serves all profiles: the environment wins over the default profile's
+// config.yaml, and a blank or unknown word says nothing (contract, section 5).
+func (g *gateway) multiplexed() bool {
+	if on, known := word(g.Getenv("GATEWAY_MULTIPLEX_PROFILES")); known {
+		return on
+	}
+	on, _ := word(g.setting("multiplex_profiles"))
+	return on
+}
+
+// served are the profiles that a multiplexing gateway serves: the default one and those of the allowlist, without one all.
+func (g *gateway) served() []string {
+	names, err := g.Home.List()
+	g.check(err)
+	list := strings.TrimSpace(g.setting("multiplex_profile_allowlist"))
+	if list == "" {
+		return names
+	}
+	allowed := strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune("[], ", r) })
+	return slices.DeleteFunc(names, func(name string) bool { return name != home.Default && !slices.Contains(allowed, name) })
+}
+
+// setting returns what stands behind a key of the default profile's config.yaml, on any level, on one line.
+func (g *gateway) setting(key string) string {
+	text, err := os.ReadFile(filepath.Join(g.Home.Root, "config.yaml"))
+	if !os.IsNotExist(err) {
+		g.check(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(strings.TrimSpace(line), key+":"); found {
+			return value
+		}
+	}
+	return ""
+}
+
+func word(text string) (on, known bool) {
+	switch strings.ToLower(strings.TrimSpace(text)) {
+	case "1", "true", "yes", "on":
+		return true, true
+	case "0", "false", "no", "off":
+		return false, true
+	}
+	return false, false
+}

@@ -1,0 +1,329 @@
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/guard"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// Who serves a profile: its own gateway, or that of the default profile (a multiplexer).
+
+// serving is what is known of the default profile's gateway. It is immutable.
+type serving struct {
+	profiles.Topology // as the gateway was started, or would be
+
+	said  bool           // the gateway of the run says which profiles it serves
+	run   uint64         // which run that is
+	state profiles.State // where it says so
+}
+
+// by reports whether the default profile's gateway serves another profile, and whether it says so itself: else it is expected to.
+func (k *Keeper) by(profile string) (serves, said bool) {
+	d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default))
+	now := k.serving.Load()
+	switch {
+	case profile == profiles.Default || d == nil || d.Want != supervisor.WantUp:
+		return false, false
+	case now.said && d.Run == now.run && d.PID != 0:
+		return now.state.Serves(profile), true
+	}
+	return now.Serves(profile), false
+}
+
+// ServedBy says who serves the profile of a gateway, in a word of the API. It is "" where each gateway serves its own profile, and for a
+// profile that nobody wants to be served.
+func (k *Keeper) ServedBy(s *supervisor.Service) string {
+	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
+		return ""
+	}
+	serves, said := k.by(s.Profile)
+	own := s.State != supervisor.Down
+	switch {
+	case serves && own:
+		return client.ServedTwice
+	case serves && said:
+		return client.ServedByDefault
+	case serves:
+		return client.ServedExpected
+	case !k.serving.Load().Multiplexed:
+		return ""
+	case own:
+		return client.ServedItself
+	case k.wanted(s.Profile):
+		return client.ServedByNone
+	}
+	return ""
+}
+
+const servedByDefault = "served by the multiplexer of profile " + profiles.Default
+
+// Note says in words what is to be known of who serves the profile of a gateway, and with whom it shares what is for one gateway alone.
+func (k *Keeper) Note(s *supervisor.Service) string {
+	switch k.ServedBy(s) {
+	case client.ServedTwice:
+		return "served twice: by its own gateway and by the multiplexer of profile " + profiles.Default + "; end one: hinit stop " + s.Profile
+	case client.ServedByDefault:
+		return servedByDefault
+	case client.ServedExpected:
+		return "expected to be " + servedByDefault
+	case client.ServedByNone:
+		return "no gateway serves it, and it is wanted: hinit start " + s.Profile
+	}
+	return k.clash(s)
+}
+
+// wanted reports whether the state file of a profile wants its gateway up.
+func (k *Keeper) wanted(profile string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g := k.gateways[profile]
+	return g != nil && g.wanted
+}
+
+// Beside lets the gateway of a profile run beside the multiplexer, until it is stopped.
+func (k *Keeper) Beside(service string) {
+	profile, ok := profiles.SlotProfile(service)
+	if serves, _ := k.by(profile); ok && serves {
+		k.setBeside(profile, true)
+	}
+}
+
+func (k *Keeper) setBeside(profile string, on bool) {
+	k.mu.Lock()
+	g := k.get(profile)
+	was := g.beside
+	g.beside = on
+	k.mu.Unlock()
+	if was != on {
+		k.host.SetBeside(context.Background(), profile, on) // it ends with the loop
+	}
+}
+
+func (k *Keeper) isBeside(profile string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g := k.gateways[profile]
+	return g != nil && g.beside
+}
+
+// Refuse returns an error for a gateway that must not be started, because the one of the default profile serves its profile.
+func (k *Keeper) Refuse(service string) error {
+	profile, ok := profiles.SlotProfile(service)
+	if serves, _ := k.by(profile); !ok || !serves || k.isBeside(profile) {
+		return nil
+	}
+	return &client.Error{Kind: client.KindFailed, Message: servedByDefault + " (`--force` to run it beside)"}
+}
+
+// served are the gateways that run although the default one, by the configuration, serves their profiles.
+func (k *Keeper) served(t profiles.Topology) (names []string) {
+	for _, s := range k.loop.Snapshot().Services {
+		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State != supervisor.Down && t.Serves(s.Profile) && !k.isBeside(s.Profile) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// unserved are the gateways that are down, and wanted, and that the default one does not serve.
+func (k *Keeper) unserved(t profiles.Topology) (names []string) {
+	for _, s := range k.loop.Snapshot().Services {
+		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State == supervisor.Down && !t.Serves(s.Profile) && k.wanted(s.Profile) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// retireTime is how long gateways may take to end before the one that is to serve their profiles is not started. A KILL comes before.
+const retireTime = 2 * time.Minute
+
+// retire ends the gateways whose profiles the default one will serve, and returns when nothing of them is left. What is wanted of them stays
+// on the volume.
+func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
+	names := k.served(t)
+	for _, name := range names {
+		k.say("%s: it ends, because the gateway of profile %s serves its profile", name, profiles.Default)
+		if err := k.loop.Do(ctx, supervisor.Stop{Name: name}); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, retireTime)
+	defer cancel()
+	return k.await(ctx, func(snap *supervisor.Snapshot) string {
+		for _, name := range names {
+			if s := snap.Find(name); s != nil && s.State != supervisor.Down && s.Want == supervisor.WantDown {
+				return name + " has not ended"
+			}
+		}
+		return ""
+	})
+}
+
+// await waits until what says that nothing is missing, "".
+func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
+	for {
+		news := k.loop.News()
+		missing := what(k.loop.Snapshot())
+		if missing == "" {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("cannot change who serves the profiles: %s: %w", missing, context.Cause(ctx))
+		}
+	}
+}
+
+// noteTopology finds out how the default profile's gateway, just started, serves the profiles. Where that is another way than before, it
+// ends the gateways that would be a second one, or starts those that are wanted again.
+func (k *Keeper) noteTopology(ctx context.Context) {
+	t, err := k.store.Topology(os.Getenv, "")
+	if err != nil {
+		k.say("cannot tell whether the default profile serves the others: %v", err)
+	}
+	k.mu.Lock()
+	was := k.serving.Swap(&serving{Topology: t})
+	k.mu.Unlock()
+	if t.Multiplexed && !was.Multiplexed {
+		k.say("gateways that are down are " + servedByDefault)
+	}
+	if len(k.served(t)) > 0 { // the default one was started without a command, as after a crash
+		guard.Go("ending gateways whose profiles are served", func() {
+			if err := k.retire(ctx, t); err != nil {
+				k.say("%v", err)
+			}
+		})
+	}
+	if was.Multiplexed && !t.Multiplexed {
+		for _, name := range k.unserved(t) {
+			_ = k.loop.Do(ctx, supervisor.Start{Name: name}) // it may have been removed
+		}
+	}
+	if t.Multiplexed != was.Multiplexed {
+		for _, p := range k.presentProfiles() {
+			if !t.Multiplexed {
+				k.setBeside(p.Name, false)
+			}
+			if p.Name != profiles.Default {
+				k.enqueue(profiles.SlotName(p.Name), func() { k.followState(p.Name) }) // its down file
+			}
+		}
+	}
+}
+
+// noteServed takes what the state file of the default profile's running gateway says of the profiles that it serves.
+func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
+	said := state.HasServed && writtenBy(state, s.PID)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := *k.serving.Load()
+	now.said, now.run, now.state = said, s.Run, state
+	k.serving.Store(&now)
+}
+
+// Topology changes how many gateways serve the profiles, or with dry says what that would do. No profile is served by two meanwhile.
+func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
+	if err := k.host.MayServe(); err != nil {
+		return out, err
+	}
+	t, err := k.store.Topology(os.Getenv, mode)
+	if err != nil {
+		return out, err
+	}
+	out = client.TopologyReply{Mode: profiles.PerProfile, From: t.From, DryRun: dry, Steps: []string{}}
+	if t.Multiplexed {
+		out.Mode = profiles.Multiplex
+	}
+	if mode == "" {
+		return out, nil
+	}
+	d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default))
+	restart := d != nil && d.Want == supervisor.WantUp && k.serving.Load().Multiplexed != t.Multiplexed
+	for _, name := range k.served(t) {
+		out.Steps = append(out.Steps, "stop "+name)
+	}
+	if restart {
+		out.Steps = append(out.Steps, "restart "+d.Name)
+	}
+	for _, name := range k.unserved(t) {
+		if k.serving.Load().Multiplexed && !t.Multiplexed {
+			out.Steps = append(out.Steps, "start "+name)
+		}
+	}
+	if dry {
+		return out, nil
+	}
+	if err := k.store.SetTopology(mode); err != nil {
+		return out, fmt.Errorf("cannot record the topology: %w", err)
+	}
+	if err := k.host.SetTopology(ctx, t); err != nil {
+		return out, err
+	}
+	if err := k.retire(ctx, t); err != nil {
+		return out, err
+	}
+	if restart {
+		if err := k.loop.Do(ctx, supervisor.Restart{Name: d.Name}); err != nil {
+			return out, err
+		}
+		err := k.await(ctx, func(snap *supervisor.Snapshot) string {
+			if s := snap.Find(d.Name); s != nil && s.Run <= d.Run {
+				return d.Name + " has not ended"
+			}
+			return ""
+		})
+		if err != nil {
+			return out, err
+		}
+	}
+	k.noteTopology(ctx)
+	return out, nil
+}
+
+// noteExclusives remembers what a gateway that has come up uses alone, and warns when another live one uses it too.
+func (k *Keeper) noteExclusives(service, profile string) {
+	list, _ := k.store.Exclusives(profile) // what can't be read can't be compared
+	k.mu.Lock()
+	k.get(profile).exclusives = list
+	k.mu.Unlock()
+	if s := k.loop.Snapshot().Find(service); s != nil {
+		if text := k.clash(s); text != "" {
+			k.say("%s: warning: %s", service, text)
+		}
+	}
+}
+
+// clash says what a live gateway shares with another one that is for one alone: two pollers of one token lose messages.
+func (k *Keeper) clash(s *supervisor.Service) string {
+	if s.Kind != supervisor.KindGateway || s.PID == 0 {
+		return ""
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	mine := k.get(s.Profile).exclusives
+	if len(mine) == 0 {
+		return ""
+	}
+	var told []string
+	for _, o := range k.loop.Snapshot().Services {
+		if o.Kind != supervisor.KindGateway || o.PID == 0 || o.Name == s.Name {
+			continue
+		}
+		for _, x := range k.get(o.Profile).exclusives {
+			if text := "it has the same " + x.Name + " as " + o.Name; slices.Contains(mine, x) && len(told) < 4 {
+				told = append(told, text)
+			}
+		}
+	}
+	return strings.Join(told, "; ")
+}

@@ -1,0 +1,104 @@
+package gateways_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"hinit/client"
+	"hinit/internal/gateways"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// multiplexing makes a host whose default gateway runs and is set to serve all profiles, and says that it serves some.
+func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateways.Keeper) {
+	t.Helper()
+	h, k := newHost(t, names...)
+	started, err := profiles.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
+	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
+	keys := map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started}
+	if says != nil {
+		keys["served_profiles"] = says
+	}
+	h.state(profiles.Default, keys)
+	for _, name := range names {
+		h.state(name, map[string]any{"desired_state": "running"})
+	}
+	h.start(k)
+	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	return h, k
+}
+
+func (h *host) servedBy(k *gateways.Keeper, profile, want string) {
+	h.t.Helper()
+	h.until(profile+" is served by "+want, func() bool { return k.ServedBy(h.Snapshot().Find(profiles.SlotName(profile))) == want })
+}
+
+// TestWhoServesAProfileIsKnown from the state file of the default profile's run, else expected.
+func TestWhoServesAProfileIsKnown(t *testing.T) {
+	h, k := multiplexing(t, []string{"default", "a"}, "a", "b")
+	h.servedBy(k, "a", client.ServedByDefault)
+	h.servedBy(k, "b", client.ServedByNone)
+	if err := k.Command(t.Context(), client.VerbStart, "gateway-a"); err == nil || err.Error() != "served by the multiplexer of profile default (`--force` to run it beside)" {
+		t.Errorf("a second poller is started: %v", err)
+	}
+	if h.desired("a") != "running" {
+		t.Error("the refusal was recorded")
+	}
+	h.service("a", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
+	h.servedBy(k, "a", client.ServedTwice)
+	k.Beside("gateway-a")
+	if k.Refuse("gateway-a") != nil || !h.hears("a beside: true")() {
+		t.Error("an operator's --force is refused")
+	}
+
+	h, k = multiplexing(t, nil, "a")
+	h.servedBy(k, "a", client.ServedExpected)
+}
+
+// TestALyingDefaultAgentStopsNobody: what it says is shown, and refuses a start; only the configuration ends other gateways.
+func TestALyingDefaultAgentStopsNobody(t *testing.T) {
+	h, k := newHost(t, "a")
+	started, err := profiles.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
+	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
+	h.state(profiles.Default, map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started, "served_profiles": []string{"a", "../b", "c/d"}})
+	h.start(k)
+	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	h.servedBy(k, "a", client.ServedTwice)
+	for _, event := range h.look().events {
+		if strings.HasPrefix(event, "Stop{") || strings.HasPrefix(event, "Restart{") {
+			t.Errorf("it made hinit do %s", event)
+		}
+	}
+}
+
+// TestTwoGatewaysWithOneTokenAreLoud, and the token is not in the message.
+func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
+	h, k := newHost(t, "a", "b")
+	h.write("a", ".env", "TELEGRAM_BOT_TOKEN=12345:secret\nOPENAI_API_KEY=same\n")
+	h.write("b", ".env", "OPENAI_API_KEY=same\nexport TELEGRAM_BOT_TOKEN='12345:secret'\n")
+	h.start(k)
+	for _, name := range []string{"a", "b"} {
+		h.service(name, supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
+		k.Observe(changed(name, supervisor.Starting, supervisor.Up, ""))
+	}
+	const want = "it has the same TELEGRAM_BOT_TOKEN as gateway-a"
+	h.until("status says it", func() bool { return k.Note(h.Snapshot().Find("gateway-b")) == want })
+	h.until("the log says it", h.hears("gateway-b: warning: "+want))
+	if h.hears("secret")() {
+		t.Error("the token is in the log")
+	}
+	h.service("a", supervisor.Service{State: supervisor.Down})
+	if got := k.Note(h.Snapshot().Find("gateway-b")); got != "" {
+		t.Errorf("one of them is down: %q", got)
+	}
+}

@@ -1,0 +1,39 @@
+package profiles
+
+import (
+	"crypto/sha256"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"hinit/internal/dotenv"
+	"hinit/internal/fsutil"
+)
+
+// Exclusive is something that two live gateways must not both use. Only a hash of the value is kept.
+type Exclusive struct {
+	Name  string // of the variable
+	Value [sha256.Size]byte
+}
+
+// mostExclusive is how many of them count in one profile.
+const mostExclusive = 16
+
+// Exclusives returns what the profile's .env gives its gateway alone: the tokens of its chat platforms, and its port.
+func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
+	err = s.in(profile, func(d *fsutil.Dir, home string) error {
+		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		for _, v := range dotenv.Parse(string(text)) {
+			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
+			if token && v.Value() != "" && !placeholder(v.Value()) && len(list) < mostExclusive {
+				list = append(list, Exclusive{v.Name, sha256.Sum256([]byte(v.Value()))})
+			}
+		}
+		return err
+	})
+	return list, err
+}
