@@ -106,11 +106,17 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 		{`POST /v1/services/x/stop {"wait":true}`, func() error { _, err := c.Stop(ctx, "x", client.Wait{Wait: true}); return err }},
 		{
 			`POST /v1/services/x/restart {"wait":true,"timeout_ms":1500}`,
-			func() error { _, err := c.Restart(ctx, "x", client.Wait{Wait: true, Timeout: 1500 * time.Millisecond}); return err },
+			func() error {
+				_, err := c.Restart(ctx, "x", client.Wait{Wait: true, Timeout: 1500 * time.Millisecond})
+				return err
+			},
 		},
 		{ // never 0, which would be the default
 			`POST /v1/services/x/start {"wait":true,"timeout_ms":1}`,
-			func() error { _, err := c.Start(ctx, "x", client.Wait{Wait: true, Timeout: time.Microsecond}); return err },
+			func() error {
+				_, err := c.Start(ctx, "x", client.Wait{Wait: true, Timeout: time.Microsecond})
+				return err
+			},
 		},
 		{"POST /v1/rescan", func() error { return c.Rescan(ctx) }},
 		{"POST /v1/reload", func() error { _, err := c.Reload(ctx, client.Reload{}); return err }},

@@ -164,8 +164,8 @@ func (f *fakeCore) History() *supervisor.Ring                 { return &f.ring }
 func (f *fakeCore) Orphans() uint64                           { return 7 }
 func (f *fakeCore) Rescan(context.Context) error              { return f.does().rescan(f) }
 func (f *fakeCore) Find(_ context.Context, name string) error { return f.does().find(f, name) }
-func (f *fakeCore) ServedBy(*supervisor.Service) string { return "" }
-func (f *fakeCore) Beside(string)                       {}
+func (f *fakeCore) ServedBy(*supervisor.Service) string       { return "" }
+func (f *fakeCore) Beside(string)                             {}
 
 func (f *fakeCore) Topology(context.Context, string, bool) (client.TopologyReply, error) {
 	return client.TopologyReply{}, nil

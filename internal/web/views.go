@@ -47,8 +47,10 @@ type rowView struct {
 }
 
 func (s *Server) view(v *client.Service, used usedView) rowView {
-	out := rowView{Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
-		ServedBy: v.ServedBy, Note: plain(v.Problem)}
+	out := rowView{
+		Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
+		ServedBy: v.ServedBy, Note: plain(v.Problem),
+	}
 	if x := v.LastExit; x != nil {
 		out.Exit, out.ExitAt = plain(exitWords(x)), x.At
 	}
