@@ -17,6 +17,7 @@ var outOfTurn = map[string]string{
 
 	"internal/tuning/limits.go":          "the boot and Init, which takes the turn, of /proc and /sys",
 	"internal/tuning/inotify.go":         "the goroutine that reports, once, of /proc",
+	"internal/tuning/threads.go":         "the boot, of /proc",
 	"internal/tuning/memory.go":          "the goroutine that reports, of /proc",
 	"internal/container/init.go Main":    "before the first goroutine",
 	"internal/s6/personality/s6.go Open": "the boot, of /proc",
@@ -42,6 +43,7 @@ var outOfTurn = map[string]string{
 	"internal/control/memory.go":         "residentMemory takes the turn",
 	"internal/reexec/check.go":           "Ask takes the turn, or it is the command line",
 	"internal/reexec/generation.go":      "before the first goroutine, or the supervisor's loop, of /proc",
+	"internal/reexec/room.go":            "Ask takes the turn, or the supervisor's loop, of /proc",
 	"internal/reexec/exec.go":            "before the first goroutine, of /proc and of memory",
 	"internal/s6/scandir/layout.go":      "free and takeLock take the turn for them",
 	"internal/lease/holder.go":           "as takes the turn; /proc has a Short one",

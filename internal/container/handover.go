@@ -183,8 +183,11 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.signals.PutBack(taken.Signals)
 	c.resumeS6(old.S6)
 	c.control.Inherit(old.Control)
-	c.loop.Resume(supervisor.Remark{Text: fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v",
-		c.generation.Number, version.Get(), old.Cause, taken.Deaf.Round(10*time.Microsecond))})
+	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", c.generation.Number, version.Get(), old.Cause, taken.Deaf.Round(10*time.Microsecond))
+	if taken.Halted != nil {
+		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.Stood.Round(100*time.Microsecond))
+	}
+	c.loop.Resume(supervisor.Remark{Text: text})
 	return c, nil
 }
 

@@ -79,12 +79,13 @@ func beginInit(args []string) (sig *signals.Signals, made func(), code int, over
 	sig = signals.Listen()
 	taken, err := reexec.Take()
 	tuning.InheritNothing()
-	made, few := tuning.MakeThreads()
+	made, few := tuning.MakeThreads(taken.Threads())
 	if few != nil {
 		return sig, nil, refuse(exitFailed, few), true
 	}
 	if !errors.Is(err, reexec.ErrNone) {
 		made()
+		taken.Stood = taken.Halted.Resume()
 		return sig, nil, successorMain(args, sig, taken, err), true
 	}
 	return sig, made, 0, false

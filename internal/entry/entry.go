@@ -15,6 +15,8 @@ var (
 	g0     [64]uintptr
 	thread [2]uintptr // where amd64 finds it
 	leave  uint32
+	never  uint32      // is 0 for good
+	held   [64]uintptr // the threads of the last fill
 )
 
 // Only the assembly names these.
@@ -27,14 +29,15 @@ func hold(leave *uint32) int
 func begin(stack *uintptr) {
 	argc := int(*stack)
 	argv := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc}
+	env := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 	if argc == 0 || syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
+		await(env.get("HINIT_HALTED"))
 		return
 	}
 	name := base(argv.at(0))
-	if !command(name, argv) || roomy() {
+	if !command(name, argv) || Room(threads) {
 		return
 	}
-	env := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 	syscall3(syscall.SYS_EXIT_GROUP, uintptr(run(name, argv, env)), 0, 0)
 }
 
@@ -46,21 +49,62 @@ func command(name string, argv words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// roomy says whether the process can have threads.
-func roomy() bool {
-	made := fill()
+// await waits until a re-executed PID 1 can have the threads that it had before: the first number of HINIT_HALTED, which is "" where
+// room is plenty. Everything else is stopped then (internal/reexec), so only a process that came from outside can have taken a
+// number. Such a process ends by itself, within a minute.
+func await(halted string) {
+	n := 0
+	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
+		n = min(10*n+int(halted[i]-'0'), len(held))
+	}
+	for range 600 {
+		if !Room(n) {
+			sleep(100e6)
+			continue
+		}
+		for i := range n { // the kernel may let a thread end later than it was told to
+			for range 1000 {
+				if syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
+					break
+				}
+				sleep(1e6)
+			}
+		}
+		return
+	}
+}
+
+func sleep(nanoseconds int64) {
+	t := syscall.Timespec{Nsec: nanoseconds}
+	syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
+}
+
+// Room reports whether the process can have so many threads more. It makes them and lets them end. A caller in a running program must
+// have locked its goroutine to its thread.
+func Room(threads int) bool {
+	leave = 0
+	made := fill(threads, &leave)
 	leave = 1
 	const wake = 1 | 128 // FUTEX_WAKE_PRIVATE
 	syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
 	return made == threads
 }
 
-// fill makes the threads, as many as there can be, and says how many there are. They have every signal blocked, as this thread has it
+// Keep makes threads that hold a process number each until execve(2) frees it. A caller in a running program must have locked its
+// goroutine to its thread.
+func Keep(threads int) { fill(threads, &never) }
+
+// fill makes threads that wait for leave, as many as there can be, and says how many there are. They have every signal blocked, as this thread has it
 // while it makes them: on a busy machine they live on beside the runtime, and its handler finds no g in them that it could use.
-func fill() (made int) {
+func fill(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	mask(&all, &before)
-	for made < threads && hold(&leave) >= 0 {
+	for made < threads {
+		thread := hold(leave)
+		if thread < 0 {
+			break
+		}
+		held[made%len(held)] = uintptr(thread)
 		made++
 	}
 	mask(&before, nil)

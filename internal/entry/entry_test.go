@@ -85,7 +85,7 @@ func TestTheEnvironmentIsReadAsTheKernelLaysIt(t *testing.T) {
 func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if !roomy() {
+	if !Room(threads) {
 		t.Error("no threads can be made here")
 	}
 }
@@ -96,9 +96,9 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	before := tasks(t)
 	leave = 0
-	made := fill()
+	made := fill(threads, &leave)
 	after := tasks(t)
-	roomy() // lets them go
+	Room(0) // lets them go
 	if made != threads {
 		t.Fatalf("only %d threads can be made here", made)
 	}

@@ -9,7 +9,8 @@
 //
 // By whom, and in which order: an operator asks ([Generation.Ask]), or a goroutine panics ([Generation.Panicked]). The [House]
 // comes to rest, its supervisor yields, the logs stop between two reads, all is written down, signals wait in the kernel, and
-// execve(2) follows. The new program calls [Take] before anything else, and [Next] with what it finds.
+// execve(2) follows. Where process numbers are short, every other process is stopped before, and goes on when the new program has its
+// threads ([Halted]). The new program calls [Take] before anything else, and [Next] with what it finds.
 //
 // When the new program is broken: one that can't be trusted or is not for this machine is refused ([Check]), and so is one that
 // does not know the format (the command line tries that). When execve fails, all of the above is undone and goes on. A second

@@ -41,6 +41,8 @@ type Program struct {
 	// Late returns those of them that have been delivered and were not acted upon. It is called as late as can be; the new
 	// program gets them from Take.
 	Late func() []syscall.Signal
+	// Knows says that the program lets the other processes go on when it was told that they are stopped, see [Halted].
+	Knows bool
 }
 
 // Become becomes the program. It returns only when that failed; nothing has changed then but what Late took. No other goroutine
@@ -64,6 +66,11 @@ func (p *Program) Become() error {
 			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
 		}
 	}
+	halted, err := makeRoom(p.Knows)
+	if err != nil {
+		return err
+	}
+	defer halted.Resume()
 	undo, err := hold(p.Signals)
 	if err != nil {
 		return err
@@ -73,10 +80,10 @@ func (p *Program) Become() error {
 		return err
 	}
 	env := append(slices.Clone(p.Env), Var+"="+strconv.Itoa(int(memory.Fd())))
-	if err := syscall.Exec(p.Path, p.Argv, env); err != nil {
-		return fmt.Errorf("cannot execute %q: %w", p.Path, err)
+	if halted != nil {
+		env = append(env, HaltVar+"="+halted.String())
 	}
-	return nil
+	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
 // hold makes the signals wait for the new program, as far as that is possible. undo ends that, on the same thread.
@@ -159,42 +166,54 @@ type Taken struct {
 	State   json.RawMessage
 	Signals []syscall.Signal // that came and were not acted upon
 	Deaf    time.Duration    // for how long, until now, HUP, INT, QUIT and TERM were lost
+	Halted  *Halted          // nil when no process was stopped for the change
+	Stood   time.Duration    // for how long all were; the caller of [Halted.Resume] notes it
+}
+
+// Threads returns how many threads and processors this program may have at most, 0 when that is not known. taken may be nil.
+func (taken *Taken) Threads() (threads, processors int) {
+	if taken == nil || taken.Halted == nil {
+		return 0, 0
+	}
+	return taken.Halted.Threads, taken.Halted.Processors
 }
 
 // ErrNone is the error of Take in a process that is no successor.
 var ErrNone = errors.New("nothing was handed over")
 
 // Take returns what the generation before this one in the same process has handed over, once. The error is ErrNone when there is
-// none. It also makes sure that no child sees Var.
-func Take() (*Taken, error) {
+// none. With any other error it still tells of processes that are stopped. It also makes sure that no child sees Var.
+func Take() (out *Taken, err error) {
 	heard := monotonic()
 	value, there := os.LookupEnv(Var)
 	if !there {
 		return nil, ErrNone
 	}
-	_ = os.Unsetenv(Var) // it can't fail: the name is good
+	halted := parseHalted(os.Getenv(HaltVar))
+	_, _ = os.Unsetenv(Var), os.Unsetenv(HaltVar) // they can't fail: the names are good
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
 		return nil, ErrNone // somebody else's idea, or that of an init around this one
 	}
+	out = &Taken{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
 	defer memory.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("cannot read what was handed over: %w", err)
+		return out, fmt.Errorf("cannot read what was handed over: %w", err)
 	}
 	data := make([]byte, st.Size)
 	if _, err := memory.ReadAt(data, 0); err != nil {
-		return nil, fmt.Errorf("cannot read what was handed over: %w", err)
+		return out, fmt.Errorf("cannot read what was handed over: %w", err)
 	}
 	var in envelope
 	if err := json.Unmarshal(data, &in); err != nil {
-		return nil, fmt.Errorf("cannot understand what was handed over: %w", err)
+		return out, fmt.Errorf("cannot understand what was handed over: %w", err)
 	}
 	if in.PID != os.Getpid() {
 		return nil, ErrNone
 	}
-	out := &Taken{State: in.State, Deaf: time.Duration(heard - in.Deaf)}
+	out.State, out.Deaf = in.State, time.Duration(heard-in.Deaf)
 	for _, n := range in.Signals {
 		out.Signals = append(out.Signals, syscall.Signal(n))
 	}

@@ -29,7 +29,11 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	err := g.mayGoOn()
 	if err == nil {
 		over := false
-		if over, err = g.replace(Self, faultCause(doing), true); over {
+		err = awaitRoom(func() error {
+			over, err = g.replace(Self, faultCause(doing), true, true)
+			return err
+		})
+		if over {
 			return
 		}
 	}
@@ -44,9 +48,18 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.report(doing, value, stack)
 	err := g.mayGoOn()
 	if err == nil {
-		err = g.become(Self, faultCause(doing), true)
+		err = awaitRoom(func() error { return g.become(Self, faultCause(doing), true, true) })
 	}
 	g.giveUp(err)
+}
+
+// awaitRoom tries to become another program again while only room for it is missing.
+func awaitRoom(try func() error) error {
+	for end := time.Now().Add(roomTime); ; <-time.After(roomTime / 20) {
+		if err := try(); !errors.Is(err, errNoRoom) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 func faultCause(doing string) string { return "hinit had a fault while " + doing }

@@ -128,7 +128,11 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	if !g.settled.Load() {
 		return 0, errors.New("the boot is not done yet; try again")
 	}
-	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error { return Check(binary) }); err != nil {
+	knows := make(chan bool, 1)
+	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error {
+		knows <- FileID(binary) == g.ID || knowsHalt(binary)
+		return Check(binary)
+	}); err != nil {
 		return 0, err
 	}
 	if !g.busy.CompareAndSwap(false, true) {
@@ -143,7 +147,7 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	guard.Go("re-executing", func() {
 		defer g.busy.Store(false)
 		defer release()
-		_, err := g.replace(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false)
+		_, err := g.replace(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false, <-knows)
 		g.refuse(err.Error())
 		g.house.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
 	})
@@ -152,20 +156,20 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 
 // replace becomes another program. It returns only with an error, and everything is as it was then. over says that the
 // container has ended meanwhile.
-func (g *Generation) replace(path, cause string, fault bool) (over bool, err error) {
+func (g *Generation) replace(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.house.Rest(fault)
 	defer wake()
 	if err != nil {
 		return false, err
 	}
-	if ended := g.house.Yield(func() { err = g.become(path, cause, fault) }); ended != nil {
+	if ended := g.house.Yield(func() { err = g.become(path, cause, fault, knows) }); ended != nil {
 		return true, ended
 	}
 	return false, err
 }
 
 // become is called when the supervisor does nothing else. It returns only with an error.
-func (g *Generation) become(path, cause string, fault bool) error {
+func (g *Generation) become(path, cause string, fault, knows bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := Past{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
 	state, thaw, err := g.house.HandOver(past, fault)
@@ -180,7 +184,7 @@ func (g *Generation) become(path, cause string, fault bool) error {
 	}
 	var late []syscall.Signal
 	p := Program{
-		Path: path, Argv: os.Args, Env: os.Environ(), Keep: codec.Keep(), State: data, Signals: g.signals,
+		Path: path, Argv: os.Args, Env: os.Environ(), Keep: codec.Keep(), State: data, Signals: g.signals, Knows: knows,
 		Late: func() []syscall.Signal {
 			late = g.house.TakeLate()
 			return late

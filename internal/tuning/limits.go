@@ -124,6 +124,14 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 // processLimit is the number of processes that the container's cgroup allows, if it has such a limit.
 func processLimit(cgroup string) (int, bool) { return cgroupNumber(cgroup, "pids.max") }
 
+// FreeProcesses returns how many process numbers the container may take besides those in use. limited is false where its control group
+// tells no limit; one around it may have a limit all the same.
+func FreeProcesses() (free int, limited bool) {
+	limit, limited := processLimit(cgroupDir)
+	used, told := cgroupNumber(cgroupDir, "pids.current")
+	return limit - used, limited && told
+}
+
 // cgroupNumber reads a number of the pids controller, of version 2 or 1. "max" is none.
 func cgroupNumber(cgroup, name string) (int, bool) {
 	for _, dir := range []string{"/", "/pids/"} {

@@ -2,10 +2,15 @@ package tuning
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/entry"
 )
 
 const (
@@ -18,6 +23,9 @@ const (
 	// atStart is how many the runtime has besides: its monitor, the one that waits for signals, the one that makes others, and what it
 	// is at when the rest is made.
 	atStart = 5
+	// slack is how many threads do nothing at all. They hold process numbers for the start of the next program (re-execution), whose runtime
+	// may make some threads more at its start than this one did.
+	slack = 4
 	// smallLimit is the limit of processes below which hinit makes do with as few threads as can be.
 	smallLimit = 64
 )
@@ -28,11 +36,15 @@ const (
 // The Go runtime makes a thread whenever all of its threads are busy or wait for the kernel, and ends the process when it can't. So a
 // service that has taken all process numbers of the container, which threads need too, would end the container. Threads that exist are
 // used again and never given back. As many as can be needed: those that may compute, those that may wait (see [blocking.Turns]), and
-// the reserve.
-func MakeThreads() (made func(), err error) {
+// the reserve. A successor that can have no thread more than its predecessor gives how many that had, and its processors; else they
+// are 0.
+func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	n := min(runtime.GOMAXPROCS(0), processors)
+	if mostProcessors > 0 {
+		n = min(n, mostProcessors)
+	}
 	limit, limited := processLimit(cgroupDir)
-	if limited && limit < smallLimit {
+	if limited && limit < smallLimit || most > 0 && most < 1+blocking.Turns()+reserve {
 		n = 1
 		blocking.Few()
 	}
@@ -45,8 +57,29 @@ func MakeThreads() (made func(), err error) {
 	go func() {
 		defer close(done)
 		fillThreads(threads)
+		now := settle()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		entry.Keep(threads + atStart + slack - now)
 	}()
 	return func() { <-done }, nil
+}
+
+// settle waits until the kernel has made every thread that the runtime has asked for, and returns how many there are. The runtime
+// leaves some of that work to a thread of its own, which may be late.
+func settle() (threads int) {
+	for range 10_000 {
+		var task unix.Stat_t
+		if unix.Stat("/proc/self/task", &task) != nil {
+			return math.MaxInt16 // there is no /proc
+		}
+		threads = int(task.Nlink) - 2 // a directory has two links more than directories in it
+		if asked, _ := runtime.ThreadCreateProfile(nil); asked <= threads {
+			break
+		}
+		<-time.After(time.Millisecond)
+	}
+	return threads
 }
 
 // fillThreads sees to it that there are so many threads.

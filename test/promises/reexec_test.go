@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +90,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	b.check(err)
 	for line := range strings.Lines(string(out)) {
 		if _, d, told := strings.Cut(strings.TrimSpace(line), "deaf to signals for "); told {
+			d, _, _ = strings.Cut(d, ";")
 			took, err := time.ParseDuration(d)
 			b.check(err)
 			deaf = append(deaf, took)
@@ -186,4 +189,205 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	if err != nil || string(text) != "hooked\n" {
 		t.Errorf("the boot steps of the second have written %q: %v", text, err)
 	}
+}
+
+// hungryBomb takes every process number that there is with processes each of which forks as fast as it can.
+const hungryBomb = "b() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
+
+// TestPID1SurvivesItsOwnExecUnderAForkBomb: hinit reexec, or a panic, in a container with a fork bomb ended PID 1 and every gateway
+// ("newosproc", code 2), because execve gave the numbers of its threads to the bomb.
+func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
+	requireRoot(t)
+	for _, limit := range []int{64, 150, 256} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			long(t)
+			b, names := bombed(t, limit, 10)
+			pids := func() (all []int) {
+				for _, name := range names {
+					s, err := b.service(name)
+					b.check(err)
+					all = append(all, s.PID)
+				}
+				return all
+			}
+			before := pids()
+			rounds := scale(4, 200)
+			for range rounds {
+				b.full()
+				b.reexec()
+			}
+			if after := pids(); !slices.Equal(before, after) {
+				t.Errorf("the gateways were %v and are %v", before, after)
+			}
+			if n := b.status().Init.Image; n != rounds+1 {
+				t.Errorf("it is image %d after %d re-executions", n, rounds)
+			}
+			b.check(b.do("stop", "bomb"))
+			within(t, patience, b.reaped)
+			within(t, patience, b.allMove)
+			sheet.add("re-executions under a bomb", rounds)
+			if still := b.stood(); len(still) > 0 {
+				t.Logf("everything stood still for %v at least, %v at the median, %v at most", still[0], still[len(still)/2], still[len(still)-1])
+			}
+			for i := range scale(1, 50) {
+				b, names := bombed(t, limit, 2)
+				b.full()
+				b.check(os.WriteFile(b.path("run/panic.new"), []byte([]string{"loop", "goroutine"}[i%2]), 0o644), os.Rename(b.path("run/panic.new"), b.path("run/panic")))
+				within(t, patience, func() error {
+					if s, err := b.client.Status(t.Context()); err != nil || s.Init.Image != 2 {
+						return errors.Join(fmt.Errorf("it is image %d", s.Init.Image), err)
+					}
+					return nil
+				})
+				b.check(b.is(names[1], client.StateUp)(), b.do("stop", "bomb"), b.allMove())
+				sheet.add("panics under a bomb", 1)
+				b.kill()
+			}
+		})
+	}
+}
+
+// TestAReexecAsTheAgentsUserSurvivesAForkBomb: the same where PID 1 is not root and RLIMIT_NPROC is the limit, which its threads count for.
+func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	const limit, user = 120, 10421
+	b := newBox(t, setup{config: quick, uid: user, order: order{Cgroup: pidsGroup(t), User: user, Limits: map[int]uint64{unix.RLIMIT_NPROC: limit}}})
+	names := b.profiles(5, sleeper)
+	b.profile("bomb", hungryBomb)
+	b.boot()
+	b.up(names...)
+	b.check(b.tell("start", "bomb"))
+	rounds := scale(3, 50)
+	for range rounds {
+		b.crowded(limit)
+		b.reexec()
+	}
+	b.check(b.do("stop", "bomb"), b.is(names[0], client.StateUp)(), b.allMove())
+	within(t, patience, b.stoodStill(rounds))
+}
+
+// TestAReexecResumesWhatItHasStoppedAndNothingElse: a process that somebody has stopped stays stopped, and a shell does not see its job
+// stopped: it would go on with the next command.
+func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick, order: order{Cgroup: pidsGroup(t)}})
+	b.profile("a", sleeper)
+	b.profile("shell", "exec /bin/bash -c 'set -m; sleep 1000000; echo the job was seen stopped; exec sleep 1000000'\n")
+	b.boot()
+	b.up("a", "shell")
+	b.signal("gateway-a", unix.SIGSTOP)
+	within(t, patience, func() error {
+		if p := b.of("gateway-a"); len(p) != 1 || p[0].state != 'T' {
+			return errors.New("gateway-a is not stopped")
+		}
+		return nil
+	})
+	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0)) // room for docker exec alone
+	rounds := scale(5, 100)
+	for range rounds {
+		b.reexec()
+	}
+	within(t, patience, b.stoodStill(rounds))
+	stopped := b.of("gateway-a")[0].pid
+	for _, p := range b.alive() {
+		if (p.pid == stopped) != (p.state == 'T') {
+			t.Errorf("process %d (%s) is in state %c", p.inner, p.name, p.state)
+		}
+	}
+	if lines, err := b.logged("shell"); err != nil && !errors.Is(err, os.ErrNotExist) || len(lines) > 0 {
+		t.Errorf("the shell says %q: %v", lines, err)
+	}
+}
+
+// TestAReexecThatCouldEndHinitIsRefused: hinit that is not process 1 can't stop the others, and said nothing before it ended.
+func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick, order: order{Cgroup: pidsGroup(t), Below: true}})
+	b.profile("a", sleeper)
+	b.boot()
+	b.up("a")
+	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := b.client.Reexec(ctx, "")
+	if err == nil || !strings.Contains(err.Error(), "the new program might not get its threads") || !strings.Contains(err.Error(), "only process 1") {
+		t.Errorf("the answer is %v", err)
+	}
+	b.check(b.is("a", client.StateUp)(), b.allMove(), os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte("max"), 0))
+	b.reexec()
+	b.check(b.is("a", client.StateUp)())
+}
+
+// bombed boots a box whose control group has no process number left.
+func bombed(t *testing.T, limit, gateways int) (b *box, names []string) {
+	t.Helper()
+	group := pidsGroup(t)
+	b = newBox(t, setup{config: quick, faults: true, order: order{Cgroup: group}})
+	names = b.profiles(gateways, sleeper)
+	b.profile("bomb", hungryBomb)
+	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.Itoa(limit)), 0))
+	b.boot()
+	b.up(names...)
+	b.check(b.tell("start", "bomb"))
+	return b, names
+}
+
+// full waits until the control group has no process number left.
+func (b *box) full() {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(b.Cgroup, "pids.max"))
+	b.check(err)
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	b.check(err)
+	b.crowded(limit)
+}
+
+// crowded waits until the control group has so many processes and threads, or one less.
+func (b *box) crowded(limit int) {
+	b.t.Helper()
+	within(b.t, patience, func() error {
+		if n := b.pids(b.Cgroup); n < limit-1 {
+			return fmt.Errorf("%d of %d process numbers are taken", n, limit)
+		}
+		return nil
+	})
+}
+
+// allMove complains about a process that is stopped.
+func (b *box) allMove() error {
+	for _, p := range b.alive() {
+		if p.state == 'T' {
+			return fmt.Errorf("process %d (%s) is still stopped", p.inner, p.name)
+		}
+	}
+	return nil
+}
+
+// stoodStill complains unless everything stood still so often.
+func (b *box) stoodStill(times int) func() error {
+	return func() error {
+		if n := len(b.stood()); n != times {
+			return fmt.Errorf("everything stood still %d times, not %d", n, times)
+		}
+		return nil
+	}
+}
+
+// stood returns for how long everything stood still at each change of the image, the shortest time first.
+func (b *box) stood() (all []time.Duration) {
+	b.t.Helper()
+	out, err := os.ReadFile(b.path("err"))
+	b.check(err)
+	for line := range strings.Lines(string(out)) {
+		if _, d, told := strings.Cut(strings.TrimSpace(line), "stood still for "); told {
+			took, err := time.ParseDuration(d)
+			b.check(err)
+			all = append(all, took)
+		}
+	}
+	slices.Sort(all)
+	return all
 }

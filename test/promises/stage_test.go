@@ -31,6 +31,7 @@ type order struct {
 	Refused []uint            // system calls that seccomp refuses with EPERM
 	Host    string            // name of the host; with it the box has a network of its own and a file on /etc/hostname, as containers do
 	Named   string            // that file
+	Below   bool              // the init is a child of process 1, as with docker run --init
 }
 
 func stage(text string) int {
@@ -105,6 +106,9 @@ func (o order) become() error {
 	}
 	if err := refuse(o.Refused); err != nil {
 		return fmt.Errorf("cannot refuse system calls: %w", err)
+	}
+	if o.Below {
+		return syscall.Exec("/bin/sh", append([]string{"sh", "-c", `"$@" & wait`, "sh", o.Program}, o.Argv[1:]...), os.Environ())
 	}
 	return syscall.Exec(o.Program, o.Argv, os.Environ())
 }

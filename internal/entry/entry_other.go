@@ -1,0 +1,9 @@
+//go:build !linux || (!amd64 && !arm64)
+
+package entry
+
+// Room reports whether the process can have so many threads more, which can't be tried here.
+func Room(int) bool { return true }
+
+// Keep does nothing here.
+func Keep(int) {}

@@ -1,0 +1,115 @@
+package proc
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// diskGrace is how long [Halt] waits for a thread that the kernel does not interrupt. The parent of a vfork(2) waits so for its child,
+// which is stopped.
+const diskGrace = 100 * time.Millisecond
+
+// Halt stops every other process of the PID namespace, so that none can be made: kill(2) with -1 also reaches a child that is being
+// forked at that moment. It returns the processes that were stopped before, for [Resume], and one that this user may not stop, or 0. It
+// blocks until all threads stand, at most for patience. After an error every process goes on. It is for process 1 alone: elsewhere -1
+// means processes that are not hinit's.
+func Halt(patience time.Duration) (before []int, beyond int, err error) {
+	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
+		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
+	}
+	s := newScanner()
+	defer unix.Close(s.dir)
+	s.look()
+	for _, p := range s.stats {
+		if p.state == 'T' {
+			before = append(before, p.pid)
+		}
+	}
+	s.haltShells()
+	if err := unix.Kill(-1, unix.SIGSTOP); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EPERM) {
+		return nil, 0, fmt.Errorf("cannot stop the other processes meanwhile: %w", err)
+	}
+	for begin := time.Now(); ; <-time.After(time.Millisecond) {
+		pid, beyond := s.moving(time.Since(begin) > diskGrace)
+		if pid == 0 {
+			return before, beyond, nil
+		}
+		if time.Since(begin) > patience {
+			name := strings.TrimSpace(string(s.read(strconv.Itoa(pid) + "/comm")))
+			Resume(before)
+			return nil, 0, fmt.Errorf("process %d (%q) does not stop meanwhile; end it and try again", pid, name)
+		}
+	}
+}
+
+// haltShells stops the shells with job control, the oldest first, and waits for each: one that goes on longer than its job sees the job
+// stopped, and takes the terminal back. It waits for a few of them only, for anybody can make many.
+func (s *scanner) haltShells() {
+	const most, each = 8, 250 * time.Millisecond
+	byPID := make(map[int]stat, len(s.stats))
+	for _, p := range s.stats {
+		byPID[p.pid] = p
+	}
+	var shells []stat
+	for _, job := range s.stats {
+		shell := byPID[job.ppid]
+		if shell.pid > 1 && shell.state != 'T' && shell.session == job.session && shell.group != job.group && !slices.Contains(shells, shell) {
+			shells = append(shells, shell)
+		}
+	}
+	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.start, b.start) })
+	for _, shell := range shells[:min(len(shells), most)] {
+		_ = unix.Kill(shell.pid, unix.SIGSTOP) // kill(-1) does it again
+		for begin := time.Now(); time.Since(begin) < each; <-time.After(each / 1000) {
+			if now, ok := s.stat(shell.pid); !ok || now.state != 'S' && now.state != 'R' {
+				break
+			}
+		}
+	}
+}
+
+// moving returns a process that has a thread which is not stopped yet, and one that can't be stopped by this user, 0 for none. waits says
+// that a thread in an uninterruptible wait counts as stopped.
+func (s *scanner) moving(waits bool) (pid, beyond int) {
+	s.look()
+	stands := func(p stat) bool { return strings.IndexByte("TtZXx", p.state) >= 0 || waits && p.state == 'D' }
+	for _, p := range s.stats {
+		if p.pid == 1 || p.threads <= 1 && stands(p) {
+			continue
+		}
+		dir := strconv.Itoa(p.pid) + "/task"
+		for _, thread := range s.threads(dir) {
+			t, ok := parseStat(s.read(dir + "/" + thread + "/stat"))
+			if !ok || stands(t) {
+				continue
+			}
+			if !errors.Is(unix.Kill(p.pid, 0), unix.EPERM) {
+				return p.pid, 0
+			}
+			beyond = p.pid
+		}
+	}
+	return 0, beyond
+}
+
+// Resume lets the processes go on that [Halt] has stopped: the youngest first, so that a shell does not see its command stopped. It
+// signals those that Halt found waiting in the kernel too, because their stop is still to come.
+func Resume(before []int) {
+	s := newScanner()
+	defer unix.Close(s.dir)
+	s.look()
+	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.start, a.start), cmp.Compare(b.pid, a.pid)) })
+	for _, p := range s.stats {
+		if p.pid != 1 && !p.dead() && !slices.Contains(before, p.pid) {
+			_ = unix.Kill(p.pid, unix.SIGCONT) // it may be another user's, which Halt did not stop either
+		}
+	}
+}
