@@ -123,6 +123,7 @@ var floors = map[string]int{
 	"hinit/internal/entry":      0,  // it runs before the runtime does
 	"hinit/internal/fsutil":     0,
 	"hinit/internal/s6/formats": 0,
+	"hinit/internal/loglevel":   0,
 	"hinit/internal/redact":     -1, // config follows its list too
 	"hinit/internal/testkit":    0,
 	"hinit/internal/usage":      1,

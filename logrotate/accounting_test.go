@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
-	"hinit/logrotate/archive"
 )
 
 // writerVar makes this test binary a gateway that writes numbered lines. Its value is the gateway, the run, and the ledger.
@@ -176,7 +175,7 @@ func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 	if err := os.Rename(g.dir, to); err != nil {
 		return // it isn't there yet
 	}
-	paths, err := archive.Paths(to)
+	paths, err := archivePaths(to)
 	if err != nil {
 		t.Error(err)
 		return
@@ -304,7 +303,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 	for giveUp := time.Now().Add(testkit.Patience); time.Now().Before(giveUp); <-time.After(20 * time.Millisecond) {
 		runs, archives, written := 0, 0, uint64(0)
 		for _, g := range gateways {
-			paths, _ := archive.Paths(g.dir)
+			paths, _ := archivePaths(g.dir)
 			runs, archives, written = runs+g.begun(), archives+len(paths), written+g.log.Stats().Lines
 		}
 		if runs >= fewestRuns && archives >= fewestArchives && written >= fewestLines {
@@ -322,7 +321,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 
 	archives, runs := 0, 0
 	for _, g := range gateways {
-		paths, err := archive.Paths(g.dir)
+		paths, err := archivePaths(g.dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,7 @@ func TestArchivesAreCompressed(t *testing.T) {
 	say(t, l, lines...)
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
 	wantLines(t, stored(t, dir), lines...)
-	paths, err := archive.Paths(dir)
+	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 		testkit.Until(t, "the archives are compressed", func() bool { return allPacked(t, dir) })
 	}
 	l.Limit(Limits{Compress: true, Archives: 3})
-	paths, err := archive.Paths(dir)
+	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 	}
 	say(t, l, fill(100)...)
 	closeSet(t, s)
-	if paths, err = archive.Paths(dir); err != nil || len(paths) != 3 {
+	if paths, err = archivePaths(dir); err != nil || len(paths) != 3 {
 		t.Errorf("%d archives are kept (%v)", len(paths), err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"hinit/internal/testkit"
-	"hinit/logrotate/archive"
 )
 
 func TestRemoved(t *testing.T) {
@@ -186,7 +185,7 @@ func TestRotationThatCannotHappenLosesNothing(t *testing.T) {
 	v.end()
 	v.warn.want(t, "cannot rotate", "is rotated again")
 	wantLines(t, stored(t, dir), v.written...)
-	if paths, _ := archive.Paths(dir); len(paths) != 1 {
+	if paths, _ := archivePaths(dir); len(paths) != 1 {
 		t.Errorf("archives: %q", paths)
 	}
 }

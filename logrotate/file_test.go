@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
-	"hinit/logrotate/archive"
 )
 
 // service is a Log with its pipes open and a console that is read.
@@ -113,7 +112,7 @@ func TestRotation(t *testing.T) {
 	put(t, v.stdout, strings.Join(want, "\n")+"\n")
 	v.end()
 	wantLines(t, stored(t, dir), want...)
-	paths, err := archive.Paths(dir)
+	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"hinit/internal/fsutil"
@@ -29,6 +30,9 @@ type ReadOptions struct {
 	Follow bool
 	// Caught is called when the history has been given, before the lines that come. It may be nil. An error of it is one of emit.
 	Caught func() error
+	// Missing is called where lines are missing: an archive cannot be read, or files were removed before they could be read. It takes
+	// the place of the line that says so. Its error is one of emit. It may be nil.
+	Missing func(why string) error
 	// MaxLine is the longest line that the log can have; longer ones come in pieces. 0 is a megabyte.
 	MaxLine int
 	// MaxArchive is how many bytes of an archive are read, decompressed. 0 is 256 MB.
@@ -197,17 +201,23 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	// Those that were known before are older than the old file, and so are those up to itself. When it isn't among them it
 	// was removed or pruned.
 	var next []string
+	found := old == nil || slices.Contains(archives, r.known) // the oldest ones go first: nothing behind this one is gone
 	for _, name := range archives {
 		if name <= r.known {
 			continue
 		}
 		next = append(next, name)
 		if old != nil && r.is(name, read) {
-			next = next[:0]
+			next, found = next[:0], true
 		}
 	}
 	if len(archives) > 0 {
 		r.known = max(r.known, archives[len(archives)-1])
+	}
+	if !found && len(next) > 0 && r.o.Missing != nil {
+		if r.emitErr = r.o.Missing("files were removed before they could be read"); r.emitErr != nil {
+			return false, r.emitErr
+		}
 	}
 	for _, name := range next {
 		if err := r.whole(ctx, name, 0); err != nil {

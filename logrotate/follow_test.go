@@ -195,7 +195,7 @@ func TestFollowUnderLoad(t *testing.T) {
 	put(t, stdout, "end\n")
 	stdout.Close()
 	closeSet(t, s)
-	paths, err := archive.Paths(dir)
+	paths, err := archivePaths(dir)
 	if err != nil || len(paths) < 50 {
 		t.Fatalf("%d archives, %v", len(paths), err)
 	}

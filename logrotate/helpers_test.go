@@ -82,7 +82,7 @@ func closeAll(files ...*os.File) {
 // stored returns the lines in dir, archives first, without their timestamps, which are checked.
 func stored(t testing.TB, dir string) []string {
 	t.Helper()
-	paths, err := archive.Paths(dir)
+	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,6 +266,15 @@ func namesIn(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// archivePaths returns the paths of the archives in dir, oldest first.
+func archivePaths(dir string) ([]string, error) {
+	names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
+	for i, name := range names {
+		names[i] = filepath.Join(dir, name)
 	}
 	return names, err
 }

@@ -70,7 +70,12 @@ func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
 
 // tellBroken gives the line that stands in the place of what cannot be read.
 func (r *reader) tellBroken(name string) error {
-	r.emitErr = r.emit(fmt.Appendf(nil, "[hinit] lines are missing here: %s cannot be read: %v", name, r.broken[name]))
+	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
+	if r.o.Missing != nil {
+		r.emitErr = r.o.Missing(why)
+	} else {
+		r.emitErr = r.emit([]byte("[hinit] lines are missing here: " + why))
+	}
 	return r.emitErr
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
-	"hinit/logrotate/archive"
 )
 
 // TestFiftyLogsAreFollowedAtOnce follows fifty logs that are rotated and compressed meanwhile.
@@ -75,7 +74,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 			want[j] = fmt.Sprintf("log %d, line %d, which is one of many", i, j)
 		}
 		wantLines(t, got[i], want...)
-		if paths, err := archive.Paths(filepath.Join(base, fmt.Sprint(i))); err != nil || len(paths) < 4 {
+		if paths, err := archivePaths(filepath.Join(base, fmt.Sprint(i))); err != nil || len(paths) < 4 {
 			t.Errorf("log %d has %d archives (%v): too few to prove anything", i, len(paths), err)
 		}
 	}

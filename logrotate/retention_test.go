@@ -66,7 +66,7 @@ func TestOldArchivesGo(t *testing.T) {
 	l.Limit(Limits{MaxAge: 2 * time.Hour})
 	say(t, l, "one")
 	closeSet(t, s)
-	left, err := archive.Paths(dir)
+	left, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

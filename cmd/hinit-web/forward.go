@@ -42,12 +42,13 @@ func runForward(ctx context.Context, c *call) int {
 		return c.Fail(cmdline.WrongUsage, "%v", err)
 	}
 	defer sink.Close()
+	h := &hinit{env: c.Env}
 	f := &forward.Forwarder{
-		Hinit: &hinit{env: c.Env}, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
+		Hinit: h, LogsAs: h.logsAs, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
 		Log: slog.New(slog.NewTextHandler(c.Err, nil)),
 	}
 	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", *state)
 	err = f.Run(ctx)
-	f.Log.Info("ended", "sent", f.Counts.Sent, "refused", f.Counts.Refused, "gaps", f.Counts.Gaps, "failures", f.Counts.Failures)
+	f.Log.Info("ended", "sent", f.Counts().Sent, "refused", f.Counts().Refused, "gaps", f.Counts().Gaps, "failures", f.Counts().Failures)
 	return c.Failed(doing, err)
 }

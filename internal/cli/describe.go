@@ -4,8 +4,10 @@ import (
 	"flag"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"hinit/internal/cmdline"
 )
@@ -30,7 +32,7 @@ type describedFlag struct {
 // choice is a value of a flag that is one of a few words.
 type choice interface{ choices() []string }
 
-var firstWords = expression(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
+var firstWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`) })
 
 // describe asks a verb for its flags, without carrying it out: each verb answers --help before it does anything.
 func describe(v verb) described {

@@ -83,7 +83,7 @@ func logs(t *terminal, c *call) int {
 		opt.N = -1
 	}
 	last := -1 // of the lines that match
-	narrow := *grep != "" || least != 0
+	narrow := *grep != "" || least.Level != 0
 	if narrow {
 		last, opt.N = opt.N, -1
 	}

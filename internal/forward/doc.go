@@ -1,7 +1,10 @@
-// Package forward sends logs and events to where they are collected: OTLP, Loki, syslog, or files of JSON lines.
+// Package forward sends logs and events to a collector: as OTLP, to Loki, as syslog, or as JSON lines in a file.
 //
-// It reads the rotated files of services, which are its only buffer: a receiver that is slow or down holds up nobody but the reading, and
-// what the rotation removes meanwhile is a gap that is told and counted. It promises that every other line comes at least once: positions
-// are saved after a receiver has taken the lines, and found again after rotation, compression and a restart by what is in the file. At
-// most one batch is in memory. [Forwarder.Run] owns no goroutine.
+// It reads the rotated log files, which are its only buffer. A receiver that is slow or down delays the reading and no service. Every
+// line comes at least once: the position in a log is saved after the receiver has taken the line. A position is the time of the last
+// line and a count, so it survives rotation, compression and a restart. Lines that the rotation removes before they are sent are
+// told and counted as a gap. At most one batch is in memory.
+//
+// A record is encoded by one of three encoders (otlp, loki, syslog; the file takes a record as it is) and carried by one sender, which
+// repeats what fails. [Forwarder.Run] owns a goroutine for each log, and ends them before it returns.
 package forward

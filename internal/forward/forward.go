@@ -9,64 +9,16 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/fsutil"
 	"hinit/internal/redact"
+	"hinit/logrotate"
 )
-
-// The kinds of a Record.
-const (
-	KindLog   = "log"
-	KindEvent = "event"
-	KindGap   = "gap" // lines are missing here
-)
-
-// Record is a line, an event, or word of a gap.
-type Record struct {
-	Time    time.Time `json:"time"`
-	Kind    string    `json:"kind"`
-	Service string    `json:"service"`
-	Profile string    `json:"profile,omitempty"`
-	Text    string    `json:"message"`
-}
-
-// Sink takes records. An error that is not a [RefusedError] is tried again. Send may be called after an error.
-type Sink interface {
-	Send(ctx context.Context, records []Record) error
-	Close() error
-}
-
-// RefusedError is a receiver's word that it will never take something.
-type RefusedError struct{ Reason string }
-
-// Error implements error.
-func (r *RefusedError) Error() string { return r.Reason }
-
-// PartialError is a receiver's word that it has taken all but some of the records, and that they must not come again. With none left out
-// it is a warning.
-type PartialError struct {
-	Refused int
-	Reason  string
-}
-
-// Error implements error.
-func (p *PartialError) Error() string { return p.Reason }
-
-// LaterError is a receiver's word when it may be asked again.
-type LaterError struct {
-	After time.Duration
-	Err   error
-}
-
-// Error implements error.
-func (l *LaterError) Error() string { return l.Err.Error() }
-
-// Unwrap returns why.
-func (l *LaterError) Unwrap() error { return l.Err }
 
 // Hinit is the hinit whose logs are sent, as a [client.Client] is.
 type Hinit interface {
@@ -77,41 +29,50 @@ type Hinit interface {
 // Forwarder sends what services write, and events, to a sink.
 type Forwarder struct {
 	Hinit  Hinit
+	LogsAs func(client.Init) (*fsutil.Actor, error) // the identity that opens log files
 	Sink   Sink
 	State  string   // file with the positions
 	Except []string // services whose logs stay here: its own would feed itself
 	Mask   bool     // secrets of known shapes are hidden
 	Log    *slog.Logger
 
-	Pause    time.Duration // between looks at the files; 0 is 250 ms
+	Pause    time.Duration // for which lines are collected; 0 is 250 ms
 	Patience time.Duration // for one answer of the receiver; 0 is 30 s
 
+	lines   chan line // from the goroutine of each log
+	readers sync.WaitGroup
 	tails   map[string]*tail // by directory
-	events  eventPosition
-	sent    eventPosition
-	started time.Time
-	looked  time.Time // when hinit was asked last
+	started time.Time        // of the hinit that answers
+	looked  time.Time        // when it was asked last
 	saved   time.Time
+	now     Positions
 	dirty   bool
-	Counts  Counts
 }
 
-// Counts are what a Forwarder has done.
-type Counts struct{ Sent, Refused, Gaps, Failures uint64 }
+// Counts are what a Forwarder has done since its file of positions was made.
+type Counts struct {
+	Sent     uint64 `json:"sent"`
+	Refused  uint64 `json:"refused"`
+	Gaps     uint64 `json:"gaps"`
+	Failures uint64 `json:"failures"`
+}
+
+// Positions are what the file of positions says.
+type Positions struct {
+	Logs    map[string]position `json:"logs"` // by directory
+	Events  eventPosition       `json:"events"`
+	Counts  Counts              `json:"counts"`
+	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero when all is sent
+}
 
 type eventPosition struct {
 	Started time.Time `json:"started"` // of the hinit whose events they are
 	Seq     uint64    `json:"seq"`
 }
 
-// state is what is saved.
-type state struct {
-	Logs   map[string]position `json:"logs"` // by directory
-	Events eventPosition       `json:"events"`
-}
-
 const (
-	mostRecords = 2000 // in a batch
+	mostRecords = 2000    // in a batch
+	mostBytes   = 4 << 20 // of text in a batch
 	lookEvery   = 2 * time.Second
 	saveEvery   = time.Second
 	firstRetry  = 200 * time.Millisecond
@@ -119,40 +80,36 @@ const (
 	longestWait = 10 * time.Minute // that a receiver may ask for
 )
 
+// Counts returns what was done. Call it after Run.
+func (f *Forwarder) Counts() Counts { return f.now.Counts }
+
 // Run sends until ctx ends. The error is about the file of the positions: without it lines could come again and again.
 func (f *Forwarder) Run(ctx context.Context) error {
-	f.tails = make(map[string]*tail)
+	f.tails, f.lines = make(map[string]*tail), make(chan line)
 	if err := f.load(); err != nil {
 		return err
 	}
-	defer func() {
-		for _, t := range f.tails {
-			t.close()
-		}
-	}()
+	reading, stop := context.WithCancel(ctx)
+	defer f.readers.Wait()
+	defer stop()
 	for ctx.Err() == nil {
-		batch := f.collect(ctx)
+		batch, events, reached := f.collect(reading)
 		if len(batch) > 0 {
-			if f.deliver(ctx, batch) {
-				for _, t := range f.tails {
-					t.done = t.here
-				}
-				f.sent, f.dirty = f.events, true
-			} else {
-				for _, t := range f.tails {
-					t.rewind()
-				}
-				f.events = f.sent
+			f.now.Waiting = batch[0].Time
+			if !f.deliver(ctx, batch) {
+				break
 			}
+			for t, at := range reached {
+				t.done = at
+			}
+			f.now.Events, f.dirty = events, true
+		} else if !f.now.Waiting.IsZero() {
+			f.now.Waiting, f.dirty = time.Time{}, true
 		}
 		if f.dirty && (len(batch) == 0 || time.Since(f.saved) > saveEvery) {
 			if err := f.save(); err != nil {
 				return err
 			}
-		}
-		if len(batch) == 0 {
-			// Looking at many files takes its time: never more than a few percent of a core.
-			wait(ctx, max(cmp.Or(f.Pause, 250*time.Millisecond), time.Duration(len(f.tails))*2*time.Millisecond))
 		}
 	}
 	if f.dirty {
@@ -168,36 +125,36 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// collect reads a batch: of each log some lines, and the events.
-func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
+// collect takes events and lines until there are many, or for a while. It returns them with the positions behind them.
+func (f *Forwarder) collect(ctx context.Context) (batch []Record, events eventPosition, reached map[*tail]position) {
+	events, reached = f.now.Events, make(map[*tail]position)
 	if time.Since(f.looked) > lookEvery {
 		f.looked = time.Now()
 		if err := f.look(ctx); err != nil && ctx.Err() == nil {
 			f.Log.Debug("cannot ask hinit", "error", err)
 		} else {
-			batch = f.readEvents(ctx)
+			batch, events = f.readEvents(ctx)
 		}
 	}
-	for _, t := range f.tails {
-		if len(batch) >= mostRecords {
-			break
+	end := time.After(cmp.Or(f.Pause, 250*time.Millisecond))
+	for size := 0; len(batch) < mostRecords && size < mostBytes; {
+		select {
+		case l := <-f.lines:
+			if l.record.Kind == KindGap {
+				f.now.Counts.Gaps++
+			}
+			size += len(l.record.Text)
+			batch, reached[l.tail] = append(batch, l.record), l.at
+		case <-end:
+			return batch, events, reached
+		case <-ctx.Done():
+			return batch, events, reached
 		}
-		records, gap, err := t.read()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			f.Log.Error("cannot read a log", "service", t.service, "error", err)
-		}
-		if gap {
-			f.Counts.Gaps++
-			const text = "[hinit-web] lines are missing here: they were removed before they could be sent"
-			batch = append(batch, Record{Time: time.Now(), Kind: KindGap, Service: t.service, Profile: t.profile, Text: text})
-			f.Log.Warn("lines are lost: they were removed before they could be sent", "service", t.service)
-		}
-		batch = append(batch, records...)
 	}
-	return batch
+	return batch, events, reached
 }
 
-// look finds out which logs there are.
+// look finds out which logs there are, and reads those that are new.
 func (f *Forwarder) look(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -208,63 +165,69 @@ func (f *Forwarder) look(ctx context.Context) error {
 	if st.Version != client.StatusVersion {
 		return errors.New("what answers is not hinit")
 	}
+	as, err := f.LogsAs(st.Init)
+	if err != nil {
+		return err
+	}
 	f.started = st.Init.StartedAt
-	there := make(map[string]bool)
-	for _, s := range st.Services {
+	there, beside := make(map[string]*client.Service), make(map[string]bool)
+	for i := range st.Services {
+		s := &st.Services[i]
 		if s.Log == "" || slices.Contains(f.Except, s.Name) || !filepath.IsAbs(s.Log) {
 			continue
 		}
 		dir := filepath.Dir(s.Log)
-		there[dir] = true
-		t := f.tails[dir]
-		if t == nil {
-			t = f.newTail(dir)
+		there[dir], beside[filepath.Dir(dir)] = s, true
+		if f.tails[dir] == nil {
+			f.tails[dir] = &tail{dir: dir}
 		}
-		t.service, t.profile = s.Name, s.Profile
 	}
 	for dir, t := range f.tails {
-		if !there[dir] && !exists(dir) {
-			t.close()
+		service, profile := filepath.Base(dir), ""
+		if s := there[dir]; s != nil {
+			service, profile = s.Name, s.Profile
+		} else if !logrotate.Exists(as, dir) {
+			t.end()
 			delete(f.tails, dir)
 			f.dirty = true
+			continue
 		}
+		if !beside[filepath.Dir(dir)] || t.stop != nil && t.service == service && t.profile == profile { // a file may have named any directory
+			continue
+		}
+		t.end()
+		f.tails[dir] = &tail{dir: dir, service: service, profile: profile, done: t.done}
+		f.start(ctx, f.tails[dir], as)
 	}
 	return nil
 }
 
-func (f *Forwarder) newTail(dir string) *tail {
-	t := &tail{dir: dir, service: filepath.Base(dir)}
-	if f.Mask {
-		t.mask = new(redact.Masker)
+func (t *tail) end() {
+	if t.stop != nil {
+		t.stop()
 	}
-	f.tails[dir] = t
-	return t
 }
 
-// readEvents returns the events since the last ones.
-func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
-	if !f.events.Started.Equal(f.started) {
-		f.events = eventPosition{Started: f.started}
+// readEvents returns the events since the last ones, and the position behind them.
+func (f *Forwarder) readEvents(ctx context.Context) (batch []Record, at eventPosition) {
+	if at = f.now.Events; !at.Started.Equal(f.started) {
+		at = eventPosition{Started: f.started}
 	}
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var mask redact.Masker
 	errEnough := errors.New("enough")
-	err := f.Hinit.Events(limit, client.EventOptions{Since: f.events.Seq}, func(e client.Event) error {
+	err := f.Hinit.Events(limit, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
 		if e.Lost > 0 {
-			f.Counts.Gaps++
-			batch = append(batch, Record{Time: time.Now(), Kind: KindGap, Text: fmt.Sprintf("[hinit-web] %d events are missing here", e.Lost)})
+			f.now.Counts.Gaps++
+			batch = append(batch, gap("", "", fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost)))
 			return nil
 		}
-		text := e.Reason
-		if e.To != "" {
-			text = e.From + " -> " + e.To + ": " + e.Reason
-		}
+		r := eventRecord(e)
 		if f.Mask {
-			text = string(mask.Hide([]byte(text), nil))
+			r.Text = string(mask.Hide([]byte(r.Text), nil))
 		}
-		batch = append(batch, Record{Time: e.At, Kind: KindEvent, Service: e.Service, Text: text})
-		f.events.Seq = e.Seq
+		batch, at.Seq = append(batch, r), e.Seq
 		if len(batch) >= mostRecords {
 			return errEnough
 		}
@@ -273,12 +236,12 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 	if err != nil && !errors.Is(err, errEnough) {
 		f.Log.Debug("cannot read the events", "error", err)
 	}
-	return batch
+	return batch, at
 }
 
 // deliver sends a batch until it is taken, and says whether it was. What the receiver refuses is left out, one record at a time.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
-	retry, told := firstRetry, false
+	retry, told, counts := firstRetry, false, &f.now.Counts
 	for ctx.Err() == nil {
 		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Patience, 30*time.Second))
 		err := f.Sink.Send(limit, batch)
@@ -288,8 +251,8 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		switch {
 		case errors.As(err, &partial):
 			n := min(max(partial.Refused, 0), len(batch))
-			f.Counts.Sent += uint64(len(batch) - n)
-			f.Counts.Refused += uint64(n)
+			counts.Sent += uint64(len(batch) - n)
+			counts.Refused += uint64(n)
 			if n > 0 {
 				f.Log.Error("the receiver has left records out", "records", n, "of", len(batch), "error", err)
 			} else {
@@ -297,22 +260,25 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 			}
 			return true
 		case err == nil:
-			f.Counts.Sent += uint64(len(batch))
+			counts.Sent += uint64(len(batch))
 			if told {
 				f.Log.Info("the receiver takes records again")
 			}
 			return true
 		case errors.As(err, &refused) && len(batch) == 1:
-			f.Counts.Refused++
+			counts.Refused++
 			f.Log.Error("the receiver refuses a record, which is left out", "service", batch[0].Service, "error", err)
 			return true
 		case errors.As(err, &refused):
 			return f.deliver(ctx, batch[:len(batch)/2]) && f.deliver(ctx, batch[len(batch)/2:])
 		}
-		f.Counts.Failures++
+		counts.Failures++
 		if !told && ctx.Err() == nil {
 			told = true
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
+			if err := f.save(); err != nil { // for the metrics: since when records wait
+				f.Log.Error("cannot save", "error", err)
+			}
 		}
 		pause := retry/2 + time.Duration(rand.Int64N(int64(retry)))
 		if later, is := errors.AsType[*LaterError](err); is {
@@ -324,48 +290,55 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	return false
 }
 
+// mostState is the largest file of positions.
+const mostState = 64 << 20
+
+// load reads the positions. The file may lie in a directory of the agent's, so no link is followed there.
 func (f *Forwarder) load() error {
-	text, err := os.ReadFile(f.State)
+	err := f.inState(func(d *fsutil.Dir, name string) error {
+		text, err := d.ReadFile(name, mostState)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(text, &f.now)
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return f.save() // it must be possible
-	}
-	var st state
-	if err == nil {
-		err = json.Unmarshal(text, &st)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
 	}
-	for dir, p := range st.Logs {
-		t := f.newTail(dir)
-		t.done, t.here = p, p
+	for dir, p := range f.now.Logs {
+		f.tails[dir] = &tail{dir: dir, done: p}
 	}
-	f.events, f.sent = st.Events, st.Events
 	return nil
 }
 
 // save writes the positions so that either the old or the new ones are there.
 func (f *Forwarder) save() error {
-	st := state{Logs: make(map[string]position, len(f.tails)), Events: f.sent}
+	f.now.Logs = make(map[string]position, len(f.tails))
 	for dir, t := range f.tails {
-		st.Logs[dir] = t.done
+		f.now.Logs[dir] = t.done
 	}
-	text, err := json.Marshal(st)
-	if err != nil {
-		return err
-	}
-	next := f.State + ".new"
-	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	text, err := json.Marshal(&f.now)
 	if err == nil {
-		_, err = file.Write(text)
-		err = errors.Join(err, file.Sync(), file.Close())
-	}
-	if err == nil {
-		err = os.Rename(next, f.State)
+		err = f.inState(func(d *fsutil.Dir, name string) error {
+			return d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("cannot save the positions in %q: %w", f.State, err)
 	}
 	f.saved, f.dirty = time.Now(), false
 	return nil
+}
+
+// inState calls fn with the directory of the file of positions, and its name there.
+func (f *Forwarder) inState(fn func(d *fsutil.Dir, name string) error) error {
+	d, err := fsutil.OpenDir(filepath.Dir(f.State), fsutil.Self())
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return fn(d, filepath.Base(f.State))
 }

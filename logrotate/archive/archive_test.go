@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 func TestNextArchiveAlwaysAscends(t *testing.T) {
@@ -43,12 +45,9 @@ func TestArchives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := Paths(dir)
+	got, err := Dir{Path: dir, Actor: fsutil.Self()}.Names()
 	if err != nil {
 		t.Fatal(err)
-	}
-	for i := range got {
-		got[i] = filepath.Base(got[i])
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -65,7 +64,10 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 	if err := unix.Mkfifo(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Paths(path); err == nil {
+	if _, err := (Dir{Path: path, Actor: fsutil.Self()}).Names(); err == nil {
 		t.Error("it has archives")
+	}
+	if _, err := (Dir{Path: t.TempDir()}).Names(); err == nil {
+		t.Error("a directory is read as an unknown user")
 	}
 }

@@ -8,13 +8,10 @@
 package archive
 
 import (
-	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"hinit/internal/fsutil"
 	"hinit/internal/s6/formats"
 )
 
@@ -30,19 +27,6 @@ const (
 	// Partial is behind that while it is being compressed.
 	Partial = ".tmp"
 )
-
-// Paths returns the paths of the archives in dir, oldest first, each once: uncompressed, if it is there in both forms. A directory
-// that doesn't exist is an error that wraps fs.ErrNotExist.
-func Paths(dir string) ([]string, error) {
-	names, err := Dir{Path: dir, Actor: fsutil.Self()}.Names()
-	if err != nil {
-		return nil, fmt.Errorf("cannot list log archives in %q: %w", dir, err)
-	}
-	for i, name := range names {
-		names[i] = filepath.Join(dir, name)
-	}
-	return names, nil
-}
 
 // Time returns the time of rotation that is in the name of an archive, without [Packed].
 func Time(name string) (time.Time, bool) {

@@ -1,0 +1,80 @@
+package forward
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/loglevel"
+	"hinit/internal/testkit"
+)
+
+// The collector colours an error as one, also the lines of its traceback.
+func TestEveryEncoderSaysHowSeriousALineIs(t *testing.T) {
+	at := time.Unix(1, 0).UTC()
+	for _, c := range []struct {
+		level          loglevel.Level
+		kind           string
+		number, syslog string
+	}{
+		{loglevel.Debug, KindLog, `"severityNumber":5,"severityText":"debug"`, "<31>1 "},
+		{loglevel.Info, KindLog, `"severityNumber":9,"severityText":"info"`, "<30>1 "},
+		{loglevel.Info, KindEvent, `"severityNumber":9,"severityText":"info"`, "<29>1 "},
+		{loglevel.Warning, KindGap, `"severityNumber":13,"severityText":"warning"`, "<28>1 "},
+		{loglevel.Error, KindLog, `"severityNumber":17,"severityText":"error"`, "<27>1 "},
+		{loglevel.Critical, KindLog, `"severityNumber":21,"severityText":"critical"`, "<26>1 "},
+	} {
+		r := Record{Time: at, Kind: c.kind, Service: "gateway-coder", Profile: "coder", Text: "text", Level: c.level}
+		body, err := otlp("here", []Record{r})
+		if err != nil || !strings.Contains(string(body), c.number) {
+			t.Errorf("%v: OTLP %s, %v", c.level, body, err)
+		}
+		if body, err = loki("here", []Record{r}); err != nil || !strings.Contains(string(body), `"level":"`+c.level.String()+`"`) {
+			t.Errorf("%v: Loki %s, %v", c.level, body, err)
+		}
+		if got := string(syslog("here", &r)); !strings.HasPrefix(got, c.syslog) {
+			t.Errorf("%v: syslog %s", c.level, got)
+		}
+		text, err := json.Marshal(r)
+		if err != nil || !strings.Contains(string(text), `"level":"`+c.level.String()+`"`) {
+			t.Errorf("%v: JSON %s, %v", c.level, text, err)
+		}
+	}
+}
+
+func TestATracebackIsForwardedAsTheErrorBeforeIt(t *testing.T) {
+	l, f := newLog(t)
+	s := &sink{}
+	for _, text := range []string{"starts", "ERROR: failed", "Traceback (most recent call last):", "INFO: goes on"} {
+		l.say(text)
+	}
+	running(t, f, s, nil)
+	testkit.Until(t, "four lines", func() bool { return len(s.texts(KindLog)) == 4 })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, want := range []loglevel.Level{loglevel.Info, loglevel.Error, loglevel.Error, loglevel.Info} {
+		if s.got[i].Level != want {
+			t.Errorf("%q has level %v", s.got[i].Text, s.got[i].Level)
+		}
+	}
+}
+
+func TestAnEventHasALevelOfItsOwn(t *testing.T) {
+	crash, asked := &client.Exit{Cause: "crash"}, &client.Exit{Cause: "operator"}
+	for _, c := range []struct {
+		event client.Event
+		want  loglevel.Level
+	}{
+		{client.Event{From: "up", To: client.StateBackoff, Exit: crash}, loglevel.Error},
+		{client.Event{From: "up", To: client.StateDown, Exit: asked}, loglevel.Info},
+		{client.Event{From: "starting", To: client.StateFailed}, loglevel.Error},
+		{client.Event{From: "waiting", To: client.StateBackoff}, loglevel.Warning},
+		{client.Event{From: "starting", To: client.StateUp}, loglevel.Info},
+	} {
+		if got := eventRecord(c.event).Level; got != c.want {
+			t.Errorf("%+v: %v, want %v", c.event, got, c.want)
+		}
+	}
+}

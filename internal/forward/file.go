@@ -1,0 +1,90 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"hinit/internal/fsutil"
+)
+
+// file is a file of JSON, an object a line, with a limit: beyond it the file becomes PATH.1, and the oldest goes.
+type file struct {
+	path string
+	most int64
+	keep int
+	dir  *fsutil.Dir
+	file *os.File
+	size int64
+}
+
+// Send implements Sink. What a fault has left of a line ends before the next one.
+func (l *file) Send(_ context.Context, records []Record) error {
+	var b bytes.Buffer
+	if l.file == nil {
+		cut, err := l.open()
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		if cut {
+			b.WriteByte('\n')
+		}
+	}
+	for i := range records {
+		text, err := json.Marshal(&records[i])
+		if err != nil {
+			return &RefusedError{err.Error()}
+		}
+		b.Write(text)
+		b.WriteByte('\n')
+	}
+	_, err := l.file.Write(b.Bytes())
+	if err == nil {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	if l.size += int64(b.Len()); l.size > l.most {
+		name := filepath.Base(l.path)
+		for i := l.keep - 1; i > 0; i-- {
+			_ = l.dir.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most are not there
+		}
+		_ = l.dir.Rename(name, name+".1") // a file that stays grows on
+		_ = l.Close()                     // its data is on the disk
+	}
+	return nil
+}
+
+// open opens the file, and reports whether its last line has no end. The agent may own the directory: no link is followed there.
+func (l *file) open() (cut bool, err error) {
+	if l.dir, err = fsutil.OpenDir(filepath.Dir(l.path), fsutil.Self()); err != nil {
+		return false, err
+	}
+	if l.file, err = l.dir.OpenUpdate(filepath.Base(l.path), 0o600); err != nil {
+		return false, err
+	}
+	if l.size, err = l.file.Seek(0, 2); err != nil || l.size == 0 {
+		return false, err
+	}
+	last := make([]byte, 1)
+	_, err = l.file.ReadAt(last, l.size-1)
+	return last[0] != '\n', err
+}
+
+// Close implements Sink.
+func (l *file) Close() error {
+	var err error
+	if l.file != nil {
+		err = l.file.Close()
+	}
+	if l.dir != nil {
+		l.dir.Close()
+	}
+	l.file, l.dir = nil, nil
+	return err
+}

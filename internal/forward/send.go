@@ -1,0 +1,216 @@
+package forward
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Sink takes records. An error that is not a [RefusedError] is tried again. Send may be called after an error.
+type Sink interface {
+	Send(ctx context.Context, records []Record) error
+	Close() error
+}
+
+// RefusedError is a receiver's word that it will never take something.
+type RefusedError struct{ Reason string }
+
+// Error implements error.
+func (r *RefusedError) Error() string { return r.Reason }
+
+// PartialError is a receiver's word that it has taken all but some of the records, and that they must not come again. With none left out
+// it is a warning.
+type PartialError struct {
+	Refused int
+	Reason  string
+}
+
+// Error implements error.
+func (p *PartialError) Error() string { return p.Reason }
+
+// LaterError is a receiver's word when it may be asked again.
+type LaterError struct {
+	After time.Duration
+	Err   error
+}
+
+// Error implements error.
+func (l *LaterError) Error() string { return l.Err.Error() }
+
+// Unwrap returns why.
+func (l *LaterError) Unwrap() error { return l.Err }
+
+// NewSink makes a sink of where records are to go: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
+// syslog+unix:///dev/log, file:///PATH. Where the way is encrypted, ?ca=FILE names the authority to trust in the place of the system's, and
+// ?name=NAME the name in the receiver's certificate, in the place of HOST. authorization is the header of HTTP requests, "" for none.
+func NewSink(to, authorization string) (Sink, error) {
+	u, err := url.Parse(to)
+	if err != nil {
+		return nil, fmt.Errorf("cannot send to it: %w", err)
+	}
+	kind, way, _ := strings.Cut(u.Scheme, "+")
+	host, err := os.Hostname()
+	if err != nil {
+		host = "-"
+	}
+	secure, err := secured(u, way)
+	if err != nil {
+		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
+	}
+	stream := (way == "tcp" || way == "tls" || way == "udp") && u.Port() != ""
+	web := (way == "http" || way == "https") && u.Host != ""
+	target := *u
+	target.Scheme = way
+	path := map[string]string{"otlp": "/v1/logs", "loki": "/loki/api/v1/push"}[kind]
+	if strings.Trim(target.Path, "/") == "" {
+		target.Path = path
+	}
+	p := &poster{url: target.String(), authorization: authorization, host: host}
+	if secure != nil {
+		p.client.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
+	}
+	switch {
+	case kind == "otlp" && web:
+		p.encode, p.check = otlp, otlpAnswer
+		return p, nil
+	case kind == "loki" && web:
+		p.encode = loki
+		return p, nil
+	case path != "":
+		return nil, fmt.Errorf("cannot send to %s: expected %s+http://HOST:PORT", u.Redacted(), kind)
+	case kind == "syslog" && way == "unix" && u.Path != "":
+		return &connection{network: "unixgram", address: u.Path, host: host}, nil
+	case kind == "syslog" && stream:
+		return &connection{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
+	case kind == "syslog":
+		return nil, fmt.Errorf("cannot send to %s: expected syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", u.Redacted())
+	case kind == "file" && way == "" && u.Path != "":
+		return &file{path: u.Path, most: 100 << 20, keep: 5}, nil
+	case kind == "file":
+		return nil, fmt.Errorf("cannot send to %s: expected file:///PATH", u.Redacted())
+	}
+	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
+}
+
+// secured is how the receiver's certificate is checked, nil where nothing is encrypted. It takes its settings out of the URL.
+func secured(u *url.URL, way string) (*tls.Config, error) {
+	query := u.Query()
+	ca, name := query.Get("ca"), query.Get("name")
+	if way != "tls" && way != "https" {
+		if ca != "" || name != "" {
+			return nil, errors.New("?ca= and ?name= are for tls and https")
+		}
+		return nil, nil
+	}
+	query.Del("ca")
+	query.Del("name")
+	u.RawQuery = query.Encode()
+	c := &tls.Config{ServerName: cmp.Or(name, u.Hostname()), MinVersion: tls.VersionTLS12}
+	if ca == "" {
+		return c, nil
+	}
+	text, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, err
+	}
+	if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("there is no certificate in %q", ca)
+	}
+	return c, nil
+}
+
+// explained says what to do about a certificate that is not believed.
+func explained(err error) error {
+	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
+		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
+	}
+	return err
+}
+
+// poster sends a batch as the body of an HTTP request.
+type poster struct {
+	url, authorization, host string
+	client                   http.Client
+	encode                   func(host string, records []Record) ([]byte, error)
+	check                    func(answer []byte) error // what a good answer says; nil: nothing
+}
+
+// Send implements Sink.
+func (p *poster) Send(ctx context.Context, records []Record) error {
+	body, err := p.encode(p.host, records)
+	if err != nil {
+		return &RefusedError{err.Error()}
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if p.authorization != "" {
+		r.Header.Set("Authorization", p.authorization)
+	}
+	answer, err := p.client.Do(r)
+	if err != nil {
+		return explained(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
+	said := fmt.Sprintf("the receiver answers %s: %s", answer.Status, strings.TrimSpace(string(text)))
+	switch code := answer.StatusCode; {
+	case code >= 200 && code < 300 && err == nil && p.check != nil:
+		return p.check(text)
+	case code >= 200 && code < 300:
+		return err // an answer that is cut off is none
+	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
+		return &RefusedError{said}
+	}
+	return &LaterError{retryAfter(answer.Header.Get("Retry-After"), time.Now()), errors.New(said)}
+}
+
+// Close implements Sink.
+func (p *poster) Close() error {
+	p.client.CloseIdleConnections()
+	return nil
+}
+
+// retryAfter is how long a header Retry-After asks to wait, in seconds or until a date (RFC 9110, 10.2.3); 0 for nothing.
+func retryAfter(text string, now time.Time) time.Duration {
+	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}
+
+// otlpAnswer reads what a receiver has left out (ExportLogsServiceResponse).
+func otlpAnswer(text []byte) error {
+	var answer struct {
+		PartialSuccess struct {
+			RejectedLogRecords json.RawMessage // a number, or as the mapping of 64 bits to JSON wants it a string
+			ErrorMessage       string
+		}
+	}
+	if json.Unmarshal(text, &answer) != nil {
+		return nil // it has taken them, and says so in another way
+	}
+	partial := answer.PartialSuccess
+	n, _ := strconv.Atoi(strings.Trim(string(partial.RejectedLogRecords), `"`)) // without a number it is 0
+	if n = max(n, 0); n == 0 && partial.ErrorMessage == "" {
+		return nil
+	}
+	return &PartialError{n, partial.ErrorMessage}
+}

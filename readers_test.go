@@ -1,0 +1,55 @@
+package hinit_test
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestLogsHaveOneReader: the agent owns the directory of the logs and can put links there. logrotate.Read opens the files for an
+// identity that its caller must name; any other way to open them could show root's files.
+func TestLogsHaveOneReader(t *testing.T) {
+	openers := []string{
+		"Open", "OpenFile", "ReadFile", "ReadDir", "OpenInRoot", "OpenRoot", "Openat", "Openat2", "OpenDir", "Stat", "Lstat", "Glob", "DirFS", "Readlink",
+	}
+	walk(t, func(file string, parsed *ast.File) {
+		if strings.HasPrefix(file, "logrotate/") || strings.HasPrefix(file, "kanban/") || strings.HasPrefix(file, "test/") || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		if imports(parsed, "hinit/logrotate/archive") {
+			t.Errorf("%s imports logrotate/archive: read logs with logrotate.Read, which wants to know for whom", file)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			call, is := n.(*ast.CallExpr)
+			if !is {
+				return true
+			}
+			fn, is := call.Fun.(*ast.SelectorExpr)
+			if !is || !slices.Contains(openers, fn.Sel.Name) {
+				return true
+			}
+			if pkg, is := fn.X.(*ast.Ident); !is || !slices.Contains([]string{"os", "unix", "syscall", "filepath", "fsutil"}, pkg.Name) {
+				return true
+			}
+			for _, arg := range call.Args {
+				ast.Inspect(arg, func(n ast.Node) bool {
+					if s, is := n.(*ast.SelectorExpr); is && logPath(s) {
+						t.Errorf("%s opens a log file by itself: read it with logrotate.Read, which wants to know for whom", file)
+					}
+					return true
+				})
+			}
+			return true
+		})
+	})
+}
+
+// logPath reports whether an expression is the path of a service's log, as status and configuration have it.
+func logPath(s *ast.SelectorExpr) bool {
+	if inner, is := s.X.(*ast.SelectorExpr); is {
+		return s.Sel.Name == "Dir" && inner.Sel.Name == "Logs"
+	}
+	base, is := s.X.(*ast.Ident)
+	return s.Sel.Name == "Log" && is || s.Sel.Name == "Current" && is && base.Name == "logrotate"
+}
