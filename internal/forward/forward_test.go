@@ -342,6 +342,38 @@ func TestSecretsAreHidden(t *testing.T) {
 	}
 }
 
+func TestALinkIsNotFollowed(t *testing.T) {
+	l, f := newLog(t)
+	if err := os.WriteFile(f.dir+"/target", []byte("2026-01-02 03:04:05.123456789  precious\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("target", f.dir+"/current"); err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{}
+	said := make(chan string, 100)
+	running(t, f, s, func(w *Forwarder) { w.Log = slog.New(slog.NewTextHandler(sayer(said), nil)) })
+	if text := <-said; !strings.Contains(text, "symbolic link refused") {
+		t.Errorf("it says %q", text)
+	}
+	if err := os.Remove(f.dir + "/current"); err != nil {
+		t.Fatal(err)
+	}
+	l.write(1)
+	testkit.Until(t, "the line of a file", func() bool { return len(s.texts(KindLog)) > 0 })
+	if got := s.texts(KindLog)[0]; got != "line 1" {
+		t.Errorf("it has sent %q", got)
+	}
+}
+
+// sayer gives each line that is logged to a channel.
+type sayer chan string
+
+func (s sayer) Write(p []byte) (int, error) {
+	s <- string(p)
+	return len(p), nil
+}
+
 // TestReceiversThatFailHangAndCut: real HTTP servers.
 func TestReceiversThatFailHangAndCut(t *testing.T) {
 	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {
