@@ -56,7 +56,7 @@ func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
 
 <!-- Generated from the help of the commands and the tables of the code by internal/gendocs. Do not edit. -->
 
-What sandboxes are is in [the explanation](../explanation/sandboxes.md). Human output goes to standard output, errors to standard error in
+[The explanation](../explanation/sandboxes.md) says what sandboxes are. Human output goes to standard output, errors to standard error in
 one line.
 
 ` + "```text\n" + overview + "```\n")
@@ -71,12 +71,12 @@ one line.
 ## In the place of docker
 
 Called as ` + "`docker`" + ` or ` + "`podman`" + `, or by the path in ` + "`HERMES_DOCKER_BINARY`" + `, the same program answers these calls and no others. The formats
-are those of the agent: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. Anything else goes to the docker
+are the agent's: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. Anything else goes to the docker
 command, if there is another one in ` + "`PATH`" + `.
 
 ` + dockercli.Reference() + `
-Refused, whoever would answer: ` + "`--privileged`" + `, devices, capabilities and security options beyond those of a sandbox; namespaces of the host or of
-another container; mounts of ` + "`/`" + ` and of an engine's socket. ` + "`HINIT_SANDBOX_ALLOW`" + ` permits them where there is no service: ` + "`privileged`, `host`, `socket`" + `.
+Always refused are ` + "`--privileged`" + `, devices, and capabilities and security options beyond a sandbox's own. So are namespaces of the
+host or of another container, and mounts of ` + "`/`" + ` and of an engine's socket. ` + "`HINIT_SANDBOX_ALLOW`" + ` permits them where there is no service: ` + "`privileged`, `host`, `socket`" + `.
 `)
 	return map[string]string{
 		"docs/reference/sandbox.md":   b.String(),

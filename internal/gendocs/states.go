@@ -112,8 +112,8 @@ The service goes on being started at the longest delay; hinit never gives up sil
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", r[0], r[1], r[2], does)
 	}
 	b.WriteString(`
-Any other event changes nothing. When the main process has ended and others of its run have not, they get TERM at
-once and KILL half a second later; only then does the next state begin. A service of an s6 service
+Any other event changes nothing. When the main process has ended before others of its run, the others get TERM
+at once and KILL half a second later. Only then does the next state begin. A service of an s6 service
 directory can have a finish command. It is ` + "`finishing`" + ` before the next state.
 
 | Word | What happens |

@@ -23,7 +23,7 @@ const (
 var Rows = []Row{
 	{
 		"A boot script (`01-hermes-setup`, `015-supervise-perms`, `02-reconcile-profiles`) has commands that hinit does not know", newest,
-		"`docker/remove-s6` compares each command with those of the versions up to 0.18. It prints the others at build, and `hinit doctor` lists " +
+		"`docker/remove-s6` compares each command with the commands of the versions up to 0.18. It prints the others at build, and `hinit doctor` lists " +
 			"them. `HINIT_BOOT=image` runs the image's own script in place of hinit's steps",
 		[]string{"TestUnknownBootStepsAreNamedAndCanBeRun"},
 	},
@@ -58,7 +58,7 @@ file hinit does what the image of July 2026 does (0.17).
 
 With ` + "`HINIT_BOOT=image`" + ` (` + "`boot.steps: image`" + `) hinit runs ` + "`/usr/share/hinit/image/01-hermes-setup`" + ` as root, with the container's
 environment. Its own seeds, credentials, and the two Python steps of the image are left out. The ids of the agent's user, the owners of
-directories, the directories themselves and the profiles stay hinit's. A failure of the script counts as that of a script of ` + "`/etc/cont-init.d`" + `.
+directories, the directories themselves and the profiles stay hinit's. A failure of the script counts like a failure of a script of ` + "`/etc/cont-init.d`" + `.
 
 The script follows names in the data directory as root, as it does under s6-overlay. hinit's own steps do not.
 

@@ -77,7 +77,7 @@ func promises() []promise {
 			},
 			tried: "Scenarios `reexec`, `reexec-many`, `reexec-s6`, `reexec-terminal`, `panic-loop`, `panic-goroutine`, `panic-s6` and `panic-s6-scanner`, " +
 				"in each run of the tests: 6 images one after another under 200 services that write 400,000 lines; " +
-				"{terms} TERMs at random instants around a change of the image, {terms in the gap} of them while nobody can listen, half of these times, of images that ran alone, shorter than {most deaf}",
+				"{terms} TERMs at random instants around a change of the image, {terms in the gap} of them while no part can listen, half of these times, of images that ran alone, shorter than {most deaf}",
 		},
 		{
 			number: 10, text: "2,000 profiles boot, and each of them costs nearly what it costs where there are few. No service waits for its slot of s6.",
