@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -150,6 +151,10 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 	}
 	spec.Labels[LabelVolume] = m.store.id
 	own, err := m.addHelper(spec)
+	if errors.Is(err, fs.ErrExist) && m.state(ctx, spec.Name).State == Gone { // left by a container of this name that somebody has removed
+		m.store.forget(spec.Name, "")
+		own, err = m.addHelper(spec)
+	}
 	if err != nil {
 		m.opts.warn("the program inside can't be mounted: " + err.Error())
 	}

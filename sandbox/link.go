@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/guard"
+	"hinit/sandbox/gate"
 	"hinit/sandbox/mux"
 )
 
@@ -249,7 +250,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 		}
 		reasons = append(reasons, err)
 	}
-	client, err := m.attached(ctx, c, mounted)
+	client, err := m.attached(ctx, c)
 	if err == nil {
 		reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
 		if m.opts.Apart {
@@ -317,31 +318,38 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 }
 
 // attached connects by an exec of the engine. Where the program inside isn't mounted it is copied into the container.
-func (m *Manager) attached(ctx context.Context, c Container, mounted bool) (*mux.Client, error) {
-	if mounted {
-		if client, err := m.attach(ctx, c.ID, mux.ToolsDir+"/"+helperName); err == nil {
-			return client, nil
+func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error) {
+	for _, mount := range c.Mounts {
+		path := mount.Target + "/" + helperName
+		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
+			path = mount.Target + "/" + gate.Name // the same program
+		} else if mount.Target != mux.ToolsDir {
+			continue
+		}
+		if client, err := m.attach(ctx, c.ID, path); err == nil || ctx.Err() != nil {
+			return client, err
 		}
 	}
-	copied := ".hinit-sandbox-" + m.helper.hash
+	program, hash, err := m.helper.read()
+	if err != nil {
+		return nil, err
+	}
+	copied := ".hinit-sandbox-" + hash
 	client, err := m.attach(ctx, c.ID, "/"+copied)
 	if err == nil {
 		return client, nil
 	}
-	if err := m.copyHelper(ctx, c.ID, copied); err != nil {
+	if err := m.copyHelper(ctx, c.ID, copied, program); err != nil {
 		return nil, fmt.Errorf("the program inside can't be copied into the container: %w", err)
 	}
 	return m.attach(ctx, c.ID, "/"+copied)
 }
 
-func (m *Manager) copyHelper(ctx context.Context, id, name string) error {
-	program, err := m.helper.read()
-	if err != nil {
-		return err
-	}
+func (m *Manager) copyHelper(ctx context.Context, id, name string, program []byte) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	if err = w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}); err == nil {
+	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg})
+	if err == nil {
 		_, err = w.Write(program)
 	}
 	if err := errors.Join(err, w.Close()); err != nil {

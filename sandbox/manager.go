@@ -148,14 +148,19 @@ func (m *Manager) handle(key Key) *Sandbox {
 	}
 }
 
-// Adopt returns a sandbox for a container that exists, whoever made it. It is never created again, and [Sandbox.Cleanup] without
+// Adopt returns a sandbox for a container that exists, whoever made it. It is never created or started again, and [Sandbox.Cleanup] without
 // force leaves it alone.
 func (m *Manager) Adopt(ctx context.Context, id string) (*Sandbox, error) {
 	c, err := m.engine.Inspect(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	s := m.handle(Key{c.Labels[LabelTask], c.Labels[LabelProfile]})
+	return m.AdoptContainer(c)
+}
+
+// AdoptContainer is Adopt of a container as the engine has just described it.
+func (m *Manager) AdoptContainer(c Container) (s *Sandbox, err error) {
+	s = m.handle(Key{c.Labels[LabelTask], c.Labels[LabelProfile]})
 	s.labels, s.adopted, s.persist = c.Labels, true, true
 	s.id, s.name, s.dir = c.ID, c.Name, m.opts.Cwd
 	if s.lease, err = m.store.lease(c.ID); err != nil {

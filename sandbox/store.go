@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"hinit/internal/fsutil"
@@ -231,17 +233,23 @@ const helperName = "hinit-sandbox-helper"
 // helper is the program inside. It is megabytes large, so it is read when it is needed and not kept.
 type helper struct {
 	path string
-	size int64
-	hash string
+
+	mu   sync.Mutex
+	hash string // "" before the first read
 }
 
-// read returns the program, and refuses another one that has taken its place.
-func (h *helper) read() ([]byte, error) {
-	data, err := os.ReadFile(h.path)
-	if err == nil && hashOf(data) != h.hash {
+// read returns the program with its hash, and refuses another one that has taken its place.
+func (h *helper) read() (data []byte, hash string, err error) {
+	if data, err = os.ReadFile(h.path); err != nil {
+		return nil, "", err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	hash = hashOf(data)
+	if h.hash = cmp.Or(h.hash, hash); h.hash != hash {
 		err = fmt.Errorf("%s has been replaced: start this program again", h.path)
 	}
-	return data, err
+	return data, hash, err
 }
 
 func hashOf(program []byte) string {
@@ -262,12 +270,12 @@ func findHelper(named string) (*helper, error) {
 		}
 	}
 	for _, path := range candidates {
-		data, err := os.ReadFile(path)
-		if err == nil {
-			return &helper{path, int64(len(data)), hashOf(data)}, nil
+		info, err := os.Stat(path)
+		if err == nil && info.Mode().IsRegular() {
+			return &helper{path: path}, nil
 		}
 		if named != "" {
-			return nil, &OptionError{Name: "HINIT_SANDBOX_HELPER", Value: named, Want: "the path of " + helperName + ": " + err.Error()}
+			return nil, &OptionError{Name: "HINIT_SANDBOX_HELPER", Value: named, Want: "the path of " + helperName}
 		}
 	}
 	return nil, fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
@@ -275,17 +283,17 @@ func findHelper(named string) (*helper, error) {
 
 // install puts the program inside on the volume and returns its directory, which containers mount.
 func (v *store) install(h *helper) (string, error) {
-	rel := filepath.Join(toolsDir, h.hash)
+	data, hash, err := h.read()
+	if err != nil {
+		return "", err
+	}
+	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.sub(rel)
 	if err != nil {
 		return "", err
 	}
 	defer dir.Close()
-	if info, err := dir.Lstat(helperName); err != nil || info.Size() != h.size || info.Mode().Perm() != 0o755 {
-		data, err := h.read()
-		if err != nil {
-			return "", err
-		}
+	if info, err := dir.Lstat(helperName); err != nil || info.Size() != int64(len(data)) || info.Mode().Perm() != 0o755 {
 		if err := dir.Replace(helperName, data, fsutil.ReplaceOptions{Mode: 0o755}); err != nil {
 			return "", err
 		}

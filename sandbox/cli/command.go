@@ -40,7 +40,7 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return i.host.Manager.Adopt(i.ctx, c.ID)
+	return i.host.Manager.AdoptContainer(c)
 }
 
 // find looks a sandbox up by name, id or task; "" is what the flags name.

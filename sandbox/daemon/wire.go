@@ -43,18 +43,20 @@ const (
 
 // frames reads and writes frames: the kind, four bytes of length, the data. Writing may be done by several goroutines.
 type frames struct {
-	r  io.Reader
-	mu sync.Mutex
-	w  io.Writer
+	r   io.Reader
+	mu  sync.Mutex
+	w   io.Writer
+	buf []byte
 }
 
 func (f *frames) write(k kind, data []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	head := make([]byte, 5, 5+len(data))
-	head[0] = byte(k)
-	binary.BigEndian.PutUint32(head[1:], uint32(len(data)))
-	_, err := f.w.Write(append(head, data...))
+	f.buf = append(binary.BigEndian.AppendUint32(append(f.buf[:0], byte(k)), uint32(len(data))), data...)
+	_, err := f.w.Write(f.buf)
+	if cap(f.buf) > 8<<10 && len(data) < 4<<10 {
+		f.buf = nil // an idle connection is to be small
+	}
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -68,7 +69,7 @@ func (p *Personality) adopt(ctx context.Context, ref string) (*sandbox.Sandbox, 
 	if err := stateError(container, ref); err != nil {
 		return nil, err
 	}
-	box, err := p.Manager.Adopt(ctx, container.ID)
+	box, err := p.Manager.AdoptContainer(container)
 	if err == nil {
 		p.adopted.Store(ref, box)
 	}
@@ -138,25 +139,28 @@ func unlike(text string) string {
 	return strings.NewReplacer("o such container", "o container of that name", "is not running", "does not run").Replace(text)
 }
 
-// recorder keeps the end of what a command writes, on either stream.
+// recorder keeps the end of what a command writes, on either stream, and whether one of goneTexts was in it.
 type recorder struct {
-	mu   sync.Mutex
-	text []byte
-	cut  bool
-	gone bool // a text of goneTexts was in what is not kept any more
+	mu    sync.Mutex
+	ring  []byte // of recordMost bytes once it is full; grows until then
+	at    int    // where the oldest byte is, when it is full
+	whole int64  // bytes that were written
+	end   []byte // the end of what was searched
+	gone  bool
 }
 
 // recordMost is how much of a command's output is kept. The agent itself keeps 50,000 characters.
 const recordMost = 1 << 20
 
+// longestText is the length of the longest of goneTexts.
+const longestText = 17
+
 type recorded struct {
 	r  *recorder
-	to interface{ Write([]byte) (int, error) }
+	to io.Writer
 }
 
-func (r *recorder) before(to interface{ Write([]byte) (int, error) }) *recorded {
-	return &recorded{r, to}
-}
+func (r *recorder) before(to io.Writer) *recorded { return &recorded{r, to} }
 
 func (w *recorded) Write(data []byte) (int, error) {
 	w.r.keep(data)
@@ -166,27 +170,38 @@ func (w *recorded) Write(data []byte) (int, error) {
 func (r *recorder) keep(data []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.text = append(r.text, data...)
-	if len(r.text) > 2*recordMost {
-		r.gone = r.gone || containsAny(r.text)
-		r.text = slices.Clone(r.text[len(r.text)-recordMost:])
-		r.cut = true
+	r.whole += int64(len(data))
+	if !r.gone {
+		r.end = append(r.end, data[:min(len(data), longestText)]...)
+		r.gone = containsAny(r.end) || containsAny(data)
+		r.end = append(r.end, data[max(min(len(data), longestText), len(data)-longestText):]...)
+		r.end = append(r.end[:0], r.end[max(0, len(r.end)-longestText):]...)
+	}
+	data = data[max(0, len(data)-recordMost):]
+	if room := recordMost - len(r.ring); room > 0 {
+		n := min(room, len(data))
+		r.ring, data = append(r.ring, data[:n]...), data[n:]
+	}
+	for len(data) > 0 {
+		n := copy(r.ring[r.at:], data)
+		r.at, data = (r.at+n)%recordMost, data[n:]
 	}
 }
 
 func (r *recorder) looksGone() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.gone || containsAny(r.text)
+	return r.gone
 }
 
 func (r *recorder) output() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cut {
-		return append([]byte("[hinit kept only the end of this output]\n"), r.text...)
+	var text []byte
+	if r.whole > int64(len(r.ring)) {
+		text = []byte("[hinit kept only the end of this output]\n")
 	}
-	return r.text
+	return append(append(text, r.ring[r.at:]...), r.ring[:r.at]...)
 }
 
 func containsAny(text []byte) bool {
