@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/dockercli"
 )
@@ -22,6 +24,7 @@ func asDocker(args []string) int {
 		fmt.Fprint(os.Stderr, dockercli.Text(err))
 		return dockercli.Code(err)
 	}
+	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood, where it is a pipe
 	ctx, caught := interruptible()
 	req := daemon.Request{Docker: true, Args: args, Env: values(dockercli.Named(call)), Stdin: dockercli.WantsStdin(call)}
 	return caught(where(ctx, req, daemon.Local{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))

@@ -141,7 +141,7 @@ func pipe(own int) (r, w *os.File, err error) {
 	if err := unix.SetNonblock(fds[own], true); err != nil {
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[own]), unix.F_SETPIPE_SZ, 256<<10) // fewer turns for a flood; refused to users who have many
+	_, _ = unix.FcntlInt(uintptr(fds[own]), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood; refused to users who have many
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 

@@ -15,7 +15,7 @@ const Version = 1
 
 const (
 	// MaxData is how much one frame holds at most.
-	MaxData = 64 << 10
+	MaxData = 128 << 10
 	// Window is how many bytes of one stream may be under way.
 	Window = 1 << 20
 	// MaxChannels is how many commands one connection has at the same time at most.
