@@ -4,11 +4,11 @@
 // A [Manager] finds or makes the container of a [Key] (task and profile) and hands out a [Sandbox], on which any number of
 // commands run at the same time. The container is found again by its labels, by this process or another; a lock on the volume
 // keeps two processes from making two. A small program inside the container (package inside) starts the commands, so that none
-// costs a call of the engine, and ends the whole tree of one that has run out of time. Where that program can't run, each
-// command is an exec of the engine, and [Description] says so.
+// costs a call of the engine, and ends the whole tree of one that has run out of time. The image must be
+// one in which that program can run: of its architecture, and with a file system that it can be copied to.
 //
 // The sandbox: manager.go, acquire.go and sandbox.go find or make the container, sweep.go removes it, link.go is the connection to
-// the program inside. A command: exec.go, by that program or as exec_engine.go does. The engine: engine.go is the interface,
+// the program inside. A command: exec.go, by that program. The engine: engine.go is the interface,
 // docker.go the client.
 //
 // What a container is in is asked of the engine, never read from the output of a command. A command that may have begun is not

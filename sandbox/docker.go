@@ -346,8 +346,7 @@ func (d *docker) remove(ctx context.Context, id string) error {
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
 	what := "run a command in the container " + short(id)
 	options := container.ExecOptions{
-		User: spec.User, Tty: spec.TTY, AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach,
-		Env: spec.Env, WorkingDir: spec.Dir, Cmd: spec.Argv,
+		AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach, Env: spec.Env, Cmd: spec.Argv,
 	}
 	made, err := d.c.ContainerExecCreate(ctx, id, options)
 	if err != nil {
@@ -356,22 +355,15 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	if spec.Detach {
 		return nil, engineError(what, d.c.ContainerExecStart(ctx, made.ID, container.ExecStartOptions{Detach: true}))
 	}
-	stream, err := d.c.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{Tty: spec.TTY})
+	stream, err := d.c.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
 	if err != nil {
 		return nil, engineError(what, err)
 	}
-	a := &dockerExec{d: d, id: made.ID, tty: spec.TTY, in: stream.Conn, closeWrite: stream.CloseWrite, out: stream.Reader, end: stream.Close}
-	if spec.TTY && spec.Size != (Size{}) {
-		_ = a.Resize(ctx, spec.Size) // it may have ended already
-	}
-	return a, nil
+	return &dockerExec{in: stream.Conn, closeWrite: stream.CloseWrite, out: stream.Reader, end: stream.Close}, nil
 }
 
 // dockerExec is a command that the engine runs.
 type dockerExec struct {
-	d          *docker
-	id         string
-	tty        bool
 	in         io.Writer
 	out        io.Reader
 	closeWrite func() error
@@ -384,21 +376,8 @@ func (a *dockerExec) CloseWrite() error           { return a.closeWrite() }
 func (a *dockerExec) Close() error                { a.once.Do(a.end); return nil }
 
 func (a *dockerExec) Copy(stdout, stderr io.Writer) error {
-	if a.tty {
-		_, err := io.Copy(stdout, a.out)
-		return err
-	}
 	_, err := stdcopy.StdCopy(stdout, stderr, a.out)
 	return err
-}
-
-func (a *dockerExec) Resize(ctx context.Context, size Size) error {
-	return engineError("resize a terminal", a.d.c.ContainerExecResize(ctx, a.id, container.ResizeOptions{Height: uint(size.Rows), Width: uint(size.Columns)}))
-}
-
-func (a *dockerExec) Exit(ctx context.Context) (code int, running bool, err error) {
-	i, err := a.d.c.ContainerExecInspect(ctx, a.id)
-	return i.ExitCode, i.Running, engineError("ask how a command ended", err)
 }
 
 func (d *docker) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {

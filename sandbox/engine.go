@@ -65,11 +65,8 @@ type Watcher interface {
 type Attachment interface {
 	io.WriteCloser // its standard input; Close closes everything
 	CloseWrite() error
-	// Copy copies the output until it ends. With a terminal all of it goes to stdout.
+	// Copy copies the output until it ends.
 	Copy(stdout, stderr io.Writer) error
-	Resize(ctx context.Context, size Size) error
-	// Exit returns the exit code, and whether the command is still running.
-	Exit(ctx context.Context) (code int, running bool, err error)
 }
 
 // Info describes an engine.
@@ -184,11 +181,7 @@ type Spec struct {
 type ExecSpec struct {
 	Argv   []string
 	Env    []string
-	Dir    string
-	User   string
 	Stdin  bool
-	TTY    bool
-	Size   Size // of the terminal
 	Detach bool
 }
 

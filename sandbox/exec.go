@@ -126,8 +126,6 @@ func (r *Request) check() error {
 	switch {
 	case (r.Command == "") == (len(r.Argv) == 0):
 		return &OptionError{Name: "command", Value: r.Command, Want: "either a line for the shell or a list of arguments"}
-	case r.Command != "" && r.User != "":
-		return &OptionError{Name: "user", Value: r.User, Want: "empty for a line for the shell, whose state belongs to the container's user"}
 	}
 	for name := range r.Env {
 		if !mux.ValidName(name) {
@@ -151,9 +149,6 @@ type attempt struct {
 }
 
 func (t *attempt) run(ctx context.Context) (Result, error) {
-	if t.l.c == nil || t.req.User != "" {
-		return t.plain(ctx)
-	}
 	st, err := t.l.c.Open(t.s.openFor(t.req, mux.OpRun))
 	if err != nil {
 		return Result{}, err

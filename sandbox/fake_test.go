@@ -1,16 +1,21 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"hinit/sandbox/mux"
 )
 
 // fake is an engine in memory, which records what is asked of it.
@@ -23,7 +28,7 @@ type fake struct {
 	image      Image
 	fail       map[string]error // by the first word of a call; "remove c2" wins over "remove"
 	stall      string           // the call that never answers
-	run        func(c *Container, spec ExecSpec, stdout io.Writer) (int, error)
+	run        func(c *Container, stdout io.Writer) (int, error)
 	next       int
 }
 
@@ -216,7 +221,8 @@ func (f *fake) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, 
 	case c.State != Running:
 		return nil, fmt.Errorf("cannot run a command in %s: %w: it is not running", id, ErrRefused)
 	}
-	return &fakeExec{f: f, c: c, spec: spec}, nil
+	near, far := net.Pipe()
+	return &fakeExec{near, far, f, c}, nil
 }
 
 func (f *fake) CopyIn(ctx context.Context, id, dir string, _ io.Reader) error {
@@ -230,35 +236,85 @@ func (f *fake) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
 func (f *fake) Logs(context.Context, string, bool, io.Writer, io.Writer) error { return nil }
 func (f *fake) Close() error                                                   { return nil }
 
-// fakeExec is a command: what the fake's run says.
+// fakeExec is the program inside, as a relay. Each command is what the fake's run says.
 type fakeExec struct {
-	f    *fake
-	c    *Container
-	spec ExecSpec
-	code int
-	err  error
+	net.Conn
+	far net.Conn
+	f   *fake
+	c   *Container
 }
 
-func (e *fakeExec) Write(p []byte) (int, error)             { return len(p), nil }
-func (e *fakeExec) Close() error                            { return nil }
-func (e *fakeExec) CloseWrite() error                       { return nil }
-func (e *fakeExec) Resize(context.Context, Size) error      { return nil }
-func (e *fakeExec) Exit(context.Context) (int, bool, error) { return e.code, false, e.err }
+func (e *fakeExec) CloseWrite() error { return nil }
 
 func (e *fakeExec) Copy(stdout, _ io.Writer) error {
-	own := strings.HasSuffix(e.spec.Argv[len(e.spec.Argv)-1], ":") || strings.Contains(strings.Join(e.spec.Argv, " "), "export -p\n") ||
-		e.spec.Argv[0] == "cat"
-	if e.f.run != nil && !own { // what the package runs for itself always works
-		e.code, e.err = e.f.run(e.c, e.spec, stdout)
-	}
-	return nil
+	go e.serve()
+	_, err := io.Copy(stdout, e.Conn)
+	return err
 }
 
-// fakeOptions do without the program inside, so that each command is a call of the engine.
+func (e *fakeExec) serve() {
+	defer e.far.Close()
+	r, w, opens := mux.NewReader(e.far), mux.NewWriter(e.far), make(mux.Gather)
+	for {
+		f, err := r.Next()
+		if err != nil {
+			return
+		}
+		switch f.Kind {
+		case mux.KindHello:
+			_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version, ID: e.c.ID})
+		case mux.KindPing:
+			if !e.lives() {
+				return
+			}
+			_ = w.Write(mux.KindPong, 0, nil)
+		case mux.KindOpen:
+			var open mux.Open
+			if whole, err := opens.Add(f, &open); err == nil && whole {
+				go e.run(w, f.Channel, open)
+			}
+		default:
+		}
+	}
+}
+
+func (e *fakeExec) lives() bool {
+	e.f.mu.Lock()
+	defer e.f.mu.Unlock()
+	now := e.f.find(e.c.ID)
+	return now != nil && now.State == Running
+}
+
+// run is one command. It has no end where its container has one.
+func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
+	if open.Op == mux.OpJobs || open.Op == mux.OpBury {
+		_ = w.WriteJSON(mux.KindEnd, channel, mux.End{})
+		return
+	}
+	_ = e.f.note(context.Background(), "run %s", open.Command+strings.Join(open.Argv, " "))
+	_ = w.Write(mux.KindBegun, channel, mux.Number(7))
+	var out bytes.Buffer
+	code, err := 0, error(nil)
+	if e.f.run != nil {
+		code, err = e.f.run(e.c, &out)
+	}
+	_ = w.Write(mux.KindOutput, channel, out.Bytes())
+	if !e.lives() || err != nil {
+		_ = e.far.Close()
+		return
+	}
+	_ = w.WriteJSON(mux.KindEnd, channel, mux.End{Code: code})
+}
+
+// fakeOptions name this program as the one inside: the fake's does not run it.
 func fakeOptions(t *testing.T) Options {
 	t.Helper()
 	o := DefaultOptions()
-	o.Helper, o.Dir, o.Home, o.Orphans, o.DiskMB = "none", t.TempDir(), t.TempDir(), false, 0
+	o.Dir, o.Home, o.Orphans, o.DiskMB, o.Apart = t.TempDir(), t.TempDir(), false, 0, true
+	var err error
+	if o.Helper, err = os.Executable(); err != nil {
+		t.Fatal(err)
+	}
 	o.Getenv = func(string) (string, bool) { return "", false }
 	return o
 }

@@ -13,11 +13,6 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// errPlain says that something takes the program inside.
-func errPlain(what string, l *link) error {
-	return fmt.Errorf("cannot %s: it takes the program inside the container, which does not run there: %s", what, l.reason)
-}
-
 func jobOf(j mux.Job) Job {
 	if j.Signal > 0 {
 		j.Code = 128 + j.Signal
@@ -39,9 +34,6 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 		l, err := s.ready(ctx)
 		if err != nil {
 			return Job{}, err
-		}
-		if l.c == nil {
-			return Job{}, errPlain("start a background command", l)
 		}
 		open := s.openFor(req, mux.OpStart)
 		open.Input, open.Apart, open.TTY = false, false, false
@@ -66,9 +58,6 @@ func (s *Sandbox) Jobs(ctx context.Context) ([]Job, error) {
 	l, err := s.ready(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if l.c == nil {
-		return nil, nil
 	}
 	return s.jobs(ctx, l)
 }
@@ -128,13 +117,10 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 	if err != nil {
 		return mux.End{}, err
 	}
-	if l.c == nil {
-		return mux.End{}, errPlain("do that", l)
-	}
 	st, err := l.c.Open(open)
 	if errors.Is(err, mux.ErrNotSent) { // the connection ended while nobody looked
 		s.drop(l)
-		if l, err = s.ready(ctx); err == nil && l.c != nil {
+		if l, err = s.ready(ctx); err == nil {
 			st, err = l.c.Open(open)
 		}
 	}

@@ -25,23 +25,19 @@ import (
 const (
 	ExecDirect   = "direct"   // by a socket that the container shares with this machine
 	ExecAttached = "attached" // by one exec of the engine, on which all commands of this process run
-	ExecEngine   = "engine"   // each by an exec of the engine
 )
 
 // link is how a sandbox's commands reach its container at the moment.
 type link struct {
 	mode, reason string
-	id           string      // of the container
-	c            *mux.Client // nil for ExecEngine
+	id           string // of the container
+	c            *mux.Client
 }
 
 // alive reports whether the link can be used.
 func (l *link) alive() bool {
 	if l == nil {
 		return false
-	}
-	if l.c == nil {
-		return true
 	}
 	select {
 	case <-l.c.Done():
@@ -52,7 +48,7 @@ func (l *link) alive() bool {
 }
 
 func (l *link) close() {
-	if l != nil && l.c != nil {
+	if l != nil {
 		_ = l.c.Close()
 	}
 }
@@ -104,7 +100,7 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 
 // works reports whether a link can be used, and the error of a paused container.
 func (s *Sandbox) works(ctx context.Context, l *link) (bool, error) {
-	if !l.alive() || l.c == nil || l.c.Answers(signTime) {
+	if !l.alive() || l.c.Answers(signTime) {
 		return l.alive(), nil
 	}
 	if now := s.m.state(ctx, l.id); now.State == Paused {
@@ -236,7 +232,7 @@ func (m *Manager) dialSocket(name string) net.Conn {
 // connect has the program inside run in a running container, and connects to it in the best way that works.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	if m.helper == nil {
-		return &link{mode: ExecEngine, reason: m.why, id: c.ID}, nil
+		return nil, fmt.Errorf("cannot run commands in the container %s: %s", short(c.ID), m.why)
 	}
 	var reasons []error
 	mounted := slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir })
@@ -277,7 +273,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return &link{mode: ExecEngine, reason: errors.Join(append(reasons, err)...).Error(), id: c.ID}, nil
+	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", short(c.ID), errors.Join(append(reasons, err)...))
 }
 
 // listenTime is how long the program inside may take until it listens.

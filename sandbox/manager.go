@@ -51,18 +51,13 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 		engine: engine, opts: opts, open: make(map[Key]*Sandbox), opening: make(map[Key]chan struct{}), departing: make(map[*Sandbox]bool),
 		noMounts: opts.Apart,
 	}
-	if opts.Helper == "none" {
-		m.why = "it is switched off"
-	} else {
-		var err error
-		if m.helper, err = findHelper(opts.Helper); err != nil {
-			if bad := (*OptionError)(nil); errors.As(err, &bad) {
-				return nil, err
-			}
-			m.why = err.Error()
-		}
-	}
 	var err error
+	if m.helper, err = findHelper(opts.Helper); err != nil {
+		if bad := (*OptionError)(nil); errors.As(err, &bad) {
+			return nil, err
+		}
+		m.why = err.Error()
+	}
 	m.store, err = openStore(opts.State)
 	return m, err
 }

@@ -39,7 +39,7 @@ type Options struct {
 	Shell   string // "" is bash, or sh where the image has none
 	Session string // commands of one name share directory and variables across processes; "" is private to each handle
 
-	Helper   string // path of hinit-sandbox-helper; "" looks beside the program and in PATH; "none" does without
+	Helper   string // path of hinit-sandbox-helper; "" looks beside the program and in PATH
 	Docker   string // address of the engine; "" is DOCKER_HOST, the current docker context, or a socket that is there
 	ReadOnly []Mount
 

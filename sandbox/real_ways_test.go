@@ -24,10 +24,8 @@ func TestRealWays(t *testing.T) {
 		exec     string
 		reason   string
 	}{
-		"direct":            {func(*Options) {}, false, ExecDirect, ""},
-		"attached":          {func(*Options) {}, true, ExecAttached, "not mounted"},
-		"switched off":      {func(o *Options) { o.Helper = "none" }, false, ExecEngine, "switched off"},
-		"nowhere to put it": {func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--read-only") }, true, ExecEngine, "read-only"},
+		"direct":   {func(*Options) {}, false, ExecDirect, ""},
+		"attached": {func(*Options) {}, true, ExecAttached, "not mounted"},
 		"noexec, in a mount": {func(o *Options) {
 			o.ExtraArgs = append(o.ExtraArgs, "--read-only")
 		}, false, ExecDirect, ""},

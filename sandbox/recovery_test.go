@@ -16,7 +16,7 @@ func TestRecovery(t *testing.T) {
 		t.Helper()
 		f := newFake()
 		n := 0
-		f.run = func(c *Container, _ ExecSpec, out io.Writer) (int, error) {
+		f.run = func(c *Container, out io.Writer) (int, error) {
 			n++
 			return during(f, c, n, out)
 		}
@@ -37,7 +37,7 @@ func TestRecovery(t *testing.T) {
 				t.Errorf("%+v, %v, %q", res, err, out)
 			}
 			f.count(t, "create", 1)
-			f.count(t, "exec", 1)
+			f.count(t, "run", 1)
 		})
 	}
 	for _, code := range []int{127, 1, 126, 137} {
@@ -47,7 +47,7 @@ func TestRecovery(t *testing.T) {
 				t.Errorf("%+v, %v", res, err)
 			}
 			f.count(t, "create", 1)
-			f.count(t, "exec", 1)
+			f.count(t, "run", 1)
 		})
 	}
 	gone := func(f *fake, c *Container, n int, _ io.Writer) (int, error) {
@@ -63,7 +63,7 @@ func TestRecovery(t *testing.T) {
 			t.Errorf("%+v, %v", res, err)
 		}
 		f.count(t, "create", 2)
-		f.count(t, "exec", 2)
+		f.count(t, "run", 2)
 	})
 	t.Run("lost unless it is safe", func(t *testing.T) {
 		f, s, _, _, err := run(t, true, gone, RetryNever)
@@ -74,7 +74,7 @@ func TestRecovery(t *testing.T) {
 		if !strings.Contains(err.Error(), "the container was removed") {
 			t.Error(err)
 		}
-		f.count(t, "exec", 1)
+		f.count(t, "run", 1)
 		if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil || res.Code != 0 {
 			t.Errorf("the next: %+v, %v", res, err)
 		}
@@ -88,7 +88,7 @@ func TestRecovery(t *testing.T) {
 		if !errors.Is(err, ErrLost) {
 			t.Error(err)
 		}
-		f.count(t, "exec", 2)
+		f.count(t, "run", 2)
 	})
 	t.Run("not persistent", func(t *testing.T) {
 		f, _, _, _, err := run(t, false, gone, RetrySafe)
@@ -104,7 +104,7 @@ func TestRecovery(t *testing.T) {
 		}
 		f.set(s.ID(), func(c *Container) { c.State = Exited })
 		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}})
-		if err != nil || res.Code != 0 || !res.Retried {
+		if err != nil || res.Code != 0 {
 			t.Errorf("%+v, %v", res, err)
 		}
 		f.count(t, "create", 1)

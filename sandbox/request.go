@@ -35,7 +35,6 @@ type Request struct {
 	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
 	Retry   Retry
 
-	User string // another user than the container's: the engine runs it, not the program inside
 	Name string // of a background command, for people
 }
 
@@ -81,7 +80,7 @@ type Description struct {
 	Labels    map[string]string `json:"labels"`
 	State     State             `json:"state"`
 	Created   time.Time         `json:"created"`
-	Exec      string            `json:"exec"`           // how commands run: "direct" (socket), "attached" (one exec a client) or "engine" (one exec a command)
+	Exec      string            `json:"exec"`           // how commands run: "direct" (socket) or "attached" (one exec a client)
 	Reason    string            `json:"reason"`         // why it is not "direct"
 	User      string            `json:"user"`           // of commands; "" is the image's
 	Root      string            `json:"root,omitempty"` // what root inside is outside

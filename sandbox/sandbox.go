@@ -92,7 +92,7 @@ func (s *Sandbox) jobsRun() bool {
 	s.mu.Lock()
 	l := s.link
 	s.mu.Unlock()
-	if !l.alive() || l.c == nil {
+	if !l.alive() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), helloTime)
@@ -228,10 +228,8 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 			return d, err
 		}
 		d.Exec, d.Reason = l.mode, l.reason
-		if l.c != nil {
-			if d.Jobs, err = s.jobs(ctx, l); err != nil {
-				return d, err
-			}
+		if d.Jobs, err = s.jobs(ctx, l); err != nil {
+			return d, err
 		}
 	}
 	return d, nil
@@ -257,7 +255,7 @@ func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) error {
 	l, err := s.ready(ctx)
 	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // else its processes are gone, and their numbers are others'
-	if err == nil && same && t.pid > 0 && l.c != nil && l.id == t.l.id {
+	if err == nil && same && t.pid > 0 && l.id == t.l.id {
 		_, _ = s.ask(ctx, l, mux.Open{Op: mux.OpBury, PID: t.pid})
 	}
 	return err
@@ -270,7 +268,7 @@ func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		now := s.m.state(ctx, l.id)
 		switch {
-		case now.State != Running && now.State != Removing, time.Now().After(limit), l.c == nil && now.State == Running:
+		case now.State != Running && now.State != Removing, time.Now().After(limit):
 			return now
 		case now.State == Running:
 			if again, err := s.m.connect(ctx, now); err == nil {

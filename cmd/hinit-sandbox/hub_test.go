@@ -22,7 +22,7 @@ func TestInventedHomes(t *testing.T) {
 		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: t.Logf, tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{},
 		gateways: func(context.Context) map[int]string { return nil },
 	}
-	h.opts.Home, h.opts.Helper, h.set.state = home, "none", filepath.Join(t.TempDir(), "state")
+	h.opts.Home, h.opts.Helper, h.set.state = home, "/proc/self/exe", filepath.Join(t.TempDir(), "state")
 	if err := h.prepareState(); err != nil {
 		t.Fatal(err)
 	}

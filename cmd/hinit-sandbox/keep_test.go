@@ -74,7 +74,7 @@ func keeping(t *testing.T, q *quiet) *hub {
 	}
 	h.opts.Lifetime = 5 * time.Minute
 	opts := h.opts
-	opts.State, opts.Helper = t.TempDir(), "none"
+	opts.State, opts.Helper = t.TempDir(), "/proc/self/exe"
 	var err error
 	if h.all, err = sandbox.NewManager(q, opts); err != nil {
 		t.Fatal(err)

@@ -346,9 +346,6 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	if err != nil {
 		return nil, err
 	}
-	if g.gate.Root() == RootCaller {
-		spec.User = "" // the container's
-	}
 	return g.Engine.Exec(ctx, id, spec)
 }
 
