@@ -1,9 +1,8 @@
 package control
 
 import (
-	"slices"
-
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
@@ -28,8 +27,13 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	return out
 }
 
-// fails reports whether a check of a service that runs fails.
-func (s *Server) fails(v *supervisor.Service) bool {
-	core, ok := s.core.(Checker)
-	return ok && v.State == supervisor.Up && slices.ContainsFunc(core.Checks(v.Name), func(c client.Check) bool { return c.Failed })
+// judge decides how a service is, as every view of its status does.
+func (s *Server) judge(v *supervisor.Service) show.Verdict {
+	out := client.Service{
+		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: v.Paused, Problem: s.problem(v, true), ServedBy: s.servedBy(v),
+	}
+	if core, ok := s.core.(Checker); ok {
+		out.Checks = core.Checks(v.Name)
+	}
+	return show.Judge(&out)
 }

@@ -29,7 +29,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	problems := make([]string, len(services))
 	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
 	for i, v := range services {
-		problems[i] = f.server.problem(v, f.who)
+		problems[i] = f.server.problem(v, f.server.policy.classOf(f.who) != otherClass)
 		if same && v == f.sent[i] && problems[i] == f.problems[i] {
 			continue
 		}

@@ -43,21 +43,20 @@ func getHealth(s *Server, r *request) (reply, error) {
 	}
 	snap, _ = s.known(r.Context(), nil)
 	for _, v := range snap.Services {
-		if s.servedBy(v) == client.ServedByNone {
-			h.Troubled = append(h.Troubled, v.Name)
-			if h.OK {
-				h.OK, h.Reason = false, fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
-			}
+		wanted := v.Want == supervisor.WantUp && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
+		unserved := s.servedBy(v) == client.ServedByNone
+		if unserved && h.OK {
+			h.OK, h.Reason = false, fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
 		}
-		if v.Want != supervisor.WantUp || v.Kind == supervisor.KindStandIn || v.Kind == supervisor.KindRun || v.Kind == supervisor.KindCheck {
+		if unserved || wanted && s.judge(v).Troubled() {
+			h.Troubled = append(h.Troubled, v.Name)
+		}
+		if !wanted {
 			continue
 		}
 		h.Wanted++
 		if v.State == supervisor.Up {
 			h.Up++
-		}
-		if v.CrashLoop || v.State == supervisor.Parked || v.State == supervisor.Failed || s.fails(v) {
-			h.Troubled = append(h.Troubled, v.Name)
 		}
 	}
 	return done(h)

@@ -240,7 +240,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 			out.LastExit.Tail = []string{}
 		}
 	}
-	out.Problem, out.ServedBy = s.problem(v, who), s.servedBy(v)
+	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.servedBy(v)
 	if s.policy.classOf(who) != otherClass { // the service's own words
 		out.StatusText = v.Status
 	}
@@ -257,9 +257,9 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 }
 
 // problem says what people should know of a service besides its state. Only those who may read its log see the service's own words.
-func (s *Server) problem(v *supervisor.Service, who peer) string {
+func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	core, notes := s.core.(Noter)
-	switch trusted := s.policy.classOf(who) != otherClass; {
+	switch {
 	case v.State == supervisor.Up && v.Said != "" && trusted:
 		return v.Said
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/internal/usage"
 )
 
@@ -163,6 +164,17 @@ func (s sink) service(v *client.Service, now time.Time) {
 	name, profile := label(v.Name), label(v.Profile)
 	s.put(isUp, truth(v.State == client.StateUp), name, profile)
 	s.put(isReady, truth(v.Ready), name, profile)
+	for _, kind := range show.Judge(v).Problems {
+		s.put(problem, 1, name, profile, kind)
+	}
+	checks := make(map[string]float64, len(v.Checks)) // two names may be one label
+	for i := range v.Checks {
+		check := label(v.Checks[i].Name)
+		checks[check] = max(checks[check], truth(v.Checks[i].Failed && v.State == client.StateUp))
+	}
+	for check, fails := range checks {
+		s.put(failing, fails, name, profile, check)
+	}
 	s.put(isWanted, truth(v.Want == client.WantUp), name, profile)
 	state := v.State
 	if !slices.Contains(knownStates, state) {

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"hinit/internal/control/show"
 )
 
 // family is a metric with its labels.
@@ -56,6 +58,8 @@ var (
 
 	isUp      = define(gauge, "hinit_service_up", perService, "1 when the service is up.")
 	isReady   = define(gauge, "hinit_service_ready", perService, "1 when the service has said that it works, or is up and cannot say so.")
+	problem   = define(gauge, "hinit_service_problem", []string{"service", "profile", "kind"}, "1 for each kind of problem that the service has; other kinds have no series.")
+	failing   = define(gauge, "hinit_service_check_failing", []string{"service", "profile", "check"}, "1 when this check of the service fails, 0 when it does not.")
 	isWanted  = define(gauge, "hinit_service_wanted", perService, "1 when the service is wanted up.")
 	inState   = define(gauge, "hinit_service_state", []string{"service", "profile", "state"}, "1 for the state that the service is in; other states have no series.")
 	since     = define(gauge, "hinit_service_state_since_seconds", perService, "Since when it is in that state, in seconds since 1970.")
@@ -87,7 +91,8 @@ func Reference() string {
 
 ` + "`hinit metrics`" + ` prints them once, ` + "`/metrics`" + ` of [the page](../how-to/open-the-status-page.md) serves them; see
 [scrape with Prometheus](../how-to/scrape-with-prometheus.md). There are at most ` + fmt.Sprint(MostServices) + ` services in them unless ` + "`--max-services`" + `
-says otherwise. Values from /proc are missing where hinit's processes cannot be seen. A counter of a service begins again with the container, the
+says otherwise. Kinds of problems are ` + "`" + strings.Join(show.ProblemKinds(), "`, `") + "`" + `. With one of them but ` + "`not-ready`" + `
+a service is in trouble for ` + "`status`, `top`" + `, the page and ` + "`healthcheck`" + ` too. Values from /proc are missing where hinit's processes cannot be seen. A counter of a service begins again with the container, the
 // counter of processor time with the service.
 
 Causes are ` + "`" + strings.Join(knownCauses, "`, `") + "`" + ` and ` + "`other`" + `. [The state machine](states.md) lists the states.

@@ -17,20 +17,18 @@ import (
 // look is how a service looks: a class of the style sheet and a sign, so that nobody needs colours.
 type look struct{ Class, Sign, Word string }
 
+// looks are those of the grades.
+var looks = [...]look{
+	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Coming: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
+}
+
 func lookOf(s *client.Service) look {
-	switch {
-	case s.CrashLoop && s.State != client.StateUp:
-		return look{"bad", "✖", s.State + ", crash loop"}
-	case s.State == client.StateUp && !s.Ready:
-		return look{"wait", "◐", "up, not ready"}
-	case s.State == client.StateUp:
-		return look{"good", "●", s.State}
-	case s.State == client.StateFailed, s.State == client.StateParked:
-		return look{"bad", "✖", s.State}
-	case s.State == client.StateDown:
-		return look{"off", "○", s.State}
+	v := show.Judge(s)
+	out := looks[v.Grade]
+	if out.Word = plain(s.State); v.Word != "" {
+		out.Word += ", " + v.Word
 	}
-	return look{"wait", "◐", plain(s.State)}
+	return out
 }
 
 // rowView is a service as the list shows it.
@@ -124,7 +122,7 @@ func summary(st *client.Status, fault string) headView {
 				v.Ready++
 			}
 		}
-		if lookOf(s).Class == "bad" && len(v.Troubled) < 10 {
+		if show.Judge(s).Troubled() && len(v.Troubled) < 10 {
 			v.Troubled = append(v.Troubled, s.Name)
 		}
 	}

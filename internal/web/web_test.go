@@ -536,7 +536,7 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 	for _, seg := range bars[0].Segments {
 		got += fmt.Sprintf("%s %d+%d, ", seg.Class, seg.X, seg.Width)
 	}
-	if want := "wait 0+100, good 100+100, wait 200+60, good 260+40, wait 300+1, off 301+99, good 400+500, bad 900+100, "; got != want {
+	if want := "wait 0+100, good 100+100, bad 200+60, good 260+40, wait 300+1, off 301+99, good 400+500, bad 900+100, "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if len(bars[1].Segments) != 1 || bars[1].Segments[0].X != 500 || bars[0].Outages != 2 {

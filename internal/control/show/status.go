@@ -37,14 +37,17 @@ func Status(st client.Status, look Look) []byte {
 	}
 	rows := make([]row, 0, len(st.Services)+1)
 	rows = append(rows, row{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "SERVED BY", "LAST EXIT", "NOTE"})
+	grades := make([]Grade, len(st.Services))
 	for i := range st.Services {
 		s := &st.Services[i]
+		verdict := Judge(s)
+		grades[i] = verdict.Grade
 		name, last, about := Line(s.Name), Line(lastCell(s)), Line(Note(s, time.Now()))
 		if !look.Named {
 			name, last, about = cut(name, nameWidth), cut(last, phraseWidth), cut(about, phraseWidth)
 		}
 		rows = append(rows, row{
-			name, stateWord(s), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
+			name, stateWord(s, verdict), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
 			cmp.Or(s.ServedBy, "-"), last, about,
 		})
 	}
@@ -52,7 +55,7 @@ func Status(st client.Status, look Look) []byte {
 		drop(rows, colServed)
 	}
 	below := w.fit(rows)
-	w.layOut(rows, below)
+	w.layOut(rows, grades, below)
 	if look.Named {
 		for i := range st.Services {
 			s := &st.Services[i]
@@ -258,7 +261,7 @@ func total(rows []row) int {
 }
 
 // layOut writes the rows, without padding at the end of a line.
-func (w *page) layOut(rows []row, below [][]string) {
+func (w *page) layOut(rows []row, grades []Grade, below [][]string) {
 	width := widths(rows)
 	for i := range rows {
 		pad := 0
@@ -271,8 +274,8 @@ func (w *page) layOut(rows []row, below [][]string) {
 				w.WriteByte(' ')
 			}
 			pad = width[j] - columns(cell)
-			if colour := stateColour(cell); w.look.Colour && j == colState && i > 0 && colour != "" {
-				cell = colour + cell + "\x1b[0m"
+			if w.look.Colour && j == colState && i > 0 && colours[grades[i-1]] != "" {
+				cell = colours[grades[i-1]] + cell + "\x1b[0m"
 			}
 			w.WriteString(cell)
 		}
@@ -285,30 +288,14 @@ func (w *page) layOut(rows []row, below [][]string) {
 	}
 }
 
-// stateColour returns the colour of a state: green works, yellow is on its way, red needs somebody.
-func stateColour(word string) string {
-	state, more, _ := strings.Cut(word, " ")
-	switch {
-	case state == client.StateBackoff, state == client.StateParked, state == client.StateFailed, state == client.StateKilling:
-		return "\x1b[31m"
-	case state == client.StateDown:
-		return ""
-	case state == client.StateUp && more == "":
-		return "\x1b[32m"
-	}
-	return "\x1b[33m"
-}
+// colours are those of the grades: green works, yellow is on its way, red needs somebody.
+var colours = [...]string{Well: "\x1b[32m", Off: "", Coming: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
 
-func stateWord(s *client.Service) string {
-	switch {
-	case s.CrashLoop:
-		return s.State + " (crash-loop)"
-	case s.Paused:
-		return s.State + " (paused)"
-	case s.State == "up" && !s.Ready:
-		return "up (not ready)"
+func stateWord(s *client.Service, v Verdict) string {
+	if v.Word == "" {
+		return s.State
 	}
-	return s.State
+	return s.State + " (" + v.Word + ")"
 }
 
 // Note says what happens next to a service, or why nothing does, and what is wrong with it besides. It is not escaped.

@@ -20,7 +20,7 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 		{client.Service{State: client.StateBackoff, CrashLoop: true}, "backoff (crash-loop)"},
 		{client.Service{State: client.StateFinishing}, "finishing"},
 	} {
-		if got := stateWord(&c.s); got != c.want {
+		if got := stateWord(&c.s, Judge(&c.s)); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.s, got, c.want)
 		}
 	}

@@ -53,14 +53,10 @@ func sparks(values []float64, width int, least float64) string {
 
 // stateWord says how a service is, in a word or two.
 func stateWord(s *client.Service) string {
-	switch {
-	case s.CrashLoop:
-		return "crash-loop"
-	case s.Paused:
-		return "paused"
-	case s.State == client.StateUp && !s.Ready:
-		return "not ready"
-	case s.State == client.StateDown && s.Want == client.WantUp && s.Expected:
+	if word := show.Judge(s).Word; word != "" {
+		return word
+	}
+	if s.State == client.StateDown && s.Want == client.WantUp && s.Expected {
 		return "expected"
 	}
 	return s.State
@@ -71,7 +67,9 @@ func look(s *client.Service) (sign string, role frame.Role) {
 	switch trouble(s) {
 	case 0:
 		return "✗", frame.Bad
-	case 1, 2:
+	case 1:
+		return "!", frame.Bad
+	case 2:
 		return "!", frame.Doing
 	case 3:
 		return "…", frame.Doing

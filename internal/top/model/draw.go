@@ -122,7 +122,7 @@ func (m *Model) summary(l *frame.Line) {
 		}
 	}
 	add(frame.Bad, count[0], "in trouble")
-	add(frame.Doing, count[1], "ailing")
+	add(frame.Bad, count[1], "ailing")
 	add(frame.Doing, count[2], "drifted")
 	add(frame.Doing, count[3], "on the way")
 	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[4]+count[2], n))

@@ -42,7 +42,8 @@ func fifty() []client.Service {
 		Tail: []string{"Traceback (most recent call last):", `  File "gateway.py", line 212, in load`, "KeyError: 'workspace'"},
 	}
 	deaf := &list[31]
-	deaf.Problem = "platform telegram is failed: unauthorized: the token was revoked"
+	deaf.Problem = "deaf: no heartbeat for 4m10s, and /health does not answer"
+	deaf.Checks = []client.Check{{Name: "deaf", Type: "deaf", State: "failing", Failed: true}}
 	return list
 }
 

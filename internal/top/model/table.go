@@ -56,19 +56,21 @@ func (m *Model) current() *client.Service {
 
 // trouble says how much a service needs somebody: 0 most.
 func trouble(s *client.Service) int {
-	switch {
-	case s.State == client.StateFailed, s.State == client.StateParked, s.CrashLoop, s.State == client.StateBackoff:
+	switch show.Judge(s).Grade {
+	case show.Trouble:
 		return 0
-	case s.State == client.StateUp && (!s.Ready || s.Problem != "" || s.Paused):
+	case show.Ailing:
 		return 1
-	case s.State == client.StateUp && s.Drifted:
-		return 2
-	case s.State == client.StateUp:
-		return 4
-	case s.State == client.StateDown && s.Want == client.WantDown:
+	case show.Coming:
+		return 3
+	case show.Off:
 		return 5
+	case show.Well:
 	}
-	return 3
+	if s.Drifted {
+		return 2
+	}
+	return 4
 }
 
 // arrange makes the rows anew: what the filter lets through, sorted, in groups. The cursor stays with its service.
