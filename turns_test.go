@@ -47,7 +47,7 @@ var outOfTurn = map[string]string{
 	"internal/reexec/exec.go":            "before the first goroutine, of /proc and of memory",
 	"internal/s6/scandir/layout.go":      "free and takeLock take the turn for them",
 	"internal/lease/holder.go":           "as takes the turn; /proc has a Short one",
-	"internal/lease/server.go":           "lock and keep take the turn",
+	"internal/lease/lock.go":             "as takes the turn",
 	"internal/trust/trust.go":            "loadConfig takes the turn, stage2 and Maker.agentCanWrite",
 	"logrotate/archive/list.go":          logFiles,
 	"logrotate/console_write.go":         "one goroutine for each of two consoles: threads of the reserve",

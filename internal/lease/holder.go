@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -25,8 +24,6 @@ const (
 	mostWord = 64
 	// mostLocks bounds how much of /proc/locks is read.
 	mostLocks = 1 << 20
-	// mostOld is how many names of older versions one start removes.
-	mostOld = 4096
 )
 
 // Holder describes the process that has the lock.
@@ -51,49 +48,35 @@ func (h Holder) String() string {
 	return fmt.Sprintf("another hinit, %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
 }
 
-// place is an inode as /proc/locks names it, "" when it is not known.
-type place string
-
-// mark keeps which inode is locked.
-func (v *Volume) mark(dir *os.File) {
+// placeOf returns a directory as /proc/locks names it.
+func placeOf(dir *os.File) string {
 	var st unix.Stat_t
-	if unix.Fstat(int(dir.Fd()), &st) == nil {
-		v.mu.Lock()
-		v.at = place(fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
-		v.mu.Unlock()
-	}
+	_ = unix.Fstat(int(dir.Fd()), &st) // no file has the number 0
+	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
 // holder returns what is known of the holder. It doesn't wait for the volume: the note is that of the call before.
-func (v *Volume) holder() Holder {
-	v.mu.Lock()
-	h, at, read := v.note, v.at, !v.reading
-	v.reading = true
-	v.mu.Unlock()
-	if read {
+func (v *Volume) holder(at string) Holder {
+	h := *v.note.Load()
+	if v.reading.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
-			_ = blocking.Do(blocking.Volume, func() error { v.readNote(); return nil })
+			_ = v.as(v.readNote) // the older one stays
+			v.reading.Store(false)
 		})
 	}
-	_ = blocking.Do(blocking.Short, func() error {
-		h.PID, h.Command = stranger(at)
-		return nil
-	})
+	_ = blocking.Do(blocking.Short, func() error { h.PID, h.Command = stranger(at); return nil })
 	return h
 }
 
 // stranger returns a process of another user in this container that has locked a place.
-func stranger(at place) (pid int, command string) {
-	f, err := os.Open("/proc/locks")
-	if err != nil {
-		return 0, ""
-	}
+func stranger(at string) (pid int, command string) {
+	f, _ := os.Open("/proc/locks")
 	defer f.Close()
 	locks, _ := io.ReadAll(io.LimitReader(f, mostLocks)) // the kernel's text; what is missing is not known
 	for line := range bytes.Lines(locks) {
 		// 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
 		w := strings.Fields(string(line))
-		if len(w) < 6 || w[1] != "FLOCK" || w[5] != string(at) {
+		if len(w) < 6 || w[1] != "FLOCK" || w[5] != at {
 			continue
 		}
 		status, _ := os.ReadFile("/proc/" + w[4] + "/status")
@@ -109,48 +92,31 @@ func stranger(at place) (pid int, command string) {
 }
 
 // readNote takes over what the note says.
-func (v *Volume) readNote() {
+func (v *Volume) readNote(d *fsutil.Dir) error {
 	var h Holder
-	_ = v.as(func(d *fsutil.Dir) error {
-		raw, err := d.ReadFile(noteName, mostNote)
-		if err != nil || json.Unmarshal(raw, &h) != nil {
-			h = Holder{}
-		}
-		h.Host = word(h.Host)
-		return err
-	})
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.note, v.reading = h, false
+	raw, err := d.ReadFile(noteName, mostNote)
+	if err != nil || json.Unmarshal(raw, &h) != nil {
+		h = Holder{}
+	}
+	h.Host = word(h.Host)
+	v.note.Store(&h)
+	return err
 }
 
-// leaveNote says who has the lock, and removes what older versions have left.
-func (v *Volume) leaveNote() {
+// leaveNote says who has the lock. On a local disk it removes what older versions have left.
+func (v *Volume) leaveNote(local bool) {
 	h := Holder{Since: time.Now().UTC().Truncate(time.Second)}
 	h.Host, _ = os.Hostname()
 	raw, _ := json.Marshal(h)
-	write := func(a *fsutil.Actor) error {
-		d, err := fsutil.OpenDir(v.home, a)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		_ = d.Mkdir(DirName, 0o755) // the next call says why it can't
-		var old []string
-		_ = d.EachName(DirName, func(name string, _ fs.FileMode) bool {
-			if name == "lease" || name == "waiting" || strings.HasPrefix(name, "lease.") || strings.HasPrefix(name, ".lease.") {
-				old = append(old, name)
+	_ = v.as(func(d *fsutil.Dir) error { // the note decides nothing
+		if old, _, _ := d.ReadSome(DirName, 4096); local { // the rest is for the next start
+			for _, name := range old {
+				_ = d.Remove(DirName + "/" + name.Name())
 			}
-			return len(old) < mostOld
-		})
-		for _, name := range old {
-			_ = d.Remove(DirName + "/" + name) // what stays does no harm
 		}
+		_ = d.Mkdir(DirName, 0o755) // the next call says why it can't
 		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, TempName: ".holder.*.tmp", Volatile: true})
-	}
-	if write(v.actor) != nil && v.actor.Switches() {
-		_ = write(nil) // on a fresh volume the agent can't write yet; the note decides nothing
-	}
+	})
 }
 
 // word makes what somebody else wrote fit to be shown.

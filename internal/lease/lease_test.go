@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 // patience is how long a test waits for what must happen.
@@ -35,7 +36,7 @@ type asking struct {
 
 func newVolume(t *testing.T, home string) *Volume {
 	t.Helper()
-	return NewVolume(home, fsutil.Self(), func(text string) { t.Log(text) })
+	return NewVolume(home, fsutil.Self(), func(string) {})
 }
 
 // acquire asks for the lock in the background.
@@ -70,7 +71,7 @@ func mustHave(t *testing.T, v *Volume) <-chan error {
 }
 
 // release is the end of the process that has the lock.
-func release(v *Volume) { v.held.close() }
+func release(v *Volume) { v.held.release() }
 
 func must(t *testing.T, errs ...error) {
 	t.Helper()
@@ -252,7 +253,7 @@ func TestALockOnAServerIsLost(t *testing.T) {
 			if v.time = patience; name == "silent" {
 				v.time = time.Millisecond
 			}
-			v.prove = func(f *os.File) error {
+			v.prove = func(v *Volume, f *os.File) error {
 				if name == "silent" {
 					<-hang
 				}
@@ -331,12 +332,76 @@ func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 		strings.Repeat("x", 1e5): "another process",
 	} {
 		must(t, os.WriteFile(note, []byte(text), 0o644))
-		v.readNote()
-		if got := v.note.String(); got != want {
+		_ = v.as(v.readNote)
+		if got := v.note.Load().String(); got != want {
 			t.Errorf("%.40q: %q", text, got)
 		}
 	}
 	if !slices.Contains([]error{nil, unix.ENOENT}, unix.Unlink(note)) {
 		t.Error("the note stays")
+	}
+}
+
+// TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts 60,000 names, a link, a FIFO, a file, a directory that nobody may enter, or a
+// second name of a file of root's where the lock file and the note belong. The init has the lock at once, on a server too, and writes into no other file.
+func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
+	testkit.NeedRoot(t)
+	const agent = 10000
+	for name, put := range map[string]func(dir, roots string) error{
+		"names": func(dir, _ string) error {
+			err := os.Mkdir(dir, 0o755)
+			for i := 0; err == nil && i < 60000; i++ {
+				err = unix.Mknod(fmt.Sprintf("%s/lease.%d", dir, i), unix.S_IFREG|0o600, 0)
+			}
+			return err
+		},
+		"link":          func(dir, _ string) error { return os.Symlink("/etc", dir) },
+		"fifo":          func(dir, _ string) error { return unix.Mkfifo(dir, 0o600) },
+		"file":          func(dir, _ string) error { return os.WriteFile(dir, nil, 0o600) },
+		"mode 0":        func(dir, _ string) error { return os.Mkdir(dir, 0) },
+		"lock is fifo":  func(dir, _ string) error { return errors.Join(os.Mkdir(dir, 0o755), unix.Mkfifo(dir+"/lock", 0o600)) },
+		"lock is tree":  func(dir, _ string) error { return os.MkdirAll(dir+"/lock/a/b", 0o755) },
+		"lock is roots": func(dir, roots string) error { return errors.Join(os.Mkdir(dir, 0o755), os.Link(roots, dir+"/lock")) },
+		"note is roots": func(dir, roots string) error { return errors.Join(os.Mkdir(dir, 0o755), os.Link(roots, dir+"/holder")) },
+		"note is link": func(dir, roots string) error {
+			return errors.Join(os.Mkdir(dir, 0o755), os.Symlink(roots, dir+"/holder"))
+		},
+	} {
+		for _, server := range []bool{false, true} {
+			if server && name == "names" {
+				continue // the lock file is one of them
+			}
+			t.Run(fmt.Sprintf("%s, on a server %v", name, server), func(t *testing.T) {
+				top := t.TempDir()
+				home, roots := filepath.Join(top, "home"), filepath.Join(top, "roots")
+				must(t, os.Chmod(filepath.Dir(top), 0o755), os.Chmod(top, 0o755), os.Mkdir(home, 0o755), os.WriteFile(roots, []byte("mine"), 0o600))
+				dir := filepath.Join(home, DirName)
+				must(t, put(dir, roots), os.Lchown(dir, agent, agent), os.Chown(home, agent, agent))
+				one, two := newVolume(t, home), newVolume(t, home)
+				one.actor = fsutil.NewActor(fsutil.Identity{UID: agent, GID: agent})
+				if server {
+					onServer(one)
+					one.every = time.Hour
+				}
+				mustHave(t, one)
+				must(t, one.Check())
+				ctx, cancel := context.WithCancel(t.Context())
+				a := acquire(ctx, two)
+				take(t, a.busy, "word that it waits")
+				cancel()
+				take(t, a.got, "end")
+				release(one) // which ends the call of the other
+				if text, err := os.ReadFile(roots); string(text) != "mine" {
+					t.Errorf("root's file has %q, %v", text, err)
+				}
+				var st unix.Stat_t
+				if err := unix.Stat(roots, &st); err != nil || st.Uid != 0 || st.Mode&0o777 != 0o600 {
+					t.Errorf("root's file has uid %d and mode %o, %v", st.Uid, st.Mode, err)
+				}
+				if _, err := os.Stat("/etc/holder"); err == nil {
+					t.Error("the note went through a link")
+				}
+			})
+		}
 	}
 }

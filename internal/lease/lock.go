@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/fault"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
@@ -39,6 +44,11 @@ const (
 	proveTime  = 19 * time.Second // for an answer
 	graceTime  = time.Second      // more, for an answer that arrived while this process was paused
 	askEvery   = time.Second      // for a lock that another machine holds
+
+	// DirName is the directory of the lock file and the note, below the data directory.
+	DirName = ".hinit"
+
+	lockName = DirName + "/lock"
 )
 
 // Volume is the [Lock] of one data directory.
@@ -51,170 +61,126 @@ type Volume struct {
 	every   time.Duration // proveEvery
 	time    time.Duration // proveTime
 	sharing func(dir *os.File) (shared bool, alone string)
-	prove   func(file *os.File) error
+	prove   func(v *Volume, file *os.File) error
 
-	mu       sync.Mutex
-	held     held
-	inherits bool          // held is from the generation before this one
-	lost     bool          // held must not be used any more
-	proved   time.Duration // when the last proof of held.file began, by CLOCK_BOOTTIME
-	at       place
-	note     Holder
-	reading  bool // the note is being read
-	warned   string
+	mu     sync.Mutex
+	held   Handover
+	lost   bool          // held must not be used any more
+	proved time.Duration // when the last proof of held.File began, by CLOCK_BOOTTIME
+
+	note    atomic.Pointer[Holder]
+	reading atomic.Bool // the note is being read
 }
 
-// held are the locked files. A nil file is not locked.
-type held struct{ dir, file *os.File }
-
-func (h held) close() {
-	for _, f := range []*os.File{h.file, h.dir} {
-		if f != nil {
-			_ = f.Close() // the kernel releases the lock in any case
-		}
-	}
+// Handover is what a Volume has locked, and what it tells that of the next generation of this process. A nil file is not locked.
+type Handover struct {
+	Lock *os.File `reexec:"FD"` // the directory. Older generations name it so, too
+	File *os.File // on a network file system
 }
+
+func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks whatever is answered
 
 // NewVolume returns the lock of a data directory. It touches nothing. Files below the directory are used as actor. warn is told what
-// people should know; it must not block.
+// people should know, maybe more than once; it must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
-	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, time: proveTime, sharing: sharing}
-	v.prove = v.proveLock
+	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, time: proveTime, sharing: sharing, prove: (*Volume).proveLock}
+	v.note.Store(&Holder{})
 	return v
 }
 
 // Acquire implements [Lock].
 func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	v.mu.Lock()
-	h, inherits := v.held, v.inherits
-	v.held, v.inherits, v.lost = held{}, false, false
+	old, inherits := v.held, v.held.Lock != nil && !v.lost // from the generation before this one
 	v.mu.Unlock()
-	if !inherits {
-		if h, err = v.ask(ctx, h, busy); err != nil {
+	if !inherits { // a call to the volume can't be interrupted
+		if err = blocking.Wait(ctx, "taking the lock of the volume", func() error { return v.lock(ctx, old, busy) }); err != nil {
 			return nil, err
 		}
 	}
 	v.mu.Lock()
-	v.held, v.proved = h, now()
-	v.mu.Unlock()
-	if h.file == nil {
+	defer v.mu.Unlock()
+	v.lost, v.proved = false, now()
+	if v.held.File == nil {
 		return nil, nil
 	}
-	end := make(chan error, 1)
-	guard.Go("proving the lock of the volume", func() { v.keep(ctx, h.file, end) })
+	end, file := make(chan error, 1), v.held.File
+	guard.Go("proving the lock of the volume", func() { v.keep(ctx, file, end) })
 	return end, nil
 }
 
-// ask waits for the lock beside its caller, because a call to the volume can't be interrupted.
-func (v *Volume) ask(ctx context.Context, old held, busy func(holder func() Holder)) (held, error) {
-	type answer struct {
-		held
-		error
-	}
-	got := make(chan answer)
-	guard.Go("waiting for the lock of the volume", func() {
-		h, err := v.lock(ctx, old, busy)
-		select {
-		case got <- answer{h, err}:
-		case <-ctx.Done():
-			h.close()
-		}
-	})
-	select {
-	case a := <-got:
-		return a.held, a.error
-	case <-ctx.Done():
-		return held{}, context.Cause(ctx)
-	}
-}
-
-// lock takes the locks that the file system of the volume needs. It blocks.
-func (v *Volume) lock(ctx context.Context, old held, busy func(holder func() Holder)) (h held, err error) {
-	wait := sync.OnceFunc(func() {
-		v.readNote()
-		busy(v.holder)
-	})
-	shared := false
-	err = blocking.Do(blocking.Volume, func() error {
-		old.close()
-		return v.as(func(d *fsutil.Dir) (err error) {
-			if h.dir, err = d.LockWait(func(dir *os.File) { v.mark(dir); wait() }); err != nil {
-				return err
-			}
-			var why string
-			if shared, why = v.sharing(h.dir); why != "" {
-				v.say(fmt.Sprintf("%s does not share locks between machines: a hinit on another machine is not kept from serving %q; use this volume from one machine only", why, v.home))
-			}
-			return nil
-		})
-	})
-	for err == nil && shared {
-		err = blocking.Do(blocking.Volume, func() (err error) {
-			h.file, err = v.lockFile()
-			return err
-		})
-		switch {
-		case err == nil:
-			shared = false
-		case errors.Is(err, fsutil.ErrLocked):
+// lock takes the locks that the file system of the volume needs, and releases old ones. It blocks.
+func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) error {
+	at, shared, alone := "", false, "" // at is the directory in /proc/locks, once another process has it
+	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
+	err := v.as(func(d *fsutil.Dir) (err error) {
+		h.release()
+		h.Lock, err = d.LockWait(func(dir *os.File) {
+			at, _ = placeOf(dir), v.readNote(d)
 			wait()
-		case unable(err):
-			v.say(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %v", v.home, err))
-			shared, err = false, nil
+		})
+		if h.File = nil; err == nil {
+			shared, alone = v.sharing(h.Lock)
+		}
+		return err
+	})
+	for err == nil && shared && h.File == nil {
+		switch h.File, err = v.lockFile(); {
+		case err == nil, unable(err):
+			continue
+		case errors.Is(err, fsutil.ErrLocked):
+			_ = v.as(v.readNote) // it is shown
+			wait()
 		default:
-			v.say(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
+			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
 		}
-		if shared {
-			select {
-			case <-time.After(askEvery):
-				err = nil
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			}
+		select {
+		case <-time.After(askEvery):
+			err = nil
+		case <-ctx.Done():
 		}
+	}
+	if shared && unable(err) {
+		alone, err = err.Error(), nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	if err != nil {
-		h.close()
-		return held{}, err
+		h.release()
+		return err
 	}
-	_ = blocking.Do(blocking.Volume, func() error { v.leaveNote(); return nil })
-	return h, nil
+	if alone != "" {
+		v.warn(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %s; use this volume from one machine only", v.home, alone))
+	}
+	v.leaveNote(!shared && alone == "") // a volume that takes no writes is not served yet
+	v.mu.Lock()
+	v.held = h
+	v.mu.Unlock()
+	return nil
 }
 
 // unable reports whether an error says that a file can't be locked here at all.
 func unable(err error) bool {
-	for _, no := range []error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL, unix.EROFS, fs.ErrPermission} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL, unix.EROFS, fs.ErrPermission}, func(no error) bool { return errors.Is(err, no) })
 }
 
-// say warns, once for the same words in a row.
-func (v *Volume) say(text string) {
-	v.mu.Lock()
-	said := text == v.warned
-	v.warned = text
-	v.mu.Unlock()
-	if !said {
-		v.warn(text)
-	}
-}
-
-// as calls f with the data directory, as this process, and as the agent's user where a server refuses root.
-func (v *Volume) as(f func(*fsutil.Dir) error) (err error) {
-	for _, a := range []*fsutil.Actor{nil, v.actor} {
-		var d *fsutil.Dir
-		if d, err = fsutil.OpenDir(v.home, a); err == nil {
-			err = f(d)
-			_ = d.Close()
+// as takes a turn and calls f with the data directory, as the agent's user, and as this process where that user may not. So root does
+// nothing there that the agent could do, and a server that refuses root has another user.
+func (v *Volume) as(f func(*fsutil.Dir) error) error {
+	return blocking.Do(blocking.Volume, func() (err error) {
+		for _, a := range []*fsutil.Actor{v.actor, nil} {
+			var d *fsutil.Dir
+			if d, err = fsutil.OpenDir(v.home, a); err == nil {
+				err = f(d)
+				_ = d.Close()
+			}
+			if !errors.Is(err, fs.ErrPermission) {
+				break
+			}
 		}
-		if !errors.Is(err, fs.ErrPermission) || !v.actor.Switches() {
-			break
-		}
-	}
-	return err
+		return err
+	})
 }
 
 // now is CLOCK_BOOTTIME (clock_gettime(2)), which goes on while the machine sleeps.
@@ -231,31 +197,165 @@ func (v *Volume) Check() error {
 	switch age := now() - v.proved; {
 	case v.lost:
 		return fmt.Errorf("the lock of %q is lost", v.home)
-	case v.held.file != nil && age >= v.every+v.time+graceTime:
+	case v.held.File != nil && age >= v.every+v.time+graceTime:
 		return fmt.Errorf("the lock of %q was last proved %v ago, and has to be proved first", v.home, age.Round(time.Second))
 	}
 	return nil
-}
-
-// Handover is what a Volume tells that of the next generation of this process.
-type Handover struct {
-	Lock *os.File `reexec:"FD"` // of the directory; nil if it is not held. Older generations name it so, too
-	File *os.File // on a network file system
 }
 
 // HandOver returns what a successor needs to go on. It doesn't block.
 func (v *Volume) HandOver() *Handover {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.lost {
-		return &Handover{}
+	if h := v.held; !v.lost {
+		return &h
 	}
-	return &Handover{Lock: v.held.dir, File: v.held.file}
+	return &Handover{}
 }
 
 // TakeOver makes the next Acquire return at once with the lock of an earlier generation, if that held it.
 func (v *Volume) TakeOver(old *Handover) {
-	if old != nil && old.Lock != nil {
-		v.held, v.inherits = held{old.Lock, old.File}, true
+	if old != nil {
+		v.held = *old
+	}
+}
+
+// serverKeeps are the file systems whose server keeps the locks of files, with the mount options that turn that off.
+var serverKeeps = map[string][]string{
+	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
+	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
+}
+
+// sharing reports whether a server keeps the locks of files on the file system of a directory. alone names a file system that other
+// machines may use and whose locks they don't see; it is "" for a local one.
+func sharing(dir *os.File) (shared bool, alone string) {
+	if fault.Enabled && fault.Before(fault.Lock, "server") != nil { // tests call any volume that of a server
+		return true, ""
+	}
+	if fsutil.LocalFile(dir) {
+		return false, ""
+	}
+	var st unix.Statx_t // no mount has the number 0
+	_ = unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	return sharingOf(mounts, st.Mnt_id)
+}
+
+// sharingOf is sharing by the table of mounts (proc(5), mountinfo).
+func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
+	for line := range strings.Lines(string(mounts)) {
+		mount, super, _ := strings.Cut(line, " - ")
+		of := strings.Fields(super)
+		if len(of) < 3 || !strings.HasPrefix(mount, strconv.FormatUint(id, 10)+" ") {
+			continue
+		}
+		off, keeps := serverKeeps[of[0]]
+		for option := range strings.SplitSeq(of[2], ",") {
+			if slices.Contains(off, option) {
+				return false, fmt.Sprintf("the file system (%s, mounted with %s) shares no locks between machines", of[0], option)
+			}
+		}
+		if !keeps {
+			alone = fmt.Sprintf("the file system (%s) shares no locks between machines", of[0])
+		}
+		return keeps, alone
+	}
+	return false, "hinit can't tell which file system it has"
+}
+
+// lockFile makes the lock file and locks it without waiting. It returns [fsutil.ErrLocked] if another machine has it.
+func (v *Volume) lockFile() (file *os.File, err error) {
+	err = v.as(func(d *fsutil.Dir) (err error) {
+		var stays error
+		if file, err = d.OpenUpdate(lockName, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
+			if !errors.Is(err, fs.ErrNotExist) { // the agent has put something else there
+				stays = d.RemoveAll(DirName)
+			}
+			_ = d.Mkdir(DirName, 0o755) // the next call says why it can't
+			file, err = d.OpenUpdate(lockName, 0o600)
+		}
+		if err != nil {
+			return errors.Join(err, stays)
+		}
+		info, err := file.Stat()
+		if err == nil {
+			err = relock(file)
+		}
+		if err == nil && info.Size() == 0 { // a file with text may have another name, too
+			_, err = file.WriteAt([]byte("hinit locks this file: fcntl(2), F_OFD_SETLK\n"), 0)
+		}
+		if err = errors.Join(err, leadsTo(d, file)); err != nil {
+			_ = file.Close()
+			file = nil
+		}
+		return err
+	})
+	return file, err
+}
+
+// relock takes the lock of a file, or asks the server for it again.
+func relock(file *os.File) error {
+	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return fsutil.ErrLocked
+	}
+	return err
+}
+
+// leadsTo checks that the name of the lock file still leads to the locked one. A new open asks the server.
+func leadsTo(d *fsutil.Dir, file *os.File) error {
+	named, err := d.Open(lockName)
+	if err != nil {
+		return err
+	}
+	defer named.Close()
+	one, err := named.Stat()
+	two, err2 := file.Stat()
+	if err = errors.Join(err, err2); err == nil && !os.SameFile(one, two) {
+		err = fmt.Errorf("%s is another file now", lockName)
+	}
+	return err
+}
+
+// proveLock asks the server whether this process still has the lock.
+func (v *Volume) proveLock(file *os.File) error {
+	return v.as(func(d *fsutil.Dir) error {
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // else the cache of this machine answers
+		_, err := file.ReadAt(make([]byte, 1), 0)
+		if err = errors.Join(err, leadsTo(d, file)); err == nil {
+			err = relock(file)
+		}
+		return err
+	})
+}
+
+// keep proves the lock of a file until that fails or ctx ends.
+func (v *Volume) keep(ctx context.Context, file *os.File, lost chan<- error) {
+	for {
+		select {
+		case <-time.After(v.every):
+		case <-ctx.Done():
+			return
+		}
+		began, answer := now(), make(chan error, 1)
+		guard.Go("asking the server for the lock", func() { answer <- v.prove(v, file) })
+		err := fmt.Errorf("the volume has not answered for %v", v.every+v.time+graceTime)
+		for _, patience := range []time.Duration{v.time, graceTime} {
+			select {
+			case err = <-answer:
+			case <-time.After(patience):
+				continue
+			case <-ctx.Done():
+				return
+			}
+			break
+		}
+		v.mu.Lock()
+		v.lost, v.proved = err != nil, began
+		v.mu.Unlock()
+		if err != nil {
+			lost <- fmt.Errorf("the lock of %q is lost: %w", v.home, err)
+			return
+		}
 	}
 }
