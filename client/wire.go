@@ -5,7 +5,7 @@ import "time"
 // Event is one record of the history: a transition (From and To are set), the end of a run (Exit is set) or a remark. An event with
 // Lost set says how many events before the next one a slow reader has lost.
 type Event struct {
-	Seq     uint64    `json:"seq"`           // counts up from 1 without gaps for the life of hinit
+	Seq     uint64    `json:"seq"`           // counts up from 1 for the life of hinit
 	At      time.Time `json:"at"`            // when it happened
 	Service string    `json:"service"`       // "" when it is about the container
 	From    string    `json:"from"`          // state before, "" when none has changed

@@ -43,6 +43,9 @@ func (l *Loop) HandOver() *Handover {
 	}
 	l.history.show()
 	h.History, _ = l.history.Since(0)
+	if len(h.History) > 0 {
+		h.History = append(l.history.Kept(h.History[0].Seq), h.History...)
+	}
 	return h
 }
 
@@ -126,7 +129,7 @@ func (l *Loop) linger(name string, run uint64) {
 // restore fills a new ring with the records of an old one.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
-		r.slots[rec.Seq%ringSize].Store(&rec)
+		r.put(&rec)
 		r.last = rec.Seq
 	}
 	r.show()

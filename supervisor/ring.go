@@ -1,16 +1,26 @@
 package supervisor
 
-import "sync/atomic"
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync/atomic"
+)
 
-// ringSize is how many records the history keeps.
-const ringSize = 1024
+const (
+	ringSize = 1024 // records of all services together
+	ownSize  = 8    // older records that each service keeps besides
+	mostOwn  = 512  // services that keep some
+)
 
 // Ring is the history of the container: the loop appends, readers follow with a cursor of their own. Nothing blocks: a slow reader
-// loses its oldest records and learns how many.
+// loses its oldest records and learns how many. A service that makes many records takes away the older ones of the others, but the last
+// few of each, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	last  uint64        // Seq of the newest record, 0 when there is none; the loop's
-	head  atomic.Uint64 // the same of those that readers see
+	own   atomic.Pointer[map[string]*ownRecords] // what slots held before; a new map for each new service
+	last  uint64                                 // Seq of the newest record, 0 when there is none; the loop's
+	head  atomic.Uint64                          // the same of those that readers see
 	news  broadcast
 }
 
@@ -18,7 +28,61 @@ type Ring struct {
 func (r *Ring) add(rec Record) {
 	r.last++
 	rec.Seq = r.last
-	r.slots[rec.Seq%ringSize].Store(&rec)
+	r.put(&rec)
+}
+
+// ownRecords are the last records of a service that the ring has overwritten.
+type ownRecords struct {
+	slots [ownSize]atomic.Pointer[Record]
+	next  int // the loop's
+}
+
+// put stores a record, and keeps the one before it in its slot for its service. Notices are not kept: anybody can post any number.
+func (r *Ring) put(rec *Record) {
+	old := r.slots[rec.Seq%ringSize].Swap(rec)
+	if old == nil || old.Key != "" {
+		return
+	}
+	var services map[string]*ownRecords
+	if p := r.own.Load(); p != nil {
+		services = *p
+	}
+	own := services[old.Service]
+	switch {
+	case old.Dropped && own != nil:
+		services = maps.Clone(services)
+		delete(services, old.Service)
+		r.own.Store(&services)
+		return
+	case old.Dropped, own == nil && len(services) == mostOwn:
+		return
+	case own == nil:
+		own = new(ownRecords)
+		services = maps.Clone(services)
+		if services == nil {
+			services = make(map[string]*ownRecords)
+		}
+		services[old.Service] = own
+		r.own.Store(&services)
+	}
+	own.slots[own.next].Store(old)
+	own.next = (own.next + 1) % ownSize
+}
+
+// Kept returns the records before the one numbered end that the ring has overwritten and still keeps, oldest first: the last ones of
+// each service, and those of the container. It may be called from any goroutine and does not block.
+func (r *Ring) Kept(end uint64) (records []Record) {
+	if services := r.own.Load(); services != nil {
+		for _, own := range *services {
+			for i := range own.slots {
+				if rec := own.slots[i].Load(); rec != nil && rec.Seq < end {
+					records = append(records, *rec)
+				}
+			}
+		}
+	}
+	slices.SortFunc(records, func(a, b Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	return records
 }
 
 // show makes readers see what was added, once the snapshot shows it too. Only the loop may call it.

@@ -149,7 +149,7 @@ func (x *Exit) Words() string {
 
 // Record is one entry of the event history.
 type Record struct {
-	Seq     uint64 // counts up from 1 without gaps
+	Seq     uint64 // counts up from 1
 	At      time.Time
 	Service string // "" when it is about the container
 	From    State  // states of a transition; both empty when it is a remark

@@ -13,7 +13,8 @@ import (
 const batch = 64
 
 // getEvents streams the history, one JSON object a line. since=N begins after event N, last=N limits the past to N events, follow=1
-// goes on with new ones. The default is the whole history. A slow reader gets a line with the number of events it has lost.
+// goes on with new ones. The default is the whole history: the newest events of all services, and before them the last few of each.
+// A slow reader gets a line with the number of events it has lost.
 func getEvents(s *Server, r *request) (reply, error) {
 	query, err := queryOf(r, "since", "last", "follow")
 	if err != nil {
@@ -22,6 +23,7 @@ func getEvents(s *Server, r *request) (reply, error) {
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
+	var kept []supervisor.Record // from before the cursor
 	if query.Has("since") {
 		if cursor, err = number(query.Get("since"), "since"); err != nil {
 			return reply{}, err
@@ -30,14 +32,17 @@ func getEvents(s *Server, r *request) (reply, error) {
 			return reply{}, refuse(client.KindBadRequest,
 				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
 		}
-	} else if kept, _ := ring.Since(0); len(kept) > 0 {
-		cursor = kept[0].Seq - 1 // the older ones were not asked for, so they are not lost
+	} else if records, _ := ring.Since(0); len(records) > 0 {
+		cursor = records[0].Seq - 1 // the older ones were not asked for, so they are not lost
+		kept = ring.Kept(records[0].Seq)
 	}
 	if query.Has("last") {
 		last, err := number(query.Get("last"), "last")
 		if err != nil {
 			return reply{}, err
 		}
+		older := uint64(len(kept))
+		kept = kept[older-min(older, last-min(last, newest-cursor)):]
 		cursor = max(cursor, newest-min(newest, last))
 	}
 	follow := query.Get("follow")
@@ -54,7 +59,7 @@ func getEvents(s *Server, r *request) (reply, error) {
 	}
 	return reply{stream: func(w http.ResponseWriter) {
 		defer release()
-		s.events(w, r, cursor, follow == "1")
+		s.events(w, r, kept, cursor, follow == "1")
 	}}, nil
 }
 
@@ -66,11 +71,14 @@ func number(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes the events after cursor and, with follow, new ones. It returns at the end, when the client does not read, or when
+// events writes kept, the events after cursor and, with follow, new ones. It returns at the end, when the client does not read, or when
 // the server ends; earlier events are written first.
-func (s *Server) events(w http.ResponseWriter, r *request, cursor uint64, follow bool) {
+func (s *Server) events(w http.ResponseWriter, r *request, kept []supervisor.Record, cursor uint64, follow bool) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
+	for i := range kept {
+		out.write(eventView(&kept[i]))
+	}
 	ring := s.core.History()
 	for {
 		ending := !follow || r.Context().Err() != nil

@@ -122,8 +122,14 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 		t.Errorf("since 0: lost %d, got %d", lost, len(got))
 	}
 	_, body = s.curl(t, -1, "/v1/events")
-	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024 {
+	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // the ring, and the last older ones of the service
 		t.Errorf("everything: lost %d, got %d", lost, len(got))
+	}
+	for _, last := range []int{0, 1, 1024, 1027, 5000} {
+		_, body = s.curl(t, -1, fmt.Sprintf("/v1/events?last=%d", last))
+		if got, _ := seqs(t, body); len(got) != min(last, 1024+8) || last > 0 && got[len(got)-1] != newest {
+			t.Errorf("the last %d: got %d", last, len(got))
+		}
 	}
 }
 

@@ -1,0 +1,61 @@
+package supervisor
+
+import (
+	"fmt"
+	"testing"
+)
+
+// The agent starts and stops its own service 3,000 times, and what happened to the others is still in the history.
+func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) {
+	var r Ring
+	for i := range 10 {
+		r.add(Record{Service: "gateway-coder", Reason: fmt.Sprint("coder ", i)})
+		r.add(Record{Reason: fmt.Sprint("container ", i)})
+		r.add(Record{Service: "gone", Reason: "x"})
+	}
+	r.add(Record{Service: "gone", Dropped: true})
+	for i := range 3000 {
+		r.add(Record{Service: "agents", Reason: fmt.Sprint("start ", i)})
+		r.add(Record{Service: "agents", Reason: fmt.Sprint("stop ", i)})
+		r.add(Record{Reason: "a notice", Key: "flood"})
+	}
+	r.show()
+	check := func(r *Ring) {
+		t.Helper()
+		records, _ := r.Since(0)
+		of := make(map[string]int)
+		last := uint64(0)
+		for _, rec := range append(r.Kept(records[0].Seq), records...) {
+			of[rec.Service+rec.Key]++
+			if rec.Seq <= last {
+				t.Fatalf("event %d comes after %d", rec.Seq, last)
+			}
+			last = rec.Seq
+		}
+		if of["gateway-coder"] != ownSize || of[""] != ownSize || of["gone"] != 0 || last != r.Last() {
+			t.Errorf("the history has %v", of)
+		}
+	}
+	check(&r)
+	records, _ := r.Since(0)
+	var next Ring // of another generation
+	next.restore(append(r.Kept(records[0].Seq), records...))
+	check(&next)
+}
+
+func TestTheHistoryIsBoundedWhateverServicesThereAre(t *testing.T) {
+	var r Ring
+	for i := range 20_000 {
+		r.add(Record{Service: fmt.Sprint("s", i%2000)})
+	}
+	r.show()
+	if n := len(r.Kept(r.Last())); n > mostOwn*ownSize {
+		t.Errorf("%d records are kept", n)
+	}
+	for range 3 * ringSize {
+		r.add(Record{Service: "other", Dropped: true})
+	}
+	if n := len(*r.own.Load()); n > mostOwn {
+		t.Errorf("records of %d services are kept", n)
+	}
+}
