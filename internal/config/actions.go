@@ -4,7 +4,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -134,7 +133,7 @@ func checkWebhook(at any) string {
 }
 
 // actions reads a mapping of events to an action or a list of them.
-func (d *decoder) actions(n *yaml.Node, key string, at *Actions) {
+func (d *decoder) actions(n *yaml.Node, key string) Actions {
 	out := Actions{}
 	for _, e := range d.entries(n, key, ActionEvents) {
 		if !slices.Contains(ActionEvents, e.key) {
@@ -149,14 +148,9 @@ func (d *decoder) actions(n *yaml.Node, key string, at *Actions) {
 			d.problems.at(e.line, "cannot set %s: an event can have %d actions, here are %d", key, mostActions, len(items))
 			continue
 		}
-		out[e.key] = []Action{}
-		for i, item := range items {
-			if a, ok := d.action(resolve(item), key+"."+strconv.Itoa(i)); ok {
-				out[e.key] = append(out[e.key], a)
-			}
-		}
+		out[e.key] = list(d, &yaml.Node{Kind: yaml.SequenceNode, Content: items}, key, "actions", d.action)
 	}
-	*at = out
+	return out
 }
 
 func (d *decoder) action(n *yaml.Node, key string) (a Action, ok bool) {

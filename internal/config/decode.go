@@ -83,6 +83,23 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
+// named returns the values of a mapping of names, whose own key is path, by name. n may be nil. what names
+// such a name, wrong says why one can't be used.
+func (d *decoder) named(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
+	out := map[string]entry{}
+	if n == nil {
+		return out
+	}
+	for _, e := range d.entries(n, path, nil) {
+		if reason := wrong(e.key); reason != "" {
+			d.problems.at(e.line, "cannot use "+what+": %s", e.key, reason)
+			continue
+		}
+		out[e.key] = e
+	}
+	return out
+}
+
 // resolve follows an alias. A document may contain itself through one, so a walk must be bounded by the depth of the
 // schema and not by that of the document.
 func resolve(n *yaml.Node) *yaml.Node {

@@ -65,9 +65,9 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 		}
 		*at = sig
 	case *[]string:
-		d.words(n, key, at)
+		*at = d.words(n, key)
 	case *[]int:
-		d.numbers(n, key, at)
+		*at = d.numbers(n, key)
 	case *map[string]string:
 		d.variables(n, key, *at)
 	case *map[string]ResourceLimit:
@@ -77,13 +77,13 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 	case *Bytes:
 		d.bytes(n, key, at)
 	case *[]Hook:
-		d.hooks(n, key, at)
+		*at = list(d, n, key, "hooks such as [{command: [\"sync\"]}]", d.hook)
 	case *[]Need:
-		d.needs(n, key, at)
+		*at = d.needs(n, key)
 	case *[]Check:
-		d.checks(n, key, at)
+		*at = d.checks(n, key)
 	case *Actions:
-		d.actions(n, key, at)
+		*at = d.actions(n, key)
 	}
 }
 
@@ -105,61 +105,47 @@ func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
 	return "", false
 }
 
-func (d *decoder) words(n *yaml.Node, key string, at *[]string) {
+// list reads a list, which replaces the one that was there. one reads an item; its key ends in the index. example is what the list may hold.
+func list[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of words such as [\"sleep\", \"60\"], got %s", key, describe(n))
-		return
+		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
+		return nil
 	}
-	list := make([]string, 0, len(n.Content))
-	for _, item := range n.Content {
-		if text, ok := d.text(item, key, "words"); ok {
-			list = append(list, text)
-		}
-	}
-	*at = list
-}
-
-// hooks reads a list of hooks, which replaces the one that was there.
-func (d *decoder) hooks(n *yaml.Node, key string, at *[]Hook) {
-	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of hooks such as [{command: [\"sync\"]}], got %s", key, describe(n))
-		return
-	}
-	fields := hookFields()
-	list := make([]Hook, 0, len(n.Content))
+	out := make([]T, 0, len(n.Content))
 	for i, item := range n.Content {
-		item = resolve(item)
-		h, prefix := newHook(), key+"."+strconv.Itoa(i)+"."
-		if item.Kind != yaml.MappingNode {
-			d.problems.at(item.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", strings.TrimSuffix(prefix, "."), describe(item))
-			continue
+		if value, ok := one(resolve(item), key+"."+strconv.Itoa(i)); ok {
+			out = append(out, value)
 		}
-		before := len(d.problems.list)
-		decodeFields(d, item, prefix, "", fields, &h, nil)
-		if h.Command == nil && len(d.problems.list) == before {
-			d.problems.at(item.Line, "cannot use %s: its command is missing", strings.TrimSuffix(prefix, "."))
-		}
-		list = append(list, h)
 	}
-	*at = list
+	return out
 }
 
-func (d *decoder) numbers(n *yaml.Node, key string, at *[]int) {
-	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of numbers such as [78], got %s", key, describe(n))
-		return
+func (d *decoder) words(n *yaml.Node, key string) []string {
+	return list(d, n, key, "words such as [\"sleep\", \"60\"]", func(item *yaml.Node, _ string) (string, bool) { return d.text(item, key, "words") })
+}
+
+// hook reads one hook.
+func (d *decoder) hook(n *yaml.Node, key string) (Hook, bool) {
+	h, before := newHook(), len(d.problems.list)
+	if n.Kind != yaml.MappingNode {
+		d.problems.at(n.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", key, describe(n))
+		return h, false
 	}
-	list := make([]int, 0, len(n.Content))
-	for _, item := range n.Content {
-		item = resolve(item)
+	decodeFields(d, n, key+".", "", hookFields(), &h, nil)
+	if h.Command == nil && len(d.problems.list) == before {
+		d.problems.at(n.Line, "cannot use %s: its command is missing", key)
+	}
+	return h, true
+}
+
+func (d *decoder) numbers(n *yaml.Node, key string) []int {
+	return list(d, n, key, "numbers such as [78]", func(item *yaml.Node, _ string) (int, bool) {
 		i, ok := integer(item)
 		if !ok {
 			d.problems.at(item.Line, "cannot set %s: expected whole numbers, got %s", key, describe(item))
-			continue
 		}
-		list = append(list, i)
-	}
-	*at = list
+		return i, ok
+	})
 }
 
 func (d *decoder) variables(n *yaml.Node, key string, vars map[string]string) {

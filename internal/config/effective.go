@@ -57,11 +57,9 @@ func Diff(from, to *Config) []Change {
 	}
 	var changes []Change
 	for key, b := range before {
-		a, still := after[key]
-		switch {
-		case !still:
+		if a, still := after[key]; !still {
 			changes = append(changes, Change{Key: key, Old: b.shown()})
-		case !reflect.DeepEqual(a.value, b.value):
+		} else if !reflect.DeepEqual(a.value, b.value) {
 			changes = append(changes, Change{Key: key, Old: b.shown(), New: a.shown()})
 		}
 	}
@@ -96,27 +94,19 @@ func (l leaf) shown() any {
 // leaves returns every value of c, sorted by key.
 func (c *Config) leaves() []leaf {
 	leaves := appendLeaves(nil, "", configFields(), c)
-	limits := profileLogFields()
-	for _, name := range sortedKeys(c.Logs.Profiles) {
-		own := c.Logs.Profiles[name]
-		leaves = appendLeaves(leaves, "logs.profiles."+name+".", limits, &own)
-	}
-	fields := serviceFields()
-	for _, name := range sortedKeys(c.Services) {
-		s := c.Services[name]
-		leaves = appendLeaves(leaves, "services."+name+".", fields, &s)
-	}
-	profiles := profileFields()
-	for _, name := range sortedKeys(c.Profiles.Own) {
-		own := c.Profiles.Own[name]
-		leaves = appendLeaves(leaves, "profiles."+name+".", profiles, &own)
-	}
-	runs := runFields()
-	for _, name := range sortedKeys(c.Runs) {
-		r := c.Runs[name]
-		leaves = appendLeaves(leaves, "runs."+name+".", runs, &r)
-	}
+	leaves = appendNamed(leaves, "logs.profiles.", profileLogFields(), c.Logs.Profiles)
+	leaves = appendNamed(leaves, "services.", serviceFields(), c.Services)
+	leaves = appendNamed(leaves, "profiles.", profileFields(), c.Profiles.Own)
+	leaves = appendNamed(leaves, "runs.", runFields(), c.Runs)
 	slices.SortFunc(leaves, func(a, b leaf) int { return cmp.Compare(a.key, b.key) })
+	return leaves
+}
+
+// appendNamed appends the leaves of every value of a mapping of names.
+func appendNamed[T any](leaves []leaf, base string, fields []field[T], of map[string]T) []leaf {
+	for name, value := range of {
+		leaves = appendLeaves(leaves, base+name+".", fields, &value)
+	}
 	return leaves
 }
 

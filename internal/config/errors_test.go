@@ -74,7 +74,7 @@ func TestErrors(t *testing.T) {
 		{"relative home", "home: data", nil, `hinit.yaml:1: cannot set home: expected an absolute path, got "data"`},
 		{"root as home", "home: //", nil, "hinit.yaml:1: cannot set home: the root directory cannot be the home"},
 		{"compression", "logs: {compress: xz}", nil, `hinit.yaml:1: cannot set logs.compress: expected one of none, gzip, got "xz"`},
-		{"name of a profile", "logs:\n  profiles: {Coder: {archives: 1}}", nil, `hinit.yaml:2: cannot set logs.profiles: "Coder" cannot be the name of a profile`},
+		{"name of a profile", "logs:\n  profiles: {Coder: {archives: 1}}", nil, `hinit.yaml:2: cannot use "Coder" as the name of a profile: a name is 1 to 64 of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`},
 		{"limit of a profile", "logs:\n  profiles: {coder: {archive: 1}}", nil, `hinit.yaml:2: unknown key "logs.profiles.coder.archive"; did you mean "logs.profiles.coder.archives"?`},
 		{"profiles of logs", "logs:\n  profile: {coder: {}}", nil, `hinit.yaml:2: unknown key "logs.profile"; did you mean "logs.profiles"?`},
 		{"relative directory", "logs: {dir: l}", nil, `hinit.yaml:1: cannot set logs.dir: expected an absolute path, got "l"`},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -138,41 +137,36 @@ func hostPort(host, port string) string {
 }
 
 // checks reads a list of checks.
-func (d *decoder) checks(n *yaml.Node, key string, at *[]Check) {
-	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of checks such as [{kind: alive, tcp: {port: 8080}}], got %s", key, describe(n))
-		return
-	}
-	if len(n.Content) > mostChecks {
+func (d *decoder) checks(n *yaml.Node, key string) []Check {
+	if len(n.Content) > mostChecks && n.Kind == yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: a service can have %d checks, here are %d", key, mostChecks, len(n.Content))
-		return
+		return nil
 	}
-	list := make([]Check, 0, len(n.Content))
-	for i, item := range n.Content {
-		if c, ok := d.check(resolve(item), key+"."+strconv.Itoa(i)); ok {
-			if slices.ContainsFunc(list, func(o Check) bool { return o.Name == c.Name }) {
-				d.problems.at(item.Line, "cannot use %s.%d: another check is called %q already; give one of them a name", key, i, c.Name)
-				continue
-			}
-			list = append(list, c)
-			d.rename(key+"."+strconv.Itoa(i)+".", key+"."+c.Name+".", &c) // people know it by its name
+	seen := map[string]bool{}
+	return list(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
+		c, ok := d.check(item, one)
+		if ok && seen[c.Name] {
+			d.problems.at(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)
+			ok = false
 		}
-	}
-	*at = list
+		if ok {
+			seen[c.Name] = true
+			d.rename(one+".", key+"."+c.Name+".", &c) // people know it by its name
+		}
+		return c, ok
+	})
 }
 
-// rename has the origins of a check at another place.
+// rename moves the origins of a check to another place.
 func (d *decoder) rename(from, to string, c *Check) {
-	for _, f := range checkFields(c.Type) {
-		if o, set := d.origins[from+f.path]; set {
-			delete(d.origins, from+f.path)
-			d.origins[to+f.path] = o
-		}
-	}
+	paths := fieldPaths(checkFields(c.Type))
 	for name := range c.HTTP.Headers {
-		if o, set := d.origins[from+"http.headers."+name]; set {
-			delete(d.origins, from+"http.headers."+name)
-			d.origins[to+"http.headers."+name] = o
+		paths = append(paths, "http.headers."+name)
+	}
+	for _, path := range paths {
+		if o, set := d.origins[from+path]; set {
+			delete(d.origins, from+path)
+			d.origins[to+path] = o
 		}
 	}
 }
@@ -227,36 +221,23 @@ func (c *Check) contradiction() string {
 	case c.Kind == CheckReady && c.OnFailure != "":
 		return "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"
 	}
-	switch c.Type {
-	case CheckHTTP:
+	switch {
+	case c.Type == CheckHTTP:
 		return c.HTTP.contradiction()
-	case CheckTCP:
-		if c.Dial.Port == "" {
-			return "tcp.port is missing"
-		}
-	case CheckUnix:
-		if c.Dial.Path == "" {
-			return "unix.path is missing"
-		}
-	case CheckExec:
-		if len(c.Command) == 0 {
-			return "exec.command is missing"
-		}
-	case CheckFile:
-		if c.File.Path == "" {
-			return "file.path is missing"
-		}
-	case CheckLog:
-		switch {
-		case c.Log.Contains == "" && c.Log.Matches == "":
-			return "log.contains or log.matches is missing"
-		case c.Log.Never && c.Log.Within > 0:
-			return "log.never and log.within contradict each other"
-		}
-	case CheckState:
-		if c.State.Heartbeat == 0 && c.State.Platforms == "" {
-			return "state.heartbeat or state.platforms is missing"
-		}
+	case c.Type == CheckTCP && c.Dial.Port == "":
+		return "tcp.port is missing"
+	case c.Type == CheckUnix && c.Dial.Path == "":
+		return "unix.path is missing"
+	case c.Type == CheckExec && len(c.Command) == 0:
+		return "exec.command is missing"
+	case c.Type == CheckFile && c.File.Path == "":
+		return "file.path is missing"
+	case c.Type == CheckLog && c.Log.Contains == "" && c.Log.Matches == "":
+		return "log.contains or log.matches is missing"
+	case c.Type == CheckLog && c.Log.Never && c.Log.Within > 0:
+		return "log.never and log.within contradict each other"
+	case c.Type == CheckState && c.State.Heartbeat == 0 && c.State.Platforms == "":
+		return "state.heartbeat or state.platforms is missing"
 	}
 	return ""
 }
@@ -296,22 +277,19 @@ func checkFields(of string) []field[Check] {
 
 func typedCheckFields() []field[Check] {
 	return []field[Check]{
-		{path: "http.url", holes: profileHoles, is: kind{"URL", checkURL}, at: func(c *Check) any { return &c.HTTP.URL }},
-		{path: "http.port", holes: profileHoles, is: port, at: func(c *Check) any { return &c.HTTP.Port }},
+		{path: "http.url", holes: ofProfile, is: kind{"URL", checkURL}, at: func(c *Check) any { return &c.HTTP.URL }},
+		{path: "http.port", holes: ofProfile, is: port, at: func(c *Check) any { return &c.HTTP.Port }},
 		{path: "http.host", is: address, at: func(c *Check) any { return &c.HTTP.Host }},
-		{path: "http.path", holes: profileHoles, at: func(c *Check) any { return &c.HTTP.Path }},
+		{path: "http.path", holes: ofProfile, at: func(c *Check) any { return &c.HTTP.Path }},
 		{path: "http.status", is: kind{"status codes", checkStatus}, at: func(c *Check) any { return &c.HTTP.Status }},
 		{path: "http.contains", at: func(c *Check) any { return &c.HTTP.Contains }},
 		{path: "http.matches", is: regularExpression, at: func(c *Check) any { return &c.HTTP.Matches }},
-		{
-			path: "http.headers", holes: profileHoles, is: kind{check: checkHeaders},
-			at: func(c *Check) any { return &c.HTTP.Headers },
-		},
-		{path: "tcp.port", holes: profileHoles, is: port, at: func(c *Check) any { return &c.Dial.Port }},
+		{path: "http.headers", holes: ofProfile, is: kind{check: checkHeaders}, at: func(c *Check) any { return &c.HTTP.Headers }},
+		{path: "tcp.port", holes: ofProfile, is: port, at: func(c *Check) any { return &c.Dial.Port }},
 		{path: "tcp.host", is: address, at: func(c *Check) any { return &c.Dial.Host }},
-		{path: "unix.path", holes: profileHoles, is: dirTemplate, at: func(c *Check) any { return &c.Dial.Path }},
-		{path: "exec.command", holes: profileHoles, is: command, at: func(c *Check) any { return &c.Command }},
-		{path: "file.path", holes: profileHoles, is: dirTemplate, at: func(c *Check) any { return &c.File.Path }},
+		{path: "unix.path", holes: ofProfile, is: dirTemplate, at: func(c *Check) any { return &c.Dial.Path }},
+		{path: "exec.command", holes: ofProfile, is: command, at: func(c *Check) any { return &c.Command }},
+		{path: "file.path", holes: ofProfile, is: dirTemplate, at: func(c *Check) any { return &c.File.Path }},
 		{path: "file.fresher_than", is: positive, at: func(c *Check) any { return &c.File.Fresher }},
 		{path: "log.contains", at: func(c *Check) any { return &c.Log.Contains }},
 		{path: "log.matches", is: regularExpression, at: func(c *Check) any { return &c.Log.Matches }},

@@ -66,7 +66,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 			}
 		}
 		for _, text := range c.Templates() {
-			if reason := checkTemplate(text, serviceHoles); reason != "" {
+			if reason := checkTemplate(text, ofService); reason != "" {
 				l.problems.from(at, "cannot use %s: %s", key, reason)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -260,19 +261,10 @@ func (l *loader) finish(doc *yaml.Node) {
 
 // profileLogs builds the limits of profiles that have some of their own. The other limits are final by now.
 func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
-	if n == nil {
-		return
-	}
-	const key = "logs.profiles"
-	fields := profileLogFields()
-	for _, e := range d.entries(n, key, nil) {
-		if !serviceName(e.key) {
-			d.problems.at(e.line, "cannot set %s: %q cannot be the name of a profile", key, e.key)
-			continue
-		}
+	for name, e := range d.named(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
-		decodeFields(d, e.value, key+"."+e.key+".", "", fields, &limits, nil)
-		l.cfg.Logs.Profiles[e.key] = limits
+		decodeFields(d, e.value, "logs.profiles."+name+".", "", profileLogFields(), &limits, nil)
+		l.cfg.Logs.Profiles[name] = limits
 	}
 }
 
@@ -295,10 +287,17 @@ func (l *loader) applyEnv(fields []field[Config]) {
 		}
 		at := f.at(l.cfg)
 		if reason == "" {
-			reason = setText(at, text)
-		}
-		if reason == "" && f.is.check != nil {
-			reason = f.is.check(at)
+			switch at := at.(type) { // what is no text has been checked by fromEnv
+			case *string:
+				*at = text
+			case *time.Duration:
+				*at, _ = time.ParseDuration(text)
+			case *bool:
+				*at = text == "true"
+			}
+			if f.is.check != nil {
+				reason = f.is.check(at)
+			}
 		}
 		if reason != "" {
 			l.problems.env(f.env, value, reason)

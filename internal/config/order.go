@@ -2,7 +2,6 @@ package config
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -109,10 +108,7 @@ func needsFields[T any](needs func(*T) *[]Need, restartOn func(*T) *[]string) []
 // taskFields are the keys of a task.
 func taskFields() []field[Service] {
 	return []field[Service]{
-		{
-			path: "once", is: optional(oneOf(OnceBoot, OnceEachStart, OnceManual)),
-			at: func(s *Service) any { return &s.Task.Once },
-		},
+		{path: "once", is: optional(oneOf(OnceBoot, OnceEachStart, OnceManual)), at: func(s *Service) any { return &s.Task.Once }},
 		{
 			path: "schedule.cron", short: true, is: optional(kind{"schedule", checkCron}),
 			at: func(s *Service) any { return &s.Task.Schedule.Cron },
@@ -128,7 +124,7 @@ func taskFields() []field[Service] {
 
 // profileFields is the schema of profiles.NAME.
 func profileFields() []field[Profile] {
-	fields := []field[Profile]{{path: "env", holes: profileHoles, at: func(p *Profile) any { return &p.Env }}, onField("", func(p *Profile) *Actions { return &p.On }), {
+	fields := []field[Profile]{{path: "env", holes: ofProfile, at: func(p *Profile) any { return &p.Env }}, onField("", func(p *Profile) *Actions { return &p.On }), {
 		path: "checks",
 		at:   func(p *Profile) any { return &p.Checks },
 	}, {
@@ -136,7 +132,7 @@ func profileFields() []field[Profile] {
 		at: func(p *Profile) any { return &p.Deaf },
 	}}
 	fields = append(fields, needsFields(func(p *Profile) *[]Need { return &p.Needs }, func(p *Profile) *[]string { return &p.RestartOn })...)
-	fields = append(fields, setupFields("", "agent.", profileHoles, func(p *Profile) *Setup { return &p.Setup })...)
+	fields = append(fields, setupFields("", "agent.", ofProfile, func(p *Profile) *Setup { return &p.Setup })...)
 	fields = append(fields, restartFields("restart.", "restart.", func(p *Profile) *Restart { return &p.Restart })...)
 	return append(fields, stopFields("stop.", "stop.", func(p *Profile) *Stop { return &p.Stop })...)
 }
@@ -156,35 +152,27 @@ func needFields() []field[Need] {
 	}
 }
 
-// needs reads a list of needs, which replaces the one that was there.
-func (d *decoder) needs(n *yaml.Node, key string, at *[]Need) {
-	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of names such as [db] or [{name: db, until: started}], got %s", key, describe(n))
-		return
-	}
-	fields := needFields()
-	list := make([]Need, 0, len(n.Content))
-	for i, item := range n.Content {
-		item = resolve(item)
-		need, one, before := Need{line: item.Line}, key+"."+strconv.Itoa(i), len(d.problems.list)
-		switch {
-		case item.Kind != yaml.MappingNode:
+// needs reads a list of needs.
+func (d *decoder) needs(n *yaml.Node, key string) []Need {
+	seen := map[string]bool{}
+	return list(d, n, key, "names such as [db] or [{name: db, until: started}]", func(item *yaml.Node, one string) (Need, bool) {
+		need, before := Need{line: item.Line}, len(d.problems.list)
+		if item.Kind != yaml.MappingNode {
 			need.Name, _ = d.text(item, key, "names")
-		default:
-			decodeFields(d, item, one+".", "", fields, &need, nil)
+		} else {
+			decodeFields(d, item, one+".", "", needFields(), &need, nil)
 			if need.Name == "" && len(d.problems.list) == before {
 				d.problems.at(item.Line, "cannot set %s: its name is missing; write {name: db}", one)
 			}
 		}
 		need.said = need.Until != ""
-		if slices.ContainsFunc(list, func(n Need) bool { return n.Name == need.Name }) {
+		if seen[need.Name] {
 			d.problems.at(item.Line, "cannot set %s: %q is in the list twice; one need has one condition", key, need.Name)
 		}
-		if len(d.problems.list) == before {
-			list = append(list, need)
-		}
-	}
-	*at = list
+		ok := len(d.problems.list) == before
+		seen[need.Name] = seen[need.Name] || ok
+		return need, ok
+	})
 }
 
 // plainNeeds is plain for a list of needs.

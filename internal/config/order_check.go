@@ -16,20 +16,9 @@ type owner struct {
 func (l *loader) order() {
 	c := l.cfg
 	var owners []owner
-	services := make(map[string]*Service, len(c.Services))
-	for _, name := range sortedKeys(c.Services) {
-		s := c.Services[name]
-		services[name] = &s
-		owners = append(owners, owner{name, "services." + name + ".", &s.Needs, &s.RestartOn})
-	}
-	own := make(map[string]*Profile, len(c.Profiles.Own))
-	for _, name := range sortedKeys(c.Profiles.Own) {
-		p := c.Profiles.Own[name]
-		own[name] = &p
-		owners = append(owners, owner{gatewayPrefix + name, "profiles." + name + ".", &p.Needs, &p.RestartOn})
-	}
 	needs, follows := edges{}, edges{}
-	for _, o := range owners {
+	add := func(o owner) {
+		owners = append(owners, o)
 		kept := make([]Need, 0, len(*o.needs))
 		for _, n := range *o.needs {
 			if l.need(o, &n) {
@@ -45,11 +34,15 @@ func (l *loader) order() {
 			follows[o.name] = append(follows[o.name], edge{name, line})
 		}
 	}
-	for name, s := range services {
-		c.Services[name] = *s
+	for _, name := range sortedKeys(c.Services) {
+		s := c.Services[name]
+		add(owner{name, "services." + name + ".", &s.Needs, &s.RestartOn})
+		c.Services[name] = s
 	}
-	for name, p := range own {
-		c.Profiles.Own[name] = *p
+	for _, name := range sortedKeys(c.Profiles.Own) {
+		p := c.Profiles.Own[name]
+		add(owner{gatewayPrefix + name, "profiles." + name + ".", &p.Needs, &p.RestartOn})
+		c.Profiles.Own[name] = p
 	}
 	for _, o := range owners {
 		l.cycle(o, needs, "needs", "nothing of it could ever start; remove one of these needs")

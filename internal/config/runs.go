@@ -33,16 +33,7 @@ func (l *loader) gatewaysDispatchNot() {
 // runs builds the commands that a client may have run once.
 func (l *loader) runs(d *decoder, n *yaml.Node) {
 	c := l.cfg
-	nodes := map[string]entry{}
-	if n != nil {
-		for _, e := range d.entries(n, "runs", nil) {
-			if !serviceName(e.key) {
-				d.problems.at(e.line, "cannot use the name %q of a run: %s", e.key, checkServiceName(e.key))
-				continue
-			}
-			nodes[e.key] = e
-		}
-	}
+	nodes := d.named(n, "runs", "the name %q of a run", checkProfileName)
 	if _, ok := nodes[KanbanWorker]; !ok && !l.plain {
 		nodes[KanbanWorker] = entry{}
 	}

@@ -8,35 +8,6 @@ import (
 	"time"
 )
 
-// setText sets the value at a schema pointer from one word of text and returns what is wrong with it.
-func setText(at any, text string) string {
-	switch at := at.(type) {
-	case *string:
-		*at = text
-	case *time.Duration:
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			return "expected a duration such as 30s"
-		}
-		*at = d
-	case *bool:
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return "expected true or false"
-		}
-		*at = b
-	case *syscall.Signal:
-		sig, ok := parseSignal(text)
-		if !ok {
-			return fmt.Sprintf("expected one of %s, got %q", strings.Join(signalNames(), ", "), text)
-		}
-		*at = sig
-	default:
-		return "it cannot be set by text"
-	}
-	return ""
-}
-
 // parseSignal reads the name of a stop signal, with or without SIG, in any case.
 func parseSignal(name string) (syscall.Signal, bool) {
 	name = strings.TrimPrefix(strings.ToUpper(name), "SIG")

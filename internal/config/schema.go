@@ -50,11 +50,11 @@ var (
 )
 
 var (
-	profileHoles = []string{holeAgent, holeProfile, holeHome, holeProfileHome}
-	renameHoles  = []string{holeAgent, holeProfile, holeTo, holeHome, holeProfileHome}
-	serviceHoles = []string{holeAgent, holeHome}
-	homeHoles    = []string{holeHome}
-	runHoles     = []string{holeAgent, holeProfile, holeTask, holeOptions, holeHome, holeProfileHome}
+	ofProfile = []string{holeAgent, holeProfile, holeHome, holeProfileHome}
+	ofRename  = []string{holeAgent, holeProfile, holeTo, holeHome, holeProfileHome}
+	ofService = []string{holeAgent, holeHome}
+	ofHome    = []string{holeHome}
+	ofRun     = []string{holeAgent, holeProfile, holeTask, holeOptions, holeHome, holeProfileHome}
 )
 
 // configFields is the schema of everything but services.
@@ -63,16 +63,13 @@ func configFields() []field[Config] {
 		{root: true, path: "home", env: "HERMES_HOME", is: kind{"path", checkHome}, at: func(c *Config) any { return &c.Home }},
 		{root: true, path: "agent.user", is: user, at: func(c *Config) any { return &c.Agent.User }},
 		{root: true, path: "agent.binary", is: absolutePath, at: func(c *Config) any { return &c.Agent.Binary }},
-		{path: "agent.gateway", holes: profileHoles, is: command, at: func(c *Config) any { return &c.Agent.Gateway }},
-		{
-			path: "agent.gateway_default", holes: profileHoles, is: command,
-			at: func(c *Config) any { return &c.Agent.GatewayDefault },
-		},
+		{path: "agent.gateway", holes: ofProfile, is: command, at: func(c *Config) any { return &c.Agent.Gateway }},
+		{path: "agent.gateway_default", holes: ofProfile, is: command, at: func(c *Config) any { return &c.Agent.GatewayDefault }},
 		{
 			path: "agent.cwd", holes: []string{holeHome, holeProfile, holeProfileHome}, is: dirTemplate,
 			at: func(c *Config) any { return &c.Agent.Cwd },
 		},
-		{path: "agent.env", holes: profileHoles, at: func(c *Config) any { return &c.Agent.Env }},
+		{path: "agent.env", holes: ofProfile, at: func(c *Config) any { return &c.Agent.Env }},
 		{path: "agent.ready", is: oneOf(ReadyState, ReadyUp), at: func(c *Config) any { return &c.Agent.Ready }},
 		{path: "agent.settle", is: positive, at: func(c *Config) any { return &c.Agent.Settle }},
 		{path: "agent.checks", at: func(c *Config) any { return &c.Agent.Checks }},
@@ -83,24 +80,21 @@ func configFields() []field[Config] {
 		{path: "agent.deaf.after", is: atLeast(time.Second), at: func(c *Config) any { return &c.Agent.Deaf.After }},
 		{path: "agent.deaf.period", is: atLeast(100 * time.Millisecond), at: func(c *Config) any { return &c.Agent.Deaf.Period }},
 		{
-			path: "agent.profile_create", holes: profileHoles, is: optionalCommand,
+			path: "agent.profile_create", holes: ofProfile, is: optionalCommand,
 			at: func(c *Config) any { return &c.Agent.ProfileCreate },
 		},
 		{
-			path: "agent.profile_delete", holes: profileHoles, is: optionalCommand,
+			path: "agent.profile_delete", holes: ofProfile, is: optionalCommand,
 			at: func(c *Config) any { return &c.Agent.ProfileDelete },
 		},
-		{
-			path: "agent.profile_rename", holes: renameHoles, is: optionalCommand,
-			at: func(c *Config) any { return &c.Agent.ProfileRename },
-		},
+		{path: "agent.profile_rename", holes: ofRename, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileRename }},
 		{path: "profiles.marker", is: kind{"file name", checkFileName}, at: func(c *Config) any { return &c.Profiles.Marker }},
 		{root: true, path: "profiles.max", is: between(1, 100_000), at: func(c *Config) any { return &c.Profiles.Max }},
 		{
 			path: "shutdown.budget", env: "HINIT_STOP_TIMEOUT", fromEnv: secondsOrDuration, is: positive,
 			at: func(c *Config) any { return &c.Shutdown.Budget },
 		},
-		{root: true, path: "logs.dir", holes: homeHoles, is: dirTemplate, at: func(c *Config) any { return &c.Logs.Dir }},
+		{root: true, path: "logs.dir", holes: ofHome, is: dirTemplate, at: func(c *Config) any { return &c.Logs.Dir }},
 		{
 			path: "logs.console", env: "HINIT_LOG_CONSOLE", is: oneOf(ConsoleRaw, ConsolePrefixed, ConsoleJSON, ConsoleOff),
 			at: func(c *Config) any { return &c.Logs.Console },
@@ -118,14 +112,11 @@ func configFields() []field[Config] {
 			root: true, path: "control.socket", env: "HINIT_RUNTIME_DIR", fromEnv: socketInDir, is: kind{"path", checkSocket},
 			at: func(c *Config) any { return &c.Control.Socket },
 		},
-		{
-			root: true, path: "control.others", is: oneOf(OthersStatus, OthersNone),
-			at: func(c *Config) any { return &c.Control.Others },
-		},
+		{root: true, path: "control.others", is: oneOf(OthersStatus, OthersNone), at: func(c *Config) any { return &c.Control.Others }},
 		onField("", func(c *Config) *Actions { return &c.On }),
 		onField("agent.", func(c *Config) *Actions { return &c.Agent.On }),
 	}
-	fields = append(fields, setupFields("agent.", "", profileHoles, func(c *Config) *Setup { return &c.Agent.Setup })...)
+	fields = append(fields, setupFields("agent.", "", ofProfile, func(c *Config) *Setup { return &c.Agent.Setup })...)
 	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
 	fields = append(fields, restartFields("restart.", "", func(c *Config) *Restart { return &c.Restart })...)
 	return append(fields, stopFields("stop.", "", func(c *Config) *Stop { return &c.Stop })...)
@@ -134,12 +125,12 @@ func configFields() []field[Config] {
 // serviceFields is the schema of services.NAME.
 func serviceFields() []field[Service] {
 	fields := []field[Service]{
-		{path: "command", holes: serviceHoles, is: command, at: func(s *Service) any { return &s.Command }},
+		{path: "command", holes: ofService, is: command, at: func(s *Service) any { return &s.Command }},
 		{path: "enabled", at: func(s *Service) any { return &s.Enabled }},
 		{path: "enabled_by", is: kind{"variable", checkOptionalVar}, at: func(s *Service) any { return &s.EnabledBy }},
 		{root: true, path: "user", inherits: "agent.user", is: user, at: func(s *Service) any { return &s.User }},
-		{path: "cwd", holes: homeHoles, is: dirTemplate, at: func(s *Service) any { return &s.Cwd }},
-		{path: "env", holes: serviceHoles, at: func(s *Service) any { return &s.Env }},
+		{path: "cwd", holes: ofHome, is: dirTemplate, at: func(s *Service) any { return &s.Cwd }},
+		{path: "env", holes: ofService, at: func(s *Service) any { return &s.Env }},
 		{path: "log", at: func(s *Service) any { return &s.Log }},
 		{path: "checks", at: func(s *Service) any { return &s.Checks }},
 		onField("", func(s *Service) *Actions { return &s.On }),
@@ -152,7 +143,7 @@ func serviceFields() []field[Service] {
 	fields = append(fields, needsFields(func(s *Service) *[]Need { return &s.Needs }, func(s *Service) *[]string { return &s.RestartOn })...)
 	fields = append(fields, taskFields()...)
 	fields = append(fields, notifyFields()...)
-	fields = append(fields, setupFields("", "", serviceHoles, func(s *Service) *Setup { return &s.Setup })...)
+	fields = append(fields, setupFields("", "", ofService, func(s *Service) *Setup { return &s.Setup })...)
 	fields = append(fields, logFields("logs.", "logs.", func(s *Service) *LogLimits { return &s.Logs })...)
 	fields = append(fields, restartFields("restart.", "restart.", func(s *Service) *Restart { return &s.Restart })...)
 	return append(fields, stopFields("stop.", "stop.", func(s *Service) *Stop { return &s.Stop })...)
@@ -161,8 +152,8 @@ func serviceFields() []field[Service] {
 // runFields is the schema of runs.NAME.
 func runFields() []field[Run] {
 	return []field[Run]{
-		{path: "command", holes: runHoles, is: command, at: func(r *Run) any { return &r.Command }},
-		{path: "env", holes: serviceHoles, at: func(r *Run) any { return &r.Env }},
+		{path: "command", holes: ofRun, is: command, at: func(r *Run) any { return &r.Command }},
+		{path: "env", holes: ofService, at: func(r *Run) any { return &r.Env }},
 		{root: true, path: "limits", is: limitMapping, at: func(r *Run) any { return &r.Limits }},
 		{path: "grace", is: positive, at: func(r *Run) any { return &r.Grace }},
 	}
@@ -171,16 +162,13 @@ func runFields() []field[Run] {
 // hookFields is the schema of one entry of boot.hooks.
 func hookFields() []field[Hook] {
 	return []field[Hook]{
-		{path: "command", holes: serviceHoles, is: command, at: func(h *Hook) any { return &h.Command }},
+		{path: "command", holes: ofService, is: command, at: func(h *Hook) any { return &h.Command }},
 		{path: "user", inherits: "agent.user", is: user, at: func(h *Hook) any { return &h.User }},
 		{path: "timeout", is: positive, at: func(h *Hook) any { return &h.Timeout }},
 		{path: "required", at: func(h *Hook) any { return &h.Required }},
+		{path: "if_exists", holes: ofService, is: kind{"path", checkOptionalPath}, at: func(h *Hook) any { return &h.IfExists }},
 		{
-			path: "if_exists", holes: serviceHoles, is: kind{"path", checkOptionalPath},
-			at: func(h *Hook) any { return &h.IfExists },
-		},
-		{
-			path: "inputs", holes: serviceHoles, is: kind{"list of paths and globs", checkInputs},
+			path: "inputs", holes: ofService, is: kind{"list of paths and globs", checkInputs},
 			at: func(h *Hook) any { return &h.Inputs },
 		},
 	}

@@ -9,43 +9,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// DashboardName is the service that exists without being written down.
-const DashboardName = "dashboard"
-
 // services builds every service. The rest of the configuration is final by now, for services inherit from it.
 func (l *loader) services(d *decoder, n *yaml.Node) {
 	c := l.cfg
-	nodes := map[string]entry{}
-	if n != nil {
-		for _, e := range d.entries(n, "services", nil) {
-			if reason := checkServiceName(e.key); reason != "" {
-				d.problems.at(e.line, "cannot use service name %q: %s", e.key, reason)
-				continue
-			}
-			nodes[e.key] = e
-		}
-	}
-	if _, ok := nodes[DashboardName]; !ok && !l.plain {
-		nodes[DashboardName] = entry{}
-	}
-	if _, ok := nodes[KanbanName]; !ok && !l.plain {
-		if _, named := l.lookup(kanbanVar); named {
-			nodes[KanbanName] = entry{}
-		}
-	}
-	if _, ok := nodes[WebName]; !ok && !l.plain {
-		if _, named := l.lookup(webVar); named {
-			nodes[WebName] = entry{}
-		}
-	}
-	if _, ok := nodes[ForwardName]; !ok && !l.plain {
-		if _, named := l.lookup(forwardVar); named {
-			nodes[ForwardName] = entry{}
-		}
-	}
-	if _, ok := nodes[SandboxName]; !ok && !l.plain {
-		if _, named := l.lookup(sandboxVar); named {
-			nodes[SandboxName] = entry{}
+	nodes := d.named(n, "services", "service name %q", checkServiceName)
+	for _, b := range builtIn {
+		_, written := nodes[b.name]
+		_, named := l.lookup(b.variable)
+		if !written && !l.plain && (named || b.name == DashboardName) {
+			nodes[b.name] = entry{}
 		}
 	}
 	if _, ok := nodes[ActionsName]; !ok && c.hasActions(nodes) {
@@ -57,22 +29,15 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 		if l.plain {
 			l.plainService(&s)
 		}
-		var commandFrom string
-		switch {
-		case name == ActionsName:
+		commandFrom := ""
+		if name == ActionsName {
 			l.actions(&s)
-		case l.plain:
-		case name == DashboardName:
-			commandFrom = l.dashboard(&s)
-		case name == KanbanName:
-			s.Command, s.EnabledBy = []string{"hinit-kanban", "serve"}, kanbanVar
-		case name == WebName:
-			s.Command, s.EnabledBy = []string{"hinit-web", "serve"}, webVar
-		case name == ForwardName:
-			s.Command, s.EnabledBy = []string{"hinit-web", "forward"}, forwardVar
-			s.Env["HERMES_HOME"] = "{home}"
-		case name == SandboxName:
-			l.sandbox(&s)
+		}
+		for _, b := range builtIn {
+			if b.name == name && !l.plain {
+				s.EnabledBy = b.variable
+				commandFrom = b.fill(l, &s)
+			}
 		}
 		prefix, e := "services."+name+".", nodes[name]
 		before := len(d.problems.list)
@@ -92,24 +57,35 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 	}
 }
 
-// WebName is the service that serves the status page, and webVar the variable that switches it on. What the page does is set by other
-// variables, which the service finds in the container's environment.
+// The services that exist without being written down: the dashboard always, the others where the variable is set that switches them on. What
+// they do is set by other variables, which they find in the container's environment.
 const (
-	WebName = "hinit-web"
-	webVar  = "HINIT_WEB"
+	DashboardName = "dashboard"
+	WebName       = "hinit-web"     // serves the status page
+	ForwardName   = "hinit-forward" // sends logs and events elsewhere
+	SandboxName   = "sandbox"       // owns the sandboxes of the volume
 )
 
-// ForwardName is the service that sends logs and events elsewhere, and forwardVar the variable that switches it on.
-const (
-	ForwardName = "hinit-forward"
-	forwardVar  = "HINIT_FORWARD"
-)
+// builtIn are these services. fill makes the command and returns the variables that changed it.
+var builtIn = [...]struct {
+	name, variable string
+	fill           func(l *loader, s *Service) (vars string)
+}{
+	{DashboardName, "HERMES_DASHBOARD", (*loader).dashboard},
+	{KanbanName, kanbanVar, func(_ *loader, s *Service) string { return s.runs("hinit-kanban", "serve") }},
+	{WebName, "HINIT_WEB", func(_ *loader, s *Service) string { return s.runs("hinit-web", "serve") }},
+	{ForwardName, "HINIT_FORWARD", func(_ *loader, s *Service) string {
+		s.Env["HERMES_HOME"] = "{home}"
+		return s.runs("hinit-web", "forward")
+	}},
+	{SandboxName, "HINIT_SANDBOX", (*loader).sandbox},
+}
 
-// SandboxName is the service that owns the sandboxes of the volume, and sandboxVar the variable that switches it on.
-const (
-	SandboxName = "sandbox"
-	sandboxVar  = "HINIT_SANDBOX"
-)
+// runs sets a command that no variable changes.
+func (s *Service) runs(command ...string) string {
+	s.Command = command
+	return ""
+}
 
 // SandboxSocket is where that service listens.
 func SandboxSocket(lookup func(string) (string, bool)) string {
@@ -126,12 +102,13 @@ func SandboxSocket(lookup func(string) (string, bool)) string {
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
 // sandbox fills in the service of the sandboxes. It is root's: the agent's user must not reach the engine's socket.
-func (l *loader) sandbox(s *Service) {
-	s.Command, s.EnabledBy, s.User = []string{"hinit-sandbox", "serve", "--user", l.cfg.Agent.User}, sandboxVar, "root"
+func (l *loader) sandbox(s *Service) string {
+	s.User = "root"
 	s.Env["HERMES_HOME"] = "{home}"
 	if roots, set := l.lookup(sandboxRoots); set {
 		s.Env[sandboxRoots] = roots
 	}
+	return s.runs("hinit-sandbox", "serve", "--user", l.cfg.Agent.User)
 }
 
 // dashboard fills in the default dashboard of the image (contract, section 10) and returns the variables that changed its
@@ -161,7 +138,6 @@ func (l *loader) dashboard(s *Service) (vars string) {
 		s.Command = append(s.Command, "--insecure")
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}
-	s.EnabledBy = "HERMES_DASHBOARD"
 	s.Log = false // its output goes to the container log only (contract, section 7)
 	return strings.Join(used, ", ")
 }

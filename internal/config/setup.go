@@ -114,10 +114,7 @@ func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *S
 		},
 		{root: true, path: "ionice.level", is: between(0, 7), at: func(t *T) any { return &of(t).IONice.Level }},
 		{root: true, path: "oom_score", is: between(0, 1000), at: func(t *T) any { return &of(t).OOMScore }},
-		{
-			root: true, path: "cpu_affinity", is: kind{"list of processors", checkCPUs},
-			at: func(t *T) any { return &of(t).CPUAffinity },
-		},
+		{root: true, path: "cpu_affinity", is: kind{"list of processors", checkCPUs}, at: func(t *T) any { return &of(t).CPUAffinity }},
 		{root: true, path: "umask", is: kind{"octal number", checkUmask}, at: func(t *T) any { return &of(t).Umask }},
 		{root: true, path: "no_new_privs", at: func(t *T) any { return &of(t).NoNewPrivs }},
 		{root: true, path: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
@@ -233,9 +230,7 @@ func (d *decoder) paths(n *yaml.Node, key string, at *Paths) {
 		}
 		return
 	}
-	var list []string
-	d.words(n, key, &list)
-	*at = list
+	*at = d.words(n, key)
 }
 
 func (d *decoder) limits(n *yaml.Node, key string, limits map[string]ResourceLimit) {

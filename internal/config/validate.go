@@ -201,6 +201,8 @@ func checkRestart(r *Restart) string {
 	return ""
 }
 
+const nameRule = `a name is 1 to 64 of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`
+
 // serviceNameMax keeps the slot's name within what the agent accepts for a profile.
 const serviceNameMax = 64
 
@@ -212,7 +214,14 @@ func checkServiceName(name string) string {
 	case strings.HasPrefix(name, "gateway-"):
 		return `names that begin with "gateway-" belong to the gateways of profiles`
 	case !serviceName(name):
-		return fmt.Sprintf(`a name is 1 to %d of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`, serviceNameMax)
+		return nameRule
+	}
+	return ""
+}
+
+func checkProfileName(name string) string {
+	if !serviceName(name) {
+		return nameRule
 	}
 	return ""
 }
