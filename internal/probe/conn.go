@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strconv"
@@ -158,42 +159,13 @@ func linked(fd int) (done bool, err error) {
 	return err == nil, nil
 }
 
-// ask sends a request and reads the begin of the answer. It is ready for the answer before it sends, so that all is one wait.
-func (c *conn) ask(request, buf []byte) (n int, err error) {
-	sent := 0
-	waitErr := c.raw.Read(func(fd uintptr) bool {
-		if sent == len(request) {
-			err = short(func() (err error) {
-				n, err = unix.Read(int(fd), buf)
-				return err
-			})
-			return !again(err)
-		}
-		err = short(func() error {
-			some, err := unix.SendmsgN(int(fd), request, nil, nil, unix.MSG_NOSIGNAL)
-			sent = max(some, 0)
-			return err
-		})
-		return err != nil || sent < len(request)
-	})
-	switch {
-	case waitErr != nil:
-		return 0, waitErr
-	case sent < len(request) && (err == nil || again(err)): // it can't be sent yet
-		if err := c.write(request[sent:]); err != nil {
-			return 0, err
-		}
-		return c.read(buf)
-	}
-	return max(n, 0), err
-}
-
 // again reports whether a call only has to be made again.
 func again(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
 func (c *conn) close() { _ = c.file.Close() }
 
-func (c *conn) read(buf []byte) (n int, err error) {
+// Read implements [io.Reader].
+func (c *conn) Read(buf []byte) (n int, err error) {
 	waitErr := c.raw.Read(func(fd uintptr) bool {
 		err = short(func() (err error) {
 			n, err = unix.Read(int(fd), buf)
@@ -201,8 +173,11 @@ func (c *conn) read(buf []byte) (n int, err error) {
 		})
 		return !again(err)
 	})
-	if waitErr != nil {
-		err = waitErr
+	switch {
+	case waitErr != nil:
+		return 0, waitErr
+	case err == nil && n == 0 && len(buf) > 0:
+		return 0, io.EOF
 	}
 	return max(n, 0), err
 }

@@ -1,9 +1,14 @@
 package probe
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"net/url"
+	"io"
+	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,14 +21,11 @@ import (
 	"hinit/internal/config"
 )
 
-const (
-	// bodyMost is what is read of an answer at most, its headers included.
-	bodyMost = 64 << 10
-	// firstRead is room for the answer of most servers.
-	firstRead = 4 << 10
-)
+// answerSize is what is read of an answer at most, its headers included.
+const answerSize = 64 << 10
 
-// httpLook sends one GET over a connection of its own.
+// httpLook sends one GET over a connection of its own. net/http writes the request and reads the answer. The connection is not that of
+// [http.Transport]: its calls take turns (internal/blocking), and it has no goroutines.
 type httpLook struct {
 	to       []unix.Sockaddr
 	request  []byte
@@ -35,12 +37,13 @@ type httpLook struct {
 }
 
 func newHTTP(c config.Check, expand func(string) string) (*httpLook, error) {
-	u, err := url.Parse(expand(c.HTTP.Target()))
-	if err != nil || u.Scheme != "http" || u.Host == "" {
-		return nil, fmt.Errorf("%q is no http URL", expand(c.HTTP.Target()))
+	target := expand(c.HTTP.Target())
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, target, nil)
+	if err != nil || request.URL.Scheme != "http" || request.Host == "" {
+		return nil, fmt.Errorf("%q is no http URL", target)
 	}
-	host := u.Host
-	if u.Port() == "" {
+	host := request.URL.Host
+	if request.URL.Port() == "" {
 		host += ":80"
 	}
 	h := &httpLook{expected: c.HTTP.Status, contains: c.HTTP.Contains, timeout: c.Timeout}
@@ -55,28 +58,25 @@ func newHTTP(c config.Check, expand func(string) string) (*httpLook, error) {
 			return nil, err
 		}
 	}
-	headers := map[string]string{"Host": u.Host, "User-Agent": "hinit", "Accept": "*/*"}
+	request.Close = true
+	request.Header = http.Header{"User-Agent": {"hinit"}, "Accept": {"*/*"}}
 	for name, value := range c.HTTP.Headers {
-		for known := range headers {
-			if strings.EqualFold(known, name) {
-				delete(headers, known)
-			}
+		if value = oneLine.Replace(expand(value)); strings.EqualFold(name, "host") {
+			request.Host = value
+			continue
 		}
-		headers[name] = oneLine.Replace(expand(value))
+		request.Header.Set(name, value)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nConnection: close\r\n", u.RequestURI())
-	for name, value := range headers {
-		fmt.Fprintf(&b, "%s: %s\r\n", name, value)
-	}
-	h.request = []byte(b.String() + "\r\n")
-	return h, nil
+	var b bytes.Buffer
+	err = request.Write(&b)
+	h.request = b.Bytes()
+	return h, err
 }
 
 // oneLine keeps what comes from a file of the agent in its header.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, firstRead); return &b }}
+var readers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 
 func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
 	c, err := dial(h.to, deadline, toAsk)
@@ -84,146 +84,81 @@ func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
 		return false, say(err, h.timeout)
 	}
 	defer c.close()
-	pooled := buffers.Get().(*[]byte)
-	defer func() {
-		if cap(*pooled) > firstRead { // few checks look at bodies
-			*pooled = make([]byte, 0, firstRead)
-		}
-		buffers.Put(pooled)
-	}()
-	data := (*pooled)[:0]
-	for first := true; ; first = false {
-		if len(data) == cap(data) {
-			if len(data) >= bodyMost {
-				if good, answer, enough := h.judge(data, true); enough {
-					return good, answer
-				}
-				return false, "its headers are longer than 64 KiB"
-			}
-			data = slices.Grow(data, min(len(data), bodyMost-len(data)))
-		}
-		read := c.read
-		if first {
-			read = func(buf []byte) (int, error) { return c.ask(h.request, buf) }
-		}
-		n, err := read(data[len(data):cap(data)])
-		data = data[:len(data)+n]
-		*pooled = data[:0]
-		over := err == nil && n == 0
-		good, answer, enough := h.judge(data, over)
+	if err := c.write(h.request); err != nil {
+		return false, say(err, h.timeout)
+	}
+	limited := &io.LimitedReader{R: c, N: answerSize}
+	r := readers.Get().(*bufio.Reader)
+	defer readers.Put(r)
+	r.Reset(limited)
+	defer r.Reset(nil)
+	for {
+		response, err := http.ReadResponse(r, nil)
 		switch {
-		case enough:
-			return good, answer
-		case err != nil && len(data) == 0:
-			return false, say(err, h.timeout)
 		case err != nil:
-			return false, "its answer is not complete: " + say(err, h.timeout)
-		case over:
-			return false, "it closed the connection before its answer was complete"
+			return false, h.unread(err, limited.N, !time.Now().Before(deadline))
+		case response.StatusCode >= 200: // others are followed by another one
+			return h.judge(response)
 		}
 	}
 }
 
-// judge judges what has come of an answer. enough reports that more would change nothing. over says that no more comes.
-func (h *httpLook) judge(data []byte, over bool) (good bool, answer string, enough bool) {
-	line, rest, whole := bytes.Cut(data, []byte("\n"))
-	if !whole {
-		if len(line) > 256 || over && len(line) > 0 || len(line) > 4 && !bytes.HasPrefix(line, []byte("HTTP")) {
-			return false, "it does not speak HTTP: " + strconv.Quote(string(line[:min(len(line), 40)])), true
-		}
-		return false, "", false
+// unread says why there is no answer. room is how much more of it would have been read. late: it came to its deadline, which net/http does
+// not say where it has begun to read a line.
+func (h *httpLook) unread(err error, room int64, late bool) string {
+	if late {
+		err = os.ErrDeadlineExceeded
 	}
-	code, ok := statusOf(line)
-	if !ok {
-		return false, "it does not speak HTTP: " + strconv.Quote(string(line[:min(len(line), 40)])), true
+	_, broken := errors.AsType[unix.Errno](err)
+	switch {
+	case (late || broken) && room == answerSize:
+		return say(err, h.timeout)
+	case late || broken:
+		return "its answer is not complete: " + say(err, h.timeout)
+	case room == 0:
+		return "its headers are longer than 64 KiB"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "it closed the connection before its answer was complete"
 	}
-	head, body, ended := cutHead(rest)
-	if code < 200 { // one that another follows
-		if !ended {
-			return false, "", false
-		}
-		return h.judge(body, over)
-	}
+	return "it does not speak HTTP: " + err.Error()
+}
+
+func (h *httpLook) judge(response *http.Response) (good bool, answer string) {
+	code := response.StatusCode
 	if !slices.ContainsFunc(h.status, func(r [2]int) bool { return r[0] <= code && code <= r[1] }) {
-		return false, fmt.Sprintf("status %d, expected %s", code, h.expected), true
+		return false, fmt.Sprintf("status %d, expected %s", code, h.expected)
 	}
 	answer = "status " + strconv.Itoa(code)
 	if h.contains == "" && h.matches == nil {
-		return true, answer, true
+		return true, answer
 	}
-	if !ended {
-		return false, "", false
+	for body := []byte(nil); ; {
+		if len(body) == cap(body) {
+			body = slices.Grow(body, 4<<10)
+		}
+		n, err := response.Body.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		missing := h.missing(body)
+		switch {
+		case missing == "":
+			return true, answer
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, "its answer is not complete: " + say(err, h.timeout)
+		case err != nil:
+			return false, missing
+		}
 	}
-	if bytes.Contains(bytes.ToLower(head), []byte("transfer-encoding: chunked")) {
-		var last bool
-		body, last = unchunk(body)
-		over = over || last
-	} else if length, known := lengthOf(head); known && len(body) >= length {
-		over = true
-	}
+}
+
+// missing says what a body lacks, "" for nothing.
+func (h *httpLook) missing(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):
-		return false, fmt.Sprintf("its body has no %q", h.contains), over
+		return fmt.Sprintf("its body has no %q", h.contains)
 	case h.matches != nil && !h.matches.Match(body):
-		return false, fmt.Sprintf("its body does not match %q", h.matches), over
+		return fmt.Sprintf("its body does not match %q", h.matches)
 	}
-	return true, answer, true
-}
-
-// cutHead cuts what follows a status line into headers and body.
-func cutHead(rest []byte) (head, body []byte, ended bool) {
-	for i := 0; i < len(rest); {
-		line, _, whole := bytes.Cut(rest[i:], []byte("\n"))
-		next := i + len(line) + 1
-		switch {
-		case !whole:
-			return nil, nil, false
-		case len(bytes.TrimRight(line, "\r")) == 0:
-			return rest[:i], rest[next:], true
-		}
-		i = next
-	}
-	return nil, nil, false
-}
-
-// statusOf reads "HTTP/1.1 200 OK".
-func statusOf(line []byte) (code int, ok bool) {
-	version, rest, _ := bytes.Cut(line, []byte(" "))
-	if !bytes.HasPrefix(version, []byte("HTTP/1.")) || len(rest) < 3 || len(rest) > 3 && rest[3] > ' ' {
-		return 0, false
-	}
-	code, err := strconv.Atoi(string(rest[:3]))
-	return code, err == nil && code >= 100
-}
-
-func lengthOf(head []byte) (length int, known bool) {
-	for line := range bytes.SplitSeq(head, []byte("\n")) {
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		if bytes.EqualFold(bytes.TrimSpace(name), []byte("content-length")) {
-			length, err := strconv.Atoi(string(bytes.TrimSpace(value)))
-			return length, err == nil && length >= 0
-		}
-	}
-	return 0, false
-}
-
-// unchunk returns what has come of a body in chunks, and whether its last chunk has.
-func unchunk(data []byte) (body []byte, last bool) {
-	for {
-		line, rest, ok := bytes.Cut(data, []byte("\n"))
-		size, _, _ := bytes.Cut(bytes.TrimSpace(line), []byte(";"))
-		n, err := strconv.ParseUint(string(size), 16, 31)
-		switch {
-		case !ok:
-			return body, false
-		case err != nil || n == 0:
-			return body, true
-		case int(n) >= len(rest):
-			return append(body, rest...), false
-		}
-		body = append(body, rest[:n]...)
-		data = bytes.TrimPrefix(rest[n:], []byte("\r\n"))
-	}
+	return ""
 }
 
 // tcpLook connects, and sends nothing.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,8 @@ type usage struct {
 	ticks  uint64 // clock ticks that it and the children that it waited for have used
 }
 
+var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<10); return &b }}
+
 // processorTime returns what a process has used. It leaves no garbage: it is asked of every gateway.
 func processorTime(pid int) (u usage) {
 	pooled := buffers.Get().(*[]byte)
@@ -25,7 +28,7 @@ func processorTime(pid int) (u usage) {
 			return err
 		}
 		defer unix.Close(fd)
-		n, err := unix.Read(fd, (*pooled)[:cap(*pooled)])
+		n, err := unix.Read(fd, *pooled)
 		u = parseUsage((*pooled)[:max(n, 0)])
 		return err
 	})
