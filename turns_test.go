@@ -100,6 +100,7 @@ var notPID1 = map[string]string{
 	"internal/s6/applet":       "the command line",
 	"internal/control/show":    "the command line",
 	"internal/fsutil":          "its Actor takes the turn, see fsutil.Actor.In",
+	"internal/procstat":        "who calls it takes the turn, see fileCalls",
 	"internal/fault":           "calls instead of others, in their turn",
 	"internal/proc":            "the supervisor's loop, and one of its calls at a time: a thread of the reserve",
 }
@@ -110,8 +111,9 @@ var fileCalls = map[string][]string{
 		"Chmod", "Chown", "CopyFS", "Create", "CreateTemp", "Getwd", "Lchown", "Link", "Lstat", "Mkdir", "MkdirAll", "MkdirTemp", "Open", "OpenFile",
 		"OpenRoot", "ReadDir", "ReadFile", "Readlink", "Remove", "RemoveAll", "Rename", "Stat", "Symlink", "Truncate", "WriteFile",
 	},
-	"path/filepath": {"EvalSymlinks", "Glob", "Walk", "WalkDir"},
-	"syscall":       {"Chdir", "Fsync", "Lstat", "Mkdir", "Open", "Read", "Rename", "Stat", "Statfs", "Unlink", "Write"},
+	"path/filepath":           {"EvalSymlinks", "Glob", "Walk", "WalkDir"},
+	"syscall":                 {"Chdir", "Fsync", "Lstat", "Mkdir", "Open", "Read", "Rename", "Stat", "Statfs", "Unlink", "Write"},
+	"hinit/internal/procstat": {"Read", "ReadAt"},
 	"golang.org/x/sys/unix": {
 		"Access", "Chdir", "Faccessat", "Fallocate", "Fchmod", "Fchmodat", "Fchown", "Fchownat", "Fdatasync", "Flock", "Fstat", "Fstatat", "Fstatfs", "Fsync",
 		"Ftruncate", "Getxattr", "InotifyAddWatch", "Linkat", "Lstat", "Mkdir", "Mkdirat", "Mkfifo", "Mknodat", "Open", "Openat", "Openat2", "Pread", "Pwrite",

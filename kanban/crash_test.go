@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/procstat"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -27,8 +29,8 @@ func TestLiveness(t *testing.T) {
 	if !end.Attempted || !end.Terminated || end.Killed {
 		t.Errorf("%+v", end)
 	}
-	if _, state, _ := procStat(pid); state != "Z" || k.Alive(pid) {
-		t.Errorf("state %s, alive %v", state, k.Alive(pid))
+	if st, _ := procstat.Read(pid); st.State != 'Z' || k.Alive(pid) {
+		t.Errorf("state %c, alive %v", st.State, k.Alive(pid))
 	}
 	_ = cmd.Wait()
 	if k.Alive(pid) {

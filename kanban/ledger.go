@@ -7,7 +7,10 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+
+	"hinit/internal/procstat"
 )
 
 // entry is what a dispatcher remembers of a worker that it started, or was about to start when its PID is 0. It is kept beside the
@@ -122,8 +125,8 @@ func instance() string {
 		return ""
 	}
 	id := strings.TrimSpace(string(boot))
-	if start, _, ok := procStat(1); ok {
-		id += "/" + start
+	if st, err := procstat.Read(1); err == nil {
+		id += "/" + strconv.FormatUint(st.Start, 10)
 	}
 	return id
 }

@@ -1,12 +1,11 @@
 package kanban
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"os"
-	"strconv"
 	"time"
+
+	"hinit/internal/procstat"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,37 +13,19 @@ import (
 // kernel is [Processes] by /proc and pidfd.
 type kernel struct{}
 
-// procStat reads when a process started and its state. False: there is none, or it can't be looked at.
-func procStat(pid int) (start, state string, ok bool) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return "", "", false
-	}
-	_, rest, found := bytes.Cut(data[max(0, bytes.LastIndexByte(data, ')')):], []byte(") ")) // a name may hold anything
-	fields := bytes.Fields(rest)
-	if !found || len(fields) < 20 {
-		return "", "", false
-	}
-	return string(fields[19]), string(fields[0]), true
-}
-
 // Alive implements [Processes].
 func (kernel) Alive(pid int) bool {
 	if pid <= 0 || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		return false
 	}
-	_, state, ok := procStat(pid)
-	return !ok || state != "Z" && state != "X"
+	st, err := procstat.Read(pid)
+	return err != nil || st.State != 'Z' && st.State != 'X'
 }
 
 // Start implements [Processes].
 func (kernel) Start(pid int) uint64 {
-	text, _, ok := procStat(pid)
-	if !ok || pid <= 0 {
-		return 0
-	}
-	n, _ := strconv.ParseUint(text, 10, 64)
-	return n
+	st, _ := procstat.Read(pid)
+	return st.Start
 }
 
 // killWait is how long a killed process is given to disappear. One that doesn't is stuck in the kernel.

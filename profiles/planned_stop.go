@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/procstat"
 )
 
 // Files in a profile's home by which gateways and those who stop them talk (contract, section 6.1).
@@ -117,7 +118,7 @@ func (s *Store) names(t takeover, pid int, begun time.Time) bool {
 		return false // not reaped yet, and another process than the one that was meant
 	}
 	ticks, ok := alive(t.ReplacerPID)
-	return ok && t.ReplacerPID != pid && !startedAt(ticks).After(at)
+	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
 // holds reports whether the process runs and is not pid. Without a start time it could be a process that got the number later, or

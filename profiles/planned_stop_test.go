@@ -39,8 +39,8 @@ func startZombie(t *testing.T) int {
 	}
 	t.Cleanup(func() { _ = cmd.Wait() })
 	testkit.Until(t, "the child is a zombie", func() bool {
-		_, running, err := profiles.ProcessStat(cmd.Process.Pid)
-		return err == nil && !running
+		st, err := profiles.ProcessStat(cmd.Process.Pid)
+		return err == nil && st.Dead()
 	})
 	return cmd.Process.Pid
 }

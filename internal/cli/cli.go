@@ -11,14 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
-	"hinit/profiles"
+	"hinit/internal/procstat"
 )
 
 // The exit codes of every verb.
@@ -248,16 +246,8 @@ func beginning() bool {
 	if err != nil {
 		return false
 	}
-	ticks, err := profiles.StartTime(1)
-	if err != nil {
-		return false
-	}
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return false
-	}
-	const perSecond = 100 // USER_HZ, which is this on every system that runs Go
-	return isYoung(line, time.Duration(now.Nano())-time.Duration(ticks)*(time.Second/perSecond))
+	st, err := procstat.Read(1)
+	return err == nil && isYoung(line, time.Since(procstat.StartedAt(st.Start)))
 }
 
 // isYoung says whether a process with this command line, as /proc has it, is a hinit that has hardly begun.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -234,17 +233,9 @@ func unreaped(parent int, wait func()) int {
 // zombies are the children of a process that have ended and are not reaped, each known by its pid and the time it was started.
 func zombies(parent int) map[string]bool {
 	found := make(map[string]bool)
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, name := range stats {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		const threads, started = 17, 19 // fields 20 and 22 of proc_pid_stat(5), the first one here being the third
-		// With more threads it is only the first of them that has ended.
-		if len(f) > started && f[0] == "Z" && f[threads] == "1" && f[1] == strconv.Itoa(parent) {
-			found[name+" "+f[started]] = true
+	for pid, p := range processes() {
+		if p.State == 'Z' && p.Dead() && p.Parent == parent {
+			found[fmt.Sprintf("%d %d", pid, p.Start)] = true
 		}
 	}
 	return found

@@ -2,23 +2,23 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"hinit/internal/procstat"
 	"hinit/internal/redact"
 )
 
 // process is one process as /proc shows it.
 type process struct {
-	pid, ppid, session int
-	state              string
-	uid                uint32
-	ticks              uint64 // of cpu time
-	memory             uint64 // resident, in bytes
-	command            string // for people: secrets are masked
-	mark               uint64 // the limit that the processes of a run share (internal/proc); 0 when it is not known
+	procstat.Stat
+
+	uid     uint32
+	command string // for people: secrets are masked
+	mark    uint64 // the limit that the processes of a run share (internal/proc); 0 when it is not known
 }
 
 // processes reads the process table. What ends meanwhile is left out.
@@ -27,7 +27,7 @@ func processes() map[int]process {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
 		if p, ok := readProcess(dir); ok {
-			all[p.pid] = p
+			all[p.PID] = p
 		}
 	}
 	return all
@@ -36,48 +36,24 @@ func processes() map[int]process {
 func readProcess(dir string) (p process, ok bool) {
 	stat, err := os.ReadFile(dir + "/stat")
 	status, gone := os.ReadFile(dir + "/status")
-	end := bytes.LastIndexByte(stat, ')')
-	if err != nil || gone != nil || end < 0 {
+	p.Stat, ok = procstat.Parse(stat)
+	if err != nil || gone != nil || !ok {
 		return p, false
 	}
-	f := strings.Fields(string(stat[end+1:]))
-	const state, ppid, session, utime, stime = 0, 1, 3, 11, 12 // fields of proc_pid_stat(5), the third one there being the first
-	if len(f) <= stime {
-		return p, false
-	}
-	p.pid, err = strconv.Atoi(filepath.Base(dir))
-	p.state = f[state]
-	p.ppid, _ = strconv.Atoi(f[ppid])
-	p.session, _ = strconv.Atoi(f[session])
-	for _, at := range []int{utime, stime} {
-		n, _ := strconv.ParseUint(f[at], 10, 64)
-		p.ticks += n
-	}
-	for line := range strings.Lines(string(status)) {
-		name, value, _ := strings.Cut(line, ":")
-		words := strings.Fields(value)
-		if len(words) == 0 {
-			continue
-		}
-		switch name {
-		case "Uid":
-			n, _ := strconv.ParseUint(words[0], 10, 32)
-			p.uid = uint32(n)
-		case "VmRSS":
-			n, _ := strconv.ParseUint(words[0], 10, 64)
-			p.memory = n << 10
-		}
+	if _, rest, found := strings.Cut(string(status), "\nUid:"); found {
+		var uid uint32
+		_, _ = fmt.Sscan(rest, &uid)
+		p.uid = uid
 	}
 	limits, _ := os.ReadFile(dir + "/limits")
 	p.mark = markIn(string(limits))
 	argv, _ := os.ReadFile(dir + "/cmdline")
 	p.command = maskedCommand(strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00"))
 	if len(argv) == 0 {
-		if begin := bytes.IndexByte(stat, '('); begin >= 0 { // a process that has ended, or a thread of the kernel
-			p.command = "[" + string(stat[begin+1:end]) + "]"
-		}
+		// a process that has ended, or a thread of the kernel
+		p.command = "[" + string(stat[bytes.IndexByte(stat, '(')+1:bytes.LastIndexByte(stat, ')')]) + "]"
 	}
-	return p, err == nil
+	return p, true
 }
 
 // markIn finds the mark of a run in the text of /proc/PID/limits.

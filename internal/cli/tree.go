@@ -15,6 +15,7 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/control/show"
+	"hinit/internal/procstat"
 )
 
 func treeVerb() verb {
@@ -141,7 +142,7 @@ func growTree(roots []treeRoot, all map[int]process, init int, rest bool, user f
 		own := os.Getpid()
 		b.add(all, user, 0, func(pid int) bool {
 			at, owned := owner[pid]
-			return (!owned || at < 0) && pid != own && all[pid].pid != 0
+			return (!owned || at < 0) && pid != own && all[pid].PID != 0
 		})
 		if len(b.Processes) > 0 {
 			branches = append(branches, b)
@@ -164,10 +165,10 @@ func claim(pid, init int, all map[int]process, owner map[int]int, marks map[uint
 	}
 	owner[pid] = none // the table was not read in one instant: it may hold a circle
 	at := none
-	if p.ppid != init {
-		at = claim(p.ppid, init, all, owner, marks)
+	if p.Parent != init {
+		at = claim(p.Parent, init, all, owner, marks)
 	}
-	if leader, known := owner[p.session]; at == none && known && p.session != init {
+	if leader, known := owner[p.Session]; at == none && known && p.Session != init {
 		at = leader
 	}
 	if at == none {
@@ -197,7 +198,7 @@ func (b *treeBranch) add(all map[int]process, user func(uint32) string, first in
 		if !belongs(pid) {
 			continue
 		}
-		if parent := all[pid].ppid; parent != pid && pid != first && belongs(parent) && all[parent].pid != 0 {
+		if parent := all[pid].Parent; parent != pid && pid != first && belongs(parent) && all[parent].PID != 0 {
 			children[parent] = append(children[parent], pid)
 		} else {
 			tops = append(tops, pid)
@@ -206,13 +207,12 @@ func (b *treeBranch) add(all map[int]process, user func(uint32) string, first in
 	if at := slices.Index(tops, first); at > 0 { // the main process comes first, whatever its number
 		tops = slices.Insert(slices.Delete(tops, at, at+1), 0, first)
 	}
-	const ticksPerSecond = 100 // USER_HZ
 	var walk func(pid, depth int)
 	walk = func(pid, depth int) {
 		p := all[pid]
 		b.Processes = append(b.Processes, treeProcess{
-			PID: p.pid, Parent: p.ppid, Depth: depth, User: user(p.uid), State: p.state,
-			CPUSeconds: float64(p.ticks) / ticksPerSecond, MemoryBytes: p.memory, Command: p.command,
+			PID: p.PID, Parent: p.Parent, Depth: depth, User: user(p.uid), State: string(p.State),
+			CPUSeconds: float64(p.CPU) / procstat.Hertz, MemoryBytes: p.Memory, Command: p.command,
 		})
 		for _, child := range children[pid] {
 			walk(child, depth+1)

@@ -4,27 +4,29 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"hinit/internal/procstat"
 )
 
 func TestProcessesBelongToTheirServices(t *testing.T) {
 	const own, first, second = 1 << 61, 1<<61 - 2<<40, 1<<61 - 4<<40
 	all := map[int]process{}
 	for _, p := range []process{
-		{pid: 1, mark: own},
-		{pid: 10, ppid: 1, session: 10, mark: first},
-		{pid: 11, ppid: 10, session: 10, mark: first},
-		{pid: 12, ppid: 11, session: 12, mark: first},        // a session of its own
-		{pid: 13, ppid: 1, session: 13, mark: first},         // and left by its parents
-		{pid: 14, ppid: 1, session: 14, mark: first - 1<<20}, // started by a hinit in the service
-		{pid: 20, ppid: 1, session: 20, mark: second},        // the other service
-		{pid: 21, ppid: 1, session: 20, mark: 0},             // whose mark can't be read
-		{pid: 30, ppid: 0, session: 30, mark: own},           // docker exec
-		{pid: 31, ppid: 30, session: 30, mark: own},          //
-		{pid: 9, ppid: 10, session: 10, mark: first},         // a number that was free again
-		{pid: 40, ppid: 41, session: 40},
-		{pid: 41, ppid: 40}, // a circle, as it may be read
+		{Stat: procstat.Stat{PID: 1}, mark: own},
+		{Stat: procstat.Stat{PID: 10, Parent: 1, Session: 10}, mark: first},
+		{Stat: procstat.Stat{PID: 11, Parent: 10, Session: 10}, mark: first},
+		{Stat: procstat.Stat{PID: 12, Parent: 11, Session: 12}, mark: first},        // a session of its own
+		{Stat: procstat.Stat{PID: 13, Parent: 1, Session: 13}, mark: first},         // and left by its parents
+		{Stat: procstat.Stat{PID: 14, Parent: 1, Session: 14}, mark: first - 1<<20}, // started by a hinit in the service
+		{Stat: procstat.Stat{PID: 20, Parent: 1, Session: 20}, mark: second},        // the other service
+		{Stat: procstat.Stat{PID: 21, Parent: 1, Session: 20}, mark: 0},             // whose mark can't be read
+		{Stat: procstat.Stat{PID: 30, Parent: 0, Session: 30}, mark: own},           // docker exec
+		{Stat: procstat.Stat{PID: 31, Parent: 30, Session: 30}, mark: own},          //
+		{Stat: procstat.Stat{PID: 9, Parent: 10, Session: 10}, mark: first},         // a number that was free again
+		{Stat: procstat.Stat{PID: 40, Parent: 41, Session: 40}},
+		{Stat: procstat.Stat{PID: 41, Parent: 40}}, // a circle, as it may be read
 	} {
-		all[p.pid] = p
+		all[p.PID] = p
 	}
 	roots := []treeRoot{{"hinit", "", 1}, {"a", "up", 10}, {"b", "up", 20}, {"c", "down", 0}}
 	var got strings.Builder

@@ -11,6 +11,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/procstat"
 	"hinit/supervisor"
 )
 
@@ -73,9 +74,8 @@ func residentMemory(pid int) (bytes uint64) {
 func isStopped(pid int) (stopped bool) {
 	if pid > 0 {
 		_ = blocking.Do(blocking.Short, func() error {
-			text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-			end := bytes.LastIndexByte(text, ')') // the name before it can hold anything
-			stopped = err == nil && end > 0 && bytes.HasPrefix(text[end:], []byte(") T "))
+			st, err := procstat.Read(pid)
+			stopped = err == nil && st.State == 'T'
 			return nil
 		})
 	}

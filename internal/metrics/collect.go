@@ -10,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/procstat"
 	"hinit/internal/usage"
 )
 
@@ -151,7 +152,7 @@ func (s sink) init(st client.Status, seen *observed) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		s.put(ownCPU, float64(seen.all[i.PID].CPU)/usage.Hertz) // what its children have used is theirs
+		s.put(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz) // what its children have used is theirs
 		s.put(ownMemory, float64(own.memory))
 		s.put(ownTasks, float64(own.threads))
 		if own.fds >= 0 {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"hinit/internal/procstat"
 	"hinit/internal/usage"
 )
 
@@ -49,7 +50,7 @@ func (o *observed) sum(pids ...int) (u used) {
 		}
 		u.processes++
 		u.threads += one.Threads
-		u.cpu += float64(one.CPU+one.Waited) / usage.Hertz
+		u.cpu += float64(one.CPU+one.Waited) / procstat.Hertz
 		u.memory += one.Memory
 		if n := countFDs(o.root, pid); n < 0 || u.fds < 0 {
 			u.fds = -1

@@ -93,7 +93,7 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		later, ok := table.proc.stat(pid)
 		x := exitOf(t, table, 2)
 		table.Forget(2)
-		if !ok || later.start <= p.start {
+		if !ok || later.Start <= p.Start {
 			return false
 		}
 		if len(x.Strays) != 0 {
@@ -113,7 +113,7 @@ func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
 	}
 	testkit.Until(t, "its first thread to end", func() bool {
 		p, ok := table.proc.stat(daemon)
-		return ok && p.state == 'Z'
+		return ok && p.State == 'Z'
 	})
 	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 2 {
 		t.Errorf("signalled %d processes, want 2", n)

@@ -40,23 +40,23 @@ func (m *Meter) Measure(mains []int) []uint64 {
 		}
 	}
 	for _, p := range m.proc.stats {
-		parent[p.pid] = p.ppid
-		if leader := owner[p.session]; leader != 0 && p.session != self && owner[p.pid] == 0 {
-			owner[p.pid] = leader
+		parent[p.PID] = p.Parent
+		if leader := owner[p.Session]; leader != 0 && p.Session != self && owner[p.PID] == 0 {
+			owner[p.PID] = leader
 		}
 	}
 	for _, p := range m.proc.stats { // an orphan that left the session
-		if p.ppid == self && owner[p.pid] == 0 && !p.dead() {
-			owner[p.pid] = marks[mark(p.pid)]
+		if p.Parent == self && owner[p.PID] == 0 && !p.Dead() {
+			owner[p.PID] = marks[mark(p.PID)]
 		}
 	}
 	of := make([][]int, len(mains)) // the processes of each
 	for _, p := range m.proc.stats {
-		if p.dead() || p.pid == self {
+		if p.Dead() || p.PID == self {
 			continue
 		}
-		if id := ancestry(p.pid, self, owner, parent); id != 0 {
-			of[id-1] = append(of[id-1], p.pid)
+		if id := ancestry(p.PID, self, owner, parent); id != 0 {
+			of[id-1] = append(of[id-1], p.PID)
 		}
 	}
 	out := make([]uint64, len(mains))
@@ -80,7 +80,7 @@ func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	}
 	inside, ok := cgroupPIDs(dir)
 	for _, p := range m.proc.stats { // what has begun since the look is its own
-		ok = ok && (!inside[p.pid] || p.dead() || slices.Contains(pids, p.pid))
+		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	if !ok {
 		return 0, nil

@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/procstat"
 )
 
 // StartTicks returns when a process was started, in clock ticks since the machine booted (proc_pid_stat(5)). With the number of the
@@ -16,12 +18,8 @@ func StartTicks(pid int) (uint64, bool) {
 	if pid <= 0 {
 		return 0, false
 	}
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, false
-	}
-	st, ok := parseStat(b)
-	return st.start, ok && !st.dead()
+	st, err := procstat.Read(pid)
+	return st.Start, err == nil && !st.Dead()
 }
 
 // Await blocks until a process has ended that is not a child of this one. It returns at once when there is none, and where the kernel
@@ -51,19 +49,19 @@ func ByEnv(vars map[string]string) (pid int, sure bool) {
 	s.look()
 	has, sure := make(map[int]bool), true
 	for _, p := range s.stats {
-		if p.dead() || p.pid == os.Getpid() {
+		if p.Dead() || p.PID == os.Getpid() {
 			continue
 		}
-		env, ok := s.readAll(strconv.Itoa(p.pid) + "/environ")
+		env, ok := s.readAll(strconv.Itoa(p.PID) + "/environ")
 		if s.whole = env[:0]; !ok {
-			sure = sure && !s.ours(p.pid)
+			sure = sure && !s.ours(p.PID)
 			continue
 		}
-		has[p.pid] = hasVars(env, vars)
+		has[p.PID] = hasVars(env, vars)
 	}
 	for _, p := range s.stats {
-		if has[p.pid] && !has[p.ppid] {
-			return p.pid, true
+		if has[p.PID] && !has[p.Parent] {
+			return p.PID, true
 		}
 	}
 	return 0, sure

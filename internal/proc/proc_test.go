@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -90,9 +91,8 @@ func exitOf(t *testing.T, table *Table, id uint64) Exit {
 }
 
 func alive(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	st, ok := parseStat(b)
-	return err == nil && ok && !st.dead()
+	st, err := procstat.Read(pid)
+	return err == nil && !st.Dead()
 }
 
 func TestSiginfoLayoutMatchesTheKernels(t *testing.T) {
@@ -315,7 +315,7 @@ func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	reaped := make(map[int]bool) // the children come to this process when their parent is gone
 	testkit.Until(t, "the whole group has ended", func() bool {
 		table.Reap(false, func(x Exit) { reaped[x.PID] = x.Signal == int(unix.SIGKILL) })
-		return reaped[children[0].pid] && reaped[children[1].pid] && len(reaped) == 3
+		return reaped[children[0].PID] && reaped[children[1].PID] && len(reaped) == 3
 	})
 	if err := table.SignalGroup(1, int(unix.SIGKILL)); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("after its end: %v", err)
@@ -367,21 +367,6 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-func TestParseStatSurvivesAnyCommandName(t *testing.T) {
-	tail := " S 1 2 3 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0"
-	for _, name := range []string{"sh", "a b", "x) S 9 9", "((", ")"} {
-		st, ok := parseStat([]byte("12 (" + name + ")" + tail))
-		if !ok || st != (stat{12, 1, 2, 3, 'S', 1, 777}) {
-			t.Errorf("%q: %+v %v", name, st, ok)
-		}
-	}
-	for _, bad := range []string{"", "12", "12 (sh)", "x (sh)" + tail, "12 (sh) S 1"} {
-		if _, ok := parseStat([]byte(bad)); ok {
-			t.Errorf("%q was taken", bad)
-		}
-	}
-}
-
 // TestEverythingThatIsStartedGoesBeforeHinit: the process, and what it has started itself before this one had a word with the kernel.
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table := newTable(t)
@@ -394,10 +379,10 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	if n := len(table.fam.living[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}
-	for _, p := range append(table.fam.living[1], stat{pid: table.Main(1)}) {
-		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.pid))
+	for _, p := range append(table.fam.living[1], stat{PID: table.Main(1)}) {
+		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID))
 		if err != nil || strings.TrimSpace(string(got)) != want {
-			t.Errorf("process %d has %q, want %s (%v)", p.pid, got, want, err)
+			t.Errorf("process %d has %q, want %s (%v)", p.PID, got, want, err)
 		}
 	}
 	own, err := os.ReadFile("/proc/self/oom_score_adj")

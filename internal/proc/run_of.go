@@ -17,11 +17,11 @@ func (t *Table) Of(pid int) uint64 {
 		if !ok || pid == self || pid <= 0 {
 			return 0
 		}
-		who := identity{p.pid, p.start}
+		who := identity{p.PID, p.Start}
 		if id := t.fam.known[who]; t.runs[id] != nil {
 			return id
 		}
-		if p.ppid == self || p.ppid == 0 { // an orphan, or one that came from outside
+		if p.Parent == self || p.Parent == 0 { // an orphan, or one that came from outside
 			id := t.origin(pid)
 			if t.runs[id] == nil {
 				return 0
@@ -31,7 +31,7 @@ func (t *Table) Of(pid int) uint64 {
 			}
 			return id
 		}
-		pid = p.ppid
+		pid = p.Parent
 	}
 	return 0
 }

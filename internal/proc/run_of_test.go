@@ -31,7 +31,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 	other, _ := spawn(t, table, Spec{ID: 8, Argv: []string{"sleep", "1000"}})
 	testkit.Until(t, "an orphan", func() bool {
 		p, ok := table.proc.stat(orphan)
-		return ok && p.ppid == os.Getpid()
+		return ok && p.Parent == os.Getpid()
 	})
 	for range 2 { // the second time it is remembered
 		for pid, want := range map[int]uint64{

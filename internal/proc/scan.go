@@ -8,20 +8,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/procstat"
 )
 
-// stat is one process as /proc/PID/stat tells it (proc_pid_stat(5)).
-type stat struct {
-	pid, ppid, group, session int
-	state                     byte   // of its first thread
-	threads                   int    // until it is reaped, the first one counts although it has ended
-	start                     uint64 // clock ticks since boot
-}
-
-// dead reports whether all threads have ended. When only the first one has, the process is shown as a zombie and lives on.
-func (s stat) dead() bool {
-	return (s.state == 'Z' || s.state == 'X' || s.state == 'x') && s.threads <= 1
-}
+// stat is one process as /proc/PID/stat tells it.
+type stat = procstat.Stat
 
 // readSize holds any file below /proc that the scanner reads.
 const readSize = 4096
@@ -77,7 +69,7 @@ func (s *scanner) look() {
 			if name[0] < '1' || name[0] > '9' {
 				continue
 			}
-			if st, ok := parseStat(s.read(name + "/stat")); ok {
+			if st, ok := procstat.Parse(s.read(name + "/stat")); ok {
 				s.stats = append(s.stats, st)
 			}
 		}
@@ -188,25 +180,6 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// parseStat reads the fields that matter. The command name in parentheses may hold anything, parentheses too.
-func parseStat(b []byte) (stat, bool) {
-	open, end := bytes.IndexByte(b, ' '), bytes.LastIndexByte(b, ')')
-	if open < 0 || end < 0 || end+2 > len(b) {
-		return stat{}, false
-	}
-	f := bytes.Fields(b[end+1:])
-	if len(f) < 20 {
-		return stat{}, false
-	}
-	pid, err := strconv.Atoi(string(b[:open]))
-	if err != nil {
-		return stat{}, false
-	}
-	num := func(i int) int { n, _ := strconv.Atoi(string(f[i])); return n }
-	start, _ := strconv.ParseUint(string(f[19]), 10, 64)
-	return stat{pid: pid, state: f[0][0], ppid: num(1), group: num(2), session: num(3), threads: num(17), start: start}, true
-}
-
 // origin finds the run that an orphan came from, 0 when it came from none: by its mark, or else by its tag.
 func (t *Table) origin(pid int) uint64 {
 	if id := t.marked(pid); id != 0 {
@@ -245,5 +218,5 @@ func (t *Table) tagged(pid int) uint64 {
 
 // stat reads one process anew.
 func (s *scanner) stat(pid int) (stat, bool) {
-	return parseStat(s.read(strconv.Itoa(pid) + "/stat"))
+	return procstat.Parse(s.read(strconv.Itoa(pid) + "/stat"))
 }

@@ -55,14 +55,14 @@ func (t *Table) sort() {
 		}
 	}
 	for _, p := range all {
-		parent[p.pid] = p.ppid
-		id, main := t.owned[p.pid]
+		parent[p.PID] = p.Parent
+		id, main := t.owned[p.PID]
 		if !main {
-			id = t.fam.known[identity{p.pid, p.start}]
+			id = t.fam.known[identity{p.PID, p.Start}]
 		}
 		if r := t.runs[id]; r != nil {
-			owner[p.pid] = id
-			if main || p.group == r.group || p.session == r.group {
+			owner[p.PID] = id
+			if main || p.Group == r.group || p.Session == r.group {
 				hold(r)
 			}
 		}
@@ -70,25 +70,25 @@ func (t *Table) sort() {
 	origins := make(map[identity]uint64)
 	var strays []stat
 	for _, p := range all {
-		if _, known := owner[p.pid]; known || p.pid == self || p.dead() {
+		if _, known := owner[p.PID]; known || p.PID == self || p.Dead() {
 			continue
 		}
-		if id := groups[p.group]; id != 0 {
-			owner[p.pid] = id
-		} else if id := sessions[p.session]; id != 0 {
-			owner[p.pid] = id
-		} else if p.ppid == self {
-			who := identity{p.pid, p.start}
+		if id := groups[p.Group]; id != 0 {
+			owner[p.PID] = id
+		} else if id := sessions[p.Session]; id != 0 {
+			owner[p.PID] = id
+		} else if p.Parent == self {
+			who := identity{p.PID, p.Start}
 			id, asked := t.fam.origins[who]
 			if !asked {
-				id = t.origin(p.pid)
-				if id == 0 && t.strayed(p.pid) {
+				id = t.origin(p.PID)
+				if id == 0 && t.strayed(p.PID) {
 					id = unknown
 				}
 			}
 			origins[who] = id
 			if t.runs[id] != nil {
-				owner[p.pid] = id
+				owner[p.PID] = id
 			} else if id == unknown {
 				strays = append(strays, p)
 			}
@@ -100,17 +100,17 @@ func (t *Table) sort() {
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, as long as the numbers grow
-		if p.dead() && p.ppid == self {
+		if p.Dead() && p.Parent == self {
 			t.sortEnded(p, &before, groups, sessions)
 		}
 	}
 	for _, p := range all {
-		if p.dead() || p.pid == self {
+		if p.Dead() || p.PID == self {
 			continue
 		}
-		id := ancestry(p.pid, self, owner, parent)
-		if _, main := t.owned[p.pid]; id != 0 && !main {
-			t.fam.known[identity{p.pid, p.start}] = id
+		id := ancestry(p.PID, self, owner, parent)
+		if _, main := t.owned[p.PID]; id != 0 && !main {
+			t.fam.known[identity{p.PID, p.Start}] = id
 			t.fam.living[id] = append(t.fam.living[id], p)
 			t.noteLatest(id, p)
 		}
@@ -124,10 +124,10 @@ const most = 256
 // dead too: it is this process that reaps it, which does not happen during a look. So a look that shows nothing of a run,
 // neither alive nor newly dead, proves that nothing is left of it.
 func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uint64) {
-	if _, main := t.owned[p.pid]; main {
+	if _, main := t.owned[p.PID]; main {
 		return
 	}
-	who := identity{p.pid, p.start}
+	who := identity{p.PID, p.Start}
 	id, seen := before.ended[who]
 	if !seen {
 		id = before.known[who]
@@ -137,12 +137,12 @@ func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uin
 			id = unknown
 		default:
 			t.fam.asked++
-			id = t.endedOf(p.pid)
+			id = t.endedOf(p.PID)
 		}
-		if id == unknown && groups[p.group] != 0 {
-			id = groups[p.group]
-		} else if id == unknown && sessions[p.session] != 0 {
-			id = sessions[p.session]
+		if id == unknown && groups[p.Group] != 0 {
+			id = groups[p.Group]
+		} else if id == unknown && sessions[p.Session] != 0 {
+			id = sessions[p.Session]
 		}
 		t.fam.fresh[id]++
 	}
@@ -151,7 +151,7 @@ func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uin
 }
 
 func (t *Table) noteLatest(id uint64, p stat) {
-	if last, ok := t.fam.latest[id]; !ok || last.start < p.start || last.start == p.start && last.pid < p.pid {
+	if last, ok := t.fam.latest[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
 		t.fam.latest[id] = p
 	}
 }
@@ -204,13 +204,13 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 // straysSince lists the orphans that hide their run and are younger than the main process of a run. It goes by the last look, which
 // shows them if there are any: while an orphan lives, the end of each main process takes a look.
 func (t *Table) straysSince(main int) (pids []int) {
-	at := slices.IndexFunc(t.proc.stats, func(p stat) bool { return p.pid == main })
+	at := slices.IndexFunc(t.proc.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.fam.look != t.proc.looks {
 		return nil
 	}
 	for _, p := range t.fam.strays {
-		if p.start >= t.proc.stats[at].start {
-			pids = append(pids, p.pid)
+		if p.Start >= t.proc.stats[at].Start {
+			pids = append(pids, p.PID)
 		}
 	}
 	return pids
@@ -221,7 +221,7 @@ const confirm = 2
 
 // sawEnd reports whether the last look is of this turn and already shows the process as ended.
 func (s *scanner) sawEnd(pid int) bool {
-	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.pid == pid && p.dead() })
+	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
 // Observe looks at the living processes of a run, so one that loses its parents later is still known to belong. The process table
@@ -252,7 +252,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		t.sort()
 		before := len(seen)
 		for _, p := range t.fam.living[id] {
-			if who := (identity{p.pid, p.start}); !seen[who] {
+			if who := (identity{p.PID, p.Start}); !seen[who] {
 				seen[who] = true
 				if t.kill(p, signal) {
 					signalled++
@@ -288,7 +288,7 @@ const (
 // chase follows a process that forks and ends faster than the process table can be read: the next generation has the next free
 // number. It signals only a process with the mark of the run, and returns how many.
 func (t *Table) chase(id uint64) (hits int) {
-	pid := t.fam.latest[id].pid
+	pid := t.fam.latest[id].PID
 	begin := time.Now()
 	for met := begin; ; {
 		for next := pid + 1; next <= pid+chaseAhead; next++ {
@@ -330,20 +330,20 @@ func (t *Table) strike(pid int, id uint64) (there, hit bool) {
 // kill signals a process that is not a child through a descriptor, because its number could go to another meanwhile. It reports
 // whether the process took the signal.
 func (t *Table) kill(p stat, signal int) bool {
-	fd, err := unix.PidfdOpen(p.pid, 0)
+	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or seccomp
-		return unix.Kill(p.pid, syscall.Signal(signal)) == nil
+		return unix.Kill(p.PID, syscall.Signal(signal)) == nil
 	}
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
-	if now, ok := t.proc.stat(p.pid); !ok || now.start != p.start || now.dead() {
+	if now, ok := t.proc.stat(p.PID); !ok || now.Start != p.Start || now.Dead() {
 		return false
 	}
 	err = unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0)
 	if errors.Is(err, unix.ENOSYS) {
-		err = unix.Kill(p.pid, syscall.Signal(signal))
+		err = unix.Kill(p.PID, syscall.Signal(signal))
 	}
 	return err == nil
 }
@@ -372,10 +372,10 @@ func (t *Table) SignalRest(signal int) {
 	t.proc.look()
 	owner, parent := map[int]uint64{self: 1, 0: 0, 1: 0}, make(map[int]int)
 	for _, p := range t.proc.stats {
-		parent[p.pid] = p.ppid
+		parent[p.PID] = p.Parent
 	}
 	for _, p := range t.proc.stats {
-		if p.pid != self && !p.dead() && ancestry(p.ppid, 0, owner, parent) == 1 {
+		if p.PID != self && !p.Dead() && ancestry(p.Parent, 0, owner, parent) == 1 {
 			t.kill(p, signal)
 		}
 	}
@@ -384,7 +384,7 @@ func (t *Table) SignalRest(signal int) {
 // Began returns when a process began, by the kernel's count since its own start; 0 when there is none.
 func (t *Table) Began(pid int) uint64 {
 	p, _ := t.proc.stat(pid)
-	return p.start
+	return p.Start
 }
 
 // KillSession kills the processes of a session that began before a moment (Began). One that was made later with the same number is
@@ -395,7 +395,7 @@ func (t *Table) KillSession(session int, before uint64) {
 	}
 	t.proc.look()
 	for _, p := range t.proc.stats {
-		if p.session == session && p.start < before && !p.dead() && p.pid != os.Getpid() {
+		if p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
 			t.kill(p, int(unix.SIGKILL))
 		}
 	}

@@ -1,7 +1,6 @@
 package tuning
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"hinit/internal/procstat"
 
 	"golang.org/x/sys/unix"
 )
@@ -156,14 +157,8 @@ func mostProcesses(proc string, leaders map[string]int) (name string, most int) 
 		if entry[0] < '0' || entry[0] > '9' {
 			continue
 		}
-		text, err := os.ReadFile(proc + "/" + entry + "/stat")
-		if err != nil {
-			continue
-		}
-		// PID (COMM) STATE PPID PGRP SESSION; the name may hold anything (proc_pid_stat(5)).
-		if fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(fields) > 3 {
-			session, _ := strconv.Atoi(string(fields[3])) // 0 is no session
-			sessions[session]++
+		if st, err := procstat.ReadAt(int(dir.Fd()), entry+"/stat"); err == nil {
+			sessions[st.Session]++ // 0 is nobody's
 		}
 	}
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {

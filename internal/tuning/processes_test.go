@@ -10,6 +10,7 @@ import (
 
 func TestTheStatusSaysWhoHasTakenEveryProcessNumber(t *testing.T) {
 	dir := t.TempDir()
+	const rest = " 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0\n"
 	put := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
@@ -26,9 +27,9 @@ func TestTheStatusSaysWhoHasTakenEveryProcessNumber(t *testing.T) {
 	}
 	put("pids.max", "100\n")
 	put("pids.current", "50\n")
-	put("20/stat", "20 (calm) S 1 20 20 0 -1\n")
+	put("20/stat", "20 (calm) S 1 20 20"+rest)
 	for pid := 30; pid < 60; pid++ {
-		put(strconv.Itoa(pid)+"/stat", strconv.Itoa(pid)+" (a ) S 9) S 1 7 30 0 -1\n")
+		put(strconv.Itoa(pid)+"/stat", strconv.Itoa(pid)+" (a ) S 9) S 1 7 30"+rest)
 	}
 	put("70/stat", "gone")
 	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); said != "" {

@@ -3,7 +3,6 @@
 package usage
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -12,27 +11,15 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/client"
+	"hinit/internal/procstat"
 )
-
-// Hertz is the unit of times in /proc, in a second (proc_pid_stat(5)): this on every system that runs Go.
-const Hertz = 100
 
 // dialTime is how long hinit's socket may take to say who listens.
 const dialTime = time.Second
 
-// Process is what /proc/PID/stat says of a process. Times are in ticks of Hertz, and Waited is the time of the children it has waited for.
-type Process struct {
-	Parent, Group, Session int
-	CPU, Waited, Start     uint64
-	Threads                int
-	Memory                 uint64 // bytes
-}
-
 // Table is all processes at one time, by their numbers.
-type Table map[int]Process
+type Table map[int]procstat.Stat
 
 // Usage is what the processes of a service use.
 type Usage struct {
@@ -101,63 +88,16 @@ func Read(root string, old Table) (Table, error) {
 		old = make(Table, len(names))
 	}
 	clear(old)
-	page := uint64(os.Getpagesize())
-	var buffer [1024]byte
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil || pid <= 0 {
 			continue
 		}
-		fd, err := unix.Openat(int(dir.Fd()), name+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			continue // it has ended
-		}
-		n, err := unix.Read(fd, buffer[:])
-		_ = unix.Close(fd)
-		if err != nil {
-			continue
-		}
-		if p, is := parseStat(buffer[:n]); is {
-			p.Memory *= page
+		if p, err := procstat.ReadAt(int(dir.Fd()), name+"/stat"); err == nil { // else it has ended
 			old[pid] = p
 		}
 	}
 	return old, nil
-}
-
-// parseStat reads a line of proc_pid_stat(5). Memory is in pages.
-func parseStat(line []byte) (p Process, is bool) {
-	end := bytes.LastIndexByte(line, ')') // the name before it can hold anything
-	if end < 0 {
-		return p, false
-	}
-	field := 2 // that ended
-	at := end + 1
-	number := func(until int) uint64 {
-		for field < until {
-			for at < len(line) && line[at] == ' ' {
-				at++
-			}
-			if field++; field == until {
-				break
-			}
-			for at < len(line) && line[at] != ' ' {
-				at++
-			}
-		}
-		var n uint64
-		for at < len(line) && line[at] >= '0' && line[at] <= '9' {
-			n = n*10 + uint64(line[at]-'0')
-			at++
-		}
-		return n
-	}
-	p.Parent, p.Group, p.Session = int(number(4)), int(number(5)), int(number(6))
-	p.CPU, p.Waited = number(14)+number(15), number(16)+number(17)
-	p.Threads = int(number(20))
-	p.Start = number(22)
-	p.Memory = number(24)
-	return p, at < len(line)
 }
 
 // Owners finds out to which main process's service each process belongs.
@@ -209,7 +149,7 @@ func (t Table) Used(mains map[int]string, before Table, passed time.Duration) ma
 			used -= min(old.CPU, used)
 		}
 		if before != nil && passed > 0 {
-			u.CPU += float64(used) / Hertz / passed.Seconds()
+			u.CPU += float64(used) / procstat.Hertz / passed.Seconds()
 		}
 		out[name] = u
 	}

@@ -9,21 +9,7 @@ import (
 	"time"
 )
 
-// TestTheStatOfAProcessIsRead: its name can hold anything, and a line that is no such line is none.
-func TestTheStatOfAProcessIsRead(t *testing.T) {
-	line := "42 (a) b (c) S 7 8 9 0 -1 4194560 1 2 3 4 500 25 90 91 20 0 6 0 123456 1000000 321 18446744073709551615 0\n"
-	p, is := parseStat([]byte(line))
-	if want := (Process{Parent: 7, Group: 8, Session: 9, CPU: 525, Waited: 181, Start: 123456, Threads: 6, Memory: 321}); !is || p != want {
-		t.Errorf("%+v", p)
-	}
-	for _, bad := range []string{"", "42", "42 (", "42 (a)", "42 (a) S 7 8"} {
-		if p, is := parseStat([]byte(bad)); is {
-			t.Errorf("%q is read as %+v", bad, p)
-		}
-	}
-}
-
-// TestUsageIsThatOfTheTree: descendants count, what left the tree and kept the session or the group too, and no other process.
+// TestUsageIsThatOfTheTree: descendants count, what left the tree and kept the session or the group too, and nobody else.
 func TestUsageIsThatOfTheTree(t *testing.T) {
 	before := Table{10: {Parent: 1, CPU: 100, Start: 1}, 30: {Parent: 1, CPU: 7, Start: 9}}
 	now := Table{
