@@ -62,8 +62,11 @@ type Deaf struct {
 	Period time.Duration // between two looks at all of them
 }
 
-// DeafOff is the value of [Deaf].Action that has nobody look.
-const DeafOff = "off"
+// Other values of [Deaf].Action.
+const (
+	DeafOff     = "off"   // the gateway is not watched
+	DeafByCheck = "check" // a check of the type deaf acts; no file can say it
+)
 
 // The values of [Agent].Ready: when a gateway counts as ready.
 const (

@@ -31,12 +31,16 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns what is done when a profile's gateway is deaf: [Deaf].Action, or [DeafOff] where it has a check of that type.
-func (c *Config) DeafOf(profile string) string {
-	if slices.ContainsFunc(c.ChecksOf(profile), func(o Check) bool { return o.Type == CheckDeaf }) {
-		return DeafOff
+// DeafOf returns what is done when a profile's gateway is deaf. Where it has a check of that type, the check says it.
+func (c *Config) DeafOf(profile string) Deaf {
+	deaf := c.Agent.Deaf
+	deaf.Action = c.ProfileOf(profile).Deaf
+	for _, o := range c.ChecksOf(profile) {
+		if o.Type == CheckDeaf {
+			deaf.Action, deaf.After = DeafByCheck, o.Deaf.After
+		}
 	}
-	return c.ProfileOf(profile).Deaf
+	return deaf
 }
 
 // finishProfileChecks refuses more checks than one gateway can have.

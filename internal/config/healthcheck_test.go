@@ -140,8 +140,8 @@ profiles:
 			t.Errorf("the checks of %s are %q, expected %q", profile, got, want)
 		}
 	}
-	for profile, want := range map[string]string{"coder": OnRestart, "other": OnRestart, "quiet": DeafOff, "own": DeafOff} {
-		if got := c.DeafOf(profile); got != want {
+	for profile, want := range map[string]string{"coder": OnRestart, "other": OnRestart, "quiet": DeafOff, "own": DeafByCheck} {
+		if got := c.DeafOf(profile).Action; got != want {
 			t.Errorf("deaf of %s is %q", profile, got)
 		}
 	}

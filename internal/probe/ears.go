@@ -46,8 +46,8 @@ type Ears struct {
 	found   atomic.Pointer[map[string]Deafness]
 
 	mu     sync.Mutex // never held across a look
-	policy config.Deaf
-	action func(v *supervisor.Service) string
+	period time.Duration
+	policy func(v *supervisor.Service) config.Deaf
 	begun  bool
 	beats  map[string]time.Time // by profile, when the last heartbeat was seen
 
@@ -74,6 +74,7 @@ type Deafness struct {
 	Since    time.Time
 	Failures int
 	Why      string
+	ByCheck  bool // a check of the service says it, and acts
 }
 
 // NewEars returns Ears that hear nothing until they are set.
@@ -81,11 +82,11 @@ func NewEars(o EarOptions) *Ears {
 	return &Ears{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*earRun)}
 }
 
-// Set says what is done about deaf gateways; action says it of one service, and is [config.DeafOff] for what is none.
-func (e *Ears) Set(policy config.Deaf, action func(v *supervisor.Service) string) {
+// Set says how often all gateways are looked at, and what is done about a deaf one.
+func (e *Ears) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.policy, e.action = policy, action
+	e.period, e.policy = period, policy
 	if !e.begun {
 		e.begun = true
 		guard.Go("listening for deaf gateways", e.listen)
@@ -114,7 +115,7 @@ func (e *Ears) Deafness(service string) (d Deafness, deaf bool) {
 
 func (e *Ears) listen() {
 	e.mu.Lock()
-	ticker := time.NewTicker(e.policy.Period)
+	ticker := time.NewTicker(e.period)
 	e.mu.Unlock()
 	defer ticker.Stop()
 	for {
@@ -123,7 +124,7 @@ func (e *Ears) listen() {
 			e.round()
 		case <-e.wake:
 			e.mu.Lock()
-			ticker.Reset(e.policy.Period)
+			ticker.Reset(e.period)
 			e.mu.Unlock()
 		case <-e.o.Ended:
 			return
@@ -136,7 +137,7 @@ type silent struct {
 	*earRun
 
 	service  *supervisor.Service
-	action   string
+	policy   config.Deaf
 	evidence Evidence
 	unknown  bool // nothing can be said of it now
 }
@@ -145,13 +146,17 @@ type silent struct {
 func (e *Ears) round() {
 	e.rounds.Add(1)
 	e.mu.Lock()
-	policy, action := e.policy, e.action
+	period, policyOf := e.period, e.policy
 	e.mu.Unlock()
 	found := make(map[string]Deafness)
 	var closer []*silent
 	doubt := false
 	for _, v := range e.o.Snapshot().Services {
-		if v.Kind != supervisor.KindGateway || v.State != supervisor.Up || v.PID == 0 || v.Paused || action(v) == config.DeafOff {
+		if v.Kind != supervisor.KindGateway || v.State != supervisor.Up || v.PID == 0 || v.Paused {
+			continue
+		}
+		policy := policyOf(v)
+		if policy.Action == config.DeafOff {
 			continue
 		}
 		r := e.runs[v.Name]
@@ -167,19 +172,19 @@ func (e *Ears) round() {
 		if use.state == 0 {
 			continue // it has ended just now
 		}
-		s := silent{earRun: r, service: v, action: action(v), evidence: r.heard.look(time.Now(), policy.Period, signs{e.o.Lines(v.Name), beat, use})}
+		s := silent{earRun: r, service: v, policy: policy, evidence: r.heard.look(time.Now(), period, signs{e.o.Lines(v.Name), beat, use})}
 		doubts := r.heard.doubts(s.evidence, policy.After)
 		doubt = doubt || doubts && s.evidence.Idle
 		if doubts || !s.evidence.Stopped && (!r.asked || r.health != nil && !r.heard.answered) {
 			closer = append(closer, &s)
 			continue
 		}
-		e.judge(found, &s, policy)
+		e.judge(found, &s)
 	}
 	if len(closer) > 0 {
-		e.lookCloser(closer, doubt, policy)
+		e.lookCloser(closer, doubt)
 		for _, s := range closer {
-			e.judge(found, s, policy)
+			e.judge(found, s)
 		}
 	}
 	for name, r := range e.runs {
@@ -204,7 +209,7 @@ func (e *Ears) forget() {
 }
 
 // lookCloser asks the gateways that have gone silent, and the disk about them.
-func (e *Ears) lookCloser(closer []*silent, doubt bool, policy config.Deaf) {
+func (e *Ears) lookCloser(closer []*silent, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
 	if doubt {
@@ -218,7 +223,7 @@ func (e *Ears) lookCloser(closer []*silent, doubt bool, policy config.Deaf) {
 			defer work.Done()
 			for i := next.Add(1) - 1; i < int64(len(closer)); i = next.Add(1) - 1 {
 				s := closer[i]
-				e.ask(s, trees[s.service.PID], policy.After)
+				e.ask(s, trees[s.service.PID])
 			}
 		})
 	}
@@ -241,13 +246,14 @@ func (e *Ears) findPorts(of []*silent) {
 	for _, s := range of {
 		if env, read := envs[s.service.Profile]; read && !s.asked {
 			s.asked = true
-			s.health = healthOf(func(name string) (string, bool) { value, ok := env[name]; return value, ok && value != "" }, earPatience)
+			s.health = healthOf(env)
 		}
 	}
 }
 
 // ask completes the evidence.
-func (e *Ears) ask(s *silent, ticks uint64, after time.Duration) {
+func (e *Ears) ask(s *silent, ticks uint64) {
+	after := s.policy.After
 	doubts := s.heard.doubts(s.evidence, after)
 	if s.health != nil && (doubts || !s.heard.answered) {
 		s.evidence.Answers, _ = s.health.look(time.Now().Add(earPatience))
@@ -281,15 +287,45 @@ func (e *Ears) disk(call func() error) bool {
 	}) == nil
 }
 
+// Variables of a profile that say where its gateway answers (the agent's .env).
+const (
+	healthSwitch = "API_SERVER_ENABLED"
+	healthPort   = "API_SERVER_PORT"
+)
+
+// healthOf asks the /health of a profile with these variables, nil where it has none. Any answer is one.
+func healthOf(env map[string]string) *httpLook {
+	if !config.ShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
+		return nil
+	}
+	c := config.Check{Timeout: earPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
+	h, _ := newHTTP(c, func(s string) string { return s }) // with a port that is none it can't be asked
+	return h
+}
+
+// deafLook asks the Ears about one run of a gateway.
+type deafLook struct {
+	run      uint64
+	deafness func() (Deafness, bool)
+}
+
+func (l deafLook) look(time.Time) (good bool, answer string) {
+	if d, deaf := l.deafness(); deaf && d.Run == l.run {
+		return false, d.Why
+	}
+	return true, "it shows signs of life"
+}
+
 // judge says what the evidence leads to. Where nothing can be said, all stays as it is.
-func (e *Ears) judge(found map[string]Deafness, s *silent, policy config.Deaf) {
-	deaf, why := Deaf(s.evidence, policy.After)
+func (e *Ears) judge(found map[string]Deafness, s *silent) {
+	deaf, why := Deaf(s.evidence, s.policy.After)
+	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name
 	if s.unknown {
 		deaf, why = s.told, s.why
 	}
 	if !deaf {
-		if s.told {
+		if s.told && !byCheck {
 			e.o.Post(supervisor.Remark{Service: name, Text: notDeaf + why})
 		}
 		s.bad, s.told = 0, false
@@ -301,13 +337,15 @@ func (e *Ears) judge(found map[string]Deafness, s *silent, policy config.Deaf) {
 	}
 	if !s.told {
 		s.told, s.since = true, time.Now()
-		e.o.Post(supervisor.Remark{Service: name, Text: IsDeaf + why})
+		if !byCheck {
+			e.o.Post(supervisor.Remark{Service: name, Text: IsDeaf + why})
+		}
 	}
-	if s.action == config.OnRestart && !s.ended {
+	if s.policy.Action == config.OnRestart && !s.ended {
 		s.ended = true
 		e.o.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: IsDeaf + why})
 	}
-	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.bad, Why: why}
+	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.bad, Why: why, ByCheck: byCheck}
 }
 
 // IsDeaf begins what the event history and the status say of a deaf gateway, notDeaf what the history says of one that was.

@@ -69,8 +69,16 @@ func newEarRig(pids ...int) *earRig {
 			r.said = append(r.said, fmt.Sprintf("%T%+v", e, e))
 		},
 	})
-	r.policy, r.action = config.Deaf{Action: config.OnReport, After: 4 * time.Minute, Period: 30 * time.Second}, func(*supervisor.Service) string { return config.OnReport }
+	r.act(config.OnReport)
 	return r
+}
+
+func first(good bool, _ string) bool { return good }
+
+// act says what is done about deaf gateways.
+func (r *earRig) act(action string) {
+	r.period = 30 * time.Second
+	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, After: 4 * time.Minute} }
 }
 
 func (r *earRig) words() []string {
@@ -122,7 +130,7 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	if _, another := r.Deafness("gateway-p1"); !deaf || another || d.Run != 1 || d.Why != "its process is stopped" {
 		t.Errorf("it is %+v, %t; the other one: %t", d, deaf, another)
 	}
-	r.action = func(*supervisor.Service) string { return config.OnRestart }
+	r.act(config.OnRestart)
 	r.round()
 	r.round()
 	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
@@ -134,7 +142,21 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 		t.Errorf("it goes on: %q", said)
 	}
-	if r.action = func(*supervisor.Service) string { return config.DeafOff }; len(r.runs) != 2 {
+	_ = one.Process.Signal(unix.SIGSTOP)
+	stopped(t, one.Process.Pid, true)
+	r.act(config.DeafByCheck)
+	r.round()
+	r.round()
+	look := deafLook{1, func() (Deafness, bool) { return r.Deafness("gateway-p0") }}
+	if good, answer := look.look(time.Time{}); good || answer != "its process is stopped" || len(r.words()) != 0 {
+		t.Errorf("a check says %t, %q, and is not alone", good, answer)
+	}
+	if look.run = 2; !first(look.look(time.Time{})) {
+		t.Error("a check says it of a later run")
+	}
+	_ = one.Process.Signal(unix.SIGCONT)
+	stopped(t, one.Process.Pid, false)
+	if r.act(config.DeafOff); len(r.runs) != 2 {
 		t.Errorf("%d runs are known", len(r.runs))
 	}
 	r.round()
@@ -218,7 +240,7 @@ func TestEarsWakeUpSeldom(t *testing.T) {
 		r := newEarRig(slices.Repeat([]int{pid}, 200)...)
 		ended := make(chan struct{})
 		r.o.Ended = ended
-		r.Set(r.policy, r.action)
+		r.Set(r.period, r.policy)
 		time.Sleep(10*time.Minute + time.Second)
 		synctest.Wait()
 		if n := r.rounds.Load(); n != 20 {

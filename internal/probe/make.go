@@ -12,7 +12,7 @@ import (
 
 // make makes the checks of a run fit to be asked. It returns false where that has to wait for the .env of the profile. p.mu is held.
 func (p *Prober) make(t *target) bool {
-	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, needsEnv) {
+	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.made(t, nil, nil)
 		return true
 	}
@@ -31,10 +31,6 @@ func (p *Prober) make(t *target) bool {
 	return false
 }
 
-func needsEnv(c config.Check) bool {
-	return c.Type == config.CheckDeaf || len(c.Variables()) > 0
-}
-
 // made puts variables into the checks. One that misses some is left out. p.mu is held.
 func (p *Prober) made(t *target, env map[string]string, err error) {
 	now := time.Now()
@@ -42,7 +38,7 @@ func (p *Prober) made(t *target, env map[string]string, err error) {
 	for i, c := range t.Checks {
 		missing := ""
 		with := *t
-		with.lookup = func(name string) (string, bool) {
+		lookup := func(name string) (string, bool) {
 			if value, ok := t.Env[name]; ok && !strings.Contains(value, "{") {
 				return value, true
 			}
@@ -51,7 +47,7 @@ func (p *Prober) made(t *target, env map[string]string, err error) {
 		}
 		with.Expand = func(text string) string {
 			return config.FillVariables(t.Expand(text), func(name string) string {
-				if value, ok := with.lookup(name); ok {
+				if value, ok := lookup(name); ok {
 					return value
 				}
 				missing = name

@@ -36,6 +36,8 @@ type Options struct {
 	Watch func(service string, seen func(lines []byte))
 	// Hear takes what a service has said of itself and nobody has looked at yet, so that it is told before Hear returns.
 	Hear func(service string)
+	// Deafness says whether a gateway is deaf, as [Ears.Deafness].
+	Deafness func(service string) (Deafness, bool)
 	// Run runs a command to its end and returns its exit code and its last line. It kills all of it when ctx ends.
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 }
@@ -95,8 +97,6 @@ type target struct {
 	version int // counts what makes an answer to an earlier question worthless
 	told    told
 	check   int // that is being made
-	pid     int
-	lookup  func(name string) (string, bool) // of a variable, while a check is made
 }
 
 // told is what the supervisor knows of a run.
@@ -232,7 +232,7 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 		if t.beats.hold(v.Paused, now) {
 			t.schedule(now)
 		}
-		t.live, t.pid = !v.Paused, v.PID
+		t.live = !v.Paused
 	}
 }
 

@@ -29,7 +29,7 @@ func compileMore(c config.Check, t *target) (looker, error) {
 	case config.CheckLog:
 		return newLogLook(c, t), nil
 	case config.CheckDeaf:
-		return newDeaf(c, t), nil
+		return deafLook{t.health.Run, func() (Deafness, bool) { return t.options.Deafness(t.name) }}, nil
 	case config.CheckNotify:
 		return startLook{t.beats}, nil
 	case config.CheckWatchdog:
@@ -113,7 +113,7 @@ type sight struct {
 func sightsOf(checks []config.Check) []*sight {
 	sights := make([]*sight, len(checks))
 	for i, c := range checks {
-		if c.Type != config.CheckLog && c.Type != config.CheckDeaf {
+		if c.Type != config.CheckLog {
 			continue
 		}
 		sights[i] = &sight{contains: []byte(c.Log.Contains)}

@@ -37,23 +37,22 @@ func (h *Health) listen(cfg *config.Config) {
 	if h.o.Plain { // it has none
 		return
 	}
-	actions := make(map[string]string, len(cfg.Profiles.Own))
+	own, others := make(map[string]config.Deaf, len(cfg.Profiles.Own)), cfg.DeafOf("")
 	for profile := range cfg.Profiles.Own {
-		actions[profile] = cfg.DeafOf(profile)
+		own[profile] = cfg.DeafOf(profile)
 	}
-	others := cfg.DeafOf("")
-	h.ears.Set(cfg.Agent.Deaf, func(v *supervisor.Service) string {
-		if action, own := actions[v.Profile]; own {
-			return action
+	h.ears.Set(others.Period, func(v *supervisor.Service) config.Deaf {
+		if policy, has := own[v.Profile]; has {
+			return policy
 		}
 		return others
 	})
 }
 
-// deafness says what is known of a gateway that is deaf in its present run.
+// deafness says what is known of a gateway that is deaf in its present run, unless a check of the gateway says it.
 func (h *Health) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
 	d, deaf = h.ears.Deafness(v.Name)
-	return d, deaf && v.State == supervisor.Up && v.Run == d.Run
+	return d, deaf && !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
 // deafCheck is what the status says of a deaf gateway among its checks. Of one that hears it says nothing.

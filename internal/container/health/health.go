@@ -66,8 +66,9 @@ func New(o Options) *Health {
 				l.Watch(seen)
 			}
 		},
-		Hear: h.notify.Drain,
-		Run:  h.runCheck,
+		Hear:     h.notify.Drain,
+		Deafness: func(service string) (probe.Deafness, bool) { return h.ears.Deafness(service) },
+		Run:      h.runCheck,
 	})
 	h.memory = h.newMemory()
 	h.ears = h.newEars()
