@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/procstat"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -29,8 +31,8 @@ func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	defer unix.Close(s.dir)
 	s.look()
 	for _, p := range s.stats {
-		if p.state == 'T' {
-			before = append(before, p.pid)
+		if p.State == 'T' {
+			before = append(before, p.PID)
 		}
 	}
 	s.haltShells()
@@ -56,20 +58,20 @@ func (s *scanner) haltShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
 	for _, p := range s.stats {
-		byPID[p.pid] = p
+		byPID[p.PID] = p
 	}
 	var shells []stat
 	for _, job := range s.stats {
-		shell := byPID[job.ppid]
-		if shell.pid > 1 && shell.state != 'T' && shell.session == job.session && shell.group != job.group && !slices.Contains(shells, shell) {
+		shell := byPID[job.Parent]
+		if shell.PID > 1 && shell.State != 'T' && shell.Session == job.Session && shell.Group != job.Group && !slices.Contains(shells, shell) {
 			shells = append(shells, shell)
 		}
 	}
-	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.Start, b.Start) })
 	for _, shell := range shells[:min(len(shells), most)] {
-		_ = unix.Kill(shell.pid, unix.SIGSTOP) // kill(-1) does it again
+		_ = unix.Kill(shell.PID, unix.SIGSTOP) // kill(-1) does it again
 		for begin := time.Now(); time.Since(begin) < each; <-time.After(each / 1000) {
-			if now, ok := s.stat(shell.pid); !ok || now.state != 'S' && now.state != 'R' {
+			if now, ok := s.stat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {
 				break
 			}
 		}
@@ -80,21 +82,21 @@ func (s *scanner) haltShells() {
 // that a thread in an uninterruptible wait counts as stopped.
 func (s *scanner) moving(waits bool) (pid, beyond int) {
 	s.look()
-	stands := func(p stat) bool { return strings.IndexByte("TtZXx", p.state) >= 0 || waits && p.state == 'D' }
+	stands := func(p stat) bool { return strings.IndexByte("TtZXx", p.State) >= 0 || waits && p.State == 'D' }
 	for _, p := range s.stats {
-		if p.pid == 1 || p.threads <= 1 && stands(p) {
+		if p.PID == 1 || p.Threads <= 1 && stands(p) {
 			continue
 		}
-		dir := strconv.Itoa(p.pid) + "/task"
+		dir := strconv.Itoa(p.PID) + "/task"
 		for _, thread := range s.threads(dir) {
-			t, ok := parseStat(s.read(dir + "/" + thread + "/stat"))
+			t, ok := procstat.Parse(s.read(dir + "/" + thread + "/stat"))
 			if !ok || stands(t) {
 				continue
 			}
-			if !errors.Is(unix.Kill(p.pid, 0), unix.EPERM) {
-				return p.pid, 0
+			if !errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
+				return p.PID, 0
 			}
-			beyond = p.pid
+			beyond = p.PID
 		}
 	}
 	return 0, beyond
@@ -106,10 +108,10 @@ func Resume(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
 	s.look()
-	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.start, a.start), cmp.Compare(b.pid, a.pid)) })
+	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })
 	for _, p := range s.stats {
-		if p.pid != 1 && !p.dead() && !slices.Contains(before, p.pid) {
-			_ = unix.Kill(p.pid, unix.SIGCONT) // it may be another user's, which Halt did not stop either
+		if p.PID != 1 && !p.Dead() && !slices.Contains(before, p.PID) {
+			_ = unix.Kill(p.PID, unix.SIGCONT) // it may be another user's, which Halt did not stop either
 		}
 	}
 }
