@@ -93,7 +93,7 @@ func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
 	r.Reset(limited)
 	defer r.Reset(nil)
 	for {
-		response, err := http.ReadResponse(r, nil)
+		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // Close would read the rest; the connection is closed
 		switch {
 		case err != nil:
 			return false, h.unread(err, limited.N, !time.Now().Before(deadline))
