@@ -81,7 +81,7 @@ func (a api) Command(ctx context.Context, verb client.Verb, service string) erro
 	return a.c.command(ctx, verb, service)
 }
 
-// AwaitBoot implements control.Booter.
+// AwaitBoot implements control.Core.
 func (a api) AwaitBoot(ctx context.Context, pid int) error {
 	if a.c.boot.IsOver() {
 		return nil
@@ -174,7 +174,7 @@ func (a api) Examine(ctx context.Context) client.Findings {
 // S6 has what the control server asks of slots.
 func (a api) S6() control.Slots { return a.c.slots() }
 
-// Notice implements control.Herald.
+// Notice implements control.Core.
 func (a api) Notice(ctx context.Context, pid int, key, data string) error {
 	n := supervisor.Remark{Text: "notice " + key, Key: key, Data: data}
 	if data != "" {

@@ -56,12 +56,12 @@ func (c *container) expectProfiles(cfg *config.Config) {
 	})
 }
 
-// Booting implements control.Booter.
+// Booting implements control.Core.
 func (a api) Booting() (booting bool, hook *client.BootHook) {
 	return !a.c.boot.IsOver(), a.c.boot.Hook()
 }
 
-// Expected implements control.Booter.
+// Expected implements control.Core.
 func (a api) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	if a.c.boot.IsOver() || !a.c.tenure.Serves() {
 		return nil

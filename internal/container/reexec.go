@@ -26,7 +26,7 @@ type house struct {
 	socket *control.Socket // on its way to the next generation, nil for none
 }
 
-// Reexec implements control.Replacer.
+// Reexec implements control.Core.
 func (a api) Reexec(ctx context.Context, binary string) (int, error) {
 	if a.c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping

@@ -41,11 +41,10 @@ func postTopology(s *Server, r *request) (reply, error) {
 	if err := decode(r.body, &how); err != nil {
 		return reply{}, err
 	}
-	core, ok := s.core.(Multiplexer)
-	if !ok || how.Mode != "" && !slices.Contains(client.Topologies, how.Mode) {
+	if how.Mode != "" && !slices.Contains(client.Topologies, how.Mode) {
 		return reply{}, refuse(client.KindBadRequest, "mode is %q; it is one of %s, in a container with profiles", how.Mode, strings.Join(client.Topologies, ", "))
 	}
-	out, err := core.Topology(r.Context(), how.Mode, how.DryRun)
+	out, err := s.core.Topology(r.Context(), how.Mode, how.DryRun)
 	if err != nil {
 		return reply{}, err
 	}

@@ -8,11 +8,7 @@ import (
 
 // checks returns what the checks of a service say, as the caller may see it: an answer may have words of the service.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
-	core, ok := s.core.(Checker)
-	if !ok {
-		return nil
-	}
-	out := core.Checks(v.Name)
+	out := s.core.Checks(v.Name)
 	for i := range out {
 		c := &out[i]
 		c.Since = wireTime(c.Since)
@@ -30,10 +26,8 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 // judge decides how a service is, as every view of its status does.
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
-		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: v.Paused, Problem: s.problem(v, true), ServedBy: s.servedBy(v),
-	}
-	if core, ok := s.core.(Checker); ok {
-		out.Checks = core.Checks(v.Name)
+		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: v.Paused, Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
+		Checks: s.core.Checks(v.Name),
 	}
 	return show.Judge(&out)
 }

@@ -51,8 +51,8 @@ func command(verb client.Verb) func(s *Server, r *request) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		if core, ok := s.core.(Multiplexer); ok && force && verb != client.VerbStop {
-			core.Beside(before.Name)
+		if force && verb != client.VerbStop {
+			s.core.Beside(before.Name)
 		}
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.soFar(ctx, before.Name, err)
@@ -135,13 +135,9 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 
 // awaitBoot waits until the boot is over. It returns false when the request does not wait for that.
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
-	core, boots := s.core.(Booter)
-	if !boots {
-		return true, nil
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	switch err := core.AwaitBoot(ctx, int(r.who.pid)); {
+	switch err := s.core.AwaitBoot(ctx, int(r.who.pid)); {
 	case err == nil:
 		return true, nil
 	case r.Context().Err() != nil:

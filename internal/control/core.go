@@ -10,7 +10,7 @@ import (
 )
 
 // Core is PID 1 as the server needs it. All methods may be called from any goroutine. Those without a context must not block; those
-// with one must return when it ends.
+// with one must return when it ends. The compiler sees that none is missing: what a Core lacks is missing in the API without a word.
 type Core interface {
 	// See [supervisor.Loop].
 	Snapshot() *supervisor.Snapshot
@@ -33,6 +33,46 @@ type Core interface {
 	Config() []client.ConfigEntry
 	// Init describes hinit. The server fills in Stopping, Orphans, UptimeSeconds and Cmd.
 	Init() client.Init
+	// Ping returns nil once the supervisor's loop has handled an empty event.
+	Ping(ctx context.Context) error
+
+	// AwaitBoot returns nil when the boot, which registers services, is over. It refuses to wait for pid, the caller, when that process
+	// is part of the boot.
+	AwaitBoot(ctx context.Context, pid int) error
+	// Booting reports whether the boot is under way, and the hook that runs; nil for none.
+	Booting() (bool, *client.BootHook)
+	// Expected returns services that the boot is known to register and no snapshot has yet. With all it waits until all are known
+	// or ctx ends. It returns nil once the boot is over.
+	Expected(ctx context.Context, all bool) []*supervisor.Service
+
+	// Settle is how long a service without readiness has to be up to count as started.
+	Settle() time.Duration
+	// Note says why a service is down, or what is wrong with one that is up, in a few words; "" for nothing.
+	Note(v *supervisor.Service) string
+	// Output counts what a service writes. It returns nil when it knows nothing of the service.
+	Output(service string) *client.Output
+	// Checks returns what the checks of a service have come to, nil for none.
+	Checks(service string) []client.Check
+	// Settings returns what is settled for a service and differs from the built-in defaults, nil for nothing.
+	Settings(v *supervisor.Service) []client.ConfigEntry
+
+	// ServedBy says who serves the profile of a gateway, in a word of the API.
+	ServedBy(v *supervisor.Service) string
+	// Beside lets the gateway of that service run beside the one that serves its profile.
+	Beside(service string)
+	// Topology changes how many gateways serve the profiles; with dry it says what that would do, without a mode how it is.
+	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
+
+	Runner
+	// S6 returns the slots, which answer as s6 does.
+	S6() Slots
+	// Say shows a text beside the service whose main process is pid, until that process ends.
+	Say(ctx context.Context, service string, pid int, text string) error
+	// Notice puts a notice into the history; pid is the process that posts it.
+	Notice(ctx context.Context, pid int, key, data string) error
+	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. image is the number of the new
+	// generation.
+	Reexec(ctx context.Context, binary string) (image int, err error)
 }
 
 // errElsewhere is wrapped by the errors of [Elsewhere].
@@ -44,66 +84,6 @@ func (elsewhere) Is(target error) bool { return target == errElsewhere }
 
 // Elsewhere makes an error of [Core.Find]: another hinit supervises all profiles.
 func Elsewhere(err error) error { return elsewhere{err} }
-
-// Pinger is a Core whose health can be checked. Ping returns nil once the supervisor's loop has handled an empty event.
-type Pinger interface {
-	Ping(ctx context.Context) error
-}
-
-// Booter is a Core that registers services during a boot. AwaitBoot returns nil when that is over. It refuses to wait for pid, the
-// caller, when that process is part of the boot.
-type Booter interface {
-	AwaitBoot(ctx context.Context, pid int) error
-	// Booting reports whether the boot is under way, and the hook that runs; nil for none.
-	Booting() (bool, *client.BootHook)
-	// Expected returns services that the boot is known to register and no snapshot has yet. With all it waits until all are known
-	// or ctx ends. It returns nil once the boot is over.
-	Expected(ctx context.Context, all bool) []*supervisor.Service
-}
-
-// Settler is a Core that sets how long a service without readiness has to be up to count as started. The default is a second.
-type Settler interface {
-	Settle() time.Duration
-}
-
-// Noter is a Core that may know why a service is down, or what is wrong with one that is up. Note returns a few words, "" for nothing.
-type Noter interface {
-	Note(v *supervisor.Service) string
-}
-
-// Multiplexer is a Core of which one gateway may serve several profiles.
-type Multiplexer interface {
-	// ServedBy says who serves the profile of a gateway, in a word of the API.
-	ServedBy(v *supervisor.Service) string
-	// Beside lets the gateway of that service run beside the one that serves its profile.
-	Beside(service string)
-	// Topology changes how many gateways serve the profiles; with dry it says what that would do, without a mode how it is.
-	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
-}
-
-// servedBy says who serves the profile of a gateway.
-func (s *Server) servedBy(v *supervisor.Service) string {
-	if core, ok := s.core.(Multiplexer); ok {
-		return core.ServedBy(v)
-	}
-	return ""
-}
-
-// Counter is a Core that counts what services write. Output returns nil when it knows nothing of the service, and must not block.
-type Counter interface {
-	Output(service string) *client.Output
-}
-
-// Checker is a Core that checks services. Checks returns what the checks of a service have come to, nil for none.
-type Checker interface {
-	Checks(service string) []client.Check
-}
-
-// Describer is a Core that knows what is settled for services. Settings returns what differs from the built-in defaults, nil for nothing, and must
-// not block.
-type Describer interface {
-	Settings(v *supervisor.Service) []client.ConfigEntry
-}
 
 // What users other than root, hinit's own and the agent's may do.
 const (

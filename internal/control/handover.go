@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,13 +13,6 @@ import (
 	"hinit/client"
 )
 
-// Replacer is a Core that can re-execute itself.
-type Replacer interface {
-	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. image is the number of the new
-	// generation.
-	Reexec(ctx context.Context, binary string) (image int, err error)
-}
-
 func postReexec(s *Server, r *request) (reply, error) {
 	if _, err := queryOf(r); err != nil {
 		return reply{}, err
@@ -29,11 +21,7 @@ func postReexec(s *Server, r *request) (reply, error) {
 	if err := decode(r.body, &body); err != nil {
 		return reply{}, err
 	}
-	core, can := s.core.(Replacer)
-	if !can {
-		return reply{}, refuse(client.KindFailed, "this hinit cannot be replaced")
-	}
-	image, err := core.Reexec(r.Context(), body.Binary)
+	image, err := s.core.Reexec(r.Context(), body.Binary)
 	if err != nil {
 		return reply{}, err
 	}

@@ -19,21 +19,17 @@ func getHealth(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	h := client.Health{OK: true, Troubled: []string{}}
-	if core, ok := s.core.(Pinger); ok {
-		ctx, cancel := context.WithTimeout(r.Context(), pingTime)
-		defer cancel()
-		if err := core.Ping(ctx); err != nil {
-			h.OK, h.Reason = false, fmt.Sprintf("the supervisor does not answer: %v", err)
-		}
+	ctx, cancel := context.WithTimeout(r.Context(), pingTime)
+	defer cancel()
+	if err := s.core.Ping(ctx); err != nil {
+		h.OK, h.Reason = false, fmt.Sprintf("the supervisor does not answer: %v", err)
 	}
 	snap := s.core.Snapshot()
 	if snap.Stopping {
 		h.OK, h.Reason = false, "the container is stopping"
 	}
-	if core, ok := s.core.(Booter); ok && h.OK {
-		if booting, hook := core.Booting(); booting {
-			h.OK, h.Booting, h.Reason = false, true, "the container is booting"+show.Hook(hook)
-		}
+	if booting, hook := s.core.Booting(); booting && h.OK {
+		h.OK, h.Booting, h.Reason = false, true, "the container is booting"+show.Hook(hook)
 	}
 	if l := s.core.Init().Lease; l != nil && l.State == client.LeaseWaiting {
 		h.Waiting = l.Detail
@@ -44,7 +40,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 	snap, _ = s.known(r.Context(), nil)
 	for _, v := range snap.Services {
 		wanted := v.Want == supervisor.WantUp && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
-		unserved := s.servedBy(v) == client.ServedByNone
+		unserved := s.core.ServedBy(v) == client.ServedByNone
 		if unserved && h.OK {
 			h.OK, h.Reason = false, fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
 		}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -52,8 +53,32 @@ func hog(socket string) {
 	runtime.KeepAlive(conns)
 }
 
+// absent is what a Core has nothing to say to.
+type absent struct{}
+
+func (absent) Checks(string) []client.Check                         { return nil }
+func (absent) Output(string) *client.Output                         { return nil }
+func (absent) Note(*supervisor.Service) string                      { return "" }
+func (absent) Settings(*supervisor.Service) []client.ConfigEntry    { return nil }
+func (absent) Settle() time.Duration                                { return hold }
+func (absent) ServedBy(*supervisor.Service) string                  { return "" }
+func (absent) Beside(string)                                        {}
+func (absent) Notice(context.Context, int, string, string) error    { return nil }
+func (absent) Reexec(context.Context, string) (int, error)          { return 0, errors.New("not here") }
+func (absent) Ping(context.Context) error                           { return nil }
+func (absent) AwaitBoot(context.Context, int) error                 { return nil }
+func (absent) Booting() (bool, *client.BootHook)                    { return false, nil }
+func (absent) Expected(context.Context, bool) []*supervisor.Service { return nil }
+func (absent) Examine(context.Context) client.Findings              { return nil }
+func (absent) S6() Slots                                            { return &fakeCore{} }
+func (absent) Topology(context.Context, string, bool) (client.TopologyReply, error) {
+	return client.TopologyReply{}, nil
+}
+
 // fakeCore is a Core whose state a test sets.
 type fakeCore struct {
+	absent
+
 	mu       sync.Mutex
 	snap     *supervisor.Snapshot
 	news     chan struct{}
@@ -143,8 +168,6 @@ func (f *fakeCore) Expected(ctx context.Context, all bool) []*supervisor.Service
 	return f.expected
 }
 
-func (f *fakeCore) Notice(context.Context, int, string, string) error { return nil }
-
 func (f *fakeCore) AwaitBoot(ctx context.Context, pid int) error { return f.does().boot(ctx, pid) }
 
 // change changes the core while it serves.
@@ -164,19 +187,10 @@ func (f *fakeCore) History() *supervisor.Ring                 { return &f.ring }
 func (f *fakeCore) Orphans() uint64                           { return 7 }
 func (f *fakeCore) Rescan(context.Context) error              { return f.does().rescan(f) }
 func (f *fakeCore) Find(_ context.Context, name string) error { return f.does().find(f, name) }
-func (f *fakeCore) ServedBy(*supervisor.Service) string       { return "" }
-func (f *fakeCore) Beside(string)                             {}
-
-func (f *fakeCore) Topology(context.Context, string, bool) (client.TopologyReply, error) {
-	return client.TopologyReply{}, nil
-}
-
 func (f *fakeCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
 	out, err := f.does().reload()
 	return client.ReloadReply{Changes: out}, err
 }
-func (f *fakeCore) Examine(context.Context) client.Findings { return nil }
-
 func (f *fakeCore) Config() []client.ConfigEntry   { return f.config }
 func (f *fakeCore) Init() client.Init              { return f.info }
 func (f *fakeCore) Ping(ctx context.Context) error { return f.does().ping(ctx) }
@@ -196,6 +210,8 @@ func unwanted(v *supervisor.Service) { v.Want = supervisor.WantDown }
 
 // loopCore is a Core with a real supervisor over fake processes.
 type loopCore struct {
+	absent
+	fakeRuns
 	*supervisor.Loop
 	procs  *fakeProcs
 	settle time.Duration
@@ -220,8 +236,6 @@ func (c *loopCore) Find(context.Context, string) error { return nil }
 func (c *loopCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
 	return client.ReloadReply{}, nil
 }
-func (c *loopCore) Examine(context.Context) client.Findings { return nil }
-
 func (c *loopCore) Config() []client.ConfigEntry { return nil }
 func (c *loopCore) Init() client.Init            { return client.Init{} }
 

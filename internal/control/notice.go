@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -10,11 +9,6 @@ import (
 
 	"hinit/client"
 )
-
-// Herald is a Core that takes notices. Notice puts one into the history; pid is the process that posts it.
-type Herald interface {
-	Notice(ctx context.Context, pid int, key, data string) error
-}
 
 const (
 	maxKey  = 64
@@ -57,10 +51,7 @@ func postNotice(s *Server, r *request) (reply, error) {
 	if err := decode(r.body, &n); err != nil {
 		return reply{}, err
 	}
-	core, ok := s.core.(Herald)
 	switch {
-	case !ok:
-		return reply{}, refuse(client.KindFailed, "this hinit takes no notices")
 	case !noticeKey(n.Key):
 		return reply{}, refuse(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxKey)
 	case len(n.Data) > maxData:
@@ -68,7 +59,7 @@ func postNotice(s *Server, r *request) (reply, error) {
 	case !s.notices.take(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
-	return reply{status: http.StatusNoContent}, core.Notice(r.Context(), int(r.who.pid), n.Key, escaped(n.Data))
+	return reply{status: http.StatusNoContent}, s.core.Notice(r.Context(), int(r.who.pid), n.Key, escaped(n.Data))
 }
 
 func noticeKey(key string) bool {

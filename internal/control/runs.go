@@ -11,7 +11,7 @@ import (
 	"hinit/client"
 )
 
-// Runner is a Core that runs commands once. Its errors are treated like those of [Core].
+// Runner runs commands once. Its errors are treated like those of [Core].
 type Runner interface {
 	// StartRun starts a run, or returns the one that has the tag. Names in the request are unchecked.
 	StartRun(ctx context.Context, r client.RunRequest) (client.Run, error)
@@ -20,20 +20,6 @@ type Runner interface {
 	// RunsSince returns the runs that began or ended after a cursor, and the next cursor. The first cursor is 0.
 	RunsSince(cursor uint64) ([]client.Run, uint64)
 	RunNews() <-chan struct{}
-}
-
-// Talker is a Core whose services may describe themselves.
-type Talker interface {
-	// Say shows a text beside the service whose main process is pid, until that process ends.
-	Say(ctx context.Context, service string, pid int, text string) error
-}
-
-func (s *Server) runner() (Runner, error) {
-	core, ok := s.core.(Runner)
-	if !ok {
-		return nil, refuse(client.KindFailed, "this hinit runs no commands for clients")
-	}
-	return core, nil
 }
 
 func postRun(s *Server, r *request) (reply, error) {
@@ -47,11 +33,7 @@ func postRun(s *Server, r *request) (reply, error) {
 	if err := checkRun(ask); err != nil {
 		return reply{}, err
 	}
-	core, err := s.runner()
-	if err != nil {
-		return reply{}, err
-	}
-	run, err := core.StartRun(r.Context(), ask)
+	run, err := s.core.StartRun(r.Context(), ask)
 	if err != nil {
 		return reply{}, err
 	}
@@ -90,13 +72,9 @@ func getRuns(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	core, err := s.runner()
-	if err != nil {
-		return reply{}, err
-	}
 	switch query.Get("follow") {
 	case "", "0":
-		runs, _ := core.RunsSince(0)
+		runs, _ := s.core.RunsSince(0)
 		return done(client.RunsReply{Runs: list(runs)})
 	case "1":
 	default:
@@ -111,9 +89,9 @@ func getRuns(s *Server, r *request) (reply, error) {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
 		for cursor := uint64(0); ; {
-			news := core.RunNews()
+			news := s.core.RunNews()
 			var runs []client.Run
-			runs, cursor = core.RunsSince(cursor)
+			runs, cursor = s.core.RunsSince(cursor)
 			for _, run := range runs {
 				out.write(run)
 			}
@@ -136,12 +114,8 @@ func getRun(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	core, err := s.runner()
-	if err != nil {
-		return reply{}, err
-	}
 	id := r.PathValue("id")
-	run, err := core.FindRun(id)
+	run, err := s.core.FindRun(id)
 	if err != nil || run.End != nil || query.Get("wait_ms") == "" {
 		return answered(run, err)
 	}
@@ -157,8 +131,8 @@ func getRun(s *Server, r *request) (reply, error) {
 	over := time.NewTimer(time.Duration(ms) * time.Millisecond)
 	defer over.Stop()
 	for {
-		news := core.RunNews()
-		if run, err = core.FindRun(id); err != nil || run.End != nil {
+		news := s.core.RunNews()
+		if run, err = s.core.FindRun(id); err != nil || run.End != nil {
 			return answered(run, err)
 		}
 		select {
@@ -182,11 +156,7 @@ func postRunStop(s *Server, r *request) (reply, error) {
 	if err := bare(r); err != nil {
 		return reply{}, err
 	}
-	core, err := s.runner()
-	if err != nil {
-		return reply{}, err
-	}
-	return answered(core.StopRun(r.Context(), r.PathValue("id")))
+	return answered(s.core.StopRun(r.Context(), r.PathValue("id")))
 }
 
 // maxSaid limits the text of a service.
@@ -203,9 +173,5 @@ func postSay(s *Server, r *request) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)
 	}
-	core, ok := s.core.(Talker)
-	if !ok {
-		return reply{}, refuse(client.KindFailed, "no service of this hinit may say anything")
-	}
-	return reply{status: http.StatusNoContent}, core.Say(r.Context(), r.PathValue("name"), int(r.who.pid), c.Text)
+	return reply{status: http.StatusNoContent}, s.core.Say(r.Context(), r.PathValue("name"), int(r.who.pid), c.Text)
 }

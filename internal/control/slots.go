@@ -12,7 +12,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots answer as s6 does. A Core that has them has a method S6() Slots; without it, or where Acts is false, there are no slots.
+// Slots answer as s6 does. Where Acts is false, there are no slots.
 // Dir is always an absolute path. The error of a directory that is no slot has the kind unknown.
 type Slots interface {
 	// Acts reports whether hinit answers as s6 in this container.
@@ -34,10 +34,8 @@ const (
 )
 
 func (s *Server) slots() (Slots, error) {
-	if core, ok := s.core.(interface{ S6() Slots }); ok {
-		if slots := core.S6(); slots.Acts() {
-			return slots, nil
-		}
+	if slots := s.core.S6(); slots.Acts() {
+		return slots, nil
 	}
 	return nil, refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
 }

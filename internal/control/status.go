@@ -59,11 +59,10 @@ func table(st client.Status, look show.Look) reply {
 // registered them yet.
 func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	snap = s.core.Snapshot()
-	core, boots := s.core.(Booter)
 	missing := func() bool {
 		return slices.ContainsFunc(names, func(name string) bool { _, err := resolve(snap, name); return err != nil })
 	}
-	if !boots || len(names) > 0 && !missing() {
+	if len(names) > 0 && !missing() {
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
@@ -79,10 +78,10 @@ func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Sn
 			}
 		}
 	}
-	if with(core.Expected(ctx, false)); len(names) > 0 && missing() {
+	if with(s.core.Expected(ctx, false)); len(names) > 0 && missing() {
 		look, cancel := context.WithTimeout(ctx, s.lookTime)
 		defer cancel()
-		with(core.Expected(look, true))
+		with(s.core.Expected(look, true))
 	}
 	return snap, added
 }
@@ -219,9 +218,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		Needs: list(v.Needs), Run: v.Run, Paused: v.Paused, Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
 	}
 	out.Checks = s.checks(v, who)
-	if core, counts := s.core.(Counter); counts {
-		out.Output = core.Output(v.Name)
-	}
+	out.Output = s.core.Output(v.Name)
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
 	}
@@ -240,7 +237,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 			out.LastExit.Tail = []string{}
 		}
 	}
-	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.servedBy(v)
+	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.core.ServedBy(v)
 	if s.policy.classOf(who) != otherClass { // the service's own words
 		out.StatusText = v.Status
 	}
@@ -249,23 +246,21 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 
 // settings returns what is settled for a service, for those who may read the configuration.
 func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry {
-	core, ok := s.core.(Describer)
-	if !ok || s.policy.classOf(who) == otherClass {
+	if s.policy.classOf(who) == otherClass {
 		return nil
 	}
-	return core.Settings(v)
+	return s.core.Settings(v)
 }
 
 // problem says what people should know of a service besides its state. Only those who may read its log see the service's own words.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
-	core, notes := s.core.(Noter)
 	switch {
 	case v.State == supervisor.Up && v.Said != "" && trusted:
 		return v.Said
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
 		return supervisor.ReasonLoop + ": " + v.LastExit.Words()
-	case (v.State == supervisor.Down || v.State == supervisor.Up) && notes:
-		return core.Note(v)
+	case v.State == supervisor.Down || v.State == supervisor.Up:
+		return s.core.Note(v)
 	}
 	return ""
 }

@@ -32,10 +32,7 @@ var ending = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervi
 
 // goalOf returns the goal of a command, from the service before and right after the supervisor took it in.
 func (s *Server) goalOf(verb client.Verb, before, after *supervisor.Service) goal {
-	g := goal{effect: effects[verb], service: before, settle: hold}
-	if core, ok := s.core.(Settler); ok {
-		g.settle = core.Settle()
-	}
+	g := goal{effect: effects[verb], service: before, settle: s.core.Settle()}
 	if !g.fresh {
 		return g
 	}

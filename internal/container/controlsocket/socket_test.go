@@ -27,6 +27,9 @@ func (core) Rescan(context.Context) error       { return nil }
 func (core) News() <-chan struct{}              { return nil }
 func (core) Find(context.Context, string) error { return supervisor.ErrUnknown }
 
+func (core) Expected(context.Context, bool) []*supervisor.Service { return nil }
+func (core) Booting() (bool, *client.BootHook)                    { return false, nil }
+
 type teller chan string
 
 func (t teller) Say(format string, args ...any)  { t <- fmt.Sprintf(format, args...) }
