@@ -3,6 +3,7 @@ package kanban
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,29 +25,33 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 }
 
 // Claim takes a ready task for a worker. False: somebody else has it, it isn't ready, or a parent isn't finished, which sends it
-// back to todo. A ttl of 0 is the default one, an empty claimer is the store's own. The task that is returned is without its body.
-func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration, claimer string) (Task, bool, error) {
-	return s.claim(ctx, now, id, claimOptions{ttl: ttl, claimer: claimer, from: Ready})
+// back to todo. A ttl of 0 is the default one. The task that is returned is without its body.
+func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
+	return s.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 }
 
-// ClaimReview takes a task in review for a worker. It doesn't look at parents.
-func (s *Store) ClaimReview(ctx context.Context, now time.Time, id string, ttl time.Duration, claimer string) (Task, bool, error) {
-	return s.claim(ctx, now, id, claimOptions{ttl: ttl, claimer: claimer, from: Review})
+// lockOf is the lock of one claim: host:pid of the claimer, as every writer of the board has it, and the run. No two claims share one, so
+// a compare-and-swap on a lock that was seen can't meet a later claim of the same process.
+func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
+
+// claimant is the process that made a claim, host:pid.
+func claimant(lock string) string {
+	colon := strings.LastIndexByte(lock, ':')
+	if dot := strings.IndexByte(lock[colon+1:], '.'); colon >= 0 && dot >= 0 {
+		return lock[:colon+1+dot]
+	}
+	return lock
 }
 
 type claimOptions struct {
 	ttl     time.Duration
-	claimer string
 	from    Status
 	profile string // whose it must still be; empty: anybody's
 	scratch string // where scratch workspaces are: the path goes with the claim and costs no transaction of its own
 }
 
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
-	claimer, from := o.claimer, o.from
-	if claimer == "" {
-		claimer = s.Claimer()
-	}
+	from := o.from
 	expires := now.Unix() + s.ttl(o.ttl)
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err = taskByID(ctx, t, id)
@@ -71,25 +76,26 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		if err := t.closeLeaked(task); err != nil {
 			return err
 		}
-		n, err := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3),
+		run, err := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_expires, max_runtime_seconds, started_at)
+			VALUES (?, ?, ?, 'running', ?, ?, ?)`,
+			id, orNull(task.Assignee), orNull(task.CurrentStepKey), expires, task.MaxRuntimeSeconds, t.now)
+		if err != nil {
+			return err
+		}
+		lock := lockOf(s.Claimer(), run)
+		if _, err := t.exec("UPDATE task_runs SET claim_lock = ? WHERE id = ?", lock, run); err != nil {
+			return err
+		}
+		n, err := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3), current_run_id = ?7,
 				workspace_path = COALESCE(NULLIF(workspace_path, ''), CASE WHEN workspace_kind = 'scratch' AND ?5 <> '' THEN ?5 || '/' || id END)
-			WHERE id = ?4 AND status = ?6 AND claim_lock IS NULL`, claimer, expires, t.now, id, o.scratch, from)
+			WHERE id = ?4 AND status = ?6 AND claim_lock IS NULL`, lock, expires, t.now, id, o.scratch, from, run)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return errNothing
 		}
-		run, err := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, max_runtime_seconds, started_at)
-			VALUES (?, ?, ?, 'running', ?, ?, ?, ?)`,
-			id, orNull(task.Assignee), orNull(task.CurrentStepKey), claimer, expires, task.MaxRuntimeSeconds, t.now)
-		if err != nil {
-			return err
-		}
-		if _, err := t.exec("UPDATE tasks SET current_run_id = ? WHERE id = ?", run, id); err != nil {
-			return err
-		}
-		payload := object{{"lock", claimer}, {"expires", expires}, {"run_id", run}}
+		payload := object{{"lock", lock}, {"expires", expires}, {"run_id", run}}
 		if from == Review {
 			payload = payload.with(pair{"source_status", "review"})
 		}
@@ -105,9 +111,6 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 
 // HeartbeatClaim extends a claim whose lock is given. False: not running, or somebody else's.
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
-	if lock == "" {
-		lock = s.Claimer()
-	}
 	expires := now.Unix() + s.ttl(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
 		ok, err = t.extend(id, lock, expires, "")

@@ -24,7 +24,7 @@ func TestClaims(t *testing.T) {
 					return
 				}
 				defer s.Close()
-				if _, won, err := s.Claim(t.Context(), b.now, id, 0, ""); err != nil {
+				if _, won, err := s.Claim(t.Context(), b.now, id, 0); err != nil {
 					t.Error(err)
 				} else if won {
 					wins.Add(1)
@@ -73,11 +73,11 @@ func TestClaims(t *testing.T) {
 				continue
 			}
 			b.exec("UPDATE tasks SET status = ? WHERE id = ?", s, id)
-			if _, won, err := b.Claim(t.Context(), b.now, id, 0, ""); won || err != nil {
+			if _, won, err := b.Claim(t.Context(), b.now, id, 0); won || err != nil {
 				t.Errorf("%s: %v %v", s, won, err)
 			}
 		}
-		if _, won, err := b.Claim(t.Context(), b.now, "t_ffffffff", 0, ""); won || err != nil {
+		if _, won, err := b.Claim(t.Context(), b.now, "t_ffffffff", 0); won || err != nil {
 			t.Errorf("unknown: %v %v", won, err)
 		}
 	})
@@ -85,7 +85,7 @@ func TestClaims(t *testing.T) {
 		b := newBoard(t)
 		parent, child := b.ready("alpha"), b.ready("alpha")
 		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // behind the back of link
-		if _, won, err := b.Claim(t.Context(), b.now, child, 0, ""); won || err != nil {
+		if _, won, err := b.Claim(t.Context(), b.now, child, 0); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
 		b.wantStatus(child, Todo)
@@ -201,7 +201,7 @@ func TestReclaim(t *testing.T) {
 		b, id := expired(t, false)
 		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
 		must(t, p.look())
-		ok, err := b.HeartbeatClaim(t.Context(), b.now, id, b.Claimer(), 0)
+		ok, err := b.HeartbeatClaim(t.Context(), b.now, id, b.task(id).ClaimLock, 0)
 		if must(t, err); !ok {
 			t.Fatal("no heartbeat")
 		}
@@ -213,14 +213,11 @@ func TestReclaim(t *testing.T) {
 		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
 		must(t, p.look())
 		b.tick()
-		_, won, err := b.Claim(t.Context(), b.now, id, 0, "host:5000")
-		if must(t, err); !won {
-			t.Fatal("cannot claim")
-		}
+		again := b.claim(id)
 		for _, step := range []func() error{p.releaseStaleClaims, p.detectCrashed} {
 			must(t, step())
 		}
-		if task := b.task(id); task.Status != Running || task.ClaimLock != "host:5000" || task.ConsecutiveFailures != 0 {
+		if task := b.task(id); task.Status != Running || task.ClaimLock != again.ClaimLock || task.ConsecutiveFailures != 0 {
 			t.Errorf("%+v", task)
 		}
 		b.sound()
@@ -234,7 +231,7 @@ func TestReclaim(t *testing.T) {
 		if ok, err := b.d.Reclaim(t.Context(), b.now, "t_ffffffff", "x"); ok || err != nil {
 			t.Errorf("an unknown task: %v %v", ok, err)
 		}
-		b.run(id, 71, true)
+		lock := b.run(id, 71, true).ClaimLock
 		b.exec("UPDATE tasks SET consecutive_failures = 1 WHERE id = ?", id)
 		ok, err := b.d.Reclaim(t.Context(), b.now, id, "stuck")
 		if must(t, err); !ok {
@@ -246,11 +243,39 @@ func TestReclaim(t *testing.T) {
 		}
 		same(t, "signals", b.procs.signals, 71)
 		p := b.payload(id, evReclaimed)
-		if p["manual"] != true || p["reason"] != "stuck" || p["prev_pid"] != 71.0 || p["terminated"] != true || p["prev_lock"] != "host:4242" {
+		if p["manual"] != true || p["reason"] != "stuck" || p["prev_pid"] != 71.0 || p["terminated"] != true || p["prev_lock"] != lock {
 			t.Errorf("%v", p)
 		}
 		if run := b.lastRun(id); run.Outcome != "reclaimed" || run.Error != "manual_reclaim: stuck" {
 			t.Errorf("%+v", run)
+		}
+		b.sound()
+	})
+	// While the worker of a reclaimed task dies, the dispatcher at work sees its end, gives the task back and starts it again.
+	t.Run("a reclaim beside a running dispatcher leaves the next attempt alone", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		first := b.task(id)
+		var second Task
+		b.procs.onEnd = func() {
+			b.exits(id, Exit{Signal: 15, Terminated: true})
+			b.tick()
+			second = b.task(id)
+		}
+		ok, err := b.d.Reclaim(t.Context(), b.now, id, "stuck")
+		must(t, err)
+		if now := b.task(id); !ok || second.CurrentRunID == first.CurrentRunID || now.CurrentRunID != second.CurrentRunID || now.Status != Running {
+			t.Errorf("%v: first %+v, second %+v, now %+v", ok, first, second, now)
+		}
+		if first.ClaimLock == second.ClaimLock || !strings.HasPrefix(second.ClaimLock, b.Claimer()+".") {
+			t.Errorf("locks %q and %q", first.ClaimLock, second.ClaimLock)
+		}
+		// The agent's reclaim_task compares the lock that it saw.
+		res, err := b.db.ExecContext(t.Context(), "UPDATE tasks SET status = 'ready' WHERE id = ? AND claim_lock = ?", id, first.ClaimLock)
+		must(t, err)
+		if n, _ := res.RowsAffected(); n != 0 {
+			t.Error("a lock that was seen before meets a later claim")
 		}
 		b.sound()
 	})
@@ -349,7 +374,7 @@ func TestNoRunEndsBeforeItBegan(t *testing.T) {
 		},
 		"leaked": func(b *board, id string, early time.Time) error {
 			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL WHERE id = ?", id)
-			_, _, err := b.Claim(b.t.Context(), early, id, 0, "")
+			_, _, err := b.Claim(b.t.Context(), early, id, 0)
 			return err
 		},
 	} {

@@ -25,6 +25,7 @@ const (
 	DefaultStaleTimeout = 14400 * time.Second
 	DefaultRotateBytes  = 2 << 20
 	DefaultLogBackups   = 1
+	DefaultLeaveTime    = 60 * time.Second // for a worker to leave after the end of its attempt
 
 	TerminateGrace = 5 * time.Second // between SIGTERM and SIGKILL
 
@@ -34,6 +35,7 @@ const (
 	survivorDefers       = 120
 	systemicCrashes      = 3
 	exitRateLimited      = 75
+	sigTerm              = 15
 	failureErrorMaxChars = 500
 )
 

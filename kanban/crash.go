@@ -14,11 +14,29 @@ type crash struct {
 	text    string
 	extra   object // of the payload
 	counted bool
-	limit   int // 0: the ordinary failure limit
+	alone   bool // says nothing of others that ended alike
 }
 
-// detectCrashed finds workers that are gone. An end that the runner saw is judged at once; one that only the pid tells of is given
-// the grace first, for a worker that has just been started may not be visible yet.
+// lastWord is how long a task waits after its worker has ended in a way that a request to end explains, too. Whoever asked for the end says
+// on the board why. A program that reclaims a task looks every half second whether the worker is gone, and writes then.
+const lastWord = 5
+
+// wordless says whether the end of a worker may be somebody's wish: it left as the agent's worker does on SIGTERM, or by that signal.
+func (x Exit) wordless() bool {
+	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
+	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
+}
+
+// judged is when the end of a worker counts, if nobody has said more of it until then.
+func (w *watched) judged() int64 {
+	if w.sight != Ended || !w.exit.wordless() || w.exit.At.IsZero() {
+		return 0
+	}
+	return w.exit.At.Unix() + lastWord
+}
+
+// detectCrashed finds workers that are gone. An end that the runner saw is judged at once, unless it may be somebody's wish; one that only
+// the pid tells of is given the grace first, for a worker that has just been started may not be visible yet.
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []*crash
@@ -28,19 +46,23 @@ func (p *pass) detectCrashed() error {
 		if w.settled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
 			continue
 		}
+		if at := w.judged(); p.now < at && at-p.now <= lastWord+1 {
+			continue
+		}
 		crashes = append(crashes, p.classify(w))
 	}
 	alike := make(map[string]int)
 	for _, c := range crashes {
-		if c.kind == evCrashed && c.counted {
+		if c.kind == evCrashed && c.counted && !c.alone {
 			alike[fingerprint(c.text)]++
 		}
 	}
 	for _, c := range crashes {
-		if c.kind == evCrashed && alike[fingerprint(c.text)] >= systemicCrashes {
-			c.limit = 1
+		trip := 0
+		if !c.alone && alike[fingerprint(c.text)] >= systemicCrashes {
+			trip = 1
 		}
-		if err := p.writeCrash(c); err != nil {
+		if err := p.writeCrash(c, trip); err != nil {
 			return err
 		}
 	}
@@ -50,14 +72,15 @@ func (p *pass) detectCrashed() error {
 // classify says what the end of a worker means.
 func (p *pass) classify(w *watched) *crash {
 	pid, x := w.WorkerPID, w.exit
-	c := &crash{watched: w, kind: evCrashed, outcome: "crashed", counted: true}
+	c := &crash{watched: w, kind: evCrashed, outcome: "crashed", counted: true, alone: x.wordless()}
+	notTheTask := func(format string, args ...any) {
+		c.kind, c.outcome, c.counted, c.text = evReclaimed, "reclaimed", false, fmt.Sprintf(format, args...)
+	}
 	switch {
-	case w.sight == NeverStarted:
-		c.kind, c.outcome, c.counted = evReclaimed, "reclaimed", false
-		c.text = "the dispatcher ended before it started the worker"
 	case w.gone:
-		c.kind, c.outcome, c.counted = evReclaimed, "reclaimed", false
-		c.text = fmt.Sprintf("pid %d went down with its container", pid)
+		notTheTask("pid %d went down with its container", pid)
+	case w.sight == NeverStarted:
+		notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		c.text = fmt.Sprintf("pid %d not alive", pid)
 	case x.Signal == 0 && x.Code == exitRateLimited:
@@ -65,8 +88,7 @@ func (p *pass) classify(w *watched) *crash {
 		c.text = fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		c.extra = object{{"exit_code", exitRateLimited}}
 	case x.Terminated:
-		c.kind, c.outcome, c.counted = evReclaimed, "reclaimed", false
-		c.text = fmt.Sprintf("pid %d was ended on purpose", pid)
+		notTheTask("pid %d was ended on purpose", pid)
 	case x.Signal != 0:
 		c.text = fmt.Sprintf("pid %d killed by signal %d", pid, x.Signal)
 		if x.OOM {
@@ -74,7 +96,7 @@ func (p *pass) classify(w *watched) *crash {
 		}
 		c.extra = object{{"exit_kind", "signaled"}, {"exit_code", x.Signal}}
 	case x.Code == 0:
-		c.kind, c.limit = evProtocol, 1
+		c.kind = evProtocol
 		c.text = "worker exited cleanly (rc=0) without calling kanban_complete or kanban_block: the task would stay running for ever"
 		c.extra = object{{"exit_code", 0}}
 	default:
@@ -95,7 +117,7 @@ func fingerprint(text string) string {
 	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
 }
 
-func (p *pass) writeCrash(c *crash) error {
+func (p *pass) writeCrash(c *crash, trip int) error {
 	if c.kind == evReclaimed {
 		ok, err := p.reclaim(c.watched, Termination{Attempted: true, Terminated: true}, c.text)
 		if ok {
@@ -104,41 +126,22 @@ func (p *pass) writeCrash(c *crash) error {
 		}
 		return err
 	}
-	c.settled = true
-	var ok, blocked bool
-	err := p.write(func(t *tx) (err error) {
-		more, args := "", []any(nil)
-		if !c.counted { // the text says why it waits
-			more, args = ", last_failure_error = ?", []any{clip(c.text, failureErrorMaxChars)}
-		}
-		if ok, err = t.releaseWith(c.watched, more, args); err != nil || !ok {
-			return err
-		}
-		if err := t.closeRun(c.CurrentRunID, as(c.outcome, c.text)); err != nil {
-			return err
-		}
-		payload := object{{"pid", c.WorkerPID}, {"claimer", c.ClaimLock}}.with(c.extra...)
-		if err := t.event(c.ID, c.CurrentRunID, c.kind, payload); err != nil || !c.counted {
-			return err
-		}
-		blocked, err = t.fail(c.Task, failure{
-			run: c.CurrentRunID, text: c.text, trigger: c.outcome, limit: p.failureLimit(), trip: c.limit,
-			extra: object{{"pid", c.WorkerPID}, {"claimer", c.ClaimLock}},
-		})
-		return err
-	})
+	who := object{{"pid", c.WorkerPID}, {"claimer", c.ClaimLock}}
+	how := release{event: c.kind, payload: who.with(c.extra...), outcome: c.outcome, why: c.text}
+	if c.counted {
+		how.fault = &fault{limit: p.failureLimit(), trip: trip, trigger: c.outcome, extra: who}
+	} else { // the text says why it waits
+		how.set, how.args = ", last_failure_error = ?", []any{clip(c.text, failureErrorMaxChars)}
+	}
+	ok, _, err := p.release(c.watched, how)
 	if err != nil || !ok {
 		return err
 	}
 	p.ended(c.watched, c.outcome)
-	switch {
-	case !c.counted:
-		p.res.RateLimited = append(p.res.RateLimited, c.ID)
-	default:
+	if c.counted {
 		p.res.Crashed = append(p.res.Crashed, c.ID)
-	}
-	if blocked {
-		p.res.AutoBlocked = append(p.res.AutoBlocked, c.ID)
+	} else {
+		p.res.RateLimited = append(p.res.RateLimited, c.ID)
 	}
 	return nil
 }

@@ -136,19 +136,29 @@ func TestCrashes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("protocol violation", func(t *testing.T) {
+	t.Run("protocol violation", func(t *testing.T) { // a failure as others are: its worker may have been asked to end
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
-		b.exits(id, Exit{Code: 0})
-		for range 3 { // Q: the snapshot undoes the block in the same tick
+		for n, want := range []string{evSpawned, evGaveUp} { // the other attempt, or no more
+			b.exits(id, Exit{Code: 0, At: b.now})
+			same(t, "too early", b.tick().Crashed)
+			b.wantStatus(id, Running)
+			next, err := b.d.Next(t.Context(), b.now)
+			if must(t, err); next.Unix() != b.now.Unix()+lastWord {
+				t.Errorf("next at %v, now %v", next, b.now)
+			}
+			b.pass(lastWord * time.Second)
 			r := b.tick()
-			same(t, "spawned", spawnedIDs(r))
-			b.wantStatus(id, Blocked)
+			same(t, "crashed", r.Crashed, id)
+			kinds := b.kinds(id)
+			if b.task(id).ConsecutiveFailures != int64(n+1) || kinds[len(kinds)-1] != want {
+				t.Errorf("%d: %+v; %q", n, b.task(id), kinds)
+			}
 		}
-		same(t, "events", b.kinds(id), evCreated, evClaimed, evTip, evSpawned, evProtocol, evGaveUp, evBlocked)
-		if p := b.payload(id, evGaveUp); p["effective_limit"] != 1.0 || p["trigger_outcome"] != "crashed" || p["failures"] != 1.0 {
-			t.Errorf("%v", p)
+		b.wantStatus(id, Blocked)
+		if b.count(id, evProtocol) != 2 || b.count(id, evBlocked) != 0 {
+			t.Errorf("%q", b.kinds(id))
 		}
 		ok, err := b.Unblock(t.Context(), b.now, id)
 		if must(t, err); !ok {
@@ -156,14 +166,39 @@ func TestCrashes(t *testing.T) {
 		}
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("in crashed and auto_blocked", func(t *testing.T) {
+	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) { // the agent's reclaim_task: TERM, wait, write
+		for _, x := range []Exit{{Code: 0}, {Signal: 15}, {Code: 143}} {
+			b := newBoard(t)
+			id := b.ready("alpha")
+			b.tick()
+			lock := b.task(id).ClaimLock
+			x.At = b.now
+			b.exits(id, x)
+			b.tick()
+			b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = ?, claim_lock = NULL WHERE task_id = ?", b.now.Unix(), id)
+			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ? AND claim_lock = ?", id, lock)
+			same(t, "spawned", spawnedIDs(b.tick()), id)
+			if task := b.task(id); task.ConsecutiveFailures != 0 || b.count(id, evCrashed)+b.count(id, evProtocol) != 0 {
+				t.Errorf("%+v: %+v %q", x, task, b.kinds(id))
+			}
+		}
+	})
+	t.Run("many workers that somebody ends are no fault of all tasks", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		var ids []string
+		for range 4 {
+			ids = append(ids, b.ready("alpha"))
+		}
 		b.tick()
-		b.exits(id, Exit{})
-		r := b.tick()
-		same(t, "crashed", r.Crashed, id)
-		same(t, "auto-blocked", r.AutoBlocked, id)
+		for _, id := range ids {
+			b.exits(id, Exit{Signal: 15, At: b.now})
+		}
+		b.pass(time.Minute)
+		b.d.Config.MaxSpawn = new(0)
+		b.tick()
+		for _, id := range ids {
+			b.wantStatus(id, Ready)
+		}
 	})
 	t.Run("four equal crashes, two", func(t *testing.T) {
 		for n, want := range map[int]Status{4: Blocked, 2: Ready} {

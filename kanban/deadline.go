@@ -24,7 +24,10 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		if w.ClaimExpires != 0 {
 			at(w.ClaimExpires + 1)
 		}
-		if w.WorkerPID != 0 && w.local && w.sight == Unknown {
+		if judged := w.judged(); judged != 0 {
+			at(judged)
+		}
+		if w.WorkerPID != 0 && w.local && w.sight == Unknown && !w.gone {
 			at(p.now + interval) // nothing tells when it ends
 		}
 		if w.WorkerPID != 0 && w.local && w.MaxRuntimeSeconds != nil {
@@ -37,6 +40,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 			}
 			at(silent)
 		}
+	}
+	for _, w := range p.leaving {
+		at(p.leaves(w))
 	}
 	held, err := d.Store.held(ctx, p.now-max(recentSuccessWindow, p.cooldown()), p.now-activePRWindow)
 	for _, h := range held {

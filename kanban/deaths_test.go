@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -155,7 +156,7 @@ func TestOperationsDie(t *testing.T) {
 			return err
 		},
 		"claim": func(s *Store, b *board, ids []string) error {
-			_, _, err := s.Claim(b.t.Context(), b.now, ids[1], 0, "")
+			_, _, err := s.Claim(b.t.Context(), b.now, ids[1], 0)
 			return err
 		},
 		"link": func(s *Store, b *board, ids []string) error { return s.Link(b.t.Context(), b.now, ids[0], ids[1]) },
@@ -280,6 +281,48 @@ func TestAdoption(t *testing.T) {
 		same(t, "crashed", r.Crashed)
 		if got := b.task(id); got.Status != Ready || got.ConsecutiveFailures != 0 {
 			t.Errorf("%+v", got)
+		}
+	})
+	stamp := func(b *board, change func(e *entry)) {
+		l := readLedger(b.paths.ledger())
+		for _, e := range l.runs {
+			change(&e)
+			must(b.t, l.add(e))
+		}
+		for _, e := range l.locks {
+			change(&e)
+			must(b.t, l.add(e))
+		}
+	}
+	t.Run("a recreated container has another host name", func(t *testing.T) { // compose up of a new image
+		for name, c := range map[string]struct {
+			volume string
+			want   Status
+		}{"the volume has one holder": {"vol-7", Ready}, "the volume may have several": {"", Running}} {
+			b := newBoard(t)
+			b.d.Volume = c.volume
+			id := b.ready("alpha")
+			b.tick()
+			terminal := b.ready("alpha") // claimed by another program of that container
+			b.claim(terminal)
+			b.tick()
+			stamp(b, func(e *entry) { e.Host, e.Boot = "a-container-that-is-gone", "boot/1" })
+			b.exec("UPDATE tasks SET claim_lock = replace(claim_lock, 'host:', 'a-container-that-is-gone:')")
+			l := readLedger(b.paths.ledger())
+			for _, e := range l.locks {
+				e.Lock = strings.Replace(e.Lock, "host:", "a-container-that-is-gone:", 1)
+				must(t, l.add(e))
+			}
+			successor(b)
+			b.d.Config.MaxSpawn = new(int)
+			b.pass(time.Second)
+			b.tick()
+			for _, id := range []string{id, terminal} {
+				if got := b.task(id); got.Status != c.want || got.ConsecutiveFailures != 0 {
+					t.Errorf("%s: %+v", name, got)
+				}
+			}
+			same(t, "signals", b.procs.signals)
 		}
 	})
 	t.Run("a claim at a terminal has no worker", func(t *testing.T) {

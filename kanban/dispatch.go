@@ -21,7 +21,11 @@ type Dispatcher struct {
 	Git      Git          // nil: a worktree workspace is a spawn failure
 	Log      *slog.Logger // nil: slog.Default
 
-	starts map[int64]uint64 // by run: when the process that its pid named at first had started
+	// Volume names the data volume where nothing else can have it while this container does; empty: that is not known.
+	Volume string
+
+	starts map[int64]int64 // by run: when the process that its pid named at first had started
+	asked  map[int64]int64 // by run: when a worker was asked to end whose attempt is over, and survived
 }
 
 // Profiles says which assignees can be run.
@@ -71,7 +75,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		return res, err
 	}
 	p.tidy()
-	for _, step := range []func() error{p.releaseStaleClaims, p.detectStale, p.detectCrashed, p.enforceMaxRuntime} {
+	for _, step := range []func() error{p.releaseStaleClaims, p.detectStale, p.detectCrashed, p.enforceMaxRuntime, p.endLeaving} {
 		if err := step(); err != nil {
 			return res, err
 		}
@@ -79,11 +83,16 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	if res.Promoted, err = d.Store.RecomputeReady(ctx, now, d.failureLimit()); err != nil {
 		return res, err
 	}
-	return res, p.dispatch(opt)
+	err = p.dispatch(opt)
+	res.Leaving = len(p.leaving)
+	return res, err
 }
 
 // row is a task that could be started.
-type row struct{ id, assignee string }
+type row struct {
+	id, assignee string
+	again        bool // it was started before
+}
 
 // lanes is what the two loops over rows share.
 type lanes struct {
@@ -101,6 +110,9 @@ func (p *pass) dispatch(opt TickOptions) error {
 	counts, err := p.Store.runningByProfile(p.ctx)
 	if err != nil {
 		return err
+	}
+	for _, w := range p.leaving { // a slot is free when its process has ended
+		counts[w.Assignee]++
 	}
 	for who, n := range counts {
 		l.running[who] = n
@@ -232,9 +244,10 @@ func (l *lanes) start(r row, review bool) error {
 		l.took(r)
 		return nil
 	}
-	if err := l.ledger.register(l.Store.Claimer()); err != nil {
-		l.log().Warn("cannot write the ledger of workers", "path", l.ledger.path, "error", err)
+	if r.again && !l.clear(r.id) {
+		return nil
 	}
+	l.remember(entry{Lock: l.Store.Claimer()})                                                 // before the first claim, so that one whose dispatcher died is known for what it is
 	claim := claimOptions{from: Ready, profile: r.assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
 	if review {
 		claim.from = Review

@@ -249,11 +249,11 @@ func TestReviewLane(t *testing.T) {
 	t.Run("claims only review", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
-		if _, won, err := b.ClaimReview(t.Context(), b.now, id, 0, ""); won || err != nil {
+		if _, won, err := b.Store.claim(t.Context(), b.now, id, claimOptions{from: Review}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
 		review := inReview(b, "alpha")
-		if _, won, err := b.Claim(t.Context(), b.now, review, 0, ""); won || err != nil {
+		if _, won, err := b.Claim(t.Context(), b.now, review, 0); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
 	})

@@ -131,7 +131,7 @@ func (b *board) lastRun(id string) Run {
 
 func (b *board) claim(id string) Task {
 	b.t.Helper()
-	task, won, err := b.Claim(b.t.Context(), b.now, id, 0, "")
+	task, won, err := b.Claim(b.t.Context(), b.now, id, 0)
 	must(b.t, err)
 	if !won {
 		b.t.Fatalf("cannot claim %s: %+v", id, b.task(id))
@@ -280,6 +280,7 @@ type fakeRunner struct {
 	knows   bool // it knows the workers that it starts
 	onStart func(Job) error
 	deaf    bool // End kills nobody
+	left    map[string][]int
 }
 
 func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
@@ -303,6 +304,18 @@ func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
 		r.known[job.Run] = Sighting{Sight: Alive, Worker: w}
 	}
 	return w, nil
+}
+
+// pid is that of the last worker of a task.
+func (r *fakeRunner) pid(task string) (pid int) {
+	r.Lock()
+	defer r.Unlock()
+	for i, job := range r.jobs {
+		if job.Task == task {
+			pid = 100001 + i
+		}
+	}
+	return pid
 }
 
 func (r *fakeRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
@@ -332,6 +345,12 @@ func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) ([]Term
 	return list, nil
 }
 
+func (r *fakeRunner) Left(ref Ref) []int {
+	r.Lock()
+	defer r.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.left[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) })
+}
+
 func (r *fakeRunner) Forget(_ context.Context, refs []Ref) error {
 	r.Lock()
 	defer r.Unlock()
@@ -356,6 +375,7 @@ type fakeProcs struct {
 	survives map[int]bool
 	starts   map[int]uint64
 	signals  []int // pids that were asked to end
+	onEnd    func()
 }
 
 func (p *fakeProcs) set(pid int, alive bool, start uint64) {
@@ -377,6 +397,9 @@ func (p *fakeProcs) Start(pid int) uint64 {
 }
 
 func (p *fakeProcs) End(_ context.Context, pid int, _ time.Duration) Termination {
+	if p.onEnd != nil {
+		p.onEnd()
+	}
 	p.Lock()
 	defer p.Unlock()
 	p.signals = append(p.signals, pid)

@@ -14,12 +14,15 @@ import (
 )
 
 // entry is what a dispatcher remembers of a worker that it started, or was about to start when its PID is 0. It is kept beside the
-// board, whose columns belong to all its writers.
+// board, whose columns belong to all its writers. Host, volume and the worker's boot are its stamp: they tell later whether what it speaks
+// of can be alive.
 type entry struct {
-	Run  int64  `json:"run,omitempty"`
-	Task string `json:"task,omitempty"`
-	Host string `json:"host,omitempty"`
-	Lock string `json:"lock,omitempty"` // an entry of its own: a dispatcher made claims with it
+	Run    int64  `json:"run,omitempty"`
+	Task   string `json:"task,omitempty"`
+	Host   string `json:"host,omitempty"`
+	Volume string `json:"volume,omitempty"`
+	Lock   string `json:"lock,omitempty"` // an entry of its own: this claimant makes claims
+	Seen   bool   `json:"seen,omitempty"` // and is another program, whose claims may have no worker
 	Worker
 }
 
@@ -28,11 +31,11 @@ type entry struct {
 type ledger struct {
 	path  string
 	runs  map[int64]entry
-	locks map[string]bool
+	locks map[string]entry // by claimant
 }
 
 func readLedger(path string) *ledger {
-	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]bool)}
+	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return l
@@ -70,38 +73,19 @@ func (l *ledger) take(e entry) {
 		l.runs[e.Run] = e
 	}
 	if e.Lock != "" {
-		l.locks[e.Lock] = true
+		l.locks[e.Lock] = e
 	}
 }
 
-// register says that claims with this lock are a dispatcher's. It comes before the first one, so that a claim whose dispatcher died
-// before it wrote down the run is known for what it is.
-func (l *ledger) register(lock string) error {
-	if l.locks[lock] {
-		return nil
-	}
-	return l.add(entry{Lock: lock})
-}
-
-// over are the entries whose run isn't open any more.
-func (l *ledger) over(open map[int64]bool) (list []entry) {
-	for run, e := range l.runs {
-		if !open[run] {
-			list = append(list, e)
-		}
-	}
-	return list
-}
-
-// drop writes the ledger without these entries, and with these locks only.
+// drop writes the ledger without these entries, and with these claimants only.
 func (l *ledger) drop(list []entry, locks map[string]bool) error {
 	for _, e := range list {
 		delete(l.runs, e.Run)
 	}
 	rest := slices.Collect(maps.Values(l.runs))
-	for lock := range l.locks {
+	for lock, e := range l.locks {
 		if locks[lock] {
-			rest = append(rest, entry{Lock: lock})
+			rest = append(rest, e)
 		} else {
 			delete(l.locks, lock)
 		}

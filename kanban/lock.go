@@ -37,5 +37,9 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// Release lets go of the lock.
-func (l *Lock) Release() { _ = l.file.Close() }
+// Release lets go of the lock. Closing the file would not do while a child that is being started has a copy of the descriptor.
+func (l *Lock) Release() {
+	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
+	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
+	_ = l.file.Close()
+}

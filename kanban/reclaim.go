@@ -6,22 +6,56 @@ import (
 	"time"
 )
 
-// release gives a running task back: to ready, or to review where it came from. The condition is the claim as it was seen, so that
-// one that has changed hands is left alone.
-func (t *tx) release(w *watched) (bool, error) { return t.releaseWith(w, "", nil) }
-
-// releaseWith is release that sets more columns.
-func (t *tx) releaseWith(w *watched, more string, args []any) (bool, error) {
-	n, err := t.exec(`UPDATE tasks SET status = ?, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL`+more+
-		` WHERE id = ? AND status = 'running' AND claim_lock IS ? AND worker_pid IS ? AND current_run_id IS ?`,
-		append(append([]any{w.home()}, args...), w.ID, orNull(w.ClaimLock), timeOrNull(int64(w.WorkerPID)), timeOrNull(w.CurrentRunID))...)
-	return n > 0, err
+// release is how a running task goes back to where it waits.
+type release struct {
+	event   string
+	payload object
+	outcome string // of the run, and its status
+	why     string // its error
+	fault   *fault // counts against the task; nil: it is not the task's fault
+	set     string // more columns
+	args    []any
+	unmoved bool // only while the claim ends when it did: a heartbeat in between saves it
 }
 
-// expiresStill says whether the end of a claim is the one that was seen: a heartbeat in between saves it.
-func (t *tx) expiresStill(w *watched) (still bool, err error) {
-	err = t.QueryRowContext(t.ctx, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND claim_expires IS ?)", w.ID, timeOrNull(w.ClaimExpires)).Scan(&still)
-	return still, err
+// release gives a task back: to ready, or to review where it came from. It is the only way out of running but those of the worker and of
+// operators. The condition is the run and its claim as they were seen, so that nothing happens to a claim that has changed hands.
+func (p *pass) release(w *watched, r release) (ok, blocked bool, err error) {
+	w.settled = true
+	err = p.write(func(t *tx) error {
+		condition := " WHERE id = ? AND status = ? AND claim_lock IS ? AND current_run_id IS ?"
+		args := append([]any{w.home()}, r.args...)
+		args = append(args, w.ID, w.Status, orNull(w.ClaimLock), timeOrNull(w.CurrentRunID))
+		if r.unmoved {
+			condition, args = condition+" AND claim_expires IS ?", append(args, timeOrNull(w.ClaimExpires))
+		}
+		n, err := t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
+			worker_pid = NULL, current_run_id = NULL`+r.set+condition, args...)
+		if err != nil || n == 0 {
+			return err
+		}
+		ok = true
+		blocked = r.fault != nil && r.fault.blocks(w.Task)
+		if blocked && r.event == evSpawnFailed {
+			r.event, r.outcome = "", "gave_up"
+		}
+		if err := t.closeRun(w.CurrentRunID, as(r.outcome, r.why)); err != nil {
+			return err
+		}
+		if r.event != "" {
+			if err := t.event(w.ID, w.CurrentRunID, r.event, r.payload); err != nil {
+				return err
+			}
+		}
+		if r.fault == nil {
+			return nil
+		}
+		return t.fail(w.Task, r.why, *r.fault, blocked)
+	})
+	if ok = ok && err == nil; ok && blocked {
+		p.res.AutoBlocked = append(p.res.AutoBlocked, w.ID)
+	}
+	return ok, blocked, err
 }
 
 // heartbeatStale says whether the worker was heard of, but not for an hour. One that was never heard of isn't stale.
@@ -44,23 +78,37 @@ func (p *pass) releaseStaleClaims() error {
 			over = append(over, w)
 		}
 	}
-	for i, end := range p.terminate(over) {
-		w := over[i]
-		if w.survived(end) {
-			if err := p.deferRelease(w, end, "ttl_expired_worker_alive"); err != nil {
-				return err
-			}
-			continue
-		}
+	return p.end(over, "ttl_expired_worker_alive", func(w *watched, end Termination) error {
 		ok, err := p.reclaim(w, end, "claim expired")
-		if err != nil {
-			return err
-		}
 		if ok {
 			p.res.Reclaimed++
 		}
+		return err
+	})
+}
+
+// end terminates workers, and takes the tasks of those back that are gone. A worker that survives keeps its task: another one on the same
+// task would be worse.
+func (p *pass) end(list []*watched, survives string, gone func(*watched, Termination) error) error {
+	var errs []error
+	for i, end := range p.terminate(list) {
+		w := list[i]
+		if !w.survived(end) {
+			errs = append(errs, gone(w, end))
+			continue
+		}
+		w.settled = true
+		expires := p.now + survivorDefers
+		errs = append(errs, p.write(func(t *tx) error {
+			ok, err := t.extend(w.ID, w.ClaimLock, expires, "")
+			if err != nil || !ok {
+				return err
+			}
+			return t.event(w.ID, w.CurrentRunID, evReclaimDeferred,
+				object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.info(end)...))
+		}))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (p *pass) extend(w *watched) error {
@@ -83,44 +131,19 @@ func (p *pass) extend(w *watched) error {
 	return err
 }
 
-// deferRelease keeps the claim of a worker that couldn't be ended: another one on the same task would be worse.
-func (p *pass) deferRelease(w *watched, end Termination, reason string) error {
-	w.settled = true
-	expires := p.now + survivorDefers
-	return p.write(func(t *tx) error {
-		ok, err := t.extend(w.ID, w.ClaimLock, expires, "")
-		if err != nil || !ok {
-			return err
-		}
-		return t.event(w.ID, w.CurrentRunID, evReclaimDeferred,
-			object{{"reason", reason}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.info(end)...))
-	})
-}
-
 // reclaim takes a claim back without counting a failure.
-func (p *pass) reclaim(w *watched, end Termination, why string) (ok bool, err error) {
-	w.settled = true
-	err = p.write(func(t *tx) error {
-		if ok, err = t.expiresStill(w); err != nil || !ok {
-			return err
-		}
-		if ok, err = t.release(w); err != nil || !ok {
-			return err
-		}
-		if err := t.closeRun(w.CurrentRunID, as("reclaimed", why)); err != nil {
-			return err
-		}
-		return t.event(w.ID, w.CurrentRunID, evReclaimed, object{
-			{"stale_lock", orNull(w.ClaimLock)},
-			{"worker_pid", timeOrNull(int64(w.WorkerPID))},
-			{"claim_expires", timeOrNull(w.ClaimExpires)},
-			{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
-			{"now", p.now},
-			{"host_local", w.local},
-			{"heartbeat_stale", p.heartbeatStale(w)},
-		}.with(w.info(end)[0], w.info(end)[2], w.info(end)[3], w.info(end)[4]))
-	})
-	return ok && err == nil, err
+func (p *pass) reclaim(w *watched, end Termination, why string) (bool, error) {
+	info := w.info(end)
+	ok, _, err := p.release(w, release{event: evReclaimed, outcome: "reclaimed", why: why, unmoved: true, payload: object{
+		{"stale_lock", orNull(w.ClaimLock)},
+		{"worker_pid", timeOrNull(int64(w.WorkerPID))},
+		{"claim_expires", timeOrNull(w.ClaimExpires)},
+		{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
+		{"now", p.now},
+		{"host_local", w.local},
+		{"heartbeat_stale", p.heartbeatStale(w)},
+	}.with(info[0], info[2], info[3], info[4])})
+	return ok, err
 }
 
 // detectStale takes tasks back that have been running for long without a sign of life. It isn't a failure.
@@ -136,46 +159,30 @@ func (p *pass) detectStale() error {
 			stale = append(stale, w)
 		}
 	}
-	for i, end := range p.terminate(stale) {
-		w := stale[i]
-		if w.survived(end) {
-			if err := p.deferRelease(w, end, "heartbeat_stale_worker_alive"); err != nil {
-				return err
-			}
-			continue
+	return p.end(stale, "heartbeat_stale_worker_alive", func(w *watched, end Termination) error {
+		var age any
+		if w.LastHeartbeatAt != 0 {
+			age = p.now - w.LastHeartbeatAt
 		}
-		w.settled = true
-		err := p.write(func(t *tx) error {
-			ok, err := t.release(w)
-			if err != nil || !ok {
-				return err
-			}
-			elapsed := p.now - w.since
-			if err := t.closeRun(w.CurrentRunID, as("stale", "no sign of life")); err != nil {
-				return err
-			}
-			var age any
-			if w.LastHeartbeatAt != 0 {
-				age = p.now - w.LastHeartbeatAt
-			}
+		ok, _, err := p.release(w, release{event: evStale, outcome: "stale", why: "no sign of life", payload: object{
+			{"elapsed_seconds", p.now - w.since},
+			{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
+			{"heartbeat_age_seconds", age},
+			{"timeout_seconds", limit},
+			{"pid", timeOrNull(int64(w.WorkerPID))},
+		}.with(w.info(end)...)})
+		if ok {
 			p.res.Stale = append(p.res.Stale, w.ID)
-			return t.event(w.ID, w.CurrentRunID, evStale, object{
-				{"elapsed_seconds", elapsed},
-				{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
-				{"heartbeat_age_seconds", age},
-				{"timeout_seconds", limit},
-				{"pid", timeOrNull(int64(w.WorkerPID))},
-			}.with(w.info(end)...))
-		})
-		if err != nil {
-			return err
 		}
-	}
-	return nil
+		return err
+	})
 }
 
 // Reclaim takes a task from its worker, which is terminated first. False: not running and not locked. It doesn't wait for a worker
 // that won't die: an operator asked.
+//
+// A dispatcher at work beside it may see the end of the worker first, and give the task back, even to another worker. Then that was it:
+// nothing happens to the new attempt.
 func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason string) (ok bool, err error) {
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
 	if err := p.look(); err != nil {
@@ -198,25 +205,19 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 		w.Task, w.local = task, d.Store.hostLocal(task.ClaimLock)
 	}
 	end := p.terminate([]*watched{w})[0]
-	err = p.write(func(t *tx) error {
-		n, err := t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
-			worker_pid = NULL, current_run_id = NULL, consecutive_failures = 0 WHERE id = ? AND claim_lock IS ? AND status = ?`,
-			w.home(), id, orNull(w.ClaimLock), w.Status)
-		if err != nil || n == 0 {
-			return err
-		}
-		why := "manual_reclaim"
-		if reason != "" {
-			why += ": " + reason
-		}
-		if err := t.closeRun(w.CurrentRunID, as("reclaimed", why)); err != nil {
-			return err
-		}
-		ok = true
-		return t.event(id, w.CurrentRunID, evReclaimed,
-			object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.info(end)...))
+	why := "manual_reclaim"
+	if reason != "" {
+		why += ": " + reason
+	}
+	ok, _, err = p.release(w, release{
+		event: evReclaimed, outcome: "reclaimed", why: why, set: ", consecutive_failures = 0",
+		payload: object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.info(end)...),
 	})
-	return ok && err == nil, err
+	if ok || err != nil {
+		return ok, err
+	}
+	outcome, err := column1[string](ctx, d.Store.db, "SELECT COALESCE(outcome, '') FROM task_runs WHERE id = ?", w.CurrentRunID)
+	return len(outcome) == 1 && outcome[0] == "reclaimed", err
 }
 
 // Reassign gives a task to another profile, after a reclaim if asked for. False: running, or no such task.

@@ -16,6 +16,7 @@ type Result struct {
 	RespawnGuarded      []Guarded   `json:"respawn_guarded"`
 	RateLimited         []string    `json:"rate_limited"` // requeued without counting
 	SkippedLocked       bool        `json:"skipped_locked"`
+	Leaving             int         `json:"-"` // workers that are alive though their attempt is over
 	Exits               []EndedRun  `json:"-"` // every worker whose end this pass wrote down
 	Released            []string    `json:"-"` // claims of workers that somebody ended on purpose; not counted as failures
 	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, and why

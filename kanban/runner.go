@@ -23,6 +23,10 @@ type Runner interface {
 	// Termination that wasn't attempted.
 	End(ctx context.Context, refs []Ref, grace time.Duration) ([]Termination, error)
 
+	// Left finds the processes that earlier attempts at a task have left, whoever started them: by their environment, which they
+	// inherit. Of the ref, DB and Task count.
+	Left(ref Ref) []int
+
 	// Forget tells that these runs are over on the board. The runner may drop what it remembers of them as soon as their workers
 	// have ended; a worker may need a moment to leave after it has finished its task.
 	Forget(ctx context.Context, refs []Ref) error
@@ -83,14 +87,8 @@ type Exit struct {
 	Signal     int
 	OOM        bool // the kernel killed it for want of memory
 	Terminated bool // somebody ended it on purpose: a stop of the dispatcher, of the container, an operator
+	Shutdown   bool // the end of its container was that
 	At         time.Time
-	Usage      Usage
-}
-
-// Usage is what a worker and its children consumed.
-type Usage struct {
-	User, System time.Duration
-	MaxRSS       int64 // bytes
 }
 
 // Termination is how an attempt to end a worker went. A worker that was attempted and isn't Terminated survived.

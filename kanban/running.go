@@ -4,14 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
 
-// watched is a running task and what is known of its worker.
+// watched is a running task and what is known of its worker; or, with another status, one whose attempt is over while its worker goes on.
 type watched struct {
 	Task
-	since   int64 // start of the current run, or of the task where there is none
+	since   int64 // start of the current run, or of the task where there is none; end of an attempt that is over
 	review  bool  // it was claimed out of review, and goes back there
 	ref     Ref
 	ours    bool // the ledger knows the run
@@ -33,6 +34,8 @@ type pass struct {
 	ledger   *ledger
 	instance string
 	watched  []*watched
+	leaving  []*watched // their attempt is over, and their worker is still alive
+	over     []entry    // of the ledger, nothing of these is left
 }
 
 // home is the status that a released task goes back to.
@@ -65,10 +68,10 @@ func (p *pass) replaced(w *watched) bool {
 	known := w.ref.Start
 	if known == 0 {
 		if p.starts == nil {
-			p.starts = make(map[int64]uint64)
+			p.starts = make(map[int64]int64)
 		}
-		if known = p.starts[w.CurrentRunID]; known == 0 {
-			p.starts[w.CurrentRunID], known = start, start
+		if known = uint64(p.starts[w.CurrentRunID]); known == 0 {
+			p.starts[w.CurrentRunID], known = int64(start), start
 		}
 	}
 	return start != known
@@ -93,14 +96,23 @@ func (p *pass) look() error {
 	if err != nil {
 		return fmt.Errorf("cannot read running tasks: %w", err)
 	}
+	open := make(map[int64]bool, len(p.watched))
 	var asked []*watched
 	var refs []Ref
 	for _, w := range p.watched {
+		open[w.CurrentRunID] = true
 		w.local = p.Store.hostLocal(w.ClaimLock)
 		w.ref = p.ref(w)
-		if w.WorkerPID != 0 || w.ours {
+		if (w.WorkerPID != 0 || w.ours) && !w.gone {
 			asked, refs = append(asked, w), append(refs, w.ref)
 		}
+	}
+	left, err := p.unopened(open)
+	if err != nil {
+		return err
+	}
+	for _, w := range left {
+		refs = append(refs, w.ref)
 	}
 	if p.Runner != nil && len(refs) > 0 {
 		sightings, err := p.Runner.Look(p.ctx, refs)
@@ -110,10 +122,11 @@ func (p *pass) look() error {
 		if err != nil {
 			return fmt.Errorf("cannot learn about %d workers: %w", len(refs), err)
 		}
-		for i, w := range asked {
+		for i, w := range append(asked, left...) {
 			p.note(w, sightings[i])
 		}
 	}
+	p.settleLeft(left)
 	if err := p.adopt(asked); err != nil {
 		return err
 	}
@@ -123,45 +136,204 @@ func (p *pass) look() error {
 	return nil
 }
 
-// tidy forgets what was remembered of runs that are over. Only the holder of the tick lock may.
-func (p *pass) tidy() {
-	open := make(map[int64]bool, len(p.watched))
-	locks := map[string]bool{p.Store.Claimer(): true}
-	for _, w := range p.watched {
-		open[w.CurrentRunID] = true
-		locks[w.ClaimLock] = true
-	}
-	for run := range p.starts {
-		if !open[run] {
-			delete(p.starts, run)
+// unopened are the workers in the ledger whose attempt is over on the board: it was finished, or taken away from them.
+func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
+	for run, e := range p.ledger.runs {
+		if open[run] {
+			continue
+		}
+		if e.Boot != p.instance { // nothing can be learned of it here
+			p.over = append(p.over, e)
+			continue
+		}
+		w := &watched{Task: Task{ID: e.Task, WorkerPID: e.PID, CurrentRunID: run}, ours: true, local: true, settled: true}
+		w.ref = p.Dispatcher.ref(w.Task)
+		w.ref.Worker = e.Worker
+		left = append(left, w)
+		err := each(p.ctx, p.Store.db, func(r *sql.Rows) error { return r.Scan(&w.Assignee, &w.Status, &w.since) },
+			`SELECT COALESCE(t.assignee, ''), t.status, COALESCE(r.ended_at, 0) FROM tasks t JOIN task_runs r ON r.task_id = t.id WHERE r.id = ?`, run)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read an attempt that is over: %w", err)
 		}
 	}
-	over := p.ledger.over(open)
-	if len(over) == 0 {
+	return left, nil
+}
+
+// settleLeft separates the workers that go on after the end of their attempt from those that are gone.
+func (p *pass) settleLeft(left []*watched) {
+	for _, w := range left {
+		alive := w.sight == Alive
+		if w.sight == Unknown && w.ref.PID != 0 {
+			alive = p.procs().Alive(w.ref.PID) && (w.ref.Start == 0 || p.procs().Start(w.ref.PID) == w.ref.Start)
+		}
+		if w.WorkerPID = w.ref.PID; alive {
+			p.leaving = append(p.leaving, w)
+		} else {
+			p.over = append(p.over, p.ledger.runs[w.CurrentRunID])
+		}
+	}
+}
+
+// superseded says whether another attempt waits for the end of a worker.
+func (w *watched) superseded() bool { return w.Status == Ready || w.Status == Review }
+
+// leaves is when a worker whose attempt is over is asked to end: a finished one has something to write down still, as a rule.
+func (p *pass) leaves(w *watched) int64 {
+	asked, at := p.asked[w.CurrentRunID], w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+	switch {
+	case asked != 0:
+		return asked + survivorDefers
+	case w.superseded():
+		return 0
+	}
+	return at
+}
+
+// endLeaving ends the workers that had time enough to leave.
+func (p *pass) endLeaving() error {
+	var due, stay []*watched
+	for _, w := range p.leaving {
+		if p.leaves(w) <= p.now {
+			due = append(due, w)
+		} else {
+			stay = append(stay, w)
+		}
+	}
+	p.leaving = append(stay, p.endLeft(due)...)
+	return nil
+}
+
+// endLeft ends such workers and returns those that survive.
+func (p *pass) endLeft(due []*watched) (survive []*watched) {
+	for i, end := range p.terminate(due) {
+		w := due[i]
+		p.log().Info("ended a worker whose attempt is over", "task", w.ID, "run", w.CurrentRunID, "pid", w.WorkerPID, "ended", end.Terminated)
+		if end.Terminated {
+			continue
+		}
+		if p.asked == nil {
+			p.asked = make(map[int64]int64)
+		}
+		p.asked[w.CurrentRunID] = p.now
+		survive = append(survive, w)
+	}
+	return survive
+}
+
+// clear ends everything that earlier attempts at a task have left, whoever started them, and reports whether nothing is left: two attempts
+// must not meet in one workspace.
+func (p *pass) clear(task string) bool {
+	var mine, others []*watched
+	for _, w := range p.leaving {
+		if w.ID == task {
+			mine = append(mine, w)
+		} else {
+			others = append(others, w)
+		}
+	}
+	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
+		mine = p.endLeft(mine)
+		p.leaving = append(others, mine...)
+	}
+	if len(mine) > 0 || p.Runner == nil {
+		return len(mine) == 0
+	}
+	ref := Ref{DB: p.Store.paths.DB, Task: task}
+	var all sync.WaitGroup
+	for _, pid := range p.Runner.Left(ref) {
+		all.Go(func() { p.procs().End(p.ctx, pid, TerminateGrace) })
+	}
+	all.Wait()
+	left := p.Runner.Left(ref)
+	if len(left) > 0 {
+		p.log().Warn("what an earlier attempt has left can't be ended; the task waits", "task", task, "pids", left)
+	}
+	return len(left) == 0
+}
+
+// Leaving is a worker that is alive though its attempt is over.
+type Leaving struct {
+	Task, Profile string
+	Run           int64
+	PID           int
+	Since, Until  time.Time // the end of the attempt, and when the worker is asked to end
+}
+
+// Leaving lists the workers that are alive though their attempt is over.
+func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) (list []Leaving, err error) {
+	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
+	err = p.look()
+	for _, w := range p.leaving {
+		list = append(list, Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaves(w), 0)})
+	}
+	return list, err
+}
+
+// tidy forgets what was remembered of workers that are gone, and notes whose claims these are. Only the holder of the tick lock may.
+func (p *pass) tidy() {
+	open := make(map[int64]bool, len(p.watched)+len(p.leaving))
+	locks := map[string]bool{p.Store.Claimer(): true}
+	for _, w := range append(p.watched, p.leaving...) {
+		open[w.CurrentRunID] = true
+		locks[claimant(w.ClaimLock)] = true
+		if w.Status == Running && w.local && !w.gone { // by another program; the stamp tells later whether it can be alive
+			p.remember(entry{Lock: claimant(w.ClaimLock), Seen: true})
+		}
+	}
+	for _, runs := range []map[int64]int64{p.asked, p.starts} {
+		for run := range runs {
+			if !open[run] {
+				delete(runs, run)
+			}
+		}
+	}
+	if len(p.over) == 0 {
 		return
 	}
-	refs := make([]Ref, len(over))
-	for i, e := range over {
+	refs := make([]Ref, len(p.over))
+	for i, e := range p.over {
 		refs[i] = Ref{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
 	}
 	if !p.forget(refs) {
 		return // the next pass tries again
 	}
-	if err := p.ledger.drop(over, locks); err != nil {
+	if err := p.ledger.drop(p.over, locks); err != nil {
 		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
 	}
+}
+
+// remember writes into the ledger, with the stamp of this container.
+func (p *pass) remember(e entry) {
+	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.instance, p.Volume
+	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.Seen || !known.Seen) {
+		return
+	}
+	if err := p.ledger.add(e); err != nil {
+		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
+	}
+}
+
+// isGone says whether what the ledger tells of is gone for certain: another boot or another container made the entry, and that was of this
+// host, or had the volume as this one has it now, which one container at a time has.
+func (p *pass) isGone(e entry) bool {
+	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
+		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
 // ref names the worker of a running task, with what the ledger adds.
 func (p *pass) ref(w *watched) Ref {
 	ref := p.Dispatcher.ref(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
-	w.ours = w.WorkerPID == 0 && p.ledger.locks[w.ClaimLock]
-	if !known || e.Task != w.ID || e.Host != p.Store.opt.Host {
+	lock, claimed := p.ledger.locks[claimant(w.ClaimLock)]
+	if !known || e.Task != w.ID {
+		w.ours = w.WorkerPID == 0 && claimed && !lock.Seen
+		w.gone = claimed && p.isGone(lock)
+		return ref
+	}
+	if w.gone = p.isGone(e); !w.gone && e.Host != p.Store.opt.Host {
 		return ref
 	}
 	w.ours = true
-	w.gone = e.Boot != "" && p.instance != "" && e.Boot != p.instance
 	if w.WorkerPID == 0 || w.WorkerPID == e.PID {
 		ref.Worker = e.Worker
 	}
@@ -214,7 +386,7 @@ func (p *pass) terminate(list []*watched) []Termination {
 			ends[i] = Termination{Attempted: true, Terminated: true}
 		case w.sight == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
-		case w.WorkerPID == 0 || w.ClaimLock == "" || !w.local:
+		case w.WorkerPID == 0 || !w.local:
 			// nothing here to end
 		default:
 			wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.WorkerPID, TerminateGrace) })

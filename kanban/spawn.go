@@ -57,10 +57,7 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 	if err := p.Store.point("claimed"); err != nil {
 		return "", nil, err
 	}
-	remembered := entry{Run: task.CurrentRunID, Task: task.ID, Host: p.Store.opt.Host, Worker: Worker{Boot: p.instance}}
-	if err := p.ledger.add(remembered); err != nil {
-		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
-	}
+	p.remember(entry{Run: task.CurrentRunID, Task: task.ID})
 	if err := p.Store.point("remembered"); err != nil {
 		return "", nil, err
 	}
@@ -77,11 +74,7 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 	if worker.Start == 0 {
 		worker.Start = p.procs().Start(worker.PID)
 	}
-	worker.Boot = p.instance
-	remembered.Worker = worker
-	if err := p.ledger.add(remembered); err != nil {
-		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
-	}
+	p.remember(entry{Run: task.CurrentRunID, Task: task.ID, Worker: worker})
 	return workspace, nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 

@@ -43,7 +43,7 @@ func TestSpawn(t *testing.T) {
 		task := b.task(id)
 		for name, want := range map[string]string{
 			"HERMES_PROFILE": "alpha", "HERMES_TENANT": "acme", "HERMES_KANBAN_TASK": id, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
-			"TERMINAL_CWD": task.WorkspacePath, "HERMES_KANBAN_RUN_ID": fmt.Sprint(task.CurrentRunID), "HERMES_KANBAN_CLAIM_LOCK": "host:4242",
+			"TERMINAL_CWD": task.WorkspacePath, "HERMES_KANBAN_RUN_ID": fmt.Sprint(task.CurrentRunID), "HERMES_KANBAN_CLAIM_LOCK": "host:4242.1",
 			"HERMES_KANBAN_GOAL_MODE": "1", "HERMES_KANBAN_GOAL_MAX_TURNS": "7", "HERMES_KANBAN_DB": b.paths.DB,
 			"HERMES_KANBAN_WORKSPACES_ROOT": b.paths.Workspaces, "HERMES_KANBAN_BOARD": "default", "PATH": "/nowhere",
 		} {
@@ -59,7 +59,7 @@ func TestSpawn(t *testing.T) {
 		if slices.ContainsFunc(job.Vars, func(v string) bool { return strings.HasPrefix(v, "PATH=") }) {
 			t.Error("PATH is no variable of the worker's own")
 		}
-		if job.Log != b.paths.Log(id) || job.Dir != task.WorkspacePath || job.Lock != "host:4242" || job.Run != task.CurrentRunID {
+		if job.Log != b.paths.Log(id) || job.Dir != task.WorkspacePath || job.Lock != task.ClaimLock || job.Run != task.CurrentRunID {
 			t.Errorf("%+v", job)
 		}
 		if p := b.payload(id, evSpawned); p["pid"] != float64(task.WorkerPID) || b.lastRun(id).WorkerPID != task.WorkerPID {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"hinit/internal/proc"
 )
 
 // stormRunner starts workers as a dispatcher without PID 1 does: children in sessions of their own, which outlive it.
@@ -97,6 +99,11 @@ func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) 
 		list[i] = kernel{}.End(ctx, ref.PID, grace)
 	}
 	return list, nil
+}
+
+func (r *stormRunner) Left(ref Ref) []int {
+	pids, _ := proc.ByEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
+	return pids
 }
 
 func (r *stormRunner) Forget(context.Context, []Ref) error { return nil }

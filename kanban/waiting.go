@@ -9,10 +9,10 @@ import (
 func (s *Store) waiting(ctx context.Context, status Status) (list []row, err error) {
 	err = each(ctx, s.db, func(r *sql.Rows) error {
 		var one row
-		err := r.Scan(&one.id, &one.assignee)
+		err := r.Scan(&one.id, &one.assignee, &one.again)
 		list = append(list, one)
 		return err
-	}, `SELECT id, COALESCE(assignee, '') FROM tasks WHERE status = ? AND claim_lock IS NULL ORDER BY priority DESC, created_at, rowid`, status)
+	}, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL ORDER BY priority DESC, created_at, rowid`, status)
 	return list, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -38,12 +39,12 @@ func Await(pid int) {
 	}
 }
 
-// ByEnv finds the process that was started with these variables and whose parent was not. It is 0 when there is none; sure says that
-// every process that could be one was looked at.
-func ByEnv(vars map[string]string) (pid int, sure bool) {
+// ByEnv finds the processes that were started with these variables, those first whose parent was not; sure says that every process that
+// could be one was looked at.
+func ByEnv(vars map[string]string) (pids []int, sure bool) {
 	s := newScanner()
 	if s.dir < 0 {
-		return 0, false
+		return nil, false
 	}
 	defer unix.Close(s.dir)
 	s.look()
@@ -60,11 +61,15 @@ func ByEnv(vars map[string]string) (pid int, sure bool) {
 		has[p.PID] = hasVars(env, vars)
 	}
 	for _, p := range s.stats {
-		if has[p.PID] && !has[p.Parent] {
-			return p.PID, true
+		switch {
+		case !has[p.PID]:
+		case has[p.Parent]:
+			pids = append(pids, p.PID)
+		default:
+			pids = slices.Insert(pids, 0, p.PID)
 		}
 	}
-	return 0, sure
+	return pids, sure
 }
 
 // ours reports whether a process is of this process's user.

@@ -29,7 +29,7 @@ func claim(c *call) int {
 	}
 	id := words[0]
 	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		t, won, err := s.Claim(ctx, c.Now(), id, time.Duration(*ttl)*time.Second, "")
+		t, won, err := s.Claim(ctx, c.Now(), id, time.Duration(*ttl)*time.Second)
 		if err != nil && !errors.Is(err, kanban.ErrNoTask) {
 			return c.failed("claim "+id, err)
 		}

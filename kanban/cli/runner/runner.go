@@ -167,7 +167,7 @@ func exitOf(run client.Run) kanban.Exit {
 	e := run.End
 	x := kanban.Exit{
 		Known: !e.Lost, OOM: e.OOM, Terminated: run.Asked != "" || e.Cause == "operator" || e.Cause == "shutdown", At: e.At,
-		Usage: kanban.Usage{User: time.Duration(e.CPUSeconds * float64(time.Second)), MaxRSS: e.MaxRSS},
+		Shutdown: run.Asked == client.RunShutdown || e.Cause == "shutdown",
 	}
 	switch {
 	case e.Signal != nil:
@@ -263,15 +263,21 @@ func (r *Runner) adopt(w kanban.Worker) {
 
 // orphaned looks for the worker of an attempt whose dispatcher died before it could write the pid down.
 func orphaned(ref kanban.Ref) kanban.Sighting {
-	pid, sure := proc.ByEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
+	pids, sure := proc.ByEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
-	case pid != 0:
-		ticks, _ := proc.StartTicks(pid)
-		return kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: pid, Start: ticks}}
+	case len(pids) > 0:
+		ticks, _ := proc.StartTicks(pids[0])
+		return kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: pids[0], Start: ticks}}
 	case sure:
 		return kanban.Sighting{Sight: kanban.NeverStarted}
 	}
 	return kanban.Sighting{Sight: kanban.Unknown}
+}
+
+// Left implements [kanban.Runner].
+func (r *Runner) Left(ref kanban.Ref) []int {
+	pids, _ := proc.ByEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
+	return pids
 }
 
 // openLog opens the file that takes a worker's output.

@@ -73,6 +73,8 @@ func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) ([]k
 	return out, nil
 }
 
+func (*office) Left(kanban.Ref) []int { return nil }
+
 func (*office) Forget(context.Context, []kanban.Ref) error { return nil }
 
 // crash ends every worker, and tells.

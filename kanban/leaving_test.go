@@ -1,0 +1,86 @@
+package kanban
+
+import (
+	"testing"
+	"time"
+)
+
+// A worker whose attempt is over has a minute to leave. Until then its process counts, and is shown.
+func TestLeavingWorkers(t *testing.T) {
+	t.Parallel()
+	for how, over := range map[string]func(b *board, id string) (bool, error){
+		"complete": func(b *board, id string) (bool, error) {
+			return b.Complete(b.t.Context(), b.now, id, Completion{Summary: "done"})
+		},
+		"block":   func(b *board, id string) (bool, error) { return b.Block(b.t.Context(), b.now, id, "why", 0) },
+		"archive": func(b *board, id string) (bool, error) { return b.Archive(b.t.Context(), b.now, id) },
+		"delete":  func(b *board, id string) (bool, error) { return b.Delete(b.t.Context(), id) },
+	} {
+		for _, knows := range []bool{true, false} {
+			t.Run(how, func(t *testing.T) {
+				b := newBoard(t)
+				b.runner.knows = knows
+				b.d.Config.MaxInProgress = new(1)
+				id := b.ready("alpha")
+				b.tick()
+				run, pid := b.task(id).CurrentRunID, b.task(id).WorkerPID
+				other := b.ready("alpha")
+				ok, err := over(b, id)
+				if must(t, err); !ok {
+					t.Fatal("nothing happened")
+				}
+				if how != "delete" { // which leaves no attempt that could have ended now
+					if r := b.tick(); r.Leaving != 1 || len(r.Spawned) != 0 {
+						t.Errorf("its process counts no more: %+v", r)
+					}
+					list, err := b.d.Leaving(t.Context(), b.now)
+					if must(t, err); len(list) != 1 || list[0].PID != pid || list[0].Run != run || list[0].Until.Unix() != b.now.Unix()+60 {
+						t.Errorf("%+v", list)
+					}
+					next, err := b.d.Next(t.Context(), b.now)
+					if must(t, err); next.Unix() != b.now.Unix()+60 {
+						t.Errorf("next at %v, now %v", next, b.now)
+					}
+				}
+				b.pass(time.Minute)
+				same(t, "spawned", spawnedIDs(b.tick()), other)
+				if knows {
+					same(t, "ended", b.runner.ended, run)
+				} else {
+					same(t, "signals", b.procs.signals, pid)
+				}
+			})
+		}
+	}
+	t.Run("another attempt waits for the end of the last one", func(t *testing.T) { // block and unblock: two in one workspace
+		b := newBoard(t)
+		b.runner.knows = true
+		id := b.ready("alpha")
+		b.tick()
+		run := b.task(id).CurrentRunID
+		b.runner.deaf = true
+		_, err := b.Block(t.Context(), b.now, id, "why", 0)
+		must(t, err)
+		_, err = b.Unblock(t.Context(), b.now, id)
+		must(t, err)
+		same(t, "spawned", spawnedIDs(b.tick()))
+		same(t, "asked to end", b.runner.ended, run)
+		b.runner.deaf = false
+		same(t, "asked again", spawnedIDs(b.tick()))
+		b.pass(survivorDefers * time.Second)
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+	t.Run("what another program's worker has left is ended", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.exits(id, Exit{Code: 1})
+		b.procs.set(55, true, 0)
+		b.runner.left = map[string][]int{id: {55}, "t_other": {56}}
+		b.procs.survives[55] = true
+		same(t, "spawned", spawnedIDs(b.tick()))
+		b.procs.survives[55] = false
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+		same(t, "signals", b.procs.signals, 55, 55)
+	})
+}
