@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // DefaultBoard is the board that always exists.
@@ -292,4 +294,22 @@ func (p ProfileDirs) List() []string {
 		}
 	}
 	return names
+}
+
+// Toolsets are what the configuration of a profile turns on for its command line: platform_toolsets.cli, else toolsets. Nil: it doesn't say.
+func (p ProfileDirs) Toolsets(name string) []string {
+	var file struct {
+		Platform struct {
+			CLI []string `yaml:"cli"`
+		} `yaml:"platform_toolsets"`
+		All []string `yaml:"toolsets"`
+	}
+	data, err := os.ReadFile(filepath.Join(p.Dir(name), "config.yaml"))
+	if err != nil || p.Dir(name) == "" || yaml.Unmarshal(data, &file) != nil {
+		return nil
+	}
+	if file.Platform.CLI != nil {
+		return file.Platform.CLI
+	}
+	return file.All
 }

@@ -51,7 +51,6 @@ type Config struct {
 	StaleTimeout            time.Duration // 0: off
 	RotateBytes             int64
 	LogBackups              *int
-	Command                 []string // template of the worker's command; empty: [DefaultCommand]
 }
 
 func (c Config) interval() time.Duration {
@@ -126,7 +125,6 @@ func ParseConfig(data []byte) (Config, []string, error) {
 	} else if v := values["default_assignee"]; v != nil {
 		r.warn("default_assignee", "a profile's name", v)
 	}
-	c.Command = r.words("worker_command")
 	return c, r.warnings, nil
 }
 
@@ -212,19 +210,4 @@ func (r *configReader) seconds(key string, missing, invalid time.Duration) time.
 		return invalid
 	}
 	return time.Duration(n * float64(time.Second))
-}
-
-func (r *configReader) words(key string) (words []string) {
-	v := r.values[key]
-	list, ok := v.([]any)
-	for _, item := range list {
-		word, isText := item.(string)
-		ok = ok && isText
-		words = append(words, word)
-	}
-	if v != nil && (!ok || len(words) == 0) {
-		r.warn(key, "a list of words", v)
-		return nil
-	}
-	return words
 }

@@ -53,8 +53,6 @@ func TestConfig(t *testing.T) {
 		`dispatch_in_gateway: "no"`:           {func(c Config) any { return c.DispatchInGateway }, true, true},
 		`worker_log_backup_count: 0`:          {func(c Config) any { return c.logBackups() }, 0, false},
 		`worker_log_rotate_bytes: 0`:          {func(c Config) any { return c.rotateBytes() }, int64(2 << 20), true},
-		`worker_command: [a, b]`:              {func(c Config) any { return strings.Join(c.Command, " ") }, "a b", false},
-		`worker_command: [a, 1]`:              {func(c Config) any { return len(c.Command) }, 0, true},
 	} {
 		c, warnings, err := ParseConfig([]byte("other: 1\nkanban:\n  " + text + "\n"))
 		must(t, err)
@@ -79,7 +77,7 @@ func TestConfig(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	f.Add("kanban: {max_spawn: 3, default_assignee: x, worker_command: [a]}")
+	f.Add("kanban: {max_spawn: 3, default_assignee: x}")
 	f.Add("kanban:\n  failure_limit: 1e300\n  dispatch_interval_seconds: -.inf")
 	f.Add("kanban: &a [*a]")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -20,6 +20,16 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 	}
 	interval := int64(d.Config.interval() / time.Second)
+	if d.Backoff > 0 { // whatever else there is to wait for: it serves, and nothing may stand still
+		var some bool
+		err := d.Store.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))").Scan(&some)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if some {
+			at(p.now + interval)
+		}
+	}
 	for _, w := range p.watched {
 		if w.ClaimExpires != 0 {
 			at(w.ClaimExpires + 1)
@@ -44,14 +54,19 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	for _, w := range p.leaving {
 		at(p.leaves(w))
 	}
-	held, err := d.Store.held(ctx, p.now-max(recentSuccessWindow, p.cooldown()), p.now-activePRWindow)
+	for _, w := range p.watched {
+		if doubt := d.doubts[w.CurrentRunID]; doubt > p.now {
+			at(doubt)
+		}
+	}
+	held, err := d.Store.held(ctx, p.now-activePRWindow)
 	for _, h := range held {
-		end := h.since + activePRWindow
-		switch h.why {
-		case "rate_limited":
-			end = h.since + p.cooldown()
+		end := p.until(h)
+		switch h.outcome {
+		case "":
+			end = h.at + activePRWindow
 		case "completed":
-			end = h.since + recentSuccessWindow + 1
+			end = h.at + recentSuccessWindow + 1
 		}
 		if end > p.now {
 			at(end)
@@ -63,23 +78,18 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// hold is a reason that holds a waiting task back for a time.
-type hold struct {
-	why   string
-	since int64
-}
-
-// held are the reasons that began after a time. It may tell too many: a pass that comes too early does nothing.
-func (s *Store) held(ctx context.Context, runs, comments int64) (list []hold, err error) {
+// held are the ends of attempts, and the pull requests with an empty outcome, that may hold back a waiting task: those after a time. It
+// may tell too many: a pass that comes too early does nothing. A task that waits for no such reason is looked at now and then all the same.
+func (s *Store) held(ctx context.Context, after int64) (list []attempt, err error) {
 	err = each(ctx, s.db, func(r *sql.Rows) error {
-		var h hold
-		err := r.Scan(&h.why, &h.since)
-		list = append(list, h)
+		var e attempt
+		err := r.Scan(&e.task, &e.run, &e.outcome, &e.at, &e.failures)
+		list = append(list, e)
 		return err
-	}, `SELECT r.outcome, max(r.ended_at) FROM tasks t JOIN task_runs r ON r.task_id = t.id
-			WHERE t.status IN ('ready', 'review') AND r.outcome IN ('rate_limited', 'completed') AND r.ended_at > ? GROUP BY t.id, r.outcome
+	}, `SELECT t.id, r.id, r.outcome, r.ended_at, t.consecutive_failures FROM tasks t JOIN task_runs r ON r.task_id = t.id
+			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1
 		UNION ALL
-		SELECT '', max(c.created_at) FROM tasks t JOIN task_comments c ON c.task_id = t.id
-			WHERE t.status = 'ready' AND c.created_at > ? AND instr(c.body, 'https://github.com/') > 0 GROUP BY t.id`, runs, comments)
+		SELECT t.id, 0, '', max(c.created_at), 0 FROM tasks t JOIN task_comments c ON c.task_id = t.id
+			WHERE t.status = 'ready' AND c.created_at > ?1 AND instr(c.body, 'https://github.com/') > 0 GROUP BY t.id`, after)
 	return list, err
 }

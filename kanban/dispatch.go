@@ -24,8 +24,14 @@ type Dispatcher struct {
 	// Volume names the data volume where nothing else can have it while this container does; empty: that is not known.
 	Volume string
 
+	// Backoff is the time between a failed attempt and the next one, which doubles with each further failure; 0: none, as for a pass by
+	// hand.
+	Backoff time.Duration
+
 	starts map[int64]int64 // by run: when the process that its pid named at first had started
 	asked  map[int64]int64 // by run: when a worker was asked to end whose attempt is over, and survived
+	doubts map[int64]int64 // by run: until when its worker may still be started, though the host has not answered
+	holds  *Lock           // of the board, between passes
 }
 
 // Profiles says which assignees can be run.
@@ -60,17 +66,25 @@ func (d *Dispatcher) log() *slog.Logger {
 // After an error the result holds what was done before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = newResult()
-	lock, held, err := TryLock(d.Store.paths.TickLock())
-	switch {
-	case err != nil:
-		d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
-	case !held:
-		res.SkippedLocked = true
-		return res, nil
-	default:
-		defer lock.Release()
-	}
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, res: &res}
+	if d.holds == nil {
+		lock, held, err := TryLock(d.Store.paths.TickLock())
+		switch {
+		case err != nil:
+			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
+		case held:
+			defer lock.Release()
+		case opt.DryRun: // what would be started can be said all the same
+			res.SkippedLocked = true
+			if err := p.look(); err != nil {
+				return res, err
+			}
+			return res, p.dispatch(opt)
+		default:
+			res.SkippedLocked = true
+			return res, nil
+		}
+	}
 	if err := p.look(); err != nil {
 		return res, err
 	}
@@ -85,7 +99,22 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	}
 	err = p.dispatch(opt)
 	res.Leaving = len(p.leaving)
+	for _, w := range p.watched {
+		if w.sight == Alive && !w.settled {
+			res.Alive++
+		}
+	}
 	return res, err
+}
+
+// Hold keeps the lock of the board for all passes until the store is closed. Other dispatchers, the agent's gateways among them, find it
+// held and do nothing on this board. False: somebody else has it.
+func (d *Dispatcher) Hold() (held bool, err error) {
+	lock, held, err := TryLock(d.Store.paths.TickLock())
+	if held {
+		d.holds, d.Store.holds = lock, lock
+	}
+	return held, err
 }
 
 // row is a task that could be started.

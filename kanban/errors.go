@@ -18,6 +18,18 @@ func (e *ValueError) Error() string { return e.Text }
 
 func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
+// HostError says that what starts workers can't do so now, whatever the task. The claim is given back, and counts no failure. Unsure: the
+// worker may start all the same, so the claim stays until that is known.
+type HostError struct {
+	Err    error
+	Unsure bool
+}
+
+func (e *HostError) Error() string { return e.Err.Error() }
+
+// Unwrap implements [errors.Unwrap].
+func (e *HostError) Unwrap() error { return e.Err }
+
 // CorruptError says that a file isn't a sound database. The file is as it was.
 type CorruptError struct {
 	Path   string

@@ -3,9 +3,12 @@ package kanban
 import (
 	"database/sql"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 var (
@@ -19,41 +22,69 @@ const (
 	guardAuth     = "blocker_auth"
 	guardSuccess  = "recent_success"
 	guardPR       = "active_pr"
+	guardBackoff  = "backoff" // of this dispatcher only, and without an event
 )
 
 // rateLimitedText marks a task whose worker hit a quota wall. It is no failure, and the cooldown is what it waits for: if a later
 // attempt ended without an error of its own, the words in here must not hold the task back for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
+// attempt is how an attempt has ended, and how long it holds back the next one.
+type attempt struct {
+	task     string
+	run      int64
+	outcome  string
+	at       int64
+	failures int64 // of the task
+}
+
+// backoffMost bounds how often the time between two attempts doubles.
+const backoffMost = 4
+
+// until is when the task of an attempt that has ended may be started again. Jitter keeps tasks apart that failed for one reason.
+func (p *pass) until(e attempt) int64 {
+	var wait int64
+	switch e.outcome {
+	case "rate_limited":
+		wait = envSeconds(p.Store.opt.Env, "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", 0, DefaultCooldown)
+	case "crashed", "timed_out", "spawn_failed", "stale":
+		wait = int64(p.Backoff/time.Second) << min(max(e.failures-1, 0), backoffMost)
+	}
+	if p.Backoff > 0 && wait > 0 {
+		h := fnv.New32a()
+		fmt.Fprint(h, e.task, e.run)
+		wait += wait * int64(h.Sum32()%100) / 500
+	}
+	return e.at + wait
+}
+
 // guard says why a ready task should not be started now, or nothing. Another attempt would hit the same wall, or repeat work that is
 // done. It clears itself by time only; an operator clears blocker_auth by unblocking or reassigning.
-func (p *pass) guard(task string, onlyCooldown bool) (string, error) {
-	var outcome, failure string
-	var ended, success int64
-	err := p.Store.db.QueryRowContext(p.ctx, `SELECT COALESCE(r.outcome, ''), COALESCE(r.ended_at, 0), COALESCE(t.last_failure_error, ''),
-			COALESCE((SELECT max(s.ended_at) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed'), 0)
+func (p *pass) guard(task string, review bool) (string, error) {
+	last := attempt{task: task}
+	var failure string
+	var success int64
+	err := p.Store.db.QueryRowContext(p.ctx, `SELECT COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(r.ended_at, 0), t.consecutive_failures,
+			COALESCE(t.last_failure_error, ''), COALESCE((SELECT max(s.ended_at) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed'), 0)
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
-		WHERE t.id = ?`, task).Scan(&outcome, &ended, &failure, &success)
+		WHERE t.id = ?`, task).Scan(&last.run, &last.outcome, &last.at, &last.failures, &failure, &success)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", nil
 	}
-	if err != nil {
+	waits := p.now < p.until(last)
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if outcome == "rate_limited" {
-		if p.now-ended < p.cooldown() {
-			return guardCooldown, nil
-		}
+	case last.outcome == "rate_limited" && waits:
+		return guardCooldown, nil
+	case waits:
+		return guardBackoff, nil
+	case review || last.outcome == "rate_limited":
 		return "", nil
-	}
-	if onlyCooldown {
-		return "", nil
-	}
-	if authTrouble.MatchString(failure) && !strings.Contains(failure, rateLimitedText) {
+	case authTrouble.MatchString(failure) && !strings.Contains(failure, rateLimitedText):
 		return guardAuth, nil
-	}
-	if success != 0 && p.now-success <= recentSuccessWindow {
+	case success != 0 && p.now-success <= recentSuccessWindow:
 		return guardSuccess, nil
 	}
 	comments, err := column1[string](p.ctx, p.Store.db, `SELECT body FROM task_comments
@@ -64,15 +95,11 @@ func (p *pass) guard(task string, onlyCooldown bool) (string, error) {
 	return "", err
 }
 
-func (p *pass) cooldown() int64 {
-	return envSeconds(p.Store.opt.Env, "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", 0, DefaultCooldown)
-}
-
 // guarded notes that a task is held back, once for as long as nothing else happens to it: an event for each pass would bury its
 // history.
 func (p *pass) guarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
-	if p.dry {
+	if p.dry || reason == guardBackoff {
 		return nil
 	}
 	payload := object{{"reason", reason}}

@@ -67,7 +67,7 @@ func openBoard(t *testing.T, root string, e env) *board {
 	b.runner.procs = b.procs
 	b.d = &Dispatcher{
 		Store: s, Runner: b.runner, Procs: b.procs, Profiles: profileSet("default alpha beta someother"),
-		Spawn: SpawnOptions{Environ: []string{"PATH=/nowhere"}, Module: []string{"/opt/python", "-m", "agent"}},
+		Spawn: SpawnOptions{Environ: []string{"PATH=/nowhere"}},
 	}
 	return b
 }

@@ -30,7 +30,6 @@ const (
 	evScheduled       = "scheduled"
 	evUnblocked       = "unblocked"
 	evEdited          = "edited"
-	evSpecified       = "specified"
 	evReprioritized   = "reprioritized"
 	evCommented       = "commented"
 	evArchived        = "archived"

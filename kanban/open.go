@@ -35,6 +35,7 @@ type Store struct {
 	raw   *os.File // the same file, to look at its length
 	paths Paths
 	opt   Options
+	holds *Lock // of a dispatcher that serves the board
 }
 
 // point is where a process can die, for tests that let it.
@@ -223,6 +224,9 @@ func (s *Store) Close() error {
 	}
 	if s.raw != nil {
 		err = errors.Join(err, s.raw.Close())
+	}
+	if s.holds != nil {
+		s.holds.Release()
 	}
 	return err
 }

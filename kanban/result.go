@@ -17,6 +17,7 @@ type Result struct {
 	RateLimited         []string    `json:"rate_limited"` // requeued without counting
 	SkippedLocked       bool        `json:"skipped_locked"`
 	Leaving             int         `json:"-"` // workers that are alive though their attempt is over
+	Alive               int         `json:"-"` // running workers that the runner sees
 	Exits               []EndedRun  `json:"-"` // every worker whose end this pass wrote down
 	Released            []string    `json:"-"` // claims of workers that somebody ended on purpose; not counted as failures
 	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, and why

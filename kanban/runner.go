@@ -35,15 +35,11 @@ type Runner interface {
 // Job is a worker to be started: stdin is /dev/null, both outputs are appended to Log, the session is a new one.
 type Job struct {
 	Ref
-	Profile    string
-	Lock       string   // the claim
-	Argv       []string // the whole command line; Argv[0] is an absolute path
-	Options    []string // of Argv, the words that depend on the task: --skills, -m, --toolsets with their values
-	Dir        string   // empty: the dispatcher's
-	Env        []string // the whole environment
-	Vars       []string // of Env, the variables that are the worker's own
-	Log        string   // rotated already; its directory exists
-	MaxRuntime time.Duration
+	Profile string
+	Options []string          // the words of the command line that depend on the task: --skills, -m, --toolsets with their values
+	Dir     string            // empty: the dispatcher's
+	Vars    map[string]string // of the environment, what is the worker's own
+	Log     string            // rotated already; its directory exists
 }
 
 // Ref names the worker of one run. DB and Run are its identity; PID and Start are what is known of its process.

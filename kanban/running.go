@@ -280,7 +280,7 @@ func (p *pass) tidy() {
 			p.remember(entry{Lock: claimant(w.ClaimLock), Seen: true})
 		}
 	}
-	for _, runs := range []map[int64]int64{p.asked, p.starts} {
+	for _, runs := range []map[int64]int64{p.asked, p.starts, p.doubts} {
 		for run := range runs {
 			if !open[run] {
 				delete(runs, run)
@@ -344,10 +344,10 @@ func (d *Dispatcher) ref(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// note takes what the runner says. That no worker exists is believed only of runs that this dispatcher began: a claim without a
-// worker is somebody's at a terminal.
+// note takes what the runner says. That no worker exists is believed only of runs that a dispatcher began, for a claim without a worker
+// is somebody's at a terminal, and only when no request to start one is under way.
 func (p *pass) note(w *watched, s Sighting) {
-	if s.Sight == NeverStarted && !w.ours {
+	if s.Sight == NeverStarted && (!w.ours || p.now < p.doubts[w.CurrentRunID]) {
 		return
 	}
 	w.sight, w.exit = s.Sight, s.Exit

@@ -1,33 +1,26 @@
 package kanban
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"hinit/internal/proc"
 )
 
-// SpawnOptions say how a worker's command line and environment are made.
+// SpawnOptions say what a worker is told.
 type SpawnOptions struct {
 	Environ    []string                      // the dispatcher's environment
 	ProfileDir func(profile string) string   // a profile's home; empty: there is none
 	Toolsets   func(profile string) []string // nil or an empty answer: no --toolsets
-	Module     []string                      // what runs the agent where there is no command for it; empty: an error
 }
 
 // reviewSkill is the skill that a worker in review has in place of the task's own.
 const reviewSkill = "sdlc-review"
-
-// DefaultCommand is the worker's command line. {agent}, {skills}, {model} and {toolsets} become as many words as there are; {profile},
-// {task}, {run}, {board} and {workspace} are replaced inside words.
-var DefaultCommand = []string{
-	"{agent}", "-p", "{profile}", "--accept-hooks", "{skills}", "{model}", "{toolsets}", "chat", "-q", "work kanban task {task}",
-}
 
 // run prepares a claimed task and starts its worker. The second result is why that couldn't be done.
 func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
@@ -47,10 +40,7 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 		task.WorkspacePath, task.Branch = workspace, branch
 	}
 	p.tip(task)
-	job, why := p.job(task, review)
-	if why != nil {
-		return "", why, nil
-	}
+	job := p.job(task, review)
 	if p.Runner == nil {
 		return "", fmt.Errorf("nothing here can start workers"), nil
 	}
@@ -62,6 +52,10 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 		return "", nil, err
 	}
 	worker, why := p.Runner.Start(p.ctx, job)
+	host := (*HostError)(nil)
+	if errors.As(why, &host) {
+		return "", nil, p.hostFailed(task, review, host)
+	}
 	if why != nil {
 		return "", why, nil
 	}
@@ -78,6 +72,22 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 	return workspace, nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
+// startDoubt is how long a request to start a worker may take effect that was not answered.
+const startDoubt = 30
+
+// hostFailed ends a pass in which no worker can be started.
+func (p *pass) hostFailed(task Task, review bool, why *HostError) error {
+	if why.Unsure {
+		if p.doubts == nil {
+			p.doubts = make(map[int64]int64)
+		}
+		p.doubts[task.CurrentRunID] = p.now + startDoubt
+		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
+	}
+	_, err := p.reclaim(&watched{Task: task, review: review, local: true}, Termination{}, why.Error())
+	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
+}
+
 // recordSpawn writes down the pid of a run's worker. A worker may have finished its task by then: the event is written all the same.
 func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) error {
@@ -91,67 +101,39 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// job makes the command line and the environment of a worker.
-func (p *pass) job(task Task, review bool) (Job, error) {
+// job says what the worker of a task is. Its command line is that of the runner.
+func (p *pass) job(task Task, review bool) Job {
 	skills := task.Skills
 	if review {
 		skills = []string{reviewSkill}
 	}
 	who := strings.ToLower(strings.TrimSpace(task.Assignee))
-	env := newEnviron(p.Spawn.Environ)
-	agent, err := p.Spawn.agent(env)
-	if err != nil {
-		return Job{}, err
-	}
 	var options []string
-	words := map[string][]string{"{agent}": agent}
 	for _, skill := range skills {
-		words["{skills}"] = append(words["{skills}"], "--skills", skill)
+		options = append(options, "--skills", skill)
 	}
 	if task.ModelOverride != "" {
-		words["{model}"] = []string{"-m", task.ModelOverride}
+		options = append(options, "-m", task.ModelOverride)
 	}
 	if p.Spawn.Toolsets != nil {
 		if sets := slices.Sorted(slices.Values(p.Spawn.Toolsets(who))); len(sets) > 0 {
-			words["{toolsets}"] = []string{"--toolsets", strings.Join(sets, ",")}
+			options = append(options, "--toolsets", strings.Join(sets, ","))
 		}
 	}
-	options = slices.Concat(words["{skills}"], words["{model}"], words["{toolsets}"])
-	template := p.Config.Command
-	if len(template) == 0 {
-		template = DefaultCommand
-	}
-	places := strings.NewReplacer("{profile}", who, "{task}", task.ID, "{run}", strconv.FormatInt(task.CurrentRunID, 10),
-		"{board}", p.Store.paths.Board, "{workspace}", task.WorkspacePath)
-	var argv []string
-	for _, word := range template {
-		switch word {
-		case "{agent}", "{skills}", "{model}", "{toolsets}":
-			argv = append(argv, words[word]...)
-		default:
-			argv = append(argv, places.Replace(word))
-		}
-	}
-	p.worker(env, task, who)
 	log := p.Store.paths.Log(task.ID)
 	if err := rotate(log, p.Config.rotateBytes(), p.Config.logBackups()); err != nil {
 		p.log().Warn("cannot rotate a worker's log", "path", log, "error", err)
 	}
-	job := Job{
-		Ref: p.ref(&watched{Task: task}), Profile: who, Lock: task.ClaimLock, Argv: argv, Options: options,
-		Env: env.list, Vars: env.own(), Log: log,
-	}
+	job := Job{Ref: p.Dispatcher.ref(task), Profile: who, Options: options, Vars: p.worker(task, who), Log: log}
 	if st, err := os.Stat(task.WorkspacePath); err == nil && st.IsDir() {
 		job.Dir = task.WorkspacePath
 	}
-	if task.MaxRuntimeSeconds != nil {
-		job.MaxRuntime = time.Duration(*task.MaxRuntimeSeconds) * time.Second
-	}
-	return job, nil
+	return job
 }
 
-// worker sets the variables by which the agent knows that it is a worker, and of what.
-func (p *pass) worker(env *environ, task Task, who string) {
+// worker returns the variables by which the agent knows that it is a worker, and of what.
+func (p *pass) worker(task Task, who string) vars {
+	env := make(vars)
 	paths := p.Store.paths
 	if p.Spawn.ProfileDir != nil {
 		if home := p.Spawn.ProfileDir(who); home != "" {
@@ -177,7 +159,7 @@ func (p *pass) worker(env *environ, task Task, who string) {
 	if task.MaxRuntimeSeconds != nil {
 		limit := max(1, *task.MaxRuntimeSeconds-30)
 		for _, name := range []string{"TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT"} {
-			if n, err := strconv.ParseInt(strings.TrimSpace(env.get(name)), 10, 64); err != nil || n < limit {
+			if n, err := strconv.ParseInt(strings.TrimSpace(proc.Getenv(p.Spawn.Environ, name)), 10, 64); err != nil || n < limit {
 				env.set(name, strconv.FormatInt(limit, 10))
 			}
 		}
@@ -185,82 +167,17 @@ func (p *pass) worker(env *environ, task Task, who string) {
 	env.set("HERMES_KANBAN_DB", paths.DB)
 	env.set("HERMES_KANBAN_WORKSPACES_ROOT", paths.Workspaces)
 	env.set("HERMES_KANBAN_BOARD", paths.Board)
+	return env
 }
 
-// agent finds the agent's command: HERMES_BIN, else hermes on PATH, else the module form.
-func (o SpawnOptions) agent(env *environ) ([]string, error) {
-	if name := strings.TrimSpace(env.get("HERMES_BIN")); name != "" {
-		if strings.Contains(name, "/") {
-			if abs, err := filepath.Abs(name); err == nil {
-				return []string{abs}, nil
-			}
-		}
-		if path := search(name, env.get("PATH")); path != "" {
-			return []string{path}, nil
-		}
-	} else if path := search("hermes", env.get("PATH")); path != "" {
-		return []string{path}, nil
-	}
-	if len(o.Module) > 0 {
-		return o.Module, nil
-	}
-	return nil, fmt.Errorf("`hermes` executable not found on PATH: install it, or name it in HERMES_BIN")
-}
+// vars are the variables that are a worker's own.
+type vars map[string]string
 
-// search finds a command on a path, never in the current directory.
-func search(name, path string) string {
-	for _, dir := range filepath.SplitList(path) {
-		if !filepath.IsAbs(dir) {
-			continue
-		}
-		file := filepath.Join(dir, name)
-		if st, err := os.Stat(file); err == nil && st.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
-			return file
-		}
-	}
-	return ""
-}
+// set drops what no process can be given.
+func (v vars) set(name, value string) { v[name] = strings.ReplaceAll(value, "\x00", "") }
 
-// environ is a copy of an environment that remembers what was set in it.
-type environ struct {
-	list  []string
-	names []string
-}
-
-func newEnviron(base []string) *environ { return &environ{list: slices.Clone(base)} }
-
-func (e *environ) index(name string) int {
-	return slices.IndexFunc(e.list, func(s string) bool { return strings.HasPrefix(s, name+"=") })
-}
-
-func (e *environ) get(name string) string {
-	if i := e.index(name); i >= 0 {
-		return e.list[i][len(name)+1:]
-	}
-	return ""
-}
-
-func (e *environ) set(name, value string) {
-	value = strings.ReplaceAll(value, "\x00", "") // no process can be given one
-	if i := e.index(name); i >= 0 {
-		e.list[i] = name + "=" + value
-	} else {
-		e.list = append(e.list, name+"="+value)
-	}
-	e.names = append(e.names, name)
-}
-
-func (e *environ) setIf(name, value string) {
+func (v vars) setIf(name, value string) {
 	if value != "" {
-		e.set(name, value)
+		v.set(name, value)
 	}
-}
-
-// own are the variables that were set.
-func (e *environ) own() []string {
-	list := make([]string, len(e.names))
-	for i, name := range e.names {
-		list[i] = name + "=" + e.get(name)
-	}
-	return list
 }

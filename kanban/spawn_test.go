@@ -6,22 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
-
-// variable is what a job's environment has for a name.
-func variable(job Job, name string) (string, bool) {
-	for _, list := range [][]string{job.Env, job.Vars} {
-		for _, v := range list {
-			if value, found := strings.CutPrefix(v, name+"="); found {
-				return value, true
-			}
-		}
-	}
-	return "", false
-}
 
 // Contract 28.8.
 func TestSpawn(t *testing.T) {
@@ -45,60 +32,56 @@ func TestSpawn(t *testing.T) {
 			"HERMES_PROFILE": "alpha", "HERMES_TENANT": "acme", "HERMES_KANBAN_TASK": id, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
 			"TERMINAL_CWD": task.WorkspacePath, "HERMES_KANBAN_RUN_ID": fmt.Sprint(task.CurrentRunID), "HERMES_KANBAN_CLAIM_LOCK": "host:4242.1",
 			"HERMES_KANBAN_GOAL_MODE": "1", "HERMES_KANBAN_GOAL_MAX_TURNS": "7", "HERMES_KANBAN_DB": b.paths.DB,
-			"HERMES_KANBAN_WORKSPACES_ROOT": b.paths.Workspaces, "HERMES_KANBAN_BOARD": "default", "PATH": "/nowhere",
+			"HERMES_KANBAN_WORKSPACES_ROOT": b.paths.Workspaces, "HERMES_KANBAN_BOARD": "default",
 		} {
-			if got, _ := variable(job, name); got != want {
+			if got := job.Vars[name]; got != want {
 				t.Errorf("%s=%q, not %q", name, got, want)
 			}
 		}
-		for _, name := range []string{"HERMES_HOME", "HERMES_KANBAN_BRANCH", "TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT"} {
-			if got, set := variable(job, name); set {
+		for _, name := range []string{"HERMES_HOME", "HERMES_KANBAN_BRANCH", "TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT", "PATH"} {
+			if got, set := job.Vars[name]; set {
 				t.Errorf("%s=%q is set", name, got)
 			}
 		}
-		if slices.ContainsFunc(job.Vars, func(v string) bool { return strings.HasPrefix(v, "PATH=") }) {
-			t.Error("PATH is no variable of the worker's own")
-		}
-		if job.Log != b.paths.Log(id) || job.Dir != task.WorkspacePath || job.Lock != task.ClaimLock || job.Run != task.CurrentRunID {
+		if job.Log != b.paths.Log(id) || job.Dir != task.WorkspacePath || job.Run != task.CurrentRunID {
 			t.Errorf("%+v", job)
 		}
 		if p := b.payload(id, evSpawned); p["pid"] != float64(task.WorkerPID) || b.lastRun(id).WorkerPID != task.WorkerPID {
 			t.Errorf("%v", p)
 		}
 	})
-	t.Run("command line", func(t *testing.T) {
-		_, id, job := spawn(t, func(b *board) NewTask {
+	t.Run("options", func(t *testing.T) {
+		_, _, job := spawn(t, func(b *board) NewTask {
 			b.d.Spawn.Toolsets = func(string) []string { return []string{"web", "file"} }
 			return NewTask{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
 		})
-		want := "/opt/python -m agent -p alpha --accept-hooks --skills writing --skills review -m large --toolsets file,web chat -q " +
-			"work kanban task " + id
-		if got := strings.Join(job.Argv, " "); got != want || job.Argv[len(job.Argv)-1] != "work kanban task "+id {
-			t.Errorf("%q", job.Argv)
-		}
+		same(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "file,web")
 	})
 	t.Run("no automatic skill", func(t *testing.T) {
-		_, id, job := spawn(t, func(*board) NewTask { return NewTask{} })
-		same(t, "argv", job.Argv, "/opt/python", "-m", "agent", "-p", "alpha", "--accept-hooks", "chat", "-q", "work kanban task "+id)
+		_, _, job := spawn(t, func(*board) NewTask { return NewTask{} })
 		same(t, "options", job.Options)
 	})
-	t.Run("a command of the configuration", func(t *testing.T) {
-		b, id, job := spawn(t, func(b *board) NewTask {
-			b.d.Config.Command = []string{"/bin/worker", "--run={run}", "{skills}", "{profile}/{task}", "{board}", "{workspace}"}
-			return NewTask{Skills: []string{"x"}}
-		})
-		same(t, "argv", job.Argv, "/bin/worker", "--run=1", "--skills", "x", "alpha/"+id, "default", b.task(id).WorkspacePath)
+	t.Run("the profile's own toolsets", func(t *testing.T) {
+		dir := t.TempDir()
+		write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("platform_toolsets: {cli: [web, file]}\ntoolsets: [all]\n"))
+		write0(t, filepath.Join(dir, "profiles/beta/config.yaml"), []byte("toolsets: [terminal]\n"))
+		write0(t, filepath.Join(dir, "config.yaml"), []byte("toolsets: all\n"))
+		p := ProfileDirs(dir)
+		same(t, "alpha", p.Toolsets("alpha"), "web", "file")
+		same(t, "beta", p.Toolsets("beta"), "terminal")
+		same(t, "a list it is not", p.Toolsets("default"))
+		same(t, "no profile", p.Toolsets("gamma"))
 	})
-	for had, want := range map[string]string{"180": "3570", "7200": "7200", "": "3570", "never": "3570"} {
+	for had, want := range map[string]string{"180": "3570", "7200": "", "": "3570", "never": "3570"} {
 		t.Run("timeout "+had, func(t *testing.T) {
 			_, _, job := spawn(t, func(b *board) NewTask {
 				b.d.Spawn.Environ = append(b.d.Spawn.Environ, "TERMINAL_TIMEOUT="+had)
 				return NewTask{MaxRuntimeSeconds: new(int64(3600))}
 			})
-			if got, _ := variable(job, "TERMINAL_TIMEOUT"); got != want {
+			if got := job.Vars["TERMINAL_TIMEOUT"]; got != want {
 				t.Errorf("TERMINAL_TIMEOUT=%s", got)
 			}
-			if got, _ := variable(job, "TERMINAL_MAX_FOREGROUND_TIMEOUT"); got != "3570" {
+			if got := job.Vars["TERMINAL_MAX_FOREGROUND_TIMEOUT"]; got != "3570" {
 				t.Errorf("TERMINAL_MAX_FOREGROUND_TIMEOUT=%s", got)
 			}
 		})
@@ -116,53 +99,21 @@ func TestSpawn(t *testing.T) {
 				b.d.Spawn.ProfileDir = func(string) string { return home }
 				return NewTask{}
 			})
-			if got, _ := variable(job, "HERMES_HOME"); got != home {
+			if got := job.Vars["HERMES_HOME"]; got != home {
 				t.Errorf("HERMES_HOME=%q", got)
 			}
-		}
-	})
-	t.Run("the executable", func(t *testing.T) {
-		dir := t.TempDir()
-		program := filepath.Join(dir, "hermes")
-		must(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
-		must(t, os.WriteFile(filepath.Join(dir, "plain"), nil, 0o644))
-		for _, c := range []struct {
-			environ []string
-			want    string
-		}{
-			{[]string{"PATH=" + dir}, program},
-			{[]string{"PATH=.:" + dir}, program},
-			{[]string{"HERMES_BIN=" + program, "PATH="}, program},
-			{[]string{"HERMES_BIN=hermes", "PATH=/none:" + dir}, program},
-			{[]string{"HERMES_BIN=plain", "PATH=" + dir}, "/opt/python"},
-			{[]string{"HERMES_BIN=nothing", "PATH=" + dir}, "/opt/python"},
-			{[]string{"PATH=/none"}, "/opt/python"},
-		} {
-			argv, err := SpawnOptions{Module: []string{"/opt/python", "-m", "agent"}}.agent(newEnviron(c.environ))
-			if err != nil || argv[0] != c.want {
-				t.Errorf("%q: %q %v", c.environ, argv, err)
-			}
-		}
-		b := newBoard(t)
-		b.d.Spawn.Module = nil
-		id := b.ready("alpha")
-		b.tick()
-		if text := b.task(id).LastFailureError; !strings.Contains(text, "executable not found on PATH") {
-			t.Errorf("%q", text)
 		}
 	})
 	t.Run("TERMINAL_CWD needs an existing directory", func(t *testing.T) {
 		b := newBoard(t)
 		p := &pass{Dispatcher: b.d, res: &Result{}, ctx: t.Context()}
-		e := newEnviron([]string{"TERMINAL_CWD=/before"})
-		p.worker(e, Task{WorkspacePath: "/no/such/place"}, "alpha")
-		if got := e.get("TERMINAL_CWD"); got != "/before" {
+		if got, set := p.worker(Task{WorkspacePath: "/no/such/place"}, "alpha")["TERMINAL_CWD"]; set {
 			t.Errorf("%q", got)
 		}
 	})
 	t.Run("a value with a NUL", func(t *testing.T) {
 		_, _, job := spawn(t, func(*board) NewTask { return NewTask{Tenant: "a\x00b"} })
-		if got, _ := variable(job, "HERMES_TENANT"); got != "ab" {
+		if got := job.Vars["HERMES_TENANT"]; got != "ab" {
 			t.Errorf("%q", got)
 		}
 	})

@@ -30,12 +30,13 @@ func stormDispatcher(s *Store, dir string) *Dispatcher {
 	return &Dispatcher{
 		Store: s, Runner: &stormRunner{dir: dir, runs: make(map[int64]*exec.Cmd), ends: make(map[int64]Exit)}, Profiles: profileSet("alpha beta"),
 		Config: Config{MaxInProgressPerProfile: new(stormPerProfile), MaxInProgress: new(stormTotal), FailureLimit: 3},
-		Spawn:  SpawnOptions{Environ: os.Environ(), Module: []string{"worker"}},
+		Spawn:  SpawnOptions{Environ: os.Environ()},
 	}
 }
 
 func (r *stormRunner) Start(_ context.Context, job Job) (Worker, error) {
-	cmd := stormRole(context.Background(), "worker", r.dir, job.Vars...)
+	cmd := stormRole(context.Background(), "worker", r.dir)
+	cmd.Env = proc.SetEnv(cmd.Env, job.Vars)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	log, err := os.OpenFile(job.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {

@@ -55,31 +55,3 @@ func TestWire(t *testing.T) {
 		t.Errorf("%+v", back)
 	}
 }
-
-func TestSubscribeAndSpecify(t *testing.T) {
-	t.Parallel()
-	b := newBoard(t)
-	id := b.create(NewTask{Status: Triage})
-	sub := Subscription{TaskID: id, Platform: "p", ChatID: "c"}
-	must(t, b.Subscribe(t.Context(), b.now, sub))
-	must(t, b.Subscribe(t.Context(), b.now, sub))
-	list, err := b.Subscriptions(t.Context(), id)
-	if must(t, err); len(list) != 1 || list[0].LastEvent != 1 {
-		t.Errorf("%+v", list)
-	}
-	if err := b.Subscribe(t.Context(), b.now, Subscription{TaskID: "t_00000000", Platform: "p", ChatID: "c"}); err == nil {
-		t.Error("subscribed to nothing")
-	}
-	was, err := b.Unsubscribe(t.Context(), sub)
-	if must(t, err); !was {
-		t.Error("it was there")
-	}
-	done, err := b.Specify(t.Context(), b.now, id, "better", "")
-	if must(t, err); !done || b.task(id).Title != "better" {
-		t.Errorf("%v %+v", done, b.task(id))
-	}
-	same(t, "events", b.kinds(id), evCreated, evSpecified, evPromoted)
-	if done, err = b.Specify(t.Context(), b.now, id, "x", ""); done || err != nil {
-		t.Errorf("%v %v", done, err)
-	}
-}

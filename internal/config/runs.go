@@ -1,7 +1,6 @@
 package config
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -14,21 +13,8 @@ const (
 	// KanbanWorker is the run that works on one task. It exists without being written down.
 	KanbanWorker = "kanban-worker"
 
-	kanbanVar   = "HINIT_KANBAN"
-	dispatchVar = "HERMES_KANBAN_DISPATCH_IN_GATEWAY"
+	kanbanVar = "HINIT_KANBAN"
 )
-
-// gatewaysDispatchNot tells the gateways that a service dispatches the board's tasks. What the file says of that wins.
-func (l *loader) gatewaysDispatchNot() {
-	c := l.cfg
-	key := "agent.env." + dispatchVar
-	if _, set := c.origins[key]; set {
-		return
-	}
-	c.Agent.Env = maps.Clone(c.Agent.Env)
-	c.Agent.Env[dispatchVar] = "0"
-	c.origins[key] = origin{env: kanbanVar}
-}
 
 // runs builds the commands that a client may have run once.
 func (l *loader) runs(d *decoder, n *yaml.Node) {

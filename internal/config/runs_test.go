@@ -15,14 +15,12 @@ func TestKanbanIsEnabledByItsVariable(t *testing.T) {
 	if !s.Enabled || !slices.Equal(s.Command, []string{"hinit-kanban", "serve"}) || s.User != c.Agent.User {
 		t.Errorf("the service is %+v", s)
 	}
-	if c.Agent.Env[dispatchVar] != "0" || c.Origin("agent.env."+dispatchVar) != "env HINIT_KANBAN" {
-		t.Errorf("gateways get %q from %s", c.Agent.Env[dispatchVar], c.Origin("agent.env."+dispatchVar))
+	const dispatchVar = "HERMES_KANBAN_DISPATCH_IN_GATEWAY" // its notifier reads the same variable
+	if value, set := c.Agent.Env[dispatchVar]; set {
+		t.Errorf("gateways get %s=%q", dispatchVar, value)
 	}
 	if got := c.Runs[KanbanWorker].Command[0]; got != "/opt/h" {
 		t.Errorf("a worker is %q", got)
-	}
-	if defaults().Agent.Env[dispatchVar] != "" {
-		t.Error("the defaults have changed with it")
 	}
 }
 
@@ -32,20 +30,9 @@ func TestKanbanIsOffByDefault(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Services[KanbanName].Enabled || c.Agent.Env[dispatchVar] != "" {
-			t.Errorf("with %v: %+v, gateways get %q", vars, c.Services[KanbanName], c.Agent.Env[dispatchVar])
+		if c.Services[KanbanName].Enabled {
+			t.Errorf("with %v: %+v", vars, c.Services[KanbanName])
 		}
-	}
-}
-
-// Whoever writes the variable himself decides.
-func TestAgentEnvWinsOverKanban(t *testing.T) {
-	c, err := Load(Options{Text: []byte("agent: {env: {" + dispatchVar + ": '1'}}"), Env: environ(map[string]string{"HINIT_KANBAN": "1"})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Agent.Env[dispatchVar] != "1" {
-		t.Errorf("gateways get %q", c.Agent.Env[dispatchVar])
 	}
 }
 

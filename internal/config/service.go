@@ -52,9 +52,6 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 		}
 		c.Services[name] = s
 	}
-	if s, ok := c.Services[KanbanName]; ok && s.Enabled && !l.plain {
-		l.gatewaysDispatchNot()
-	}
 }
 
 // The services that exist without being written down: the dashboard always, the others where the variable is set that switches them on. What

@@ -126,6 +126,9 @@ func (x *examination) examine(ctx context.Context, s *kanban.Store) error {
 	}
 	x.assignees(ready, cfg)
 	x.claims(running, s)
+	if err := x.workers(ctx, s); err != nil {
+		return err
+	}
 	if err := x.held(ctx, ready, s); err != nil {
 		return err
 	}
@@ -205,6 +208,16 @@ func (x *examination) claims(running []kanban.Task, s *kanban.Store) {
 	}
 }
 
+// workers finds those that go on though their attempt is over.
+func (x *examination) workers(ctx context.Context, s *kanban.Store) error {
+	left, err := x.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, x.Now())
+	for _, w := range left {
+		x.findings.Warning("worker", "%s: its attempt %d is over since %s, and its worker, process %d, is alive; the dispatcher ends it at %s",
+			w.Task, w.Run, w.Since.Format(time.TimeOnly), w.PID, w.Until.Format(time.TimeOnly))
+	}
+	return err
+}
+
 // held finds ready tasks that the respawn guard will not let go by itself.
 func (x *examination) held(ctx context.Context, ready []kanban.Task, s *kanban.Store) error {
 	for _, t := range ready {
@@ -228,7 +241,11 @@ const recent = 10 * time.Minute
 
 // dispatchers finds out who starts workers.
 func (x *examination) dispatchers(ctx context.Context, ready []kanban.Task, s *kanban.Store) error {
-	holders, known := lockHolders(kanban.GatewayLock(x.boards().Root))
+	holders, known := lockHolders(s.Paths().TickLock())
+	gateway, _ := lockHolders(kanban.GatewayLock(x.boards().Root))
+	if len(holders) == 0 { // then a gateway dispatches, if there is one
+		holders = gateway
+	}
 	host, _, _ := strings.Cut(s.Claimer(), ":")
 	list, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Running})
 	if err != nil {
@@ -241,6 +258,7 @@ func (x *examination) dispatchers(ctx context.Context, ready []kanban.Task, s *k
 	since := x.Now().Add(-recent).Unix()
 	for _, t := range list {
 		owner, text, _ := strings.Cut(t.ClaimLock, ":")
+		text, _, _ = strings.Cut(text, ".")
 		pid, err := strconv.Atoi(text)
 		if _, alive := proc.StartTicks(pid); err == nil && owner == host && alive && t.WorkerPID != pid && t.ClaimExpires >= since {
 			pids[pid] = true
@@ -253,7 +271,7 @@ func (x *examination) dispatchers(ctx context.Context, ready []kanban.Task, s *k
 	slices.Sort(numbers)
 	switch {
 	case len(numbers) > 1:
-		x.findings.Warning("dispatcher", "processes %s dispatch this board; nothing is started twice, but one is enough: set HERMES_KANBAN_DISPATCH_IN_GATEWAY=0 for the gateways",
+		x.findings.Warning("dispatcher", "processes %s dispatch this board; nothing is started twice, but one is enough",
 			strings.Join(numbers, ", "))
 	case len(numbers) == 1:
 		x.findings.OK("dispatcher", "process %s", numbers[0])
@@ -302,8 +320,14 @@ func lockHolders(path string) (pids []int, known bool) {
 
 // warnIdle says that nobody will start a task that is ready. It is silent where that can't be known.
 func (c *call) warnIdle() {
-	if holders, known := lockHolders(kanban.GatewayLock(c.boards().Root)); !known || len(holders) > 0 {
+	paths, err := c.paths()
+	if err != nil {
 		return
+	}
+	for _, path := range []string{paths.TickLock(), kanban.GatewayLock(c.boards().Root)} {
+		if holders, known := lockHolders(path); !known || len(holders) > 0 {
+			return
+		}
 	}
 	c.fail(exitDone, "warning: no gateway is running that dispatches, nor the service kanban; the task waits until one does, or: hinit kanban dispatch")
 }

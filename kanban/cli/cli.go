@@ -102,6 +102,9 @@ func (t *Terminal) Main(args []string) int {
 		}
 		names = append(names, v.name)
 	}
+	if args[0] == "daemon" {
+		return t.fail(exitUsage, "cannot run \"daemon\": it is DEPRECATED; run: hinit kanban serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start")
+	}
 	if slices.Contains(elsewhere, args[0]) {
 		return t.fail(exitUsage, "cannot run %q: it needs the agent; run: hermes kanban %s", args[0], args[0])
 	}
@@ -231,7 +234,7 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 }
 
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
-	return kanban.Open(ctx, paths, kanban.Options{Env: c.Env, Workdir: c.boards().Meta(paths.Board).DefaultWorkdir})
+	return kanban.Open(ctx, paths, kanban.Options{Env: c.Env, Host: c.Env("HINIT_KANBAN_HOST"), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir})
 }
 
 // onBoard runs what a verb does on the open board.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/config"
@@ -30,14 +32,11 @@ A dry run starts nothing, but it releases and promotes.`,
 		{
 			name: "serve", summary: "dispatch all boards until it is stopped", run: serveBoards,
 			help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
-One of an installation serves at a time; the others wait for its end. Workers go on when it ends.`,
+One has a board at a time; the others wait for its end. Workers go on when it ends. The agent's gateways may run beside it as they are: they
+find the board's lock held, dispatch nothing, and go on with notifications and the decomposition of tasks.`,
 		},
 		{name: "reclaim", args: "ID [REASON]", summary: "take a task from its worker, which is ended", run: reclaim},
 		{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", run: reassign},
-		{
-			name: "daemon", summary: "deprecated: dispatch this board at an interval", run: daemon,
-			help: "Without --force it only says what to use instead.",
-		},
 	}
 }
 
@@ -53,7 +52,8 @@ func (c *call) configPath() string {
 // host is who starts workers, and how its answers to "did it work" look.
 type host struct {
 	*runner.Runner
-	pid1 *client.Client // nil without one
+	pid1   *client.Client // nil without one
+	volume string         // names the data volume, where the hinit of this container alone has it; else empty
 }
 
 // chooseHost finds out who starts workers: PID 1, or this process where there is none or it is told so.
@@ -63,7 +63,7 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 		if err == nil {
 			r, err := runner.ByPID1(ctx, cl)
 			if err == nil {
-				return host{r, cl}, nil
+				return host{r, cl, c.volume(ctx, cl)}, nil
 			}
 			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
 		}
@@ -71,8 +71,26 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
 		}
 	}
-	r, err := runner.Local(ctx)
+	cfg, err := config.Load(config.Options{Env: c.lookup})
+	if err != nil {
+		return host{}, err
+	}
+	r, err := runner.Local(ctx, cfg)
 	return host{Runner: r}, err
+}
+
+// volume names the data volume if the board is on it and PID 1 holds its lock: then no other container has workers on it.
+func (c *call) volume(ctx context.Context, cl *client.Client) string {
+	status, err := cl.Status(ctx, config.KanbanName)
+	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
+		return ""
+	}
+	st := unix.Stat_t{}
+	rel, err := filepath.Rel(status.Init.Home, c.boards().Root)
+	if err != nil || !filepath.IsLocal(rel) || unix.Stat(status.Init.Home, &st) != nil {
+		return ""
+	}
+	return strconv.FormatUint(st.Ino, 10)
 }
 
 func (c *call) lookup(name string) (string, bool) {
@@ -85,10 +103,10 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
 		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
-		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir},
+		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets},
 	}
 	if h.Runner != nil {
-		d.Runner, d.Git = h.Runner, h.Git
+		d.Runner, d.Git, d.Volume = h.Runner, h.Git, h.volume
 	}
 	return d
 }
@@ -184,7 +202,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 		c.print("Rate limited: %s\n", strings.Join(res.RateLimited, ", "))
 	}
 	if res.SkippedLocked {
-		c.print("Nothing done: another dispatcher is at work on this board\n")
+		c.print("Nothing was changed: another dispatcher has this board\n")
 	}
 }
 
@@ -284,11 +302,17 @@ func serveBoards(c *call) int {
 				return nil, err
 			}
 			d := c.dispatcher(store, cfg, h)
-			d.Log = log
+			d.Log, d.Backoff = log, cfg.Interval
 			return d, nil
 		},
 	}
 	if h.pid1 != nil {
+		s.Stopping = func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), sayTime)
+			defer cancel()
+			status, err := h.pid1.Status(ctx, config.KanbanName)
+			return err == nil && status.Init.Stopping
+		}
 		s.Say = func(text string) {
 			ctx, cancel := context.WithTimeout(context.Background(), sayTime)
 			defer cancel()
@@ -314,61 +338,4 @@ func clip(text string) string {
 		return strings.ToValidUTF8(text[:sayMost-3], "") + "..."
 	}
 	return text
-}
-
-func daemon(c *call) int {
-	force := c.flags.Bool("force", false, "run it all the same")
-	interval := c.flags.Int("interval", 60, "`SECONDS` between two passes")
-	limit := c.flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
-	pidfile := c.flags.String("pidfile", "", "`FILE` that gets the process id")
-	verbose := c.flags.Bool("verbose", false, "a line for each pass that did something")
-	here := c.flags.Bool("local", false, "start workers from here, not by PID 1")
-	var most number
-	c.flags.Var(&most, "max", "at most `N` tasks running")
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	if !*force {
-		fmt.Fprintln(c.Err, "hinit kanban daemon is DEPRECATED. The service kanban of hinit dispatches (HINIT_KANBAN=1), or the gateway does: hermes gateway start\nTo run the old loop all the same: hinit kanban daemon --force")
-		return exitUsage
-	}
-	if *pidfile != "" {
-		if err := os.WriteFile(*pidfile, fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
-			return c.failed("run the daemon", err)
-		}
-		defer os.Remove(*pidfile)
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		h, err := c.chooseHost(ctx, *here)
-		if err != nil {
-			return c.failed("run the daemon", err)
-		}
-		defer h.Close()
-		d := c.dispatcher(s, kanban.Config{FailureLimit: *limit}, h)
-		opt := kanban.TickOptions{}
-		if most.n != nil {
-			n := int(*most.n)
-			opt.MaxSpawn = &n
-		}
-		tick := time.NewTicker(time.Duration(max(1, *interval)) * time.Second)
-		defer tick.Stop()
-		for {
-			res, err := d.Tick(context.WithoutCancel(ctx), c.Now(), opt) // a signal ends it after the pass
-			switch {
-			case err != nil:
-				c.fail(exitFailed, "a pass has failed: %v", err)
-			case *verbose && busy(res):
-				c.print("reclaimed=%d crashed=%d timed_out=%d promoted=%d spawned=%d\n", res.Reclaimed, len(res.Crashed), len(res.TimedOut), res.Promoted, len(res.Spawned))
-			}
-			select {
-			case <-ctx.Done():
-				return exitDone
-			case <-tick.C:
-			}
-		}
-	})
-}
-
-func busy(r kanban.Result) bool {
-	return r.Reclaimed+r.Promoted+len(r.Crashed)+len(r.TimedOut)+len(r.Spawned)+len(r.Stale) > 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"hinit/internal/control/show"
@@ -73,10 +74,14 @@ func runs(c *call) int {
 		return code
 	}
 	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		if _, err := s.Task(ctx, words[0]); err != nil {
-			return c.failed("list the attempts at "+words[0], err)
+		_, err := s.Task(ctx, words[0])
+		var list []kanban.Run
+		if err == nil {
+			list, err = s.Runs(ctx, words[0])
 		}
-		list, err := s.Runs(ctx, words[0])
+		if err == nil {
+			err = c.leaving(ctx, s, list)
+		}
 		if err != nil {
 			return c.failed("list the attempts at "+words[0], err)
 		}
@@ -91,6 +96,19 @@ func runs(c *call) int {
 	})
 }
 
+// leaving gives the attempts that are over their worker, while that is still alive.
+func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
+	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
+	for _, w := range left {
+		for i := range list {
+			if list[i].ID == w.Run {
+				list[i].WorkerPID = w.PID
+			}
+		}
+	}
+	return err
+}
+
 func (c *call) showRuns(list []kanban.Run) {
 	w := c.table()
 	fmt.Fprintln(w, "RUN\tPROFILE\tPID\tSTARTED\tTOOK\tOUTCOME\tWHY")
@@ -102,12 +120,15 @@ func (c *call) showRuns(list []kanban.Run) {
 			outcome = r.Status
 		}
 		pid := "-"
-		if r.WorkerPID != 0 {
-			pid = fmt.Sprint(r.WorkerPID)
-		}
 		why := r.Error
 		if why == "" {
 			why = r.Summary
+		}
+		if r.WorkerPID != 0 {
+			pid = fmt.Sprint(r.WorkerPID)
+			if r.EndedAt != 0 {
+				why = strings.TrimPrefix(why+"; its worker is still alive", "; ")
+			}
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, dash(show.Line(r.Profile)), pid, at(r.StartedAt), took, dash(show.Line(outcome)), dash(show.Line(why)))
 	}

@@ -2,17 +2,22 @@ package runner
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/runs"
 	"hinit/kanban"
 )
 
 // Template is the command of hinit.yaml that works on a task.
-const Template = "kanban-worker"
+const Template = config.KanbanWorker
 
 // ByPID1 returns a runner whose workers are started by the PID 1 that a client talks to. The error is that of the client.
 func ByPID1(ctx context.Context, c *client.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
@@ -21,13 +26,8 @@ func ByPID1(ctx context.Context, c *client.Client) (*Runner, error) { return new
 type pid1 struct{ *client.Client }
 
 func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
-	env := make(map[string]string, len(job.Vars))
-	for _, kv := range job.Vars {
-		name, value, _ := strings.Cut(kv, "=")
-		env[name] = value
-	}
 	return h.StartRun(ctx, client.RunRequest{
-		Template: Template, Tag: tag, Profile: job.Profile, Task: job.Task, Options: job.Options, Env: env, Dir: job.Dir, Log: job.Log,
+		Template: Template, Tag: tag, Profile: job.Profile, Task: job.Task, Options: job.Options, Env: job.Vars, Dir: job.Dir, Log: job.Log,
 	})
 }
 
@@ -42,29 +42,60 @@ func (h pid1) follow(ctx context.Context, tell func(client.Run)) error {
 	})
 }
 
-// Local returns a runner that supervises its workers in this process. It may be called once in a process.
-func Local(ctx context.Context) (*Runner, error) {
+// Local returns a runner that supervises its workers in this process, with the command that hinit.yaml has for them. It may be called
+// once in a process.
+func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	book, err := runs.Local()
 	if err != nil {
 		return nil, err
 	}
-	return newRunner(ctx, local{book})
+	return newRunner(ctx, local{book, cfg})
 }
 
 // local is the host of a machine without hinit as PID 1.
-type local struct{ book *runs.Book }
+type local struct {
+	book *runs.Book
+	cfg  *config.Config
+}
 
-// localGrace is the time between TERM and KILL: a worker of the agent gives up within two seconds (contract, section 22.1).
-const localGrace = 5 * time.Second
+// agentName is the agent's command where the one that is configured isn't there (contract, section 21.1).
+const agentName = "hermes"
+
+// command is the worker's command line. A program without a directory is looked for on PATH, but never in the current directory.
+func (h local) command(template config.Run, job kanban.Job) ([]string, error) {
+	argv := h.cfg.ExpandRun(template.Command, map[string]string{"profile": job.Profile, "task": job.Task, "profile_home": job.Vars["HERMES_HOME"]}, job.Options)
+	for _, name := range []string{argv[0], agentName} {
+		if strings.Contains(name, "/") {
+			if abs, err := filepath.Abs(name); err == nil && unix.Access(abs, unix.X_OK) == nil {
+				argv[0] = abs
+				return argv, nil
+			}
+			continue
+		}
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			file := filepath.Join(dir, name)
+			if st, err := os.Stat(file); filepath.IsAbs(dir) && err == nil && st.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
+				argv[0] = file
+				return argv, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("`%s` executable not found on PATH, and there is no %s: install it, or name it in HERMES_BIN", agentName, argv[0])
+}
 
 func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
+	template := h.cfg.Runs[Template]
+	argv, err := h.command(template, job)
+	if err != nil {
+		return client.Run{}, err
+	}
 	output, err := openLog(job.Log)
 	if err != nil {
 		return client.Run{}, err
 	}
 	return h.book.Start(ctx, runs.Order{
-		Tag: tag, Template: Template, Profile: job.Profile, Output: output, Log: job.Log, Grace: localGrace,
-		Spec: proc.Spec{Argv: job.Argv, Env: job.Env, Dir: job.Dir},
+		Tag: tag, Template: Template, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,
+		Spec: proc.Spec{Argv: argv, Env: proc.SetEnv(proc.SetEnv(os.Environ(), template.Env), job.Vars), Dir: job.Dir},
 	})
 }
 

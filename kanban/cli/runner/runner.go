@@ -2,9 +2,11 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -113,13 +115,29 @@ func tag(ref kanban.Ref) string {
 func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, error) {
 	run, err := r.host.start(ctx, tag(job.Ref), job)
 	if err != nil {
-		return kanban.Worker{}, err
+		return kanban.Worker{}, hostError(err)
 	}
 	r.note(run)
 	if run.PID == 0 && run.End != nil {
 		return kanban.Worker{}, fmt.Errorf("%s", run.End.Error)
 	}
 	return workerOf(run), nil
+}
+
+// hostError tells a host that can't start workers now from one that refuses this worker.
+func hostError(err error) error {
+	answer := (*client.Error)(nil)
+	switch {
+	case !errors.As(err, &answer):
+		if ctx := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded); !ctx {
+			return err
+		}
+	case slices.Contains([]client.Kind{client.KindBusy, client.KindStopping, client.KindNotAllowed}, answer.Kind):
+		return &kanban.HostError{Err: err}
+	case !slices.Contains([]client.Kind{client.KindUnreachable, client.KindTimeout, client.KindReplaced}, answer.Kind):
+		return err
+	}
+	return &kanban.HostError{Err: err, Unsure: true}
 }
 
 func workerOf(run client.Run) kanban.Worker {

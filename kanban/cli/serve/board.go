@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/guard"
 	"hinit/kanban"
 )
 
@@ -31,11 +32,14 @@ type board struct {
 const (
 	// brokenRetry is how long a file that can't be opened is left alone while it stays the same (contract, section 24).
 	brokenRetry = 300 * time.Second
-	// lockedRetry is the first wait after a pass that another dispatcher was in the way of; it doubles up to lockedLimit.
-	lockedRetry = 5 * time.Millisecond
-	lockedLimit = time.Second
-	// failedRetry is the wait after a pass that failed.
+	// failedRetry is the wait after a pass that failed. It doubles up to failedLimit.
 	failedRetry = time.Second
+	failedLimit = 30 * time.Second
+	// passLimit is how long a pass may take. What it hasn't done by then the next one does.
+	passLimit = 5 * time.Minute
+	// lastLook is the time between two looks at workers that end with their container, and lastLimit for how long there are such.
+	lastLook  = 100 * time.Millisecond
+	lastLimit = time.Minute
 	// restAfter bounds the rest between two passes that nothing but changes of the file ask for.
 	restAfter = 20 * time.Millisecond
 	// stuckRounds intervals without a start, though there is work, are worth a warning, at most every stuckEvery.
@@ -62,9 +66,67 @@ func (b *board) serve(ctx context.Context) {
 			}
 			continue
 		}
-		b.passes(ctx)
+		if b.hold(ctx) {
+			b.passes(ctx)
+		}
+		if ctx.Err() != nil && b.server.Stopping != nil && b.server.Stopping() {
+			b.lastPasses()
+		}
 		b.changes.Close()
 		_ = b.d.Store.Close() // nothing is written in it now
+	}
+}
+
+// hold takes the lock of the board, or waits for the end of who has it. Where there can be no lock it goes on without.
+func (b *board) hold(ctx context.Context) bool {
+	path := b.d.Store.Paths().TickLock()
+	for told := false; ; {
+		held, err := b.d.Hold()
+		if err != nil {
+			b.server.Log.Warn("dispatching without the lock of the board", "path", path, "error", err)
+		}
+		if held || err != nil {
+			return true
+		}
+		free := make(chan struct{})
+		guard.Go("waiting for the lock", func() {
+			defer close(free)
+			_ = whenFree(path) // another try tells
+		})
+		const soon = time.Second // a pass of a gateway or of a command takes less
+		timer := time.NewTimer(soon)
+		for waits := true; waits; {
+			select {
+			case <-ctx.Done(): // the goroutine ends with the other dispatcher, or with this process
+				timer.Stop()
+				return false
+			case <-timer.C:
+				if !told {
+					told = true
+					b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
+					b.server.say(b.slug, "waits: another dispatcher has the board")
+				}
+			case <-free:
+				waits = false
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// lastPasses releases the claims of workers that end with their container, so that another one needs not wait until they have run out.
+func (b *board) lastPasses() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastLimit)
+	defer cancel()
+	look := time.NewTicker(lastLook)
+	defer look.Stop()
+	for ctx.Err() == nil {
+		res, err := b.d.Tick(ctx, b.server.Now(), kanban.TickOptions{MaxSpawn: new(int)})
+		b.report(res)
+		if err != nil || res.Alive == 0 {
+			return
+		}
+		<-look.C
 	}
 }
 
@@ -116,7 +178,7 @@ func identity(path string) string {
 func (b *board) passes(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	changed, locked := false, lockedRetry
+	changed, failed := false, failedRetry
 	for first := true; ; first = false {
 		if !first {
 			select {
@@ -141,7 +203,7 @@ func (b *board) passes(ctx context.Context) {
 				return
 			}
 		}
-		wait, ok := b.pass(ctx, &locked)
+		wait, ok := b.pass(ctx, &failed)
 		if !ok {
 			return
 		}
@@ -167,14 +229,16 @@ func (b *board) rest(ctx context.Context) bool {
 
 // pass makes one and returns after what time there has to be another one though nothing happens, 0 for never. It is not ok when the
 // board can't be used any more.
-func (b *board) pass(ctx context.Context, locked *time.Duration) (wait time.Duration, ok bool) {
+func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
 	// Before the pass: what is written during it may be too late for it.
 	if v, err := b.d.Store.DataVersion(ctx); err == nil {
 		b.version = v
 	}
-	res, err := b.d.Tick(context.WithoutCancel(ctx), begin, kanban.TickOptions{}) // a pass is not broken off
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // the end of this program breaks no pass off
+	defer cancel()
+	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
 	b.took = b.server.Now().Sub(begin)
 	b.report(res)
 	if ctx.Err() != nil {
@@ -187,12 +251,10 @@ func (b *board) pass(ctx context.Context, locked *time.Duration) (wait time.Dura
 		return 0, false
 	case err != nil:
 		log.Warn("a pass has failed", "error", err)
-		return failedRetry, true
-	case res.SkippedLocked:
-		wait, *locked = *locked, min(2**locked, lockedLimit)
+		wait, *failed = *failed, min(2**failed, failedLimit)
 		return wait, true
 	}
-	*locked = lockedRetry
+	*failed = failedRetry
 	now := b.server.Now()
 	next, err := b.d.Next(ctx, now)
 	if err != nil {
@@ -208,7 +270,7 @@ func (b *board) pass(ctx context.Context, locked *time.Duration) (wait time.Dura
 	return wait, true
 }
 
-// report logs what a pass has started, and hands it on.
+// report logs what a pass has started and ended.
 func (b *board) report(res kanban.Result) {
 	log := b.server.Log.With("board", b.slug)
 	for _, t := range res.Spawned {
@@ -222,9 +284,6 @@ func (b *board) report(res kanban.Result) {
 	}
 	for _, id := range res.AutoBlocked {
 		log.Warn("blocked after too many failures", "task", id)
-	}
-	if b.server.Tick != nil && (len(res.Spawned) > 0 || len(res.Exits) > 0) {
-		b.server.Tick(b.slug, res)
 	}
 }
 
@@ -292,6 +351,9 @@ func Summary(st kanban.Stats, res kanban.Result) string {
 	parts = append(parts, running, fmt.Sprintf("%d blocked", st.ByStatus[kanban.Blocked]))
 	if n := len(res.SkippedCapped); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d capped", n))
+	}
+	if res.Leaving > 0 {
+		parts = append(parts, fmt.Sprintf("%d leaving", res.Leaving))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -24,11 +24,12 @@ type Server struct {
 	Boards *kanban.Boards
 	// Board makes the dispatcher of a board; the Server closes its store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
-	Wake  <-chan struct{}             // receives when a worker has ended
-	Say   func(text string)           // shown beside the service; nil for nobody
-	Tick  func(string, kanban.Result) // told of every pass that did something; nil for nobody
-	Log   *slog.Logger
-	Now   func() time.Time
+	Wake  <-chan struct{}   // receives when a worker has ended
+	Say   func(text string) // shown beside the service; nil for nobody
+	// Stopping says whether the container stops, and the workers with it; nil where that is never so.
+	Stopping func() bool
+	Log      *slog.Logger
+	Now      func() time.Time
 
 	mu     sync.Mutex
 	serves map[string]*board
@@ -39,16 +40,12 @@ type Server struct {
 // rescanEvery is how often the list of boards is read where nothing says that it has changed.
 const rescanEvery = time.Hour
 
-// Run serves until ctx ends. It waits for the lock of the installation first. The error is about what it can't do without.
+// Run serves until ctx ends. The error is about what it can't do without.
+//
+// It holds the lock of each board's pass for as long as it serves the board. So the agent's gateways find that lock held, and dispatch
+// nothing; the rest of their loop, which decomposes tasks, and their notifier go on.
 func (s *Server) Run(ctx context.Context) error {
 	s.serves, s.texts = make(map[string]*board), make(map[string]string)
-	lock, err := s.await(ctx, kanban.GatewayLock(s.Boards.Root))
-	if err != nil || ctx.Err() != nil {
-		return err
-	}
-	if lock != nil {
-		defer lock.Release()
-	}
 	var all sync.WaitGroup
 	defer all.Wait()
 	dir := filepath.Join(s.Boards.Root, "kanban", "boards")
@@ -73,36 +70,6 @@ func (s *Server) Run(ctx context.Context) error {
 			s.scan(ctx, &all)
 		case <-s.Wake:
 			s.poke()
-		}
-	}
-}
-
-// await waits for a lock. Where there can be none it goes on without, as the gateways do.
-func (s *Server) await(ctx context.Context, path string) (*kanban.Lock, error) {
-	lock, held, err := kanban.TryLock(path)
-	if err != nil {
-		s.Log.Warn("dispatching without the lock of the installation", "path", path, "error", err)
-		return nil, nil
-	}
-	if held {
-		return lock, nil
-	}
-	defer s.say("", "")
-	s.Log.Info("another dispatcher has the boards; waiting for its end", "lock", path)
-	s.say("", "waits: another dispatcher has the boards")
-	for {
-		free := make(chan error, 1)
-		guard.Go("waiting for the lock", func() { free <- whenFree(path) })
-		select {
-		case <-ctx.Done(): // the goroutine ends with the other dispatcher, or with this process
-			return nil, nil
-		case err := <-free:
-			if err != nil {
-				return nil, err
-			}
-		}
-		if lock, held, err = kanban.TryLock(path); held || err != nil {
-			return lock, err
 		}
 	}
 }

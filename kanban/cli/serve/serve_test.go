@@ -145,7 +145,6 @@ func (p *place) serve(o *office) (stop func()) {
 			}
 			return &kanban.Dispatcher{
 				Store: store, Runner: o, Profiles: kanban.ProfileDirs(p.boards.Root), Log: slog.New(slog.NewTextHandler(p, nil)),
-				Spawn: kanban.SpawnOptions{Environ: []string{"HERMES_BIN=/bin/true"}},
 			}, nil
 		},
 	}
@@ -258,7 +257,7 @@ func TestTheNextTakesOver(t *testing.T) {
 	p.create(s)
 	await(t, "a worker of the first", func() bool { return first.started() == 1 })
 	stopSecond := p.serve(second)
-	await(t, "the second to wait", func() bool { return p.logged("another dispatcher has the boards") == 1 })
+	await(t, "the second to wait", func() bool { return p.logged("another dispatcher has the board") == 1 })
 	p.create(s)
 	await(t, "another worker of the first", func() bool { return first.started() == 2 })
 	stop()
@@ -270,13 +269,13 @@ func TestTheNextTakesOver(t *testing.T) {
 	stopSecond()
 }
 
-// A dispatcher without the installation's lock, as a command by hand is, starts nothing a second time.
+// A command by hand starts nothing a second time.
 func TestNothingIsStartedTwice(t *testing.T) {
 	p, o, byHand := newPlace(t), newOffice(), newOffice()
 	p.serve(o)
 	s := p.open("")
 	d := &kanban.Dispatcher{
-		Store: s, Runner: byHand, Profiles: kanban.ProfileDirs(p.boards.Root), Spawn: kanban.SpawnOptions{Environ: []string{"HERMES_BIN=/bin/true"}},
+		Store: s, Runner: byHand, Profiles: kanban.ProfileDirs(p.boards.Root),
 	}
 	const n = 20
 	for range n {

@@ -43,6 +43,8 @@ func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) ([]k
 	return make([]kanban.Termination, len(refs)), nil
 }
 
+func (*runner) Left(kanban.Ref) []int { return nil }
+
 func (r *runner) Forget(context.Context, []kanban.Ref) error { return nil }
 
 type anybody struct{}
@@ -138,7 +140,7 @@ func BenchmarkTick(b *testing.B) {
 		fill(b, path, tasks, now.Unix())
 		d := &kanban.Dispatcher{
 			Store: s, Runner: &runner{}, Profiles: anybody{},
-			Spawn: kanban.SpawnOptions{Environ: os.Environ(), Module: []string{"worker"}},
+			Spawn: kanban.SpawnOptions{Environ: os.Environ()},
 		}
 		measure := func(name string, opt kanban.TickOptions, want int) {
 			b.Run(fmt.Sprintf("%s/tasks=%d", name, tasks), func(b *testing.B) {

@@ -1,0 +1,129 @@
+package kanban
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Between two attempts there is a wait, which grows, differs between tasks and depends on the cause.
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	served := func(t *testing.T) *board {
+		b := newBoard(t)
+		b.d.Backoff, b.d.Config.FailureLimit = time.Minute, 5
+		return b
+	}
+	// waits is how long a task is held back, found as a dispatcher finds it: from deadline to deadline.
+	waits := func(b *board, id string) time.Duration {
+		b.t.Helper()
+		begin := b.now
+		for range 100 {
+			if r := b.tick(); len(r.Spawned) > 0 {
+				return b.now.Sub(begin)
+			}
+			next, err := b.d.Next(b.t.Context(), b.now)
+			if must(b.t, err); next.IsZero() || next.Sub(b.now) > time.Minute {
+				b.t.Fatalf("%s waits, and the next look is at %v, now %v", id, next, b.now)
+			}
+			b.now = next
+		}
+		b.t.Fatalf("%s is never started", id)
+		return 0
+	}
+	t.Run("a missing program", func(t *testing.T) { // failed five times in 19 ms, and blocked the task
+		b := served(t)
+		id := b.ready("alpha")
+		b.runner.fail = errors.New("no such file")
+		for _, least := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
+			b.tick()
+			same(t, "held back", b.tick().RespawnGuarded, Guarded{id, guardBackoff})
+			b.runner.fail = nil
+			if got := waits(b, id); got < least || got > least*6/5 {
+				t.Errorf("waited %v, not %v and a fifth more at most", got, least)
+			}
+			b.exec("DELETE FROM task_runs WHERE id = ?", b.task(id).CurrentRunID)
+			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, current_run_id = NULL, worker_pid = NULL")
+			b.runner.fail = errors.New("no such file")
+		}
+		if b.count(id, evGuarded) != 0 {
+			t.Error("the wait is an event")
+		}
+	})
+	t.Run("tasks that failed together are apart", func(t *testing.T) {
+		b := served(t)
+		b.runner.fail = errors.New("no")
+		seen := make(map[int64]bool)
+		for range 30 {
+			seen[(&pass{Dispatcher: b.d}).until(attempt{task: newID(), run: 1, outcome: "crashed", failures: 1})] = true
+		}
+		if len(seen) < 4 {
+			t.Errorf("%v", seen)
+		}
+	})
+	t.Run("what somebody asked for is tried at once", func(t *testing.T) {
+		b := served(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.exits(id, Exit{Signal: 15, Terminated: true, Shutdown: true, At: b.now})
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+	t.Run("a pass by hand does not wait", func(t *testing.T) {
+		b := newBoard(t)
+		id := b.ready("alpha")
+		b.tick()
+		b.exits(id, Exit{Code: 1})
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+	})
+}
+
+// A host that can't start workers is no failure of a task.
+func TestTheHostCannotStartWorkers(t *testing.T) {
+	t.Parallel()
+	t.Run("it says so", func(t *testing.T) {
+		b := newBoard(t)
+		ids := []string{b.ready("alpha"), b.ready("alpha")}
+		b.runner.fail = &HostError{Err: errors.New("256 runs are alive")}
+		_, err := b.d.Tick(t.Context(), b.now, TickOptions{})
+		if !errors.As(err, new(*HostError)) {
+			t.Errorf("%v", err)
+		}
+		for _, id := range ids {
+			if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || task.LastFailureError != "" {
+				t.Errorf("%+v", task)
+			}
+		}
+		if b.lastRun(ids[0]).Outcome != "reclaimed" {
+			t.Errorf("%+v", b.lastRun(ids[0]))
+		}
+		b.runner.fail = nil
+		same(t, "spawned", spawnedIDs(b.tick()), ids...)
+		b.sound()
+	})
+	t.Run("it does not answer", func(t *testing.T) { // and the worker may run all the same
+		for _, started := range []bool{false, true} {
+			b := newBoard(t)
+			id := b.ready("alpha")
+			b.runner.fail = &HostError{Err: errors.New("no answer"), Unsure: true}
+			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+				t.Error("the pass went well")
+			}
+			run := b.task(id).CurrentRunID
+			b.runner.fail = nil
+			b.runner.known[run] = Sighting{Sight: NeverStarted}
+			b.tick()
+			if task := b.task(id); task.Status != Running || task.CurrentRunID != run {
+				t.Errorf("a second worker may meet the first: %+v", task)
+			}
+			if started {
+				b.runner.known[run] = Sighting{Sight: Alive, Worker: Worker{PID: 77}}
+			}
+			b.pass(startDoubt * time.Second)
+			b.tick()
+			if task := b.task(id); started != (task.CurrentRunID == run && task.WorkerPID == 77) || task.ConsecutiveFailures != 0 {
+				t.Errorf("started %v: %+v", started, task)
+			}
+			b.sound()
+		}
+	})
+}
