@@ -345,10 +345,10 @@ func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) ([]Term
 	return list, nil
 }
 
-func (r *fakeRunner) Left(ref Ref) []int {
+func (r *fakeRunner) Left(ref Ref) ([]int, bool) {
 	r.Lock()
 	defer r.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.left[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) })
+	return slices.DeleteFunc(slices.Clone(r.left[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) }), true
 }
 
 func (r *fakeRunner) Forget(_ context.Context, refs []Ref) error {

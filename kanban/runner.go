@@ -24,8 +24,8 @@ type Runner interface {
 	End(ctx context.Context, refs []Ref, grace time.Duration) ([]Termination, error)
 
 	// Left finds the processes that earlier attempts at a task have left, whoever started them: by their environment, which they
-	// inherit. Of the ref, DB and Task count.
-	Left(ref Ref) []int
+	// inherit. Of the ref, DB and Task count. False: that can't be found out now.
+	Left(ref Ref) (pids []int, ok bool)
 
 	// Forget tells that these runs are over on the board. The runner may drop what it remembers of them as soon as their workers
 	// have ended; a worker may need a moment to leave after it has finished its task.

@@ -239,16 +239,19 @@ func (p *pass) clear(task string) bool {
 		return len(mine) == 0
 	}
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
-	var all sync.WaitGroup
-	for _, pid := range p.Runner.Left(ref) {
-		all.Go(func() { p.procs().End(p.ctx, pid, TerminateGrace) })
-	}
-	all.Wait()
-	left := p.Runner.Left(ref)
+	left, ok := p.Runner.Left(ref)
 	if len(left) > 0 {
-		p.log().Warn("what an earlier attempt has left can't be ended; the task waits", "task", task, "pids", left)
+		var all sync.WaitGroup
+		for _, pid := range left {
+			all.Go(func() { p.procs().End(p.ctx, pid, TerminateGrace) })
+		}
+		all.Wait()
+		left, ok = p.Runner.Left(ref)
 	}
-	return len(left) == 0
+	if len(left) > 0 || !ok {
+		p.log().Warn("what an earlier attempt has left can't be ended; the task waits", "task", task, "pids", left, "seen", ok)
+	}
+	return len(left) == 0 && ok
 }
 
 // Leaving is a worker that is alive though its attempt is over.

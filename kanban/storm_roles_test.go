@@ -102,9 +102,9 @@ func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) 
 	return list, nil
 }
 
-func (r *stormRunner) Left(ref Ref) []int {
+func (r *stormRunner) Left(ref Ref) ([]int, bool) {
 	pids, _ := proc.ByEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
-	return pids
+	return pids, true
 }
 
 func (r *stormRunner) Forget(context.Context, []Ref) error { return nil }

@@ -152,20 +152,3 @@ func TestHinitTellsOfTheBoard(t *testing.T) {
 		t.Error("no event tells of a worker")
 	}
 }
-
-// Gateways are told not to dispatch.
-func TestGatewaysDispatchNot(t *testing.T) {
-	t.Parallel() // it waits
-	b := newBox(t, "")
-	entries, err := b.client.Config(b.Context())
-	b.must(err)
-	for _, e := range entries {
-		if e.Key == "agent.env.HERMES_KANBAN_DISPATCH_IN_GATEWAY" {
-			if e.Value != "0" || e.Origin != "env HINIT_KANBAN" {
-				t.Errorf("%+v", e)
-			}
-			return
-		}
-	}
-	t.Error("the gateways get nothing")
-}

@@ -84,6 +84,7 @@ type box struct {
 	out    bytes.Buffer
 	ended  chan struct{}
 	more   []string // of the environment
+	home   string
 }
 
 const config = `home: %[1]s/home
@@ -91,12 +92,22 @@ agent:
   user: root
   binary: %[2]s/example-agent
   gateway: [/bin/sleep, "1000000"]
-  gateway_default: [/bin/sleep, "1000000"]
+  gateway_default: [%[3]s]
   ready: up
 services:
   kanban: {command: [%[2]s/hinit-kanban, serve], enabled_by: HINIT_KANBAN, restart: {initial: 10ms, max: 100ms}}
 boot: {hooks: []}
 `
+
+// gateway is the command of the default gateway: what the agent's does on the board, where there is a Python for it.
+func gateway(dir string) string {
+	python, err := exec.LookPath("python3")
+	script, failed := filepath.Abs("testdata/gateway.py")
+	if err != nil || failed != nil {
+		return `/bin/sleep, "1000000"`
+	}
+	return python + ", " + script + ", " + dir + "/home"
+}
 
 // newBox makes a volume with three profiles and boots on it. board is the section kanban of config.yaml.
 func newBox(t *testing.T, board string) *box {
@@ -118,12 +129,12 @@ func makeBox(t *testing.T, board string) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{T: t, dir: dir, client: client.New(dir + "/run/control.sock")}
+	b := &box{T: t, dir: dir, home: dir + "/home", client: client.New(dir + "/run/control.sock")}
 	for _, sub := range []string{"run", "locks", "home/profiles/coder", "home/profiles/ops"} {
 		b.must(os.MkdirAll(filepath.Join(dir, sub), 0o755))
 	}
 	for name, text := range map[string]string{
-		"hinit.yaml": fmt.Sprintf(config, dir, bin), "home/config.yaml": "kanban:\n" + board,
+		"hinit.yaml": fmt.Sprintf(config, dir, bin, gateway(dir)), "home/config.yaml": "kanban:\n  dispatch_interval_seconds: 1\n" + board,
 		"home/profiles/coder/SOUL.md": "coder\n", "home/profiles/ops/SOUL.md": "ops\n",
 	} {
 		b.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
@@ -157,6 +168,7 @@ func (b *box) env() []string {
 		"PATH=" + bin + ":/usr/bin:/bin", "HOME=/root", "HERMES_HOME=" + b.dir + "/home", "HINIT_RUNTIME_DIR=" + b.dir + "/run",
 		"HINIT_CONFIG=" + b.dir + "/hinit.yaml", "HINIT_KANBAN=1", "EXAMPLE_KANBAN_TOOL=" + bin + "/hinit-kanban", "EXAMPLE_KANBAN_LOCKS=" + b.dir + "/locks",
 		"HERMES_BIN=" + bin + "/example-agent", "HERMES_KANBAN_CRASH_GRACE_SECONDS=0", "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS=0",
+		"HINIT_KANBAN_LEAVE_SECONDS=2",
 	}
 }
 
@@ -201,7 +213,14 @@ func (b *box) await(what string, so func() bool) {
 // outside is the number that a process of the box has out here. It has those arguments, or carries that variable.
 func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	if b.cmd == nil {
+		return nil
+	}
+	mine, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", b.cmd.Process.Pid))
 	for _, dir := range dirs {
+		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != mine {
+			continue // the environment of a process elsewhere can't be read for as long as its cgroup keeps it from running
+		}
 		environ, _ := os.ReadFile(dir + "/environ")
 		if !bytes.Contains(environ, []byte("HINIT_RUNTIME_DIR="+b.dir+"/run\x00")) {
 			continue

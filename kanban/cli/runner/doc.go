@@ -6,5 +6,5 @@
 //
 // The package promises: the same attempt never starts twice; an end is told exactly or not at all; a worker is ended with everything
 // it left. A [Runner] owns one goroutine, which follows the runs until Close, and one for each worker of an earlier process
-// that is still alive.
+// that is still alive, and one for a look at all processes.
 package runner

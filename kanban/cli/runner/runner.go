@@ -37,6 +37,7 @@ type Runner struct {
 	adopted map[int]bool          // processes that are waited for
 	bell    chan struct{}         // closed when a run has ended
 	wake    chan struct{}
+	scans   chan struct{} // holds one while all processes are looked at
 }
 
 // followPause is the wait before a host that has gone away is followed again: PID 1 may be becoming another image of itself.
@@ -45,7 +46,7 @@ const followPause = 200 * time.Millisecond
 func newRunner(ctx context.Context, h host) (*Runner, error) {
 	r := &Runner{
 		host: h, over: make(chan struct{}), runs: make(map[string]client.Run), adopted: make(map[int]bool), bell: make(chan struct{}),
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), scans: make(chan struct{}, 1),
 	}
 	if err := r.refresh(ctx); err != nil {
 		return nil, err
@@ -163,7 +164,7 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 		case known:
 			out[i] = kanban.Sighting{Sight: kanban.Ended, Worker: workerOf(run), Exit: exitOf(run)}
 		case ref.PID == 0:
-			if out[i] = orphaned(ref); out[i].Sight == kanban.Alive {
+			if out[i] = r.orphaned(ref); out[i].Sight == kanban.Alive {
 				r.adopt(out[i].Worker)
 			}
 		default:
@@ -280,8 +281,8 @@ func (r *Runner) adopt(w kanban.Worker) {
 }
 
 // orphaned looks for the worker of an attempt whose dispatcher died before it could write the pid down.
-func orphaned(ref kanban.Ref) kanban.Sighting {
-	pids, sure := proc.ByEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
+func (r *Runner) orphaned(ref kanban.Ref) kanban.Sighting {
+	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
 	case len(pids) > 0:
 		ticks, _ := proc.StartTicks(pids[0])
@@ -293,9 +294,37 @@ func orphaned(ref kanban.Ref) kanban.Sighting {
 }
 
 // Left implements [kanban.Runner].
-func (r *Runner) Left(ref kanban.Ref) []int {
-	pids, _ := proc.ByEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
-	return pids
+func (r *Runner) Left(ref kanban.Ref) (pids []int, ok bool) {
+	pids, _, ok = r.byEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
+	return pids, ok
+}
+
+// scanTime is how long a look at all processes may take. The environment of one can't be read while its cgroup keeps it from running.
+const scanTime = 5 * time.Second
+
+// byEnv is [proc.ByEnv]; ok is false when it takes too long. One scan is under way at a time.
+func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
+	select {
+	case r.scans <- struct{}{}:
+	default:
+		return nil, false, false
+	}
+	done := make(chan struct{})
+	var found []int
+	var all bool
+	guard.Go("looking for processes", func() {
+		found, all = proc.ByEnv(vars)
+		<-r.scans
+		close(done)
+	})
+	timer := time.NewTimer(scanTime)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return found, all, true
+	case <-timer.C:
+		return nil, false, false
+	}
 }
 
 // openLog opens the file that takes a worker's output.

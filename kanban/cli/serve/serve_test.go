@@ -73,7 +73,7 @@ func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) ([]k
 	return out, nil
 }
 
-func (*office) Left(kanban.Ref) []int { return nil }
+func (*office) Left(kanban.Ref) ([]int, bool) { return nil, true }
 
 func (*office) Forget(context.Context, []kanban.Ref) error { return nil }
 

@@ -43,7 +43,7 @@ func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) ([]k
 	return make([]kanban.Termination, len(refs)), nil
 }
 
-func (*runner) Left(kanban.Ref) []int { return nil }
+func (*runner) Left(kanban.Ref) ([]int, bool) { return nil, true }
 
 func (r *runner) Forget(context.Context, []kanban.Ref) error { return nil }
 
