@@ -133,7 +133,7 @@ func (p *pass) writeCrash(c *crash, trip int) error {
 	} else { // the text says why it waits
 		how.set, how.args = ", last_failure_error = ?", []any{clip(c.text, failureErrorMaxChars)}
 	}
-	ok, _, err := p.release(c.watched, how)
+	ok, err := p.release(c.watched, how)
 	if err != nil || !ok {
 		return err
 	}

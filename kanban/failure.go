@@ -70,7 +70,7 @@ func (t *tx) fail(task Task, why string, f fault, blocks bool) error {
 // spawnFailed gives a claimed task back whose worker couldn't be started.
 func (p *pass) spawnFailed(task Task, review bool, why error) error {
 	text := why.Error()
-	ok, _, err := p.release(&watched{Task: task, review: review}, release{
+	ok, err := p.release(&watched{Task: task, review: review}, release{
 		event: evSpawnFailed, outcome: "spawn_failed", why: text,
 		payload: object{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 		fault:   &fault{limit: p.failureLimit(), trigger: "spawn_failed"},
@@ -95,7 +95,7 @@ func (p *pass) enforceMaxRuntime() error {
 	return p.end(over, "max_runtime_worker_alive", func(w *watched, end Termination) error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
-		ok, _, err := p.release(w, release{
+		ok, err := p.release(w, release{
 			event: evTimedOut, outcome: "timed_out", why: text, set: ", last_heartbeat_at = NULL",
 			payload: object{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
 			fault:   &fault{limit: p.failureLimit(), trigger: "timed_out", extra: object{{"pid", w.WorkerPID}}},

@@ -20,7 +20,8 @@ type release struct {
 
 // release gives a task back: to ready, or to review where it came from. It is the only way out of running but those of the worker and of
 // operators. The condition is the run and its claim as they were seen, so that nothing happens to a claim that has changed hands.
-func (p *pass) release(w *watched, r release) (ok, blocked bool, err error) {
+func (p *pass) release(w *watched, r release) (ok bool, err error) {
+	blocked := false
 	w.settled = true
 	err = p.write(func(t *tx) error {
 		condition := " WHERE id = ? AND status = ? AND claim_lock IS ? AND current_run_id IS ?"
@@ -55,7 +56,7 @@ func (p *pass) release(w *watched, r release) (ok, blocked bool, err error) {
 	if ok = ok && err == nil; ok && blocked {
 		p.res.AutoBlocked = append(p.res.AutoBlocked, w.ID)
 	}
-	return ok, blocked, err
+	return ok, err
 }
 
 // heartbeatStale says whether the worker was heard of, but not for an hour. One that was never heard of isn't stale.
@@ -134,7 +135,7 @@ func (p *pass) extend(w *watched) error {
 // reclaim takes a claim back without counting a failure.
 func (p *pass) reclaim(w *watched, end Termination, why string) (bool, error) {
 	info := w.info(end)
-	ok, _, err := p.release(w, release{event: evReclaimed, outcome: "reclaimed", why: why, unmoved: true, payload: object{
+	ok, err := p.release(w, release{event: evReclaimed, outcome: "reclaimed", why: why, unmoved: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)},
 		{"worker_pid", timeOrNull(int64(w.WorkerPID))},
 		{"claim_expires", timeOrNull(w.ClaimExpires)},
@@ -164,7 +165,7 @@ func (p *pass) detectStale() error {
 		if w.LastHeartbeatAt != 0 {
 			age = p.now - w.LastHeartbeatAt
 		}
-		ok, _, err := p.release(w, release{event: evStale, outcome: "stale", why: "no sign of life", payload: object{
+		ok, err := p.release(w, release{event: evStale, outcome: "stale", why: "no sign of life", payload: object{
 			{"elapsed_seconds", p.now - w.since},
 			{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
 			{"heartbeat_age_seconds", age},
@@ -209,7 +210,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if reason != "" {
 		why += ": " + reason
 	}
-	ok, _, err = p.release(w, release{
+	ok, err = p.release(w, release{
 		event: evReclaimed, outcome: "reclaimed", why: why, set: ", consecutive_failures = 0",
 		payload: object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.info(end)...),
 	})
