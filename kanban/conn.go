@@ -42,6 +42,20 @@ func busy(err error) bool {
 	return errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_BUSY || e.Code()&0xff == sqlite3.SQLITE_LOCKED)
 }
 
+// Plainly says why the board's file can't be used, where SQLite's own words don't say it; else it is empty.
+func Plainly(err error) string {
+	var e *sqlite.Error
+	switch {
+	case busy(err):
+		return "another program is writing to the board, and does not end; try again, or see: hinit kanban doctor"
+	case errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_READONLY:
+		return "the board's file can't be written: the volume is mounted read-only, or the file belongs to another user"
+	case errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_FULL:
+		return "the volume of the board is full"
+	}
+	return ""
+}
+
 // corrupt says whether an error means that the file's content is at fault.
 func corrupt(err error) bool {
 	var e *sqlite.Error

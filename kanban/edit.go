@@ -111,8 +111,9 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 
 // Edit changes what a task says. Nil fields stay.
 type Edit struct {
-	Title, Body, Result *string
-	Priority            *int64
+	Title, Body     *string
+	Result, Summary *string // of a task that is done
+	Priority        *int64
 }
 
 // Edit changes a task that isn't being worked on or is: what it says binds nobody. False: no such task.
@@ -141,13 +142,28 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (don
 	if e.Priority != nil {
 		set("priority", *e.Priority)
 	}
-	if len(sets) == 0 {
+	if len(sets) == 0 && e.Summary == nil {
 		return false, refuse("cannot edit %s: nothing to change was given", id)
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		n, err := t.exec("UPDATE tasks SET "+strings.Join(sets, ", ")+" WHERE id = ?", append(args, id)...)
-		if err != nil || n == 0 {
-			return err
+		task, err := taskByID(ctx, t, id)
+		if err != nil {
+			return absent(err)
+		}
+		if (e.Result != nil || e.Summary != nil) && task.Status != Done {
+			return refuse("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
+		}
+		if len(sets) > 0 {
+			if _, err := t.exec("UPDATE tasks SET "+strings.Join(sets, ", ")+" WHERE id = ?", append(args, id)...); err != nil {
+				return err
+			}
+		}
+		if e.Summary != nil {
+			fields = append(fields, "summary")
+			if _, err := t.exec(`UPDATE task_runs SET summary = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')`,
+				orNull(*e.Summary), id); err != nil {
+				return err
+			}
 		}
 		done = true
 		if len(fields) > 0 {

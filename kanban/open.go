@@ -23,6 +23,7 @@ type Options struct {
 	PID         int           // the pid part of claims; 0: this process
 	Workdir     string        // the board's default_workdir
 	Toolsets    []string      // names that aren't skills
+	Trust       bool          // don't look through the whole file for damage before the first use in this process
 
 	initWait time.Duration      // of tests
 	dies     func(string) error // of tests

@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -95,7 +98,13 @@ type Filter struct {
 	Tenant          string
 	SessionID       string
 	IncludeArchived bool
+	Sort            string // empty or priority: the highest first, then the oldest
 	Limit           int
+}
+
+// orders are the values of [Filter.Sort].
+var orders = map[string]string{
+	"": "", "priority": "", "created": "created_at, ", "due": "due_at IS NULL, due_at, ", "status": "status, ", "assignee": "assignee, ", "title": "title, ",
 }
 
 // Tasks lists tasks, the highest priority first, then the oldest.
@@ -109,7 +118,11 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	if f.Status == "" && !f.IncludeArchived {
 		where += " AND status <> 'archived'"
 	}
-	where += " ORDER BY priority DESC, created_at, id"
+	order, known := orders[f.Sort]
+	if !known {
+		return nil, refuse("cannot sort by %q: there are %s", f.Sort, strings.Join(slices.Sorted(maps.Keys(orders))[1:], ", "))
+	}
+	where += " ORDER BY " + order + "priority DESC, created_at, id"
 	if f.Limit > 0 {
 		where, args = where+" LIMIT ?", append(args, f.Limit)
 	}
@@ -184,11 +197,12 @@ type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`
 	OldestAge  int64                     `json:"oldest_ready_age_seconds"` // of the oldest ready task; 0 without one
+	Now        int64                     `json:"now"`
 }
 
 // Stats counts the board's tasks.
 func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
-	st := Stats{ByStatus: make(map[Status]int), ByAssignee: make(map[string]map[Status]int)}
+	st := Stats{Now: now.Unix(), ByStatus: make(map[Status]int), ByAssignee: make(map[string]map[Status]int)}
 	err := each(ctx, s.db, func(r *sql.Rows) error {
 		var (
 			status Status

@@ -87,8 +87,8 @@ func kanbanPage(ctx context.Context, root string) (string, error) {
 
 <!-- Generated from the help of the commands by internal/gendocs. Do not edit. -->
 
-The command line of the task board. It works on the same file as the agent's own ` + "`hermes kanban`" + `, with the same texts and exit codes where
-both have a command. How the board works is in [claims](../explanation/kanban.md); how to start is in
+The command line of the task board. It works on the same file as the agent's own ` + "`hermes kanban`" + `, and takes the flags of that command that
+scripts use most. How the board works is in [claims](../explanation/kanban.md); how to start is in
 [three agents share a board](../tutorial/three-agents-share-a-board.md).
 
 ` + "```text\n" + overview + "```\n")

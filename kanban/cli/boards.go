@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"hinit/internal/control/show"
 	"hinit/kanban"
@@ -109,10 +110,10 @@ func (c *call) listBoards(b *kanban.Boards) int {
 	if err != nil {
 		return c.failed("list boards", err)
 	}
-	if c.json {
-		return c.printJSON(list)
-	}
 	current := b.Current()
+	if c.json {
+		return c.printJSON(c.counted(list, current))
+	}
 	w := c.table()
 	for _, m := range list {
 		mark := " "
@@ -123,6 +124,32 @@ func (c *call) listBoards(b *kanban.Boards) int {
 	}
 	_ = w.Flush()
 	return exitDone
+}
+
+// boardLine is a board with its tasks.
+type boardLine struct {
+	kanban.Meta
+	Current bool                  `json:"is_current"`
+	Counts  map[kanban.Status]int `json:"counts"` // empty for a board without a file, or with one that can't be read
+}
+
+func (c *call) counted(list []kanban.Meta, current string) []boardLine {
+	ctx, cancel := interruptible()
+	defer cancel()
+	lines := make([]boardLine, len(list))
+	for i, m := range list {
+		lines[i] = boardLine{m, m.Slug == current, map[kanban.Status]int{}}
+		var o overview
+		if paths, err := c.boards().Paths(m.Slug); err == nil && isThere(paths.DB) && c.overview(ctx, paths, &o) == nil {
+			lines[i].Counts = o.Stats.ByStatus
+		}
+	}
+	return lines
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func (c *call) showBoard(b *kanban.Boards, slug string) int {

@@ -24,8 +24,8 @@ import (
 func careVerbs() []verb {
 	return []verb{
 		{name: "gc", summary: "delete old logs, and old events of finished tasks", run: gc},
-		{name: "backup", args: "FILE", summary: "write a checked copy of the board", run: backup},
-		{name: "doctor", aliases: []string{"diagnostics"}, summary: "find what keeps tasks from being started", run: doctor},
+		{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", run: backup},
+		{name: "doctor", checks: true, aliases: []string{"diagnostics"}, summary: "find what keeps tasks from being started", run: doctor},
 	}
 }
 

@@ -46,6 +46,7 @@ type verb struct {
 	args    string
 	summary string
 	help    string
+	checks  bool // looks through the whole file before it works on it
 	run     func(c *call) int
 }
 
@@ -138,6 +139,9 @@ func (c *call) failed(doing string, err error) int {
 		code = exitUsage
 	}
 	message := err.Error()
+	if why := kanban.Plainly(err); why != "" {
+		message = "cannot " + doing + ": " + why
+	}
 	if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
@@ -234,7 +238,7 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 }
 
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
-	return kanban.Open(ctx, paths, kanban.Options{Env: c.Env, Host: c.Env("HINIT_KANBAN_HOST"), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir})
+	return kanban.Open(ctx, paths, kanban.Options{Env: c.Env, Trust: !c.verb.checks, Host: c.Env("HINIT_KANBAN_HOST"), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir})
 }
 
 // onBoard runs what a verb does on the open board.
@@ -280,6 +284,36 @@ func (n *number) Set(s string) error {
 		return fmt.Errorf("%q is no whole number", s)
 	}
 	n.n = &v
+	return nil
+}
+
+// seconds is a time that may be absent: a number of seconds, or as Go writes times.
+type seconds struct{ number }
+
+func (s *seconds) Set(text string) error {
+	if d, err := time.ParseDuration(text); err == nil && d >= time.Second {
+		text = fmt.Sprint(int64(d / time.Second))
+	}
+	return s.number.Set(text)
+}
+
+// when is a point in time: seconds since 1970, a date, or a time as in RFC 3339.
+type when int64
+
+func (w *when) String() string { return at(int64(*w)) }
+
+func (w *when) Set(text string) error {
+	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			*w = when(t.Unix())
+			return nil
+		}
+	}
+	var n number
+	if n.Set(text) != nil {
+		return fmt.Errorf("%q is no time; write for instance 2026-01-31", text)
+	}
+	*w = when(*n.n)
 	return nil
 }
 

@@ -30,7 +30,7 @@ func dispatchVerbs() []verb {
 A dry run starts nothing, but it releases and promotes.`,
 		},
 		{
-			name: "serve", summary: "dispatch all boards until it is stopped", run: serveBoards,
+			name: "serve", checks: true, summary: "dispatch all boards until it is stopped", run: serveBoards,
 			help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
 One has a board at a time; the others wait for its end. Workers go on when it ends. The agent's gateways may run beside it as they are: they
 find the board's lock held, dispatch nothing, and go on with notifications and the decomposition of tasks.`,
@@ -218,13 +218,14 @@ func quoted(s string) string {
 
 func reclaim(c *call) int {
 	here := c.flags.Bool("local", false, "don't ask PID 1")
+	reason := c.reason()
 	words, code, ok := c.parse(1, -1)
 	if !ok {
 		return code
 	}
 	id := words[0]
 	return c.withWorkers("reclaim "+id, *here, func(ctx context.Context, d *kanban.Dispatcher) int {
-		ok, err := d.Reclaim(ctx, c.Now(), id, strings.Join(words[1:], " "))
+		ok, err := d.Reclaim(ctx, c.Now(), id, reason(words))
 		switch {
 		case err != nil && !errors.Is(err, kanban.ErrNoTask):
 			return c.failed("reclaim "+id, err)

@@ -31,6 +31,7 @@ func lookVerbs() []verb {
 func follow(c *call, ids int) int {
 	c.asJSON()
 	last := c.flags.Int("n", 20, "begin with the last `N`")
+	_ = c.flags.Float64("interval", 0, "without effect: changes are told, `SECONDS`")
 	once := c.flags.Bool("no-follow", false, "don't wait for more")
 	words, code, ok := c.parse(ids, ids)
 	if !ok {
@@ -249,21 +250,16 @@ func assignees(c *call) int {
 			return c.failed("list assignees", err)
 		}
 		type row struct {
-			Name    string `json:"name"`
-			Profile bool   `json:"profile"`
-			Tasks   int    `json:"tasks"`
+			Name   string                `json:"name"`
+			OnDisk bool                  `json:"on_disk"` // it is a profile
+			Counts map[kanban.Status]int `json:"counts"`
 		}
 		rows := make(map[string]row)
 		for _, name := range kanban.ProfileDirs(c.boards().Root).List() {
-			rows[name] = row{Name: name, Profile: true}
+			rows[name] = row{name, true, map[kanban.Status]int{}}
 		}
 		for who, by := range st.ByAssignee {
-			r := rows[who]
-			r.Name = who
-			for _, n := range by {
-				r.Tasks += n
-			}
-			rows[who] = r
+			rows[who] = row{who, rows[who].OnDisk, by}
 		}
 		list := make([]row, 0, len(rows))
 		for _, name := range slices.Sorted(maps.Keys(rows)) {
@@ -274,11 +270,14 @@ func assignees(c *call) int {
 		}
 		w := c.table()
 		for _, r := range list {
-			kind := "profile"
-			if !r.Profile {
+			kind, tasks := "profile", 0
+			if !r.OnDisk {
 				kind = "no profile: works through its own terminal"
 			}
-			fmt.Fprintf(w, "%s\t%d\t%s\n", show.Line(r.Name), r.Tasks, kind)
+			for _, n := range r.Counts {
+				tasks += n
+			}
+			fmt.Fprintf(w, "%s\t%d\t%s\n", show.Line(r.Name), tasks, kind)
 		}
 		_ = w.Flush()
 		return exitDone

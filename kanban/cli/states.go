@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -124,6 +125,12 @@ func unlink(c *call) int {
 	})
 }
 
+// reason defines --reason, which may be words after the task as well.
+func (c *call) reason() func(words []string) string {
+	said := c.flags.String("reason", "", "`TEXT`")
+	return func(words []string) string { return cmp.Or(*said, strings.Join(words[1:], " ")) }
+}
+
 // runFlag defines --run, which makes the call of a worker that was superseded do nothing.
 func (c *call) runFlag(run *int64) {
 	c.flags.Int64Var(run, "run", 0, "only if this is the task's current attempt, `N`")
@@ -148,12 +155,13 @@ func complete(c *call) int {
 func (c *call) putAside(atLeast int, verb, done string, do func(s *kanban.Store) func(context.Context, time.Time, string, string, int64) (bool, error)) int {
 	var run int64
 	c.runFlag(&run)
+	reason := c.reason()
 	words, code, ok := c.parse(atLeast, -1)
 	if !ok {
 		return code
 	}
 	return c.did(verb+" "+words[0], done+" "+words[0], func(ctx context.Context, s *kanban.Store) (bool, error) {
-		return do(s)(ctx, c.Now(), words[0], strings.Join(words[1:], " "), run)
+		return do(s)(ctx, c.Now(), words[0], reason(words), run)
 	})
 }
 
@@ -179,11 +187,12 @@ func promote(c *call) int {
 	var p kanban.Promotion
 	c.flags.BoolVar(&p.Force, "force", false, "though it waits for others")
 	c.flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
+	reason := c.reason()
 	words, code, ok := c.parse(1, -1)
 	if !ok {
 		return code
 	}
-	p.Actor, p.Reason = c.who(""), strings.Join(words[1:], " ")
+	p.Actor, p.Reason = c.who(""), reason(words)
 	done := "Promoted " + words[0]
 	if p.DryRun {
 		done = "Would promote " + words[0]

@@ -26,8 +26,12 @@ func taskVerbs() []verb {
 func create(c *call) int {
 	n := kanban.NewTask{}
 	var parents, skills list
-	var runtime, retries, turns number
+	var runtime seconds
+	var retries, turns number
+	var due when
 	var triage, blocked, goal bool
+	initial := c.flags.String("initial-status", "", "put it into `STATUS`: triage, blocked, scheduled, or ready where nothing is in the way")
+	c.flags.Var(&due, "due", "`WHEN` it is due: a date, a time as in RFC 3339, or seconds since 1970")
 	c.flags.StringVar(&n.Body, "body", "", "opening post, `TEXT`")
 	c.flags.StringVar(&n.Assignee, "assignee", "", "`PROFILE` that works on it")
 	c.flags.Var(&parents, "parent", "`ID` of a task that must be done before; may be repeated")
@@ -37,7 +41,7 @@ func create(c *call) int {
 	c.flags.StringVar(&n.WorkspaceKind, "workspace", "", "`KIND`: scratch, worktree or dir; KIND:PATH names the directory")
 	c.flags.StringVar(&n.Branch, "branch", "", "branch of a worktree, `NAME`")
 	c.flags.StringVar(&n.IdempotencyKey, "idempotency-key", "", "`KEY`: the task that has it is returned, and none made")
-	c.flags.Var(&runtime, "max-runtime", "`SECONDS` for one attempt")
+	c.flags.Var(&runtime, "max-runtime", "`TIME` for one attempt: seconds, or 30m")
 	c.flags.Var(&retries, "max-retries", "failures after which it is blocked, `N`")
 	c.flags.Var(&skills, "skill", "`NAME` of a skill for its worker; may be repeated")
 	c.flags.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
@@ -46,16 +50,18 @@ func create(c *call) int {
 	c.flags.BoolVar(&goal, "goal", false, "goal mode")
 	c.flags.Var(&turns, "goal-max-turns", "`N` turns in goal mode")
 	c.asJSON()
-	words, code, ok := c.parse(1, -1)
+	words, code, ok := c.parse(1, 1)
 	if !ok {
 		return code
 	}
-	n.Title, n.Parents, n.Skills, n.GoalMode = strings.Join(words, " "), parents, skills, goal
+	n.Title, n.Parents, n.Skills, n.GoalMode, n.DueAt = words[0], parents, skills, goal, int64(due)
 	n.MaxRuntimeSeconds, n.MaxRetries, n.GoalMaxTurns = runtime.n, retries.n, turns.n
 	n.WorkspaceKind, n.WorkspacePath, _ = strings.Cut(n.WorkspaceKind, ":")
 	switch {
-	case triage && blocked:
-		return c.fail(exitUsage, "cannot create a task in triage and in blocked; choose one")
+	case triage && blocked || (triage || blocked) && *initial != "":
+		return c.fail(exitUsage, "cannot create a task in more than one status; choose one")
+	case *initial != "" && *initial != string(kanban.Ready) && *initial != string(kanban.Todo):
+		n.Status = kanban.Status(*initial)
 	case triage:
 		n.Status = kanban.Triage
 	case blocked:
@@ -90,9 +96,14 @@ func listTasks(c *call) int {
 	c.flags.StringVar(&f.SessionID, "session", "", "only of this session, `ID`")
 	c.flags.BoolVar(&f.IncludeArchived, "archived", false, "archived ones too")
 	c.flags.IntVar(&f.Limit, "n", 0, "at most `N`")
+	mine := c.flags.Bool("mine", false, "only those for HERMES_PROFILE")
+	c.flags.StringVar(&f.Sort, "sort", "", "by `KEY`: priority, created, due, status, assignee or title")
 	c.asJSON()
 	if _, code, ok := c.parse(0, 0); !ok {
 		return code
+	}
+	if *mine {
+		f.Assignee = c.who("")
 	}
 	if f.Status = kanban.Status(status); status != "" && !known(f.Status) {
 		return c.fail(exitUsage, "cannot list tasks in %q: there is no such status; there are: %s", status, statuses())
@@ -133,6 +144,7 @@ func statuses() string {
 // whole is a task with everything that belongs to it.
 type whole struct {
 	Task     kanban.Task      `json:"task"`
+	Latest   *string          `json:"latest_summary"` // of the last attempt that left one
 	Parents  []string         `json:"parents"`
 	Children []string         `json:"children"`
 	Comments []kanban.Comment `json:"comments"`
@@ -152,6 +164,11 @@ func read(ctx context.Context, s *kanban.Store, id string) (w whole, err error) 
 	}
 	if w.Runs, err = s.Runs(ctx, id); err != nil {
 		return w, err
+	}
+	for _, r := range w.Runs {
+		if r.Summary != "" {
+			w.Latest = new(r.Summary)
+		}
 	}
 	w.Events, err = s.Events(ctx, id, 0, 0)
 	return w, err
@@ -220,15 +237,16 @@ func (c *call) showWhole(all whole) {
 func edit(c *call) int {
 	var e kanban.Edit
 	title, body, result := c.flags.String("title", "", "`TEXT`"), c.flags.String("body", "", "`TEXT`"), c.flags.String("result", "", "`TEXT`")
+	summary := c.flags.String("summary", "", "hand-over of a task that is done, `TEXT`")
 	var priority number
 	c.flags.Var(&priority, "priority", "`N`")
 	words, code, ok := c.parse(1, 1)
 	if !ok {
 		return code
 	}
-	for name, v := range map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result} {
+	for name, v := range map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result, "summary": &e.Summary} {
 		if c.given(name) {
-			*v = map[string]*string{"title": title, "body": body, "result": result}[name]
+			*v = map[string]*string{"title": title, "body": body, "result": result, "summary": summary}[name]
 		}
 	}
 	e.Priority = priority.n

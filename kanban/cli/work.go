@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,14 +50,12 @@ func claim(c *call) int {
 func heartbeat(c *call) int {
 	var run int64
 	c.runFlag(&run)
+	said := c.flags.String("note", "", "`TEXT`")
 	words, code, ok := c.parse(1, 2)
 	if !ok {
 		return code
 	}
-	note := ""
-	if len(words) > 1 {
-		note = words[1]
-	}
+	note := cmp.Or(*said, strings.Join(words[1:], " "))
 	return c.did("record a heartbeat for "+words[0], "Heartbeat recorded for "+words[0], func(ctx context.Context, s *kanban.Store) (bool, error) {
 		if lock := c.Env("HERMES_KANBAN_CLAIM_LOCK"); lock != "" {
 			if _, err := s.HeartbeatClaim(ctx, c.Now(), words[0], lock, 0); err != nil {
