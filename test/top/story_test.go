@@ -33,7 +33,7 @@ func TestFiftyProfiles(t *testing.T) {
 	testkit.Until(t, "the troubles come first", func() bool {
 		lines := strings.Split(w.screen(), "\n")
 		return strings.HasPrefix(lines[2], "> gateway-p17") && strings.Contains(lines[2], "✗ crash-loop") && strings.Contains(lines[3], "gateway-p31") &&
-			strings.Contains(lines[3], "! up") && strings.Contains(lines[3], "telegram is failed")
+			strings.Contains(lines[3], "! ailing") && strings.Contains(lines[3], "telegram is failed")
 	})
 	w.press("d") // the whole story of the first
 	w.shows("last exit  code 3 (crash)", "| ")
