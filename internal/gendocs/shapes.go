@@ -194,7 +194,12 @@ func jsonValue(e ast.Expr, pkg string) (text, next string) {
 		text, next = jsonValue(e.Elt, pkg)
 		return "list of " + text, next
 	case *ast.SelectorExpr:
-		return "time", "" // time.Time, the only one
+		x, _ := e.X.(*ast.Ident)
+		if x == nil || x.Name == "time" {
+			return "time", ""
+		}
+		next = x.Name + "." + e.Sel.Name
+		return anchor(next), next
 	case *ast.Ident:
 		switch e.Name {
 		case "string", "bool", "any":
