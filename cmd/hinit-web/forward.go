@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/forward"
+	"hinit/internal/metrics"
 )
 
 func forwardVerb() verb {
@@ -24,7 +26,7 @@ The header Authorization of HTTP requests is what HINIT_FORWARD_AUTHORIZATION sa
 func runForward(ctx context.Context, c *call) int {
 	const doing = "send the logs"
 	to := c.Flags.String("to", c.Variable("HINIT_FORWARD_TO", ""), "where to, `URL` (HINIT_FORWARD_TO)")
-	state := c.Flags.String("state", c.Variable("HINIT_FORWARD_STATE", ""), "`FILE` of what has been sent (HINIT_FORWARD_STATE; .hinit-forward.json in the data directory)")
+	state := c.Flags.String("state", stateFile(c.Env, "."), "`FILE` of what has been sent (HINIT_FORWARD_STATE; .hinit-forward.json in the data directory)")
 	mask := c.Flags.Bool("mask", true, "hide secrets of known shapes; --mask=false sends lines as they are")
 	var except list
 	c.Flags.Var(&except, "except", "services whose logs are not sent, `NAME`; "+config.ForwardName+" never is")
@@ -33,9 +35,6 @@ func runForward(ctx context.Context, c *call) int {
 	}
 	if *to == "" {
 		return c.Fail(cmdline.WrongUsage, "cannot %s: it is not said where to; set HINIT_FORWARD_TO, or see: hinit forward --help", doing)
-	}
-	if *state == "" {
-		*state = filepath.Join(c.Variable("HERMES_HOME", "."), ".hinit-forward.json")
 	}
 	sink, err := forward.NewSink(*to, c.Variable("HINIT_FORWARD_AUTHORIZATION", ""))
 	if err != nil {
@@ -51,4 +50,28 @@ func runForward(ctx context.Context, c *call) int {
 	err = f.Run(ctx)
 	f.Log.Info("ended", "sent", f.Counts().Sent, "refused", f.Counts().Refused, "gaps", f.Counts().Gaps, "failures", f.Counts().Failures)
 	return c.Failed(doing, err)
+}
+
+// stateFile is where hinit forward keeps what it has sent, unless it is told otherwise.
+func stateFile(env func(string) (string, bool), home string) string {
+	if file, ok := env("HINIT_FORWARD_STATE"); ok && file != "" {
+		return file
+	}
+	if set, ok := env("HERMES_HOME"); ok && set != "" {
+		home = set
+	}
+	return filepath.Join(home, ".hinit-forward.json")
+}
+
+// forwarded is what the forwarder of that hinit has done, nil where there is none.
+func (h *hinit) forwarded(i client.Init) *metrics.Forwarded {
+	as, err := h.logsAs(i)
+	if err != nil {
+		return nil
+	}
+	p := forward.ReadPositions(stateFile(h.env, i.Home), as)
+	if p == nil {
+		return nil
+	}
+	return &metrics.Forwarded{Sent: p.Counts.Sent, Refused: p.Counts.Refused, Gaps: p.Counts.Gaps, Failures: p.Counts.Failures, Waiting: p.Waiting}
 }

@@ -32,5 +32,5 @@ func printMetrics(ctx context.Context, c *call) int {
 }
 
 func newCollector(ctx context.Context, h *hinit, most int) *metrics.Collector {
-	return &metrics.Collector{Source: h, Proc: h.proc, Most: most, Context: func() context.Context { return ctx }}
+	return &metrics.Collector{Source: h, Proc: h.proc, Sent: h.forwarded, Most: most, Context: func() context.Context { return ctx }}
 }

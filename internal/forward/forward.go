@@ -290,6 +290,20 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	return false
 }
 
+// ReadPositions reads a file of positions as somebody who may own it. It is nil where there is none.
+func ReadPositions(path string, as *fsutil.Actor) *Positions {
+	d, err := fsutil.OpenDir(filepath.Dir(path), as)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	p := new(Positions)
+	if text, err := d.ReadFile(filepath.Base(path), mostState); err != nil || json.Unmarshal(text, p) != nil {
+		return nil
+	}
+	return p
+}
+
 // mostState is the largest file of positions.
 const mostState = 64 << 20
 

@@ -39,11 +39,12 @@ type Source interface {
 // Collector asks a hinit each time it is collected. It implements prometheus.Collector, for any number of goroutines.
 type Collector struct {
 	Source  Source
-	Proc    func(client.Init) string // the /proc that shows the processes of that hinit, "" for none; nil: none
-	Most    int                      // services with metrics; 0 is MostServices
-	Timeout time.Duration            // for hinit's answers; 0 is five seconds
-	Now     func() time.Time         // nil is the clock
-	Context func() context.Context   // nil is the background
+	Proc    func(client.Init) string     // the /proc that shows the processes of that hinit, "" for none; nil: none
+	Sent    func(client.Init) *Forwarded // what hinit forward has sent, nil where it never ran; nil: nothing
+	Most    int                          // services with metrics; 0 is MostServices
+	Timeout time.Duration                // for hinit's answers; 0 is five seconds
+	Now     func() time.Time             // nil is the clock
+	Context func() context.Context       // nil is the background
 }
 
 // Describe implements prometheus.Collector.
@@ -91,6 +92,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	if c.Now != nil {
 		now = c.Now()
+	}
+	if c.Sent != nil {
+		out.forwarded(c.Sent(st.Init), now)
 	}
 	for i := range list[:min(len(list), most)] {
 		s := &list[i]
@@ -176,6 +180,15 @@ func (s sink) service(v *client.Service, now time.Time) {
 	for check, fails := range checks {
 		s.put(failing, fails, name, profile, check)
 	}
+	if v.Task {
+		s.put(isTask, truth(v.Done), name, profile)
+	}
+	if v.NextRun != nil {
+		s.put(nextRun, epoch(*v.NextRun), name, profile)
+	}
+	if v.NextStart != nil {
+		s.put(nextStart, epoch(*v.NextStart), name, profile)
+	}
 	s.put(isWanted, truth(v.Want == client.WantUp), name, profile)
 	state := v.State
 	if !slices.Contains(knownStates, state) {
@@ -207,6 +220,27 @@ func (s sink) service(v *client.Service, now time.Time) {
 		s.put(gaps, float64(o.Suppressed), name, profile, "rate")
 		s.put(logFault, truth(o.Error != ""), name, profile)
 	}
+}
+
+// Forwarded is what hinit forward has done.
+type Forwarded struct {
+	Sent, Refused, Gaps, Failures uint64
+	Waiting                       time.Time // time of the oldest record that is being sent; zero when all is sent
+}
+
+func (s sink) forwarded(p *Forwarded, now time.Time) {
+	if p == nil {
+		return
+	}
+	s.put(sent, float64(p.Sent), "sent")
+	s.put(sent, float64(p.Refused), "refused")
+	s.put(sendGaps, float64(p.Gaps))
+	s.put(sendFails, float64(p.Failures))
+	age := 0.0
+	if !p.Waiting.IsZero() {
+		age = max(now.Sub(p.Waiting).Seconds(), 0)
+	}
+	s.put(lag, age)
 }
 
 func (s sink) usage(u used, name, profile string) {

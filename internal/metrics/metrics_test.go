@@ -53,6 +53,31 @@ func wantLines(t *testing.T, got string, want ...string) {
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
+func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
+	next := noon.Add(time.Hour)
+	f := &fake{status: client.Status{Version: 1, Services: []client.Service{
+		{Name: "backup", State: client.StateDown, Task: true, Done: true, NextRun: &next},
+		{Name: "gateway-coder", State: client.StateBackoff, Want: client.WantUp, NextStart: &next},
+		{Name: "gateway-deaf", State: client.StateUp, Want: client.WantUp, Ready: true, Checks: []client.Check{{Name: "deaf", Type: "deaf", Failed: true}, {Name: "health", Type: "http"}}},
+	}}}
+	c := &Collector{Source: f, Now: func() time.Time { return noon }, Sent: func(client.Init) *Forwarded {
+		return &Forwarded{Sent: 7, Refused: 1, Gaps: 2, Failures: 3, Waiting: noon.Add(-90 * time.Second)}
+	}}
+	wantLines(t, text(t, c),
+		`hinit_task_done{profile="",service="backup"} 1`, `hinit_task_next_run_timestamp_seconds{profile="",service="backup"} 1.7673588e+09`,
+		`hinit_service_next_start_timestamp_seconds{profile="",service="gateway-coder"} 1.7673588e+09`,
+		`hinit_service_problem{kind="backoff",profile="",service="gateway-coder"} 1`,
+		`hinit_service_problem{kind="deaf",profile="",service="gateway-deaf"} 1`, `hinit_service_check_failing{check="deaf",profile="",service="gateway-deaf"} 1`,
+		`hinit_service_check_failing{check="health",profile="",service="gateway-deaf"} 0`,
+		`hinit_forward_records_total{result="sent"} 7`, `hinit_forward_records_total{result="refused"} 1`, `hinit_forward_gaps_total 2`,
+		`hinit_forward_failures_total 3`, `hinit_forward_lag_seconds 90`,
+	)
+	c.Sent = func(client.Init) *Forwarded { return nil }
+	if got := text(t, c); strings.Contains(got, "hinit_forward") {
+		t.Errorf("without a forwarder:\n%s", got)
+	}
+}
+
 func TestWhatHinitTells(t *testing.T) {
 	code := 1
 	f := &fake{status: client.Status{Version: 1, Init: client.Init{
@@ -73,11 +98,11 @@ func TestWhatHinitTells(t *testing.T) {
 	got := text(t, c)
 	wantLines(
 		t, got, "hinit_up 1", `hinit_info{version="1.2"} 1`, "hinit_reexecutions_total 2", "hinit_orphans_reaped_total 7", "hinit_lease_held 1",
-		`hinit_boot_step_seconds{step="volume"} 0.5`, `hinit_boot_step_failed{step="hook a"} 1`,
+		`hinit_boot_step_duration_seconds{step="volume"} 0.5`, `hinit_boot_step_failed{step="hook a"} 1`,
 		"hinit_service_up{"+of+"} 0", "hinit_service_wanted{"+of+"} 1", `hinit_service_state{`+of+`,state="backoff"} 1`, "hinit_service_crash_loop{"+of+"} 1",
 		`hinit_service_exits_total{cause="crash",`+of+`} 3`, // the last one is not certain yet
 		`hinit_service_exits_total{cause="oom",`+of+`} 2`, `hinit_service_exits_total{cause="other",`+of+`} 1`,
-		`hinit_service_restarts_total{cause="crash",`+of+`} 3`, "hinit_service_last_stop_seconds{"+of+"} 6",
+		`hinit_service_restarts_total{cause="crash",`+of+`} 3`, "hinit_service_last_stop_duration_seconds{"+of+"} 6",
 		"hinit_service_log_lines_total{"+of+"} 10", "hinit_service_log_bytes_total{"+of+"} 100",
 		`hinit_service_log_gap_lines_total{`+of+`,where="file"} 1`, `hinit_service_log_gap_lines_total{`+of+`,where="rate"} 3`, "hinit_service_log_fault{"+of+"} 1",
 	)
