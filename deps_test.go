@@ -127,7 +127,7 @@ var floors = map[string]int{
 	"hinit/internal/loglevel":   0,
 	"hinit/internal/redact":     -1, // config follows its list too
 	"hinit/internal/testkit":    0,
-	"hinit/internal/usage":      1,
+	"hinit/internal/usage":      2,
 	"hinit/internal/testproc":   0,
 	"hinit/internal/version":    0,
 }

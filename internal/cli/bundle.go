@@ -243,7 +243,7 @@ func (b *bundle) secrets() (values []string) {
 			values = append(values, secret)
 		}
 	}
-	one, _ := os.ReadFile("/proc/1/environ")
+	one, _ := ofProcessOne("environ")
 	for _, pair := range append(os.Environ(), strings.Split(string(one), "\x00")...) {
 		if name, value, ok := strings.Cut(pair, "="); ok {
 			add(name, value)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -30,6 +31,9 @@ func kernelFacts(w io.Writer) error {
 	fmt.Fprintf(w, "== this command\nuid %d, gid %d, pid %d\n", os.Geteuid(), os.Getegid(), os.Getpid())
 	for _, name := range kernelFiles {
 		text, err := os.ReadFile(name)
+		if of, one := strings.CutPrefix(name, "/proc/1/"); one {
+			text, err = ofProcessOne(of)
+		}
 		if err != nil {
 			continue
 		}
@@ -38,9 +42,31 @@ func kernelFacts(w io.Writer) error {
 	return nil
 }
 
+var errForeign = errors.New("process 1 is in another container")
+
+// ofProcessOne reads a file of process 1, if that is in this container: with the host's processes in sight it is the host's.
+func ofProcessOne(file string) ([]byte, error) {
+	for _, same := range []string{"ns/mnt", "ns/pid"} {
+		one, err := os.Readlink("/proc/1/" + same)
+		own, ownErr := os.Readlink("/proc/self/" + same)
+		if err == nil && ownErr == nil && one != own {
+			return nil, errForeign
+		}
+	}
+	if one, own := cgroupOf("1"), cgroupOf("self"); one != own && strings.Contains(one, "/..") {
+		return nil, errForeign
+	}
+	return os.ReadFile("/proc/1/" + file)
+}
+
+func cgroupOf(pid string) string {
+	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // "" where there are no cgroups
+	return string(text)
+}
+
 // environmentFacts writes variables; the values of those whose names say that they are secret are hidden, and those of hide.
 func environmentFacts(w io.Writer, hide []string) error {
-	one, err := os.ReadFile("/proc/1/environ")
+	one, err := ofProcessOne("environ")
 	if err != nil {
 		fmt.Fprintf(w, "cannot read that of process 1: %v\n", err)
 	}

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
+	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/redact"
 )
@@ -18,6 +18,7 @@ type process struct {
 
 	uid     uint32
 	command string // for people: secrets are masked
+	nested  bool   // it lives in another PID namespace, below this one
 	mark    uint64 // the limit that the processes of a run share (internal/proc); 0 when it is not known
 }
 
@@ -45,8 +46,12 @@ func readProcess(dir string) (p process, ok bool) {
 		_, _ = fmt.Sscan(rest, &uid)
 		p.uid = uid
 	}
+	if _, rest, found := strings.Cut(string(status), "\nNSpid:"); found {
+		numbers, _, _ := strings.Cut(rest, "\n")
+		p.nested = len(strings.Fields(numbers)) > 1
+	}
 	limits, _ := os.ReadFile(dir + "/limits")
-	p.mark = markIn(string(limits))
+	p.mark, _ = proc.ParseMark(limits)
 	argv, _ := os.ReadFile(dir + "/cmdline")
 	p.command = maskedCommand(strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00"))
 	if len(argv) == 0 {
@@ -54,17 +59,6 @@ func readProcess(dir string) (p process, ok bool) {
 		p.command = "[" + string(stat[bytes.IndexByte(stat, '(')+1:bytes.LastIndexByte(stat, ')')]) + "]"
 	}
 	return p, true
-}
-
-// markIn finds the mark of a run in the text of /proc/PID/limits.
-func markIn(limits string) uint64 {
-	_, rest, _ := strings.Cut(limits, "Max realtime timeout")
-	words := strings.Fields(rest)
-	if len(words) < 2 {
-		return 0
-	}
-	n, _ := strconv.ParseUint(words[1], 10, 64)
-	return n
 }
 
 // maskedCommand is a command line without its secrets: the values of flags and variables whose names say so, passwords in URLs, and tokens of

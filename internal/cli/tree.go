@@ -23,7 +23,7 @@ func treeVerb() verb {
 		name: "tree", args: "[NAME...] [--json]", summary: "show the processes of each service, those that left it behind too",
 		help: `A process belongs to a service by its ancestors, its session, or the mark that hinit gave the service's processes, as
 when hinit stops it. What belongs to none is shown last: commands that were started in the container from outside, and
-orphans. In command lines, values whose names say that they are secret are hidden.`,
+orphans. Processes of another hinit or of another PID namespace are left out, unless they descend from this hinit. In command lines, values whose names say that they are secret are hidden.`,
 		run: tree,
 	}
 }
@@ -142,13 +142,24 @@ func growTree(roots []treeRoot, all map[int]process, init int, rest bool, user f
 		own := os.Getpid()
 		b.add(all, user, 0, func(pid int) bool {
 			at, owned := owner[pid]
-			return (!owned || at < 0) && pid != own && all[pid].PID != 0
+			return (!owned || at < 0) && pid != own && all[pid].PID != 0 && (below(pid, init, all) || init == 1 && !all[pid].nested)
 		})
 		if len(b.Processes) > 0 {
 			branches = append(branches, b)
 		}
 	}
 	return branches
+}
+
+// below reports whether a process descends from another one.
+func below(pid, ancestor int, all map[int]process) bool {
+	for range all {
+		if pid == ancestor {
+			return true
+		}
+		pid = all[pid].Parent
+	}
+	return false
 }
 
 // none is the owner of what belongs to no service.
@@ -171,7 +182,7 @@ func claim(pid, init int, all map[int]process, owner map[int]int, marks map[uint
 	if leader, known := owner[p.Session]; at == none && known && p.Session != init {
 		at = leader
 	}
-	if at == none {
+	if at == none && p.Parent == init { // another hinit beside this one gives the same marks
 		at = marked(p.mark, all[init].mark, marks)
 	}
 	owner[pid] = at

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hinit/internal/procstat"
+	"hinit/internal/usage"
 )
 
 func TestProcessesBelongToTheirServices(t *testing.T) {
@@ -15,14 +16,19 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 		{Stat: procstat.Stat{PID: 1}, mark: own},
 		{Stat: procstat.Stat{PID: 10, Parent: 1, Session: 10}, mark: first},
 		{Stat: procstat.Stat{PID: 11, Parent: 10, Session: 10}, mark: first},
-		{Stat: procstat.Stat{PID: 12, Parent: 11, Session: 12}, mark: first},        // a session of its own
-		{Stat: procstat.Stat{PID: 13, Parent: 1, Session: 13}, mark: first},         // and left by its parents
-		{Stat: procstat.Stat{PID: 14, Parent: 1, Session: 14}, mark: first - 1<<20}, // started by a hinit in the service
-		{Stat: procstat.Stat{PID: 20, Parent: 1, Session: 20}, mark: second},        // the other service
-		{Stat: procstat.Stat{PID: 21, Parent: 1, Session: 20}, mark: 0},             // whose mark can't be read
-		{Stat: procstat.Stat{PID: 30, Parent: 0, Session: 30}, mark: own},           // docker exec
-		{Stat: procstat.Stat{PID: 31, Parent: 30, Session: 30}, mark: own},          //
-		{Stat: procstat.Stat{PID: 9, Parent: 10, Session: 10}, mark: first},         // a number that was free again
+		{Stat: procstat.Stat{PID: 12, Parent: 11, Session: 12}, mark: first},               // a session of its own
+		{Stat: procstat.Stat{PID: 13, Parent: 1, Session: 13}, mark: first},                // and left by its parents
+		{Stat: procstat.Stat{PID: 14, Parent: 1, Session: 14}, mark: first - 1<<20},        // started by a hinit in the service
+		{Stat: procstat.Stat{PID: 20, Parent: 1, Session: 20}, mark: second},               // the other service
+		{Stat: procstat.Stat{PID: 21, Parent: 1, Session: 20}, mark: 0},                    // whose mark can't be read
+		{Stat: procstat.Stat{PID: 30, Parent: 0, Session: 30}, mark: own},                  // docker exec
+		{Stat: procstat.Stat{PID: 31, Parent: 30, Session: 30}, mark: own},                 //
+		{Stat: procstat.Stat{PID: 9, Parent: 10, Session: 10}, mark: first},                // a number that was free again
+		{Stat: procstat.Stat{PID: 50, Parent: 30, Session: 50}, mark: own},                 // another hinit, started by docker exec
+		{Stat: procstat.Stat{PID: 51, Parent: 50, Session: 51}, mark: first},               // its service, whose mark is the same
+		{Stat: procstat.Stat{PID: 60, Parent: 61, Session: 60}, mark: first},               // a process of a container beside this one
+		{Stat: procstat.Stat{PID: 70, Parent: 0, Session: 70}, nested: true},               // of another PID namespace
+		{Stat: procstat.Stat{PID: 71, Parent: 12, Session: 71}, mark: first, nested: true}, // of one that the service has made
 		{Stat: procstat.Stat{PID: 40, Parent: 41, Session: 40}},
 		{Stat: procstat.Stat{PID: 41, Parent: 40}}, // a circle, as it may be read
 	} {
@@ -37,9 +43,23 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 		}
 		got.WriteString("\n")
 	}
-	const want = "hinit: 1/0\na: 10/0 9/1 11/1 12/2 13/0 14/0\nb: 20/0 21/0\nc:\n: 30/0 31/1\n"
+	const want = "hinit: 1/0\na: 10/0 9/1 11/1 12/2 71/3 13/0 14/0\nb: 20/0 21/0\nc:\n: 30/0 31/1 50/1 51/2 60/0\n"
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", got.String(), want)
+	}
+
+	// The metrics, top and the page agree.
+	table := usage.Table{}
+	for pid, p := range all {
+		table[pid] = procstat.Stat{Parent: p.Parent, Session: p.Session, Group: p.Session}
+	}
+	owners := table.Owners(usage.Roots{
+		Init: 1, Mains: map[int]string{10: "a", 20: "b"}, Mark: func(pid int) (uint64, bool) { return all[pid].mark, all[pid].mark != 0 },
+	})
+	for pid, owner := range owners {
+		if owner != "" && !strings.Contains(got.String(), owner+":") || (owner == "") != strings.Contains(want[strings.LastIndex(want, ":"):]+" 1/0 40/ 41/ 70/", fmt.Sprintf(" %d/", pid)) {
+			t.Errorf("process %d is of %q for the metrics", pid, owner)
+		}
 	}
 }
 

@@ -78,7 +78,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	var seen *observed
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
-			seen = readProcesses(root, usage.Mains(st))
+			seen = readProcesses(root, usage.RootsOf(st, root))
 		}
 	}
 	out.init(st, seen)

@@ -27,13 +27,13 @@ type used struct {
 }
 
 // readProcesses reads all processes, nil for none.
-func readProcesses(root string, mains map[int]string) *observed {
+func readProcesses(root string, roots usage.Roots) *observed {
 	all, err := usage.Read(root, nil)
 	if err != nil {
 		return nil
 	}
-	o := &observed{root: root, all: all, of: make(map[string][]int, len(mains))}
-	for pid, name := range all.Owners(mains) {
+	o := &observed{root: root, all: all, of: make(map[string][]int, len(roots.Mains))}
+	for pid, name := range all.Owners(roots) {
 		if name != "" {
 			o.of[name] = append(o.of[name], pid)
 		}

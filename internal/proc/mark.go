@@ -77,7 +77,7 @@ func (t *Table) limit(pid int) (uint64, bool) {
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // of the same user, or with a capability: one call instead of three
 		return limit.Max, true
 	}
-	return parseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
+	return ParseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
 }
 
 // strayed reports whether a process has lowered its mark below all that were given away: it comes from a run, and nothing tells
@@ -103,8 +103,8 @@ func (t *Table) endedOf(pid int) uint64 {
 	return unknown
 }
 
-// parseMark finds the hard limit in the line "Max realtime timeout  SOFT  HARD  us".
-func parseMark(limits []byte) (uint64, bool) {
+// ParseMark finds the mark in the text of /proc/PID/limits: the hard limit in the line "Max realtime timeout  SOFT  HARD  us".
+func ParseMark(limits []byte) (uint64, bool) {
 	for line := range bytes.Lines(limits) {
 		if rest, ok := bytes.CutPrefix(line, []byte("Max realtime timeout")); ok {
 			f := bytes.Fields(rest)

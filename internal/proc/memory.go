@@ -30,7 +30,7 @@ func (m *Meter) Measure(mains []int) []uint64 {
 	owner, parent := make(map[int]uint64), make(map[int]int, len(m.proc.stats))
 	marks := make(map[uint64]uint64)
 	mark := func(pid int) uint64 {
-		limit, _ := parseMark(m.proc.read(strconv.Itoa(pid) + "/limits"))
+		limit, _ := ParseMark(m.proc.read(strconv.Itoa(pid) + "/limits"))
 		return limit
 	}
 	for i, pid := range mains {

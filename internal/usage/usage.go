@@ -5,13 +5,16 @@ package usage
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/proc"
 	"hinit/internal/procstat"
 )
 
@@ -62,15 +65,25 @@ func Root(socket string, pid int) string {
 	return ""
 }
 
-// Mains are the main processes of a status, with the names of their services.
-func Mains(st client.Status) map[int]string {
-	mains := make(map[int]string, len(st.Services))
+// Roots say where the processes of the services of one hinit begin.
+type Roots struct {
+	Init  int                          // the process of hinit itself; 0 when it is not known
+	Mains map[int]string               // the main processes with the names of their services
+	Mark  func(pid int) (uint64, bool) // the mark of the run that a process comes from; nil: none is known
+}
+
+// RootsOf returns the roots of a status, whose processes are seen below root.
+func RootsOf(st client.Status, root string) Roots {
+	r := Roots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (uint64, bool) {
+		limits, _ := os.ReadFile(root + "/" + strconv.Itoa(pid) + "/limits") // without them there is no mark
+		return proc.ParseMark(limits)
+	}}
 	for i := range st.Services {
 		if s := &st.Services[i]; s.PID > 1 {
-			mains[s.PID] = s.Name
+			r.Mains[s.PID] = s.Name
 		}
 	}
-	return mains
+	return r
 }
 
 // Read reads all processes below a root. What ends meanwhile is missing. It fills old, whose content is lost, if that is not nil.
@@ -100,11 +113,43 @@ func Read(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// Owners finds out to which main process's service each process belongs.
-func (t Table) Owners(mains map[int]string) map[int]string {
+// markStep lies between the marks of two runs. A hinit inside a service lowers the mark a little further for what it runs.
+const markStep = 1 << 40
+
+// Owners finds out to which service each process belongs, as hinit does when it stops one: by its ancestors, by its session or group, which
+// an orphan keeps, or by its mark. A process that does not descend from this hinit has no mark of it: another hinit gives the same ones.
+func (t Table) Owners(r Roots) map[int]string {
 	known := make(map[int]string, len(t))
 	for pid := range t {
-		t.owner(pid, mains, known)
+		t.owner(pid, r.Mains, known)
+	}
+	if r.Mark == nil || r.Init == 0 {
+		return known
+	}
+	var marks map[uint64]string // read when the first orphan needs them
+	for _, pid := range slices.Sorted(maps.Keys(t)) {
+		if t[pid].Parent != r.Init || known[pid] != "" {
+			continue
+		}
+		if marks == nil {
+			marks = make(map[uint64]string, len(r.Mains))
+			own, _ := r.Mark(r.Init)
+			for main, name := range r.Mains {
+				if mark, ok := r.Mark(main); ok && mark != own {
+					marks[mark] = name
+				}
+			}
+		}
+		mark, ok := r.Mark(pid)
+		nearest := uint64(markStep)
+		for m, name := range marks {
+			if ok && mark <= m && m-mark < nearest {
+				known[pid], nearest = name, m-mark
+			}
+		}
+		if known[pid] != "" {
+			t.inherit(pid, known)
+		}
 	}
 	return known
 }
@@ -134,10 +179,20 @@ func (t Table) owner(pid int, mains, known map[int]string) string {
 	return known[pid]
 }
 
+// inherit gives the descendants of a process, which belong to no service, to the service of the process.
+func (t Table) inherit(pid int, known map[int]string) {
+	for child := range t {
+		if t[child].Parent == pid && known[child] == "" && child != pid {
+			known[child] = known[pid]
+			t.inherit(child, known)
+		}
+	}
+}
+
 // Used sums up by service. before is the table of a measurement that is so long ago; without it processor times are 0.
-func (t Table) Used(mains map[int]string, before Table, passed time.Duration) map[string]Usage {
-	out := make(map[string]Usage, len(mains))
-	for pid, name := range t.Owners(mains) {
+func (t Table) Used(r Roots, before Table, passed time.Duration) map[string]Usage {
+	out := make(map[string]Usage, len(r.Mains))
+	for pid, name := range t.Owners(r) {
 		if name == "" {
 			continue
 		}

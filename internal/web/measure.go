@@ -54,7 +54,7 @@ func (m *meter) measure(st *client.Status) measured {
 	if passed > measureOld {
 		before = nil
 	}
-	m.known = measured{all.Used(usage.Mains(*st), before, passed), before != nil}
+	m.known = measured{all.Used(usage.RootsOf(*st, root), before, passed), before != nil}
 	m.last, m.spare = all, m.last
 	return m.known
 }

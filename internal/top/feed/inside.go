@@ -51,7 +51,11 @@ func (f *Feed) Inside(name string, pid int) Inside {
 		out.Missing = err.Error()
 		return out
 	}
-	out.Processes = tree(all, pid, name)
+	roots := usage.Roots{Mains: map[int]string{pid: name}}
+	if st := f.status.Load(); st != nil {
+		roots = usage.RootsOf(*st, root)
+	}
+	out.Processes = tree(all, roots, pid, name)
 	for i := range out.Processes {
 		out.Processes[i].Command = command(root, out.Processes[i].PID)
 	}
@@ -64,15 +68,15 @@ func (f *Feed) Inside(name string, pid int) Inside {
 }
 
 // tree lists the processes of a service, children below their parents, those that left the tree at the end.
-func tree(all usage.Table, main int, name string) (out []Process) {
+func tree(all usage.Table, roots usage.Roots, main int, name string) (out []Process) {
 	children := make(map[int][]int)
 	var strays []int
-	owners := all.Owners(map[int]string{main: name})
+	owners := all.Owners(roots)
 	for pid, owner := range owners {
-		if owner == "" {
+		if owner != name {
 			continue
 		}
-		if parent := all[pid].Parent; pid != main && owners[parent] == "" {
+		if parent := all[pid].Parent; pid != main && owners[parent] != name {
 			strays = append(strays, pid)
 		} else {
 			children[parent] = append(children[parent], pid)

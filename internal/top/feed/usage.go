@@ -46,7 +46,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
 				root, before = "", nil
 				used(nil)
 			} else {
-				used(last.Used(usage.Mains(*st), before, now.Sub(at)))
+				used(last.Used(usage.RootsOf(*st, root), before, now.Sub(at)))
 				at = now
 			}
 		} else if st != nil {
