@@ -31,7 +31,7 @@ type Holder struct {
 	// Host and Since are from the note of the last hinit that took the lock. Host is "" without a note.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is a process of this container that runs as another user than this hinit and has the lock, by the word of the kernel; 0 for none. Command
+	// PID is a process of this container that is neither root's nor of the user of this hinit, and has the lock, by the word of the kernel; 0 for none. Command
 	// is its name.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
@@ -64,12 +64,12 @@ func (v *Volume) holder(at string) Holder {
 			v.reading.Store(false)
 		})
 	}
-	_ = blocking.Do(blocking.Short, func() error { h.PID, h.Command = stranger(at); return nil })
+	_ = blocking.Do(blocking.Short, func() error { h.PID, h.Command = stranger(at, os.Geteuid()); return nil })
 	return h
 }
 
-// stranger returns a process of another user in this container that has locked a place.
-func stranger(at string) (pid int, command string) {
+// stranger returns a process of this container that has locked a place and is neither root's nor own's.
+func stranger(at string, own int) (pid int, command string) {
 	f, _ := os.Open("/proc/locks")
 	defer f.Close()
 	locks, _ := io.ReadAll(io.LimitReader(f, mostLocks)) // the kernel's text; what is missing is not known
@@ -82,8 +82,8 @@ func stranger(at string) (pid int, command string) {
 		status, _ := os.ReadFile("/proc/" + w[4] + "/status")
 		name, rest, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:"), "\n")
 		_, rest, known := strings.Cut(rest, "\nUid:")
-		if ids := strings.Fields(rest); !known || len(ids) == 0 || ids[0] == strconv.Itoa(os.Geteuid()) {
-			continue // another hinit has this user
+		if ids := strings.Fields(rest); !known || len(ids) == 0 || ids[0] == "0" || ids[0] == strconv.Itoa(own) {
+			continue // another hinit has this user, and PID 1 that of root
 		}
 		pid, _ = strconv.Atoi(w[4])
 		return pid, word(name)

@@ -405,3 +405,14 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 		}
 	}
 }
+
+// TestPID1IsNoStranger: an init that the agent started said of PID 1, which has the lock, that it is no hinit, and to end that process.
+func TestPID1IsNoStranger(t *testing.T) {
+	testkit.NeedRoot(t)
+	v := newVolume(t, t.TempDir())
+	mustHave(t, v)
+	defer release(v)
+	if pid, command := stranger(placeOf(v.held.Lock), 10000); pid != 0 {
+		t.Errorf("root's process %d (%s) is a stranger to the agent", pid, command)
+	}
+}
