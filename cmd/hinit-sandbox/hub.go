@@ -36,7 +36,8 @@ type hub struct {
 	changed  chan struct{} // a container may be one that nobody uses any more
 	asked    chan struct{} // a request was answered
 
-	all *sandbox.Manager // of all tenants' sandboxes
+	all    *sandbox.Manager // of all tenants' sandboxes
+	memory dockercli.Store  // of all callers: a process has one name
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -196,7 +197,7 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 		return nil, err
 	}
 	return &tenant{
-		docker: &dockercli.Personality{Engine: engine, Manager: manager, Store: dockercli.NewMemoryStore()},
+		docker: &dockercli.Personality{Engine: engine, Manager: manager, Store: h.memory},
 		host:   &cli.Host{Manager: manager, Engine: engine, Profile: profile},
 	}, nil
 }

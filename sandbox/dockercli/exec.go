@@ -150,7 +150,7 @@ type recorder struct {
 }
 
 // recordMost is how much of a command's output is kept. The agent itself keeps 50,000 characters.
-const recordMost = 1 << 20
+const recordMost = 256 << 10
 
 // longestText is the length of the longest of goneTexts.
 const longestText = 17

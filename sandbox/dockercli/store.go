@@ -84,6 +84,7 @@ type memoryStore struct {
 	mu     sync.Mutex
 	locks  map[string]*lockOf
 	values map[string]memory
+	size   int // of all values, in bytes
 }
 
 type memory struct {
@@ -96,8 +97,11 @@ type lockOf struct {
 	users int
 }
 
-// memoryMost bounds what a memoryStore keeps, in values: an agent could otherwise fill the memory of whoever answers it.
-const memoryMost = 256
+// What a memoryStore keeps at most, in values and in bytes: an agent could otherwise fill the memory of whoever answers it.
+const (
+	memoryMost  = 2048
+	memoryBytes = 32 << 20
+)
 
 // NewMemoryStore returns a Store for a process that answers many calls.
 func NewMemoryStore() Store {
@@ -140,18 +144,24 @@ func (s *memoryStore) Get(key string) ([]byte, bool) {
 func (s *memoryStore) Put(key string, value []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.drop(key)
 	if value == nil {
-		delete(s.values, key)
 		return
 	}
 	s.values[key] = memory{value, time.Now()}
-	for len(s.values) > memoryMost {
+	s.size += len(value)
+	for len(s.values) > memoryMost || s.size > memoryBytes {
 		oldest := key
 		for k, m := range s.values {
 			if m.at.Before(s.values[oldest].at) {
 				oldest = k
 			}
 		}
-		delete(s.values, oldest)
+		s.drop(oldest)
 	}
+}
+
+func (s *memoryStore) drop(key string) {
+	s.size -= len(s.values[key].value)
+	delete(s.values, key)
 }

@@ -94,6 +94,12 @@ func TestMemoryStoreIsBounded(t *testing.T) {
 	if _, ok := s.Get(strconv.Itoa(memoryMost*3 - 1)); !ok {
 		t.Error("it forgot the newest one")
 	}
+	for i := range 300 { // failed commands of an agent's, with as much output as is kept
+		s.Put("long"+strconv.Itoa(i), make([]byte, recordMost))
+	}
+	if s.size > memoryBytes || s.size < memoryBytes/2 {
+		t.Errorf("it keeps %d bytes", s.size)
+	}
 }
 
 func TestDirStoreTrustsNobodyElse(t *testing.T) {

@@ -11,13 +11,13 @@ import (
 )
 
 // Version is of the protocol. Both sides must have the same.
-const Version = 1
+const Version = 2
 
 const (
 	// MaxData is how much one frame holds at most.
 	MaxData = 128 << 10
 	// Window is how many bytes of one stream may be under way.
-	Window = 1 << 20
+	Window = 512 << 10
 	// MaxChannels is how many commands one connection has at the same time at most.
 	MaxChannels = 4096
 

@@ -6,7 +6,7 @@ import "time"
 const (
 	RunDir   = "/run/hinit"       // a directory of the host in the container, for the socket
 	ToolsDir = "/run/hinit-tools" // another, read-only, with the program inside
-	Socket   = "sock-v1"          // the socket's name; programs that speak another version have another
+	Socket   = "sock-v2"          // the socket's name; programs that speak another version have another
 
 	// TokenVar is the variable in which the program inside finds what lets in clients of another user.
 	TokenVar = "HINIT_SANDBOX_TOKEN"

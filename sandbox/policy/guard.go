@@ -186,11 +186,17 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 	return g.make(ctx, spec, nil)
 }
 
+// specMost bounds what a caller may write down for a container: every list of containers has all labels of each.
+const specMost = 128 << 10
+
 // make makes a container with labels of the guard's besides.
 func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
 		return "", err
+	}
+	if len(asked) > specMost {
+		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(asked)), fmt.Sprintf("the most is %d", specMost)}
 	}
 	root, err := g.gate.Ask(ctx, g.Engine, g.policy)
 	if err != nil {

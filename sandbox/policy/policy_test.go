@@ -147,6 +147,7 @@ func TestEscapes(t *testing.T) {
 		"a storage option":           func(s *sandbox.Spec) { s.Storage = map[string]string{"overlay2.override": "1"} },
 		"another's owner label":      func(s *sandbox.Spec) { s.Labels[LabelOwner] = "0" },
 		"another profile's label":    func(s *sandbox.Spec) { s.Labels[sandbox.LabelProfile] = "writer" },
+		"labels without end":         func(s *sandbox.Spec) { s.Labels["x"] = strings.Repeat("x", specMost) },
 		"a volume of somebody else": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "volume", Source: "database", Target: "/d"})
 		},
@@ -357,6 +358,10 @@ func TestOwnContainer(t *testing.T) {
 func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
 		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
+		image := sandbox.Container{Started: time.Now(), Mounts: []sandbox.Mount{{Type: "bind", Target: "/data"}, {Type: "volume", Target: target}}}
+		if remakes(image) == want {
+			t.Errorf("another start with a volume of the image's at %s: made again %v", target, !want)
+		}
 		if remakes(c) {
 			t.Errorf("the first start with %s makes it again", target)
 		}

@@ -116,6 +116,9 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 		if !info.IsDir() {
 			return &RefusedError{"a mount of the file " + m.Source + " that can be written", "mount a directory, or make it read-only"}
 		}
+		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= volumesMost {
+			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
+		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, source))
 		name := sandbox.VolumePrefix + g.owner.Profile + "-" + hex.EncodeToString(hash[:8])
 		labels := map[string]string{
@@ -149,6 +152,9 @@ func (p Policy) Gone(v sandbox.Volume) bool {
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)
 }
+
+// volumesMost is how many private volumes one user may have.
+const volumesMost = 512
 
 // copyMost is how many bytes of the owner's files are copied into a container at a start.
 const copyMost = 1 << 30
@@ -239,8 +245,9 @@ func packTree(w *tar.Writer, dir *fsutil.Dir, rel, name string, left *int64) err
 // remakes says whether a container is made again where others are started again. Its owner could lay a link where a mount is to be, and lead
 // the mount over the gate, whose name is known by now. A mount directly below the root can't be led elsewhere.
 func remakes(c sandbox.Container) bool {
-	return !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
-		return m.Type == "bind" && strings.Count(path.Clean(m.Target), "/") > 1
+	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
+	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
+		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs is empty; a volume of the image's is not
 	})
 }
 

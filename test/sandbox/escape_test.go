@@ -127,7 +127,23 @@ func TestMountRace(t *testing.T) {
 	made, refused := 0, 0
 	for i := range rounds {
 		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
+		running, looked := make(chan struct{}), make(chan struct{})
+		go func() { // and at what is mounted before it has been judged
+			defer close(looked)
+			for {
+				if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); strings.Contains(r.out, "secret") {
+					t.Errorf("round %d, before the gate was open: %v", i, r)
+				}
+				select {
+				case <-running:
+					return
+				default:
+				}
+			}
+		}()
 		r := p.call(append(append([]string{"run", "-d", "--name", name, "--network=none", "-v", work + ":/work"}, p.labels("default")...), image(), "sleep", "infinity")...)
+		close(running)
+		<-looked
 		if r.code != 0 {
 			refused++
 			continue

@@ -124,6 +124,11 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 			}
 
 			if !private {
+				r := do(p.env, 0, filepath.Join(built, "hinit-sandbox"), "exec", "--in", box, "id -u")
+				other := do(p.env, 0, filepath.Join(built, "hinit-sandbox"), "exec", "--task", "root's", "id -u; id -g")
+				if r.out != "12345\n" || other.out != "12345\n12345\n" {
+					t.Errorf("root who asks is in the sandbox %v, and in one of its own %v", r, other)
+				}
 				return
 			}
 			// What root writes is kept for the next container of the same directory, and goes with that directory.
