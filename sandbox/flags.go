@@ -221,6 +221,7 @@ func volumeFlag(v string) (Mount, error) {
 // mount reads what --mount takes: type=bind,source=…,target=…[,readonly].
 func mount(v string) (Mount, error) {
 	m := Mount{Type: "volume", MustExist: true}
+	var wrong error
 	for field := range strings.SplitSeq(v, ",") {
 		key, value, has := strings.Cut(field, "=")
 		switch key {
@@ -233,10 +234,12 @@ func mount(v string) (Mount, error) {
 		case "readonly", "ro":
 			m.ReadOnly = !has || value == "true" || value == "1"
 		default:
-			return m, fmt.Errorf("its field %q is not known", key)
+			wrong = fmt.Errorf("its field %q is not known", key)
 		}
 	}
 	switch {
+	case wrong != nil:
+		return m, wrong
 	case m.Type != "bind" && m.Type != "volume" && m.Type != "tmpfs":
 		return m, errors.New("its type must be bind, volume or tmpfs")
 	case !filepath.IsAbs(m.Target):

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/config"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/dockercli"
 )
@@ -21,7 +22,8 @@ func asDocker(args []string) int {
 		return realDocker(args, err)
 	}
 	if err != nil {
-		fmt.Fprint(os.Stderr, dockercli.Text(err))
+		_, none := os.Stat(config.SandboxSocket(os.LookupEnv))
+		fmt.Fprint(os.Stderr, dockercli.Text(err, none == nil))
 		return dockercli.Code(err)
 	}
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood, where it is a pipe

@@ -60,7 +60,7 @@ func here(ctx context.Context, req daemon.Request, local daemon.Local) int {
 func asked(ctx context.Context, p *dockercli.Personality, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
 	call, err := dockercli.Parse(req.Args, allow)
 	if err != nil {
-		fmt.Fprint(s.Err, dockercli.Text(err))
+		fmt.Fprint(s.Err, dockercli.Text(err, allow == nil))
 		return dockercli.Code(err)
 	}
 	process, _, err := dockercli.Process(parent)

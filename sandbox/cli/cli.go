@@ -13,19 +13,20 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/sandbox"
 )
 
 // Exit codes, as hinit has them.
 const (
-	Done        = 0
-	Failed      = 1
-	Usage       = 2
-	NotUp       = 3
-	Unreachable = 4
-	NotAllowed  = 5
-	Unknown     = 6
+	Done        = cmdline.Done
+	Failed      = cmdline.Failed
+	Usage       = cmdline.WrongUsage
+	NotUp       = cmdline.NotUp
+	Unreachable = cmdline.Unreachable
+	NotAllowed  = cmdline.NotAllowed
+	Unknown     = cmdline.Unknown
 )
 
 // Host is where verbs run.
@@ -183,11 +184,14 @@ func parse(args []string) (v verb, opt options, words []string, err error) {
 	all := verbs()
 	at := slices.IndexFunc(all, func(v verb) bool { return v.name == args[0] })
 	if at < 0 {
-		return v, opt, nil, fmt.Errorf("cannot run %q: hinit sandbox has no such command; see: hinit sandbox help", args[0])
+		var known []string
+		for _, v := range all {
+			known = append(known, v.name)
+		}
+		return v, opt, nil, fmt.Errorf("cannot run %q: hinit sandbox has no such command%s; see: hinit sandbox help", args[0], cmdline.DidYouMean(args[0], known))
 	}
 	v = all[at]
-	f := flag.NewFlagSet(v.name, flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := cmdline.Flags(v.name)
 	v.flags(f, &opt)
 	for rest := args[1:]; len(rest) > 0; {
 		if err := f.Parse(rest); err != nil {
@@ -253,21 +257,10 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 }
 
 func (v verb) usage(w io.Writer) {
-	fmt.Fprintf(w, "usage: hinit sandbox %s\n\n%s\n", strings.TrimSpace(v.name+" [OPTIONS] "+v.args), v.summary)
-	if v.help != "" {
-		fmt.Fprintf(w, "\n%s\n", v.help)
-	}
-	f := flag.NewFlagSet(v.name, flag.ContinueOnError)
+	f := cmdline.Flags(v.name)
 	v.flags(f, &options{})
-	fmt.Fprintln(w)
-	f.VisitAll(func(f *flag.Flag) {
-		name, text := flag.UnquoteUsage(f)
-		dashes := "--"
-		if len(f.Name) == 1 {
-			dashes = "-"
-		}
-		fmt.Fprintf(w, "  %-18s %s\n", strings.TrimSpace(dashes+f.Name+" "+name), text)
-	})
+	args := strings.TrimSpace("[OPTIONS] " + v.args)
+	cmdline.Verb{Program: "hinit sandbox", Name: v.name, Args: args, Summary: v.summary, Help: v.help}.Usage(f, w)
 }
 
 // Named are the variables that a command line names without a value.

@@ -38,8 +38,11 @@ func (e *UsageError) text() string {
 	return e.reason + "\n\nUsage:  " + strings.TrimSpace(verb+" [OPTIONS] "+e.command.args) + "\n\nRun '" + verb + " --help' for more information\n"
 }
 
-// Text is what is printed for an error of [Parse].
-func Text(err error) string {
+// Text is what is printed for an error of [Parse]. Where there is a service, no word permits anything.
+func Text(err error, served bool) string {
+	if refused := (*RefusedError)(nil); served && errors.As(err, &refused) {
+		err = &RefusedError{What: refused.What}
+	}
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:
 		return e.text()

@@ -88,8 +88,8 @@ func Parse(args, allow []string) (Call, error) {
 		return nil, err
 	}
 	for _, f := range l.flags {
-		if refused := dangerous(l.command.name, f); refused != nil && !slices.Contains(allow, refused.Allow) {
-			return nil, refused
+		if what, word := sandbox.FlagLeadsOut(f.Name, f.Value, allow...); what != "" {
+			return nil, &RefusedError{what, word}
 		}
 	}
 	known := strings.Fields(l.command.known)

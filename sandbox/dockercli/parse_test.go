@@ -102,16 +102,17 @@ func TestParseUsage(t *testing.T) {
 // TestParseRefuses: a sandbox that has these is none, whether the personality or the docker command would make it.
 func TestParseRefuses(t *testing.T) {
 	for line, allow := range map[string]string{
-		"run -d --privileged image": dockercli.AllowPrivileged, "run --privileged=true image": dockercli.AllowPrivileged, "exec --privileged c sh": dockercli.AllowPrivileged,
-		"run --device /dev/sda image": dockercli.AllowPrivileged, "run -d --gpus all image": dockercli.AllowPrivileged, "run -d --device-cgroup-rule=a image": dockercli.AllowPrivileged,
-		"run -d --cap-add SYS_ADMIN image": dockercli.AllowPrivileged, "run -d --cap-add=ALL image": dockercli.AllowPrivileged, "run -d --cap-add cap_sys_ptrace image": dockercli.AllowPrivileged,
-		"run -d --security-opt seccomp=unconfined image": dockercli.AllowPrivileged, "run -d --security-opt apparmor:unconfined image": dockercli.AllowPrivileged,
-		"run -d --security-opt no-new-privileges=false image": dockercli.AllowPrivileged, "run -d --security-opt no-new-privileges:false image": dockercli.AllowPrivileged,
-		"run -d --pid=host image": dockercli.AllowHost, "run -d --pid container:x image": dockercli.AllowHost, "run --ipc host image": dockercli.AllowHost, "create --uts=host image": dockercli.AllowHost,
-		"run -d --userns=host image": dockercli.AllowHost, "run -d --cgroupns host image": dockercli.AllowHost, "run -d --network host image": dockercli.AllowHost, "run -d --net=container:x image": dockercli.AllowHost,
-		"run -d --cgroup-parent=/ image": dockercli.AllowHost, "run -d --volumes-from x image": dockercli.AllowHost, "run -d --oom-score-adj -1000 image": dockercli.AllowHost,
-		"run -d -v /var/run/docker.sock:/s image": dockercli.AllowSocket, "run -d -v /run:/r image": dockercli.AllowSocket, "run -d -v /:/host image": dockercli.AllowSocket, "run -d -v /var/../:/h image": dockercli.AllowSocket,
-		"run -d --mount type=bind,source=/var/run,target=/r image": dockercli.AllowSocket, "run -d --use-api-socket image": dockercli.AllowSocket,
+		"run -d --privileged image": sandbox.AllowPrivileged, "run --privileged=true image": sandbox.AllowPrivileged, "exec --privileged c sh": sandbox.AllowPrivileged,
+		"run --device /dev/sda image": sandbox.AllowPrivileged, "run -d --gpus all image": sandbox.AllowPrivileged, "run -d --device-cgroup-rule=a image": sandbox.AllowPrivileged,
+		"run -d --cap-add SYS_ADMIN image": sandbox.AllowPrivileged, "run -d --cap-add=ALL image": sandbox.AllowPrivileged, "run -d --cap-add cap_sys_ptrace image": sandbox.AllowPrivileged,
+		"run -d --security-opt seccomp=unconfined image": sandbox.AllowPrivileged, "run -d --security-opt apparmor:unconfined image": sandbox.AllowPrivileged,
+		"run -d --security-opt no-new-privileges=false image": sandbox.AllowPrivileged, "run -d --security-opt no-new-privileges:false image": sandbox.AllowPrivileged,
+		"run -d --pid=host image": sandbox.AllowHost, "run -d --pid container:x image": sandbox.AllowHost, "run --ipc host image": sandbox.AllowHost, "create --uts=host image": sandbox.AllowHost,
+		"run -d --userns=host image": sandbox.AllowHost, "run -d --cgroupns host image": sandbox.AllowHost, "run -d --network host image": sandbox.AllowHost, "run -d --net=container:x image": sandbox.AllowHost,
+		"run -d --cgroup-parent=/ image": sandbox.AllowHost, "run -d --volumes-from x image": sandbox.AllowHost, "run -d --oom-score-adj -1000 image": sandbox.AllowHost,
+		"run -d -v /var/run/docker.sock:/s image": sandbox.AllowSocket, "run -d -v /run:/r image": sandbox.AllowSocket, "run -d -v /:/host image": sandbox.AllowSocket, "run -d -v /var/../:/h image": sandbox.AllowSocket,
+		"run -d --mount type=bind,source=/var/run,target=/r image": sandbox.AllowSocket, "run -d --use-api-socket image": sandbox.AllowSocket,
+		"run -it --mount type=bind,bind-propagation=rshared,source=/,target=/h image": sandbox.AllowSocket, "run -it -v /:/h:rshared image": sandbox.AllowSocket,
 	} {
 		args := strings.Fields(line)
 		_, err := dockercli.Parse(args, nil)
