@@ -1,13 +1,12 @@
 package boot
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"path"
 	"path/filepath"
+	"slices"
 
 	"hinit/internal/fsutil"
 )
@@ -20,55 +19,130 @@ func (p *preparer) bootstrap(_ context.Context, s *step) error {
 
 const authFile = "auth.json"
 
+// authBootstrap makes the directory of the credentials usable for the agent, and seeds it.
 func (p *preparer) authBootstrap(s *step) error {
 	secret := value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
+	base, rel, err := p.residence()
+	if err != nil {
+		s.warn("%v: %s is seeded nowhere", err, authFile)
+		return nil
+	}
+	if base != p.Home {
+		d, err := p.openResidence(s, base, rel)
+		if errors.Is(err, fsutil.ErrSymlink) {
+			s.refuse("credential residence creation", filepath.Join(base, rel))
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot use HERMES_AUTH_HOME=%q: %w; make the directory and give it to the agent's user", base, err)
+		}
+		defer d.Close()
+		if secret == "" {
+			return nil
+		}
+		return p.create(s, d, filepath.Join(rel, authFile), []byte(secret), 0o600)
+	}
 	if secret == "" {
 		return nil
 	}
-	elsewhere, set := p.Env("HERMES_AUTH_HOME")
-	if !set {
-		d, err := p.asAgent()
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		if !p.missing(s, d, authFile) {
-			return nil
-		}
-		return p.create(s, d, authFile, []byte(secret), 0o600)
-	}
-	if !plainPath(elsewhere) {
-		s.warn("HERMES_AUTH_HOME=%q is not an absolute directory: %s is seeded nowhere", elsewhere, authFile)
-		return nil
-	}
-	return p.authElsewhere(s, filepath.Clean(elsewhere), secret)
-}
-
-// authElsewhere seeds the credentials in the directory that HERMES_AUTH_HOME names. The home of a named profile has its own place
-// there.
-func (p *preparer) authElsewhere(s *step, dir, secret string) error {
-	if parent, name := filepath.Split(p.Home); filepath.Base(parent) == profilesName {
-		dir = filepath.Join(dir, profilesName, name)
-	}
-	path := filepath.Join(dir, authFile)
-	d, _, err := fsutil.MakeReal(dir, 0o700, p.Agent)
-	if errors.Is(err, fsutil.ErrSymlink) {
-		s.refuse("seed", path)
-		return nil
-	}
+	d, err := p.asAgent()
 	if err != nil {
-		return fmt.Errorf("cannot seed %q: %w; make the directory and give it to the agent's user", path, err)
+		return err
 	}
 	defer d.Close()
-	err = d.Create(authFile, []byte(secret), 0o600)
-	switch {
-	case errors.Is(err, fsutil.ErrSymlink):
-		s.refuse("seed", path)
-		return nil
-	case errors.Is(err, fs.ErrExist):
+	if !p.missing(s, d, authFile) {
 		return nil
 	}
-	return err
+	return p.create(s, d, authFile, []byte(secret), 0o600)
+}
+
+// residence returns the directory of the credentials, and in it that of this home: HERMES_AUTH_HOME moves it, and the home of a
+// named profile has its own place there.
+func (o Options) residence() (base, rel string, err error) {
+	base, set := o.Env("HERMES_AUTH_HOME")
+	if !set {
+		return o.Home, "", nil
+	}
+	if !plainPath(base) {
+		return "", "", fmt.Errorf("HERMES_AUTH_HOME=%q is not an absolute directory", base)
+	}
+	if parent, name := filepath.Split(o.Home); filepath.Base(parent) == profilesName {
+		rel = profilesName + "/" + name
+	}
+	return filepath.Clean(base), rel, nil
+}
+
+// credentials are the names of the files that are repaired in the directory of HERMES_AUTH_HOME. Any other file there may be the host's.
+var credentials = []string{
+	authFile, "auth.lock", "auth.json.corrupt", "auth.json.tmp.*", ".anthropic_oauth.json", ".anthropic_oauth.tmp.*", "..anthropic_oauth_*.tmp",
+	"nous_auth.json", "nous_auth.json.tmp.*",
+}
+
+// openResidence makes the directory of HERMES_AUTH_HOME, with rel in it, and gives the agent root's credentials there. It follows
+// no link. A directory of root's with other things in it may be the system's, and stays as it is.
+func (p *preparer) openResidence(s *step, base, rel string) (*fsutil.Dir, error) {
+	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // where the agent can
+	if err == nil {
+		made.Close()
+	}
+	if p.Agent.Switches() {
+		top, _, err := fsutil.MakeReal(base, 0o755, nil)
+		if err != nil {
+			return nil, err
+		}
+		defer top.Close()
+		info, err := top.Lstat("")
+		if err != nil {
+			return nil, err
+		}
+		if ownerUID(info) != 0 || p.ownCredentials(s, top, "") || top.Has("shared") == nil || top.Has(profilesName) == nil {
+			p.ownFromRoot(s, top, "")
+			for _, dir := range []string{"shared", profilesName} {
+				p.ownCredentials(s, top, dir)
+				p.ownFromRoot(s, top, dir)
+			}
+			profiles, _, _ := top.ReadSome(profilesName, fsutil.MostNames) // without it there are none
+			for _, e := range profiles {
+				p.ownCredentials(s, top, profilesName+"/"+e.Name())
+				p.ownFromRoot(s, top, profilesName+"/"+e.Name())
+			}
+		}
+	}
+	d, err := fsutil.OpenReal(base, p.Agent)
+	if err != nil || rel == "" {
+		return d, err
+	}
+	if err := d.Mkdir(rel, 0o700); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// ownCredentials gives away root's credentials in a directory. It reports whether it has any, or is empty.
+func (p *preparer) ownCredentials(s *step, top *fsutil.Dir, dir string) (found bool) {
+	entries, _, err := top.ReadSome(dir, fsutil.MostNames)
+	found = err == nil && len(entries) == 0
+	for _, e := range entries {
+		known := slices.ContainsFunc(credentials, func(pattern string) bool {
+			match, err := path.Match(pattern, e.Name())
+			return err == nil && match
+		})
+		if known && e.Type().IsRegular() {
+			found = true
+			p.ownFromRoot(s, top, path.Join(dir, e.Name()))
+		}
+	}
+	return found
+}
+
+// ownFromRoot gives a file of root's to the agent.
+func (p *preparer) ownFromRoot(s *step, in *fsutil.Dir, rel string) {
+	info, err := in.Lstat(rel)
+	if err != nil || ownerUID(info) != 0 {
+		return
+	}
+	_, _, err = in.Chown(rel, p.owner())
+	(&owning{preparer: p, step: s}).chowned(filepath.Join(in.Path(), rel), err)
 }
 
 func (p *preparer) stateBootstrap(s *step) error {
@@ -95,12 +169,20 @@ func RebootstrapHook(o Options) (Hook, bool) {
 	}
 	o = o.withDefaults()
 	script := filepath.Join(o.Install, "scripts/docker_rebootstrap_nous_session.py")
-	file := filepath.Join(cmp.Or(value(o.Env, "HERMES_AUTH_HOME"), o.Home), authFile)
-	if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
+	base, rel, err := o.residence()
+	if err != nil {
+		return Hook{}, false
+	}
+	d, err := fsutil.OpenReal(base, o.Agent)
+	if err != nil {
+		return Hook{}, false
+	}
+	defer d.Close()
+	if info, err := d.Lstat(filepath.Join(rel, authFile)); err != nil || !info.Mode().IsRegular() {
 		return Hook{}, false
 	}
 	return Hook{
-		Name: filepath.Base(script), Command: []string{filepath.Join(o.Install, ".venv/bin/python"), script, file},
+		Name: filepath.Base(script), Command: []string{filepath.Join(o.Install, ".venv/bin/python"), script, filepath.Join(base, rel, authFile)},
 		Timeout: rebootstrapTimeout, IfExists: script,
 	}, true
 }

@@ -111,6 +111,7 @@ func optionsIn(home, image string, env map[string]string, r *recorder) Options {
 	return Options{
 		Home: home, Logs: home + "/logs/gateways", User: "hermes", Agent: agent(), Env: environ(env), Say: r.say,
 		Install: image + "/install", BakedBrowser: image + "/baked", Environment: image + "/environment",
+		Scratch: image + "/scratch",
 	}
 }
 

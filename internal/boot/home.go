@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"hinit/internal/fsutil"
@@ -15,7 +16,12 @@ import (
 var errNoHome = errors.New("no data directory")
 
 // home makes the data directory with its parents (step 2).
-func (p *preparer) home(context.Context, *step) error {
+func (p *preparer) home(context.Context, *step) (err error) {
+	defer func() {
+		if err == nil && readOnly(p.Home) {
+			err = fmt.Errorf("the data directory %q is read-only; mount it without :ro", p.Home)
+		}
+	}()
 	if os.Geteuid() != 0 {
 		if err := os.MkdirAll(p.Home, 0o755); err != nil {
 			return fmt.Errorf("cannot make the data directory %q: %w: %w", p.Home, bare(err), errNoHome)
@@ -66,7 +72,40 @@ func (p *preparer) directories(ctx context.Context, s *step) error {
 	if err := p.realHome(s); err != nil && first == nil {
 		first = err
 	}
+	p.scratch(s)
 	return first
+}
+
+// scratch makes the agent's directory for files outside the volume, which is open to nobody else. A missing one is only told where the
+// agent is to write there.
+func (p *preparer) scratch(s *step) {
+	parent, name := filepath.Split(p.Scratch)
+	err := func() error {
+		d, err := fsutil.OpenReal(parent, nil)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if err := d.Mkdir(name, 0o700); err != nil {
+			return err
+		}
+		if info, err := d.Lstat(name); err != nil || !info.IsDir() {
+			return errors.Join(err, fmt.Errorf("%q is no directory", p.Scratch))
+		}
+		if _, _, err := d.Chown(name, p.owner()); err != nil {
+			return err // it stays root's
+		}
+		own, err := fsutil.OpenReal(p.Scratch, p.Agent)
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		_, err = own.Chmod("", 0o700)
+		return err
+	}()
+	if err != nil && slices.Contains(filepath.SplitList(value(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
+		s.warn("the agent cannot use %s: %v — continuing", p.Scratch, err)
+	}
 }
 
 // agentDirectories are made at every boot. The gateways' log directory follows Options.Logs.

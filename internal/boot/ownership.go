@@ -48,6 +48,10 @@ func (o Options) owner() fsutil.Owner {
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected()}
 }
 
+func rawStat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
+
+func ownerUID(info fs.FileInfo) uint32 { return rawStat(info).Uid }
+
 // ownership gives the agent's user what a gateway needs to start, and nothing recursively.
 func (p *preparer) ownership(ctx context.Context, s *step) error {
 	if p.linked {
@@ -108,11 +112,11 @@ func (o *owning) homeItself() error {
 	if err != nil {
 		return err
 	}
-	uid := info.Sys().(*syscall.Stat_t).Uid
+	uid := ownerUID(info)
 	if uid == o.to.UID {
 		// The agent can't forge this: it can neither make a file of root's nor write into one.
 		mark, err := o.root.Lstat(pendingName)
-		if err == nil && mark.Sys().(*syscall.Stat_t).Uid == 0 {
+		if err == nil && ownerUID(mark) == 0 {
 			text, err := o.root.ReadFile(pendingName, int64(len(pendingText)))
 			o.step.full = err == nil && string(text) == pendingText
 		}
@@ -362,7 +366,7 @@ func (o *owning) mount(ctx context.Context, rel string) {
 		o.profile(d)
 		return
 	}
-	if info.Sys().(*syscall.Stat_t).Uid == 0 || rel == profilesName {
+	if ownerUID(info) == 0 || rel == profilesName {
 		_, _, err = d.Chown("", o.to)
 		o.chowned(o.path(rel), err)
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -57,7 +56,7 @@ func reclaim(dir string, first bool) {
 	}
 	name := filepath.Base(dir)
 	info, err := parent.Lstat(name)
-	if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid == 0 {
+	if err != nil || !info.IsDir() || ownerUID(info) == 0 {
 		return
 	}
 	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
@@ -162,7 +161,7 @@ func makeDir(dir string, mode os.FileMode, uid int) error {
 // tamperProof refuses a directory whose entries others than root and uid could replace. A sticky directory protects its entries. A
 // non-root user's directory may be writable by its group, which with umask 002 is the user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
-	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	owner := int(ownerUID(info))
 	// In a user namespace the machine's /tmp may belong to a user whom nobody in the namespace can become.
 	stranger := info.Mode()&fs.ModeSticky != 0 && outsideNamespace(owner)
 	if owner != 0 && owner != uid && !stranger {

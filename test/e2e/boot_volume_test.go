@@ -178,7 +178,7 @@ func TestAuthHome(t *testing.T) {
 		{dir: "/opt/data/keys/deep", out: "hermes 600\nsecret"},
 		{dir: "relative", said: `HERMES_AUTH_HOME="relative" is not an absolute directory: auth.json is seeded nowhere`},
 		{dir: "/", said: `HERMES_AUTH_HOME="/" is not an absolute directory`},
-		{dir: "/opt/data/link", said: "refusing seed through symlinked path /opt/data/link/auth.json", out: "/etc/keys\n"},
+		{dir: "/opt/data/link", said: "refusing credential residence creation through symlinked path /opt/data/link", out: "/etc/keys\n"},
 	}
 	for _, tt := range tests {
 		c := create(t, setup{options: []string{"-e", "HERMES_AUTH_HOME=" + tt.dir, "-e", "HERMES_AUTH_JSON_BOOTSTRAP=secret"}}, "sh", "-c", look)
