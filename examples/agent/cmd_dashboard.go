@@ -30,7 +30,7 @@ func cmdDashboard(c *call) int {
 	if authRequired && len(providers) == 0 {
 		fmt.Fprintf(c.stderr, "Refusing to bind %s without authentication: name a provider in the environment "+
 			"(HERMES_DASHBOARD_BASIC_AUTH_USERNAME or HERMES_DASHBOARD_OAUTH_CLIENT_ID) or pass --insecure\n", *host)
-		return exitFailed
+		return exitConfig
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(*host, strconv.Itoa(*port)))
 	if err != nil {

@@ -71,6 +71,6 @@ func TestDashboardBindRules(t *testing.T) {
 
 func TestDashboardRefusesAnOpenBind(t *testing.T) {
 	for _, host := range []string{"0.0.0.0", "::", "192.0.2.1", "example.org"} {
-		agent(t, t.TempDir(), "dashboard", "--host", host, "--port", "0").want(t, 1, "Refusing to bind "+host)
+		agent(t, t.TempDir(), "dashboard", "--host", host, "--port", "0").want(t, 78, "Refusing to bind "+host)
 	}
 }

@@ -23,6 +23,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitConfig = 78 // another start would fail in the same way
 )
 
 // A call is one run of the program, after the global options have been taken out.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ const (
 	// recordFile stores the inputs of the last successful steps. It belongs to the agent, who may delete it: then all steps run.
 	recordFile = ".hinit-boot.json"
 	// recordFormat is part of every comparison: a hinit that compares differently runs all steps.
-	recordFormat = 1
+	recordFormat = 2
 	maxRecord    = 1 << 20
 )
 
@@ -46,6 +47,7 @@ type Memory struct {
 // stepRecord holds the hashes of a step's last success.
 type stepRecord struct {
 	Program string `json:"program"` // its command and its inputs outside the data directory
+	Here    string `json:"here"`    // what is exact about these on this host
 	Env     string `json:"env"`
 	Volume  string `json:"volume"` // its inputs beneath the data directory, as they were after it
 }
@@ -57,10 +59,10 @@ type record struct {
 
 // memorable is a step that can be remembered.
 type memorable struct {
-	hook          Hook
-	volume, image []string      // its inputs
-	read          chan struct{} // closed when program is known
-	program       string        // "" when it can't be told
+	hook                Hook
+	volume, vars, image []string      // its inputs
+	read                chan struct{} // closed when program is known
+	program, here       string        // "" when it can't be told
 }
 
 // NewMemory begins to read the hooks' inputs outside the data directory, in one goroutine per hook that ends after that. version is
@@ -72,7 +74,7 @@ func NewMemory(o Options, version string, hooks []Hook) *Memory {
 			continue
 		}
 		s := &memorable{hook: h, read: make(chan struct{})}
-		s.volume, s.image = divide(m.o.Home, h.Inputs)
+		s.volume, s.vars, s.image = divide(m.o.Home, h.Inputs)
 		m.known[h.key()] = s
 		guard.Go("reading what a boot step depends on", func() { m.readProgram(s) })
 	}
@@ -96,19 +98,19 @@ func (m *Memory) readProgram(s *memorable) {
 	defer close(s.read)
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
 	defer cancel()
-	hash := ""
+	hash, here := "", ""
 	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
 		image := slices.Concat(s.image, s.hook.programs(m.o.Env))
 		slices.Sort(image)
 		return m.o.Agent.Do(func() (err error) {
-			hash, err = digest(ctx, newImageSource(), slices.Compact(image), "/")
+			hash, here, err = digest(ctx, imageSource{}, slices.Compact(image), "/")
 			return err
 		})
 	})
 	if err != nil {
 		return // the step runs
 	}
-	s.program = hashOf(slices.Concat([]string{"hinit", m.version, m.o.Home, hash}, s.hook.Command)...)
+	s.program, s.here = hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, hash}, s.hook.Command)...), here
 }
 
 // programs returns the files that a hook's command names: the program, and its script.
@@ -135,12 +137,15 @@ var passing = []string{
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
 }
 
+// passingTo are the beginnings of names of such variables, and of those that only gateways, the dashboard or the boot itself read.
+var passingTo = []string{"HINIT_", "HERMES_DASHBOARD", "HERMES_GATEWAY_", "HERMES_AUTH_", "S6_"}
+
 // Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled the
 // data directory from the image, see [Report]: then the image's record counts. Without a readable record, every step runs.
 func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(passing, name) || strings.HasPrefix(name, "HINIT_")
+		return slices.Contains(passing, name) || slices.ContainsFunc(passingTo, func(begin string) bool { return strings.HasPrefix(name, begin) })
 	})
 	slices.Sort(m.env)
 	if len(m.known) == 0 {
@@ -201,20 +206,31 @@ func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
 	if s.program == "" {
 		return stepRecord{}, false
 	}
-	volume := ""
+	volume, exact := "", ""
 	err := m.within(ctx, func(d *fsutil.Dir) (err error) {
 		limited, cancel := context.WithTimeout(ctx, inputTime)
 		defer cancel()
 		if s.hook.Unsure != nil && s.hook.Unsure(m.env, d) {
 			return errUnsure
 		}
-		volume, err = digest(limited, volumeSource{d}, s.volume, m.o.Home)
+		volume, exact, err = digest(limited, volumeSource{d}, s.volume, m.o.Home)
 		return err
 	})
 	if err != nil {
 		return stepRecord{}, false
 	}
-	return stepRecord{Program: s.program, Env: hashOf(m.env...), Volume: volume}, true
+	return stepRecord{Program: s.program, Here: s.here, Env: hashOf(s.reads(m.env)...), Volume: volume + exact}, true
+}
+
+// reads returns the variables that a step reads: those that its inputs name, or all.
+func (s *memorable) reads(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return len(s.vars) > 0 && !slices.ContainsFunc(s.vars, func(pattern string) bool {
+			match, err := path.Match(pattern, name)
+			return err == nil && match
+		})
+	})
 }
 
 // unchanged reports whether a hook has succeeded with the present inputs.

@@ -13,49 +13,37 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
 )
 
-// The limits of reading a step's inputs. A step with more runs each time.
+// The limits of looking at a step's inputs. A step with more runs each time.
 const (
 	maxInputFiles = 20_000
-	maxInputBytes = 256 << 20
-	maxVolumeFile = 16 << 20 // it is read into memory
 	inputTime     = 3 * time.Second
 )
 
 var errUnsure = errors.New("it cannot be told whether it has changed")
 
-// source reads inputs from the data volume, or from everywhere else.
+// source looks at inputs on the data volume, or everywhere else.
 type source interface {
 	lstat(rel string) (fs.FileInfo, error)
 	list(rel string) ([]fs.DirEntry, error)
-	// content returns the hash and length of a regular file.
-	content(rel string) (sum [sha256.Size]byte, length int64, err error)
 }
 
-// volumeSource reads the data directory and follows no link: the agent can change links at any time.
+// volumeSource looks at the data directory and follows no link: the agent can change links at any time.
 type volumeSource struct{ dir *fsutil.Dir }
 
 func (s volumeSource) lstat(rel string) (fs.FileInfo, error)  { return s.dir.Lstat(rel) }
 func (s volumeSource) list(rel string) ([]fs.DirEntry, error) { return s.dir.ReadDir(rel) }
 
-func (s volumeSource) content(rel string) (sum [sha256.Size]byte, length int64, err error) {
-	data, err := s.dir.ReadFile(rel, maxVolumeFile)
-	return sha256.Sum256(data), int64(len(data)), err
-}
+// imageSource looks outside the data volume, by absolute paths. It follows links.
+type imageSource struct{}
 
-// imageSource reads outside the data volume, by absolute paths. It follows links.
-type imageSource struct{ buffer []byte }
-
-func newImageSource() *imageSource { return &imageSource{make([]byte, 256<<10)} }
-
-func (*imageSource) lstat(rel string) (fs.FileInfo, error) {
+func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 	info, err := os.Stat("/" + rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if link, linkErr := os.Lstat("/" + rel); linkErr == nil {
@@ -65,59 +53,48 @@ func (*imageSource) lstat(rel string) (fs.FileInfo, error) {
 	return info, err
 }
 
-func (*imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
+func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
-func (s *imageSource) content(rel string) (sum [sha256.Size]byte, length int64, err error) {
-	f, err := os.OpenFile("/"+rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return sum, 0, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return sum, 0, errors.Join(err, errUnsure)
-	}
-	h := sha256.New()
-	for err == nil && length <= maxInputBytes {
-		var n int
-		n, err = f.Read(s.buffer)
-		h.Write(s.buffer[:n])
-		length += int64(n)
-	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	h.Sum(sum[:0])
-	return sum, length, err
-}
-
+// reader describes files without opening them: by size and time of modification in seconds, which an image keeps when it is pulled; and
+// apart from these by what is exact on this host: nanoseconds, the inode number, and in the image the time of change (ctime). On the
+// volume each change of owner would change that.
 type reader struct {
 	ctx   context.Context //nolint:containedctx // of one reading, which the reader is made for
 	src   source
 	sum   hash.Hash
+	exact hash.Hash
 	files int
-	bytes int64
 	where string // what the names are relative to, for messages
 }
 
-// digest returns a hash over everything that the patterns name in src: names, kinds, permissions, content and missing files. It
-// fails when the inputs can't be read reliably.
-func digest(ctx context.Context, src source, patterns []string, where string) (string, error) {
-	r := &reader{ctx: ctx, src: src, sum: sha256.New(), where: where}
+// digest returns hashes over everything that the patterns name in src: names, kinds, permissions, sizes, times and missing files; and
+// what is exact about them here. It fails when that can't be told reliably.
+func digest(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
+	r := &reader{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
 	for _, p := range patterns {
 		r.note("pattern", p)
 		if err := r.expand("", splitPattern(p)); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
-	return hex.EncodeToString(r.sum.Sum(nil)), nil
+	return hex.EncodeToString(r.sum.Sum(nil)), hex.EncodeToString(r.exact.Sum(nil)), nil
 }
 
 // note adds words to the hash unambiguously.
 func (r *reader) note(words ...string) {
 	for _, w := range words {
-		fmt.Fprintf(r.sum, "%d:%s,", len(w), w)
+		_, _ = io.WriteString(r.sum, strconv.Itoa(len(w))+":"+w+",") // never fails, see package hash
 	}
-	r.sum.Write([]byte{'\n'})
+}
+
+// noteFile adds a regular file.
+func (r *reader) noteFile(rel string, info fs.FileInfo) {
+	r.note("file", rel, info.Mode().Perm().String(), strconv.FormatInt(info.Size(), 10), strconv.FormatInt(info.ModTime().Unix(), 10))
+	st := rawStat(info)
+	fmt.Fprintln(r.exact, st.Mtim.Nano(), st.Ino)
+	if _, image := r.src.(imageSource); image {
+		fmt.Fprintln(r.exact, st.Ctim.Nano())
+	}
 }
 
 func splitPattern(p string) []string {
@@ -199,20 +176,16 @@ func (r *reader) everything(rel string) error {
 			return r.unsure(rel, err)
 		}
 		for _, e := range entries {
+			if e.Name() == "__pycache__" { // what Python makes of what it reads
+				continue
+			}
 			if err := r.everything(path.Join(rel, e.Name())); err != nil {
 				return err
 			}
 		}
 		return nil
 	case info.Mode().IsRegular():
-		sum, n, err := r.src.content(rel)
-		if err != nil {
-			return r.unsure(rel, err)
-		}
-		if r.bytes += n; r.bytes > maxInputBytes {
-			return fmt.Errorf("%w: there are more than %d bytes", errUnsure, maxInputBytes)
-		}
-		r.note("file", rel, info.Mode().Perm().String(), string(sum[:]))
+		r.noteFile(rel, info)
 		return nil
 	}
 	return r.odd(rel, info)
@@ -227,10 +200,12 @@ func (r *reader) odd(rel string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
 }
 
-// divide splits inputs into those beneath the data directory, relative to it, and the others.
-func divide(home string, inputs []string) (volume, image []string) {
+// divide splits inputs into those beneath the data directory, relative to it, names of variables, and the others.
+func divide(home string, inputs []string) (volume, vars, image []string) {
 	for _, p := range inputs {
-		if rel, beneath := strings.CutPrefix(p, home+"/"); beneath {
+		if name, is := strings.CutPrefix(p, "$"); is {
+			vars = append(vars, name)
+		} else if rel, beneath := strings.CutPrefix(p, home+"/"); beneath {
 			volume = append(volume, rel)
 		} else if p == home {
 			volume = append(volume, "")
@@ -240,7 +215,7 @@ func divide(home string, inputs []string) (volume, image []string) {
 	}
 	slices.Sort(volume)
 	slices.Sort(image)
-	return volume, image
+	return volume, vars, image
 }
 
 // overlap reports whether two patterns may name the same file.

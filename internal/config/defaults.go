@@ -58,8 +58,8 @@ const hookTimeout = time.Minute
 func newHook() Hook { return Hook{Timeout: hookTimeout} }
 
 // imageHooks are what the Hermes image runs at boot (contract, section 2.1, steps 15 and 18): they belong to the agent. Their
-// inputs are the files that say which version of the agent it is, its code that they use, and what they read and write in the
-// data directory.
+// inputs are the files that say which version of the agent it is, its code that they use, the variables that they read, and what they
+// read and write in the data directory. Other names with a dot among the skills are what the agent notes of their use.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := newHook()
@@ -67,13 +67,15 @@ func imageHooks() []Hook {
 		h.Inputs = append([]string{
 			"/etc/hermes/image-provenance.json", "/opt/hermes/.hermes_build_sha", "/opt/hermes/install-stamp.json",
 			"/opt/hermes/pyproject.toml", "/opt/hermes/uv.lock", "/opt/hermes/.venv/pyvenv.cfg", "/opt/hermes/*.py",
+			"$HERMES_*", "$PYTHON*", "$HOME", "$PATH", "$TZ", "$LANG", "$LC_*",
 		}, inputs...)
 		return h
 	}
 	return []Hook{
 		hook("/opt/hermes/scripts/docker_config_migrate.py", "/opt/hermes/hermes_cli/**/*.py", "{home}/config.yaml", "{home}/.env"),
 		hook("/opt/hermes/tools/skills_sync.py", "/opt/hermes/tools/**/*.py", "/opt/hermes/agent/**/*.py",
-			"/opt/hermes/skills", "/opt/hermes/optional-skills", "{home}/skills", "{home}/.no-bundled-skills"),
+			"/opt/hermes/skills", "/opt/hermes/optional-skills", "{home}/skills/[^.]*", "{home}/skills/.bundled_manifest",
+			"{home}/skills/.curator_suppressed", "{home}/skills/.hub/lock.json", "{home}/.no-bundled-skills"),
 	}
 }
 

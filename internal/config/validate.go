@@ -113,7 +113,7 @@ func checkOptionalPath(at any) string {
 // checkInputs refuses what cannot be a path or a glob of the inputs of a hook.
 func checkInputs(at any) string {
 	for _, p := range *at.(*[]string) {
-		if reason := checkDirTemplate(&p); reason != "" {
+		if reason := checkDirTemplate(&p); reason != "" && !strings.HasPrefix(p, "$") {
 			return reason
 		}
 		if _, err := filepath.Match(p, ""); err != nil {

@@ -96,6 +96,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		path = cfg.Control.Socket
 	}
 	step := b.c.measure("control", func() error { return b.c.control.Open(path) })
+	step.Beside = true
 	b.c.boot.Insert(0, step) // it was the first to begin
 }
 

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 
+	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/tasks"
@@ -43,8 +45,12 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 		c.units.SetEnv(proc.SetEnv(c.units.Env(), report.Env))
 	}
 	c.full.Store(report.Full)
-	if failed, ok := report.Failed(); ok && cfg.Boot.Strict {
+	failed, failing := report.Failed()
+	switch {
+	case failing && cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
+	case failing && cfg.Image.Stage2Fails == "2":
+		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", failed.Name, failed.Error)
 	}
 	if report.Unusable {
 		memory = nil
@@ -76,11 +82,17 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 	b.Ready()
 	look(func() { boot.Publish(c.bootOptions(cfg), report.Env) })
 	hooks = append(hooks, scripts...)
+	for i := range hooks { // the image's Python steps may fail
+		hooks[i].Required = hooks[i].Required || hooks[i].ContInit && cfg.Image.Stage2Fails == "2"
+	}
 	if len(hooks) > 0 && !report.Unusable && !c.route.Load().DashboardOnly {
 		c.expectProfiles(cfg)
 	}
 	if err := c.runHooks(ctx, cfg, hooks, memory); err != nil {
 		return err
+	}
+	if cfg.Image.Stage2Fails == "1" && c.boot.Failed() {
+		c.Warn("a boot step has failed, and the boot goes on because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
 	}
 	if memory != nil {
 		if err := memory.Settle(ctx); err != nil {
@@ -107,7 +119,7 @@ func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsIma
 func (c *container) bootOptions(cfg *config.Config) boot.Options {
 	return boot.Options{
 		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.Actor, Env: os.LookupEnv, Say: c.line, Full: c.full.Load(),
-		ByImage: byImage(cfg),
+		ByImage: byImage(cfg), Stamp: cfg.Image.Stamp,
 	}
 }
 
@@ -126,8 +138,11 @@ func (c *container) fatal(reason string) {
 	c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "the boot has failed"})
 }
 
-// sayTimeline tells how long the boot took, and with what.
+// sayTimeline tells how long the boot took, and with what. What no step has measured, such as the wait for the control socket, is a step too.
 func (c *container) sayTimeline() {
+	if rest := time.Since(c.started).Seconds() - show.BootSeconds(c.boot.Steps()); rest > 0 {
+		c.boot.Add(client.BootStep{Name: "other", Seconds: rest})
+	}
 	c.Say("boot: %s", show.Timeline(c.boot.Steps()))
 }
 

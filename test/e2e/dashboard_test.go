@@ -92,15 +92,18 @@ func TestDashboardInsecure(t *testing.T) {
 	})
 }
 
-// TestDashboardRefuses has no login for all addresses: the dashboard fails closed, nothing else is touched.
+// TestDashboardRefuses has no login for all addresses: the dashboard fails closed and is not started again, nothing else is touched.
 func TestDashboardRefuses(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=1"}}, "gateway", "run")
 	c.awaitUp("gateway-default")
 	s := c.await("dashboard", "refusing, with its last lines", func(s service) bool { // which are read after the exit
-		return s.LastExit != nil && len(s.LastExit.Tail) > 0
+		return s.State == "parked" && s.LastExit != nil && len(s.LastExit.Tail) > 0
 	})
-	if x := s.LastExit; x.Code == nil || *x.Code != 1 || !strings.Contains(strings.Join(x.Tail, "\n"), "Refusing to bind") {
+	if err := has(c.exec("hinit", "explain", "dashboard").out, "parked", "Refusing to bind"); err != nil {
+		t.Error(err)
+	}
+	if x := s.LastExit; x.Code == nil || *x.Code != 78 || !strings.Contains(strings.Join(x.Tail, "\n"), "Refusing to bind") {
 		t.Errorf("last exit %+v", x)
 	}
 	if s, _ := c.status().find("gateway-default"); s.State != "up" || s.Restarts != 0 {

@@ -32,6 +32,42 @@ var Rows = []Row{
 		"always; `docker/remove-s6` takes the subcommands from the agent's own help",
 		[]string{"TestSubcommandsReachTheAgent", "TestASubcommandOfTheAgentIsNoProgram"},
 	},
+	{
+		"`HERMES_AUTH_HOME` on a volume of root's is made and given to the agent; root's credentials in it are repaired (`auth.json`, " +
+			"`.anthropic_oauth.json`, `shared/nous_auth.json` and their temporary files), a named profile's too; a link below it is refused", august,
+		"always; a directory of root's that holds other things only stays root's",
+		[]string{"TestCredentialsElsewhereAreRepaired", "TestCredentialsElsewhereFollowNoLink", "TestAuthHome"},
+	},
+	{
+		"A read-only data directory and a failed boot script end the boot: `fatal: stopping the container`, no CMD", newest,
+		"`S6_BEHAVIOUR_IF_STAGE2_FAILS` (2 ends the boot, 1 warns, 0 goes on); without it, 2 where a boot script refuses the startup",
+		[]string{"TestTheNewestImageEndsAFailedBoot"},
+	},
+	{
+		"`/tmp/hermes-files` is the agent's scratch directory: mode 0700, never through a link; root's where CHOWN is missing", newest,
+		"always",
+		[]string{"TestScratchIsTheAgentsAlone"},
+	},
+	{
+		"`/etc/profile.d/99-hermes-venv-path.sh` puts the agent's directories first in the PATH of login shells", august,
+		"kept; a file after it moves what is on the data volume to the end for root, who runs no program of the agent's",
+		[]string{"TestALoginShellOfRootRunsNothingOfTheAgents"},
+	},
+	{
+		"A gateway that exits with code 0 by itself stays down", august,
+		"by the exit code of the image's finish script; `restart.park_on` wins. Where there is no such script it starts again",
+		[]string{"TestTheImageDecidesWhatNothingElseDoes", "TestAGatewayRestsAfterExitCode0WhereTheImageSaysSo"},
+	},
+	{
+		"The dashboard listens on 127.0.0.1 and has no `--insecure`", august,
+		"by the command of the image's run script; `HERMES_DASHBOARD_HOST` wins, and `HERMES_DASHBOARD_INSECURE` is a warning",
+		[]string{"TestTheImageDecidesWhatNothingElseDoes"},
+	},
+	{
+		"A dashboard that refuses to bind exits with code 78 and stays down", august,
+		"always; `hinit explain dashboard` has its last lines",
+		[]string{"TestDashboardRefuses"},
+	},
 }
 
 // Page returns docs/reference/image.md.

@@ -75,13 +75,14 @@ func TestStatusOfNothingSaysSo(t *testing.T) {
 
 func TestTimeline(t *testing.T) {
 	got := Timeline([]client.BootStep{
+		{Name: "control", Seconds: 0.7, Beside: true},
 		{Name: "home", Seconds: 0.1},
 		{Name: "a", Seconds: 0.8},
 		{Name: "b", Seconds: 0.5, Beside: true, Error: "no"},
 		{Name: "c", Seconds: 0.9, Beside: true},
 		{Name: "d", Seconds: 0.004, Skipped: true},
 	})
-	if want := "1.004s (home 100ms, a 800ms, b 500ms FAILED, c 900ms, d skipped, unchanged)"; got != want {
+	if want := "1.004s (control 700ms, home 100ms, a 800ms, b 500ms FAILED, c 900ms, d unchanged 4ms)"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

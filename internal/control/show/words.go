@@ -2,6 +2,7 @@ package show
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"syscall"
 	"time"
@@ -58,23 +59,31 @@ func Thousands(n int) string {
 
 // Timeline writes the boot in one line: "0.153s (control 1ms, home 0ms, ...)".
 func Timeline(steps []client.BootStep) string {
-	total, longest := 0.0, 0.0 // of those that ran at the same time, the longest counts
 	parts := make([]string, len(steps))
 	for i, s := range steps {
-		if !s.Beside {
-			longest = 0
-		}
-		total += max(0, s.Seconds-longest)
-		longest = max(longest, s.Seconds)
 		parts[i] = fmt.Sprintf("%s %dms", s.Name, int(s.Seconds*1000))
 		if s.Skipped {
-			parts[i] = s.Name + " skipped, unchanged"
+			parts[i] = fmt.Sprintf("%s unchanged %dms", s.Name, int(s.Seconds*1000))
 		}
 		if s.Error != "" {
 			parts[i] += " FAILED"
 		}
 	}
-	return fmt.Sprintf("%.3fs (%s)", total, strings.Join(parts, ", "))
+	return fmt.Sprintf("%.3fs (%s)", BootSeconds(steps), strings.Join(parts, ", "))
+}
+
+// BootSeconds is what the steps of a boot took together. Of those that ran at the same time, the longest counts; those that began before
+// the first one ran beside the whole boot.
+func BootSeconds(steps []client.BootStep) (total float64) {
+	longest := math.Inf(1)
+	for _, s := range steps {
+		if !s.Beside {
+			longest = 0
+		}
+		total += max(0, s.Seconds-longest)
+		longest = max(longest, s.Seconds)
+	}
+	return total
 }
 
 // Hook writes how far the boot has come: ": hook 1 of 2 (update.sh), 3s", or nothing where no hook runs.
