@@ -131,22 +131,27 @@ func (h Hook) programs(env func(string) (string, bool)) []string {
 	return files
 }
 
-// passing are variables that differ between containers or that only hinit reads. No step's result depends on them.
+// passing are variables that differ between containers, or that only hinit, gateways or the dashboard read. No step's result depends on
+// them.
 var passing = []string{
 	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
+	"HINIT_*", "HERMES_DASHBOARD*", "HERMES_GATEWAY_*", "HERMES_AUTH_*", "S6_*",
 }
 
-// passingTo are the beginnings of names of such variables, and of those that only gateways, the dashboard or the boot itself read.
-var passingTo = []string{"HINIT_", "HERMES_DASHBOARD", "HERMES_GATEWAY_", "HERMES_AUTH_", "S6_"}
+// named reports whether a pattern (path.Match) is that of the variable in kv.
+func named(patterns []string, kv string) bool {
+	name, _, _ := strings.Cut(kv, "=")
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		match, err := path.Match(pattern, name)
+		return err == nil && match
+	})
+}
 
 // Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled the
 // data directory from the image, see [Report]: then the image's record counts. Without a readable record, every step runs.
 func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
-	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(passing, name) || slices.ContainsFunc(passingTo, func(begin string) bool { return strings.HasPrefix(name, begin) })
-	})
+	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return named(passing, kv) })
 	slices.Sort(m.env)
 	if len(m.known) == 0 {
 		return
@@ -224,13 +229,7 @@ func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
 
 // reads returns the variables that a step reads: those that its inputs name, or all.
 func (s *memorable) reads(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return len(s.vars) > 0 && !slices.ContainsFunc(s.vars, func(pattern string) bool {
-			match, err := path.Match(pattern, name)
-			return err == nil && match
-		})
-	})
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !named(s.vars, kv) })
 }
 
 // unchanged reports whether a hook has succeeded with the present inputs.
