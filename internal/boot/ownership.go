@@ -3,6 +3,7 @@ package boot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -37,6 +38,8 @@ const (
 	// pendingName is a file that marks a repair of the whole data directory, so that an interrupted one is resumed.
 	pendingName = ".hinit-repair-pending"
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
+	// pendingWas, with a uid, is the line after it where the agent had another uid before.
+	pendingWas = "uid %d was the agent's\n"
 	// mountPatience is how long the boot waits for mounts among the agent's directories, in several steps: a process that was
 	// paused finds only one of them over.
 	mountPatience = time.Second
@@ -114,17 +117,17 @@ func (o *owning) homeItself() error {
 	}
 	uid := ownerUID(info)
 	if uid == o.to.UID {
-		// The agent can't forge this: it can neither make a file of root's nor write into one.
-		mark, err := o.root.Lstat(pendingName)
-		if err == nil && ownerUID(mark) == 0 {
-			text, err := o.root.ReadFile(pendingName, int64(len(pendingText)))
-			o.step.full = err == nil && string(text) == pendingText
-		}
+		_, o.step.full = pending(o.root)
 		return nil
 	}
 	o.step.info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
+	text := pendingText
+	// A host's own user has no record of boot steps: that is made as the agent's.
+	if mine, err := o.root.Lstat(recordFile); err == nil && uid != 0 && ownerUID(mine) == uid {
+		text += fmt.Sprintf(pendingWas, uid)
+	}
 	// Before the change of owner, so that a crash between the two leaves the mark. The agent can remove it.
-	_ = o.root.Replace(pendingName, []byte(pendingText), fsutil.ReplaceOptions{Mode: 0o644})
+	_ = o.root.Replace(pendingName, []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.cannotChown(o.Home)
 		_ = o.root.Remove(pendingName) // nothing in there could be changed either
@@ -132,6 +135,22 @@ func (o *owning) homeItself() error {
 	}
 	o.step.full = true
 	return nil
+}
+
+// pending reads the mark of an unfinished repair: the uid that the agent had before, 0 for none. The agent can't forge the mark: it can neither
+// make a file of root's nor write into one.
+func pending(root *fsutil.Dir) (was uint32, is bool) {
+	mark, err := root.Lstat(pendingName)
+	if err != nil || ownerUID(mark) != 0 {
+		return 0, false
+	}
+	text, err := root.ReadFile(pendingName, int64(len(pendingText)+64))
+	rest, is := strings.CutPrefix(string(text), pendingText)
+	if err != nil || !is {
+		return 0, false
+	}
+	_, _ = fmt.Sscanf(rest, pendingWas, &was) // without the line it is 0
+	return was, true
 }
 
 // top gives away a file in the data directory, which may be a mount.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -184,9 +185,41 @@ func (r *repair) run(ctx context.Context) {
 				return
 			}
 		}
+		if !r.formerly(d) {
+			return
+		}
 		_ = d.Remove(pendingName)
 	}
 	r.end(nil)
+}
+
+// formerly gives the agent what else in the data directory belongs to the uid that it had before, whatever its name, and reports whether
+// to go on. Files of any other user stay as they are.
+func (r *repair) formerly(d *fsutil.Dir) bool {
+	was, _ := pending(d)
+	if was == 0 || was == r.walk.To.UID {
+		return true
+	}
+	r.walk.From = was
+	entries, _, err := d.ReadSome("", fsutil.MostNames)
+	if err != nil {
+		return true
+	}
+	for _, e := range entries {
+		switch info, err := d.Lstat(e.Name()); {
+		case slices.Contains(alwaysDirs, e.Name()), slices.Contains(targetedDirs, e.Name()), err != nil:
+		case info.IsDir():
+			if !r.tree(d, e.Name(), e.Name(), false) {
+				return false
+			}
+		case ownerUID(info) == was:
+			if _, changed, err := d.Chown(e.Name(), r.walk.To); changed || err != nil {
+				r.walk.Changed++
+				r.found(d.Path()+"/"+e.Name(), was, err)
+			}
+		}
+	}
+	return true
 }
 
 // only walks the homes of the requested profiles, except missing ones, links and mounts.

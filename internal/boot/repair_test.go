@@ -245,3 +245,36 @@ func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	work.profiles(d)
 	wantOwner(t, home+"/profiles/a", fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
 }
+
+// TestAChangeOfPUIDLeavesNoFileBehind has a volume of the agent with an earlier uid: its files become those of the present one whatever
+// their names, and nobody else's do.
+func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	const before = 1234
+	for name, uid := range map[string]int{
+		recordFile: before, "SOUL.md": before, "audio_cache/a.ogg": before, "config.yaml.bak-1": before, "mixed/mine": before, "mixed/host": 0,
+		"host_secret.json": 0, "other": 4321,
+	} {
+		must(t, os.MkdirAll(filepath.Dir(home+"/"+name), 0o755))
+		write(t, home+"/"+name, name)
+		must(t, os.Lchown(home+"/"+name, uid, uid))
+	}
+	must(t, os.Chown(home+"/audio_cache", before, before))
+	must(t, os.Chown(home, before, before))
+	o, _ := options(t, home, nil)
+	report := prepareOK(t, o)
+	o.Full = report.Full
+	Repair(t.Context(), o, nil)
+	for name, want := range map[string]int{
+		"SOUL.md": agentUID, "audio_cache": agentUID, "audio_cache/a.ogg": agentUID, "config.yaml.bak-1": agentUID, "mixed": 0, "mixed/mine": agentUID,
+		"mixed/host": 0, "host_secret.json": 0, "other": 4321,
+	} {
+		if got := uidOf(t, home+"/"+name); got != want {
+			t.Errorf("%s is uid %d's, want %d", name, got, want)
+		}
+	}
+	if _, err := os.Lstat(home + "/" + pendingName); err == nil {
+		t.Error("the mark is left")
+	}
+}

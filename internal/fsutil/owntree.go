@@ -17,7 +17,8 @@ const (
 
 // OwnWalk is a walk over one or several trees with one account. The caller sets the upper fields.
 type OwnWalk struct {
-	To Owner
+	To   Owner
+	From uint32 // only what belongs to this user is given away; 0: what belongs to anybody
 
 	// Between is called after every few hundred entries. Its error ends the walk.
 	Between func() error
@@ -133,7 +134,7 @@ func (w *OwnWalk) directory(walk *atomic.Bool, parent int, name, path string, de
 
 func (w *OwnWalk) file(walk *atomic.Bool, parent int, name, path string) {
 	st, err := lstatat(parent, name)
-	if err == nil && st.Uid == w.To.UID {
+	if err == nil && (st.Uid == w.To.UID || w.From != 0 && st.Uid != w.From) {
 		return
 	}
 	fd := -1
@@ -161,6 +162,9 @@ func (w *OwnWalk) file(walk *atomic.Bool, parent int, name, path string) {
 }
 
 func (w *OwnWalk) give(fd int, st unix.Stat_t, path string) {
+	if w.From != 0 && st.Uid != w.From {
+		return
+	}
 	changed, err := own(fd, st, w.To)
 	switch {
 	case errors.Is(err, ErrDevice), errors.Is(err, ErrHardLink):
