@@ -19,6 +19,12 @@ var (
 	held   [64]uintptr // the threads of the last fill
 )
 
+// few is how many threads PID 1 needs at the least, see internal/tuning.
+const few = 20
+
+// Short says that PID 1 can have no more than the fewest threads.
+var Short bool
+
 // Only the assembly names these.
 var _, _, _ = begin, &g0, &thread
 
@@ -51,13 +57,16 @@ func command(name string, argv words) bool {
 
 // await waits until a re-executed PID 1 can have the threads that it had before: the first number of HINIT_HALTED, which is "" where
 // room is plenty. Everything else is stopped then (internal/reexec), so only a process that came from outside can have taken a
-// number. Such a process ends by itself, within a minute.
+// number. Such a process ends by itself, within a minute. After 2 s few threads are enough.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
 		n = min(10*n+int(halted[i]-'0'), len(held))
 	}
-	for range 600 {
+	for i := range 600 {
+		if i == 20 {
+			Short, n = true, min(n, few)
+		}
 		if !Room(n) {
 			sleep(100e6)
 			continue

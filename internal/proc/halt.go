@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskGrace is how long [Halt] waits for a thread that the kernel does not interrupt. The parent of a vfork(2) waits so for its child,
-// which is stopped.
-const diskGrace = 100 * time.Millisecond
+// uninterruptible is how long a thread is in an uninterruptible wait before [Halt] counts it as stopped. The parent of a vfork(2) waits so
+// for its child, which is stopped. A fork waits so too, and goes on: as while somebody moves a process into another control group.
+const uninterruptible = time.Second
 
 // Halt stops every other process of the PID namespace, so that none can be made: kill(2) with -1 also reaches a child that is being
 // forked at that moment. It returns the processes that were stopped before, for [Resume], and one that this user may not stop, or 0. It
@@ -39,8 +39,9 @@ func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	if err := unix.Kill(-1, unix.SIGSTOP); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EPERM) {
 		return nil, 0, fmt.Errorf("cannot stop the other processes meanwhile: %w", err)
 	}
+	waiting := make(map[string]time.Time)
 	for begin := time.Now(); ; <-time.After(time.Millisecond) {
-		pid, beyond := s.moving(time.Since(begin) > diskGrace)
+		pid, beyond := s.moving(waiting)
 		if pid == 0 {
 			return before, beyond, nil
 		}
@@ -78,28 +79,35 @@ func (s *scanner) haltShells() {
 	}
 }
 
-// moving returns a process that has a thread which is not stopped yet, and one that can't be stopped by this user, 0 for none. waits says
-// that a thread in an uninterruptible wait counts as stopped.
-func (s *scanner) moving(waits bool) (pid, beyond int) {
+// moving returns a process that has a thread which is not stopped yet, and one that can't be stopped by this user, 0 for none. waiting has
+// since when threads are in an uninterruptible wait, from look to look.
+func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 	s.look()
-	stands := func(p stat) bool { return strings.IndexByte("TtZXx", p.State) >= 0 || waits && p.State == 'D' }
+	now := time.Now()
 	for _, p := range s.stats {
-		if p.PID == 1 || p.Threads <= 1 && stands(p) {
+		if p.PID == 1 || p.Threads <= 1 && strings.IndexByte("TtZXx", p.State) >= 0 {
 			continue
 		}
-		dir := strconv.Itoa(p.PID) + "/task"
+		dir := strconv.Itoa(p.PID) + "/task/"
 		for _, thread := range s.threads(dir) {
-			t, ok := procstat.Parse(s.read(dir + "/" + thread + "/stat"))
-			if !ok || stands(t) {
+			thread = dir + thread
+			t, ok := procstat.Parse(s.read(thread + "/stat"))
+			if t.State != 'D' {
+				delete(waiting, thread)
+			} else if waiting[thread].IsZero() {
+				waiting[thread] = now
+			}
+			if !ok || strings.IndexByte("TtZXx", t.State) >= 0 || t.State == 'D' && now.Sub(waiting[thread]) >= uninterruptible {
 				continue
 			}
-			if !errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
-				return p.PID, 0
+			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
+				beyond = p.PID
+			} else if pid == 0 {
+				pid = p.PID // the others are looked at all the same, for their waits
 			}
-			beyond = p.PID
 		}
 	}
-	return 0, beyond
+	return pid, beyond
 }
 
 // Resume lets the processes go on that [Halt] has stopped: the youngest first, so that a shell does not see its command stopped. It

@@ -26,6 +26,8 @@ const (
 	// slack is how many threads do nothing at all. They hold process numbers for the start of the next program (re-execution), whose runtime
 	// may make some threads more at its start than this one did.
 	slack = 4
+	// settleTime is how long the runtime may take to make the threads that it has decided on.
+	settleTime = 5 * time.Second
 	// smallLimit is the limit of processes below which hinit makes do with as few threads as can be.
 	smallLimit = 64
 )
@@ -44,7 +46,7 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 		n = min(n, mostProcessors)
 	}
 	limit, limited := processLimit(cgroupDir)
-	if limited && limit < smallLimit || most > 0 && most < 1+blocking.Turns()+reserve {
+	if limited && limit < smallLimit || entry.Short || most > 0 && most < 1+blocking.Turns()+reserve {
 		n = 1
 		blocking.Few()
 	}
@@ -68,18 +70,16 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 // settle waits until the kernel has made every thread that the runtime has asked for, and returns how many there are. The runtime
 // leaves some of that work to a thread of its own, which may be late.
 func settle() (threads int) {
-	for range 10_000 {
+	for end := time.Now().Add(settleTime); ; <-time.After(time.Millisecond) {
 		var task unix.Stat_t
 		if unix.Stat("/proc/self/task", &task) != nil {
 			return math.MaxInt16 // there is no /proc
 		}
 		threads = int(task.Nlink) - 2 // a directory has two links more than directories in it
-		if asked, _ := runtime.ThreadCreateProfile(nil); asked <= threads {
-			break
+		if asked, _ := runtime.ThreadCreateProfile(nil); asked <= threads || time.Now().After(end) {
+			return threads
 		}
-		<-time.After(time.Millisecond)
 	}
-	return threads
 }
 
 // fillThreads sees to it that there are so many threads.

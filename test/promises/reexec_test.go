@@ -192,7 +192,7 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 }
 
 // hungryBomb takes every process number that there is with processes each of which forks as fast as it can.
-const hungryBomb = "b() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
+const hungryBomb = "renice -n 10 $$ >/dev/null\nb() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
 
 // TestPID1SurvivesItsOwnExecUnderAForkBomb: hinit reexec, or a panic, in a container with a fork bomb ended PID 1 and every gateway
 // ("newosproc", code 2), because execve gave the numbers of its threads to the bomb.
