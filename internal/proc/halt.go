@@ -16,7 +16,7 @@ import (
 )
 
 // uninterruptible is how long a thread is in an uninterruptible wait before [Halt] counts it as stopped. The parent of a vfork(2) waits so
-// for its child, which is stopped. A fork waits so too, and goes on: as while somebody moves a process into another control group.
+// for its child, which is stopped. A fork waits so too, and goes on, as while a process is moved into another control group.
 const uninterruptible = time.Second
 
 // Halt stops every other process of the PID namespace, so that none can be made: kill(2) with -1 also reaches a child that is being
@@ -54,7 +54,7 @@ func Halt(patience time.Duration) (before []int, beyond int, err error) {
 }
 
 // haltShells stops the shells with job control, the oldest first, and waits for each: one that goes on longer than its job sees the job
-// stopped, and takes the terminal back. It waits for a few of them only, for anybody can make many.
+// stopped, and takes the terminal back. It waits for a few of them only, because an agent can make many.
 func (s *scanner) haltShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))

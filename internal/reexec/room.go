@@ -24,7 +24,7 @@ import (
 const HaltVar = "HINIT_HALTED"
 
 const (
-	// plenty is how many process numbers nobody can take while a program starts. With fewer free ones the others are stopped.
+	// plenty is how many free process numbers are enough: no bomb takes so many while a program starts. With fewer the others are stopped.
 	plenty = 1024
 	// outside is how many process numbers may be taken from outside, as by docker exec, while everything else is stopped.
 	outside = 3
@@ -44,7 +44,7 @@ type Halted struct {
 	Threads    int   // besides the first one, that the new program needs; a few process numbers more are free
 	Processors int   // GOMAXPROCS of the old program
 	since      int64 // by CLOCK_MONOTONIC, in nanoseconds
-	before     []int // processes that were stopped by somebody else
+	before     []int // processes that were stopped before
 }
 
 func (h *Halted) String() string {
@@ -85,16 +85,14 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
-	if free, limited := tuning.FreeProcesses(); (!limited || free >= plenty) && roomFor(threads+spare) {
+	// A subreaper can stop no other process; room that is there now has to do.
+	if free, limited := tuning.FreeProcesses(); (!limited || free >= plenty || os.Getpid() != 1) && roomFor(threads+spare) {
 		return nil, nil
 	}
 	if !knows {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and this binary is too old to start then; stop some processes first", errNoRoom)
 	}
 	h := &Halted{Threads: threads - outside, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
-	if os.Getpid() != 1 && roomFor(threads+spare) {
-		return nil, nil // it can stop nobody, and there is room at least now
-	}
 	var beyond int
 	if h.before, beyond, err = proc.Halt(haltTime); err != nil {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errNoRoom, err)
