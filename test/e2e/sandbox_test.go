@@ -35,7 +35,7 @@ var sandboxImage = sync.OnceValues(func() (string, error) {
 		}
 	}
 	text := "FROM scratch\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"--install\", \"-s\", \"/bin\"]\n" +
-		"RUN mkdir -p /tmp /root /etc && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd\n"
+		"RUN mkdir -p /tmp /root /etc && chmod 1777 /tmp && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd\n"
 	if err := errors.Join(
 		os.MkdirAll(dir, 0o755), copyFile(kept, filepath.Join(dir, "bash"), 0o755), os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644),
 		copyFile(filepath.Join(context, "dist", "linux-"+runtime.GOARCH, "busybox"), filepath.Join(dir, "busybox"), 0o755),

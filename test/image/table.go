@@ -28,7 +28,7 @@ var Rows = []Row{
 		[]string{"TestUnknownBootStepsAreNamedAndCanBeRun"},
 	},
 	{
-		"`docker run IMAGE mcp`, `login` and other subcommands reach the agent, also where a program has the name", newest,
+		"A CMD such as `mcp`, `login` and other subcommands reaches the agent, also where a program has the name", newest,
 		"always; `docker/remove-s6` takes the subcommands from the agent's own help",
 		[]string{"TestSubcommandsReachTheAgent", "TestASubcommandOfTheAgentIsNoProgram"},
 	},
