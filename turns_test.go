@@ -95,6 +95,7 @@ var notPID1 = map[string]string{
 	"internal/cli":             "the command line",
 	"internal/imports":         "of hinit-import, which PID 1 does not link",
 	"cmd/hinit-import":         "a program of its own",
+	"cmd/hinit-kanban":         "a program of its own",
 	"internal/cmdline":         "the command line",
 	"internal/agentcli":        "the command line",
 	"internal/s6/applet":       "the command line",

@@ -1,5 +1,5 @@
 // Command hinit-kanban is the task board that agent profiles share, and its dispatcher: hinit kanban. It picks the
-// command line from argv[0] and does nothing else; it owns no goroutine.
+// command line from argv[0], and gives up root for the agent's user. It owns no goroutine.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"hinit/internal/proc"
+	"hinit/kanban"
 	"hinit/kanban/cli"
 )
 
@@ -16,6 +17,10 @@ func main() {
 		code, err := proc.LimitsMain(os.Args)
 		fmt.Fprintln(os.Stderr, "hinit-kanban:", err)
 		os.Exit(code)
+	}
+	if err := becomeAgent(kanban.Root(os.Getenv, os.Getenv("HOME"))); err != nil {
+		fmt.Fprintln(os.Stderr, "hinit-kanban:", err)
+		os.Exit(1)
 	}
 	os.Exit(cli.System().Main(os.Args[1:]))
 }
