@@ -135,7 +135,7 @@ func (c *Client) command(ctx context.Context, verb Verb, name string, wait Wait)
 	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != VerbRestart && verb != VerbRunOnce}
 	if wait.Wait {
 		q.limit += longestWait
-		if wait.Timeout > 0 {
+		if wait.Timeout > 0 && verb != VerbStart && verb != VerbRestart { // their time begins with their turn
 			q.limit = answerTime + wait.Timeout
 		}
 	}

@@ -70,7 +70,8 @@ type Decision struct {
 	PriorState string // see [State.Prior]
 	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
-	Start      bool // Action is ActionStarted
+	Start      bool      // Action is ActionStarted
+	Used       time.Time // when somebody last talked to the agent, as far as its files tell
 }
 
 // Plan is the result of the boot pass.
@@ -261,6 +262,14 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	if names.may(filepath.Dir(lifecycleFile)) {
 		dec.PriorExit = priorExit(d, home)
 	}
+	for _, name := range usedFiles {
+		if names.unknown || !slices.Contains(names.found, name) {
+			continue
+		}
+		if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(dec.Used) {
+			dec.Used = info.ModTime()
+		}
+	}
 	for _, stale := range names.leftBehind() {
 		if err := d.Remove(filepath.Join(home, stale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.warn(name, filepath.Join(dec.Profile.Home, stale), "cannot remove a stale file of profile %q: %v", name, err)
@@ -268,6 +277,9 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	}
 	p.decide(dec, start(&dec))
 }
+
+// usedFiles change when somebody talks to the agent.
+var usedFiles = [...]string{"state.db", "sessions"}
 
 // homeNames are the names in a home that a boot looks for. One listing is cheaper than a question for each name. A home may hold
 // any number of others.
@@ -279,7 +291,7 @@ type homeNames struct {
 func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	err := d.EachName(home, func(name string, _ fs.FileMode) bool {
 		switch name {
-		case stateFile, askedFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
+		case usedFiles[0], usedFiles[1], stateFile, askedFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
 			n.found = append(n.found, name)
 		default:
 			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the rest is for the next boot

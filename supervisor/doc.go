@@ -8,7 +8,7 @@
 //
 // The machine: machine.go has the table of transitions and Step, machine_events.go its events and actions, machine_service.go what is
 // known of a service and its run, machine_exits.go what follows an exit, machine_deadlines.go what time does, machine_needs.go what
-// services need of each other, machine_checks.go and machine_notify.go what checks and services say of themselves,
+// services need of each other, machine_turns.go how many start at once, machine_checks.go and machine_notify.go what checks and services say of themselves,
 // machine_commands.go what people ask for, machine_shutdown.go the end of the container.
 //
 // The loop: loop.go takes turns, unit.go is a service as it runs it, processes.go starts and reaps, reap_flood.go reaps orphans by the
@@ -19,5 +19,5 @@
 //
 // The package promises: at most one live process per service, its finish command included; a signal only to a process of the
 // service it is meant for; no KILL before its deadline unless an operator asks for it; every service that is neither down, parked
-// nor failed has a live process, a deadline or an unmet need; a container shutdown ends in bounded time.
+// nor failed has a live process, a deadline, an unmet need or waits for its turn; a container shutdown ends in bounded time.
 package supervisor

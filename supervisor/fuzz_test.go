@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -33,11 +34,11 @@ func FuzzStep(f *testing.F) {
 // as an s6 service directory defines it.
 var fuzzPolicies = map[string]Policy{
 	"a": policy,
-	"b": finishing,
+	"b": func() Policy { p := finishing; p.Turns = true; return p }(),
 	"c": func() Policy {
 		p := finishing
 		p.Backoff.Max, p.Spare, p.KillNever, p.Kill = time.Second, true, true, ScopeMain
-		p.Announces, p.ReadyRestart, p.SpawnRetry, p.Drains = true, time.Second, time.Minute, true
+		p.Announces, p.ReadyRestart, p.SpawnRetry, p.Drains, p.Turns = true, time.Second, time.Minute, true, true
 		return p
 	}(),
 }
@@ -66,7 +67,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{
-		t: t, m: Machine{Budget: 8 * time.Second}, now: time.Unix(1000, 0), pids: 100,
+		t: t, m: Machine{Budget: 8 * time.Second, Parallel: 1}, now: time.Unix(1000, 0), pids: 100,
 		procs: map[string]*process{},
 	}
 }
@@ -300,6 +301,9 @@ func (w *world) check() {
 	if links != w.m.links {
 		w.t.Fatalf("%d services depend on others, and %d are counted", links, w.m.links)
 	}
+	if n := len(slices.DeleteFunc(slices.Clone(w.m.order), func(s *service) bool { return s.place == 0 })); n != len(w.m.line) {
+		w.t.Fatalf("%d services wait for a turn, and %d are in the line", n, len(w.m.line))
+	}
 	for _, s := range w.m.order {
 		p := w.procs[s.name]
 		alive := p != nil && (p.main || p.leftover)
@@ -330,7 +334,10 @@ func (w *world) check() {
 				w.t.Fatalf("%s is finishing without a finish command or a deadline: %+v", s.name, p)
 			}
 		case Waiting:
-			if names, _ := w.m.lacking(s); len(s.needs) == 0 && len(names) == 0 {
+			if at, ok := w.m.Deadline(); s.place != 0 && (w.m.room(w.now) > 0 || !ok || at.After(w.now.Add(turnTime))) {
+				w.t.Fatalf("%s waits for a turn that nobody takes: %v", s.name, at)
+			}
+			if names, _ := w.m.lacking(s); s.place == 0 && len(s.needs) == 0 && len(names) == 0 {
 				w.t.Fatalf("%s waits for nothing", s.name)
 			}
 		case Up:

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"hinit/internal/guard"
 )
@@ -53,7 +54,7 @@ func (l *Loop) HandOver() *Handover {
 // alive or not reaped yet, else 0: so the loop finds what the old generation could not note. The snapshot shows the services when
 // TakeOver returns.
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
-	h.Machine.Budget, h.Machine.Random = l.machine.Budget, l.machine.Random
+	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel = l.machine.Budget, l.machine.Random, l.machine.Parallel
 	l.machine = h.Machine
 	l.machine.moved = true
 	l.machine.services = make(map[string]*service, len(h.Services))
@@ -67,6 +68,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		l.machine.links += s.policy.linked()
 		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: *s.policy}}
 	}
+	l.machine.resumeTurns(time.Now())
 	for _, u := range h.Units {
 		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // of a generation that had no need to say which
 			u.Files = [3]*os.File{os.Stdin, os.Stdout, os.Stderr}

@@ -49,6 +49,7 @@ type Config struct {
 	Procs    Spawner
 	Logs     LogSink
 	Budget   time.Duration                      // of a container shutdown
+	Parallel int                                // services with Policy.Turns that start at the same time; 0 is no limit
 	Children <-chan os.Signal                   // SIGCHLD, capacity 1
 	Mute     func(bool)                         // stops SIGCHLD, and lets it come again; nil when it can't be stopped; called in the loop
 	Signals  <-chan os.Signal                   // the signals OnSignal understands
@@ -102,7 +103,7 @@ type request struct {
 func NewLoop(cfg Config) *Loop {
 	l := &Loop{
 		cfg:       cfg,
-		machine:   Machine{Budget: cfg.Budget, Random: rand.Float64},
+		machine:   Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel},
 		units:     make(map[string]*unit),
 		runs:      make(map[uint64]string),
 		notifiers: make(map[uint64]*notifier),

@@ -13,6 +13,7 @@ package supervisor
 //	down       once        starting   spawn
 //	down       due         starting   spawn
 //	down       lacking     waiting
+//	down       crowded     waiting
 //	waiting    met         starting   spawn
 //	waiting    start       waiting
 //	waiting    restart     waiting
@@ -21,6 +22,7 @@ package supervisor
 //	waiting    due         waiting
 //	waiting    needsmet    starting   spawn
 //	waiting    unwant      down
+//	waiting    turn        starting   spawn
 //	starting   spawned     up
 //	starting   spawnfail   backoff
 //	starting   spawnbad    failed
@@ -172,11 +174,14 @@ type Machine struct {
 	Budget time.Duration `reexec:"-"`
 	// Random returns a number in [0,1); it spreads the restart delays.
 	Random func() float64 `reexec:"-"`
+	// Parallel is how many services with Policy.Turns start at the same time; 0 is no limit.
+	Parallel int `reexec:"-"`
 
 	services map[string]*service `reexec:"-"`
 	order    []*service          `reexec:"-"` // the same, in the order of registration
 	links    int                 `reexec:"-"` // of them: so many depend on others
 	moved    bool                `reexec:"-"` // something has changed since what waits was looked at
+	turns
 	runs     uint64
 	phase    phase
 	code     int
@@ -221,6 +226,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		}
 	}
 	m.release(now)
+	m.nextTurns(now)
 	m.advance(now)
 	return m.out
 }
@@ -320,6 +326,7 @@ func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, r
 	}
 	if to != Waiting {
 		s.gates, s.lacks = nil, nil
+		m.leaveLine(s)
 	}
 	if to != Up {
 		if s.ready {
@@ -395,9 +402,14 @@ func (m *Machine) begin(now time.Time, s *service, reason string) {
 		m.set(now, s, Waiting, time.Time{}, "waits for "+s.needs[0])
 		return
 	}
-	if m.await(now, s) {
+	if m.await(now, s) || m.lineUp(now, s) {
 		return
 	}
+	m.launch(now, s, reason)
+}
+
+// launch starts a service.
+func (m *Machine) launch(now time.Time, s *service, reason string) {
 	m.runs++
 	s.run = run{id: m.runs}
 	if s.respawn {

@@ -25,6 +25,11 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	for _, s := range m.order {
 		earlier(s.deadline)
 	}
+	if len(m.line) > 0 && m.phase == running {
+		for _, s := range m.starting {
+			earlier(s.since.Add(turnTime))
+		}
+	}
 	return first, !first.IsZero()
 }
 

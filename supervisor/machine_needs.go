@@ -43,9 +43,11 @@ type Order struct {
 	MaxRestarts    int           // this many restarts by itself ...
 	RestartsWindow time.Duration // ... within this time; then the next end is the last, and it is failed. 0 is no limit
 	Needs          []Need
-	RestartOn      []string // it is ended and started again when one of these is started anew, or as a task is done
-	OneShot        bool     // a task: it is to end
-	EachStart      bool     // a task that runs before each start of a service that needs it done
+	RestartOn      []string  // it is ended and started again when one of these is started anew, or as a task is done
+	OneShot        bool      // a task: it is to end
+	Turns          bool      // only so many of these start at the same time, see [Machine.Parallel]
+	Used           time.Time // of those that wait for their first start the one that was used last starts first
+	EachStart      bool      // a task that runs before each start of a service that needs it done
 }
 
 // linked reports whether a policy makes a service depend on others.

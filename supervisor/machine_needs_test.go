@@ -31,6 +31,19 @@ func (r *rig) order(word string) []string {
 		r.want(Waiting)
 		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
 		return r.do(Spawned{"o", 50})
+	case "crowded", "turn":
+		r.m.Parallel = 1
+		p := policy
+		p.Turns, p.Announces = true, true
+		r.do(Add{Name: "o", Policy: p, Want: WantUp})
+		r.do(Spawned{"o", 50})
+		r.do(Add{Name: "s", Policy: p})
+		if word == "crowded" {
+			return r.do(Start{"s"})
+		}
+		r.do(Met{"boot"})
+		r.want(Waiting)
+		return r.do(Ready{"o", r.m.services["o"].id, true, ""})
 	case "follow":
 		define(Order{RestartOn: []string{"o"}})
 		r.do(Add{Name: "o", Policy: policy, Want: WantUp})

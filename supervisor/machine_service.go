@@ -18,8 +18,9 @@ type service struct {
 
 	want     Want
 	removing bool
-	once     bool // the start that is due is wanted for one run only
-	respawn  bool // it follows an exit nobody asked for
+	once     bool  // the start that is due is wanted for one run only
+	respawn  bool  // it follows an exit nobody asked for
+	place    int64 // of those that wait for their turn the lowest is next; 0 when it waits for none
 
 	run
 

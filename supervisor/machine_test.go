@@ -203,7 +203,7 @@ func (r *rig) cause(word string) []string {
 		return r.do(Inputs{"s"})
 	case "due":
 		return r.do(Due{"s", r.now.Add(time.Hour), true})
-	case "lacking", "needsmet", "follow", "over", "never", "limit":
+	case "lacking", "needsmet", "crowded", "turn", "follow", "over", "never", "limit":
 		return r.order(word)
 	}
 	r.t.Fatalf("the table has an unknown event %q", word)

@@ -28,6 +28,9 @@ func (u *undo) prepare(m *Machine, e Event) {
 			}
 		}
 	}
+	for _, s := range m.mayTurn() {
+		u.save(s)
+	}
 	switch e.(type) {
 	case Add, Remark:
 		u.save(one)

@@ -176,7 +176,10 @@ func explained(s client.Service, now time.Time) explanation {
 		propose("start", "start it now")
 	case client.StateWaiting:
 		e.Next = "it starts when " + strings.Join(s.Needs, ", ") + " is there"
-		if len(s.Needs) == 0 {
+		switch {
+		case strings.HasPrefix(s.Reason, "waits for its turn"):
+			e.Next = "it starts when those before it are ready"
+		case len(s.Needs) == 0:
 			e.Next = "it starts when the boot comes to it"
 		}
 	case client.StateParked:

@@ -50,7 +50,7 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 // TestEveryKeyIsRootsOrHarmless names what an agent that can write the file may set: a new key has to be thought about.
 func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 	harmless := strings.Fields(`agent.checks services.checks agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
-		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget
+		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget start.parallel
 		services.command services.cwd services.enabled services.enabled_by services.env services.immediate_on services.log services.park_on
 		services.needs services.notify.fd services.notify.protocol services.notify.timeout services.watchdog services.once services.restart_on services.schedule.cron services.schedule.jitter services.schedule.missed services.schedule.timezone
 		profiles.env profiles.needs profiles.restart_on

@@ -16,6 +16,7 @@ type Config struct {
 	Profiles Profiles
 	Restart  Restart
 	Stop     Stop
+	Start    Start
 	Shutdown Shutdown
 	Logs     Logs
 	Services map[string]Service // by name; everything supervised besides the gateways
@@ -104,6 +105,14 @@ type Stop struct {
 	Signal syscall.Signal // the first signal
 	Grace  time.Duration  // time until SIGKILL follows
 }
+
+// Start says how gateways start.
+type Start struct {
+	Parallel string // how many at the same time: a number, or ParallelAuto for as many as there are processors
+}
+
+// ParallelAuto is the default of Start.Parallel.
+const ParallelAuto = "auto"
 
 // Shutdown says how the container is stopped.
 type Shutdown struct {

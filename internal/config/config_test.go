@@ -84,6 +84,7 @@ func TestDefaultsAreTheImage(t *testing.T) {
 		"restart.crash_loop_window":            "60s",
 		"stop.signal":                          "TERM",
 		"stop.grace":                           "30s",
+		"start.parallel":                       "auto",
 		"shutdown.budget":                      "8s",
 		"logs.dir":                             "/opt/data/logs/gateways",
 		"logs.max_size_mb":                     1,
@@ -224,6 +225,7 @@ runs:
 			ParkOn: []int{}, ImmediateOn: []int{1, 2}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
 		Stop:     Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
+		Start:    Start{Parallel: ParallelAuto},
 		Shutdown: Shutdown{Budget: 20 * time.Second},
 		Logs: Logs{
 			LogLimits: LogLimits{MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},

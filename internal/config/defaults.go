@@ -37,6 +37,7 @@ func defaults() *Config {
 			Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
 		Stop:     Stop{Signal: syscall.SIGTERM, Grace: 30 * time.Second},
+		Start:    Start{Parallel: ParallelAuto},
 		Shutdown: Shutdown{Budget: 8 * time.Second},
 		Logs: Logs{
 			LogLimits: LogLimits{MaxSizeMB: 1, Archives: 10, Compress: CompressNone},

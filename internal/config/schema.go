@@ -90,6 +90,7 @@ func configFields() []field[Config] {
 		{path: "agent.profile_rename", holes: ofRename, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileRename }},
 		{path: "profiles.marker", is: kind{"file name", checkFileName}, at: func(c *Config) any { return &c.Profiles.Marker }},
 		{root: true, path: "profiles.max", is: between(1, 100_000), at: func(c *Config) any { return &c.Profiles.Max }},
+		{path: "start.parallel", is: kind{"auto or a number", checkParallel}, at: func(c *Config) any { return &c.Start.Parallel }},
 		{
 			path: "shutdown.budget", env: "HINIT_STOP_TIMEOUT", fromEnv: secondsOrDuration, is: positive,
 			at: func(c *Config) any { return &c.Shutdown.Budget },

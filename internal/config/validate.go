@@ -70,6 +70,15 @@ func checkFileName(at any) string {
 	return ""
 }
 
+// checkParallel refuses what does not say how many gateways start at the same time.
+func checkParallel(at any) string {
+	s := *at.(*string)
+	if n, err := strconv.Atoi(s); s != ParallelAuto && (err != nil || n < 1) {
+		return fmt.Sprintf("expected %s or a number from 1, got %q", ParallelAuto, s)
+	}
+	return ""
+}
+
 // checkUser refuses what can be neither a user nor user:group. Whether the user exists shows only in the container.
 func checkUser(at any) string {
 	s := *at.(*string)

@@ -1,8 +1,10 @@
 package container
 
 import (
+	"hinit/internal/tuning"
 	"io"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,7 +119,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}
 	sig.Mean(route.HasCommand(), controls(os.Stdin), c.reloadAndSay)
 	c.loop = supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget,
+		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: parallel(cfg),
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.tenure.Admit(name, kind) },
 	})
@@ -168,4 +170,12 @@ func (c *container) observe(r supervisor.Record) {
 		}
 		c.logs.Drop(r.Service, c.known)
 	}
+}
+
+// parallel is how many gateways start at the same time.
+func parallel(cfg *config.Config) int {
+	if n, err := strconv.Atoi(cfg.Start.Parallel); err == nil {
+		return n
+	}
+	return tuning.Processors()
 }

@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"errors"
+	"time"
 
 	"hinit/client"
 	"hinit/internal/boot"
@@ -76,7 +77,7 @@ func (h host) Register(ctx context.Context, p profiles.Profile, start bool, stat
 	}
 	slot := c.gatewaySlot(cfg, p, state.Prior() != profiles.Running)
 	c.slots().Enqueue(slot) // before the service is known: who sees that in the status finds the slot
-	if err := c.registerGatewaySoon(ctx, cfg, p, want)(); err != nil && !errors.Is(err, supervisor.ErrStopping) {
+	if err := c.registerGatewaySoon(ctx, cfg, p, want, time.Time{})(); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		c.Warn("%v", err)
 	}
 	c.slots().Publish(ctx, slot)

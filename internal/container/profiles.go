@@ -90,7 +90,11 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 	if t, err := c.store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
 		c.units.SetTopology(t)
 	}
-	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv, Log: keepLog, Found: c.boot.Found, Decided: func(d profiles.Decision) {
+	found := func(n int) {
+		c.boot.Found(n)
+		c.metNeeds.inOrder.Store(n <= mostInOrder)
+	}
+	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv, Log: keepLog, Found: found, Decided: func(d profiles.Decision) {
 		want := c.wantAtBoot(d)
 		c.slots().Enqueue(c.gatewaySlot(cfg, d.Profile, want == supervisor.WantDown))
 		if d.Profile.Name == c.route.Load().Profile {
@@ -101,7 +105,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 		}
 		read = append(read, d.Profile)
 		c.keeper.Found(d.Profile.Name)
-		answers = append(answers, c.decided(ctx, cfg, d.Profile, want))
+		answers = append(answers, c.decided(ctx, cfg, d, want))
 	}})
 	c.logSoon(ctx, writeLog)
 	c.keeper.ExpectLate(plan)
@@ -151,10 +155,10 @@ func (c *container) recordWanted(profile string) (record func() error) {
 
 // decided registers a gateway that the boot has decided about. A slot that is registered already is started if the boot wants it
 // up.
-func (c *container) decided(ctx context.Context, cfg *config.Config, p profiles.Profile, want supervisor.Want) (answer func() error) {
-	name := profiles.SlotName(p.Name)
+func (c *container) decided(ctx context.Context, cfg *config.Config, d profiles.Decision, want supervisor.Want) (answer func() error) {
+	name := profiles.SlotName(d.Profile.Name)
 	known := c.loop.Snapshot().Find(name) != nil
-	registered := c.registerGatewaySoon(ctx, cfg, p, want)
+	registered := c.registerGatewaySoon(ctx, cfg, d.Profile, want, d.Used)
 	return func() error {
 		err := registered()
 		if err == nil && known && want == supervisor.WantUp {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"hinit/internal/config"
 	"hinit/profiles"
@@ -86,13 +87,16 @@ func (c *container) exports(profile string) map[string]string {
 
 // registerGateway makes the gateway of a profile known. A known one keeps its want.
 func (c *container) registerGateway(ctx context.Context, cfg *config.Config, p profiles.Profile) error {
-	return c.registerGatewaySoon(ctx, cfg, p, supervisor.WantDown)()
+	return c.registerGatewaySoon(ctx, cfg, p, supervisor.WantDown, time.Time{})()
 }
 
-// registerGatewaySoon is registerGateway for one of many, see [supervisor.Loop.RegisterSoon]. answer must be called.
-func (c *container) registerGatewaySoon(ctx context.Context, cfg *config.Config, p profiles.Profile, want supervisor.Want) (answer func() error) {
+// registerGatewaySoon is registerGateway for one of many, see [supervisor.Loop.RegisterSoon]. used is when the profile was last used, if
+// that is known. answer must be called.
+func (c *container) registerGatewaySoon(ctx context.Context, cfg *config.Config, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
 	exports := c.exports(p.Name)
-	registered := c.registerSoon(ctx, c.units.Gateway(cfg, p, exports), want)
+	u := c.units.Gateway(cfg, p, exports)
+	u.Policy.Used = used
+	registered := c.registerSoon(ctx, u, want)
 	return func() error {
 		err := registered()
 		// Somebody may have registered its slot meanwhile, and the last word was this one's.
@@ -111,7 +115,13 @@ const (
 )
 
 // needs are those that are met. Each is set before the supervisor is told.
-type needs struct{ boot, profiles atomic.Bool }
+type needs struct {
+	boot, profiles atomic.Bool
+	inOrder        atomic.Bool // gateways wait until all profiles are known, so that the one that was used last starts first
+}
+
+// mostInOrder is how many profiles are read before the first of their gateways starts.
+const mostInOrder = 256
 
 func (n *needs) of(need string) *atomic.Bool {
 	if need == needBoot {
@@ -132,7 +142,7 @@ func (c *container) unmet(u supervisor.Unit) []string {
 	switch {
 	case u.Kind == supervisor.KindService && !c.metNeeds.boot.Load():
 		return []string{needBoot}
-	case u.Kind == supervisor.KindGateway && !c.metNeeds.profiles.Load() && !c.keeper.Exists(u.Profile):
+	case u.Kind == supervisor.KindGateway && !c.metNeeds.profiles.Load() && (!c.keeper.Exists(u.Profile) || c.metNeeds.inOrder.Load()):
 		return []string{needProfiles}
 	}
 	return nil

@@ -127,7 +127,7 @@ func (c *container) reequip(ctx context.Context, cfg *config.Config) error {
 
 // fixedKeys are read once, at the start of the container.
 var fixedKeys = []string{
-	"home", "agent.user", "profiles.marker", "profiles.max", "shutdown.budget", "control.socket", "control.others",
+	"home", "agent.user", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"hinit/client"
@@ -140,6 +141,8 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			reading, cancel := context.WithDeadline(ctx, end)
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.account(reading, v))
+		case v != nil && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
+			end = now.Add(timeout) // its time begins with its turn
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", overdue(g, v, timeout))
 		}

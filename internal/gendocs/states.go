@@ -21,6 +21,8 @@ var words = []struct{ name, meaning string }{
 	{"once", "an operator asks for one run that is not repeated"},
 	{"due", "its schedule has it started now"},
 	{"lacking", "it is to start, and something that it needs is not there"},
+	{"crowded", "it is to start, and as many as may start at the same time do"},
+	{"turn", "one of those before it is ready, has ended, or has had its time"},
 	{"needsmet", "the last thing that it needs is there"},
 	{"follow", "a service with which it is restarted (`restart_on`) was started anew"},
 	{"over", "it ended with exit code 0, and its policy starts it only after failures (`restart: on-failure`)"},

@@ -32,6 +32,12 @@ const (
 	smallLimit = 64
 )
 
+// allowed is how many processors the container may use.
+var allowed = runtime.NumCPU()
+
+// Processors returns how many processors the container may use.
+func Processors() int { return allowed }
+
 // MakeThreads makes all threads that the process will ever have. It must be called before anything else. The function that it returns
 // waits until they are there. The error says that the container can't have so many.
 //
@@ -41,7 +47,8 @@ const (
 // the reserve. A successor that can have no thread more than its predecessor gives how many that had, and its processors; else they
 // are 0.
 func MakeThreads(most, mostProcessors int) (made func(), err error) {
-	n := min(runtime.GOMAXPROCS(0), processors)
+	allowed = runtime.GOMAXPROCS(0)
+	n := min(allowed, processors)
 	if mostProcessors > 0 {
 		n = min(n, mostProcessors)
 	}

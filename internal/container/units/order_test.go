@@ -22,7 +22,7 @@ func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
 	coder, other := m.Gateway(cfg, profiles.Profile{Name: "coder", Home: "/data/coder"}, nil), m.Gateway(cfg, profiles.Profile{Name: "other", Home: "/data/other"}, nil)
 	want := supervisor.Order{
 		After: supervisor.RestartNever, RestartsWindow: other.Policy.RestartsWindow,
-		Needs: []supervisor.Need{{Name: "dashboard", Until: supervisor.UntilReady}}, RestartOn: []string{"dashboard"},
+		Needs: []supervisor.Need{{Name: "dashboard", Until: supervisor.UntilReady}}, RestartOn: []string{"dashboard"}, Turns: true,
 	}
 	if !reflect.DeepEqual(coder.Policy.Order, want) {
 		t.Errorf("coder: %+v", coder.Policy.Order)

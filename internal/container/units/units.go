@@ -112,7 +112,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)
 	policy := policyOf(own.Restart, own.Stop)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
-	policy.Announces = cfg.Agent.Ready == config.ReadyState
+	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
