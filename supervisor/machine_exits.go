@@ -194,6 +194,10 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return settle{state: Starting, reason: reason + " after a healthy life"}
 	}
+	if s.ready && s.policy.Announces && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
+		m.countFailure(now, s) // the next one waits
+		return settle{state: Starting, reason: reason + " after it had become ready"}
+	}
 	if exit.Cause == CauseOperator { // an operator ended it with a signal: that is no failure of its own
 		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}

@@ -59,3 +59,46 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c.wait(turnTime)
 	expect("up up up up starting")
 }
+
+// TestTheFirstCrashOfAYoungGatewayCostsNoSecond, if it had become ready; one that dies twice waits.
+func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
+	c := newCrew(t)
+	p := policy
+	p.Announces = true
+	c.do(Add{Name: "a", Policy: p, Want: WantUp})
+	crash := func(pid int, ready bool, want State) {
+		t.Helper()
+		c.do(Spawned{"a", pid})
+		if ready {
+			c.do(Ready{"a", c.m.services["a"].id, true, ""})
+		}
+		c.now = c.now.Add(10 * time.Second)
+		c.do(Exited{Name: "a", PID: pid, Code: -1, Signal: sigKill})
+		if got := c.m.services["a"].state; got != want {
+			t.Fatalf("after its end it is %s, want %s", got, want)
+		}
+	}
+	crash(50, true, Starting)
+	crash(51, true, Backoff)
+	c.wait(c.m.services["a"].deadline.Sub(c.now))
+	c.do(Spawned{"a", 52})
+	c.wait(policy.ResetAfter)
+	c.do(Stop{"a"})
+	c.do(Exited{Name: "a", PID: 52, Code: 0})
+	c.do(Start{"a"})
+	crash(53, false, Backoff)
+}
+
+// TestTheCauseOfACrashLoopIsTheLastWarning, not the line that comes after it.
+func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
+	for want, tail := range map[string][]string{
+		"exited with code 1: 12:00 ERROR refusing to bind 0.0.0.0": {"12:00 INFO starting", "12:00 ERROR refusing to bind 0.0.0.0", "12:00 INFO bye", ""},
+		"exited with code 1: ValueError: no key":                   {"Traceback (most recent call last):", "ValueError: no key", "done"},
+		"exited with code 1: bye":                                  {"hello", "bye", " "},
+		"exited with code 1":                                       nil,
+	} {
+		if got := (&Exit{Code: 1, Cause: CauseCrash, Tail: tail}).Words(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -137,14 +138,29 @@ type Exit struct {
 	Tail   []string      // last lines it wrote, oldest first
 }
 
-// Words says how the run ended and, where it wrote one, the line that is most likely to say why: its last. It may be anything.
+// Words says how the run ended and, where it wrote one, the line that is most likely to say why: the last one of level WARNING or worse,
+// else the last. It may be anything.
 func (x *Exit) Words() string {
+	why := ""
 	for _, last := range slices.Backward(x.Tail) {
-		if line := strings.TrimSpace(last); line != "" {
-			return describe(x) + ": " + line
+		line := strings.TrimSpace(last)
+		if warns(line) {
+			why = line
+			break
 		}
+		why = cmp.Or(why, line)
 	}
-	return describe(x)
+	if why == "" {
+		return describe(x)
+	}
+	return describe(x) + ": " + why
+}
+
+// warns reports whether a line of a log looks like a warning or worse.
+func warns(line string) bool {
+	return slices.ContainsFunc([]string{"WARN", "ERROR", "CRITICAL", "FATAL", "Error:", "error:", "fatal:", "panic:"}, func(word string) bool {
+		return strings.Contains(line, word)
+	})
 }
 
 // Record is one entry of the event history.

@@ -164,6 +164,7 @@ func explained(s client.Service, now time.Time) explanation {
 		case s.Drifted:
 			propose("restart", "run it as the configuration says now")
 		case s.Paused:
+			e.Type = append(e.Type, advice{fmt.Sprintf("kill -CONT %d", s.PID), "let it go on"})
 			propose("restart", "end it and start it again")
 		case !s.Ready:
 			e.Next = "it is waited for until it says that it is ready"
@@ -200,6 +201,12 @@ func explained(s client.Service, now time.Time) explanation {
 		if s.Task {
 			e.Next += nextRun(s, now)
 			propose("run-once", "run it now")
+			break
+		}
+		if s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedExpected {
+			e.Next = "nothing: the gateway of the default profile serves it"
+			e.Type = append(e.Type, advice{"hinit topology", "tell why, and who serves the others"})
+			propose("start --force", "start its own gateway beside")
 			break
 		}
 		propose("start", "start it")

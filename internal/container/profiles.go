@@ -105,6 +105,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 		}
 		read = append(read, d.Profile)
 		c.keeper.Found(d.Profile.Name)
+		c.keeper.NotePrior(d)
 		answers = append(answers, c.decided(ctx, cfg, d, want))
 	}})
 	c.logSoon(ctx, writeLog)

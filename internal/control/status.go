@@ -259,6 +259,8 @@ func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 		return v.Said
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
 		return supervisor.ReasonLoop + ": " + v.LastExit.Words()
+	case v.State == supervisor.Backoff && v.LastExit != nil && len(v.LastExit.Tail) > 0 && trusted:
+		return v.LastExit.Words()
 	case v.State == supervisor.Down || v.State == supervisor.Up:
 		return s.core.Note(v)
 	}

@@ -18,6 +18,7 @@ type gateway struct {
 	doubted    profiles.Hash   // inputs that the gateway may have been started without; they count as a change once
 	trouble    string          // what was last said of its platforms
 	downFile   downFile        // what the down file of its slot was last made to say
+	prior      string          // why the boot has not started it
 	wanted     bool            // its state file says that it is wanted up
 	beside     bool            // an operator runs it beside the multiplexer
 	exclusives []profiles.Exclusive
@@ -48,6 +49,20 @@ func (k *Keeper) Found(profile string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.get(profile).present = true
+}
+
+// NotePrior remembers why the boot has not started a gateway that an operator may take for running.
+func (k *Keeper) NotePrior(d profiles.Decision) {
+	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
+		return
+	}
+	text := "it was " + d.PriorState + " when the container ended"
+	if d.PriorExit == profiles.ExitUnclean {
+		text += ", without a clean exit"
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.get(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
 }
 
 // Exists reports whether a profile is on the volume, as far as is known. A profile that isn't can have a gateway all the same,

@@ -88,6 +88,12 @@ func (k *Keeper) up(profile string) {
 		k.noteTopology(context.Background()) // it ends with the loop
 	}
 	k.followState(profile)
+	service := profiles.SlotName(profile)
+	k.enqueueIn(hintAfter, service, func() {
+		if s := k.loop.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
+			k.followState(profile)
+		}
+	})
 }
 
 // parked waits for what starts a parked gateway again.
@@ -113,7 +119,7 @@ func (k *Keeper) followState(profile string) {
 		k.noteServed(s, state)
 	}
 	if s != nil && s.State == supervisor.Up && k.host.Config().Agent.Ready == config.ReadyState {
-		ready, said := k.readiness(profile, state, s.PID)
+		ready, said := k.readiness(profile, state, s)
 		k.loop.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // which the snapshot may not know of yet
 	}
 	outcome, err := k.intents.Restore(profile, state)
@@ -134,16 +140,22 @@ func (k *Keeper) followState(profile string) {
 	}
 }
 
+// hintAfter is how long a gateway is up, and not ready, before hintReady is told: right before a start of 30 s gives up.
+const hintAfter = 29 * time.Second
+
 // hintReady is for an agent that was never made for hinit.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness reads off a state file whether the run whose main process is main is ready. said is why it isn't, or what is wrong with
+// readiness reads off a state file whether the run of a service is ready. said is why it isn't, or what is wrong with
 // a ready one.
-func (k *Keeper) readiness(profile string, state profiles.State, main int) (ready bool, said string) {
-	ofRun := writtenBy(state, main)
+func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
+	ofRun, hint := writtenBy(state, s.PID), ""
+	if time.Since(s.Since) >= hintAfter {
+		hint = hintReady
+	}
 	switch {
 	case !state.Exists:
-		return false, "there is no " + profiles.StateFile + " yet" + hintReady
+		return false, "there is no " + profiles.StateFile + " yet" + hint
 	case !ofRun && !state.HasGateway: // only hinit has written it
 		return false, profiles.StateFile + " says nothing of this run yet" + hintReady
 	case !ofRun:

@@ -77,6 +77,11 @@ func (k *Keeper) Note(s *supervisor.Service) string {
 	case client.ServedByNone:
 		return "no gateway serves it, and it is wanted: hinit start " + s.Profile
 	}
+	if s.State == supervisor.Down && s.Run == 0 && s.Kind == supervisor.KindGateway {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return k.get(s.Profile).prior
+	}
 	return k.clash(s)
 }
 

@@ -309,6 +309,9 @@ func transition(s *client.Service, now time.Time) string {
 	if s.Drifted {
 		return "drifted: restart to apply"
 	}
+	if s.Paused && s.PID != 0 {
+		return fmt.Sprintf("it goes on with: kill -CONT %d", s.PID)
+	}
 	switch s.State {
 	case client.StateBackoff:
 		if s.NextStart != nil {
