@@ -1,13 +1,14 @@
 package container
 
 import (
-	"hinit/internal/tuning"
 	"io"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"hinit/internal/tuning"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
@@ -80,10 +81,11 @@ type progress struct {
 	prepared atomic.Bool // stage 2 was done
 	full     atomic.Bool // the repair of owners has to look everywhere
 
-	metNeeds needs         // what services wait for
-	reading  chan struct{} // closed when the boot has read the profiles; nil when it does not
-	logged   chan struct{} // closed when the boot log is written; set like reading
-	reloads  sync.Mutex    // held by the boot, then by one reload at a time
+	metNeeds  needs                     // what services wait for
+	stopBegan atomic.Pointer[time.Time] // the end of the container
+	reading   chan struct{}             // closed when the boot has read the profiles; nil when it does not
+	logged    chan struct{}             // closed when the boot log is written; set like reading
+	reloads   sync.Mutex                // held by the boot, then by one reload at a time
 }
 
 // newContainer makes everything but touches nothing that could hang: no data volume, no process.
@@ -124,7 +126,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.tenure.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
-		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.keeper.Stop() },
+		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: c.beginStop,
 		Lost: func() {
 			c.logs.Sweep(c.known) // services may have gone unseen
 			c.keeper.Catchup()
@@ -178,4 +180,11 @@ func parallel(cfg *config.Config) int {
 		return n
 	}
 	return tuning.Processors()
+}
+
+// beginStop is called when the stop of the container begins.
+func (c *container) beginStop() {
+	now := time.Now()
+	c.stopBegan.CompareAndSwap(nil, &now)
+	c.keeper.Stop()
 }

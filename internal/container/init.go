@@ -120,6 +120,7 @@ func (c *container) run(begin func(context.Context)) int {
 	guard.Go("telling of sent signals", func() { c.signals.TellFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.faults()
 	code := c.loop.Run()
+	noted := c.noteStop()
 	<-reported // it ends by itself when the loop has
 
 	cancel(errors.New("the container has stopped"))
@@ -129,10 +130,36 @@ func (c *container) run(begin func(context.Context)) int {
 	if err := c.logs.Close(flush); err != nil {
 		fmt.Fprintln(os.Stderr, "[hinit]", show.Text(err.Error()))
 	}
+	_ = within(flush, flushTime, noted)
 	if c.generation.Failed() {
 		return reexec.ExitFault
 	}
 	return code
+}
+
+// noteStop writes how long the stop of the container took to the volume. The channel is closed when that is done.
+func (c *container) noteStop() <-chan struct{} {
+	done := make(chan struct{})
+	began := c.stopBegan.Load()
+	if began == nil || c.route.Load().Plain || !c.route.Load().HasProfiles() || !c.tenure.Serves() {
+		close(done)
+		return done
+	}
+	took := time.Since(*began)
+	guard.Go("noting how long the stop took", func() {
+		defer close(done)
+		_ = c.store.NoteStop(took, c.cfg.Load().Shutdown.Budget) // a volume that takes no file gets no advice
+	})
+	return done
+}
+
+// warnOfSlowStop says what to do when the last stop of the container was near its limit.
+func (c *container) warnOfSlowStop() {
+	if took, budget := c.store.SlowStop(); took > 0 {
+		more := int(2 * max(took, budget) / time.Second)
+		c.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in compose.yaml `stop_grace_period: %ds`",
+			show.Duration(took), show.Duration(budget), more, more+2)
+	}
 }
 
 // controls says whether a file is the controlling terminal of this process.

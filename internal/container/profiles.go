@@ -90,6 +90,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 	if t, err := c.store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
 		c.units.SetTopology(t)
 	}
+	c.warnOfSlowStop()
 	found := func(n int) {
 		c.boot.Found(n)
 		c.metNeeds.inOrder.Store(n <= mostInOrder)

@@ -1,0 +1,50 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"hinit/internal/fsutil"
+)
+
+// stopsFile has how long the last stop of the container took, if that was near its limit. The agent can write it: it is shown, and
+// decides nothing.
+const stopsFile = ".hinit-slow-stop"
+
+// longestStop bounds what is believed of it.
+const longestStop = time.Hour
+
+// NoteStop remembers a stop of the container that took long, of the time that it had. One that did not makes the last one forgotten.
+func (s *Store) NoteStop(took, budget time.Duration) error {
+	return s.in(Default, func(d *fsutil.Dir, home string) error {
+		file := filepath.Join(home, stopsFile)
+		if took < budget*3/4 {
+			if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		}
+		text := fmt.Sprintf("%d %d\n", took.Milliseconds(), budget.Milliseconds())
+		return d.Replace(file, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+	})
+}
+
+// SlowStop returns how long the last stop of the container took and how long it had, 0 when it was not slow.
+func (s *Store) SlowStop() (took, budget time.Duration) {
+	var of [2]int64
+	_ = s.in(Default, func(d *fsutil.Dir, home string) error {
+		text, err := d.ReadFile(filepath.Join(home, stopsFile), maxMarker)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &of[0], &of[1])
+		}
+		return err
+	})
+	most := longestStop.Milliseconds()
+	if of[0] <= 0 || of[1] <= 0 || of[0] > most || of[1] > most {
+		return 0, 0
+	}
+	return time.Duration(of[0]) * time.Millisecond, time.Duration(of[1]) * time.Millisecond
+}
