@@ -75,17 +75,21 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 }
 
 // settle waits until the kernel has made every thread that the runtime has asked for, and returns how many there are. The runtime
-// leaves some of that work to a thread of its own, which may be late.
+// leaves some of that work to a thread of its own, which may be late. It may count a thread that it never makes, so settle gives up
+// when the number has stayed the same for a quarter of a second. It looks a dozen times at most.
 func settle() (threads int) {
-	for end := time.Now().Add(settleTime); ; <-time.After(time.Millisecond) {
+	for wait := time.Millisecond; ; wait *= 2 {
 		var task unix.Stat_t
 		if unix.Stat("/proc/self/task", &task) != nil {
 			return math.MaxInt16 // there is no /proc
 		}
+		before := threads
 		threads = int(task.Nlink) - 2 // a directory has two links more than directories in it
-		if asked, _ := runtime.ThreadCreateProfile(nil); asked <= threads || time.Now().After(end) {
+		asked, _ := runtime.ThreadCreateProfile(nil)
+		if asked <= threads || wait > 128*time.Millisecond && before == threads || wait > settleTime {
 			return threads
 		}
+		<-time.After(wait)
 	}
 }
 
