@@ -45,7 +45,7 @@ func (h Holder) String() string {
 	case h.Host == "":
 		return "another process"
 	}
-	return fmt.Sprintf("another hinit, %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("another hinit, by its note %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
 }
 
 // placeOf returns a directory as /proc/locks names it.

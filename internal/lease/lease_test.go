@@ -327,7 +327,7 @@ func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	note := filepath.Join(home, noteName)
 	for text, want := range map[string]string{
-		`{"host":"\u001b[31mred\n","since":"2026-01-02T03:04:05Z"}`: "another hinit, [31mred since 2026-01-02T03:04:05Z",
+		`{"host":"\u001b[31mred\n","since":"2026-01-02T03:04:05Z"}`: "another hinit, by its note [31mred since 2026-01-02T03:04:05Z",
 		"nonsense":               "another process",
 		strings.Repeat("x", 1e5): "another process",
 	} {

@@ -120,7 +120,7 @@ var varying = []struct {
 	to   string
 }{
 	{regexp.MustCompile(`^[0-9a-f]{64}$`), containerID},
-	{regexp.MustCompile(`\banother hinit, [0-9a-f]{12} since\b`), "another hinit, HOST since"},
+	{regexp.MustCompile(`\banother hinit, by its note [0-9a-f]{12} since\b`), "another hinit, HOST since"},
 	{regexp.MustCompile(`devel( \([^)]*\))? go1[.0-9a-z]*`), "VERSION"},
 	{regexp.MustCompile(`v?[0-9]+\.[0-9]+\.[0-9]+[-+.0-9a-z]* go1[.0-9a-z]*`), "VERSION"},
 	{regexp.MustCompile(`\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b`), "MONTH"},

@@ -21,7 +21,7 @@ func TestSame(t *testing.T) {
 		{"a line less", "a\nb\n", "a\n", false},
 		{"twice", "a\na\n", "a\n", false},
 		{"the id of a container", "up\n", strings.Repeat("0a", 32) + "\nup\n", true},
-		{"another holder", "another hinit, 9be030ba554f since", "another hinit, 565e88ac8d82 since", true},
+		{"another holder", "another hinit, by its note 9be030ba554f since", "another hinit, by its note 565e88ac8d82 since", true},
 		{"any lines", "a\n...\n", "a\nb\nc\n", true},
 		{"any text", "{\"pid\":27,...}", "{\"pid\":1,\"x\":\"y\"}", true},
 		{"versions", "hinit devel (unknown revision) go1.26.8, pid 1", "hinit devel (abc, modified) go1.27, pid 3", true},

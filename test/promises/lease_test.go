@@ -167,7 +167,7 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 		t.Errorf("the second has %v, and the CMD %v", s.Services, s.Init.Cmd)
 	}
 	for _, verb := range []string{"start", "stop", "restart"} {
-		if err := two.tell(verb, "a"); err == nil || !strings.Contains(err.Error(), "is held by another hinit, "+one.Host+" since ") {
+		if err := two.tell(verb, "a"); err == nil || !strings.Contains(err.Error(), "is held by another hinit, by its note "+one.Host+" since ") {
 			t.Errorf("%s at the second: %v", verb, err)
 		}
 	}
