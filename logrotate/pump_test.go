@@ -357,12 +357,12 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	t.Parallel() // it waits
 	dir := t.TempDir()
 	out := newSink(t)
-	s := newSet(Options{Stdout: out.file, closeReserve: 3 * time.Second}) // as much as a slow machine may need for the rest
+	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience - 3*time.Second}) // as much as a slow machine may need for the rest
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	put(t, stdout, "whole\nhalf")
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	err := s.Close(ctx)
 	if err == nil || !strings.Contains(err.Error(), `"gateway-coder"`) {

@@ -55,6 +55,9 @@ func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, erro
 		return fsutil.Self(), nil
 	}
 	cfg, err := config.Load(config.Options{Env: env})
+	if err != nil { // a mistake in the file hides no log: without the file the agent is the image's
+		cfg, err = config.Load(config.Options{Text: []byte{}, Env: env})
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -92,6 +92,11 @@ func (p *preparer) scratch(s *step) {
 		if info, err := d.Lstat(name); err != nil || !info.IsDir() {
 			return errors.Join(err, fmt.Errorf("%q is no directory", p.Scratch))
 		}
+		sub, err := d.SubSame(name)
+		if err != nil { // a mount keeps its owner: it is the host's
+			return err
+		}
+		sub.Close()
 		if _, _, err := d.Chown(name, p.owner()); err != nil {
 			return err // it stays root's
 		}

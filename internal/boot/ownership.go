@@ -330,6 +330,9 @@ func (p *preparer) private(rel string, mode fs.FileMode) {
 	_, _ = d.Chmod(rel, mode) // failures are ignored (contract, section 2.1, step 8): it may be another user's in a rootless container
 }
 
+// mountTurns bounds how many mounts are looked at together. A dead server keeps its turn for ever, and the boot needs one that is free.
+var mountTurns = make(chan struct{}, 2)
+
 // mounts gives away the deferred directories, all at once, and does not wait long for a dead server.
 func (o *owning) mounts(ctx context.Context) {
 	waiting := o.queued
@@ -343,6 +346,8 @@ func (o *owning) mounts(ctx context.Context) {
 			go func() {
 				defer guard.Catch("giving a mount to the agent")
 				mine := &owning{preparer: o.preparer, step: o.step, to: o.to}
+				mountTurns <- struct{}{}
+				defer func() { <-mountTurns }()
 				_ = blocking.Do(blocking.Foreign, func() error { // not the volume's, which needs its turns when this hangs
 					mine.mount(ctx, rel)
 					return nil

@@ -63,10 +63,10 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first phase that failed, false when there is none.
-func (r Report) Failed() (client.BootStep, bool) {
+// Failed returns the first phase that failed, leaving out the named ones; false when there is none.
+func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
-		if p.Error != "" {
+		if p.Error != "" && !slices.Contains(but, p.Name) {
 			return p, true
 		}
 	}

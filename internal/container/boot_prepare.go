@@ -46,11 +46,12 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 	}
 	c.full.Store(report.Full)
 	failed, failing := report.Failed()
+	ends, ending := report.Failed("plant", "browser") // the boot steps do the work of the first, and an agent lives without the second
 	switch {
 	case failing && cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
-	case failing && cfg.Image.Stage2Fails == "2":
-		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", failed.Name, failed.Error)
+	case ending && cfg.Image.Stage2Fails == "2":
+		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
 	if report.Unusable {
 		memory = nil

@@ -62,7 +62,7 @@ func (l *file) Send(_ context.Context, records []Record) error {
 
 // open opens the file, and reports whether its last line has no end. The agent may own the directory: no link is followed there.
 func (l *file) open() (cut bool, err error) {
-	if l.dir, err = fsutil.OpenDir(filepath.Dir(l.path), fsutil.Self()); err != nil {
+	if l.dir, err = openDir(filepath.Dir(l.path)); err != nil {
 		return false, err
 	}
 	if l.file, err = l.dir.OpenUpdate(filepath.Base(l.path), 0o600); err != nil {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -349,10 +350,19 @@ func (f *Forwarder) save() error {
 
 // inState calls fn with the directory of the file of positions, and its name there.
 func (f *Forwarder) inState(fn func(d *fsutil.Dir, name string) error) error {
-	d, err := fsutil.OpenDir(filepath.Dir(f.State), fsutil.Self())
+	d, err := openDir(filepath.Dir(f.State))
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	return fn(d, filepath.Base(f.State))
+}
+
+// openDir opens the directory of a file that this process writes. The agent may own the directories on the way, so root follows no link
+// of the agent's.
+func openDir(dir string) (*fsutil.Dir, error) {
+	if full, err := filepath.Abs(dir); err == nil && os.Geteuid() == 0 {
+		return fsutil.OpenReal(full, nil)
+	}
+	return fsutil.OpenDir(dir, fsutil.Self())
 }

@@ -214,7 +214,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	do := map[string]func(context.Context, string, client.Wait) (client.Service, error){
 		"start": s.Hinit.Start, "stop": s.Hinit.Stop, "restart": s.Hinit.Restart,
 	}[verb]
-	bearer := r.Header.Get("Authorization") != "" // no browser adds it by itself
+	_, bearer := bearer(r) // no browser adds it by itself, as it does with Basic
 	switch {
 	case do == nil:
 		s.fail(w, r, http.StatusNotFound, "There is no such command.")

@@ -82,7 +82,7 @@ func TestTimeline(t *testing.T) {
 		{Name: "c", Seconds: 0.9, Beside: true},
 		{Name: "d", Seconds: 0.004, Skipped: true},
 	})
-	if want := "1.004s (control 700ms, home 100ms, a 800ms, b 500ms FAILED, c 900ms, d unchanged 4ms)"; got != want {
+	if want := "1.004s (home 100ms, a 800ms, b 500ms FAILED, c 900ms, d unchanged 4ms; meanwhile control 700ms)"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -57,7 +58,7 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline writes the boot in one line: "0.153s (control 1ms, home 0ms, ...)".
+// Timeline writes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)".
 func Timeline(steps []client.BootStep) string {
 	parts := make([]string, len(steps))
 	for i, s := range steps {
@@ -69,7 +70,13 @@ func Timeline(steps []client.BootStep) string {
 			parts[i] += " FAILED"
 		}
 	}
-	return fmt.Sprintf("%.3fs (%s)", BootSeconds(steps), strings.Join(parts, ", "))
+	// The steps before the first one of the boot itself ran meanwhile.
+	first := slices.IndexFunc(steps, func(s client.BootStep) bool { return !s.Beside })
+	text := strings.Join(parts[max(0, first):], ", ")
+	if first > 0 {
+		text += "; meanwhile " + strings.Join(parts[:first], ", ")
+	}
+	return fmt.Sprintf("%.3fs (%s)", BootSeconds(steps), text)
 }
 
 // BootSeconds is what the steps of a boot took together. Of those that ran at the same time, the longest counts; those that began before
