@@ -151,10 +151,13 @@ func parseState(data []byte) (State, error) {
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = text(m.value)
+			st.Desired = kept(st.Desired, maxWord)
 		case "gateway_state":
 			st.Gateway, st.HasGateway = text(m.value)
+			st.Gateway = kept(st.Gateway, maxWord)
 		case "exit_reason":
 			st.ExitReason, _ = text(m.value)
+			st.ExitReason = kept(st.ExitReason, maxPlatformMessage)
 		case "pid":
 			st.PID, _ = strconv.Atoi(string(m.value))
 		case "start_time":
@@ -166,7 +169,8 @@ func parseState(data []byte) (State, error) {
 		case "served_profiles":
 			var names []string
 			if json.Unmarshal(m.value, &names) == nil && names != nil {
-				st.HasServed, st.served = true, "/"+strings.Join(names, "/")+"/"
+				names = slices.DeleteFunc(names, func(name string) bool { return len(name) > maxWord || strings.Contains(name, "/") })
+				st.HasServed, st.served = true, "/"+strings.Join(names[:min(len(names), maxServed)], "/")+"/"
 			}
 		case "platforms":
 			st.platforms, st.Platforms, st.Troubled = platformTrouble(m.value)
@@ -175,8 +179,10 @@ func parseState(data []byte) (State, error) {
 	return st, nil
 }
 
-// Of a state file's platforms only so much is told: the message is read by people, in a table.
+// Only so much of a state file is kept, because PID 1 keeps it for every profile, and the agent writes it. People read the messages in a table.
 const (
+	maxWord            = 64
+	maxServed          = 2000 // as many profiles as are followed
 	maxPlatforms       = 8
 	maxPlatformMessage = 300
 )
@@ -232,6 +238,9 @@ func short(text string, most int) string {
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
+
+// kept is short, in memory of its own: the file may be large.
+func kept(text string, most int) string { return strings.Clone(short(text, most)) }
 
 // text returns a string's value, anything else as its JSON text, and false for null.
 func text(value json.RawMessage) (string, bool) {

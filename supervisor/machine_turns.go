@@ -34,6 +34,11 @@ func (s *service) atStart(now time.Time) bool {
 func (m *Machine) lineUp(now time.Time, s *service) bool {
 	switch {
 	case s.place != 0:
+		if s.lacks != nil { // its needs are met again
+			s.lacks, s.reason = nil, ReasonTurn
+			m.changed(s)
+			m.tellPlaces()
+		}
 		return true
 	case m.Parallel == 0 || !s.policy.Turns || s.respawn:
 		return false
@@ -41,10 +46,11 @@ func (m *Machine) lineUp(now time.Time, s *service) bool {
 		m.starting = append(slices.Clone(m.starting), s)
 		return false
 	}
-	if m.tickets++; s.started || s.policy.Used.IsZero() {
-		s.place = m.tickets
-	} else { // the one that was used last comes first
-		s.place = -s.policy.Used.UnixNano()
+	m.tickets++
+	s.place = m.tickets
+	// The service that was used last comes first. The agent sets that time, so it may be any; a place of 0 means none.
+	if ns := s.policy.Used.UnixNano(); !s.started && !s.policy.Used.IsZero() && ns != 0 {
+		s.place = -ns
 	}
 	m.line = append(m.line, s)
 	m.set(now, s, Waiting, time.Time{}, ReasonTurn)
@@ -75,7 +81,7 @@ func (m *Machine) nextTurns(now time.Time) {
 	if len(m.line) == 0 || m.phase != running {
 		return
 	}
-	for room := m.room(now); room > 0 && len(m.line) > 0; room-- {
+	for len(m.line) > 0 && m.room(now) > 0 {
 		s := slices.MinFunc(m.line, byPlace)
 		m.leaveLine(s)
 		if !m.await(now, s) {

@@ -102,3 +102,18 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 		}
 	}
 }
+
+// TestAGatewayOf1970WaitsForItsTurn: the agent has set the time of its files to 0, which stood for no place in the line.
+func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
+	c := newCrew(t)
+	c.m.Parallel = 1
+	p := policy
+	p.Turns, p.Announces = true, true
+	for _, name := range []string{"a", "b", "c"} {
+		p.Used = time.Unix(0, 0)
+		c.do(Add{Name: name, Policy: p, Want: WantUp})
+	}
+	if c.m.services["b"].place == 0 || c.m.services["c"].place == 0 || len(c.m.line) != 2 {
+		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].place, c.m.services["c"].place, len(c.m.line))
+	}
+}

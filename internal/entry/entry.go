@@ -37,7 +37,9 @@ func begin(stack *uintptr) {
 	argv := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc}
 	env := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 	if argc == 0 || syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
-		await(env.get("HINIT_HALTED"))
+		if env.get("HINIT_HANDOVER") != "" {
+			await(env.get("HINIT_HALTED"))
+		}
 		return
 	}
 	name := base(argv.at(0))

@@ -29,7 +29,9 @@ func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	}
 	s := newScanner()
 	defer unix.Close(s.dir)
-	s.look()
+	if s.look(); len(s.stats) == 0 {
+		return nil, 0, errors.New("cannot list the processes, to stop them meanwhile")
+	}
 	for _, p := range s.stats {
 		if p.State == 'T' {
 			before = append(before, p.PID)
@@ -82,7 +84,9 @@ func (s *scanner) haltShells() {
 // moving returns a process that has a thread which is not stopped yet, and one that can't be stopped by this user, 0 for none. waiting has
 // since when threads are in an uninterruptible wait, from look to look.
 func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
-	s.look()
+	if s.look(); len(s.stats) == 0 {
+		return 1, 0 // it is not known
+	}
 	now := time.Now()
 	for _, p := range s.stats {
 		if p.PID == 1 || p.Threads <= 1 && strings.IndexByte("TtZXx", p.State) >= 0 {
@@ -115,7 +119,9 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 func Resume(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
-	s.look()
+	if s.look(); len(s.stats) == 0 { // rather all of them than none
+		_ = unix.Kill(-1, unix.SIGCONT)
+	}
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })
 	for _, p := range s.stats {
 		if p.PID != 1 && !p.Dead() && !slices.Contains(before, p.PID) {

@@ -79,7 +79,10 @@ func (p *Program) Become() error {
 	if err := p.seal(memory, monotonic()); err != nil {
 		return err
 	}
-	env := append(slices.Clone(p.Env), Var+"="+strconv.Itoa(int(memory.Fd())))
+	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // the first mention of a variable counts
+		return strings.HasPrefix(kv, Var+"=") || strings.HasPrefix(kv, HaltVar+"=")
+	})
+	env = append(env, Var+"="+strconv.Itoa(int(memory.Fd())))
 	if halted != nil {
 		env = append(env, HaltVar+"="+halted.String())
 	}
@@ -186,11 +189,11 @@ var ErrNone = errors.New("nothing was handed over")
 func Take() (out *Taken, err error) {
 	heard := monotonic()
 	value, there := os.LookupEnv(Var)
+	halted := parseHalted(os.Getenv(HaltVar))
+	_, _ = os.Unsetenv(Var), os.Unsetenv(HaltVar) // they can't fail: the names are good
 	if !there {
 		return nil, ErrNone
 	}
-	halted := parseHalted(os.Getenv(HaltVar))
-	_, _ = os.Unsetenv(Var), os.Unsetenv(HaltVar) // they can't fail: the names are good
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
 		return nil, ErrNone // somebody else's idea, or that of an init around this one

@@ -30,6 +30,8 @@ const (
 	outside = 3
 	// spare is how many threads must be possible beyond those of this program where the control group tells no limit.
 	spare = 64
+	// mostBefore is how many stopped processes the variable names; a number has up to ten digits and a blank.
+	mostBefore = 10_000
 	// haltTime is how long the others may take to stand still. The supervisor waits meanwhile.
 	haltTime = 10 * time.Second
 	// roomTime is how long a re-execution after a fault waits for room.
@@ -48,7 +50,9 @@ type Halted struct {
 }
 
 func (h *Halted) String() string {
-	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, h.before...)), "[]")
+	// execve(2) takes at most 128 KiB for a variable. The processes that have no place in it go on.
+	before := h.before[:min(len(h.before), mostBefore)]
+	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
 // parseHalted is the reverse of String; nil when nothing was stopped.
