@@ -402,6 +402,9 @@ func (p *pass) terminate(list []*watched) []Termination {
 			if err == nil && n < len(by) {
 				ends[i] = by[n]
 			}
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // no run of the runner's: it was found by its environment
+				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
+			}
 		}
 		if err != nil {
 			p.log().Warn("cannot end workers", "count", len(refs), "error", err)

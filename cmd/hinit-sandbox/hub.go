@@ -110,7 +110,7 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 		return nil, nil, err
 	}
 	operator := from.UID == 0
-	if operator && h.agent != nil { // what commands of the sandbox leave on the volume is the agent's
+	if h.agent != nil && (operator || from.UID == h.agent.UID) { // its files are the agent's, and of no group but the agent's, whoever asks first
 		from.UID, from.GID = h.agent.UID, h.agent.GID
 	}
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}

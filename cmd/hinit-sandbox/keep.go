@@ -130,7 +130,7 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 		}
 	}
 	k.removeOld(ctx)
-	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: ""})
+	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: k.volume()})
 	if err != nil {
 		k.say("cannot look for sandboxes that nobody uses: %v", err)
 		return time.Now().Add(lookAgain)

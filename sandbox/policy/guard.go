@@ -260,7 +260,11 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		return errors.Join(err, fmt.Errorf("cannot start container %s: %w", id, sandbox.ErrGone))
 	}
 	if c.State != sandbox.Running && remakes(c) {
-		_, err := g.remake(ctx, c)
+		defer g.gate.hold(c.ID)()
+		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
+			return err // another caller has made it again
+		}
+		_, err = g.remake(ctx, c)
 		return err
 	}
 	if c.State != sandbox.Running {
@@ -274,6 +278,9 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 // startNow starts a container, and lets it through its gate.
 func (g *Guarded) startNow(ctx context.Context, id string) error {
 	defer g.gate.hold(id)()
+	if c, err := g.Engine.Inspect(ctx, id); err == nil && c.State == sandbox.Running {
+		return g.enter(ctx, id) // another caller has started it
+	}
 	if err := g.Engine.Start(ctx, id); err != nil {
 		g.gate.forget()
 		return err
@@ -294,10 +301,9 @@ func (g *Guarded) admit(ctx context.Context, id string) error {
 	return nil
 }
 
-// enter waits until a container has passed its gate: until then what is mounted there may be somebody else's. One of which this service does
-// not know is asked.
+// enter lets a container that runs pass its gate: until then the mounts may be wrong. It asks a container that this service does not know.
+// The caller holds the container.
 func (g *Guarded) enter(ctx context.Context, id string) error {
-	defer g.gate.hold(id)()
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
 		return err
@@ -346,10 +352,11 @@ func (g *Guarded) Remove(ctx context.Context, id string) error {
 // Exec implements sandbox.Engine.
 func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
 	id, err := g.own(ctx, id)
-	if err == nil {
-		err = g.enter(ctx, id)
-	}
 	if err != nil {
+		return nil, err
+	}
+	defer g.gate.hold(id)() // to the end: no start may come between
+	if err := g.enter(ctx, id); err != nil {
 		return nil, err
 	}
 	return g.Engine.Exec(ctx, id, spec)

@@ -119,7 +119,11 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= volumesMost {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, source))
+		place, ok := g.places.Outside(source) // the names inside are the same in every container of the image
+		if !ok {
+			place = g.places.self + source // it ends with this container
+		}
+		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := sandbox.VolumePrefix + g.owner.Profile + "-" + hex.EncodeToString(hash[:8])
 		labels := map[string]string{
 			LabelOwner: fmt.Sprint(g.owner.UID), sandbox.LabelSource: source, sandbox.LabelProfile: g.owner.Profile, sandbox.LabelVolume: spec.Labels[sandbox.LabelVolume],
@@ -149,6 +153,10 @@ func (p Policy) Gone(v sandbox.Volume) bool {
 		return false
 	}
 	defer dir.Close()
+	empty := true
+	if err := dir.EachName("", func(string, fs.FileMode) bool { empty = false; return false }); err != nil || empty {
+		return false // it seems that nothing is mounted there
+	}
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)
 }
