@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -186,50 +185,6 @@ const (
 	maxPlatforms       = 8
 	maxPlatformMessage = 300
 )
-
-// platformTrouble words what is wrong with the platforms of a state file; see [State.Trouble]. It ignores what it doesn't
-// understand.
-func platformTrouble(value json.RawMessage) (words string, all, bad int) {
-	var platforms map[string]json.RawMessage
-	if json.Unmarshal(value, &platforms) != nil {
-		return "", 0, 0
-	}
-	var told []string
-	for _, name := range slices.Sorted(maps.Keys(platforms)) {
-		var p map[string]json.RawMessage
-		if json.Unmarshal(platforms[name], &p) != nil {
-			continue
-		}
-		state, _ := textOf(p["state"])
-		if state != "retrying" && state != "failed" && state != "fatal" {
-			continue
-		}
-		bad++
-		if len(told) > maxPlatforms {
-			continue
-		}
-		why := ""
-		for _, key := range []string{"error_message", "message", "error", "last_error", "reason", "detail", "error_code"} {
-			if message, ok := textOf(p[key]); ok && strings.TrimSpace(message) != "" {
-				why = ": " + short(strings.Join(strings.Fields(message), " "), maxPlatformMessage)
-				break
-			}
-		}
-		if len(told) == maxPlatforms {
-			told = append(told, "and more")
-			continue
-		}
-		told = append(told, "platform "+short(name, 64)+" is "+state+why)
-	}
-	return strings.Join(told, "; "), len(platforms), bad
-}
-
-func textOf(value json.RawMessage) (string, bool) {
-	if len(value) == 0 {
-		return "", false
-	}
-	return text(value)
-}
 
 // short cuts a text after so many bytes, between two characters.
 func short(text string, most int) string {

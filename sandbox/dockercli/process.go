@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/guard"
+	"hinit/internal/procstat"
 )
 
 // Process names a process so that no later one has the same name: its number and the time when it began. It returns the process's
@@ -22,17 +23,11 @@ func Process(pid int) (name string, parent int, err error) {
 }
 
 func stat(pid int) (name, state string, parent int, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	s, err := procstat.Read(pid)
 	if err != nil {
 		return "", "", 0, fmt.Errorf("cannot look at process %d: %w", pid, err)
 	}
-	// The name of the program is in parentheses and may contain anything.
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(fields) < 20 {
-		return "", "", 0, fmt.Errorf("cannot look at process %d: /proc has no start time for it", pid)
-	}
-	_, err = fmt.Sscan(fields[1], &parent)
-	return fmt.Sprintf("%d.%s", pid, fields[19]), fields[0], parent, err
+	return fmt.Sprintf("%d.%d", pid, s.Start), string(s.State), s.Parent, nil
 }
 
 // lives returns the number of the process of this name. One that has ended and was not reaped yet does not live.
