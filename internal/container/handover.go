@@ -13,6 +13,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/health"
 	"hinit/internal/container/signals"
+	"hinit/internal/container/units"
 	"hinit/internal/control"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
@@ -41,6 +42,7 @@ type handover struct {
 	Route      boot.Route
 	Env        []string
 	Home       string
+	Asked      *profiles.Topology // what gateways are told of who serves the profiles; nil of an image that did not say
 	Full       bool
 	Alone      bool
 	Prepared   bool // stage 2 was done; a generation that does not say so had done it
@@ -88,7 +90,7 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	cfg := c.cfg.Load()
 	old := &handover{
 		Past: past, Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
-		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Full: c.full.Load(), Alone: c.tenure.Serves(), Prepared: c.prepared.Load(),
+		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Asked: c.units.Topology(), Full: c.full.Load(), Alone: c.tenure.Serves(), Prepared: c.prepared.Load(),
 		Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
@@ -146,7 +148,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.generation.Follows(old.Past)
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
-	c.units.SetHome(old.Home)
+	old.equip(c.units)
 	c.full.Store(old.Full)
 	c.tenure.TakeOver(old.Alone)
 	c.prepared.Store(old.Prepared)
@@ -154,7 +156,6 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.metNeeds.profiles.Store(true)
 	c.boot.TakeOver(old.Warnings, old.Phases)
 	c.owners.TakeOver(old.Repair)
-	c.units.SetEnv(old.Env)
 	c.signals.SetInterrupt(old.Interrupt)
 	c.keeper.TakeOver(old.Handover)
 	if err := c.logs.TakeOver(old.Logs); err != nil {
@@ -191,6 +192,18 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	return c, nil
 }
 
+// equip makes gateways start as those of the generation before would have.
+func (old *handover) equip(m *units.Maker) {
+	m.SetHome(old.Home)
+	m.SetEnv(old.Env)
+	if old.Asked != nil {
+		m.SetTopology(*old.Asked)
+	}
+	for profile, on := range old.Beside {
+		m.SetBeside(profile, on)
+	}
+}
+
 // goOn is what a successor does instead of a boot.
 func (c *container) goOn(ctx context.Context) {
 	c.slots().Start(ctx)
@@ -203,6 +216,9 @@ func (c *container) goOn(ctx context.Context) {
 	}
 	if !c.tenure.Serves() || !c.route.Load().HasProfiles() {
 		return
+	}
+	if c.units.Topology() == nil {
+		c.readTopology()
 	}
 	c.keeper.GoOn(ctx)
 	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.bootOptions(c.cfg.Load()), !c.owners.Done()) })

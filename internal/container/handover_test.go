@@ -10,7 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/units"
+	"hinit/internal/proc"
 	"hinit/internal/reexec"
+	"hinit/profiles"
 )
 
 var update = flag.Bool("update", false, "write the names that are on the wire now")
@@ -48,6 +53,38 @@ func TestTheNamesOnTheWireStay(t *testing.T) {
 	for _, name := range got {
 		if !slices.Contains(known, name) {
 			t.Errorf("%s is new: go test ./internal/container -update", name)
+		}
+	}
+}
+
+// TestGatewaysAreToldTheTopologyAfterAReexec: an operator had asked for one gateway per profile, the agent's configuration for a multiplexer;
+// after hinit reexec, hinit reload and a restart of the default gateway two gateways polled with each token.
+func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
+	cfg, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, Text: []byte("home: " + t.TempDir() + "\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := units.NewMaker(boot.Caller(), cfg.Home, nil, false)
+	before.SetTopology(profiles.Topology{Set: profiles.PerProfile})
+	old := handover{Home: before.Home(), Env: before.Env(), Asked: before.Topology()}
+	old.Beside = map[string]bool{"forced": true}
+	data, err := reexec.NewCodec().Encode(&old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told handover
+	if err := reexec.NewCodec().Decode(data, &told); err != nil {
+		t.Fatal(err)
+	}
+	after := units.NewMaker(boot.Caller(), cfg.Home, nil, false)
+	told.equip(after)
+	for _, profile := range []string{profiles.Default, "forced"} {
+		spec := after.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home}, nil).Spec
+		if got := proc.Getenv(spec.Env, "GATEWAY_MULTIPLEX_PROFILES"); got != "0" {
+			t.Errorf("the gateway of %s has GATEWAY_MULTIPLEX_PROFILES=%q", profile, got)
+		}
+		if forced := slices.Contains(spec.Argv, "--force"); forced != (profile == "forced") {
+			t.Errorf("the gateway of %s runs as %q", profile, spec.Argv)
 		}
 	}
 }

@@ -87,9 +87,7 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 	writeLog := func() error { return nil }
 	keepLog := func(write func() error) { writeLog = write }
 	defer c.boot.Found(0)
-	if t, err := c.store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
-		c.units.SetTopology(t)
-	}
+	c.readTopology()
 	c.warnOfSlowStop()
 	found := func(n int) {
 		c.boot.Found(n)
@@ -139,6 +137,13 @@ func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []p
 		return read, fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Load().Profile, c.route.Load().Profile)
 	}
 	return read, nil
+}
+
+// readTopology tells gateways, from their next start on, what an operator has asked for.
+func (c *container) readTopology() {
+	if t, err := c.store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
+		c.units.SetTopology(t)
+	}
 }
 
 // recordWanted writes that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The

@@ -126,14 +126,22 @@ type Handover struct {
 	Inputs  map[string]profiles.Hash // by profile
 	Present map[string]bool
 	Marked  map[string]bool // by profile whose slot has a known down file: whether it is there
+	Beside  map[string]bool // profiles whose gateways an operator runs beside the multiplexer
+	Wanted  map[string]bool // profiles whose state files want their gateways up
 	Orders  []orders.Unfinished
+
+	Topology    *profiles.Topology // as the default profile's gateway was started; nil of an image that did not tell
+	TopologyRun uint64             // the run of that gateway
 }
 
 // HandOver returns what the Keeper of the next program needs.
 func (k *Keeper) HandOver() Handover {
 	s := Handover{
 		Inputs: make(map[string]profiles.Hash), Present: make(map[string]bool), Marked: make(map[string]bool), Orders: k.orders.Unfinished(),
+		Beside: make(map[string]bool), Wanted: make(map[string]bool),
 	}
+	now := k.serving.Load()
+	s.Topology, s.TopologyRun = &now.Topology, now.noted
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for profile, g := range k.gateways {
@@ -145,6 +153,12 @@ func (k *Keeper) HandOver() Handover {
 		}
 		if g.downFile != downUnknown {
 			s.Marked[profile] = g.downFile == downPresent
+		}
+		if g.beside {
+			s.Beside[profile] = true
+		}
+		if g.wanted {
+			s.Wanted[profile] = true
 		}
 	}
 	return s
@@ -160,6 +174,15 @@ func (k *Keeper) TakeOver(s Handover) {
 	}
 	for profile, down := range s.Marked {
 		k.NoteDown(profile, down)
+	}
+	for profile, beside := range s.Beside {
+		k.get(profile).beside = beside // the host is told by the container
+	}
+	for profile, wanted := range s.Wanted {
+		k.get(profile).wanted = wanted
+	}
+	if k.told = s.Topology != nil; k.told {
+		k.serving.Store(&serving{Topology: *s.Topology, noted: s.TopologyRun})
 	}
 	k.inherited = s.Orders
 }

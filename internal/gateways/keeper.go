@@ -35,6 +35,7 @@ type Keeper struct {
 	jobs      chan func() // carried out one after the other; they wait for the disk
 	orders    *orders.Queues
 	inherited []orders.Unfinished // orders of the program before this one
+	told      bool                // by the program before this one, who serves the profiles
 	serving   atomic.Pointer[serving]
 
 	mu       sync.Mutex
@@ -94,8 +95,11 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 // GoOn is Start for a Keeper that has imported the state of another one. It carries out the orders that one has not finished.
 func (k *Keeper) GoOn(ctx context.Context) {
 	k.Start(ctx, k.presentProfiles())
-	if t, err := k.store.Topology(os.Getenv, ""); err == nil {
-		k.serving.Store(&serving{Topology: t})
+	// The files may have changed since the default profile's gateway was started, and count from its next start on.
+	if !k.told {
+		if t, err := k.store.Topology(os.Getenv, ""); err == nil {
+			k.serving.Store(&serving{Topology: t, noted: k.defaultRun()})
+		}
 	}
 	k.Catchup()
 	for _, o := range k.inherited {

@@ -70,7 +70,7 @@ func (k *Keeper) Catchup() {
 		switch {
 		case !ok:
 		case s.State == supervisor.Up:
-			k.enqueue(s.Name, func() { k.up(profile) })
+			k.enqueue(s.Name, func() { k.stillUp(profile) })
 		case s.State == supervisor.Parked:
 			k.enqueue(s.Name, func() { k.parked(s.Name, profile, s.Reason) })
 		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
@@ -87,6 +87,20 @@ func (k *Keeper) up(profile string) {
 	if profile == profiles.Default {
 		k.noteTopology(context.Background()) // it ends with the loop
 	}
+	k.followUp(profile)
+}
+
+// stillUp is up for a gateway that may have come up long ago: what has been noted of that run stays.
+func (k *Keeper) stillUp(profile string) {
+	if profile == profiles.Default && k.defaultRun() == k.serving.Load().noted {
+		k.followUp(profile)
+		return
+	}
+	k.up(profile)
+}
+
+// followUp follows the state file of a gateway that is up, and once more when a start takes too long.
+func (k *Keeper) followUp(profile string) {
 	k.followState(profile)
 	service := profiles.SlotName(profile)
 	k.enqueueIn(hintAfter, service, func() {

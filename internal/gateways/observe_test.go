@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -94,7 +95,7 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	old := k.HandOver()
 	next := h.keeper()
 	next.TakeOver(old)
-	if got := next.HandOver(); fmt.Sprint(got) != fmt.Sprint(old) {
+	if got := next.HandOver(); !reflect.DeepEqual(got, old) {
 		t.Errorf("handed over is %+v, not %+v", got, old)
 	}
 	if next.NoteDown("coder", true) || next.NoteDown("other", false) || !next.Exists("coder") || next.Exists("other") {

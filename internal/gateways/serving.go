@@ -18,7 +18,8 @@ import (
 
 // serving is what is known of the default profile's gateway. It is immutable.
 type serving struct {
-	profiles.Topology // as the gateway was started, or would be
+	profiles.Topology        // as the gateway was started, or would be
+	noted             uint64 // for which run of it; 0 for none
 
 	said  bool           // the gateway of the run says which profiles it serves
 	run   uint64         // which run that is
@@ -192,12 +193,13 @@ func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) stri
 // noteTopology finds out how the default profile's gateway, just started, serves the profiles. Where that is another way than before, it
 // ends the gateways that would be a second one, or starts those that are wanted again.
 func (k *Keeper) noteTopology(ctx context.Context) {
+	run := k.defaultRun() // first: a run that begins meanwhile is noted for itself
 	t, err := k.store.Topology(os.Getenv, "")
 	if err != nil {
 		k.say("cannot tell whether the default profile serves the others: %v", err)
 	}
 	k.mu.Lock()
-	was := k.serving.Swap(&serving{Topology: t})
+	was := k.serving.Swap(&serving{Topology: t, noted: run})
 	k.mu.Unlock()
 	if t.Multiplexed && !was.Multiplexed {
 		k.say("gateways that are down are " + servedByDefault)
@@ -224,6 +226,14 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// defaultRun is the run of the default profile's gateway, 0 for none.
+func (k *Keeper) defaultRun() uint64 {
+	if d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
+		return d.Run
+	}
+	return 0
 }
 
 // noteServed takes what the state file of the default profile's running gateway says of the profiles that it serves.

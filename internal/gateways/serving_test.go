@@ -4,9 +4,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/client"
 	"hinit/internal/gateways"
+	"hinit/internal/reexec"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -101,4 +103,98 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	if got := k.Note(h.Snapshot().Find("gateway-b")); got != "" {
 		t.Errorf("one of them is down: %q", got)
 	}
+}
+
+// takesOver makes the Keeper of the next program of PID 1, before it goes on, with what the one before handed over by the codec.
+func (h *host) takesOver(k *gateways.Keeper) *gateways.Keeper {
+	h.t.Helper()
+	old := k.HandOver()
+	var told gateways.Handover
+	data, err := reexec.NewCodec().Encode(&old)
+	if err == nil {
+		err = reexec.NewCodec().Decode(data, &told)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.forgetEvents()
+	next := h.keeper()
+	next.TakeOver(told)
+	return next
+}
+
+// settled waits until a Keeper has done what was queued, and tells which gateways it has stopped.
+func (h *host) settled(k *gateways.Keeper) (stopped []string) {
+	h.t.Helper()
+	k.WarnIfMissing("gateway-nobody", "nobody") // the last job
+	h.until("the last job is done", h.hears("there is no profile \"nobody\""))
+	<-time.After(50 * time.Millisecond) // gateways are ended by a goroutine of their own
+	for _, event := range h.look().events {
+		if strings.HasPrefix(event, "Stop{") {
+			stopped = append(stopped, event)
+		}
+	}
+	return stopped
+}
+
+// TestAReexecEndsNoGatewayForAnEditOfTheAgents: the agent wrote multiplex_profiles into its configuration and restarted nothing, and
+// hinit reexec ended every named gateway while the default one served only itself.
+func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
+	h, k := newHost(t, "a")
+	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
+	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
+	h.start(k)
+	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	h.until("its run is noted", func() bool { return k.HandOver().TopologyRun == 1 })
+	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
+
+	next := h.takesOver(k)
+	next.GoOn(t.Context())
+	if stopped := h.settled(next); len(stopped) > 0 {
+		t.Errorf("the supervisor got %q", stopped)
+	}
+	h.servedBy(next, "a", "")
+	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
+	next.Catchup() // a start that nobody has told of
+	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
+}
+
+// TestAReexecKeepsTheGatewayThatAnOperatorForced to run beside the multiplexer: it was stopped, and a later start of it refused. A profile
+// that nobody serves is still told of.
+func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
+	h, k := multiplexing(t, []string{"default", "p2"}, "p2", "p3")
+	h.servedBy(k, "p2", client.ServedByDefault)
+	k.Beside("gateway-p2")
+	h.service("p2", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
+	h.servedBy(k, "p3", client.ServedByNone)
+
+	next := h.takesOver(k)
+	if !next.HandOver().Wanted["p3"] {
+		t.Error("it is forgotten that p3 is wanted")
+	}
+	next.GoOn(t.Context())
+	h.servedBy(next, "p3", client.ServedByNone)
+	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
+	next.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	h.until("the new run is noted", func() bool { return next.HandOver().TopologyRun == 3 })
+	if stopped := h.settled(next); len(stopped) > 0 {
+		t.Errorf("the supervisor got %q", stopped)
+	}
+	if err := next.Refuse("gateway-p2"); err != nil {
+		t.Errorf("its start is refused: %v", err)
+	}
+}
+
+// TestAnImageThatToldNoTopologyEndsNothing: it is not known how the default one was started.
+func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
+	h, next := newHost(t, "a")
+	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
+	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
+	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
+	next.TakeOver(gateways.Handover{Present: map[string]bool{"default": true, "a": true}})
+	next.GoOn(t.Context())
+	if stopped := h.settled(next); len(stopped) > 0 {
+		t.Errorf("the supervisor got %q", stopped)
+	}
+	h.servedBy(next, "a", client.ServedTwice)
 }

@@ -50,9 +50,9 @@ type Maker struct {
 
 	env      atomic.Pointer[[]string] // the container's environment
 	home     atomic.Pointer[string]
-	beside   sync.Map // profiles whose gateways run beside the multiplexer
-	topology atomic.Pointer[profiles.Topology]
-	venv     atomic.Pointer[venv] // of the agent's program, as it was found last
+	beside   sync.Map                          // profiles whose gateways run beside the multiplexer
+	topology atomic.Pointer[profiles.Topology] // nil while nobody has told it
+	venv     atomic.Pointer[venv]              // of the agent's program, as it was found last
 
 	gatewayEnv atomic.Pointer[[]string] // of the gateway that was made last
 }
@@ -63,7 +63,6 @@ func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Make
 	m := &Maker{agent: agent, dataHome: dataHome, plain: plain}
 	m.SetEnv(env)
 	m.SetHome("")
-	m.SetTopology(profiles.Topology{})
 	return m
 }
 
@@ -81,6 +80,9 @@ func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
 // SetTopology makes gateways learn who serves the profiles, where an operator has asked for something.
 func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
+
+// Topology is what SetTopology has set, nil for nothing.
+func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
 // SetBeside makes the gateway of a profile run beside the one that serves its profile, which the agent refuses unless it is told so.
 func (m *Maker) SetBeside(profile string, on bool) {
@@ -146,7 +148,10 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 	for name, value := range over(cfg.Agent.Env, cfg.ProfileOf(p.Name).Env) {
 		env[name] = cfg.ExpandString(value, vars)
 	}
-	return m.withHome(over(env, m.topology.Load().Vars()))
+	if t := m.topology.Load(); t != nil {
+		env = over(env, t.Vars())
+	}
+	return m.withHome(env)
 }
 
 // placeholders stand for something of a profile.
