@@ -218,7 +218,7 @@ func TestRepairSurvivesDepth(t *testing.T) {
 	}
 }
 
-func TestAgentCannotAskForAFullRepair(t *testing.T) {
+func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
 	write(t, home+"/"+pendingName, "")
