@@ -45,7 +45,7 @@ func (k *Keeper) Observe(r supervisor.Record) {
 		job = func() {
 			k.noteInputs(r.Service, profile)
 			k.noteExclusives(r.Service, profile)
-			k.up(profile)
+			k.up(profile, false)
 		}
 	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
 		// There is no intent that could have been lost, and nobody reads the rest any more.
@@ -70,7 +70,7 @@ func (k *Keeper) Catchup() {
 		switch {
 		case !ok:
 		case s.State == supervisor.Up:
-			k.enqueue(s.Name, func() { k.stillUp(profile) })
+			k.enqueue(s.Name, func() { k.up(profile, true) })
 		case s.State == supervisor.Parked:
 			k.enqueue(s.Name, func() { k.parked(s.Name, profile, s.Reason) })
 		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
@@ -82,25 +82,12 @@ func (k *Keeper) Catchup() {
 	}
 }
 
-// up looks after a gateway that is up: its state file may have been written before the supervisor knew of the start.
-func (k *Keeper) up(profile string) {
-	if profile == profiles.Default {
+// up looks after a gateway that is up: its state file may have been written before the supervisor knew of the start. One that is still
+// up may have come up long ago: what has been noted of that run stays.
+func (k *Keeper) up(profile string, still bool) {
+	if profile == profiles.Default && !(still && k.defaultRun() == k.serving.Load().noted) {
 		k.noteTopology(context.Background()) // it ends with the loop
 	}
-	k.followUp(profile)
-}
-
-// stillUp is up for a gateway that may have come up long ago: what has been noted of that run stays.
-func (k *Keeper) stillUp(profile string) {
-	if profile == profiles.Default && k.defaultRun() == k.serving.Load().noted {
-		k.followUp(profile)
-		return
-	}
-	k.up(profile)
-}
-
-// followUp follows the state file of a gateway that is up, and once more when a start takes too long.
-func (k *Keeper) followUp(profile string) {
 	k.followState(profile)
 	service := profiles.SlotName(profile)
 	k.enqueueIn(hintAfter, service, func() {
