@@ -39,11 +39,21 @@ func SettleAgent(cfg *config.Config) (Agent, error) {
 	return a.equipped(), nil
 }
 
-// LookupAgent finds the agent's user without a change, for the command line. It blocks on /etc.
+// LookupAgent finds the agent's user without a change, for the command line. It blocks on /etc. Root takes the ids that the container's
+// variables ask for, as [Identity] does: a read-only /etc keeps the image's.
 func LookupAgent(cfg *config.Config) (Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
 	if err != nil && os.Geteuid() == 0 {
 		return Agent{}, unknownAgent(cfg.Agent.User, err)
+	}
+	if os.Geteuid() == 0 && user.UID != 0 {
+		var asked Agent
+		if uid, ok := asked.wantedID(os.LookupEnv, [2]string{"HERMES_UID", "PUID"}); ok {
+			user.UID = uid
+		}
+		if gid, ok := asked.wantedID(os.LookupEnv, [2]string{"HERMES_GID", "PGID"}); ok && gid != user.GID {
+			user.GID, user.Groups = gid, []uint32{gid}
+		}
 	}
 	return NewAgent(user, err == nil), nil
 }
