@@ -190,7 +190,7 @@ func TestTimeline(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the steps are %q, want %q", got, want)
 	}
-	line := `boot: \d+\.\d{3}s \(` + strings.Join(want, ` \d+ms, `) + ` \d+ms\)\n`
+	line := `boot: \d+\.\d{3}s \(` + strings.Join(want[2:], ` \d+ms, `) + ` \d+ms; meanwhile control \d+ms, s6 \d+ms\)\n`
 	c.awaitOutput(func(_, stderr string) error {
 		if !matches(`(?m)^\[hinit\] `+line, stderr) {
 			return fmt.Errorf("no timeline in %s", stderr)
