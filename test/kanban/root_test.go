@@ -15,7 +15,7 @@ func TestRootFollowsNoLinkOfTheAgentToABoard(t *testing.T) {
 		t.Skip("needs root")
 	}
 	t.Parallel()
-	dir, err := os.MkdirTemp(place(), "hkr-")
+	dir, err := os.MkdirTemp(place(), "hkr-") //nolint:usetesting // every user can enter it
 	if err != nil {
 		t.Fatal(err)
 	}
