@@ -27,7 +27,7 @@ func (x Exit) wordless() bool {
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// judged is when the end of a worker counts, if nobody has said more of it until then.
+// judged is when the end of a worker counts, if no more is known of it until then.
 func (w *watched) judged() int64 {
 	if w.sight != Ended || !w.exit.wordless() || w.exit.At.IsZero() {
 		return 0

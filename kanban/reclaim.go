@@ -18,7 +18,7 @@ type release struct {
 	unmoved bool // only while the claim ends when it did: a heartbeat in between saves it
 }
 
-// release gives a task back: to ready, or to review where it came from. It is the only way out of running but those of the worker and of
+// release gives a task back: to ready, or to review where it came from. It is the only way out of running, apart from the ways of the worker and of
 // operators. The condition is the run and its claim as they were seen, so that nothing happens to a claim that has changed hands.
 func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	blocked := false

@@ -101,7 +101,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// job says what the worker of a task is. Its command line is that of the runner.
+// job says what the worker of a task is. The runner decides its command line.
 func (p *pass) job(task Task, review bool) Job {
 	skills := task.Skills
 	if review {

@@ -8,7 +8,7 @@ import (
 
 // What HINIT_SANDBOX_ALLOW may permit where there is no service.
 const (
-	AllowPrivileged = "privileged" // --privileged, devices, capabilities and security options beyond those of a sandbox
+	AllowPrivileged = "privileged" // --privileged, devices, capabilities and security options beyond a sandbox's own
 	AllowHost       = "host"       // namespaces of the host or of another container, and its cgroups
 	AllowSocket     = "socket"     // a mount of an engine's socket or of a directory that holds it
 )

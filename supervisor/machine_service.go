@@ -19,7 +19,7 @@ type service struct {
 	want     Want
 	removing bool
 	once     bool  // the start that is due is wanted for one run only
-	respawn  bool  // it follows an exit nobody asked for
+	respawn  bool  // it follows an exit without an order
 	place    int64 // of those that wait for their turn the lowest is next; 0 when it waits for none
 
 	run

@@ -29,7 +29,7 @@ func (s *service) atStart(now time.Time) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(turnTime))
 }
 
-// lineUp lets a service that could start wait for its turn, and reports whether it does. A restart after an exit that nobody asked for
+// lineUp lets a service that could start wait for its turn, and reports whether it does. A restart after an exit without an order
 // waits for none.
 func (m *Machine) lineUp(now time.Time, s *service) bool {
 	switch {

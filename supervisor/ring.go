@@ -70,7 +70,7 @@ func (r *Ring) put(rec *Record) {
 }
 
 // Kept returns the records before the one numbered end that the ring has overwritten and still keeps, oldest first: the last ones of
-// each service, and those of the container. It may be called from any goroutine and does not block.
+// each service, and the container's. It may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	if services := r.own.Load(); services != nil {
 		for _, own := range *services {

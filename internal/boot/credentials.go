@@ -56,7 +56,7 @@ func (p *preparer) authBootstrap(s *step) error {
 	return p.create(s, d, authFile, []byte(secret), 0o600)
 }
 
-// residence returns the directory of the credentials, and in it that of this home: HERMES_AUTH_HOME moves it, and the home of a
+// residence returns the directory of the credentials, and in it this home's own: HERMES_AUTH_HOME moves it, and the home of a
 // named profile has its own place there.
 func (o Options) residence() (base, rel string, err error) {
 	base, set := o.Env("HERMES_AUTH_HOME")

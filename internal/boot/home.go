@@ -76,7 +76,7 @@ func (p *preparer) directories(ctx context.Context, s *step) error {
 	return first
 }
 
-// scratch makes the agent's directory for files outside the volume, which is open to nobody else. A missing one is only told where the
+// scratch makes the agent's directory for files outside the volume, which no other user can open. A missing one is only told where the
 // agent is to write there.
 func (p *preparer) scratch(s *step) {
 	parent, name := filepath.Split(p.Scratch)

@@ -139,7 +139,7 @@ var passing = []string{
 	"HINIT_*", "HERMES_DASHBOARD*", "HERMES_GATEWAY_*", "HERMES_AUTH_*", "S6_*",
 }
 
-// named reports whether a pattern (path.Match) is that of the variable in kv.
+// named reports whether a pattern (path.Match) names the variable in kv.
 func named(patterns []string, kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")
 	return slices.ContainsFunc(patterns, func(pattern string) bool {

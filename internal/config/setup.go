@@ -16,7 +16,7 @@ type Setup struct {
 	EnvFile     Paths // files of variables; a missing one is no error where the path follows a "-"
 	Nice        int   // added to that of hinit
 	IONice      IONice
-	OOMScore    int                      // how much higher its oom_score_adj is than that of hinit, 0: by what it is
+	OOMScore    int                      // how much higher its oom_score_adj is than hinit's, 0: by the kind of service
 	CPUAffinity string                   // list of processors such as 0-3,6, "": as hinit
 	Umask       string                   // octal, "": as hinit
 	NoNewPrivs  Switch                   // see [Config.NoNewPrivs]

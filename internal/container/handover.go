@@ -192,7 +192,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	return c, nil
 }
 
-// equip makes gateways start as those of the generation before would have.
+// equip makes gateways start as the generation before would have started them.
 func (old *handover) equip(m *units.Maker) {
 	m.SetHome(old.Home)
 	m.SetEnv(old.Env)

@@ -11,7 +11,7 @@ import (
 	"hinit/client"
 )
 
-// Runner runs commands once. Its errors are treated like those of [Core].
+// Runner runs commands once. Its errors are treated like the errors of [Core].
 type Runner interface {
 	// StartRun starts a run, or returns the one that has the tag. Names in the request are unchecked.
 	StartRun(ctx context.Context, r client.RunRequest) (client.Run, error)

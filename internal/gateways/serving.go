@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Who serves a profile: its own gateway, or that of the default profile (a multiplexer).
+// A profile is served by its own gateway, or by the default profile's (a multiplexer).
 
 // serving is what is known of the default profile's gateway. It is immutable.
 type serving struct {
@@ -40,7 +40,7 @@ func (k *Keeper) by(profile string) (serves, said bool) {
 }
 
 // ServedBy says who serves the profile of a gateway, in a word of the API. It is "" where each gateway serves its own profile, and for a
-// profile that nobody wants to be served.
+// profile that is not wanted to be served.
 func (k *Keeper) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""

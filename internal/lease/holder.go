@@ -83,7 +83,7 @@ func stranger(at string, own int) (pid int, command string) {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:"), "\n")
 		_, rest, known := strings.Cut(rest, "\nUid:")
 		if ids := strings.Fields(rest); !known || len(ids) == 0 || ids[0] == "0" || ids[0] == strconv.Itoa(own) {
-			continue // another hinit has this user, and PID 1 that of root
+			continue // another hinit has this user, and PID 1 is root's
 		}
 		pid, _ = strconv.Atoi(w[4])
 		return pid, word(name)

@@ -72,7 +72,7 @@ type Volume struct {
 	reading atomic.Bool // the note is being read
 }
 
-// Handover is what a Volume has locked, and what it tells that of the next generation of this process. A nil file is not locked.
+// Handover is what a Volume has locked, for the Volume of the next generation of this process. A nil file is not locked.
 type Handover struct {
 	Lock *os.File `reexec:"FD"` // the directory. Older generations name it so, too
 	File *os.File // on a network file system
@@ -229,7 +229,7 @@ var serverKeeps = map[string][]string{
 // sharing reports whether a server keeps the locks of files on the file system of a directory. alone names a file system that other
 // machines may use and whose locks they don't see; it is "" for a local one.
 func sharing(dir *os.File) (shared bool, alone string) {
-	if fault.Enabled && fault.Before(fault.Lock, "server") != nil { // tests call any volume that of a server
+	if fault.Enabled && fault.Before(fault.Lock, "server") != nil { // tests take any volume for a server's
 		return true, ""
 	}
 	if fsutil.LocalFile(dir) {

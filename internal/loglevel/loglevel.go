@@ -23,7 +23,7 @@ const (
 	Critical
 )
 
-// names are the levels by name, those of [Names] first.
+// names are the levels by name, the names of [Names] first.
 var names = []struct {
 	name  string
 	level Level
@@ -80,7 +80,7 @@ func Named(word []byte) Level {
 
 // The expressions are compiled when the first line is read: a program that reads none does not pay for them.
 var (
-	// keyed is a level as a value: "level":"warn" of JSON, level=warn of logfmt. Numbers are those of pino and bunyan.
+	// keyed is a level as a value: "level":"warn" of JSON, level=warn of logfmt. Numbers mean what they mean in pino and bunyan.
 	keyed = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
 	// klog is a line of Kubernetes' libraries: W1122 12:00:00.000000.
 	klog = expression(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)

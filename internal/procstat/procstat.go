@@ -23,7 +23,7 @@ type Stat struct {
 	State   byte   // of its first thread: 'Z' when that has ended, 'T' when a signal has stopped it
 	Threads int    // the first one counts until it is reaped, although it has ended
 	CPU     uint64 // processor time
-	Waited  uint64 // that of the children it has waited for
+	Waited  uint64 // processor time of the children it has waited for
 	Start   uint64 // since the boot of the machine; with the number it names the process, and stays when it is a zombie
 	Memory  uint64 // resident, in bytes
 }

@@ -28,7 +28,7 @@ const (
 	plenty = 1024
 	// outside is how many process numbers may be taken from outside, as by docker exec, while everything else is stopped.
 	outside = 3
-	// spare is how many threads must be possible beyond those of this program where the control group tells no limit.
+	// spare is how many threads must be possible beyond this program's own where the control group tells no limit.
 	spare = 64
 	// mostBefore is how many stopped processes the variable names; a number has up to ten digits and a blank.
 	mostBefore = 10_000

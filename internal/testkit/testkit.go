@@ -55,7 +55,7 @@ func Alone() {
 		_ = os.Setenv("TMPDIR", dir)
 	}
 	syscall.Umask(0o022)
-	_ = os.Chmod("/proc/self/exe", 0o755)                            // other users execute it; a file of somebody else's keeps its mode
+	_ = os.Chmod("/proc/self/exe", 0o755)                            // other users execute it; another user's file keeps its mode
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
 }
 

@@ -158,7 +158,7 @@ func mostProcesses(proc string, leaders map[string]int) (name string, most int) 
 			continue
 		}
 		if st, err := procstat.ReadAt(int(dir.Fd()), entry+"/stat"); err == nil {
-			sessions[st.Session]++ // 0 is nobody's
+			sessions[st.Session]++ // 0 is no session
 		}
 	}
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {

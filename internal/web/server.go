@@ -33,7 +33,7 @@ type Hinit interface {
 type Options struct {
 	Hinit   Hinit
 	Metrics http.Handler                             // at /metrics; nil for none
-	Token   string                                   // whoever has it may read and control; "": everybody may read, nobody by TCP may control
+	Token   string                                   // a client that has it may read and control; "": all may read, and none may control by TCP
 	Proc    func(client.Init) string                 // the /proc that shows the services' processes, "" for none; nil: none
 	LogsAs  func(client.Init) (*fsutil.Actor, error) // the identity that opens log files; required
 	Beside  Beside

@@ -17,7 +17,7 @@ import (
 // look is how a service looks: a class of the style sheet and a sign, so that nobody needs colours.
 type look struct{ Class, Sign, Word string }
 
-// looks are those of the grades.
+// looks are the looks of the grades.
 var looks = [...]look{
 	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Coming: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }

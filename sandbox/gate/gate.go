@@ -143,7 +143,7 @@ func Waits() bool {
 		case "gate-init":
 			c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address + "-open", Net: "unix"})
 			if err == nil {
-				_ = c.Close() // the answer is that it is there
+				_ = c.Close() // its existence is the answer
 			}
 			return err != nil
 		}

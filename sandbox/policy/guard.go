@@ -27,7 +27,7 @@ type Owner struct {
 	// of something below the first is one of the same name below the second.
 	State, Dir string
 	// Actor does on the file system what is done for the owner, such as making a directory to mount. Containers run as it where they can't
-	// have a root of their own; nil is nobody.
+	// have a root of their own; nil is none.
 	Actor *fsutil.Actor
 }
 
@@ -108,7 +108,7 @@ func (g *Guarded) labels() map[string]string {
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10)}
 }
 
-// owns says whether a container is the owner's. One that was made when root inside was something else is nobody's, and the service removes it.
+// owns says whether a container is the owner's. A container from a time with another root inside has no owner, and the service removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
 	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
 		return false

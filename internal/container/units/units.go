@@ -51,7 +51,7 @@ type Maker struct {
 	env      atomic.Pointer[[]string] // the container's environment
 	home     atomic.Pointer[string]
 	beside   sync.Map                          // profiles whose gateways run beside the multiplexer
-	topology atomic.Pointer[profiles.Topology] // nil while nobody has told it
+	topology atomic.Pointer[profiles.Topology] // nil until SetTopology
 	venv     atomic.Pointer[venv]              // of the agent's program, as it was found last
 
 	gatewayEnv atomic.Pointer[[]string] // of the gateway that was made last

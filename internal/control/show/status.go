@@ -288,7 +288,7 @@ func (w *page) layOut(rows []row, grades []Grade, below [][]string) {
 	}
 }
 
-// colours are those of the grades: green works, yellow is on its way, red needs somebody.
+// colours are the colours of the grades: green works, yellow is on its way, red needs somebody.
 var colours = [...]string{Well: "\x1b[32m", Off: "", Coming: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
 
 func stateWord(s *client.Service, v Verdict) string {

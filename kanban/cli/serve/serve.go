@@ -25,7 +25,7 @@ type Server struct {
 	// Board makes the dispatcher of a board; the Server closes its store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}   // receives when a worker has ended
-	Say   func(text string) // shown beside the service; nil for nobody
+	Say   func(text string) // shown beside the service; nil for none
 	// Stopping says whether the container stops, and the workers with it; nil where that is never so.
 	Stopping func() bool
 	Log      *slog.Logger

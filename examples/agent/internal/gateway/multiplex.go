@@ -19,7 +19,7 @@ func (g *gateway) multiplexed() bool {
 	return on
 }
 
-// served are the profiles that a multiplexing gateway serves: the default one and those of the allowlist, without one all.
+// served are the profiles that a multiplexing gateway serves: the default one and the ones of the allowlist, or all without an allowlist.
 func (g *gateway) served() []string {
 	names, err := g.Home.List()
 	g.check(err)
