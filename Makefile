@@ -12,7 +12,7 @@ UNRACED := ^hinit(/test(/.*)?|/kanban(/cli)?|/(shim|cmd/hinit-shim|examples/agen
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs site man clean
+.PHONY: help run up down build need-go need-docker dist test test-kubernetes test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,13 +58,20 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	  "-vet=off -p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox $$(go list ./... | grep -E '$(UNRACED)' | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/fault ./logrotate"
 
+test-kubernetes: need-go ## check the manifests for Kubernetes: that Helm and kustomize agree, wrong values, and three versions of the API
+	cd kubernetes && go vet -trimpath ./... && go test -trimpath ./...
+	cd kubernetes && for v in 1.35 1.36; do go test -trimpath -modfile=versions/$$v.mod ./internal/strict || exit 1; done
+
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...
 
-chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then account for the lines of gateways that are killed, and try a thousand schedules of the lease
+STORM ?= 30m
+chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then account for the lines of gateways that are killed, try a thousand schedules of the lease, and storm the sandboxes and the task board for STORM (30m) each
 	go test ./test/promises -count=1 -timeout 9m -v -run TestChaos -args -span 3m
 	go test $(RACE) ./logrotate -count=1 -timeout 9m -run TestEveryLineIsAccountedFor -args -full
 	go test ./internal/lease -count=1 -timeout 9m -run TestOneServes -args -schedules 1000
+	go test ./test/sandbox -count=1 -timeout 75m -v -run TestStorm -args -span $(STORM)
+	go test ./test/kanban -count=1 -timeout 75m -v -run TestReclaimStorm -args -span $(STORM)
 
 promises: ## try everything that docs/reference/promises.md says, for a quarter of an hour, and print that table
 	go test ./test/promises -count=1 -timeout 60m -args -full

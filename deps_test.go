@@ -18,7 +18,7 @@ import (
 
 // floors is the house: a package may import packages of lower floors only. A new package needs a line here.
 var floors = map[string]int{
-	"hinit/cmd/hinit":                6,
+	"hinit/cmd/hinit":                9,
 	"hinit/cmd/hinit-shim":           6,
 	"hinit/cmd/hinit-sandbox-helper": 6,
 	"hinit/cmd/hinit-kanban":         6,
@@ -41,7 +41,8 @@ var floors = map[string]int{
 	"hinit/kanban/cli":         5, // in kanban/, and above PID 1's rooms that it talks to
 	"hinit/internal/agentcli":  5, // as cli, but with the words and texts of the agent
 	"hinit/internal/cli":       5,
-	"hinit/internal/container": 5,
+	"hinit/internal/container": 8, // makes the rooms of PID 1 and hands them over
+	"hinit/internal/registry":  6, // what makes a service known; whoever has one calls down
 
 	"hinit/internal/container/controlsocket": 5,
 	"hinit/internal/container/bootstatus":    4,
@@ -58,13 +59,14 @@ var floors = map[string]int{
 	"hinit/internal/container/tenure":        5,
 	"hinit/internal/container/timetable":     4,
 	"hinit/internal/container/units":         4,
-	"hinit/internal/container/voice":         5,
+	"hinit/internal/container/voice":         2,
 	"hinit/internal/container/volumecheck":   4,
 
 	"hinit/sandbox":        4, // outside PID 1
 	"hinit/sandbox/inside": 3, // what runs in the container; links no client of an engine
 	"hinit/sandbox/mux":    0,
 
+	"hinit/sandbox/archive":     0, // both sides of a copy
 	"hinit/sandbox/dockerflags": 0,
 	"hinit/sandbox/gate":        0,
 	"hinit/sandbox/dockercli":   5,
@@ -76,10 +78,10 @@ var floors = map[string]int{
 	"hinit/internal/s6/foreign": 4,
 	"hinit/internal/s6/scandir": 4,
 
-	"hinit/internal/s6/personality": 4,
+	"hinit/internal/s6/personality": 7,
 
 	"hinit/internal/control":         4,
-	"hinit/internal/gateways":        4,
+	"hinit/internal/gateways":        7,
 	"hinit/internal/gateways/orders": 4,
 	"hinit/internal/runs":            4, // PID 1 has it, and hinit-kanban without a PID 1
 	"hinit/internal/reexec":          4,

@@ -25,7 +25,6 @@ var manyFields = map[string]string{
 	"supervisor.Service":                  "what readers get of a service, flat because the API's document is",
 	"kanban.Task":                         "the columns of a table that others define",
 	"internal/s6/scandir.Scanner":         "what others reach it by, and all that its goroutine alone knows",
-	"sandbox.Sandbox":                     "what it is and all that its lock guards, which must not be taken apart",
 	"sandbox.Spec":                        "what an engine makes a container of",
 	"sandbox.Options":                     "the options that others define, one a variable",
 	"sandbox/mux.Open":                    "a message of a protocol",

@@ -71,6 +71,7 @@ const (
 
 // notPID1 are trees whose code PID 1 does not run, or that are beneath those who take turns.
 var notPID1 = map[string]string{
+	"kubernetes":               "a module of its own",
 	"kanban":                   "a room with a binary of its own",
 	"sandbox":                  "a room with binaries of its own",
 	"cmd/hinit-sandbox":        "a program of its own",
@@ -135,7 +136,7 @@ func bounded(actor ast.Expr) bool {
 }
 
 // takers are what takes a turn for the function that it is given.
-var takers = []string{"blocking.Do", "blocking.Within", "look", "short", "f.turn"}
+var takers = []string{"blocking.Do", "blocking.Peer", "Peer", "c.call", "blocking.Within", "look", "short", "f.turn"}
 
 // TestWhoWaitsForADiskTakesATurn: PID 1 has as many threads as calls may wait at the same time, see internal/blocking. A call
 // that waits without a turn could need one more, and the Go runtime ends the process where it can't have one.

@@ -257,9 +257,16 @@ func (c *Client) Config(ctx context.Context) ([]ConfigEntry, error) {
 }
 
 // Health reports whether hinit works. A hinit that does not may answer too: see Health.OK.
-func (c *Client) Health(ctx context.Context) (Health, error) {
+func (c *Client) Health(ctx context.Context) (Health, error) { return c.Probe(ctx, "") }
+
+// Probe is Health for a probe of a pod: one of the Probe constants.
+func (c *Client) Probe(ctx context.Context, probe string) (Health, error) {
+	path := "/v1/health"
+	if probe != "" {
+		path += "?probe=" + url.QueryEscape(probe)
+	}
 	var h Health
-	return h, c.ask(ctx, question{doing: "get the health", method: http.MethodGet, path: "/v1/health"}, &h)
+	return h, c.ask(ctx, question{doing: "get the health", method: http.MethodGet, path: path}, &h)
 }
 
 // askService asks about one service. It rejects names that a path cannot hold; no service has them.

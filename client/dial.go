@@ -73,7 +73,7 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(ctx, "unix", c.socket)
 	if err == nil && (c.found || strings.HasPrefix(c.socket, "@")) {
-		if err = trusted(conn); err != nil {
+		if err = trusted(conn, !strings.HasPrefix(c.socket, "/proc/")); err != nil {
 			_ = conn.Close() // nothing was sent
 		}
 	}
@@ -89,8 +89,9 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 }
 
 // trusted checks who listens: root, this user, or the owner of process 1. Anybody can take an abstract name, and a writable
-// directory on the path lets others replace the socket.
-func trusted(conn net.Conn) error {
+// directory on the path lets others replace the socket. A process of this PID namespace has to be of this container: those of a pod
+// may share the namespace and a volume. here is false for a socket that is another container's on purpose.
+func trusted(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return err
@@ -102,6 +103,9 @@ func trusted(conn net.Conn) error {
 	})
 	if err = errors.Join(err, failed); err != nil {
 		return err
+	}
+	if here && cred.Pid > 0 && !sameRoot(int(cred.Pid)) {
+		return fmt.Errorf("process %d listens there, of another container", cred.Pid)
 	}
 	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
 		return nil

@@ -45,7 +45,10 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 }
 
 // asUser starts this test binary as another user; it needs root.
-func asUser(t *testing.T, uid int, env ...string) string {
+func asUser(t *testing.T, uid int, env ...string) string { return asUserIn(t, "", uid, env...) }
+
+// asUserIn is asUser with another root directory, "" for this one.
+func asUserIn(t *testing.T, root string, uid int, env ...string) string {
 	t.Helper()
 	testkit.NeedRoot(t)
 	r, w, err := os.Pipe()
@@ -55,7 +58,7 @@ func asUser(t *testing.T, uid int, env ...string) string {
 	defer r.Close()
 	p, err := os.StartProcess("/proc/self/exe", []string{"test"}, &os.ProcAttr{
 		Dir: "/", Env: append(os.Environ(), env...), Files: []*os.File{nil, w, os.Stderr},
-		Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}},
+		Sys: &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}},
 	})
 	_ = w.Close()
 	if err != nil {
@@ -98,6 +101,49 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 	}
 	if _, err := client.Dial([]string{path}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
 		t.Errorf("a stranger's: %v", err)
+	}
+}
+
+// TestAnInitOfAnotherContainerDoesNotAnswer: two containers of a pod with shareProcessNamespace had one abstract name, and the second's
+// status was that of the first. A debug container has the way through /proc for that.
+func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
+	testkit.NeedRoot(t)
+	socket, root := serve(t, nil).Socket(), t.TempDir()
+	mounted := func(what, at string, flags uintptr) {
+		if err := syscall.Mount(what, at, "tmpfs", flags, ""); err != nil {
+			testkit.Cannot(t, err.Error())
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(at, syscall.MNT_DETACH) })
+	}
+	mounted("tmpfs", root, 0)
+	top, err := os.ReadDir("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range top { // everything is there, and only the root directory is another one
+		at := filepath.Join(root, e.Name())
+		link, err := os.Readlink("/" + e.Name())
+		switch {
+		case err == nil:
+			err = os.Symlink(link, at)
+		case e.IsDir():
+			err = os.Mkdir(at, 0o755)
+		default:
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.IsDir() {
+			mounted("/"+e.Name(), at, syscall.MS_BIND|syscall.MS_REC)
+		}
+	}
+	if out := asUserIn(t, root, 0, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "of another container") {
+		t.Errorf("its socket by a shared path: %s", out)
+	}
+	through := "/proc/" + strconv.Itoa(os.Getpid()) + "/root" + socket
+	if out := asUserIn(t, root, 0, "CLIENT_TEST_DIAL="+through); !strings.HasPrefix(out, "false false") {
+		t.Errorf("its socket on purpose: %s", out)
 	}
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,10 +39,24 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 			sockets = append(sockets, path)
 		}
 	}
+	for _, path := range sockets { // from a debug container beside the init's: kubectl debug --target
+		if !sameRoot(1) {
+			sockets = append(sockets, processRoot(1)+path)
+		}
+	}
 	if name := AbstractSocket(); name != "" {
 		sockets = append(sockets, name)
 	}
 	return sockets
+}
+
+func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }
+
+// sameRoot reports whether a process has the root directory of this one. It is true where the kernel does not tell.
+func sameRoot(pid int) bool {
+	own, err := os.Stat("/")
+	other, err2 := os.Stat(processRoot(pid) + "/")
+	return err != nil || err2 != nil || os.SameFile(own, other)
 }
 
 // Places returns the paths at which an init of a user tries to make its control socket, the best first: the configured one, or the one in
@@ -74,14 +89,15 @@ func Places(socket string, env func(string) (string, bool), uid int) []string {
 	return list
 }
 
-// AbstractSocket names the abstract socket of this PID namespace, "" if /proc does not tell. Containers may share a network
-// namespace, which holds the abstract names.
+// AbstractSocket names the abstract socket of this container, by its PID and mount namespaces, "" if /proc does not tell. Containers may
+// share a network namespace, which holds the abstract names. Those of a pod may share the PID namespace too.
 func AbstractSocket() string {
-	info, err := os.Stat("/proc/self/ns/pid")
-	if err != nil {
+	pid, err := os.Stat("/proc/self/ns/pid")
+	mnt, err2 := os.Stat("/proc/self/ns/mnt")
+	if err != nil || err2 != nil {
 		return ""
 	}
-	return "@hinit-" + strconv.FormatUint(info.Sys().(*syscall.Stat_t).Ino, 10)
+	return fmt.Sprintf("@hinit-%d-%d", pid.Sys().(*syscall.Stat_t).Ino, mnt.Sys().(*syscall.Stat_t).Ino)
 }
 
 // ownerOf returns the owner of a file or link, and whether it exists.

@@ -13,9 +13,26 @@ type Event struct {
 	Reason  string    `json:"reason"`        // why, for people
 	PID     int       `json:"pid"`           // of the main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`          // null when it is not the end of a run
+	By      *By       `json:"by,omitzero"`   // who gave the order that the event carries out; absent where hinit decided by itself
 	Key     string    `json:"key,omitzero"`  // of a notice that somebody posted; absent when it is none
 	Data    string    `json:"data,omitzero"` // what was posted with it, control characters escaped
 	Lost    uint64    `json:"lost,omitzero"` // so many events are gone here; all other keys are empty then
+}
+
+// The ways by which an order reaches hinit, as [By.Way] names them.
+const (
+	WayExec = "exec" // the API, by a process from outside the container, as of docker exec
+	WayAPI  = "api"  // the API, by a process of the container
+	WayS6   = "s6"   // the tools of s6
+	WayFIFO = "fifo" // the FIFO beside the control socket
+)
+
+// By is the process that gave an order.
+type By struct {
+	UID     int    `json:"uid"`     // its user, by the kernel
+	PID     int    `json:"pid"`     // 0 when it is not known
+	Program string `json:"program"` // what it calls itself (comm), which any process may set; "" when it is gone
+	Way     string `json:"way"`     // one of the ways
 }
 
 // Lost is the line of the event stream for lost events.
@@ -85,9 +102,16 @@ type ReloadStep struct {
 	What    string `json:"what"`    // for people: "changed, restart to apply"
 }
 
+// The probes of a pod, see [Client.Probe].
+const (
+	ProbeStartup = "startup" // the boot is over
+	ProbeReady   = "ready"   // the container serves what is wanted of it; a standby does not
+	ProbeLive    = "live"    // the supervisor answers, so a new container would help no service
+)
+
 // Health says whether hinit works. Services in trouble do not count: a restart of the container would not help them.
 type Health struct {
-	OK       bool     `json:"ok"`                // the supervisor answers, and the container neither boots nor shuts down
+	OK       bool     `json:"ok"`                // the answer to the probe; without one: the supervisor answers, and the container neither boots nor shuts down
 	Reason   string   `json:"reason"`            // why not, "" when OK
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
 	Waiting  string   `json:"waiting,omitempty"` // what this container waits for before it serves the volume; a wait for another hinit is OK

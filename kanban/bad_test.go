@@ -145,3 +145,37 @@ func TestClockSteps(t *testing.T) {
 		}
 	}
 }
+
+// One row with a word in a column of numbers stopped the board of everybody: SQLite lets any writer store it.
+func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
+	t.Parallel()
+	for _, columns := range []int{tasksTable, runsTable} {
+		for _, c := range tables[columns].columns {
+			if !strings.HasPrefix(c.def, integer) || c.def == serial {
+				continue
+			}
+			b := newBoard(t)
+			bad, good := b.ready("alpha"), b.ready("beta")
+			b.tick()
+			b.exec("UPDATE " + tables[columns].name + " SET " + c.name + " = 'zzz' WHERE rowid = 1")
+			misfits, err := b.Misfits(t.Context())
+			if must(t, err); len(misfits) == 0 || columns == tasksTable && !strings.Contains(misfits[0], bad) {
+				t.Errorf("%s: doctor names %q", c.name, misfits)
+			}
+			next := b.ready("beta")
+			_, err = b.d.Tick(t.Context(), b.now, TickOptions{})
+			if err != nil || b.task(next).Status != Running || b.task(good).Status != Running {
+				t.Errorf("%s: %v; %s", c.name, err, b.task(next).Status)
+			}
+			if _, err := b.d.Next(t.Context(), b.now); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if _, err := b.Tasks(t.Context(), Filter{}); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if _, err := b.Stats(t.Context(), b.now); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+	}
+}

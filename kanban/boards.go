@@ -296,20 +296,35 @@ func (p ProfileDirs) List() []string {
 	return names
 }
 
-// Toolsets are what the configuration of a profile turns on for its command line: platform_toolsets.cli, else toolsets. Nil: it doesn't say.
+// Toolsets are what the configuration of a profile turns on for its command line: platform_toolsets.cli, with the board's own toolset and
+// its MCP servers, without agent.disabled_toolsets. Nil: it doesn't say, and the worker finds the agent's defaults.
 func (p ProfileDirs) Toolsets(name string) []string {
 	var file struct {
 		Platform struct {
 			CLI []string `yaml:"cli"`
 		} `yaml:"platform_toolsets"`
-		All []string `yaml:"toolsets"`
+		Servers map[string]struct {
+			Enabled *bool `yaml:"enabled"`
+		} `yaml:"mcp_servers"`
+		Agent struct {
+			Disabled []string `yaml:"disabled_toolsets"`
+		} `yaml:"agent"`
 	}
 	data, err := os.ReadFile(filepath.Join(p.Dir(name), "config.yaml"))
 	if err != nil || p.Dir(name) == "" || yaml.Unmarshal(data, &file) != nil {
 		return nil
 	}
-	if file.Platform.CLI != nil {
-		return file.Platform.CLI
+	const noServers = "no_mcp"
+	sets := file.Platform.CLI
+	if len(sets) == 0 {
+		return nil
 	}
-	return file.All
+	named := slices.ContainsFunc(sets, func(set string) bool { _, is := file.Servers[set]; return is || set == noServers })
+	for server, s := range file.Servers {
+		if !named && (s.Enabled == nil || *s.Enabled) {
+			sets = append(sets, server)
+		}
+	}
+	sets = slices.Compact(slices.Sorted(slices.Values(append(sets, "kanban"))))
+	return slices.DeleteFunc(sets, func(set string) bool { return set == noServers || slices.Contains(file.Agent.Disabled, set) })
 }

@@ -38,7 +38,7 @@ func TestPins(t *testing.T) {
 	must(t, err)
 	if plain != (Paths{
 		Board: "default", DB: "/r/kanban.db", Workspaces: "/r/kanban/workspaces", Logs: "/r/kanban/logs", Attachments: "/r/kanban/attachments",
-		Meta: "/r/kanban/boards/default/board.json", Tip: "/r/.scratch_tip_shown",
+		Tip: "/r/.scratch_tip_shown",
 	}) {
 		t.Errorf("%+v", plain)
 	}

@@ -86,10 +86,10 @@ func (s *Store) held(ctx context.Context, after int64) (list []attempt, err erro
 		err := r.Scan(&e.task, &e.run, &e.outcome, &e.at, &e.failures)
 		list = append(list, e)
 		return err
-	}, `SELECT t.id, r.id, r.outcome, r.ended_at, t.consecutive_failures FROM tasks t JOIN task_runs r ON r.task_id = t.id
+	}, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1
 		UNION ALL
-		SELECT t.id, 0, '', max(c.created_at), 0 FROM tasks t JOIN task_comments c ON c.task_id = t.id
+		SELECT t.id, 0, '', max(CAST(c.created_at AS INTEGER)), 0 FROM tasks t JOIN task_comments c ON c.task_id = t.id
 			WHERE t.status = 'ready' AND c.created_at > ?1 AND instr(c.body, 'https://github.com/') > 0 GROUP BY t.id`, after)
 	return list, err
 }

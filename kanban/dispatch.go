@@ -67,6 +67,13 @@ func (d *Dispatcher) log() *slog.Logger {
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = newResult()
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, res: &res}
+	if d.holds != nil && !d.holds.on(d.Store.paths.TickLock()) {
+		d.holds.Release()
+		d.holds, d.Store.holds = nil, nil
+		if _, err := d.Hold(); err != nil {
+			return res, err
+		}
+	}
 	if d.holds == nil {
 		lock, held, err := TryLock(d.Store.paths.TickLock())
 		switch {

@@ -387,3 +387,24 @@ func TestManyLanes(t *testing.T) {
 	}
 	b.sound()
 }
+
+// Who may write the directory can remove the file whose lock the service holds; another dispatcher locked the new one, and both made passes.
+func TestARemovedLockIsNoLock(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	held, err := b.d.Hold()
+	if must(t, err); !held {
+		t.Fatal("not held")
+	}
+	must(t, os.Remove(b.paths.TickLock()))
+	id := b.ready("alpha")
+	other, held, err := TryLock(b.paths.TickLock())
+	if must(t, err); !held {
+		t.Fatal("the new file is locked")
+	}
+	if res := b.tick(); !res.SkippedLocked || b.task(id).Status != Ready {
+		t.Errorf("two dispatchers at a time: %+v", res)
+	}
+	other.Release()
+	same(t, "spawned", spawnedIDs(b.tick()), id)
+}

@@ -85,7 +85,11 @@ func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string)
 			return err
 		}
 		was = true
-		return t.event(child, 0, evUnlinked, object{{"parent", parent}, {"child", child}})
+		if err := t.event(child, 0, evUnlinked, object{{"parent", parent}, {"child", child}}); err != nil {
+			return err
+		}
+		_, err = t.promote([]string{child}, DefaultFailureLimit) // that parent may have been what it waited for
+		return err
 	})
 	return was && err == nil, err
 }
@@ -111,9 +115,9 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 
 // Edit changes what a task says. Nil fields stay.
 type Edit struct {
-	Title, Body     *string
-	Result, Summary *string // of a task that is done
-	Priority        *int64
+	Title, Body               *string
+	Result, Summary, Metadata *string // of a task that is done
+	Priority                  *int64
 }
 
 // Edit changes a task that isn't being worked on or is: what it says binds nobody. False: no such task.
@@ -142,7 +146,7 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (don
 	if e.Priority != nil {
 		set("priority", *e.Priority)
 	}
-	if len(sets) == 0 && e.Summary == nil {
+	if len(sets) == 0 && e.Summary == nil && e.Metadata == nil {
 		return false, refuse("cannot edit %s: nothing to change was given", id)
 	}
 	err = s.write(ctx, now, func(t *tx) error {
@@ -150,7 +154,7 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (don
 		if err != nil {
 			return absent(err)
 		}
-		if (e.Result != nil || e.Summary != nil) && task.Status != Done {
+		if (e.Result != nil || e.Summary != nil || e.Metadata != nil) && task.Status != Done {
 			return refuse("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
 		}
 		if len(sets) > 0 {
@@ -158,10 +162,13 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (don
 				return err
 			}
 		}
-		if e.Summary != nil {
-			fields = append(fields, "summary")
-			if _, err := t.exec(`UPDATE task_runs SET summary = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')`,
-				orNull(*e.Summary), id); err != nil {
+		for name, value := range map[string]*string{"summary": e.Summary, "metadata": e.Metadata} {
+			if value == nil {
+				continue
+			}
+			fields = append(fields, name)
+			if _, err := t.exec("UPDATE task_runs SET "+name+" = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')",
+				orNull(*value), id); err != nil {
 				return err
 			}
 		}

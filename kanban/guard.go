@@ -64,8 +64,8 @@ func (p *pass) guard(task string, review bool) (string, error) {
 	last := attempt{task: task}
 	var failure string
 	var success int64
-	err := p.Store.db.QueryRowContext(p.ctx, `SELECT COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(r.ended_at, 0), t.consecutive_failures,
-			COALESCE(t.last_failure_error, ''), COALESCE((SELECT max(s.ended_at) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed'), 0)
+	err := p.Store.db.QueryRowContext(p.ctx, `SELECT COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(CAST(r.ended_at AS INTEGER), 0), CAST(t.consecutive_failures AS INTEGER),
+			COALESCE(t.last_failure_error, ''), COALESCE((SELECT max(CAST(s.ended_at AS INTEGER)) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed'), 0)
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
 		WHERE t.id = ?`, task).Scan(&last.run, &last.outcome, &last.at, &last.failures, &failure, &success)

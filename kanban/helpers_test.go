@@ -167,7 +167,7 @@ func (b *board) kinds(id string) []string {
 
 func (b *board) events(id string) []Event {
 	b.t.Helper()
-	list, err := b.Events(b.t.Context(), id, 0, 0)
+	list, err := b.Events(b.t.Context(), id, 0)
 	must(b.t, err)
 	return list
 }

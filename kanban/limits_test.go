@@ -472,7 +472,7 @@ func TestCollect(t *testing.T) {
 		must(t, os.Chtimes(file, b.now, b.now))
 	}
 	must(t, os.Chtimes(young, b.now.Add(40*24*time.Hour), b.now.Add(40*24*time.Hour)))
-	c, err := b.Collect(t.Context(), b.now.Add(31*24*time.Hour), 30*24*time.Hour)
+	c, err := b.Collect(t.Context(), b.now.Add(31*24*time.Hour), 30*24*time.Hour, 30*24*time.Hour)
 	must(t, err)
 	if c.Logs != 2 || c.Events != 2 || len(b.events(done)) != 0 || len(b.events(open)) == 0 {
 		t.Errorf("%+v", c)

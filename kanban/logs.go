@@ -82,12 +82,11 @@ type Collected struct {
 	Logs   int   `json:"logs"`
 }
 
-// Collect removes events of finished tasks and log files older than keep.
-func (s *Store) Collect(ctx context.Context, now time.Time, keep time.Duration) (c Collected, err error) {
-	before := now.Add(-keep)
+// Collect removes events of finished tasks and log files, as old as that and older.
+func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
 	err = s.write(ctx, now, func(t *tx) (err error) {
 		c.Events, err = t.exec(`DELETE FROM task_events WHERE created_at < ?
-			AND task_id IN (SELECT id FROM tasks WHERE status IN ('done', 'archived'))`, before.Unix())
+			AND task_id IN (SELECT id FROM tasks WHERE status IN ('done', 'archived'))`, now.Add(-events).Unix())
 		return err
 	})
 	if err != nil {
@@ -99,7 +98,7 @@ func (s *Store) Collect(ctx context.Context, now time.Time, keep time.Duration) 
 	}
 	for _, e := range entries {
 		info, failed := e.Info()
-		if failed != nil || !info.Mode().IsRegular() || !isLog(e.Name()) || !info.ModTime().Before(before) {
+		if failed != nil || !info.Mode().IsRegular() || !isLog(e.Name()) || !info.ModTime().Before(now.Add(-logs)) {
 			continue
 		}
 		if os.Remove(filepath.Join(s.paths.Logs, e.Name())) == nil {

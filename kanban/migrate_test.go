@@ -76,7 +76,7 @@ func TestMigration(t *testing.T) {
 	if len(comments) != 2 || comments[0].Body != "first" || comments[0].ID != 1 {
 		t.Errorf("%+v", comments)
 	}
-	events, err := s.Events(t.Context(), "t_00000001", 0, 0)
+	events, err := s.Events(t.Context(), "t_00000001", 0)
 	must(t, err)
 	var kinds []string
 	for _, e := range events {

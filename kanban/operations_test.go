@@ -293,15 +293,15 @@ func TestEditAndStats(t *testing.T) {
 	b.pass(time.Minute)
 	st, err := b.Stats(t.Context(), b.now)
 	must(t, err)
-	if st.ByStatus[Ready] != 2 || st.ByStatus[Running] != 1 || st.ByAssignee["alpha"][Running] != 1 || st.OldestAge != 63 {
+	if st.ByStatus[Ready] != 2 || st.ByStatus[Running] != 1 || st.ByAssignee["alpha"][Running] != 1 || st.OldestAge == nil || *st.OldestAge != 63 {
 		t.Errorf("%+v", st)
 	}
 	list, err := b.Tasks(t.Context(), Filter{Status: Ready, Assignee: "alpha"})
 	if must(t, err); len(list) != 1 || list[0].ID != id {
 		t.Errorf("%+v", list)
 	}
-	events, err := b.Events(t.Context(), "", 2, 2)
-	if must(t, err); len(events) != 2 || events[0].ID != 3 {
+	events, err := b.Events(t.Context(), "", 2)
+	if must(t, err); len(events) < 2 || events[0].ID != 3 {
 		t.Errorf("%+v", events)
 	}
 }

@@ -49,7 +49,6 @@ type Paths struct {
 	Workspaces  string
 	Logs        string
 	Attachments string
-	Meta        string // board.json
 	Tip         string // says that the hint about scratch workspaces was given; empty: it isn't given
 }
 
@@ -78,7 +77,7 @@ func (b *Boards) Paths(slug string) (Paths, error) {
 		slug = b.Current()
 	}
 	dir := b.dir(slug)
-	p := Paths{Board: slug, Meta: filepath.Join(dir, "board.json"), Tip: filepath.Join(b.Root, ".scratch_tip_shown")}
+	p := Paths{Board: slug, Tip: filepath.Join(b.Root, ".scratch_tip_shown")}
 	if slug == DefaultBoard {
 		dir = filepath.Join(b.Root, "kanban")
 	}

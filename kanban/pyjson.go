@@ -1,9 +1,10 @@
 package kanban
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -21,93 +22,43 @@ type object []pair
 // with returns the object with more members.
 func (o object) with(more ...pair) object { return append(slices.Clip(o), more...) }
 
+// MarshalJSON implements [json.Marshaler].
+func (o object) MarshalJSON() ([]byte, error) {
+	b := bytes.NewBufferString("{")
+	for i, p := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(encode(p.key) + ":" + encode(p.value))
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
 // encode writes a value as Python's json.dumps does: a space after each comma and colon, ASCII only.
 func encode(v any) string {
+	var compact bytes.Buffer
+	e := json.NewEncoder(&compact)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic("kanban: no JSON for this type: " + err.Error())
+	}
 	var b strings.Builder
-	write(&b, v)
+	quoted, escaped := false, false
+	for _, r := range strings.TrimSuffix(compact.String(), "\n") {
+		if r >= 0x7f {
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, "\\u%04x", unit)
+			}
+			continue
+		}
+		if b.WriteRune(r); !quoted && (r == ',' || r == ':') {
+			b.WriteByte(' ')
+		}
+		quoted = quoted != (r == '"' && !escaped)
+		escaped = r == '\\' && !escaped
+	}
 	return b.String()
-}
-
-func write(b *strings.Builder, v any) {
-	switch v := v.(type) {
-	case nil:
-		b.WriteString("null")
-	case string:
-		quote(b, v)
-	case verbatim:
-		b.WriteString(string(v))
-	case bool:
-		b.WriteString(strconv.FormatBool(v))
-	case int:
-		b.WriteString(strconv.Itoa(v))
-	case int64:
-		b.WriteString(strconv.FormatInt(v, 10))
-	case *int64:
-		if v == nil {
-			b.WriteString("null")
-			return
-		}
-		b.WriteString(strconv.FormatInt(*v, 10))
-	case []string:
-		b.WriteByte('[')
-		for i, s := range v {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			quote(b, s)
-		}
-		b.WriteByte(']')
-	case object:
-		b.WriteByte('{')
-		for i, p := range v {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			quote(b, p.key)
-			b.WriteString(": ")
-			write(b, p.value)
-		}
-		b.WriteByte('}')
-	default:
-		panic("kanban: no JSON for this type")
-	}
-}
-
-func quote(b *strings.Builder, s string) {
-	const hex = "0123456789abcdef"
-	unit := func(u uint16) {
-		b.WriteString(`\u`)
-		for shift := 12; shift >= 0; shift -= 4 {
-			b.WriteByte(hex[u>>shift&15])
-		}
-	}
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"', r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r == '\b':
-			b.WriteString(`\b`)
-		case r == '\f':
-			b.WriteString(`\f`)
-		case r >= 0x20 && r < 0x7f:
-			b.WriteRune(r)
-		case r > 0xffff:
-			hi, lo := utf16.EncodeRune(r)
-			unit(uint16(hi))
-			unit(uint16(lo))
-		default:
-			unit(uint16(r))
-		}
-	}
-	b.WriteByte('"')
 }
 
 // orNull makes a null of an empty string.
@@ -132,13 +83,4 @@ func clip(s string, n int) string {
 		return s
 	}
 	return string([]rune(s)[:n])
-}
-
-// stringList reads a JSON array of strings; anything else is an empty list.
-func stringList(text string) []string {
-	var list []string
-	if text == "" || json.Unmarshal([]byte(text), &list) != nil {
-		return nil
-	}
-	return list
 }

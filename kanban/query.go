@@ -3,8 +3,10 @@ package kanban
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -38,57 +40,93 @@ func column1[T any](ctx context.Context, q querier, query string, args ...any) (
 	return list, err
 }
 
-// taskColumns are the columns of a task but for the body, in whose place stands another column or a constant: no operation needs the
-// body, and nothing limits its size.
-const taskColumns = `, COALESCE(assignee, ''), status, COALESCE(priority, 0), COALESCE(created_by, ''), created_at,
-	COALESCE(started_at, 0), COALESCE(completed_at, 0), workspace_kind, COALESCE(workspace_path, ''), COALESCE(branch_name, ''),
-	COALESCE(claim_lock, ''), COALESCE(claim_expires, 0), COALESCE(tenant, ''), COALESCE(result, ''), COALESCE(idempotency_key, ''),
-	consecutive_failures, COALESCE(worker_pid, 0), COALESCE(last_failure_error, ''), max_runtime_seconds, COALESCE(last_heartbeat_at, 0),
-	COALESCE(current_run_id, 0), COALESCE(workflow_template_id, ''), COALESCE(current_step_key, ''), COALESCE(skills, ''),
-	COALESCE(model_override, ''), max_retries, goal_mode, goal_max_turns, COALESCE(session_id, ''), COALESCE(due_at, 0)`
-
-func scanTask(r interface{ Scan(...any) error }) (t Task, err error) {
-	var skills string
-	err = r.Scan(&t.ID, &t.Title, &t.Body, &t.Assignee, &t.Status, &t.Priority, &t.CreatedBy, &t.CreatedAt,
-		&t.StartedAt, &t.CompletedAt, &t.WorkspaceKind, &t.WorkspacePath, &t.Branch,
-		&t.ClaimLock, &t.ClaimExpires, &t.Tenant, &t.Result, &t.IdempotencyKey,
-		&t.ConsecutiveFailures, &t.WorkerPID, &t.LastFailureError, &t.MaxRuntimeSeconds, &t.LastHeartbeatAt,
-		&t.CurrentRunID, &t.WorkflowTemplateID, &t.CurrentStepKey, &skills,
-		&t.ModelOverride, &t.MaxRetries, &t.GoalMode, &t.GoalMaxTurns, &t.SessionID, &t.DueAt)
-	t.Skills = stringList(skills)
-	return t, err
+// load reads rows of a table. The fields of T are its columns in order; null is the zero value where the field is no pointer. A value of
+// another type than the column's, which SQLite lets any writer store, is read as SQLite converts it: it stops nobody.
+func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) (list []T, err error) {
+	names := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		switch kind := reflect.TypeFor[T]().Field(i).Type.Kind(); {
+		case kind == reflect.Pointer:
+			names[i] = "CAST(" + c.name + " AS INTEGER)"
+		case kind == reflect.Bool:
+			names[i] = whole(c.name) + " <> 0"
+		case strings.HasPrefix(c.def, text):
+			names[i] = "COALESCE(CAST(" + c.name + " AS TEXT), '')"
+		default:
+			names[i] = whole(c.name)
+		}
+	}
+	err = each(ctx, q, func(r *sql.Rows) error {
+		var one T
+		row := reflect.ValueOf(&one).Elem()
+		fields := make([]any, len(names))
+		for i := range fields {
+			if fields[i] = row.Field(i).Addr().Interface(); row.Field(i).Kind() == reflect.Slice {
+				fields[i] = (*jsonList)(fields[i].(*[]string))
+			}
+		}
+		err := r.Scan(fields...)
+		list = append(list, one)
+		return err
+	}, "SELECT "+strings.Join(names, ", ")+" FROM "+t.name+" "+rest, args...)
+	return list, err
 }
 
-const (
-	withBody    = "COALESCE(body, '')"
-	withoutBody = "''"
-)
+// whole is a column as a whole number, whatever a row has in it.
+func whole(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
+
+// Misfits names the rows of tasks and attempts that have something else in a column of numbers.
+func (s *Store) Misfits(ctx context.Context) (ids []string, err error) {
+	for _, t := range []table{tables[tasksTable], tables[runsTable]} {
+		for _, c := range t.columns {
+			if strings.HasPrefix(c.def, integer) && c.def != serial && err == nil {
+				var more []string
+				more, err = column1[string](ctx, s.db, fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name))
+				ids = append(ids, more...)
+			}
+		}
+	}
+	return ids, err
+}
+
+// jsonList is a column with a JSON array of strings; anything else is an empty list.
+type jsonList []string
+
+// Scan implements [sql.Scanner].
+func (l *jsonList) Scan(column any) error {
+	if json.Unmarshal(fmt.Appendf(nil, "%s", column), (*[]string)(l)) != nil {
+		*l = nil
+	}
+	return nil
+}
+
+// lean is the table of tasks without their bodies, which no operation needs, and whose size nothing limits.
+var lean = func() table {
+	t := tables[tasksTable]
+	t.columns = slices.Clone(t.columns)
+	t.columns[2] = column{"''", textNeeded}
+	return t
+}()
 
 // taskByID reads a task without its body.
 func taskByID(ctx context.Context, q querier, id string) (Task, error) {
-	return readTask(ctx, q, id, withoutBody)
+	return readTask(ctx, q, id, lean)
 }
 
-func readTask(ctx context.Context, q querier, id, body string) (Task, error) {
-	t, err := scanTask(q.QueryRowContext(ctx, "SELECT id, title, "+body+taskColumns+" FROM tasks WHERE id = ?", id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return t, ErrNoTask
+func readTask(ctx context.Context, q querier, id string, t table) (Task, error) {
+	list, err := load[Task](ctx, q, t, "WHERE id = ?", id)
+	if err == nil && len(list) == 0 {
+		err = ErrNoTask
 	}
-	return t, err
-}
-
-func tasksWhere(ctx context.Context, q querier, where string, args ...any) (list []Task, err error) {
-	err = each(ctx, q, func(r *sql.Rows) error {
-		t, err := scanTask(r)
-		list = append(list, t)
-		return err
-	}, "SELECT id, title, "+withBody+taskColumns+" FROM tasks "+where, args...)
-	return list, err
+	if err != nil {
+		return Task{}, err
+	}
+	return list[0], nil
 }
 
 // Task reads one task, or returns [ErrNoTask].
 func (s *Store) Task(ctx context.Context, id string) (Task, error) {
-	return readTask(ctx, s.db, id, withBody)
+	return readTask(ctx, s.db, id, tables[tasksTable])
 }
 
 // Filter selects tasks. Empty fields select everything but archived tasks.
@@ -97,20 +135,32 @@ type Filter struct {
 	Assignee        string
 	Tenant          string
 	SessionID       string
+	Template, Step  string // of a workflow
 	IncludeArchived bool
-	Sort            string // empty or priority: the highest first, then the oldest
+	Sort            string // one of [Orders]; empty: priority
 	Limit           int
 }
 
 // orders are the values of [Filter.Sort].
 var orders = map[string]string{
-	"": "", "priority": "", "created": "created_at, ", "due": "due_at IS NULL, due_at, ", "status": "status, ", "assignee": "assignee, ", "title": "title, ",
+	"": "priority DESC", "priority": "priority DESC", "priority-desc": "priority", "created": "created_at", "created-desc": "created_at DESC, rowid DESC",
+	"due": "due_at IS NULL, due_at", "status": "status", "assignee": "assignee", "title": "title", "updated": "started_at DESC NULLS LAST, created_at DESC",
 }
 
-// Tasks lists tasks, the highest priority first, then the oldest.
+// Orders are the names of the orders that tasks can be listed in.
+func Orders() []string { return slices.Sorted(maps.Keys(orders))[1:] }
+
+// Tasks lists tasks; those that are equal in the order the oldest first.
 func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	where, args := "WHERE 1", []any(nil)
-	for _, c := range [][2]string{{"status", string(f.Status)}, {"assignee", f.Assignee}, {"tenant", f.Tenant}, {"session_id", f.SessionID}} {
+	for _, c := range [][2]string{
+		{"status", string(f.Status)},
+		{"assignee", f.Assignee},
+		{"tenant", f.Tenant},
+		{"session_id", f.SessionID},
+		{"workflow_template_id", f.Template},
+		{"current_step_key", f.Step},
+	} {
 		if c[1] != "" {
 			where, args = where+" AND "+c[0]+" = ?", append(args, c[1])
 		}
@@ -120,67 +170,36 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	}
 	order, known := orders[f.Sort]
 	if !known {
-		return nil, refuse("cannot sort by %q: there are %s", f.Sort, strings.Join(slices.Sorted(maps.Keys(orders))[1:], ", "))
+		return nil, refuse("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
 	}
-	where += " ORDER BY " + order + "priority DESC, created_at, id"
+	where += " ORDER BY " + order + ", created_at, id"
 	if f.Limit > 0 {
 		where, args = where+" LIMIT ?", append(args, f.Limit)
 	}
-	return tasksWhere(ctx, s.db, where, args...)
+	return load[Task](ctx, s.db, tables[tasksTable], where, args...)
 }
-
-const runColumns = `id, task_id, COALESCE(profile, ''), COALESCE(step_key, ''), status, COALESCE(claim_lock, ''), COALESCE(claim_expires, 0),
-	COALESCE(worker_pid, 0), max_runtime_seconds, COALESCE(last_heartbeat_at, 0), started_at, COALESCE(ended_at, 0), COALESCE(outcome, ''),
-	COALESCE(summary, ''), COALESCE(metadata, ''), COALESCE(error, '')`
 
 // Runs are the attempts at a task, the first one first.
 func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
-	return s.runs(ctx, "WHERE task_id = ? ORDER BY id", task)
+	return load[Run](ctx, s.db, tables[runsTable], "WHERE task_id = ? ORDER BY id", task)
 }
 
 // LastRuns are the attempts at any task that began last, the newest first.
 func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
-	return s.runs(ctx, "ORDER BY id DESC LIMIT ?", most)
+	return load[Run](ctx, s.db, tables[runsTable], "ORDER BY id DESC LIMIT ?", most)
 }
 
-func (s *Store) runs(ctx context.Context, which string, args ...any) (list []Run, err error) {
-	err = each(ctx, s.db, func(r *sql.Rows) error {
-		var n Run
-		err := r.Scan(&n.ID, &n.TaskID, &n.Profile, &n.StepKey, &n.Status, &n.ClaimLock, &n.ClaimExpires, &n.WorkerPID, &n.MaxRuntimeSeconds,
-			&n.LastHeartbeatAt, &n.StartedAt, &n.EndedAt, &n.Outcome, &n.Summary, &n.Metadata, &n.Error)
-		list = append(list, n)
-		return err
-	}, "SELECT "+runColumns+" FROM task_runs "+which, args...)
-	return list, err
-}
-
-// Events are those after a cursor, of one task or of all (empty), at most limit (0: all).
-func (s *Store) Events(ctx context.Context, task string, after int64, limit int) (list []Event, err error) {
-	if limit <= 0 {
-		limit = -1
+// Events are those after a cursor, of one task or of all (empty).
+func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
+	if task == "" {
+		return load[Event](ctx, s.db, tables[eventsTable], "WHERE id > ? ORDER BY id", after)
 	}
-	where, args := "WHERE id > ?", []any{after, limit}
-	if task != "" {
-		where, args = "WHERE task_id = ? AND id > ?", []any{task, after, limit}
-	}
-	err = each(ctx, s.db, func(r *sql.Rows) error {
-		var e Event
-		err := r.Scan(&e.ID, &e.TaskID, &e.RunID, &e.Kind, &e.Payload, &e.CreatedAt)
-		list = append(list, e)
-		return err
-	}, "SELECT id, task_id, COALESCE(run_id, 0), kind, COALESCE(payload, ''), created_at FROM task_events "+where+" ORDER BY id LIMIT ?", args...)
-	return list, err
+	return load[Event](ctx, s.db, tables[eventsTable], "WHERE task_id = ? AND id > ? ORDER BY id", task, after)
 }
 
 // Comments are the remarks on a task, the oldest first.
-func (s *Store) Comments(ctx context.Context, task string) (list []Comment, err error) {
-	err = each(ctx, s.db, func(r *sql.Rows) error {
-		var c Comment
-		err := r.Scan(&c.ID, &c.TaskID, &c.Author, &c.Body, &c.CreatedAt)
-		list = append(list, c)
-		return err
-	}, "SELECT id, task_id, author, body, created_at FROM task_comments WHERE task_id = ? ORDER BY created_at, id", task)
-	return list, err
+func (s *Store) Comments(ctx context.Context, task string) ([]Comment, error) {
+	return load[Comment](ctx, s.db, tables[commentsTable], "WHERE task_id = ? ORDER BY created_at, id", task)
 }
 
 // Links are the tasks that a task waits for, and those that wait for it.
@@ -196,7 +215,7 @@ func (s *Store) Links(ctx context.Context, task string) (parents, children []str
 type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`
-	OldestAge  int64                     `json:"oldest_ready_age_seconds"` // of the oldest ready task; 0 without one
+	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // of the oldest ready task; nil without one
 	Now        int64                     `json:"now"`
 }
 
@@ -225,9 +244,9 @@ func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
 		return st, err
 	}
 	var oldest int64
-	err = s.db.QueryRowContext(ctx, "SELECT COALESCE(min(created_at), 0) FROM tasks WHERE status = 'ready'").Scan(&oldest)
+	err = s.db.QueryRowContext(ctx, "SELECT COALESCE(min(CAST(created_at AS INTEGER)), 0) FROM tasks WHERE status = 'ready'").Scan(&oldest)
 	if oldest > 0 {
-		st.OldestAge = max(0, now.Unix()-oldest)
+		st.OldestAge = new(max(0, now.Unix()-oldest))
 	}
 	return st, err
 }

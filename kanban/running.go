@@ -88,9 +88,9 @@ func (p *pass) look() error {
 		w.Status = Running
 		p.watched = append(p.watched, w)
 		return err
-	}, `SELECT t.id, COALESCE(t.assignee, ''), COALESCE(t.started_at, 0), COALESCE(t.claim_lock, ''), COALESCE(t.claim_expires, 0),
-			COALESCE(t.worker_pid, 0), t.max_runtime_seconds, COALESCE(t.last_heartbeat_at, 0), COALESCE(t.current_run_id, 0),
-			t.consecutive_failures, t.max_retries, COALESCE(r.started_at, t.started_at, 0),
+	}, `SELECT t.id, COALESCE(t.assignee, ''), COALESCE(CAST(t.started_at AS INTEGER), 0), COALESCE(t.claim_lock, ''), COALESCE(CAST(t.claim_expires AS INTEGER), 0),
+			COALESCE(CAST(t.worker_pid AS INTEGER), 0), CAST(t.max_runtime_seconds AS INTEGER), COALESCE(CAST(t.last_heartbeat_at AS INTEGER), 0), COALESCE(CAST(t.current_run_id AS INTEGER), 0),
+			CAST(t.consecutive_failures AS INTEGER), CAST(t.max_retries AS INTEGER), COALESCE(CAST(COALESCE(r.started_at, t.started_at) AS INTEGER), 0),
 			EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = t.current_run_id AND e.kind = 'claimed' AND e.payload LIKE '%"source_status": "review"%')
 		FROM tasks t LEFT JOIN task_runs r ON r.id = t.current_run_id WHERE t.status = 'running' ORDER BY t.rowid`)
 	if err != nil {
@@ -151,7 +151,7 @@ func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 		w.ref.Worker = e.Worker
 		left = append(left, w)
 		err := each(p.ctx, p.Store.db, func(r *sql.Rows) error { return r.Scan(&w.Assignee, &w.Status, &w.since) },
-			`SELECT COALESCE(t.assignee, ''), t.status, COALESCE(r.ended_at, 0) FROM tasks t JOIN task_runs r ON r.task_id = t.id WHERE r.id = ?`, run)
+			`SELECT COALESCE(t.assignee, ''), t.status, COALESCE(CAST(r.ended_at AS INTEGER), 0) FROM tasks t JOIN task_runs r ON r.task_id = t.id WHERE r.id = ?`, run)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read an attempt that is over: %w", err)
 		}

@@ -24,6 +24,14 @@ const (
 	serial     = "INTEGER PRIMARY KEY AUTOINCREMENT"
 )
 
+// Where the tables stand whose rows are read as a whole. The fields of [Task], [Comment], [Event] and [Run] are their columns in order.
+const (
+	tasksTable    = 0
+	commentsTable = 2
+	eventsTable   = 3
+	runsTable     = 4
+)
+
 var tables = []table{
 	{name: "tasks", columns: []column{
 		{"id", "TEXT PRIMARY KEY"},

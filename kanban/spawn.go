@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -24,21 +23,10 @@ const reviewSkill = "sdlc-review"
 
 // run prepares a claimed task and starts its worker. The second result is why that couldn't be done.
 func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
-	workspace, branch, why := p.workspace(task)
-	if why != nil {
-		return "", fmt.Errorf("workspace: %w", why), nil
+	if why, err := p.place(&task); why != nil || err != nil {
+		return "", why, err
 	}
-	if workspace != task.WorkspacePath || branch != task.Branch {
-		err := p.write(func(t *tx) error {
-			_, err := t.exec("UPDATE tasks SET workspace_path = ?, branch_name = ? WHERE id = ? AND current_run_id = ?",
-				workspace, orNull(branch), task.ID, task.CurrentRunID)
-			return err
-		})
-		if err != nil {
-			return "", nil, err
-		}
-		task.WorkspacePath, task.Branch = workspace, branch
-	}
+	workspace = task.WorkspacePath
 	p.tip(task)
 	job := p.job(task, review)
 	if p.Runner == nil {
@@ -116,7 +104,7 @@ func (p *pass) job(task Task, review bool) Job {
 		options = append(options, "-m", task.ModelOverride)
 	}
 	if p.Spawn.Toolsets != nil {
-		if sets := slices.Sorted(slices.Values(p.Spawn.Toolsets(who))); len(sets) > 0 {
+		if sets := p.Spawn.Toolsets(who); len(sets) > 0 {
 			options = append(options, "--toolsets", strings.Join(sets, ","))
 		}
 	}

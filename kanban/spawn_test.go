@@ -55,7 +55,7 @@ func TestSpawn(t *testing.T) {
 			b.d.Spawn.Toolsets = func(string) []string { return []string{"web", "file"} }
 			return NewTask{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
 		})
-		same(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "file,web")
+		same(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "web,file")
 	})
 	t.Run("no automatic skill", func(t *testing.T) {
 		_, _, job := spawn(t, func(*board) NewTask { return NewTask{} })
@@ -63,13 +63,19 @@ func TestSpawn(t *testing.T) {
 	})
 	t.Run("the profile's own toolsets", func(t *testing.T) {
 		dir := t.TempDir()
-		write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("platform_toolsets: {cli: [web, file]}\ntoolsets: [all]\n"))
-		write0(t, filepath.Join(dir, "profiles/beta/config.yaml"), []byte("toolsets: [terminal]\n"))
-		write0(t, filepath.Join(dir, "config.yaml"), []byte("toolsets: all\n"))
 		p := ProfileDirs(dir)
-		same(t, "alpha", p.Toolsets("alpha"), "web", "file")
-		same(t, "beta", p.Toolsets("beta"), "terminal")
-		same(t, "a list it is not", p.Toolsets("default"))
+		for text, want := range map[string]string{
+			"platform_toolsets: {cli: [web, file]}\ntoolsets: [kanban]": "file kanban web",
+			"toolsets: [kanban]":            "", // of the gateway, not of a worker
+			"platform_toolsets: {cli: web}": "",
+			"platform_toolsets: {cli: [web]}\nmcp_servers: {a: {url: x}, b: {enabled: false}}":           "a kanban web",
+			"platform_toolsets: {cli: [web, b]}\nmcp_servers: {a: {url: x}, b: {url: y}}":                "b kanban web",
+			"platform_toolsets: {cli: [web, no_mcp]}\nmcp_servers: {a: {url: x}}":                        "kanban web",
+			"platform_toolsets: {cli: [web, file, kanban]}\nagent: {disabled_toolsets: [file, browser]}": "kanban web",
+		} {
+			write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte(text))
+			same(t, text, p.Toolsets("alpha"), strings.Fields(want)...)
+		}
 		same(t, "no profile", p.Toolsets("gamma"))
 	})
 	for had, want := range map[string]string{"180": "3570", "7200": "", "": "3570", "never": "3570"} {

@@ -251,7 +251,7 @@ func stormCount(t *testing.T, s *Store, dir string, kills []int) {
 // stormAccount replays each task's events and compares where they lead with where it is.
 func stormAccount(t *testing.T, s *Store) {
 	t.Helper()
-	events, err := s.Events(t.Context(), "", 0, 0)
+	events, err := s.Events(t.Context(), "", 0)
 	must(t, err)
 	status := make(map[string]Status)
 	claims, ends := make(map[int64]int), make(map[int64]int)

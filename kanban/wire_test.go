@@ -22,36 +22,34 @@ func TestWire(t *testing.T) {
 		for _, c := range tables[0].columns {
 			var null bool
 			must(t, b.db.QueryRow("SELECT "+c.name+" IS NULL FROM tasks WHERE id = ?", id).Scan(&null))
-			if value, there := got[c.name]; !there || (value == nil) != null {
+			if value, there := got[c.name]; !there || (value == nil) != null && c.name != "skills" { // the agent's JSON has a list, always
 				t.Errorf("%s of %s is %v, null in the file: %v", c.name, id, value, null)
 			}
 		}
 		var back Task
 		must(t, json.Unmarshal(data, &back))
+		if len(back.Skills) == 0 {
+			back.Skills = nil
+		}
 		if !reflect.DeepEqual(back, b.task(id)) {
 			t.Errorf("%+v came back as %+v", b.task(id), back)
 		}
 	}
 	run := b.lastRun(rich)
-	for _, metadata := range []string{"", `{"a": [1]}`, "broken"} {
+	for metadata, want := range map[string]string{"": "null", `{"a": [1]}`: `{"a": [1]}`, "broken": `"broken"`} {
 		run.Metadata = metadata
 		data, err := json.Marshal(run)
 		must(t, err)
-		var back Run
-		must(t, json.Unmarshal(data, &back))
-		if metadata != "broken" && strings.ReplaceAll(back.Metadata, " ", "") != strings.ReplaceAll(metadata, " ", "") || back.ID != run.ID {
-			t.Errorf("%q became %+v", metadata, back)
+		var got map[string]json.RawMessage
+		must(t, json.Unmarshal(data, &got))
+		if strings.ReplaceAll(string(got["metadata"]), " ", "") != strings.ReplaceAll(want, " ", "") || string(got["ended_at"]) != "null" {
+			t.Errorf("%q became %s", metadata, data)
 		}
 	}
-	event := b.events(rich)[0]
-	data, err := json.Marshal(event)
+	data, err := json.Marshal(b.events(rich)[0])
 	must(t, err)
 	var got struct{ Payload map[string]any }
 	if must(t, json.Unmarshal(data, &got)); got.Payload["assignee"] != "alpha" {
 		t.Errorf("%s", data)
-	}
-	var back Event
-	if must(t, json.Unmarshal(data, &back)); back.Kind != event.Kind || !json.Valid([]byte(back.Payload)) {
-		t.Errorf("%+v", back)
 	}
 }

@@ -17,6 +17,34 @@ type Git func(ctx context.Context, dir string, args ...string) (string, error)
 // gitLimit is how long a worktree may take to be made.
 const gitLimit = 60 * time.Second
 
+// Claim is [Store.Claim] for a caller that works on the task itself: it makes the workspace, too.
+func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
+	task, won, err := d.Store.Claim(ctx, now, id, ttl)
+	if !won || err != nil {
+		return task, false, err
+	}
+	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix()}
+	why, err := p.place(&task)
+	return task, true, errors.Join(why, err)
+}
+
+// place makes the workspace of a claimed task and writes it down. The first result is why it can't be made.
+func (p *pass) place(task *Task) (why, err error) {
+	workspace, branch, why := p.workspace(*task)
+	if why != nil {
+		return fmt.Errorf("workspace: %w", why), nil
+	}
+	if workspace == task.WorkspacePath && branch == task.Branch {
+		return nil, nil
+	}
+	task.WorkspacePath, task.Branch = workspace, branch
+	return nil, p.write(func(t *tx) error {
+		_, err := t.exec("UPDATE tasks SET workspace_path = ?, branch_name = ? WHERE id = ? AND current_run_id = ?",
+			workspace, orNull(branch), task.ID, task.CurrentRunID)
+		return err
+	})
+}
+
 // workspace makes the directory that a worker begins in, and says which branch it has.
 func (p *pass) workspace(task Task) (path, branch string, err error) {
 	path = task.WorkspacePath

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ type output struct {
 	raw     syscall.RawConn // nil: discard everything
 	pipe    bool            // what raw is, as far as it matters for progress; see piece
 	whole   bool
+	device  bool
 	writing []byte
 	err     error
 	attempt func(fd uintptr)
@@ -59,6 +61,7 @@ func (c *console) examine(fd uintptr) {
 	if unix.Fstat(int(fd), &st) == nil {
 		c.pipe = st.Mode&unix.S_IFMT == unix.S_IFIFO
 		c.whole = st.Mode&unix.S_IFMT == unix.S_IFREG
+		c.device = st.Mode&unix.S_IFMT == unix.S_IFCHR
 	}
 }
 
@@ -84,8 +87,18 @@ func (c *console) piece(fd int) int {
 }
 
 // writeAll writes c.writing in spite of short writes, signals, and somebody who has made the shared descriptor
-// non-blocking.
+// non-blocking. A terminal with TOSTOP set takes nothing of a thread that gets SIGTTOU (termios(3)), and anybody with the terminal can
+// set that.
 func (c *console) writeAll(fd uintptr) {
+	if c.device {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var block, old unix.Sigset_t
+		block.Val[0] = 1 << (unix.SIGTTOU - 1)
+		if unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old) == nil {
+			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }() // what was set can be set
+		}
+	}
 	for len(c.writing) > 0 {
 		n, err := unix.Write(int(fd), c.writing[:c.piece(int(fd))])
 		switch {

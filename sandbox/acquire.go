@@ -22,26 +22,24 @@ const (
 	undoTime   = 10 * time.Second
 )
 
-// acquire finds or makes the sandbox's container and takes a lease on it. The caller holds the lock of the key.
+// acquire finds or makes the sandbox's container. The caller holds the lock of the key.
 func (s *Sandbox) acquire(ctx context.Context) error {
-	if s.persist {
-		c, found, err := s.probe(ctx)
-		if err != nil {
-			return err
-		}
-		if found {
-			return s.attach(c.ID, c.Name)
+	c, found, err := s.probe(ctx)
+	if err == nil && !found {
+		var spec Spec
+		if spec, err = s.plan(ctx); err == nil {
+			c.Name = spec.Name
+			c.ID, err = s.m.create(ctx, &spec)
 		}
 	}
-	spec, err := s.plan(ctx)
 	if err != nil {
 		return err
 	}
-	id, err := s.m.create(ctx, &spec)
-	if err != nil {
-		return err
-	}
-	return s.attach(id, spec.Name)
+	crash("attach")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.id, s.name, s.fresh = c.ID, c.Name, true
+	return nil
 }
 
 // plan is the container to make: what the options say, or again what was made before, to begin in the tracked directory.
@@ -54,27 +52,12 @@ func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
 		s.spec = &spec
 	}
 	spec := *s.spec.clone()
-	spec.Name = newName()
-	if dir := s.Dir(); dir != "" {
-		spec.Dir = dir
-	}
-	return spec, nil
-}
-
-func (s *Sandbox) attach(id, name string) error {
-	crash("attach")
-	lease, err := s.m.store.lease(id)
-	if err != nil {
-		return err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lease.release()
-	s.lease, s.id, s.name, s.fresh = lease, id, name, true
-	if s.dir == "" {
-		s.dir = s.m.opts.Cwd
+	if spec.Name = newName(); s.dir != s.m.opts.Cwd { // a command has left the session there
+		spec.Dir = s.dir
 	}
-	return nil
+	return spec, nil
 }
 
 // probe looks for the container by its labels and makes it run: the running one, else the first. One that can't be made to run is
@@ -82,7 +65,7 @@ func (s *Sandbox) attach(id, name string) error {
 func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	list, err := s.m.engine.List(look, s.findLabels())
+	list, err := s.m.engine.List(look, s.Labels())
 	switch {
 	case look.Err() != nil && ctx.Err() == nil:
 		return Container{}, false, fmt.Errorf("%w: it is not responding (no list of containers within %v)", ErrNoEngine, probeTime)
@@ -106,11 +89,6 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 		}
 	}
 	return Container{}, false, nil
-}
-
-// findLabels are those by which the container is found.
-func (s *Sandbox) findLabels() map[string]string {
-	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
 
 // wake makes a container run.
@@ -152,7 +130,7 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 	spec.Labels[LabelVolume] = m.store.id
 	own, err := m.addHelper(spec)
 	if errors.Is(err, fs.ErrExist) && m.state(ctx, spec.Name).State == Gone { // left by a container of this name that somebody has removed
-		m.store.forget(spec.Name, "")
+		m.store.forget(spec.Name)
 		own, err = m.addHelper(spec)
 	}
 	if err != nil {
@@ -169,9 +147,14 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 		m.mu.Lock()
 		m.noMounts = true // the engine is on another machine, or this process is in a container
 		m.mu.Unlock()
-		m.store.forget(spec.Name, "")
-		spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount)
+		m.store.forget(spec.Name)
+		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, *spec)
+	}
+	if err == nil && !own && !m.opts.Apart && m.helper != nil {
+		if _, err := m.copyHelper(ctx, id); err != nil {
+			m.opts.warn("the program inside can't be copied before the start: " + err.Error()) // it is tried again when it is needed
+		}
 	}
 	crash("created")
 	if err == nil && caller.Err() != nil {
@@ -197,7 +180,7 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 		}
 	}
 	if own { // else the name is another one's
-		m.store.forget(spec.Name, "")
+		m.store.forget(spec.Name)
 	}
 	return "", err
 }

@@ -18,7 +18,7 @@ func helperProcess(t *testing.T, o Options, what, command string, env ...string)
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
 	cmd.Env = append(os.Environ(), helperVar+"="+what, "CLIENT_COMMAND="+command, "CLIENT_DIR="+o.Dir, "CLIENT_PROFILE="+o.Profile, "CLIENT_HELPER="+o.Helper,
-		"CLIENT_IMAGE="+o.Image, "CLIENT_LABEL="+testRun, "CLIENT_PERSIST="+fmt.Sprint(o.Persist), "CLIENT_DOCKER="+o.Docker)
+		"CLIENT_IMAGE="+o.Image, "CLIENT_LABEL="+testRun, "CLIENT_DOCKER="+o.Docker)
 	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -33,7 +33,7 @@ func beClient(what string) error {
 	o := DefaultOptions()
 	o.Image, o.Network, o.DiskMB, o.MemoryMB = os.Getenv("CLIENT_IMAGE"), "none", 0, 256
 	o.Dir, o.Profile, o.Helper = os.Getenv("CLIENT_DIR"), os.Getenv("CLIENT_PROFILE"), os.Getenv("CLIENT_HELPER")
-	o.ExtraArgs, o.Persist = []string{"--label", os.Getenv("CLIENT_LABEL") + "=1"}, os.Getenv("CLIENT_PERSIST") == "true"
+	o.ExtraArgs = []string{"--label", os.Getenv("CLIENT_LABEL") + "=1"}
 	o.Warn = func(text string) { fmt.Fprintln(os.Stderr, "client:", text) }
 	e, err := Docker(os.Getenv("CLIENT_DOCKER"))
 	if err != nil {
@@ -64,10 +64,6 @@ func beClient(what string) error {
 		_, err = s.Start(ctx, req)
 	} else {
 		_, err = s.Exec(ctx, req)
-	}
-	if err == nil && crashes {
-		err = s.Cleanup(true)
-		s.Wait(time.Minute)
 	}
 	return err
 }

@@ -23,10 +23,7 @@ import (
 )
 
 // docker is the engine of Docker, and of what speaks its API.
-type docker struct {
-	c     *client.Client
-	local bool
-}
+type docker struct{ c *client.Client }
 
 // Docker returns the engine at an address such as unix:///run/docker.sock, for Docker from API 1.40 and for what speaks the same, such as
 // podman. "" is what DOCKER_HOST says, else the current docker context, else the first socket that is there. It does not connect yet.
@@ -43,7 +40,7 @@ func Docker(address string) (Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the engine at %s: %w", at.host, err)
 	}
-	return &docker{c, strings.HasPrefix(at.host, "unix://")}, nil
+	return &docker{c}, nil
 }
 
 // engineError says what was asked, and makes of the engine's answer what callers can tell apart.
@@ -73,7 +70,7 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, engineError("ask the engine what it is", err)
 	}
-	out := Info{Name: "docker", Version: info.ServerVersion, API: d.c.ClientVersion(), OS: info.OSType, Driver: info.Driver, Local: d.local}
+	out := Info{Name: "docker", Version: info.ServerVersion, API: d.c.ClientVersion(), OS: info.OSType, Driver: info.Driver}
 	out.Arch = map[string]string{"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}[info.Architecture]
 	if out.Arch == "" {
 		out.Arch = info.Architecture
@@ -86,9 +83,6 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 			out.Users = "rootless"
 		}
 	}
-	for name := range info.Runtimes {
-		out.Runtimes = append(out.Runtimes, name)
-	}
 	return out, nil
 }
 
@@ -97,11 +91,10 @@ func (d *docker) Image(ctx context.Context, ref string) (Image, error) {
 	if err != nil {
 		return Image{}, engineError("inspect the image "+ref, err)
 	}
-	out := Image{ID: i.ID, Arch: i.Architecture}
 	if c := i.Config; c != nil {
-		out.Entrypoint, out.Cmd, out.Env, out.User, out.Labels = c.Entrypoint, c.Cmd, c.Env, c.User, c.Labels
+		return Image{c.Entrypoint, c.Cmd, c.Labels}, nil
 	}
-	return out, nil
+	return Image{}, nil
 }
 
 func (d *docker) Pull(ctx context.Context, ref string) error {
@@ -201,15 +194,12 @@ func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
 	out := Container{ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Image: c.Image, Mounts: mountsOf(c.Mounts)}
 	out.Created, _ = ParseTime(c.Created)
 	if s := c.State; s != nil {
-		out.State, out.ExitCode, out.OOMKilled, out.PID = stateOf(s.Status), s.ExitCode, s.OOMKilled, s.Pid
+		out.State, out.ExitCode, out.OOMKilled = stateOf(s.Status), s.ExitCode, s.OOMKilled
 		out.Started, _ = ParseTime(s.StartedAt)
 		out.Finished, _ = ParseTime(s.FinishedAt)
 	}
 	if c := c.Config; c != nil {
-		out.Labels, out.User, out.Env, out.Image = c.Labels, c.User, c.Env, c.Image
-	}
-	if h := c.HostConfig; h != nil {
-		out.Network, out.Privileged, out.PIDMode = string(h.NetworkMode), h.Privileged, string(h.PidMode)
+		out.Labels, out.User, out.Image = c.Labels, c.User, c.Image
 	}
 	return out, nil
 }
@@ -346,7 +336,7 @@ func (d *docker) remove(ctx context.Context, id string) error {
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
 	what := "run a command in the container " + short(id)
 	options := container.ExecOptions{
-		AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach, Env: spec.Env, Cmd: spec.Argv,
+		AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach, Env: spec.Env, Cmd: spec.Argv, User: spec.User,
 	}
 	made, err := d.c.ContainerExecCreate(ctx, id, options)
 	if err != nil {

@@ -71,23 +71,17 @@ type Attachment interface {
 
 // Info describes an engine.
 type Info struct {
-	Name, Version, API string   // "docker", "20.10.24", "1.41"
-	OS, Arch           string   // as Go names them
-	Driver             string   // of storage, such as "overlay2"
-	Runtimes           []string // names that [Spec.Runtime] may have
-	Users              string   // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
-	Local              bool     // it is reached by a socket of this machine, so that its paths may be the ones of this process
+	Name, Version, API string // "docker", "20.10.24", "1.41"
+	OS, Arch           string // as Go names them
+	Driver             string // of storage, such as "overlay2"
+	Users              string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
 }
 
 // Image is what matters of an image.
 type Image struct {
-	ID         string
 	Entrypoint []string
 	Cmd        []string
-	Env        []string
-	User       string
 	Labels     map[string]string
-	Arch       string
 }
 
 // State is what a container is in, by the engine's word.
@@ -115,13 +109,9 @@ type Container struct {
 	Finished        time.Time // Inspect; zero while it hasn't ended
 	ExitCode        int       // Inspect
 	OOMKilled       bool      // Inspect
-	PID             int       // Inspect; of its first process, as the engine's machine counts
 	User            string    // Inspect
 	Env             []string  // Inspect
 	Mounts          []Mount
-	Network         string // Inspect
-	Privileged      bool   // Inspect
-	PIDMode         string // Inspect
 }
 
 // Mount is one of a container.
@@ -180,6 +170,7 @@ type Spec struct {
 // ExecSpec is a command that the engine is to run in a container.
 type ExecSpec struct {
 	Argv   []string
+	User   string // "" is the container's
 	Env    []string
 	Stdin  bool
 	Detach bool

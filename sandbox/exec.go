@@ -44,10 +44,11 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	if err := req.check(); err != nil {
 		return Result{}, err
 	}
-	if err := s.enter(); err != nil {
+	exit, err := s.enter()
+	if err != nil {
 		return Result{}, err
 	}
-	defer s.exit()
+	defer exit()
 	begin := time.Now()
 	asksRoot := s.watchRoot(&req)
 	for try := 0; ; try++ {
@@ -116,10 +117,7 @@ func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
 // again reports whether a command that failed may be run once more.
 func (s *Sandbox) again(t *attempt, err error) bool {
 	var bad *OptionError
-	if errors.As(err, &bad) || !s.persist {
-		return false
-	}
-	return !t.sent || t.req.Retry == RetrySafe && !t.fed
+	return !errors.As(err, &bad) && (!t.sent || t.req.Retry == RetrySafe && !t.fed)
 }
 
 func (r *Request) check() error {
@@ -200,7 +198,7 @@ func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 	o := mux.Open{
 		Op: op, Argv: req.Argv, Command: req.Command, Dir: req.Dir, Env: req.Env, Input: req.Stdin != nil, Apart: req.Stderr != nil && !req.TTY,
 		TTY: req.TTY, Columns: req.Size.Columns, Rows: req.Size.Rows, Timeout: max(0, timeout.Milliseconds()),
-		Grace: cmp.Or(req.Grace, defaultGrace).Milliseconds(), Name: req.Name,
+		Grace: cmp.Or(req.Grace, defaultGrace).Milliseconds(),
 	}
 	if timeout > 0 {
 		o.Timeout = max(1, o.Timeout)
@@ -209,19 +207,15 @@ func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 		return o
 	}
 	s.mu.Lock()
-	o.Session, o.Shell, o.Begin = s.session, s.m.opts.Shell, s.dir
+	o.Session, o.Shell, o.Begin = s.m.opts.Session, s.m.opts.Shell, s.dir
 	fresh := s.fresh
 	s.fresh = false
-	if o.Dir == "" && (s.moved || s.known && s.m.opts.Session == "") { // a session of one's own is moved by nobody else
-		o.Dir, s.moved = s.dir, false
-	}
 	s.mu.Unlock()
 	o.Forward = forwarded(s.m.opts)
-	if fresh && s.m.opts.Session != "" { // the session may be older than the values
-		env := make(map[string]string, len(o.Env)+len(o.Forward))
-		maps.Copy(env, o.Forward)
-		maps.Copy(env, o.Env)
-		o.Env = env
+	if fresh { // the session may be older than the values
+		o.Env = make(map[string]string, len(o.Forward)+len(req.Env))
+		maps.Copy(o.Env, o.Forward)
+		maps.Copy(o.Env, req.Env)
 	}
 	return o
 }
@@ -233,7 +227,7 @@ func (s *Sandbox) note(req Request, dir string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dir, s.known = dir, true
+	s.dir = dir
 }
 
 func resultOf(end mux.End) Result {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/sandbox/gate"
 	"hinit/sandbox/mux"
 )
 
@@ -28,9 +29,13 @@ type fake struct {
 	image      Image
 	fail       map[string]error // by the first word of a call; "remove c2" wins over "remove"
 	stall      string           // the call that never answers
+	mute       bool             // the program inside gives no sign
 	run        func(c *Container, stdout io.Writer) (int, error)
 	next       int
 }
+
+// gateMount is how a container has the program inside where there is a service.
+var gateMount = []Mount{{Type: "volume", Target: gate.Dir + "x"}}
 
 func newFake(have ...Container) *fake {
 	f := &fake{fail: make(map[string]error)}
@@ -38,6 +43,7 @@ func newFake(have ...Container) *fake {
 		if c.Labels == nil {
 			c.Labels = Labels(Key{})
 		}
+		c.Mounts = gateMount
 		f.containers = append(f.containers, &c)
 	}
 	return f
@@ -154,7 +160,7 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	defer f.mu.Unlock()
 	f.next++
 	id := fmt.Sprintf("new%d", f.next)
-	f.containers = append(f.containers, &Container{ID: id, Name: spec.Name, Image: spec.Image, Labels: spec.Labels, State: Created, Created: time.Now()})
+	f.containers = append(f.containers, &Container{ID: id, Name: spec.Name, Image: spec.Image, Labels: spec.Labels, State: Created, Created: time.Now(), Mounts: gateMount})
 	f.specs = append(f.specs, spec)
 	return id, nil
 }
@@ -254,7 +260,7 @@ func (e *fakeExec) Copy(stdout, _ io.Writer) error {
 
 func (e *fakeExec) serve() {
 	defer e.far.Close()
-	r, w, opens := mux.NewReader(e.far), mux.NewWriter(e.far), make(mux.Gather)
+	r, w, opens := mux.NewReader(e.far), mux.NewWriter(e.far), new(mux.Gather)
 	for {
 		f, err := r.Next()
 		if err != nil {
@@ -267,7 +273,12 @@ func (e *fakeExec) serve() {
 			if !e.lives() {
 				return
 			}
-			_ = w.Write(mux.KindPong, 0, nil)
+			e.f.mu.Lock()
+			mute := e.f.mute
+			e.f.mu.Unlock()
+			if !mute {
+				_ = w.Write(mux.KindPong, 0, nil)
+			}
 		case mux.KindOpen:
 			var open mux.Open
 			if whole, err := opens.Add(f, &open); err == nil && whole {
@@ -329,7 +340,7 @@ func fakeManager(t *testing.T, f *fake, change func(*Options)) *Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = m.Close(context.Background()) })
+	t.Cleanup(func() { _ = m.Close() })
 	return m
 }
 
@@ -366,4 +377,13 @@ func (w *warnings) has(part string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.texts, func(text string) bool { return strings.Contains(text, part) })
+}
+
+// removeBoxes removes the containers of a key, as hinit sandbox rm does.
+func removeBoxes(ctx context.Context, m *Manager, key Key) error {
+	list, err := m.engine.List(ctx, Labels(m.fill(key)))
+	for _, c := range list {
+		err = errors.Join(err, m.engine.Remove(ctx, c.ID))
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,7 +90,9 @@ var containerFlags = map[string]func(*Spec, string) error{
 		return plainNumber(err)
 	},
 	"cpus": func(s *Spec, v string) (err error) {
-		s.CPUs, err = strconv.ParseFloat(v, 64)
+		if s.CPUs, err = strconv.ParseFloat(v, 64); math.IsNaN(s.CPUs) || math.IsInf(s.CPUs, 0) {
+			err = strconv.ErrRange
+		}
 		return plainNumber(err)
 	},
 	"env": func(s *Spec, v string) error {
@@ -116,7 +119,7 @@ var containerFlags = map[string]func(*Spec, string) error{
 		return nil
 	},
 	"volume": func(s *Spec, v string) error {
-		m, err := volumeFlag(v)
+		m, err := parseVolume(v)
 		s.Mounts = append(s.Mounts, m)
 		return err
 	},
@@ -180,7 +183,7 @@ func size(field func(*Spec) *int64) func(*Spec, string) error {
 			}
 		}
 		n, err := strconv.ParseFloat(number, 64)
-		if err != nil || n < 0 {
+		if err != nil || !(n >= 0 && n < 1<<40) {
 			return errors.New("it must be a size such as 512m")
 		}
 		*field(s) = int64(n * float64(int64(1)<<(10*unit)))
@@ -188,31 +191,42 @@ func size(field func(*Spec) *int64) func(*Spec, string) error {
 	}
 }
 
-// volumeFlag reads what -v takes: [source:]target[:mode,...], the source a path or the name of a volume.
-func volumeFlag(v string) (Mount, error) {
+// mountOptions are those of the operator's volumes. An agent's has none: with rshared a mount inside would show outside.
+var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
+
+// parseVolume reads what -v takes: [source:]target[:option,...], the source a path or the name of a volume. A "~/" is this user's home. Options
+// are ro, rw and those that are given.
+func parseVolume(v string, options ...string) (Mount, error) {
 	parts := strings.Split(v, ":")
 	m := Mount{Type: "volume", Target: parts[0]}
 	if len(parts) > 1 {
 		m.Source, m.Target = parts[0], parts[1]
 	}
+	if rest, ok := strings.CutPrefix(m.Source, "~/"); ok {
+		home, _ := os.UserHomeDir()
+		m.Source = filepath.Join(home, rest)
+	}
 	if filepath.IsAbs(m.Source) {
 		m.Type, m.CreateHostParent = "bind", true
 	}
 	switch {
-	case len(parts) > 3, len(parts) > 1 && m.Source == "", !filepath.IsAbs(m.Target):
-		return m, errors.New("it must be SOURCE:TARGET or SOURCE:TARGET:ro, and the target an absolute path")
+	case len(parts) > 3, len(parts) > 1 && m.Source == "", !filepath.IsAbs(m.Target), filepath.Clean(m.Target) == "/":
+		return m, errors.New("it must be SOURCE:TARGET or SOURCE:TARGET:ro, and the target an absolute path below the root")
 	case m.Type == "volume" && strings.ContainsAny(m.Source, "/\\"):
 		return m, errors.New("the source must be an absolute path or the name of a volume")
 	}
-	if len(parts) == 3 {
-		for mode := range strings.SplitSeq(parts[2], ",") {
-			switch mode {
-			case "ro":
-				m.ReadOnly = true
-			case "rw":
-			default:
-				return m, fmt.Errorf("its mode %q is not known; it must be ro or rw", mode)
-			}
+	if len(parts) < 3 {
+		return m, nil
+	}
+	for option := range strings.SplitSeq(parts[2], ",") {
+		switch {
+		case option == "ro":
+			m.ReadOnly = true
+		case option == "rw":
+		case slices.Contains(options, option):
+			m.Options = strings.TrimPrefix(m.Options+","+option, ",")
+		default:
+			return m, fmt.Errorf("%q is no option of a mount", option)
 		}
 	}
 	return m, nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"time"
 
 	"hinit/internal/guard"
@@ -26,10 +25,11 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	if err := req.check(); err != nil {
 		return Job{}, err
 	}
-	if err := s.enter(); err != nil {
+	exit, err := s.enter()
+	if err != nil {
 		return Job{}, err
 	}
-	defer s.exit()
+	defer exit()
 	for try := 0; ; try++ {
 		l, err := s.ready(ctx)
 		if err != nil {
@@ -59,16 +59,17 @@ func (s *Sandbox) Jobs(ctx context.Context) ([]Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.jobs(ctx, l)
+	jobs, _, err := s.jobs(ctx, l)
+	return jobs, err
 }
 
-func (s *Sandbox) jobs(ctx context.Context, l *link) ([]Job, error) {
+func (s *Sandbox) jobs(ctx context.Context, l *link) (jobs []Job, clients int, err error) {
 	end, err := s.ask(ctx, l, mux.Open{Op: mux.OpJobs})
-	jobs := make([]Job, 0, len(end.Jobs))
+	jobs = make([]Job, 0, len(end.Jobs))
 	for _, j := range end.Jobs {
 		jobs = append(jobs, jobOf(j))
 	}
-	return jobs, err
+	return jobs, end.Clients, err
 }
 
 // Kill ends the whole tree of a background command: TERM, and KILL after the grace, for which 0 is two seconds.
@@ -81,18 +82,6 @@ func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job
 		err = fmt.Errorf("cannot end all of %s: %d of its processes are still there", id, end.Survivors)
 	}
 	return jobOf(end.Jobs[0]), err
-}
-
-// Put writes a file inside the sandbox, whole or not at all. Its directory must exist.
-func (s *Sandbox) Put(ctx context.Context, path string, mode fs.FileMode, r io.Reader) error {
-	_, err := s.transfer(ctx, mux.Open{Op: mux.OpPut, Path: path, FileMode: uint32(mode.Perm())}, r, nil)
-	return err
-}
-
-// Get copies a file out of the sandbox.
-func (s *Sandbox) Get(ctx context.Context, path string, w io.Writer) error {
-	_, err := s.transfer(ctx, mux.Open{Op: mux.OpGet, Path: path}, nil, w)
-	return err
 }
 
 // PutTree unpacks a tar archive below a directory of the sandbox. Nothing in it gets outside of that directory.
@@ -109,10 +98,11 @@ func (s *Sandbox) GetTree(ctx context.Context, path string, tar io.Writer) error
 
 // transfer makes a request that has streams.
 func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
-	if err := s.enter(); err != nil {
+	exit, err := s.enter()
+	if err != nil {
 		return mux.End{}, err
 	}
-	defer s.exit()
+	defer exit()
 	l, err := s.ready(ctx)
 	if err != nil {
 		return mux.End{}, err
@@ -141,8 +131,9 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 		written <- err
 	})
 	var failed error
+	var late <-chan time.Time
 	cancel := func(err error) {
-		failed = err
+		failed, late = err, time.After(overtime)
 		guard.Go("cancelling a transfer", func() { _ = st.Send(mux.KindKill, mux.Number(0)) })
 	}
 	stop := ctx.Done()
@@ -155,6 +146,8 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 			cancel(context.Cause(ctx))
 		case err := <-bad:
 			cancel(err)
+		case <-late: // it does not end the request
+			s.drop(l)
 		}
 	}
 	wrote := <-written

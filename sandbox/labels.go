@@ -11,10 +11,9 @@ const (
 	LabelTask    = "hermes-task-id" // sanitised
 	LabelProfile = "hermes-profile" // sanitised
 
-	LabelVolume    = "hinit-volume"    // identity of the volume that it belongs to; others leave it alone
-	LabelEphemeral = "hinit-ephemeral" // "1": it is not to outlive the processes that hold a lease on it
-	LabelSource    = "hinit-source"    // of a volume: the directory in whose place it stands
-	LabelClient    = "hinit-client"    // the process that wanted a container of its own by docker run, and did not look for one before
+	LabelVolume = "hinit-volume" // identity of the volume that it belongs to; others leave it alone
+	LabelSource = "hinit-source" // of a volume: the directory in whose place it stands
+	LabelClient = "hinit-client" // the process that wanted a container of its own by docker run, and did not look for one before
 )
 
 // VolumePrefix begins the name of every private volume of a sandbox.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -41,30 +42,28 @@ func TestLabels(t *testing.T) {
 func TestReuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		have                     []Container
-		persist                  bool
 		fail                     string
 		id                       string
 		list, start, un, creates int
 	}{
-		"running match":                  {[]Container{{ID: "a", State: Running}}, true, "", "a", 1, 0, 0, 0},
-		"exited match":                   {[]Container{{ID: "a", State: Exited}}, true, "", "a", 1, 1, 0, 0},
-		"created match":                  {[]Container{{ID: "a", State: Created}}, true, "", "a", 1, 1, 0, 0},
-		"paused match":                   {[]Container{{ID: "a", State: Paused}}, true, "", "a", 1, 0, 1, 0},
-		"dead match":                     {[]Container{{ID: "a", State: Dead}}, true, "", "new1", 1, 1, 0, 1},
-		"start fails":                    {[]Container{{ID: "a", State: Exited}}, true, "start a", "new1", 1, 2, 0, 1},
-		"persist off":                    {[]Container{{ID: "a", State: Running}}, false, "", "new1", 0, 1, 0, 1},
-		"two matches, stopped one first": {[]Container{{ID: "a", State: Exited}, {ID: "b", State: Running}}, true, "", "b", 1, 0, 0, 0},
-		"another task":                   {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Task: "x"})}}, true, "", "new1", 1, 1, 0, 1},
-		"another profile":                {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Profile: "x"})}}, true, "", "new1", 1, 1, 0, 1},
-		"the engine's list fails":        {[]Container{{ID: "a", State: Running}}, true, "list", "new1", 1, 1, 0, 1},
-		"nothing":                        {nil, true, "", "new1", 1, 1, 0, 1},
+		"running match":                  {[]Container{{ID: "a", State: Running}}, "", "a", 1, 0, 0, 0},
+		"exited match":                   {[]Container{{ID: "a", State: Exited}}, "", "a", 1, 1, 0, 0},
+		"created match":                  {[]Container{{ID: "a", State: Created}}, "", "a", 1, 1, 0, 0},
+		"paused match":                   {[]Container{{ID: "a", State: Paused}}, "", "a", 1, 0, 1, 0},
+		"dead match":                     {[]Container{{ID: "a", State: Dead}}, "", "new1", 1, 1, 0, 1},
+		"start fails":                    {[]Container{{ID: "a", State: Exited}}, "start a", "new1", 1, 2, 0, 1},
+		"two matches, stopped one first": {[]Container{{ID: "a", State: Exited}, {ID: "b", State: Running}}, "", "b", 1, 0, 0, 0},
+		"another task":                   {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Task: "x"})}}, "", "new1", 1, 1, 0, 1},
+		"another profile":                {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Profile: "x"})}}, "", "new1", 1, 1, 0, 1},
+		"the engine's list fails":        {[]Container{{ID: "a", State: Running}}, "list", "new1", 1, 1, 0, 1},
+		"nothing":                        {nil, "", "new1", 1, 1, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(c.have...)
 			if c.fail != "" {
 				f.fail[c.fail] = errFake
 			}
-			s := mustOpen(t, fakeManager(t, f, func(o *Options) { o.Persist = c.persist }), Key{})
+			s := mustOpen(t, fakeManager(t, f, nil), Key{})
 			if s.ID() != c.id {
 				t.Errorf("it uses %s, want %s", s.ID(), c.id)
 			}
@@ -138,108 +137,79 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	})
 }
 
-// Rows of 19.6.
-func TestCleanup(t *testing.T) {
-	for name, c := range map[string]struct {
-		persist, files, force bool
-		stops, removes        int
-		dirs                  bool
-	}{
-		"non-persistent":                       {false, false, false, 1, 1, false},
-		"persist":                              {true, true, false, 0, 0, true},
-		"force in persist mode":                {true, true, true, 1, 1, true},
-		"persist off with persistent files":    {false, true, false, 1, 1, true},
-		"persist off, force":                   {false, true, true, 1, 1, true},
-		"persist with files that go, by force": {true, false, true, 1, 1, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFake()
-			m := fakeManager(t, f, func(o *Options) { o.Persist, o.PersistFS = c.persist, c.files })
-			s := mustOpen(t, m, Key{})
-			if !c.files {
-				if err := os.MkdirAll(taskDir(m.opts.Dir, Key{})+"/home", 0o755); err != nil {
-					t.Fatal(err)
-				}
+// TestClose: a sandbox that is given up stays as it is.
+func TestClose(t *testing.T) {
+	f := newFake()
+	m := fakeManager(t, f, nil)
+	s := mustOpen(t, m, Key{})
+	if _, err := s.Exec(t.Context(), Request{Command: "true"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(m.Close(), m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	f.count(t, "stop", 0)
+	f.count(t, "remove", 0)
+	if _, err := s.Exec(t.Context(), Request{Command: "true"}); !errors.Is(err, ErrClosed) {
+		t.Errorf("a command afterwards: %v", err)
+	}
+	if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("the next one: %v", err)
+	}
+}
+
+// TestAdopt: each look at a container, and each spelling of its name, left a connection and a process in it behind.
+func TestAdopt(t *testing.T) {
+	f := newFake(Container{ID: "0123456789abcdef", Name: "box", State: Running}, Container{ID: "b", State: Paused})
+	m := fakeManager(t, f, nil)
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			s, err := m.Adopt(t.Context(), []string{"box", "0123456789abcdef"}[i%2])
+			if err == nil {
+				_, err = s.Exec(t.Context(), Request{Argv: []string{"true"}})
 			}
-			if err := s.Cleanup(c.force); err != nil || !s.Wait(time.Minute) {
-				t.Fatal(err)
-			}
-			f.count(t, "stop", c.stops)
-			f.count(t, "remove", c.removes)
-			if s.ID() != "" {
-				t.Error("the handle keeps its id")
-			}
-			if _, err := os.Stat(taskDir(m.opts.Dir, Key{})); (err == nil) != c.dirs {
-				t.Errorf("directories: %v", err)
-			}
-			if _, err := s.Exec(t.Context(), Request{Command: "true"}); !errors.Is(err, ErrClosed) {
-				t.Errorf("a command afterwards: %v", err)
-			}
-			if m2, err := m.Open(t.Context(), Key{}); err != nil || m2 == s {
-				t.Errorf("the next one: %v", err)
+			if err != nil {
+				t.Error(err)
 			}
 		})
 	}
-	t.Run("steps go on after a failure", func(t *testing.T) {
-		f := newFake()
-		s := mustOpen(t, fakeManager(t, f, nil), Key{})
-		f.fail["stop"] = errFake
-		_ = s.Cleanup(true)
-		s.Wait(time.Minute)
-		f.count(t, "remove", 1)
-	})
-	t.Run("wait with nothing to wait for", func(t *testing.T) {
-		if !(*Sandbox)(nil).Wait(0) || !(&Sandbox{}).Wait(0) {
-			t.Error("it waits")
-		}
-	})
-	t.Run("wait gives up in time", func(t *testing.T) {
-		f := newFake()
-		s := mustOpen(t, fakeManager(t, f, nil), Key{})
-		f.stall = "stop"
-		_ = s.Cleanup(true)
-		if s.Wait(time.Millisecond) {
-			t.Error("it says that it is done")
-		}
-		f.mu.Lock()
-		f.stall = ""
-		f.mu.Unlock()
-	})
-	t.Run("without a container", func(t *testing.T) {
-		if err := (&Sandbox{}).Cleanup(true); err != nil {
-			t.Error(err)
-		}
-		f := newFake()
-		s := mustOpen(t, fakeManager(t, f, nil), Key{})
-		if err := errors.Join(s.Cleanup(false), s.Cleanup(false)); err != nil {
-			t.Error(err)
-		}
-	})
+	all.Wait()
+	f.count(t, "exec", 1)
+	if _, err := m.Adopt(t.Context(), "b"); err == nil || !strings.Contains(err.Error(), "is paused") {
+		t.Error(err)
+	}
+	first, _ := m.Adopt(t.Context(), "box")
+	exit, err := first.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Forget("box")
+	if !first.link.alive() {
+		t.Error("a command that runs is cut off")
+	}
+	exit()
+	if first.link.alive() {
+		t.Error("the connection is left behind")
+	}
+	if second, err := m.Adopt(t.Context(), "0123456789abcdef"); err != nil || second == first {
+		t.Error("it is remembered all the same", err)
+	}
 }
 
-// The idle window, rows of 19.11 and section 11.
-func TestIdle(t *testing.T) {
-	for _, persist := range []bool{true, false} {
-		f := newFake()
-		m := fakeManager(t, f, func(o *Options) { o.Persist, o.Lifetime = persist, time.Hour })
-		s := mustOpen(t, m, Key{})
-		m.closeIdle(time.Now().Add(59 * time.Minute))
-		if s.ID() == "" {
-			t.Fatal("it is closed within the window")
+// TestAContainerInUse is told from one that nobody uses.
+func TestAContainerInUse(t *testing.T) {
+	f := newFake()
+	used := map[string]int{}
+	f.run = func(c *Container, _ io.Writer) (int, error) {
+		if used[c.ID] != 1 {
+			t.Errorf("while its command runs it is in use %d times", used[c.ID])
 		}
-		if err := s.enter(); err != nil {
-			t.Fatal(err)
-		}
-		m.closeIdle(time.Now().Add(2 * time.Hour))
-		if s.ID() == "" {
-			t.Fatal("it is closed while a command runs")
-		}
-		s.exit()
-		m.closeIdle(time.Now().Add(2 * time.Hour))
-		if s.ID() != "" || !s.Wait(time.Minute) {
-			t.Fatal("it is open after the window")
-		}
-		f.count(t, "stop", map[bool]int{true: 0, false: 1}[persist])
+		return 0, nil
+	}
+	s := mustOpen(t, fakeManager(t, f, func(o *Options) { o.Used = func(id string, n int) { used[id] += n } }), Key{})
+	if _, err := s.Exec(t.Context(), Request{Argv: []string{"true"}}); err != nil || len(used) != 1 || used[s.ID()] != 0 {
+		t.Error(used, err)
 	}
 }
 
@@ -316,19 +286,19 @@ func TestReaper(t *testing.T) {
 	})
 	t.Run("once per process, of the current profile", func(t *testing.T) {
 		f := newFake()
-		m := fakeManager(t, f, func(o *Options) { o.Orphans, o.Profile, o.Persist = true, "coder", false })
+		m := fakeManager(t, f, func(o *Options) { o.Orphans, o.Profile = true, "coder" })
 		for i := range 3 {
 			mustOpen(t, m, Key{Task: fmt.Sprint(i)})
 		}
-		if got := f.called("list"); len(got) != 1 || got[0] != "list hermes-agent=1 hermes-profile=coder" {
+		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // and one for each probe
 			t.Errorf("%q", got)
 		}
 	})
 	t.Run("disabled", func(t *testing.T) {
 		f := newFake()
-		m := fakeManager(t, f, func(o *Options) { o.Persist = false })
+		m := fakeManager(t, f, nil)
 		mustOpen(t, m, Key{})
-		f.count(t, "list", 0)
+		f.count(t, "list", 1)
 		if m.swept {
 			t.Error("the flag is set")
 		}
@@ -374,24 +344,16 @@ func TestReaper(t *testing.T) {
 		}
 		f.count(t, "remove", 0)
 	})
-	t.Run("ours: created, dead, and running ones whose process is dead", func(t *testing.T) {
+	t.Run("ours: created and dead ones, never running ones", func(t *testing.T) {
 		f := newFake()
 		m := fakeManager(t, f, nil)
-		for id, state := range map[string]State{"a": Created, "b": Dead, "c": Running} {
+		for id, state := range map[string]State{"a": Created, "b": Dead, "c": Running, "d": Paused} {
 			labels := Labels(Key{})
-			labels[LabelVolume], labels[LabelEphemeral] = m.Volume(), "1"
+			labels[LabelVolume] = m.Volume()
 			f.containers = append(f.containers, &Container{ID: id, State: state, Labels: labels, Created: at(time.Hour)})
 		}
-		l, err := m.store.lease("c")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, _ := m.Sweep(t.Context(), Reap{}); len(got) != 2 {
-			t.Errorf("with a lease: %+v", got)
-		}
-		l.release()
-		if got, _ := m.Sweep(t.Context(), Reap{}); len(got) != 1 || got[0].Container != "c" {
-			t.Errorf("without a lease: %+v", got)
+		if got, _ := m.Sweep(t.Context(), Reap{}); len(got) != 2 || len(f.containers) != 2 {
+			t.Errorf("%+v", got)
 		}
 	})
 }

@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/guard"
 	"hinit/sandbox/gate"
@@ -103,8 +101,11 @@ func (s *Sandbox) works(ctx context.Context, l *link) (bool, error) {
 	if !l.alive() || l.c.Answers(signTime) {
 		return l.alive(), nil
 	}
-	if now := s.m.state(ctx, l.id); now.State == Paused {
+	switch now := s.m.state(ctx, l.id); {
+	case now.State == Paused:
 		return false, &StateError{now}
+	case now.State == "" && l.c.Heard() > probeTime: // such as an engine that waits for a container that it could not freeze
+		return false, fmt.Errorf("cannot run a command in the container %s: the program inside gives no sign, and %w", short(l.id), ErrNoEngine)
 	}
 	return l.alive(), nil // the machine is busy; what is lost is noticed while the command runs
 }
@@ -156,10 +157,7 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 
 // revive has a container run that doesn't, by the lock of the key: another process may just be doing it.
 func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
-	if !s.persist {
-		return Container{}, fmt.Errorf("cannot use the container %s: %s, and it was not to be made again: %w", short(c.ID), describeState(c), ErrGone)
-	}
-	unlock, err := s.m.store.lock(ctx, s.labels, s.m.opts.warn)
+	unlock, err := s.m.Lock(ctx, s.labels)
 	if err != nil {
 		return Container{}, err
 	}
@@ -169,14 +167,7 @@ func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
 	if err := s.acquire(ctx); err != nil {
 		return Container{}, err
 	}
-	now, name := s.container()
-	if now != c.ID {
-		s.m.store.forget("", c.ID)
-		if c.Name != "" && c.Name != name && c.State == Gone {
-			s.m.store.forget(c.Name, "")
-		}
-	}
-	return s.m.engine.Inspect(ctx, now)
+	return s.m.engine.Inspect(ctx, s.ID())
 }
 
 // dialDirect connects to the program inside by the socket on the volume, nil when nobody answers there.
@@ -208,21 +199,13 @@ func (m *Manager) dialSocket(name string) net.Conn {
 	if name == "" || strings.Contains(name, "/") {
 		return nil
 	}
-	dir, err := unix.Open(filepath.Join(m.store.path, runDir, name), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := m.store.dir.Connect(filepath.Join(runDir, name, mux.Socket))
 	if err != nil {
 		return nil
 	}
-	defer unix.Close(dir)
-	sock, err := unix.Openat(dir, mux.Socket, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	defer unix.Close(sock)
-	var st unix.Stat_t
-	if unix.Fstat(sock, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil
-	}
-	conn, err := (&net.Dialer{Timeout: helloTime}).Dial("unix", "/proc/self/fd/"+strconv.Itoa(sock))
+	f := os.NewFile(uintptr(fd), mux.Socket)
+	defer f.Close()
+	conn, err := net.FileConn(f)
 	if err != nil {
 		return nil
 	}
@@ -315,6 +298,7 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 
 // attached connects by an exec of the engine. Where the program inside isn't mounted it is copied into the container.
 func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error) {
+	reasons := []error{errors.New("the program inside is not mounted there")}
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
 		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
@@ -322,36 +306,50 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
-		if client, err := m.attach(ctx, c.ID, path); err == nil || ctx.Err() != nil {
+		client, err := m.attach(ctx, c.ID, path)
+		if err == nil || ctx.Err() != nil {
 			return client, err
 		}
+		reasons = append(reasons, err)
 	}
-	program, hash, err := m.helper.read()
+	if m.opts.Apart { // the engine copies by the names of mounts, and whoever has a mount can lead these elsewhere
+		return nil, errors.Join(reasons...)
+	}
+	_, hash, err := m.helper.read()
 	if err != nil {
 		return nil, err
 	}
-	copied := ".hinit-sandbox-" + hash
-	client, err := m.attach(ctx, c.ID, "/"+copied)
+	client, err := m.attach(ctx, c.ID, "/"+copiedName+hash)
 	if err == nil {
 		return client, nil
 	}
-	if err := m.copyHelper(ctx, c.ID, copied, program); err != nil {
+	path, err := m.copyHelper(ctx, c.ID)
+	if err != nil {
 		return nil, fmt.Errorf("the program inside can't be copied into the container: %w", err)
 	}
-	return m.attach(ctx, c.ID, "/"+copied)
+	return m.attach(ctx, c.ID, path)
 }
 
-func (m *Manager) copyHelper(ctx context.Context, id, name string, program []byte) error {
+// copiedName begins the name of the program inside where it was copied to, in the root directory.
+const copiedName = ".hinit-sandbox-"
+
+// copyHelper copies the program inside into a container, best before its first start: an engine that copies mounts all of the container again,
+// and that these mounts go away shows in a container that runs.
+func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
+	program, hash, err := m.helper.read()
+	if err != nil {
+		return "", err
+	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg})
+	err = w.WriteHeader(&tar.Header{Name: copiedName + hash, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg})
 	if err == nil {
 		_, err = w.Write(program)
 	}
-	if err := errors.Join(err, w.Close()); err != nil {
-		return err
+	if err = errors.Join(err, w.Close()); err != nil {
+		return "", err
 	}
-	return m.engine.CopyIn(ctx, id, "/", &archive)
+	return "/" + copiedName + hash, m.engine.CopyIn(ctx, id, "/", &archive)
 }
 
 // attach runs the program inside as a relay and says hello through it.

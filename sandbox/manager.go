@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
-	"time"
-
-	"hinit/internal/guard"
 )
 
 // Key names a sandbox: one container for each task and profile.
@@ -26,30 +23,32 @@ type Manager struct {
 	helper *helper
 	why    string // there is no helper
 
-	mu        sync.Mutex
-	open      map[Key]*Sandbox
-	opening   map[Key]chan struct{}
-	departing map[*Sandbox]bool // cleanup under way
-	swept     bool
-	noMounts  bool // the engine can't see the volume's paths
-	idle      chan struct{}
-	closed    bool
+	mu       sync.Mutex
+	open     map[Key]*opened
+	adopted  map[string]*Sandbox // by the container's id, and by what callers call it
+	swept    bool
+	noMounts bool // the engine can't see the volume's paths
+	closed   bool
 
-	infoOnce sync.Mutex
-	info     *Info
-	disk     *bool // the engine can limit disks; nil while nobody asked
+	probing sync.Mutex
+	disk    *bool // the engine can limit disks; nil while nobody asked
+}
+
+// opened is the sandbox of a key. Of several callers that open it one finds or makes it.
+type opened struct {
+	turn chan struct{} // held by that one
+	s    *Sandbox      // nil before
 }
 
 // NewManager returns a manager. It makes the volume's state directory; it does not ask the engine anything yet. The manager closes the engine.
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
-	opts.Profile = cmp.Or(opts.Profile, "default")
+	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
 	if !filepath.IsAbs(opts.State) {
 		return nil, &OptionError{Name: "TERMINAL_SANDBOX_DIR", Value: opts.Dir, Want: "an absolute path"}
 	}
 	m := &Manager{
-		engine: engine, opts: opts, open: make(map[Key]*Sandbox), opening: make(map[Key]chan struct{}), departing: make(map[*Sandbox]bool),
-		noMounts: opts.Apart,
+		engine: engine, opts: opts, open: make(map[Key]*opened), adopted: make(map[string]*Sandbox), noMounts: opts.Apart,
 	}
 	var err error
 	if m.helper, err = findHelper(opts.Helper); err != nil {
@@ -80,100 +79,111 @@ func (m *Manager) fill(key Key) Key {
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.fill(key)
 	m.sweepOnce(ctx, key.Profile)
-	for {
-		m.mu.Lock()
-		if m.closed {
-			m.mu.Unlock()
-			return nil, ErrClosed
-		}
-		if s := m.open[key]; s != nil {
-			m.mu.Unlock()
-			s.touch()
-			return s, nil
-		}
-		wait := m.opening[key]
-		if wait == nil {
-			m.opening[key] = make(chan struct{})
-			m.mu.Unlock()
-			break
-		}
-		m.mu.Unlock()
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+	m.mu.Lock()
+	o := m.open[key]
+	if o == nil {
+		o = &opened{turn: make(chan struct{}, 1)}
+		m.open[key] = o
 	}
-	s, err := m.find(ctx, key)
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if o.s != nil {
+		return o.s, nil
+	}
+	s := m.handle(key, Labels(key))
+	unlock, err := m.Lock(ctx, s.labels)
+	if err == nil {
+		crash("locked")
+		err = s.acquire(ctx)
+		unlock()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	close(m.opening[key])
-	delete(m.opening, key)
+	if err == nil && m.closed {
+		err = ErrClosed
+	}
 	if err != nil {
+		delete(m.open, key)
 		return nil, err
 	}
-	m.open[key] = s
-	m.mindIdle()
+	o.s, m.open[key] = s, o
 	return s, nil
 }
 
-// find makes the handle and the container.
-func (m *Manager) find(ctx context.Context, key Key) (*Sandbox, error) {
-	s := m.handle(key)
-	s.labels = Labels(key)
-	unlock, err := m.store.lock(ctx, s.labels, m.opts.warn)
+func (m *Manager) handle(key Key, labels map[string]string) *Sandbox {
+	return &Sandbox{m: m, key: key, labels: labels, fresh: true, turn: make(chan struct{}, 1), dir: m.opts.Cwd}
+}
+
+// Lock waits for the lock of the key in labels, which whoever finds, makes, starts or removes its container has.
+func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
+	return m.store.lock(ctx, labels, m.opts.warn)
+}
+
+// adoptedMost is how many names of adopted containers a Manager keeps.
+const adoptedMost = 1024
+
+// Adopt returns the sandbox of a container that exists and runs, whoever made it, by its id or name: one for all callers. It is never
+// created or started again. The error is a *StateError for a container that does not run.
+func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
+	m.mu.Lock()
+	s := m.adopted[ref]
+	m.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	c, err := m.engine.Inspect(ctx, ref)
+	if err == nil && c.State != Running {
+		err = &StateError{c}
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	crash("locked")
-	if err := s.acquire(ctx); err != nil {
-		return nil, err
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, ErrClosed
 	}
+	if len(m.adopted) >= adoptedMost {
+		for name, s := range m.adopted {
+			if _, busy := s.over(); !busy {
+				s.leave(false)
+				delete(m.adopted, name)
+			}
+		}
+	}
+	if s = m.adopted[c.ID]; s == nil {
+		s = m.handle(Key{c.Labels[LabelTask], c.Labels[LabelProfile]}, c.Labels)
+		s.id, s.name, s.adopted = c.ID, c.Name, true
+		m.adopted[c.ID] = s
+	}
+	m.adopted[ref] = s
 	return s, nil
 }
 
-func (m *Manager) handle(key Key) *Sandbox {
-	session := m.opts.Session
-	if session == "" {
-		session = randomHex(6)
+// Forget has the next Adopt of a container ask the engine again. Commands that run in it go on.
+func (m *Manager) Forget(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.adopted[id]
+	if s == nil {
+		return
 	}
-	return &Sandbox{
-		m: m, key: key, session: session, fresh: true, turn: make(chan struct{}, 1), used: time.Now(), persist: m.opts.Persist,
-	}
-}
-
-// Adopt returns a sandbox for a container that exists, whoever made it. It is never created or started again, and [Sandbox.Cleanup] without
-// force leaves it alone.
-func (m *Manager) Adopt(ctx context.Context, id string) (*Sandbox, error) {
-	c, err := m.engine.Inspect(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return m.AdoptContainer(c)
-}
-
-// AdoptContainer is Adopt of a container as the engine has just described it.
-func (m *Manager) AdoptContainer(c Container) (s *Sandbox, err error) {
-	s = m.handle(Key{c.Labels[LabelTask], c.Labels[LabelProfile]})
-	s.labels, s.adopted, s.persist = c.Labels, true, true
-	s.id, s.name, s.dir = c.ID, c.Name, m.opts.Cwd
-	if s.lease, err = m.store.lease(c.ID); err != nil {
-		return nil, err
-	}
-	return s, nil
+	maps.DeleteFunc(m.adopted, func(_ string, other *Sandbox) bool { return other == s })
+	s.leave(false)
 }
 
 // Prepare creates and starts a container as Open does (program inside, mounts for it, nothing left behind by a failure), of a caller's
-// making: the docker personality's run. It returns the container's id.
+// making: the docker personality's run. It returns the container's id. The caller has the lock of the key.
 func (m *Manager) Prepare(ctx context.Context, spec Spec) (id string, err error) {
-	if spec.Labels[LabelAgent] != "" {
-		unlock, err := m.store.lock(ctx, spec.Labels, m.opts.warn)
-		if err != nil {
-			return "", err
-		}
-		defer unlock()
-	}
 	spec.Name = cmp.Or(spec.Name, newName())
 	return m.create(ctx, &spec)
 }
@@ -185,21 +195,17 @@ func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 	if m.opts.DiskMB > 0 {
 		on.disk = m.limitsDisk(ctx)
 	}
-	spec, err := buildSpec(m.opts, m.fill(key), on)
-	if err == nil && !m.opts.Persist {
-		spec.Labels[LabelEphemeral] = "1"
-	}
-	return spec, err
+	return buildSpec(m.opts, m.fill(key), on)
 }
 
 // limitsDisk reports whether the engine can limit the size of a container's file system. It tries once.
 func (m *Manager) limitsDisk(ctx context.Context) bool {
-	m.infoOnce.Lock()
-	defer m.infoOnce.Unlock()
+	m.probing.Lock()
+	defer m.probing.Unlock()
 	if m.disk != nil {
 		return *m.disk
 	}
-	info, err := m.engineInfo(ctx)
+	info, err := m.engine.Info(ctx)
 	if err != nil {
 		return false // not remembered: the engine did not answer
 	}
@@ -217,168 +223,39 @@ func (m *Manager) limitsDisk(ctx context.Context) bool {
 	return can
 }
 
-// engineInfo asks the engine what it is, once. The caller holds infoOnce.
-func (m *Manager) engineInfo(ctx context.Context) (Info, error) {
-	if m.info == nil {
-		info, err := m.engine.Info(ctx)
-		if err != nil {
-			return Info{}, err
-		}
-		m.info = &info
-	}
-	return *m.info, nil
-}
-
-// Remove stops and removes the sandbox of a key, whoever uses it.
-func (m *Manager) Remove(ctx context.Context, key Key) error {
-	key = m.fill(key)
-	m.mu.Lock()
-	s := m.open[key]
-	delete(m.open, key)
-	m.mu.Unlock()
-	if s != nil {
-		s.disconnect(ErrClosed)
-	}
-	labels := Labels(key)
-	unlock, err := m.store.lock(ctx, labels, m.opts.warn)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	list, err := m.engine.List(ctx, labels)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, c := range list {
-		if m.foreign(c) {
-			continue
-		}
-		if err := m.destroy(ctx, c.ID, c.Name); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // foreign reports whether a container belongs to another volume.
 func (m *Manager) foreign(c Container) bool {
 	label := c.Labels[LabelVolume]
 	return label != "" && label != m.store.id
 }
 
-const (
-	stopGrace    = 10 * time.Second
-	stopPatience = 30 * time.Second
-)
-
-// destroy stops and removes a container, and what is kept of it. Each step has a time of its own, and the next is done whatever
-// became of the one before.
-func (m *Manager) destroy(ctx context.Context, id, name string) error {
-	ctx = context.WithoutCancel(ctx)
-	step, cancel := context.WithTimeout(ctx, stopPatience)
-	err := m.engine.Stop(step, id, stopGrace)
-	cancel()
-	if err != nil && !errors.Is(err, ErrGone) {
-		m.opts.warn(err.Error())
-	}
-	step, cancel = context.WithTimeout(ctx, stopPatience)
-	defer cancel()
-	if err := m.engine.Remove(step, id); err != nil {
-		m.opts.warn(err.Error())
-		return err
-	}
-	m.store.forget(name, id)
-	return nil
-}
-
-// mindIdle starts the goroutine that closes idle sandboxes, once. The caller holds the lock.
-func (m *Manager) mindIdle() {
-	if m.idle != nil {
-		return
-	}
-	m.idle = make(chan struct{})
-	guard.Go("closing idle sandboxes", func() {
-		for {
-			select {
-			case <-m.idle:
-				return
-			case <-time.After(m.closeIdle(time.Now())):
-			}
-		}
-	})
-}
-
-// closeIdle gives up the sandboxes that nobody has used for the idle window, and returns when to look again.
-func (m *Manager) closeIdle(now time.Time) time.Duration {
-	next := max(m.opts.Lifetime, time.Second)
-	m.mu.Lock()
-	var idle []*Sandbox
-	for _, s := range m.open {
-		since, busy := s.idleSince()
-		switch left := m.opts.Lifetime - now.Sub(since); {
-		case busy:
-		case left < 0:
-			idle = append(idle, s)
-		default:
-			next = min(next, left+time.Millisecond)
-		}
-	}
-	m.mu.Unlock()
-	for _, s := range idle {
-		if s.jobsRun() {
-			s.touch()
-			continue
-		}
-		if err := s.Cleanup(false); err != nil {
-			m.opts.warn(err.Error())
-		}
-	}
-	return next
-}
-
-// leave takes a sandbox out of the table.
-func (m *Manager) leave(s *Sandbox) {
+// Close ends the commands that this process runs, gives all sandboxes up, which stay as they are, and closes the engine.
+func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.open[s.key] == s {
-		delete(m.open, s.key)
-	}
-}
-
-// Close cleans up every sandbox that this manager has open, as [Sandbox.Cleanup] without force does, waits for that until the
-// context ends, and closes the engine.
-func (m *Manager) Close(ctx context.Context) error {
-	m.mu.Lock()
 	if m.closed {
-		m.mu.Unlock()
 		return nil
 	}
 	m.closed = true
-	if m.idle != nil {
-		close(m.idle)
-	}
-	var all []*Sandbox
-	for _, s := range m.open {
-		all = append(all, s)
-	}
-	m.mu.Unlock()
-	var errs []error
-	for _, s := range all {
-		errs = append(errs, s.Cleanup(false))
-	}
-	m.mu.Lock()
-	for s := range m.departing {
-		all = append(all, s)
-	}
-	m.mu.Unlock()
-	for _, s := range all { // they leave at the same time, so waiting for one after the other takes as long as the slowest
-		if !s.wait(ctx) {
-			errs = append(errs, fmt.Errorf("cannot wait for the end of the container %s: %w", short(s.gone), context.Cause(ctx)))
-		}
+	for s := range m.used() {
+		s.leave(true)
 	}
 	m.store.dir.Close()
-	return errors.Join(append(errs, m.engine.Close())...)
+	return m.engine.Close()
+}
+
+// used are the sandboxes that were opened or adopted. The caller holds the lock.
+func (m *Manager) used() map[*Sandbox]bool {
+	all := make(map[*Sandbox]bool)
+	for _, s := range m.adopted {
+		all[s] = true
+	}
+	for _, o := range m.open {
+		if o.s != nil {
+			all[o.s] = true
+		}
+	}
+	return all
 }
 
 // crash is a point at which tests end the process.

@@ -1,18 +1,20 @@
 package sandbox
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
+	"hinit/internal/dotenv"
 	"hinit/sandbox/mux"
 )
 
@@ -34,7 +36,6 @@ func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []strin
 	}
 	opts.MountCwd = e.yes("TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE", false)
 	opts.HostUser = e.yes("TERMINAL_DOCKER_RUN_AS_HOST_USER", false)
-	opts.Persist = e.yes("TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES", true)
 	opts.Orphans = e.yes("TERMINAL_DOCKER_ORPHAN_REAPER", true)
 	opts.PersistFS = e.yes("TERMINAL_CONTAINER_PERSISTENT", true)
 	opts.CPUs = e.number("TERMINAL_CONTAINER_CPU", opts.CPUs)
@@ -42,13 +43,6 @@ func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []strin
 	opts.DiskMB = e.whole("TERMINAL_CONTAINER_DISK", opts.DiskMB, "a number of megabytes, 0 for no limit")
 	opts.Timeout = time.Duration(e.whole("TERMINAL_TIMEOUT", int64(opts.Timeout/time.Second), "a number of seconds")) * time.Second
 	opts.Lifetime = time.Duration(e.whole("TERMINAL_LIFETIME_SECONDS", int64(opts.Lifetime/time.Second), "a number of seconds")) * time.Second
-	if text, set := e.get("TERMINAL_MAX_FOREGROUND_TIMEOUT"); set {
-		if n, err := strconv.ParseInt(text, 10, 32); err == nil && n > 0 {
-			opts.MaxTimeout = time.Duration(n) * time.Second
-		} else {
-			e.warn("TERMINAL_MAX_FOREGROUND_TIMEOUT=%q is not a number of seconds: 600 is used", text)
-		}
-	}
 	opts.Network = e.text("TERMINAL_DOCKER_NETWORK", "")
 	opts.Runtime = e.text("HINIT_SANDBOX_RUNTIME", "")
 	opts.Credentials = e.list("HINIT_SANDBOX_CREDENTIALS")
@@ -259,7 +253,7 @@ func (e *env) volumes(name string) []string {
 		case !strings.Contains(volume, ":"):
 			e.warn("%s: %q has no colon, and is left out", name, volume)
 		default:
-			if _, err := parseVolume(volume); err != nil {
+			if _, err := parseVolume(volume, mountOptions...); err != nil {
 				e.wrong(name, volume, "host:container or host:container:ro: "+err.Error())
 				continue
 			}
@@ -332,29 +326,34 @@ func beneath(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Dotenv reads a file of NAME=value lines, as profiles have it. One that isn't there is empty.
+// dotenvMost is how large a file of variables may be.
+const dotenvMost = 1 << 20
+
+// Dotenv reads a file of variables, as profiles have it. Where there is none, there are none.
 func Dotenv(path string) (map[string]string, error) {
-	data, err := os.ReadFile(path)
+	out := make(map[string]string)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return map[string]string{}, nil
+		return out, nil
+	}
+	if err == nil {
+		defer f.Close()
+		var info fs.FileInfo
+		if info, err = f.Stat(); err == nil && (!info.Mode().IsRegular() || info.Size() > dotenvMost) {
+			err = fmt.Errorf("%s is no regular file, or has more than %d bytes", path, dotenvMost)
+		}
+	}
+	var data []byte
+	if err == nil {
+		data, err = io.ReadAll(io.LimitReader(f, dotenvMost))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the variables of the profile: %w", err)
 	}
-	out := make(map[string]string)
-	for line := range bytes.Lines(data) {
-		text := strings.TrimPrefix(strings.TrimSpace(string(line)), "export ")
-		name, value, ok := strings.Cut(text, "=")
-		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
-		if !ok || !mux.ValidName(name) {
-			continue
+	for _, v := range dotenv.Parse(string(data)) {
+		if mux.ValidName(v.Name) {
+			out[v.Name] = v.Value()
 		}
-		if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
-			value = value[1 : n-1]
-		} else if at := strings.Index(value, " #"); at >= 0 {
-			value = strings.TrimSpace(value[:at])
-		}
-		out[name] = value
 	}
 	return out, nil
 }

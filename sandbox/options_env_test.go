@@ -18,10 +18,10 @@ func TestEveryVariableIsRead(t *testing.T) {
 	for name, value := range map[string]string{
 		"TERMINAL_DOCKER_IMAGE": "debian:12", "TERMINAL_DOCKER_FORWARD_ENV": `["A"]`, "TERMINAL_DOCKER_ENV": `{"A":1}`, "TERMINAL_DOCKER_VOLUMES": `["/a:/b"]`,
 		"TERMINAL_DOCKER_EXTRA_ARGS": `["--privileged=false"]`, "TERMINAL_DOCKER_RUN_AS_HOST_USER": "yes",
-		"TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES": "false", "TERMINAL_DOCKER_ORPHAN_REAPER": "0", "TERMINAL_CONTAINER_PERSISTENT": "no",
+		"TERMINAL_DOCKER_ORPHAN_REAPER": "0", "TERMINAL_CONTAINER_PERSISTENT": "no",
 		"TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE": "TRUE", "TERMINAL_CONTAINER_CPU": "0.5", "TERMINAL_CONTAINER_MEMORY": "0", "TERMINAL_CONTAINER_DISK": "0",
 		"TERMINAL_CWD": "/srv", "TERMINAL_TIMEOUT": "7", "TERMINAL_LIFETIME_SECONDS": "9", "TERMINAL_SANDBOX_DIR": "/elsewhere",
-		"TERMINAL_MAX_FOREGROUND_TIMEOUT": "60", "TERMINAL_DOCKER_NETWORK": "none", "HINIT_SANDBOX_RUNTIME": "runsc", "HINIT_SANDBOX_SHELL": "sh",
+		"TERMINAL_DOCKER_NETWORK": "none", "HINIT_SANDBOX_RUNTIME": "runsc", "HINIT_SANDBOX_SHELL": "sh",
 		"HINIT_SANDBOX_HELPER": "none", "DOCKER_HOST": "tcp://h:1", "HERMES_HOME": "/srv/profiles/coder",
 	} {
 		o, _, err := fromMap(map[string]string{name: value})
@@ -34,8 +34,8 @@ func TestEveryVariableIsRead(t *testing.T) {
 func dump(o Options) string {
 	var b strings.Builder
 	for _, part := range []any{
-		o.Image, o.ForwardEnv, o.Env, o.Volumes, o.ExtraArgs, o.MountCwd, o.HostUser, o.Persist, o.PersistFS, o.Orphans, o.CPUs, o.MemoryMB, o.DiskMB,
-		o.Cwd, o.HostCwd, o.Timeout, o.MaxTimeout, o.Lifetime, o.Home, o.Dir, o.Profile, o.Network, o.Runtime, o.Shell, o.Helper, o.Docker,
+		o.Image, o.ForwardEnv, o.Env, o.Volumes, o.ExtraArgs, o.MountCwd, o.HostUser, o.PersistFS, o.Orphans, o.CPUs, o.MemoryMB, o.DiskMB,
+		o.Cwd, o.HostCwd, o.Timeout, o.Lifetime, o.Home, o.Dir, o.Profile, o.Network, o.Runtime, o.Shell, o.Helper, o.Docker,
 	} {
 		b.WriteString(strings.TrimSpace(sprint(part)) + "|")
 	}
@@ -47,7 +47,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil || len(warnings) != 0 {
 		t.Fatal(warnings, err)
 	}
-	if o.Timeout != 180*time.Second || o.Lifetime != 300*time.Second || o.MemoryMB != 5120 || o.DiskMB != 51200 || !o.Persist || !o.PersistFS ||
+	if o.Timeout != 180*time.Second || o.Lifetime != 300*time.Second || o.MemoryMB != 5120 || o.DiskMB != 51200 || !o.PersistFS ||
 		o.Dir != "/opt/data/sandboxes" || o.Profile != "default" || o.Cwd != "/root" || o.Orphans /* "on" is not yes */ {
 		t.Errorf("%+v", o)
 	}
@@ -73,12 +73,12 @@ func TestBadOptions(t *testing.T) {
 		{"TERMINAL_DOCKER_ENV", `{'A':1}`, "JSON object"},
 		{"TERMINAL_DOCKER_VOLUMES", "/a:/b", "JSON array"},
 		{"TERMINAL_DOCKER_VOLUMES", `["/a:/b"`, "JSON array"},
-		{"TERMINAL_DOCKER_VOLUMES", `["/a:b"]`, "not absolute"},
-		{"TERMINAL_DOCKER_VOLUMES", `[":/b"]`, "empty"},
+		{"TERMINAL_DOCKER_VOLUMES", `["/a:b"]`, "absolute path"},
+		{"TERMINAL_DOCKER_VOLUMES", `[":/b"]`, "SOURCE:TARGET"},
 		{"TERMINAL_DOCKER_VOLUMES", `["/a:/"]`, "root"},
 		{"TERMINAL_DOCKER_VOLUMES", `["/a:/b:rq"]`, "no option of a mount"},
-		{"TERMINAL_DOCKER_VOLUMES", `["/a:/b:ro:x"]`, "two or three parts"},
-		{"TERMINAL_DOCKER_VOLUMES", `["a/b:/c"]`, "neither an absolute path"},
+		{"TERMINAL_DOCKER_VOLUMES", `["/a:/b:ro:x"]`, "SOURCE:TARGET"},
+		{"TERMINAL_DOCKER_VOLUMES", `["a/b:/c"]`, "an absolute path or the name of a volume"},
 		{"TERMINAL_DOCKER_EXTRA_ARGS", "--shm-size 1g", "JSON array"},
 		{"TERMINAL_DOCKER_EXTRA_ARGS", `["--no-such-flag"]`, "flags of docker run"},
 		{"TERMINAL_DOCKER_EXTRA_ARGS", `["--memory","much"]`, "flags of docker run"},
@@ -156,14 +156,14 @@ func TestOddOptionsAreDropped(t *testing.T) {
 		"TERMINAL_DOCKER_FORWARD_ENV": `["A"," A ","B",7,"","1X","a-b","B"]`,
 		"TERMINAL_DOCKER_ENV":         `{"S":"x","T":true,"F":0.5,"I":8080,"L":[1],"O":{},"bad-name":"x","N":null}`,
 		"TERMINAL_DOCKER_VOLUMES":     `["/a:/b", "nocolon", "", 5, "named:/c:ro"]`,
-		"TERMINAL_DOCKER_EXTRA_ARGS":  `["--rm", 5]`, "TERMINAL_MAX_FOREGROUND_TIMEOUT": "soon", "TERMINAL_CWD": "/home/me/src",
+		"TERMINAL_DOCKER_EXTRA_ARGS":  `["--rm", 5]`, "TERMINAL_CWD": "/home/me/src",
 	})
 	if err != nil && !strings.Contains(err.Error(), "--rm") {
 		t.Fatal(err)
 	}
 	if sprint(o.ForwardEnv) != "[A B]" || sprint(o.Env) != "map[F:0.5 I:8080 S:x T:True]" || sprint(o.Volumes) != "[/a:/b named:/c:ro]" ||
-		o.MaxTimeout != 600*time.Second || o.Cwd != "/root" || len(warnings) != 12 {
-		t.Errorf("%v %v %v %v %v\n%d: %s", o.ForwardEnv, o.Env, o.Volumes, o.MaxTimeout, o.Cwd, len(warnings), strings.Join(warnings, "\n"))
+		o.Cwd != "/root" || len(warnings) != 11 {
+		t.Errorf("%v %v %v %v\n%d: %s", o.ForwardEnv, o.Env, o.Volumes, o.Cwd, len(warnings), strings.Join(warnings, "\n"))
 	}
 	for _, name := range []string{"TERMINAL_DOCKER_ENV", "TERMINAL_DOCKER_VOLUMES"} {
 		if o, warnings, err := fromMap(map[string]string{name: "5"}); err != nil || len(warnings) != 1 || len(o.Env)+len(o.Volumes) != 0 {

@@ -152,7 +152,7 @@ func TestRealRecovery(t *testing.T) {
 			all.Go(func() { want(t, s, fmt.Sprint("echo ", i), fmt.Sprint(i)) })
 		}
 		all.Wait()
-		if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+s.Key().Profile); strings.Contains(ids, "\n") {
+		if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+s.key.Profile); strings.Contains(ids, "\n") {
 			t.Errorf("there are several: %q", ids)
 		}
 	})
@@ -178,17 +178,21 @@ func TestRealPausedUnderCommand(t *testing.T) {
 	}
 }
 
+// sandboxOf is a sandbox that nothing was run in yet.
+func sandboxOf(m *Manager, id string) *Sandbox {
+	s := m.handle(Key{}, nil)
+	s.id, s.adopted = id, true
+	return s
+}
+
 // TestRealPausedBeforeCommand hung for 13 seconds and more with a connection that was open.
 func TestRealPausedBeforeCommand(t *testing.T) {
 	m, s := real(t, nil)
 	want(t, s, "echo warm", "warm")
 	dockerCmd(t, "pause", s.ID())
 	defer dockerCmd(t, "unpause", s.ID())
-	adopted, err := m.Adopt(t.Context(), s.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, s := range map[string]*Sandbox{"warm": s, "cold": adopted} {
+	cold := sandboxOf(m, s.ID())
+	for name, s := range map[string]*Sandbox{"warm": s, "cold": cold} {
 		begin := time.Now()
 		_, err := s.Exec(t.Context(), Request{Command: "true", Timeout: 3 * time.Second})
 		if down := (*StateError)(nil); !errors.As(err, &down) || !strings.Contains(err.Error(), "is paused; let it go on with: docker unpause") {
@@ -223,8 +227,8 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Cleanup(false); err != nil || s.ID() != "" {
-		t.Fatal("the handle keeps its id", err)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
 	}
 	if state := dockerCmd(t, "inspect", "-f", "{{.State.Status}} {{.State.StartedAt}}", id); !strings.HasPrefix(state, "running") {
 		t.Fatal(state)
@@ -235,8 +239,6 @@ func TestRealAcrossProcesses(t *testing.T) {
 		t.Fatal("it is another container")
 	}
 	want(t, s, "pwd", "/tmp")
-	s.SetDir("/workspace")
-	want(t, s, "pwd; cd /tmp", "/workspace")
 	want(t, s, "hostname; echo $KEPT; pwd; cat /tmp/file", host+"\n1\n/tmp\nx")
 	eventually(t, func() error {
 		a, _ := output(t, s, "stat -c %y /tmp/loop")
@@ -252,13 +254,16 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if list, err := other.List(t.Context()); err != nil || len(list) < 1 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := s.Cleanup(true); err != nil || !s.Wait(time.Minute) {
+	if err := removeBoxes(t.Context(), other, Key{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := other.engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {
 		t.Error("it is not removed:", err)
 	}
-	for _, dir := range []string{runDir, tokensDir, leasesDir} {
+	for _, dir := range []string{runDir, tokensDir} {
 		if entries, _ := os.ReadDir(filepath.Join(m.opts.State, dir)); len(entries) != 0 {
 			t.Errorf("%s: %d are left", dir, len(entries))
 		}
@@ -287,45 +292,23 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 }
 
 // TestRealCrashes kills a client at each point at which it has something to leave behind. What is left is found by the next sweep or
-// used by the next client, and nothing else is.
+// used by the next client.
 func TestRealCrashes(t *testing.T) {
-	for i, point := range []string{"locked", "create", "created", "started", "attach", "helper", "remove"} {
-		for _, persist := range []bool{true, false} {
-			if !*full && persist == (i%2 == 0) {
-				continue
+	for _, point := range []string{"locked", "create", "created", "started", "attach", "helper"} {
+		t.Run(point, func(t *testing.T) {
+			needEngine(t)
+			o := realOptions(t)
+			removeAfter(t, o)
+			client := helperProcess(t, o, "crash-"+point, "echo x")
+			if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
+				t.Fatalf("it did not crash: %v", err)
 			}
-			t.Run(fmt.Sprint(point, " persist ", persist), func(t *testing.T) {
-				needEngine(t)
-				o := realOptions(t)
-				o.Persist = persist
-				removeAfter(t, o)
-				client := helperProcess(t, o, "crash-"+point, "echo x")
-				if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
-					t.Fatalf("it did not crash: %v", err)
-				}
-				m := realManager(t, o)
-				if persist { // the next client is not held up, and uses what is there
-					s := sandboxFor(t, m, "")
-					want(t, s, "echo next", "next")
-					if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
-						t.Errorf("there are several: %q", ids)
-					}
-					return
-				}
-				eventually(t, func() error { // the engine may still be making it
-					_, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond})
-					if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); ids != "" || err != nil {
-						return fmt.Errorf("left: %q, %w", ids, err)
-					}
-					return nil
-				})
-				for _, dir := range []string{runDir, tokensDir, leasesDir} {
-					if entries, _ := os.ReadDir(filepath.Join(m.opts.State, dir)); len(entries) != 0 {
-						t.Errorf("%s: %d are left", dir, len(entries))
-					}
-				}
-			})
-		}
+			s := sandboxFor(t, realManager(t, o), "") // the next client is not held up, and uses what is there
+			want(t, s, "echo next", "next")
+			if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
+				t.Errorf("there are several: %q", ids)
+			}
+		})
 	}
 }
 
@@ -348,7 +331,7 @@ func TestRealCrowd(t *testing.T) {
 		all.Go(func() {
 			for n := range each {
 				s := boxes[(c+n)%sandboxes]
-				word := fmt.Sprintf("c%d-n%d-%s", c, n, s.Key().Task)
+				word := fmt.Sprintf("c%d-n%d-%s", c, n, s.key.Task)
 				var out bytes.Buffer
 				res, err := s.Exec(t.Context(), Request{
 					Argv: []string{"sh", "-c", "cat; echo " + word + " >> /tmp/log; sleep 0.01; exit " + fmt.Sprint(n)}, Stdin: strings.NewReader(word), Stdout: &out,
@@ -365,8 +348,8 @@ func TestRealCrowd(t *testing.T) {
 		log, _ := output(t, s, "sort /tmp/log | uniq -c")
 		for line := range strings.Lines(log) {
 			total++
-			if f := strings.Fields(line); f[0] != "1" || !strings.HasSuffix(f[1], "-"+s.Key().Task) {
-				t.Errorf("in %s: %s", s.Key().Task, line)
+			if f := strings.Fields(line); f[0] != "1" || !strings.HasSuffix(f[1], "-"+s.key.Task) {
+				t.Errorf("in %s: %s", s.key.Task, line)
 			}
 		}
 		if err := stillRuns(t, s.ID(), "exit "); err != nil {

@@ -159,7 +159,7 @@ func engineEnd(t *testing.T, m *Manager, s *Sandbox) {
 	})
 	lostBecause(t, err, Gone, "the container was removed")
 	want(t, s, "cat file", "x")
-	if err := m.Remove(t.Context(), s.key); err != nil {
+	if err := removeBoxes(t.Context(), m, s.key); err != nil {
 		t.Error(err)
 	}
 	if list, err := m.engine.List(t.Context(), map[string]string{LabelProfile: s.Labels()[LabelProfile]}); err != nil || len(list) != 0 {

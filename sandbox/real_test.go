@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -155,9 +154,7 @@ func realManager(t *testing.T, o Options) *Manager {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := m.Close(ctx); err != nil {
+		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
 	})

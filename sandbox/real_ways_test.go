@@ -112,9 +112,7 @@ func TestRealAdopt(t *testing.T) {
 	if res, err := s.Exec(t.Context(), Request{Argv: []string{"id", "-u"}, Stdout: &out}); err != nil || res.Code != 0 || out.String() != "1000\n" {
 		t.Errorf("%+v, %v, %q", res, err, out.String())
 	}
-	if err := s.Cleanup(false); err != nil {
-		t.Fatal(err)
-	}
+	m.Forget(id)
 	if state := dockerCmd(t, "inspect", "-f", "{{.State.Status}}", id); state != "running" {
 		t.Error(state)
 	}
@@ -312,7 +310,7 @@ func TestRealEngineRestarts(t *testing.T) {
 		t.Errorf("without an engine: %v", err)
 	}
 	e.start()
-	if err := m.Remove(t.Context(), Key{}); err != nil {
+	if err := removeBoxes(t.Context(), m, Key{}); err != nil {
 		t.Error(err)
 	}
 	if _, err := engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Rows of 19.8.
 func TestRecovery(t *testing.T) {
-	run := func(t *testing.T, persist bool, during func(f *fake, c *Container, n int, out io.Writer) (int, error), retry Retry) (*fake, *Sandbox, string, Result, error) {
+	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), retry Retry) (*fake, *Sandbox, string, Result, error) {
 		t.Helper()
 		f := newFake()
 		n := 0
@@ -20,7 +21,7 @@ func TestRecovery(t *testing.T) {
 			n++
 			return during(f, c, n, out)
 		}
-		s := mustOpen(t, fakeManager(t, f, func(o *Options) { o.Persist = persist }), Key{})
+		s := mustOpen(t, fakeManager(t, f, nil), Key{})
 		var out bytes.Buffer
 		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Stdout: &out, Retry: retry})
 		return f, s, out.String(), res, err
@@ -29,7 +30,7 @@ func TestRecovery(t *testing.T) {
 		"Error: No such container: abc", "Error response from daemon: no such container", "container abc is not running", "nginx is not running",
 	} {
 		t.Run("the text of a command is not believed: "+text, func(t *testing.T) {
-			f, _, out, res, err := run(t, true, func(_ *fake, _ *Container, _ int, out io.Writer) (int, error) {
+			f, _, out, res, err := run(t, func(_ *fake, _ *Container, _ int, out io.Writer) (int, error) {
 				fmt.Fprint(out, text)
 				return 1, nil
 			}, RetrySafe)
@@ -42,7 +43,7 @@ func TestRecovery(t *testing.T) {
 	}
 	for _, code := range []int{127, 1, 126, 137} {
 		t.Run(fmt.Sprint("ordinary failure ", code), func(t *testing.T) {
-			f, _, _, res, err := run(t, true, func(*fake, *Container, int, io.Writer) (int, error) { return code, nil }, RetrySafe)
+			f, _, _, res, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return code, nil }, RetrySafe)
 			if err != nil || res.Code != code || res.Retried {
 				t.Errorf("%+v, %v", res, err)
 			}
@@ -58,7 +59,7 @@ func TestRecovery(t *testing.T) {
 		return 0, nil
 	}
 	t.Run("recover and retry", func(t *testing.T) {
-		f, s, _, res, err := run(t, true, gone, RetrySafe)
+		f, s, _, res, err := run(t, gone, RetrySafe)
 		if err != nil || res.Code != 0 || !res.Retried || s.ID() != "new2" {
 			t.Errorf("%+v, %v", res, err)
 		}
@@ -66,7 +67,7 @@ func TestRecovery(t *testing.T) {
 		f.count(t, "run", 2)
 	})
 	t.Run("lost unless it is safe", func(t *testing.T) {
-		f, s, _, _, err := run(t, true, gone, RetryNever)
+		f, s, _, _, err := run(t, gone, RetryNever)
 		var lost *LostError
 		if !errors.As(err, &lost) || !lost.Began || lost.Container.State != Gone || !lost.Recovered || !errors.Is(err, ErrLost) {
 			t.Fatalf("%v", err)
@@ -81,7 +82,7 @@ func TestRecovery(t *testing.T) {
 		f.count(t, "create", 2)
 	})
 	t.Run("once at most", func(t *testing.T) {
-		f, _, _, _, err := run(t, true, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
+		f, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
 			f.vanish(c.ID)
 			return 137, nil
 		}, RetrySafe)
@@ -90,15 +91,8 @@ func TestRecovery(t *testing.T) {
 		}
 		f.count(t, "run", 2)
 	})
-	t.Run("not persistent", func(t *testing.T) {
-		f, _, _, _, err := run(t, false, gone, RetrySafe)
-		if !errors.Is(err, ErrLost) {
-			t.Error(err)
-		}
-		f.count(t, "create", 1)
-	})
 	t.Run("stopped: started again, and run, because it had not begun", func(t *testing.T) {
-		f, s, _, _, err := run(t, true, func(*fake, *Container, int, io.Writer) (int, error) { return 0, nil }, RetryNever)
+		f, s, _, _, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return 0, nil }, RetryNever)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +105,7 @@ func TestRecovery(t *testing.T) {
 		f.count(t, "start", 2)
 	})
 	t.Run("killed for want of memory", func(t *testing.T) {
-		_, _, _, _, err := run(t, true, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
+		_, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
 			f.set(c.ID, func(c *Container) { c.State, c.OOMKilled, c.ExitCode = Exited, true, 137 })
 			return 137, nil
 		}, RetryNever)
@@ -122,7 +116,7 @@ func TestRecovery(t *testing.T) {
 	t.Run("one recovery for any number of callers", func(t *testing.T) {
 		f := newFake()
 		s := mustOpen(t, fakeManager(t, f, nil), Key{})
-		s.SetDir("/src")
+		s.dir = "/src"
 		f.vanish(s.ID())
 		var all sync.WaitGroup
 		for range 50 {
@@ -139,4 +133,23 @@ func TestRecovery(t *testing.T) {
 			t.Errorf("%+v\n%+v", first, second)
 		}
 	})
+}
+
+// TestNobodyKnowsTheContainer: an engine that could not freeze a container says nothing of it any more, and commands there hung until their time was over.
+func TestNobodyKnowsTheContainer(t *testing.T) {
+	old := probeTime
+	probeTime = 100 * time.Millisecond
+	defer func() { probeTime = old }()
+	f := newFake()
+	s := mustOpen(t, fakeManager(t, f, nil), Key{})
+	if _, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	f.mute, f.stall = true, "inspect"
+	f.mu.Unlock()
+	if _, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); !errors.Is(err, ErrNoEngine) {
+		t.Error(err)
+	}
+	f.count(t, "run", 1)
 }

@@ -34,8 +34,6 @@ type Request struct {
 	Timeout time.Duration // 0 is Options.Timeout, negative is none
 	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
 	Retry   Retry
-
-	Name string // of a background command, for people
 }
 
 // SignalNo is a signal by its number.
@@ -57,7 +55,6 @@ type Result struct {
 // Job is a background command.
 type Job struct {
 	ID       string    `json:"id"`
-	Name     string    `json:"name,omitempty"`
 	Command  string    `json:"command"`
 	PID      int       `json:"pid"` // inside the container
 	Started  time.Time `json:"started"`
@@ -86,8 +83,6 @@ type Description struct {
 	Root      string            `json:"root,omitempty"` // what root inside is outside
 	Dir       string            `json:"dir"`
 	Jobs      []Job             `json:"jobs"`
-	Clients   int               `json:"clients"`  // processes that hold a lease on it
+	Clients   int               `json:"clients"`  // processes that are connected to the program inside, this one too
 	Commands  int               `json:"commands"` // that run now, of this process
-	Persist   bool              `json:"persist"`
-	IdleSince time.Time         `json:"idleSince,omitzero"`
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -106,11 +105,11 @@ func (s *Spec) writable(o Options, key Key) error {
 	var volumes []Mount
 	explicit := false
 	for _, text := range o.Volumes {
-		m, err := parseVolume(text)
+		m, err := parseVolume(text, mountOptions...)
 		if err != nil {
 			return &OptionError{Name: "TERMINAL_DOCKER_VOLUMES", Value: text, Want: err.Error()}
 		}
-		explicit = explicit || m.Target == "/workspace"
+		explicit = explicit || filepath.Clean(m.Target) == "/workspace"
 		volumes = append(volumes, m)
 	}
 	hostCwd := ""
@@ -144,53 +143,13 @@ func (s *Spec) writable(o Options, key Key) error {
 	default:
 		s.tmpfs("/workspace", "rw,exec,size=10g")
 	}
-	s.Mounts = append(append(s.Mounts, volumes...), o.ReadOnly...)
+	s.Mounts = append(s.Mounts, volumes...)
 	return nil
 }
 
 // taskDir is where the host keeps the directories of a task. The name may hold what -v takes for a separator.
 func taskDir(dir string, key Key) string {
 	return filepath.Join(dir, "docker", Sanitise(cmp.Or(key.Task, "default")))
-}
-
-// parseVolume reads host:container[:options].
-func parseVolume(text string) (Mount, error) {
-	parts := strings.Split(text, ":")
-	if len(parts) < 2 || len(parts) > 3 {
-		return Mount{}, errors.New("a mount has two or three parts, host:container[:ro]")
-	}
-	m := Mount{Type: "volume", Source: parts[0], Target: filepath.Clean(parts[1])}
-	switch {
-	case m.Source == "":
-		return Mount{}, errors.New("the host's part is empty")
-	case !filepath.IsAbs(parts[1]):
-		return Mount{}, fmt.Errorf("the path in the container, %q, is not absolute", parts[1])
-	case m.Target == "/":
-		return Mount{}, errors.New("nothing can be mounted over the container's root")
-	}
-	if strings.HasPrefix(m.Source, "~/") {
-		home, _ := os.UserHomeDir()
-		m.Source = filepath.Join(home, m.Source[2:])
-	}
-	if strings.HasPrefix(m.Source, "/") {
-		m.Type, m.CreateHostParent = "bind", true
-	} else if strings.Contains(m.Source, "/") {
-		return Mount{}, fmt.Errorf("%q is neither an absolute path nor the name of a volume", m.Source)
-	}
-	if len(parts) == 3 {
-		for option := range strings.SplitSeq(parts[2], ",") {
-			switch option {
-			case "ro":
-				m.ReadOnly = true
-			case "rw":
-			case "z", "Z", "cached", "delegated", "consistent", "nocopy", "rprivate", "private", "rshared", "shared", "rslave", "slave":
-				m.Options = strings.TrimPrefix(m.Options+","+option, ",")
-			default:
-				return Mount{}, fmt.Errorf("%q is no option of a mount", option)
-			}
-		}
-	}
-	return m, nil
 }
 
 // credentialMounts are the files of a profile, by their path in it, that commands may read. What is missing or a directory is left
@@ -245,6 +204,9 @@ func forwarded(o Options) map[string]string {
 	getenv := o.Getenv
 	if getenv == nil {
 		getenv = os.LookupEnv
+	}
+	if len(o.Pass)+len(o.ForwardEnv) == 0 {
+		return nil // and so the service, which is root, reads nothing of its callers
 	}
 	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// store is what the processes that share the sandboxes of a directory share on disk: locks, leases, sockets, the program inside.
+// store is what the processes that share the sandboxes of a directory share on disk: locks, sockets, the program inside.
 type store struct {
 	path string
 	dir  *fsutil.Dir
@@ -27,8 +27,7 @@ type store struct {
 
 // The directories of a volume.
 const (
-	locksDir  = "locks"  // one directory a key, which is locked while its container is found, made or removed
-	leasesDir = "leases" // one directory a container, in it one for each process that uses it, which holds its lock
+	locksDir  = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
 	runDir    = "run"    // one directory a container, mounted into it: the socket of the program inside
 	tokensDir = "tokens" // one file a container: what lets a client in there
 	toolsDir  = "tools"  // one directory for each version of the program inside
@@ -41,7 +40,7 @@ func openStore(path string) (*store, error) {
 		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
 	v := &store{path: path, dir: dir}
-	for _, name := range []string{locksDir, leasesDir, runDir, tokensDir, toolsDir} {
+	for _, name := range []string{locksDir, runDir, tokensDir, toolsDir} {
 		if err := dir.Mkdir(name, 0o700); err != nil {
 			dir.Close()
 			return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
@@ -83,7 +82,8 @@ func randomHex(n int) string {
 
 // lock waits for the lock of a key. Where there can't be one, because the file system has none, it says so and goes on.
 func (v *store) lock(ctx context.Context, labels map[string]string, warn func(string)) (unlock func(), err error) {
-	name := filepath.Join(locksDir, labels[LabelTask]+"@"+labels[LabelProfile])
+	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
+	name := filepath.Join(locksDir, hex.EncodeToString(key[:1])) // callers choose the labels: their directories are bounded
 	dir, err := v.sub(name)
 	if err != nil {
 		return nil, err
@@ -116,67 +116,6 @@ func (v *store) sub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// lease is the sign that this process uses a container. The kernel takes it back when the process ends, however it ends.
-type lease struct {
-	v    *store
-	name string
-	held *os.File
-}
-
-// lease takes one. The caller holds the lock of the container's key.
-func (v *store) lease(container string) (*lease, error) {
-	above := filepath.Join(leasesDir, short(container))
-	if err := v.dir.Mkdir(above, 0o700); err != nil {
-		return nil, err
-	}
-	l := &lease{v: v, name: filepath.Join(above, fmt.Sprintf("%d-%s", os.Getpid(), randomHex(4)))}
-	dir, err := v.sub(l.name)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	if l.held, err = dir.Lock(); err != nil && !errors.Is(err, fsutil.ErrNotLocal) {
-		return nil, err
-	}
-	return l, nil
-}
-
-func (l *lease) release() {
-	if l == nil {
-		return
-	}
-	_ = l.v.dir.Remove(l.name)
-	if l.held != nil {
-		l.held.Close()
-	}
-}
-
-// leases counts the processes that use a container, and removes what dead ones left.
-func (v *store) leases(container string) int {
-	above := filepath.Join(leasesDir, short(container))
-	entries, err := v.dir.ReadDir(above)
-	if err != nil {
-		return 0
-	}
-	n := 0
-	for _, e := range entries {
-		name := filepath.Join(above, e.Name())
-		dir, err := v.dir.Sub(name)
-		if err != nil {
-			continue
-		}
-		held, err := dir.Lock()
-		dir.Close()
-		if err != nil { // held, or nobody can tell
-			n++
-			continue
-		}
-		_ = v.dir.Remove(name)
-		held.Close()
-	}
-	return n
-}
-
 // makeRun makes the directory of a container that is to be made, and its token.
 func (v *store) makeRun(name string) (dir string, err error) {
 	if err := v.dir.Create(filepath.Join(tokensDir, name), []byte(randomHex(16)), 0o600); err != nil {
@@ -199,19 +138,16 @@ func (v *store) token(name string) string {
 }
 
 // forget drops what is kept of a container that is gone.
-func (v *store) forget(name, id string) {
+func (v *store) forget(name string) {
 	if name != "" && !strings.Contains(name, "/") {
 		_ = v.dir.RemoveAll(filepath.Join(runDir, name))
 		_ = v.dir.Remove(filepath.Join(tokensDir, name))
 	}
-	if id != "" {
-		_ = v.dir.RemoveAll(filepath.Join(leasesDir, short(id)))
-	}
 }
 
 // sweep drops what is kept of containers that are not there any more. Names of live ones are kept.
-func (v *store) sweep(keep, keepIDs map[string]bool, before time.Time) {
-	drop := func(below string, keep map[string]bool) {
+func (v *store) sweep(keep map[string]bool, before time.Time) {
+	for _, below := range []string{runDir, tokensDir} {
 		entries, err := v.dir.ReadDir(below)
 		if err != nil {
 			return
@@ -222,9 +158,6 @@ func (v *store) sweep(keep, keepIDs map[string]bool, before time.Time) {
 			}
 		}
 	}
-	drop(runDir, keep)
-	drop(tokensDir, keep)
-	drop(leasesDir, keepIDs)
 }
 
 // helperName is the program inside, where it is mounted or copied to.

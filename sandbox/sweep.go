@@ -3,10 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"path/filepath"
 	"time"
-
-	"hinit/internal/fsutil"
 )
 
 // Reap says what a sweep is to take.
@@ -50,15 +47,8 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 		}
 		d := m.describe(c)
 		m.mu.Lock()
-		for _, s := range m.open {
-			if s.ID() == c.ID {
-				s.mu.Lock()
-				d.Dir, d.Commands, d.IdleSince = s.dir, s.running, s.used
-				if s.link != nil {
-					d.Exec, d.Reason = s.link.mode, s.link.reason
-				}
-				s.mu.Unlock()
-			}
+		for s := range m.used() {
+			s.tell(&d)
 		}
 		m.mu.Unlock()
 		out = append(out, d)
@@ -84,8 +74,8 @@ func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 }
 
 // Sweep removes the containers of this volume that nobody will use again: ended, created or dead ones, which are older than the
-// age, and running ones that were not to outlive a process that is dead. It never touches what carries another volume's label. Of what
-// carries none it takes only ended ones: they may be of another user's agent.
+// age. It never touches what carries another volume's label. Of what carries none it takes only ended ones: they may be of another
+// user's agent.
 func (m *Manager) Sweep(ctx context.Context, what Reap) ([]Reaped, error) {
 	out, _, err := m.SweepNext(ctx, what)
 	return out, err
@@ -109,9 +99,9 @@ func (m *Manager) SweepNext(ctx context.Context, what Reap) (out []Reaped, next 
 	if err != nil {
 		return nil, next, err
 	}
-	names, ids := make(map[string]bool), make(map[string]bool)
+	names := make(map[string]bool)
 	for _, c := range list {
-		names[c.Name], ids[short(c.ID)] = true, true
+		names[c.Name] = true
 		if !m.ours(c, cmp.Or(what.Profile, m.opts.Profile)) {
 			continue
 		}
@@ -131,20 +121,17 @@ func (m *Manager) SweepNext(ctx context.Context, what Reap) (out []Reaped, next 
 		return out, next, err
 	}
 	for _, c := range all {
-		names[c.Name], ids[short(c.ID)] = true, true
+		names[c.Name] = true
 	}
-	m.store.sweep(names, ids, begin.Add(-age))
+	m.store.sweep(names, begin.Add(-age))
 	return out, next, nil
 }
 
 // reap removes one container if nobody will use it again, and says so; nil if it stays, and then when it is to be looked at again.
 // Everything is looked at anew by the lock of its key, so that nobody begins to use it meanwhile.
 func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry bool) (*Reaped, time.Time) {
-	if m.foreign(c) || c.State == Running && c.Labels[LabelEphemeral] == "" || c.State == Restarting || c.State == Removing {
-		return nil, time.Time{}
-	}
 	own := c.Labels[LabelVolume] == m.store.id
-	if !own && c.State != Exited {
+	if c.State != Exited && (!own || c.State != Created && c.State != Dead) {
 		return nil, time.Time{}
 	}
 	again := time.Now().Add(sweepAgain)
@@ -169,17 +156,7 @@ func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry 
 		}
 	case Created:
 		r.Why, since = "it was made and never started", now.Created
-	case Running, Paused:
-		if c.Labels[LabelEphemeral] == "" {
-			return nil, time.Time{}
-		}
-		if m.store.leases(c.ID) > 0 {
-			return nil, again
-		}
-		r.Why, since = "the process that it was for is dead", now.Created
-		age = 0
 	default:
-		return nil, time.Time{}
 	}
 	if since.IsZero() {
 		return nil, time.Time{} // nobody can say how old it is
@@ -187,37 +164,16 @@ func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry 
 	if r.Age = time.Since(since); r.Age < age {
 		return nil, since.Add(age)
 	}
-	if now.State != Running && m.store.leases(c.ID) > 0 {
-		return nil, time.Now().Add(max(age, sweepAgain))
-	}
 	if dry {
 		return r, time.Time{}
 	}
-	crash("reap")
-	remove, cancel := context.WithTimeout(ctx, stopPatience)
+	remove, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	if err := m.engine.Remove(remove, c.ID); err != nil {
 		r.Error = err.Error()
 		m.opts.warn(err.Error())
 		return r, again
 	}
-	m.store.forget(now.Name, c.ID)
-	if c.Labels[LabelEphemeral] != "" && !m.opts.PersistFS {
-		m.removeDirs(Key{Task: c.Labels[LabelTask]})
-	}
+	m.store.forget(now.Name)
 	return r, time.Time{}
-}
-
-// removeDirs removes the directories of the host that belong to a task.
-func (m *Manager) removeDirs(key Key) {
-	dir, err := fsutil.OpenReal(m.opts.Dir, fsutil.Self())
-	if err != nil {
-		return
-	}
-	defer dir.Close()
-	if rel, err := filepath.Rel(m.opts.Dir, taskDir(m.opts.Dir, key)); err == nil {
-		if err := dir.RemoveAll(rel); err != nil {
-			m.opts.warn(err.Error())
-		}
-	}
 }

@@ -65,7 +65,7 @@ func hermesImage() options {
 //
 // The order is the contract's, section 11: a target that can't be executed is 127; a caller who isn't root gets it with
 // the environment untouched; so does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case; for
-// everybody else root is dropped to the agent's user (uid, gid, and the groups that /etc/group gives it) and HOME is set
+// everybody else root is dropped to the agent's user (uid, gid, and groups as PID 1 has settled them, else as /etc does) and HOME is set
 // to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([AgentPath]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
 // descriptors from 3 up don't go from root to the agent, and neither does /dev/tty where a shell of root's has it ([LeaveTerminal]). Where dropping isn't possible it is 126.
 //
@@ -120,6 +120,9 @@ func (o *options) drop() (home string, err error) {
 	u, err := account.Lookup(o.root, o.user)
 	if err != nil {
 		return "", err
+	}
+	if text, err := readTrusted(o.root + "/run/hinit/" + account.Published); err == nil { // else /etc has the last word
+		u.Publish(text, o.user)
 	}
 	// Before the drop: afterwards /proc/self belongs to root and is closed to us.
 	if err := closeOnExec(); err != nil {

@@ -224,3 +224,27 @@ func TestTerminalIsKept(t *testing.T) {
 		t.Errorf("the terminal shows %q, %v", buf[:got], err)
 	}
 }
+
+// With --read-only and PUID the boot can't write /etc, and a command of root's ran as the image's uid: its files were not the gateways'.
+func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
+	testkit.NeedRoot(t)
+	i := newImage(t, "id -u; id -g; id -G")
+	must(t, os.MkdirAll(i.dir+"/run/hinit", 0o755))
+	told := i.dir + "/run/hinit/agent"
+	for text, want := range map[string]string{
+		"hermes\n1234\n1235\n1235 44\n": "1234\n1235\n1235 44\n",
+		"other\n1234\n1235\n1235\n":     "10000\n10001\n10001 44 109\n",
+		"hermes\n1234\n":                "10000\n10001\n10001 44 109\n",
+		"hermes\nx\n-1\n\n":             "10000\n10001\n10001 44 109\n",
+	} {
+		write(t, told, text, 0o644)
+		finish(t, i.command()).want(t, 0, want, "")
+	}
+	write(t, told, "hermes\n0\n0\n0\n", 0o644)
+	if r := finish(t, i.command()); r.code != 126 {
+		t.Errorf("it runs as root: %+v", r)
+	}
+	write(t, told, "hermes\n1234\n1235\n1235 44\n", 0o644)
+	must(t, os.Chown(told, agentUID, agentUID))
+	finish(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
+}

@@ -177,7 +177,7 @@ func fuzzOrder(name string, n int) Order {
 		After:       []RestartAfter{RestartAlways, RestartOnFailure, RestartNever, RestartOnSuccess}[n%4],
 		MaxRestarts: n % 3, RestartsWindow: time.Minute,
 		OneShot: n%5 == 0, EachStart: n%10 == 0,
-		Needs: []Need{{others[0], []Until{UntilReady, UntilDone, UntilStarted}[n%3], n%7 == 0}},
+		Needs: []Need{{others[0], []Until{UntilReady, UntilDone, UntilStarted, UntilTried}[n%4], n%7 == 0}},
 	}
 	if n%4 == 1 {
 		o.Needs = append(o.Needs, Need{others[1], UntilReady, false})

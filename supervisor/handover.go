@@ -54,7 +54,7 @@ func (l *Loop) HandOver() *Handover {
 // alive or not reaped yet, else 0: so the loop finds what the old generation could not note. The snapshot shows the services when
 // TakeOver returns.
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
-	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel = l.machine.Budget, l.machine.Random, l.machine.Parallel
+	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.Spare = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.Spare
 	l.machine = h.Machine
 	l.machine.moved = true
 	l.machine.services = make(map[string]*service, len(h.Services))

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/proc"
 )
 
@@ -50,6 +51,7 @@ type Config struct {
 	Logs     LogSink
 	Budget   time.Duration                      // of a container shutdown
 	Parallel int                                // services with Policy.Turns that start at the same time; 0 is no limit
+	Spare    int                                // how many more may start once one is ready
 	Children <-chan os.Signal                   // SIGCHLD, capacity 1
 	Mute     func(bool)                         // stops SIGCHLD, and lets it come again; nil when it can't be stopped; called in the loop
 	Signals  <-chan os.Signal                   // the signals OnSignal understands
@@ -79,7 +81,8 @@ type Loop struct {
 	flood     flood
 	oomKills  uint64
 	undo      undo
-	resumed   []Event // what has to be said about the time before this generation, once it runs
+	resumed   []Event    // what has to be said about the time before this generation, once it runs
+	by        *client.By // who gave the order of the next step
 	published
 }
 
@@ -97,13 +100,27 @@ type request struct {
 	unit  *Unit  // for Add
 	call  func() // instead of an event
 	reply chan error
+	by    *client.By
+}
+
+type byKey struct{}
+
+// WithBy returns a context whose orders to a loop are the records of by.
+func WithBy(ctx context.Context, by *client.By) context.Context {
+	return context.WithValue(ctx, byKey{}, by)
+}
+
+// ByOf returns who gives the orders of a context, nil when that is unknown.
+func ByOf(ctx context.Context) *client.By {
+	by, _ := ctx.Value(byKey{}).(*client.By)
+	return by
 }
 
 // NewLoop returns a loop that is not running yet.
 func NewLoop(cfg Config) *Loop {
 	l := &Loop{
 		cfg:       cfg,
-		machine:   Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel},
+		machine:   Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel, Spare: cfg.Spare},
 		units:     make(map[string]*unit),
 		runs:      make(map[uint64]string),
 		notifiers: make(map[uint64]*notifier),
@@ -154,7 +171,7 @@ func (l *Loop) ask(ctx context.Context, r request) error { return l.hand(ctx, r)
 
 // hand puts a request into the inbox and returns what waits for its answer.
 func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
-	r.reply = make(chan error, 1)
+	r.reply, r.by = make(chan error, 1), ByOf(ctx)
 	select {
 	case l.requests <- r:
 	case <-l.ended:
@@ -309,6 +326,9 @@ func (l *Loop) take(r request, answers []request) []request {
 			u.define(*r.unit)
 			l.touch(u)
 		}
+		if _, word := r.event.(Ready); !word {
+			l.by = r.by
+		}
 		l.step(r.event)
 		if r.reply != nil {
 			answers = append(answers, r)
@@ -351,6 +371,8 @@ func (l *Loop) signal(s os.Signal) {
 // step feeds the machine and carries out what it asks for, including what follows from that.
 func (l *Loop) step(e Event) {
 	var follow []Event
+	by := l.by
+	l.by = nil
 	l.undo.prepare(&l.machine, e)
 	actions := l.machine.Step(time.Now(), e)
 	l.undo.done()
@@ -369,6 +391,9 @@ func (l *Loop) step(e Event) {
 				l.touch(u)
 			}
 		case Note:
+			if about := e.about(); about == "" || about == a.Record.Service {
+				a.Record.By = by
+			}
 			if u := l.units[a.Record.Service]; u == nil || u.Kind != KindCheck {
 				l.history.add(a.Record)
 			}

@@ -176,6 +176,8 @@ type Machine struct {
 	Random func() float64 `reexec:"-"`
 	// Parallel is how many services with Policy.Turns start at the same time; 0 is no limit.
 	Parallel int `reexec:"-"`
+	// Spare is how many more may start once one of them has become ready: a start waits for more than the processor.
+	Spare int `reexec:"-"`
 
 	services map[string]*service `reexec:"-"`
 	order    []*service          `reexec:"-"` // the same, in the order of registration
@@ -276,6 +278,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			last.Tail = e.Lines
 			s.last = &last
 			m.changed(s)
+			m.refused(now, s)
 			if s.looping && !s.loopTold {
 				s.loopTold = true
 				m.do(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Words()}})

@@ -38,3 +38,29 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 		t.Errorf("what a snapshot has became %v", before)
 	}
 }
+
+// A dashboard of July 2026 refuses to bind with exit code 1, which an ordinary crash has as well: its own words park it.
+func TestARefusalParksWithItsReason(t *testing.T) {
+	r := newRig(t)
+	refusing := policy
+	refusing.Refusal = "Refusing to bind"
+	r.do(Add{Name: "s", Policy: refusing, Want: WantUp})
+	r.spawned()
+	r.exit(1)
+	r.do(Tailed{"s", r.s().id, []string{"Traceback", "it crashed"}})
+	if r.s().state == Parked {
+		t.Error("an ordinary crash is parked")
+	}
+	r.wait(time.Minute)
+	r.spawned()
+	r.exit(1)
+	const why = "Refusing to bind dashboard to 0.0.0.0"
+	r.do(Tailed{"s", r.s().id, []string{"starting", "  " + why, "set a password"}})
+	if r.s().state != Parked || r.s().reason != why {
+		t.Errorf("%s, %q", r.s().state, r.s().reason)
+	}
+	r.do(Start{Name: "s"})
+	if r.s().state != Starting {
+		t.Errorf("an order leaves it %s", r.s().state)
+	}
+}

@@ -36,6 +36,9 @@ func (m *Machine) weigh(now time.Time, s *service) {
 		s.ready, s.readySince = ready, time.Time{}
 		if ready {
 			s.readySince = now
+			if s.policy.Turns {
+				m.unready, m.readied = 0, true
+			}
 		}
 	}
 	s.said = said

@@ -27,7 +27,7 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	}
 	if len(m.line) > 0 && m.phase == running {
 		for _, s := range m.starting {
-			earlier(s.since.Add(turnTime))
+			earlier(s.since.Add(m.turnTime()))
 		}
 	}
 	return first, !first.IsZero()

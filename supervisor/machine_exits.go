@@ -3,6 +3,7 @@ package supervisor
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -314,6 +315,20 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 
 // certain are the causes that no later explanation changes.
 var certain = []Cause{CauseOperator, CauseShutdown, CauseLease}
+
+// refused parks a service that has said why it can't start, see Policy.Refusal.
+func (m *Machine) refused(now time.Time, s *service) {
+	if s.policy.Refusal == "" || s.state != Backoff || s.last.Code < 1 {
+		return
+	}
+	for _, line := range s.last.Tail {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, s.policy.Refusal) {
+			s.forgive()
+			m.set(now, s, Parked, time.Time{}, line)
+			return
+		}
+	}
+}
 
 func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	if s.last == nil || s.last.Run != e.Run || slices.Contains(certain, s.last.Cause) || s.last.Cause == e.Cause {

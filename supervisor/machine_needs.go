@@ -28,6 +28,7 @@ const (
 	UntilStarted Until = "started" // up; a task: has been started
 	UntilReady   Until = "ready"   // up and ready
 	UntilDone    Until = "done"    // down after exit code 0
+	UntilTried   Until = "tried"   // ready, or ended once; it counts for the start only, so its end waits for nobody
 )
 
 // Need is a service that another one waits for before each start.
@@ -139,8 +140,9 @@ func (m *Machine) lacks(s *service, n Need) string {
 	case UntilStarted:
 		met = t.state == Up || t.policy.OneShot && t.started
 		to = "up"
-	case UntilReady:
-		met = t.state == Up && t.ready
+	case UntilReady, UntilTried:
+		met = t.state == Up && t.ready || n.Until == UntilTried && t.last != nil
+		to = string(UntilReady)
 	case UntilDone:
 		met = t.state == Down && t.done
 		if g := s.gate(n.Name); g != nil {
@@ -151,7 +153,7 @@ func (m *Machine) lacks(s *service, n Need) string {
 		return ""
 	}
 	is := "it is " + string(t.state)
-	if t.state == Up && n.Until == UntilReady {
+	if t.state == Up && to == string(UntilReady) {
 		is += ", and not ready"
 	}
 	if t.last != nil && t.last.Code != 0 && slices.Contains([]State{Failed, Parked, Backoff}, t.state) {
@@ -287,7 +289,7 @@ func (m *Machine) heights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {
 		for _, n := range s.policy.Needs {
-			if t := m.services[n.Name]; t != nil && s.alive() {
+			if t := m.services[n.Name]; t != nil && s.alive() && n.Until != UntilTried {
 				above[t] = append(above[t], s)
 			}
 		}
@@ -321,7 +323,7 @@ func (m *Machine) letGo(now time.Time) {
 	for _, s := range m.order {
 		if s.alive() {
 			for _, n := range s.policy.Needs {
-				needed[n.Name] = needed[n.Name] || n.Name != s.name
+				needed[n.Name] = needed[n.Name] || n.Name != s.name && n.Until != UntilTried
 			}
 		}
 	}

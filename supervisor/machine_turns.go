@@ -11,6 +11,8 @@ import (
 const (
 	// turnTime is how long a start that does not become ready keeps the others waiting.
 	turnTime = 10 * time.Second
+	// shortTurn takes its place while none becomes ready: with an agent that never says so, the last of 500 would start after 40 minutes.
+	shortTurn = time.Second
 	// ReasonTurn begins the reason of a service that waits until others have started.
 	ReasonTurn = "waits for its turn"
 	// mostTold bounds the line in which everybody is told the place.
@@ -22,11 +24,21 @@ type turns struct {
 	starting []*service `reexec:"-"`
 	line     []*service `reexec:"-"` // in no order, see place
 	tickets  int64
+	unready  int  `reexec:"-"` // turns that have ended by time since a service with turns became ready
+	readied  bool `reexec:"-"` // one did
 }
 
 // atStart reports whether a service takes a turn now.
-func (s *service) atStart(now time.Time) bool {
-	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(turnTime))
+func (m *Machine) atStart(now time.Time, s *service) bool {
+	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnTime()))
+}
+
+// turnTime is how long a turn lasts at most.
+func (m *Machine) turnTime() time.Duration {
+	if m.unready >= 2*m.Parallel {
+		return shortTurn
+	}
+	return turnTime
 }
 
 // lineUp lets a service that could start wait for its turn, and reports whether it does. A restart after an exit without an order
@@ -60,9 +72,15 @@ func (m *Machine) lineUp(now time.Time, s *service) bool {
 
 // room returns how many more services may start now.
 func (m *Machine) room(now time.Time) int {
-	over := func(s *service) bool { return !s.atStart(now) }
+	over := func(s *service) bool { return !m.atStart(now, s) }
 	if slices.ContainsFunc(m.starting, over) {
+		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
+		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
+		m.unready += ended // not before: the time of a turn depends on it
+	}
+	if m.readied {
+		return m.Parallel + m.Spare - len(m.starting)
 	}
 	return m.Parallel - len(m.starting)
 }
@@ -116,7 +134,7 @@ func (m *Machine) mayTurn() []*service {
 	if len(m.line) <= mostTold {
 		return m.line
 	}
-	return slices.SortedFunc(slices.Values(m.line), byPlace)[:min(m.Parallel, len(m.line))]
+	return slices.SortedFunc(slices.Values(m.line), byPlace)[:min(m.Parallel+m.Spare, len(m.line))]
 }
 
 // resumeTurns finds out after a hand-over who takes a turn and who waits for one.
@@ -124,7 +142,7 @@ func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
 		if s.place != 0 {
 			m.line = append(m.line, s)
-		} else if s.policy.Turns && s.atStart(now) {
+		} else if s.policy.Turns && m.atStart(now, s) {
 			m.starting = append(m.starting, s)
 		}
 	}

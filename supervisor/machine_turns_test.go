@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -115,5 +116,65 @@ func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	}
 	if c.m.services["b"].place == 0 || c.m.services["c"].place == 0 || len(c.m.line) != 2 {
 		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].place, c.m.services["c"].place, len(c.m.line))
+	}
+}
+
+// An agent that never says that it is ready: the last of many started after 5 s for each of them.
+func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
+	c := newCrew(t)
+	c.m.Parallel = 2
+	const many = 100
+	p := policy
+	p.Turns, p.Announces = true, true
+	for i := range many {
+		name := fmt.Sprint("s", i)
+		c.do(Add{Name: name, Policy: p, Want: WantUp})
+	}
+	began, pid := c.now, 100
+	for up := 0; up < many; {
+		for i := range many {
+			if s := c.m.services[fmt.Sprint("s", i)]; s.state == Starting {
+				pid++
+				up++
+				c.do(Spawned{s.name, pid})
+			}
+		}
+		if up < many {
+			at, ok := c.m.Deadline()
+			if !ok {
+				t.Fatalf("%d are up, and nothing is due", up)
+			}
+			c.wait(max(at.Sub(c.now), time.Millisecond))
+		}
+	}
+	if took := c.now.Sub(began); took > many*time.Second {
+		t.Errorf("the last one starts after %v", took)
+	}
+}
+
+// Once one is ready a few more may start: a start also waits for what is not the processor.
+func TestMoreStartWhenOneIsReady(t *testing.T) {
+	c := newCrew(t)
+	c.m.Parallel, c.m.Spare = 2, 1
+	p := policy
+	p.Turns, p.Announces = true, true
+	for i := range 6 {
+		c.do(Add{Name: fmt.Sprint("s", i), Policy: p, Want: WantUp})
+	}
+	starting := func() (n int) {
+		for _, s := range c.m.services {
+			if s.state == Starting {
+				n++
+			}
+		}
+		return n
+	}
+	if n := starting(); n != 2 {
+		t.Fatalf("%d start at first", n)
+	}
+	c.do(Spawned{"s0", 50})
+	c.do(Ready{"s0", c.m.services["s0"].id, true, ""})
+	if n := starting(); n != 3 {
+		t.Errorf("%d start when one is ready", n)
 	}
 }

@@ -11,11 +11,14 @@ const (
 	ringSize = 1024 // records of all services together
 	ownSize  = 8    // older records that each service keeps besides
 	mostOwn  = 512  // services that keep some
+
+	rootOrders = "\x00" // has a place beside the services, for what was done by root's order
+	rootSize   = 64     // older records that it keeps
 )
 
 // Ring is the history of the container: the loop appends, readers follow with a cursor of their own. Nothing blocks: a slow reader
 // loses its oldest records and learns how many. A service that makes many records takes away the older ones of the others, but the last
-// few of each, see [Ring.Kept].
+// few of each, and the last orders of root, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
 	own   atomic.Pointer[map[string]*ownRecords] // what slots held before; a new map for each new service
@@ -31,46 +34,51 @@ func (r *Ring) add(rec Record) {
 	r.put(&rec)
 }
 
-// ownRecords are the last records of a service that the ring has overwritten.
+// ownRecords are the last records of a service, or of root's orders, that the ring has overwritten.
 type ownRecords struct {
-	slots [ownSize]atomic.Pointer[Record]
+	slots []atomic.Pointer[Record]
 	next  int // the loop's
 }
 
-// put stores a record, and keeps the one before it in its slot for its service. Notices are not kept: anybody can post any number.
+// put stores a record, and keeps the one before it in its slot for its service, or among the orders of root. Notices are not kept:
+// anybody can post any number.
 func (r *Ring) put(rec *Record) {
 	old := r.slots[rec.Seq%ringSize].Swap(rec)
 	if old == nil || old.Key != "" {
 		return
 	}
+	key, size := old.Service, ownSize
+	if old.By != nil && old.By.UID == 0 {
+		key, size = rootOrders, rootSize
+	}
 	var services map[string]*ownRecords
 	if p := r.own.Load(); p != nil {
 		services = *p
 	}
-	own := services[old.Service]
-	switch {
-	case old.Dropped && own != nil:
+	if old.Dropped && services[old.Service] != nil {
 		services = maps.Clone(services)
 		delete(services, old.Service)
 		r.own.Store(&services)
-		return
-	case old.Dropped, own == nil && len(services) == mostOwn:
+	}
+	own := services[key]
+	switch {
+	case key != rootOrders && (old.Dropped || own == nil && len(services) >= mostOwn):
 		return
 	case own == nil:
-		own = new(ownRecords)
+		own = &ownRecords{slots: make([]atomic.Pointer[Record], size)}
 		services = maps.Clone(services)
 		if services == nil {
 			services = make(map[string]*ownRecords)
 		}
-		services[old.Service] = own
+		services[key] = own
 		r.own.Store(&services)
 	}
 	own.slots[own.next].Store(old)
-	own.next = (own.next + 1) % ownSize
+	own.next = (own.next + 1) % size
 }
 
 // Kept returns the records before the one numbered end that the ring has overwritten and still keeps, oldest first: the last ones of
-// each service, and the container's. It may be called from any goroutine and does not block.
+// each service, the container's, and those of root's orders. It may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	if services := r.own.Load(); services != nil {
 		for _, own := range *services {

@@ -3,6 +3,8 @@ package supervisor
 import (
 	"fmt"
 	"testing"
+
+	"hinit/client"
 )
 
 // The agent starts and stops its own service 3,000 times, and what happened to the others is still in the history.
@@ -34,6 +36,37 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 		}
 		if of["gateway-coder"] != ownSize || of[""] != ownSize || of["gone"] != 0 || last != r.Last() {
 			t.Errorf("the history has %v", of)
+		}
+	}
+	check(&r)
+	records, _ := r.Since(0)
+	var next Ring // of another generation
+	next.restore(append(r.Kept(records[0].Seq), records...))
+	check(&next)
+}
+
+// Root has stopped a service, the agent gives 3,000 orders after that, and root's order is still there with its giver.
+func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
+	var r Ring
+	root, agent := &client.By{Program: "hinit", Way: client.WayExec}, &client.By{UID: 10000, Program: "sh", Way: client.WayAPI}
+	for i := range 2 * rootSize {
+		r.add(Record{Service: "agents", Reason: fmt.Sprint("root ", i), By: root})
+	}
+	r.add(Record{Service: "gone", Dropped: true, By: root})
+	for i := range 3000 {
+		r.add(Record{Service: "agents", Reason: fmt.Sprint("agent ", i), By: agent})
+	}
+	r.show()
+	check := func(r *Ring) {
+		t.Helper()
+		records, _ := r.Since(0)
+		kept := r.Kept(records[0].Seq)
+		of := make(map[string]int)
+		for _, rec := range kept {
+			of[rec.By.Program+rec.Service]++
+		}
+		if of["hinitagents"] != rootSize-1 || of["hinitgone"] != 1 || of["shagents"] != ownSize || len(kept) != rootSize+ownSize {
+			t.Errorf("kept are %v of %d", of, len(kept))
 		}
 	}
 	check(&r)

@@ -26,6 +26,7 @@ type Service struct {
 	Name    string
 	Profile string // "" when it belongs to no profile
 	Kind    Kind
+	Yields  bool     // see [Unit]
 	Log     string   // path of its current log file, "" when it has none
 	Command []string // of the run while there is one, else of the next one
 	Drifted bool     // it runs, and the next run will be started as something else: the configuration is newer
@@ -69,7 +70,7 @@ type CauseCount struct {
 
 func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
-		Name: s.name, Profile: u.Profile, Kind: u.Kind, Log: u.Log, Command: u.Spec.Argv,
+		Name: s.name, Profile: u.Profile, Kind: u.Kind, Yields: u.Yields, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
 		Turned: s.turned, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Said: s.said, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
 		Paused: s.paused, Started: s.started, Permanent: s.permanent || s.state == Parked || s.state == Failed,

@@ -97,6 +97,7 @@ type Policy struct {
 	LoopCount   int           // this many fast exits ...
 	LoopWindow  time.Duration // ... within this time show as a crash loop
 	ParkOn      []int         // exit codes after which it is parked
+	Refusal     string        // it is parked when it has failed and one of its last lines begins so; "" is no such rule
 	ImmediateOn []int         // exit codes after which it starts at once, not counted as a failure
 	StopSignal  int           // signal that asks it to end
 	Grace       time.Duration // from the stop signal to SIGKILL
@@ -174,6 +175,8 @@ type Record struct {
 	PID     int
 	Exit    *Exit // set when the record is about the end of a run; once more when its cause turns out to be another
 	Dropped bool  // the service is forgotten; nothing about it follows
+
+	By *client.By // who gave the order that it carries out; nil where this init decided by itself
 
 	Key, Data string // of a notice that somebody posted; Key is empty when it is none
 }

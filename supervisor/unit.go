@@ -13,6 +13,7 @@ type Unit struct {
 	Name    string
 	Profile string
 	Kind    Kind
+	Yields  bool // a profile of its name goes before it, because the agent can make such a service
 	Policy  Policy
 	Spec    proc.Spec // ID, Name and Files are filled in at each start
 	Log     string

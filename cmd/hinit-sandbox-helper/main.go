@@ -5,6 +5,7 @@
 //	hinit-sandbox-helper gate CMD...  wait until somebody outside has looked at the mounts, then become the command (package gate)
 //	hinit-sandbox-helper gate-init CMD...  the same, and be the command's init
 //	hinit-sandbox-helper waits  say whether the first process still waits
+//	hinit-sandbox-helper unpack DIR  unpack the archive on standard input
 //	hinit-sandbox-helper check PATH...  show what is mounted, and open the gate if the answer is go
 //
 // People don't run it. It owns no goroutine but those of package inside.
@@ -16,6 +17,7 @@ import (
 	"os"
 	"slices"
 
+	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
 	"hinit/sandbox/inside"
 )
@@ -36,10 +38,14 @@ func main() {
 		if err = inside.Serve(id); errors.Is(err, inside.ErrServed) {
 			return
 		}
+	case "unpack":
+		if err = archive.Unpack(os.Stdin, id); err == nil {
+			fmt.Println("unpacked")
+		}
 	case "attach":
 		err = inside.Attach("/proc/self/exe", []string{"serve", id}, os.Stdin, os.Stdout)
 	default:
-		err = fmt.Errorf("cannot do %q: it is serve or attach", verb)
+		err = fmt.Errorf("cannot do %q: it is serve, attach or unpack", verb)
 	}
 	fail(err)
 }

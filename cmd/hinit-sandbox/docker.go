@@ -29,7 +29,7 @@ func asDocker(args []string) int {
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood, where it is a pipe
 	ctx, caught := interruptible()
 	req := daemon.Request{Docker: true, Args: args, Env: values(dockercli.Named(call)), Stdin: dockercli.WantsStdin(call)}
-	return caught(where(ctx, req, daemon.Local{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	return caught(where(ctx, req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
 // allowed are the words of HINIT_SANDBOX_ALLOW.

@@ -41,7 +41,13 @@ type hub struct {
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
-	used    map[string]time.Time // what callers call a container → when it was used last
+	used    map[string]usage // of containers, by their ids
+}
+
+// usage is how a container is used.
+type usage struct {
+	running int // commands
+	last    time.Time
 }
 
 type tenantKey struct {
@@ -76,24 +82,14 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 	if err != nil {
 		parent = 0 // it has gone
 	}
-	h.use(req)
-	defer h.use(req)
 	return asked(ctx, t.docker, req, nil, parent, s)
 }
 
-// use notes that a container is in use.
-func (h *hub) use(req daemon.Request) {
-	call, err := dockercli.Parse(req.Args, nil)
-	exec, is := call.(*dockercli.Exec)
-	if err != nil || !is {
-		return
-	}
+// use notes that a command begins (1) or ends (-1) in a container.
+func (h *hub) use(id string, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.used) > 4096 { // names that nobody has; who is in use says so again
-		clear(h.used)
-	}
-	h.used[exec.Container] = time.Now()
+	h.used[id] = usage{h.used[id].running + n, time.Now()}
 }
 
 // A tenant is dropped when its caller has asked for nothing for tenantKept, or for less where one user has mostTenants. What an agent may come
@@ -125,6 +121,9 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 		}
 		h.tenants[key] = t
 	}
+	if t.busy >= mostProfile && !operator {
+		return nil, nil, fmt.Errorf("cannot use the sandboxes: %d commands of the profile %q run already; try again when one has ended", t.busy, profile)
+	}
 	t.busy++
 	return t, func() {
 		h.mu.Lock()
@@ -136,12 +135,9 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 
 // makeRoom drops tenants that have long asked for nothing, and the one of this user that has done so for longest where it has too many.
 func (h *hub) makeRoom(key tenantKey) error {
+	h.dropIdle()
 	n, oldest := 0, tenantKey{}
 	for k, t := range h.tenants {
-		if t.busy == 0 && time.Since(t.used) > tenantKept {
-			h.drop(k)
-			continue
-		}
 		if k.uid != key.uid || k.operator != key.operator {
 			continue
 		}
@@ -160,18 +156,21 @@ func (h *hub) makeRoom(key tenantKey) error {
 	return nil
 }
 
+// dropIdle drops tenants that have long asked for nothing, and reports whether any is left. The caller holds the lock.
+func (h *hub) dropIdle() (left bool) {
+	for k, t := range h.tenants {
+		if t.busy == 0 && time.Since(t.used) > tenantKept {
+			h.drop(k)
+		}
+	}
+	return len(h.tenants) > 0
+}
+
 // drop forgets a tenant. Its containers go on.
 func (h *hub) drop(key tenantKey) {
 	t := h.tenants[key]
 	delete(h.tenants, key)
-	guard.Go("letting go of sandboxes", func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-		defer cancel()
-		t.docker.Forget()
-		if err := t.host.Manager.Close(ctx); err != nil {
-			h.say("cannot let go of the sandboxes: %v", err)
-		}
-	})
+	guard.Go("letting go of sandboxes", func() { _ = t.host.Manager.Close() }) // the engine is not closed: it can't fail
 }
 
 // newTenant makes what the service has for one user and profile.
@@ -184,10 +183,10 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
-	opts.Orphans, opts.Persist = false, true // the hub sweeps, for all
+	opts.Orphans, opts.Used = false, h.use // the hub sweeps, for all
 	// The caller could lead root to any file by a name in its home; it passes on what it wants to by exec -e.
 	opts.ForwardEnv, opts.Pass, opts.Credentials, opts.MountCwd = nil, nil, nil, false
-	owner := policy.Owner{UID: from.UID, Profile: key.profile, State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), All: key.operator}
+	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), All: key.operator}
 	if from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})
 	}
@@ -213,7 +212,7 @@ func (h *hub) prepareState() error {
 	}
 	opts := h.opts
 	opts.State, opts.Apart, opts.Orphans = state, true, false
-	h.all, err = sandbox.NewManager(policy.Guard(h.engine, h.set.policy, policy.Owner{All: true}, h.places, h.gate), opts)
+	h.all, err = sandbox.NewManager(policy.Guard(h.engine, h.set.policy, policy.Owner{All: true, Volume: h.volume()}, h.places, h.gate), opts)
 	return err
 }
 
@@ -227,18 +226,11 @@ func (h *hub) volume() string {
 	return hex.EncodeToString(id[:8])
 }
 
-// closeTime bounds letting go of sandboxes.
-const closeTime = 5 * time.Second
-
 // close lets go of every sandbox; they go on.
 func (h *hub) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-	defer cancel()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.tenants {
-		if err := t.host.Manager.Close(ctx); err != nil {
-			h.say("cannot let go of the sandboxes: %v", err)
-		}
+		_ = t.host.Manager.Close() // the same
 	}
 }

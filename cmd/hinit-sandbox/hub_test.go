@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
@@ -19,7 +18,7 @@ import (
 func TestInventedHomes(t *testing.T) {
 	home := t.TempDir()
 	h := &hub{
-		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: t.Logf, tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{},
+		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: t.Logf, tenants: map[tenantKey]*tenant{}, used: map[string]usage{},
 		gateways: func(context.Context) map[int]string { return nil },
 	}
 	h.opts.Home, h.opts.Helper, h.set.state = home, "/proc/self/exe", filepath.Join(t.TempDir(), "state")

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"hinit/internal/guard"
@@ -49,7 +51,7 @@ func (h *hub) keep(ctx context.Context) {
 		}
 	}
 	var last, settled time.Time
-	resting := false
+	busy := false // a request has come since the last rest
 	release := new(tuning.Releaser)
 	for {
 		select {
@@ -68,13 +70,18 @@ func (h *hub) keep(ctx context.Context) {
 			delete(k.owners, name)
 			sooner(later(time.Now(), last.Add(k.apart)))
 		case <-h.asked:
-			if !resting {
-				resting = true
+			if !busy {
+				busy = true
 				rest.Reset(restAfter)
 			}
 		case <-rest.C:
-			resting = false
+			busy = false
 			release.Release() // what a burst of commands and the engine's answers have left
+			h.mu.Lock()
+			if h.dropIdle() {
+				rest.Reset(tenantKept)
+			}
+			h.mu.Unlock()
 		case <-ctx.Done():
 			return
 		}
@@ -135,11 +142,12 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 		k.say("cannot look for sandboxes that nobody uses: %v", err)
 		return time.Now().Add(lookAgain)
 	}
+	k.forgetUsage(own)
 	for _, c := range own {
-		if c.Labels["hinit-owner"] == "" || k.await(ctx, c.Labels[sandbox.LabelClient]) {
+		if c.Labels[policy.LabelOwner] == "" || k.await(ctx, c.Labels[sandbox.LabelClient]) {
 			continue
 		}
-		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) {
+		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a command that runs is a use
 			at(end)
 			continue
 		}
@@ -173,6 +181,9 @@ const gateKept = 24 * time.Hour
 func (k *keeper) removeOld(ctx context.Context) {
 	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next look tells of an engine that is away
 	for _, c := range made {
+		if err := k.gate.RemoveReplaced(ctx, k.engine, c); err != nil {
+			k.say("cannot remove %s, which was made again: %v", c.Name, err)
+		}
 		if policy.Root(c.Labels[policy.LabelRoot]) == k.gate.Root() {
 			continue
 		}
@@ -216,16 +227,20 @@ func (k *keeper) await(ctx context.Context, process string) bool {
 
 // lastUse is when a container was last used, as far as this service knows: not before it began to look.
 func (h *hub) lastUse(c sandbox.Container) time.Time {
-	last := h.began
-	if c.Created.After(last) {
-		last = c.Created
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, name := range []string{c.ID, c.ID[:min(12, len(c.ID))], c.Name} {
-		if at := h.used[name]; at.After(last) {
-			last = at
-		}
+	used := h.used[c.ID]
+	if used.running > 0 {
+		return time.Now()
 	}
-	return last
+	return later(later(h.began, c.Created), used.last)
+}
+
+// forgetUsage forgets how containers were used that don't run a command, but for those in the list.
+func (h *hub) forgetUsage(but []sandbox.Container) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.DeleteFunc(h.used, func(id string, u usage) bool {
+		return u.running == 0 && !slices.ContainsFunc(but, func(c sandbox.Container) bool { return c.ID == id })
+	})
 }

@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 
+	"hinit/internal/config"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
@@ -15,7 +19,7 @@ import (
 )
 
 // here answers a request in this process: it asks the engine itself.
-func here(ctx context.Context, req daemon.Request, local daemon.Local) int {
+func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	fail := func(code int, err error) int {
 		fmt.Fprintln(local.Err, err)
 		return code
@@ -23,6 +27,9 @@ func here(ctx context.Context, req daemon.Request, local daemon.Local) int {
 	opts, warnings, err := sandbox.FromEnv(os.LookupEnv)
 	if err != nil {
 		return fail(cli.Usage, err)
+	}
+	if err := mayAsk(config.SandboxSocket(os.LookupEnv), opts); err != nil {
+		return fail(unreachable(req), err)
 	}
 	if !req.Docker {
 		for _, w := range warnings {
@@ -36,12 +43,11 @@ func here(ctx context.Context, req daemon.Request, local daemon.Local) int {
 		return fail(unreachable(req), err)
 	}
 	engine = policy.Translated{Engine: engine}
-	opts.Persist = opts.Persist || !req.Docker // a command line that ends is no agent that ends
 	manager, err := sandbox.NewManager(engine, opts)
 	if err != nil {
 		return fail(cli.Failed, err)
 	}
-	defer manager.Close(context.WithoutCancel(ctx))
+	defer manager.Close()
 	if req.Docker {
 		store, err := dockercli.NewDirStore(filepath.Join(os.TempDir(), "hinit-sandbox-"+strconv.Itoa(os.Geteuid())))
 		if err != nil {
@@ -54,6 +60,28 @@ func here(ctx context.Context, req daemon.Request, local daemon.Local) int {
 	return cli.Main(ctx, host, &cli.Call{
 		Args: req.Args, Env: req.Env, In: local.In, Out: local.Out, Err: local.Err, TTY: req.TTY, Size: req.Size, Resizes: local.Resizes, Signals: local.Signals,
 	})
+}
+
+// mayAsk says why this process may not ask the engine itself. Where the operator wants a service, an agent could stop it. And what a login shell of
+// root's reads in the home of an agent is the agent's: in its sandboxes it would run as root of the host.
+func mayAsk(socket string, opts sandbox.Options) error {
+	_, left := os.Stat(socket + ".root") // the service leaves it behind, in a directory of root's
+	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
+	case left == nil, wanted == "1", wanted == "true", wanted == "yes":
+		return errors.New("cannot use the sandboxes: their service is not up; start it with: hinit start sandbox")
+	case os.Geteuid() != 0:
+		return nil
+	}
+	for _, dir := range []string{opts.Home, opts.Dir} {
+		info, err := os.Stat(dir)
+		if err != nil {
+			continue // it is made as root's
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 {
+			return fmt.Errorf("cannot use the sandboxes of %s as root: it belongs to user %d; run this as that user, or with the service (HINIT_SANDBOX=1)", dir, st.Uid)
+		}
+	}
+	return nil
 }
 
 // asked has a personality answer for the process parent, which runs docker commands.

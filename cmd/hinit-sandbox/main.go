@@ -40,7 +40,7 @@ func run(argv []string) int {
 	case "cp":
 		ctx, caught := interruptible()
 		return caught(cli.Copy(ctx, args, func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-			return where(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Local{In: in, Out: out, Err: errs})
+			return where(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
 		}, os.Stdout, os.Stderr))
 	}
 	if err := cli.Check(args); err != nil || hasHelp(args) {
@@ -88,7 +88,7 @@ func (e caughtError) Error() string { return syscall.Signal(e).String() }
 // verb runs a command of hinit sandbox, with the streams of this process.
 func verb(args []string) int {
 	req := daemon.Request{Args: args, Env: values(cli.Named(args))}
-	local := daemon.Local{Out: os.Stdout, Err: os.Stderr}
+	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
 	if args[0] == "exec" || args[0] == "shell" {
 		req.Stdin, local.In = true, os.Stdin
 	}
@@ -125,7 +125,7 @@ func values(names []string) map[string]string {
 }
 
 // where runs a request in the service, if there is one, else in this process.
-func where(ctx context.Context, req daemon.Request, local daemon.Local) int {
+func where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
 	conn, err := daemon.Dial(ctx, config.SandboxSocket(os.LookupEnv))
 	switch {

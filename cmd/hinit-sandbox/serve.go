@@ -21,11 +21,12 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// How many commands may run at the same time, and of one user. A caller who reads nothing makes the service keep two windows of package mux and
+// How many commands may run at the same time, of one user, and of one profile. A caller who reads nothing makes the service keep two windows of package mux and
 // as much again for each of them: 400 MB of one user at most.
 const (
-	most    = 512
-	mostOne = 256
+	most        = 512
+	mostOne     = 256
+	mostProfile = 128
 )
 
 // serve is hinit sandbox serve.
@@ -82,7 +83,7 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 		agent: agent,
 
 		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
-		tenants: map[tenantKey]*tenant{}, used: map[string]time.Time{}, began: time.Now(),
+		tenants: map[tenantKey]*tenant{}, used: map[string]usage{}, began: time.Now(),
 		memory: dockercli.NewMemoryStore(), changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
 	}
 	if err := h.prepareState(); err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // onTerminal runs a request whose command has this terminal, if standard input is one.
-func onTerminal(req daemon.Request, local daemon.Local) int {
+func onTerminal(req daemon.Request, local daemon.Streams) int {
 	fd := int(os.Stdin.Fd())
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {

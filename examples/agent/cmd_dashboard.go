@@ -10,6 +10,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"hinit/examples/agent/internal/knobs"
 )
 
 const dashboardUsage = "dashboard [--host HOST] [--port PORT] [--no-open] [--insecure]"
@@ -30,7 +32,11 @@ func cmdDashboard(c *call) int {
 	if authRequired && len(providers) == 0 {
 		fmt.Fprintf(c.stderr, "Refusing to bind %s without authentication: name a provider in the environment "+
 			"(HERMES_DASHBOARD_BASIC_AUTH_USERNAME or HERMES_DASHBOARD_OAUTH_CLIENT_ID) or pass --insecure\n", *host)
-		return exitConfig
+		settings, err := knobs.Load(os.Getenv, c.home.Dir)
+		if err != nil {
+			return c.fail(exitConfig, err)
+		}
+		return settings.DashboardCode
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(*host, strconv.Itoa(*port)))
 	if err != nil {

@@ -31,6 +31,28 @@ type User struct {
 	Groups []uint32
 }
 
+// Published is the name of the file in root's runtime directory by which PID 1 tells the ids of the agent.
+const Published = "agent"
+
+// Publish replaces the ids of u by those that the text of that file gives to the user who, if it does.
+func (u *User) Publish(text, who string) {
+	f := strings.Split(text, "\n")
+	if len(f) != 5 || f[0] != who {
+		return
+	}
+	uid, uidOK := parseID(f[1])
+	gid, gidOK := parseID(f[2])
+	var groups []uint32
+	for word := range strings.FieldsSeq(f[3]) {
+		if id, ok := parseID(word); ok {
+			groups = append(groups, id)
+		}
+	}
+	if uidOK && gidOK {
+		u.UID, u.GID, u.Groups = uid, gid, groups
+	}
+}
+
 // Lookup finds the account that who names, in root+"/etc/passwd" and root+"/etc/group". root is "" for the real files or
 // the directory that holds another etc.
 //

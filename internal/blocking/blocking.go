@@ -29,7 +29,8 @@ const (
 	Logs                 // log files
 	Runtime              // the run directory and the slots in it
 	Foreign              // everything else that may hang: configuration, service directories of others, programs
-	// Short is for calls that wait for nothing, but of which there may be any number at once: to sockets of clients, pipes of
+	Peers                // sockets of processes that root doesn't trust, see [Peer]
+	// Short is for calls that wait for nothing, but of which there may be any number at once: to sockets of root's clients, pipes of
 	// services, files in /proc. The runtime takes a processor away from a call that is not back at once, as where the kernel has
 	// stopped the container for want of processor time, and needs a thread for it. A call takes this turn last of all.
 	Short
@@ -37,7 +38,7 @@ const (
 )
 
 // turns is how many calls of a share may wait at once.
-var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Short: 3}
+var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Short: 2}
 
 // taken has a token for every turn that is taken.
 var taken = channels()
@@ -52,7 +53,7 @@ func channels() (t [shares]chan struct{}) {
 // Few leaves as few turns as can be, where the container has hardly any room for threads. It must be called before the first turn
 // is taken.
 func Few() {
-	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Short: 1}
+	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Short: 1}
 	taken = channels()
 }
 

@@ -8,22 +8,33 @@ import (
 
 // Admit refuses a user that is neither root nor the agent's, who could not write the volume (contract, section 2.1, step 1, and
 // section 3, step 1). uid is the user the container was started as; known says whether the image has an agent's user, otherwise
-// every user is admitted. HINIT_ALLOW_ANY_UID lifts the rule, for platforms that choose the uid.
+// every user is admitted. HINIT_ALLOW_ANY_UID lifts the rule, for platforms that choose the uid. So does a pod whose uid is one that
+// OpenShift gives out.
 //
 // The error has two lines, each with a prefix that people search the log for. Print it on standard error and exit with 1.
 func Admit(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
-	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.ShellTruthy(value(env, "HINIT_ALLOW_ANY_UID")) {
+	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.ShellTruthy(value(env, "HINIT_ALLOW_ANY_UID")) ||
+		InPod(env) && uid >= platformUID {
 		return nil
 	}
-	return &admitError{uid, agentUID}
+	return &admitError{uid, agentUID, InPod(env)}
 }
+
+// platformUID is the lowest uid that a platform has chosen, and not a person: OpenShift's ranges begin at 1000000000.
+const platformUID = 1_000_000
 
 type admitError struct {
 	uid   int
 	agent uint32
+	pod   bool
 }
 
 func (e *admitError) Error() string {
+	if e.pod {
+		return fmt.Sprintf(`[stage2] ERROR: the pod runs as uid %[1]d, but the agent's user is %[2]d; set securityContext.runAsUser and fsGroup to %[2]d
+[hermes] ERROR: the pod runs as uid %[1]d; set securityContext.runAsUser and fsGroup to %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,
+			e.uid, e.agent)
+	}
 	return fmt.Sprintf(`[stage2] ERROR: container started with --user %[1]d, but the agent's user is %[2]d; start it as root and set HERMES_UID and HERMES_GID (or PUID and PGID) to the ids that the data is to have
 [hermes] ERROR: container started with --user %[1]d; leave --user away and set HERMES_UID and HERMES_GID (or PUID and PGID), use --user %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,
 		e.uid, e.agent)

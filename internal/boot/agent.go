@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"hinit/internal/account"
 	"hinit/internal/blocking"
@@ -37,6 +38,18 @@ func SettleAgent(cfg *config.Config) (Agent, error) {
 		return Agent{}, unknownAgent(cfg.Agent.User, err)
 	}
 	return a.equipped(), nil
+}
+
+// Publish tells programs such as the exec shim which ids the agent has: /etc may be read-only and name others. dir is root's alone, and the
+// file in it too: agent.user of the configuration, uid, gid and groups, a line each. It may block on the disk.
+func (a Agent) Publish(dir, user string) error {
+	d, err := fsutil.OpenReal(dir, fsutil.Self().In(blocking.Runtime))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	text := fmt.Sprintf("%s\n%d\n%d\n%s\n", user, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]"))
+	return d.Replace(account.Published, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
 }
 
 // LookupAgent finds the agent's user without a change, for the command line. It blocks on /etc. Root takes the ids that the container's

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"path/filepath"
 	"slices"
@@ -14,7 +15,11 @@ import (
 // bootstrap writes credentials and the gateway's intent from the environment to a new volume, as the agent's user (steps 16 and
 // 17). It overwrites nothing.
 func (p *preparer) bootstrap(_ context.Context, s *step) error {
-	return errors.Join(p.authBootstrap(s), p.stateBootstrap(s))
+	state := ""
+	if value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
+		state = "{\"gateway_state\":\"running\"}\n"
+	}
+	return errors.Join(p.authBootstrap(s), p.once(s, "gateway_state.json", state, 0o644))
 }
 
 const authFile = "auth.json"
@@ -42,7 +47,12 @@ func (p *preparer) authBootstrap(s *step) error {
 		}
 		return p.create(s, d, filepath.Join(rel, authFile), []byte(secret), 0o600)
 	}
-	if secret == "" {
+	return p.once(s, authFile, secret, 0o600)
+}
+
+// once writes a file of the data directory that is missing, unless the text is empty.
+func (p *preparer) once(s *step, name, text string, mode fs.FileMode) error {
+	if text == "" {
 		return nil
 	}
 	d, err := p.asAgent()
@@ -50,10 +60,10 @@ func (p *preparer) authBootstrap(s *step) error {
 		return err
 	}
 	defer d.Close()
-	if !p.missing(s, d, authFile) {
+	if !p.missing(s, d, name) {
 		return nil
 	}
-	return p.create(s, d, authFile, []byte(secret), 0o600)
+	return p.create(s, d, name, []byte(text), mode)
 }
 
 // residence returns the directory of the credentials, and in it this home's own: HERMES_AUTH_HOME moves it, and the home of a
@@ -143,22 +153,6 @@ func (p *preparer) ownFromRoot(s *step, in *fsutil.Dir, rel string) {
 	}
 	_, _, err = in.Chown(rel, p.owner())
 	(&owning{preparer: p, step: s}).chowned(filepath.Join(in.Path(), rel), err)
-}
-
-func (p *preparer) stateBootstrap(s *step) error {
-	if value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") != "running" {
-		return nil
-	}
-	const name = "gateway_state.json"
-	d, err := p.asAgent()
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if !p.missing(s, d, name) {
-		return nil
-	}
-	return p.create(s, d, name, []byte("{\"gateway_state\":\"running\"}\n"), 0o644)
 }
 
 // RebootstrapHook returns the command that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP asks

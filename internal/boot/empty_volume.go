@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,19 +23,28 @@ import (
 )
 
 const (
-	// SeedDir holds what the first boot makes of an empty data directory, saved by the build of the image.
-	SeedDir = "/usr/share/hinit/home"
-	// seedRecord is the suffix of the file with the record of the steps that made SeedDir.
-	seedRecord = ".json"
+	// Seed is the file with what the first boot makes of an empty data directory, saved by the build of the image: the content of all
+	// files, one after the other. Beside it, with the suffix seedIndex, are their names.
+	Seed      = "/usr/share/hinit/home"
+	seedIndex = ".json"
+
+	// A copy of the seed grows in a directory of the volume, gets another name when it is complete, and is then moved to its places.
+	// A boot that finds either goes on from there.
+	seedGrowing = ".hinit-seed.new"
+	seedGrown   = ".hinit-seed"
+	// syncAfter is when the copy is synced. A process cannot end while it syncs, and many containers are over before that.
+	syncAfter = 5 * time.Second
+	// seedChunk is how much of the seed is in memory at a time; one larger file may be.
+	seedChunk = 1 << 20
 )
 
 // lostAndFound is in every empty ext4.
 const lostAndFound = "lost+found"
 
 // beforeTheBoot are the names that an empty data directory may hold: of the file system, the lease and an interrupted boot.
-var beforeTheBoot = []string{lostAndFound, lease.DirName, pendingName}
+var beforeTheBoot = []string{lostAndFound, lease.DirName, pendingName, seedGrowing}
 
-// plant copies SeedDir to an empty data directory, as the agent's user and with the modes of the image.
+// plant copies the seed to an empty data directory, as the agent's user and with the modes of the image.
 func (p *preparer) plant(ctx context.Context, s *step) error {
 	if p.linked {
 		return nil
@@ -43,30 +54,29 @@ func (p *preparer) plant(ctx context.Context, s *step) error {
 		return err
 	}
 	defer d.Close()
-	empty := true
-	err = d.EachName("", func(name string, _ fs.FileMode) bool {
-		empty = slices.Contains(beforeTheBoot, name)
-		return empty
+	empty, grown := true, false
+	err = d.EachName("", func(name string, kind fs.FileMode) bool {
+		grown = name == seedGrown && kind.IsDir()
+		empty = empty && slices.Contains(beforeTheBoot, name)
+		return !grown
 	})
-	if err != nil || !empty {
+	if err != nil || !empty && !grown {
 		return err
 	}
-	k, err := readKept(p.Seed)
-	if err == nil {
-		err = d.Together(func(d *fsutil.Dir) error {
-			return copyTree(ctx, os.DirFS(p.Seed), d, func(rel string, has fs.FileMode) fs.FileMode {
-				if mode, set := k.Modes[rel]; set {
-					return mode
-				}
-				return has
-			})
-		})
-	}
+	err = d.Together(func(d *fsutil.Dir) error {
+		if !grown {
+			if err := p.grow(ctx, d); err != nil {
+				return err
+			}
+		}
+		return settle(d)
+	})
 	if err != nil {
 		return fmt.Errorf("cannot fill %q with what the image keeps for an empty one, so the boot steps have to: %w", p.Home, err)
 	}
 	s.planted = true
-	guard.Go("syncing the data directory", func() {
+	time.AfterFunc(syncAfter, func() {
+		defer guard.Catch("syncing the data directory")
 		_ = blocking.Do(blocking.Volume, func() error { // it is a precaution
 			return syncTree(p.Home)
 		})
@@ -74,50 +84,84 @@ func (p *preparer) plant(ctx context.Context, s *step) error {
 	return nil
 }
 
-// kept is the record beside SeedDir. SeedDir is readable by all; files that need another mode have it here.
-type kept struct {
-	record
-	Modes map[string]fs.FileMode `json:"modes"`
+// grow writes the seed to seedGrown.
+func (p *preparer) grow(ctx context.Context, d *fsutil.Dir) error {
+	k, err := readKept(p.Seed)
+	if err != nil {
+		return err
+	}
+	data, err := os.Open(p.Seed)
+	if err != nil {
+		return err
+	}
+	defer data.Close()
+	if err := errors.Join(d.RemoveAll(seedGrowing), d.Mkdir(seedGrowing, 0o700)); err != nil {
+		return err
+	}
+	to, err := d.Sub(seedGrowing)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	var buf []byte
+	for files := k.Files; len(files) > 0 && ctx.Err() == nil; {
+		var nodes []fsutil.Node
+		size := 0
+		for _, f := range files {
+			if size += f.Size; size > seedChunk && len(nodes) > 0 {
+				size -= f.Size
+				break
+			}
+			nodes = append(nodes, fsutil.Node{Name: f.Name, Mode: f.Mode, Spread: f.Name == "skills"})
+		}
+		buf = slices.Grow(buf[:0], size)[:size]
+		if _, err := io.ReadFull(data, buf); err != nil {
+			return fmt.Errorf("cannot read %q: %w", p.Seed, err)
+		}
+		rest := buf
+		for i := range nodes {
+			nodes[i].Data, rest = rest[:files[i].Size], rest[files[i].Size:]
+		}
+		if err := to.Grow(nodes); err != nil {
+			return err
+		}
+		files = files[len(nodes):]
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return d.Rename(seedGrowing, seedGrown)
 }
 
-// copyTree copies directories and regular files, without a sync. mode returns the permission bits of a file.
-func copyTree(ctx context.Context, from fs.FS, to *fsutil.Dir, mode func(rel string, has fs.FileMode) fs.FileMode) error {
-	return fs.WalkDir(from, ".", func(rel string, e fs.DirEntry, err error) error {
-		if err != nil || rel == "." {
+// settle moves what is in seedGrown to the data directory, and removes it. What is there already stays.
+func settle(d *fsutil.Dir) error {
+	entries, err := d.ReadDir(seedGrown)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := d.Has(e.Name()); err == nil {
+			continue
+		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if slices.Contains(neverKept, rel) {
-			if e.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		info, err := e.Info()
-		if err != nil {
+		if err := d.Rename(seedGrown+"/"+e.Name(), e.Name()); err != nil {
 			return err
 		}
-		switch bits := mode(rel, info.Mode().Perm()); {
-		case info.IsDir():
-			if err := to.Mkdir(rel, 0o700); err != nil {
-				return err
-			}
-			_, err := to.Chmod(rel, bits|0o700)
-			return err
-		case info.Mode().IsRegular():
-			data, err := fs.ReadFile(from, rel)
-			if err != nil {
-				return err
-			}
-			if rel == envFile {
-				data = withoutKey(data)
-			}
-			return to.Replace(rel, data, fsutil.ReplaceOptions{Mode: bits, Volatile: true})
-		}
-		return fmt.Errorf("%s is neither a file nor a directory", rel)
-	})
+	}
+	return d.RemoveAll(seedGrown)
+}
+
+// kept is the record beside the seed.
+type kept struct {
+	record
+	Files []keptFile `json:"files"` // a directory comes before what is in it
+}
+
+type keptFile struct {
+	Name string      `json:"name"`
+	Mode fs.FileMode `json:"mode"`
+	Size int         `json:"size,omitempty"`
 }
 
 // withoutKey returns an .env without the key that the boot generates for each container.
@@ -146,10 +190,10 @@ var neverKept = []string{
 	"auth.lock", "state",
 }
 
-// KeepHome is for the build of an image: it saves in dir what a boot has made of an empty data directory home, with the record of
-// the boot steps, but without generated keys. It returns the names of the steps that can be skipped with it; without any, it keeps
+// KeepHome is for the build of an image: it saves in the file seed what a boot has made of an empty data directory home, with the record
+// of the boot steps, but without generated keys. It returns the names of the steps that can be skipped with it; without any, it keeps
 // nothing.
-func KeepHome(home, dir string) (steps []string, err error) {
+func KeepHome(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenReal(home, nil)
 	if err != nil {
 		return nil, err
@@ -160,51 +204,74 @@ func KeepHome(home, dir string) (steps []string, err error) {
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}
+	if err == nil && len(r.Steps) > 0 {
+		err = keep(home, seed, r)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot keep %q: %w", home, err)
-	}
-	if len(r.Steps) > 0 {
-		if err := keep(home, dir, r); err != nil {
-			return nil, fmt.Errorf("cannot keep %q: %w", home, err)
-		}
 	}
 	return slices.Sorted(maps.Keys(r.Steps)), nil
 }
 
-func keep(home, dir string, r record) error {
-	to, _, err := fsutil.MakeReal(dir, 0o755, nil)
-	if err != nil {
-		return err
-	}
-	defer to.Close()
-	k := kept{r, make(map[string]fs.FileMode)}
-	err = copyTree(context.Background(), os.DirFS(home), to, func(rel string, has fs.FileMode) fs.FileMode {
-		readable := has | 0o444
-		if has&0o111 != 0 {
-			readable |= 0o111
+func keep(home, seed string, r record) error {
+	k := kept{record: r}
+	var all []byte
+	err := filepath.WalkDir(home, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == home {
+			return err
 		}
-		if readable != has {
-			k.Modes[rel] = has
+		rel, err := filepath.Rel(home, path)
+		if err != nil {
+			return err
 		}
-		return readable
+		if slices.Contains(neverKept, rel) {
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		f := keptFile{Name: rel, Mode: info.Mode()}
+		switch {
+		case info.IsDir():
+			f.Mode |= 0o700
+		case info.Mode().IsRegular():
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if rel == envFile {
+				data = withoutKey(data)
+			}
+			f.Size = len(data)
+			all = append(all, data...)
+		default:
+			return fmt.Errorf("%s is neither a file nor a directory", rel)
+		}
+		k.Files = append(k.Files, f)
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(k)
+	index, err := json.Marshal(k)
 	if err != nil {
 		return err
 	}
-	parent, _, err := fsutil.MakeReal(filepath.Dir(dir), 0o755, nil)
+	dir, _, err := fsutil.MakeReal(filepath.Dir(seed), 0o755, nil)
 	if err != nil {
 		return err
 	}
-	defer parent.Close()
-	return parent.Replace(filepath.Base(dir)+seedRecord, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o644})
+	defer dir.Close()
+	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // for a container may start as any user
+	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+seedIndex, append(index, '\n'), readable))
 }
 
-func readKept(dir string) (k kept, err error) {
-	data, err := os.ReadFile(dir + seedRecord)
+func readKept(seed string) (k kept, err error) {
+	data, err := os.ReadFile(seed + seedIndex)
 	if err == nil {
 		err = json.Unmarshal(data, &k)
 	}

@@ -187,19 +187,13 @@ const existsPatience = 2 * time.Second
 
 // exists reports whether a file exists. If that can't be told in time, it returns true: the hook reports what is wrong.
 func exists(path string) bool {
-	found := make(chan error, 1)
-	go func() { // the path may be on a disk that hangs
-		found <- blocking.Do(blocking.Foreign, func() error {
-			_, err := os.Stat(path)
-			return err
-		})
-	}()
-	select {
-	case err := <-found:
-		return !errors.Is(err, fs.ErrNotExist)
-	case <-time.After(existsPatience):
-		return true
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), existsPatience)
+	defer cancel()
+	err := blocking.Within(ctx, blocking.Foreign, "looking for "+path, func() error {
+		_, err := os.Stat(path)
+		return err
+	})
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func runHook(ctx context.Context, h Hook, runner Runner, say func(Line), fatal bool) error {

@@ -230,6 +230,21 @@ func TestGraphicsGroups(t *testing.T) {
 	}
 }
 
+// TestAPodMayHaveTheUserOfItsPlatform: OpenShift's uids needed a variable, and a pod was told of docker run.
+func TestAPodMayHaveTheUserOfItsPlatform(t *testing.T) {
+	pod := environ(map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+	if err := Admit(1_000_650_000, 10000, true, pod); err != nil {
+		t.Error(err)
+	}
+	if Admit(1_000_650_000, 10000, true, environ(nil)) == nil {
+		t.Error("a high uid was admitted outside a pod")
+	}
+	err := Admit(1000, 10000, true, pod)
+	if err == nil || !strings.Contains(err.Error(), "securityContext.runAsUser and fsGroup to 10000") || strings.Contains(err.Error(), "--user") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAdmit(t *testing.T) {
 	for _, tt := range []struct {
 		uid   int

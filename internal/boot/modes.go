@@ -19,6 +19,7 @@ type ModesOptions struct {
 	AgentUID uint32        // the agent's user
 	Known    bool          // the image has the agent's user
 	Name     string        // what to call the agent's user
+	Pod      bool          // it is a container of a pod
 }
 
 // Modes returns one line for each thing that this container can't do because of how it was started, worst first. Root with Docker's
@@ -41,7 +42,7 @@ func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string
 	case o.UID != 0:
 		lines = append(lines, fmt.Sprintf("started as uid %d: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect", o.UID))
 	case agent != 0 && !o.Agent.Switches():
-		lines = append(lines, fmt.Sprintf("root may not become uid %[1]d (no CAP_SETUID and CAP_SETGID, or that uid is not mapped): services and the CMD cannot be started; add the two capabilities, or start with --user %[1]d", agent))
+		lines = append(lines, fmt.Sprintf("root may not become uid %[1]d (no CAP_SETUID and CAP_SETGID, or that uid is not mapped): services and the CMD cannot be started; add the two capabilities, or start with %[2]s", agent, o.words(fmt.Sprintf("--user %d", agent), fmt.Sprintf("securityContext.runAsUser: %d", agent))))
 	}
 	if o.UID == 0 && agent != 0 && o.Agent.Switches() {
 		for _, c := range []struct {
@@ -66,12 +67,20 @@ func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string
 		if o.UID != 0 {
 			mount += fmt.Sprintf(":uid=%d,mode=755", o.UID)
 		}
-		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, start with "+mount)
+		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, "+o.words("start with "+mount, "mount an emptyDir on /run"))
 	}
 	if v, ok := status.hex("NoNewPrivs"); ok && v == 1 {
 		lines = append(lines, "no_new_privs is set: sudo and other set-user-ID programs do not work inside")
 	}
 	return lines
+}
+
+// words returns the words for this kind of container.
+func (o ModesOptions) words(docker, pod string) string {
+	if o.Pod {
+		return pod
+	}
+	return docker
 }
 
 // runUsable reports whether this process can write /run, or directories there that the image made for it.

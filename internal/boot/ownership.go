@@ -127,7 +127,8 @@ func (o *owning) homeItself() error {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
 	// Before the change of owner, so that a crash between the two leaves the mark. The agent can remove it.
-	_ = o.root.Replace(pendingName, []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
+	_ = o.root.Remove(pendingName) // of an earlier repair
+	_ = o.root.Exclusive(pendingName, []byte(text), 0o644)
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.cannotChown(o.Home)
 		_ = o.root.Remove(pendingName) // nothing in there could be changed either
@@ -138,10 +139,11 @@ func (o *owning) homeItself() error {
 }
 
 // pending reads the mark of an unfinished repair: the uid that the agent had before, 0 for none. The agent can't forge the mark: it can neither
-// make a file of root's nor write into one.
+// make a file of root's nor write into one. It can't keep one and bring it back either: a rename or a link sets the time of the last
+// change of the inode, which is that of the writing otherwise (inode(7)).
 func pending(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(pendingName)
-	if err != nil || ownerUID(mark) != 0 {
+	if err != nil || ownerUID(mark) != 0 || rawStat(mark).Ctim != rawStat(mark).Mtim {
 		return 0, false
 	}
 	text, err := root.ReadFile(pendingName, int64(len(pendingText)+64))

@@ -30,6 +30,7 @@ type Options struct {
 	BakedBrowser string // file that names the browser of the image; "": /etc/hermes/agent-browser-executable-path
 	Environment  string // directory for the variables found; "": /run/s6/container_environment
 	Seed         string // what the image keeps for an empty data directory; "": /usr/share/hinit/home
+	Seal         string // what the build of the image made last; "": /usr/share/hinit/sealed
 	Scratch      string // the agent's directory for files outside the volume; "": /tmp/hermes-files
 	Stamp        string // another one for each build of the image
 	ByImage      bool   // [ImageHook] seeds the data directory, and Prepare does not
@@ -113,7 +114,8 @@ func (o Options) withDefaults() Options {
 	def(&o.Install, "/opt/hermes")
 	def(&o.BakedBrowser, "/etc/hermes/agent-browser-executable-path")
 	def(&o.Environment, "/run/s6/container_environment")
-	def(&o.Seed, SeedDir)
+	def(&o.Seed, Seed)
+	def(&o.Seal, "/usr/share/hinit/sealed")
 	def(&o.Scratch, "/tmp/hermes-files")
 	if o.PhaseBudget <= 0 {
 		o.PhaseBudget = 10 * time.Second

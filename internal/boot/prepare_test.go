@@ -408,12 +408,13 @@ func TestModes(t *testing.T) {
 		want   []string // the beginning of each line
 		root   bool
 	}{
-		{"root", ModesOptions{0, switches, agentUID, true, "hermes"}, full, false, false, nil, true},
-		{"agent", ModesOptions{10000, switches, agentUID, true, "hermes"}, full, false, false, []string{"started as uid 10000: no change"}, true},
-		{"anybody", ModesOptions{1234, switches, agentUID, true, "hermes"}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
-		{"unknown", ModesOptions{1234, self, 1234, false, "hermes"}, full, false, false, []string{"started as uid 1234: no change"}, false},
-		{"read-only", ModesOptions{0, self, 0, true, "root"}, full, true, true, []string{"the root file system", "/run cannot"}, true},
-		{"no capabilities", ModesOptions{0, switches, agentUID, true, "hermes"}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
+		{"root", ModesOptions{0, switches, agentUID, true, "hermes", false}, full, false, false, nil, true},
+		{"agent", ModesOptions{10000, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 10000: no change"}, true},
+		{"anybody", ModesOptions{1234, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
+		{"unknown", ModesOptions{1234, self, 1234, false, "hermes", false}, full, false, false, []string{"started as uid 1234: no change"}, false},
+		{"a pod", ModesOptions{10000, self, agentUID, true, "hermes", true}, full, false, true, []string{"started as uid 10000: no change", "/run cannot"}, true},
+		{"read-only", ModesOptions{0, self, 0, true, "root", false}, full, true, true, []string{"the root file system", "/run cannot"}, true},
+		{"no capabilities", ModesOptions{0, switches, agentUID, true, "hermes", false}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
 	} {
 		if tt.root && os.Geteuid() != 0 {
 			continue

@@ -229,6 +229,26 @@ func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	}
 }
 
+// The agent kept the mark of a repair, brought it back later, and the files of others below the volume became its own.
+func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	must(t, os.Chown(home, 4321, 4321))
+	o, _ := options(t, home, nil)
+	if r := prepareOK(t, o); !r.Full {
+		t.Fatal("nothing is to be repaired")
+	}
+	if r := prepareOK(t, o); !r.Full { // the first one was interrupted
+		t.Error("the mark is lost")
+	}
+	mark := home + "/" + pendingName
+	must(t, os.Rename(mark, home+"/kept"))
+	must(t, os.Rename(home+"/kept", mark))
+	if r := prepareOK(t, o); r.Full {
+		t.Error("a mark that was moved counts")
+	}
+}
+
 // The agent can make any number of homes; the boot goes on.
 func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	testkit.NeedRoot(t)

@@ -33,14 +33,33 @@ type Runtime struct {
 // and below /tmp; and an abstract socket named after the PID namespace. A directory is used only if it and its parent belong to
 // root or uid and nobody else can write them: callers are checked by credentials, so the socket may be seen, but not replaced.
 //
+// In a pod a volume on /run may be open to all users. Root sets its sticky bit. Any other user makes a directory of its own below it:
+// whoever replaces that has another user, and clients refuse that user's socket.
+//
 // It makes at most the directory and its missing parents, and may block on the disk. Root replaces a /run/hinit that the image made
 // for the agent's user.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
+		closeVolume(filepath.Dir(systemRuntimeDir))
 		reclaim(systemRuntimeDir, os.Getpid() == 1)
 	}
-	return prepare(places(socket, env, uid), client.AbstractSocket(), uid)
+	return prepare(places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
+
+// closeVolume keeps the entries of root's own directory from other users when everybody may write it, as in an emptyDir of a pod.
+func closeVolume(dir string) {
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && ownerUID(info) == 0 && info.Mode().Perm()&0o002 != 0 {
+		_ = f.Chmod(info.Mode() | fs.ModeSticky) // else it is refused, and another place found
+	}
+}
+
+// InPod reports whether the container is one of a pod of Kubernetes. The variable decides about words and places, and about no right.
+func InPod(env func(string) (string, bool)) bool { return value(env, "KUBERNETES_SERVICE_HOST") != "" }
 
 // reclaim removes another user's directory below one of root's, so that root can make its own. It has to be empty, except for
 // process 1: an earlier container left its files.
@@ -90,10 +109,10 @@ func places(socket string, env func(string) (string, bool), uid int) (list []pla
 	return list
 }
 
-func prepare(list []place, abstract string, uid int) Runtime {
+func prepare(list []place, abstract string, uid int, pod bool) Runtime {
 	var first error
 	for i, p := range list {
-		err := makeDir(p.dir(), p.mode, uid)
+		err := makeDir(p.dir(), p.mode, uid, pod)
 		if err == nil {
 			r := Runtime{Socket: p.socket, Dir: p.dir(), Fallback: i > 0}
 			if first != nil {
@@ -108,17 +127,22 @@ func prepare(list []place, abstract string, uid int) Runtime {
 	if abstract == "" {
 		return Runtime{Fallback: true, Warning: fmt.Sprintf("%v; no other place can be written, so there is no control socket", first)}
 	}
+	volume := "a tmpfs"
+	if pod {
+		volume = "an emptyDir"
+	}
 	return Runtime{Socket: abstract, Fallback: true, Warning: fmt.Sprintf(
-		"%v; no other place can be written, so the socket is %q without a file (mount a tmpfs on /run to have one)", first, abstract,
+		"%v; no other place can be written, so the socket is %q without a file (mount %s on /run to have one)", first, abstract, volume,
 	)}
 }
 
-// makeDir makes dir if it is missing, and refuses it unless uid can write it and only root and uid can tamper with it.
-func makeDir(dir string, mode os.FileMode, uid int) error {
+// makeDir makes dir if it is missing, and refuses it unless uid can write it and only root and uid can tamper with it. The volume of a
+// pod above it may be root's and open to all.
+func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	parent := filepath.Dir(dir)
 	info, err := os.Stat(parent)
 	if errors.Is(err, fs.ErrNotExist) && parent != dir {
-		if err := makeDir(parent, 0o755, uid); err != nil {
+		if err := makeDir(parent, 0o755, uid, pod); err != nil {
 			return err
 		}
 		info, err = os.Stat(parent)
@@ -126,7 +150,7 @@ func makeDir(dir string, mode os.FileMode, uid int) error {
 	if err != nil {
 		return bare(err)
 	}
-	if err := tamperProof(info, uid); err != nil {
+	if err := tamperProof(info, uid); err != nil && (!pod || uid == 0 || ownerUID(info) != 0) {
 		return fmt.Errorf("its parent directory %w", err)
 	}
 	made := true

@@ -77,7 +77,7 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 		socket := filepath.Join(dir, strconv.Itoa(int(mode)), "deep", "control.sock")
 		want := Runtime{Socket: socket, Dir: filepath.Dir(socket)}
 		for range 2 { // the second time it is there
-			if got := prepare([]place{{socket, mode}}, testAbstract, uid); got != want {
+			if got := prepare([]place{{socket, mode}}, testAbstract, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		}
@@ -100,7 +100,7 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 	}
 	reclaim(theirs, true)
 	socket := theirs + "/control.sock"
-	if got := prepare([]place{{socket, 0o755}}, testAbstract, 0); got.Socket != socket || got.Warning != "" {
+	if got := prepare([]place{{socket, 0o755}}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
 		t.Errorf("got %+v", got)
 	}
 	if _, err := os.Lstat(socket); err == nil {
@@ -165,7 +165,7 @@ func TestPrepareRefuses(t *testing.T) {
 				}
 				defer unix.Unmount(mount, unix.MNT_DETACH)
 			}
-			got := prepare([]place{{tt.bad + "/control.sock", 0o755}, good}, testAbstract, uid)
+			got := prepare([]place{{tt.bad + "/control.sock", 0o755}, good}, testAbstract, uid, false)
 			want := Runtime{
 				Socket: good.socket, Dir: good.dir(), Fallback: true,
 				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(good.dir()),
@@ -183,16 +183,45 @@ func TestPrepareRefuses(t *testing.T) {
 func TestPrepareAcceptsSticky(t *testing.T) {
 	sticky := put(t, t.TempDir()+"/tmp", 0o777|os.ModeSticky)
 	for _, dir := range []string{sticky, sticky + "/hinit-x"} {
-		got := prepare([]place{{dir + "/control.sock", 0o700}}, testAbstract, os.Geteuid())
+		got := prepare([]place{{dir + "/control.sock", 0o700}}, testAbstract, os.Geteuid(), false)
 		if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
 			t.Errorf("%s: got %+v", dir, got)
 		}
 	}
 }
 
+// TestAPlainEmptyDirOnRunHoldsTheSocket: hinit refused it, and took an abstract name that two containers of a pod shared.
+func TestAPlainEmptyDirOnRunHoldsTheSocket(t *testing.T) {
+	testkit.NeedRoot(t)
+	run := put(t, t.TempDir()+"/run", 0o777) // as the kubelet makes it
+	if mine := put(t, run+"/hinit", 0o755); os.Lchown(mine, 4711, 4711) != nil || tamperProof(stat(t, mine), 4711) != nil {
+		t.Fatal("the directory of the test is no good")
+	}
+	for pod, refused := range map[bool]bool{false: true, true: false} {
+		err := makeDir(run+"/hinit", 0o755, 4711, pod)
+		if (err != nil) != refused {
+			t.Errorf("in a pod %v: %v", pod, err)
+		}
+	}
+	if err := makeDir(run+"/other", 0o755, 0, true); err == nil {
+		t.Error("root takes a place where others can replace its directory")
+	}
+	closeVolume(run)
+	if err := makeDir(run+"/other", 0o755, 0, true); err != nil {
+		t.Errorf("root, after it has closed the volume: %v", err)
+	}
+}
+
+func stat(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	info, err := os.Stat(path)
+	must(t, err)
+	return info
+}
+
 func TestPrepareWithoutAnyPlace(t *testing.T) {
 	nowhere := []place{{"/proc/a/control.sock", 0o755}, {"/proc/b/control.sock", 0o700}}
-	got := prepare(nowhere, testAbstract, os.Geteuid())
+	got := prepare(nowhere, testAbstract, os.Geteuid(), false)
 	want := Runtime{
 		Socket: testAbstract, Fallback: true,
 		Warning: `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so the socket is ` +
@@ -201,7 +230,7 @@ func TestPrepareWithoutAnyPlace(t *testing.T) {
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	got = prepare(nowhere, "", os.Geteuid())
+	got = prepare(nowhere, "", os.Geteuid(), false)
 	want = Runtime{
 		Fallback: true,
 		Warning:  `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so there is no control socket`,
@@ -223,12 +252,16 @@ func TestPrepareRuntimeUsesWhatItIsTold(t *testing.T) {
 	}
 }
 
-func TestAbstractSocketNamesThePidNamespace(t *testing.T) {
-	link, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		t.Skip(err)
+func TestAbstractSocketNamesTheContainer(t *testing.T) {
+	want := "@hinit"
+	for _, space := range []string{"pid", "mnt"} {
+		link, err := os.Readlink("/proc/self/ns/" + space)
+		if err != nil {
+			t.Skip(err)
+		}
+		want += "-" + strings.Trim(link, space+":[]")
 	}
-	if want := "@hinit-" + strings.Trim(link, "pid:[]"); client.AbstractSocket() != want {
+	if client.AbstractSocket() != want {
 		t.Errorf("got %q, want %q", client.AbstractSocket(), want)
 	}
 }

@@ -149,17 +149,11 @@ func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
 
 // addLine appends line to .env and removes empty assignments of the key.
 func addLine(d *fsutil.Dir, data []byte, line string) error {
-	var b strings.Builder
-	for old := range strings.Lines(string(data)) {
-		if _, mine := keyValue(old); !mine {
-			b.WriteString(old)
-		}
+	text := withoutKey(data)
+	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
+		text = append(text, '\n')
 	}
-	if text := b.String(); text != "" && !strings.HasSuffix(text, "\n") {
-		b.WriteByte('\n')
-	}
-	b.WriteString(line)
-	err := d.Replace(envFile, []byte(b.String()), fsutil.ReplaceOptions{Mode: 0o600, KeepMode: true})
+	err := d.Replace(envFile, append(text, line...), fsutil.ReplaceOptions{Mode: 0o600, KeepMode: true})
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}

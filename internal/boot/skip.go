@@ -24,7 +24,7 @@ const (
 	// recordFile stores the inputs of the last successful steps. It belongs to the agent, who may delete it: then all steps run.
 	recordFile = ".hinit-boot.json"
 	// recordFormat is part of every comparison: a hinit that compares differently runs all steps.
-	recordFormat = 2
+	recordFormat = 3
 	maxRecord    = 1 << 20
 )
 
@@ -36,6 +36,7 @@ const (
 type Memory struct {
 	o       Options
 	version string
+	planted bool                  // the record is the image's
 	known   map[string]*memorable // by the key of the step
 
 	mu      sync.Mutex
@@ -46,8 +47,9 @@ type Memory struct {
 
 // stepRecord holds the hashes of a step's last success.
 type stepRecord struct {
-	Program string `json:"program"` // its command and its inputs outside the data directory
-	Here    string `json:"here"`    // what is exact about these on this host
+	Program string `json:"program"` // its command, and its inputs outside the data directory and the agent's installation
+	Install string `json:"install"` // its inputs in that, or the number of the seal while they are as the image was built
+	Here    string `json:"here"`    // what is exact about both on this host
 	Env     string `json:"env"`
 	Volume  string `json:"volume"` // its inputs beneath the data directory, as they were after it
 }
@@ -61,8 +63,9 @@ type record struct {
 type memorable struct {
 	hook                Hook
 	volume, vars, image []string      // its inputs
-	read                chan struct{} // closed when program is known
-	program, here       string        // "" when it can't be told
+	read                chan struct{} // closed when seal and now are known
+	seal                string        // see Options.sealed
+	now                 stepRecord    // as far as nothing in this container changes it; empty when it can't be told
 }
 
 // NewMemory begins to read the hooks' inputs outside the data directory, in one goroutine per hook that ends after that. version is
@@ -98,19 +101,26 @@ func (m *Memory) readProgram(s *memorable) {
 	defer close(s.read)
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
 	defer cancel()
-	hash, here := "", ""
+	var program, here, install, installHere string
 	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
-		image := slices.Concat(s.image, s.hook.programs(m.o.Env))
-		slices.Sort(image)
+		outside := func(path string) bool { return !beneath(path, m.o.Install) }
+		inside := slices.DeleteFunc(slices.Clone(s.image), outside)
+		image := slices.Concat(s.hook.programs(m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
 		return m.o.Agent.Do(func() (err error) {
-			hash, here, err = digest(ctx, imageSource{}, slices.Compact(image), "/")
+			program, here, err = digest(ctx, imageSource{}, image, "/")
+			if s.seal = m.o.sealed(mounts()); err == nil && s.seal == "" {
+				install, installHere, err = digest(ctx, imageSource{}, inside, "/")
+			}
 			return err
 		})
 	})
 	if err != nil {
 		return // the step runs
 	}
-	s.program, s.here = hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, hash}, s.hook.Command)...), here
+	s.now = stepRecord{
+		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
+		Here: here + installHere,
+	}
 }
 
 // programs returns the files that a hook's command names: the program, and its script.
@@ -161,16 +171,8 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 		if blocking.Do(blocking.Foreign, func() (err error) {
 			k, err = readKept(m.o.Seed)
 			return err
-		}) != nil {
-			return
-		}
-		// The planted files are what these steps made.
-		for key, step := range k.Steps {
-			if s := m.known[key]; s != nil {
-				if now, ok := m.now(ctx, s); ok && now.Program == step.Program && now.Env == step.Env {
-					m.note(key, now)
-				}
-			}
+		}) == nil {
+			m.steps, m.planted = k.Steps, true
 		}
 		return
 	}
@@ -182,8 +184,6 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != recordFormat {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.steps = r.Steps
 }
 
@@ -208,7 +208,7 @@ func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
 	case <-ctx.Done():
 		return stepRecord{}, false
 	}
-	if s.program == "" {
+	if s.now.Program == "" {
 		return stepRecord{}, false
 	}
 	volume, exact := "", ""
@@ -218,13 +218,17 @@ func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
 		if s.hook.Unsure != nil && s.hook.Unsure(m.env, d) {
 			return errUnsure
 		}
-		volume, exact, err = digest(limited, volumeSource{d}, s.volume, m.o.Home)
+		src := &volumeSource{top: d}
+		defer src.close()
+		volume, exact, err = digest(limited, src, s.volume, m.o.Home)
 		return err
 	})
 	if err != nil {
 		return stepRecord{}, false
 	}
-	return stepRecord{Program: s.program, Here: s.here, Env: hashOf(s.reads(m.env)...), Volume: volume + exact}, true
+	now := s.now
+	now.Env, now.Volume = hashOf(s.reads(m.env)...), volume+exact
+	return now, true
 }
 
 // reads returns the variables that a step reads: those that its inputs name, or all.
@@ -245,6 +249,13 @@ func (m *Memory) unchanged(ctx context.Context, h Hook) bool {
 		return false
 	}
 	now, ok := m.now(ctx, s)
+	if m.planted { // the files are what these steps made
+		same := now.Program == last.Program && now.Env == last.Env && (s.seal != "" || now.Install == last.Install)
+		if ok = ok && same; ok {
+			m.note(h.key(), now)
+		}
+		return ok
+	}
 	return ok && now == last
 }
 

@@ -34,11 +34,34 @@ type source interface {
 	list(rel string) ([]fs.DirEntry, error)
 }
 
-// volumeSource looks at the data directory and follows no link: the agent can change links at any time.
-type volumeSource struct{ dir *fsutil.Dir }
+// volumeSource looks at the data directory and follows no link: the agent can change links at any time. It keeps the directory open
+// that it has looked into last.
+type volumeSource struct {
+	top, last *fsutil.Dir
+	rel       string // of last
+}
 
-func (s volumeSource) lstat(rel string) (fs.FileInfo, error)  { return s.dir.Lstat(rel) }
-func (s volumeSource) list(rel string) ([]fs.DirEntry, error) { return s.dir.ReadDir(rel) }
+func (s *volumeSource) lstat(rel string) (fs.FileInfo, error) {
+	dir, base := path.Split(rel)
+	if s.last == nil || dir != s.rel {
+		s.close()
+		sub, err := s.top.Sub(dir)
+		if err != nil {
+			return nil, err
+		}
+		s.last, s.rel = sub, dir
+	}
+	return s.last.Lstat(base)
+}
+
+func (s *volumeSource) list(rel string) ([]fs.DirEntry, error) { return s.top.ReadDir(rel) }
+
+func (s *volumeSource) close() {
+	if s.last != nil {
+		s.last.Close()
+		s.last = nil
+	}
+}
 
 // imageSource looks outside the data volume, by absolute paths. It follows links.
 type imageSource struct{}
@@ -65,6 +88,18 @@ type reader struct {
 	exact hash.Hash
 	files int
 	where string // what the names are relative to, for messages
+
+	listed  string // the directory that was listed last; "**" comes back to it
+	entries []fs.DirEntry
+}
+
+// list lists a directory, sorted by name.
+func (r *reader) list(rel string) (entries []fs.DirEntry, err error) {
+	if r.entries == nil || r.listed != rel {
+		r.listed = rel
+		r.entries, err = r.src.list(rel)
+	}
+	return r.entries, err
 }
 
 // digest returns hashes over everything that the patterns name in src: names, kinds, permissions, sizes, times and missing files; and
@@ -124,7 +159,7 @@ func (r *reader) expand(rel string, rest []string) error {
 	if !info.IsDir() {
 		return r.odd(rel, info)
 	}
-	entries, err := r.src.list(rel)
+	entries, err := r.list(rel)
 	if err != nil {
 		return r.unsure(rel, err)
 	}
@@ -171,7 +206,7 @@ func (r *reader) everything(rel string) error {
 		return r.unsure(rel, err)
 	case info.IsDir():
 		r.note("directory", rel, info.Mode().Perm().String())
-		entries, err := r.src.list(rel)
+		entries, err := r.list(rel)
 		if err != nil {
 			return r.unsure(rel, err)
 		}
@@ -230,4 +265,51 @@ func overlap(a, b string) bool {
 		}
 	}
 	return true // one is above the other
+}
+
+// sealedOn is the file system on which a look at each file of the image takes long: each is a message to a program (fuse(4)).
+const sealedOn = "fuse.fuse-overlayfs"
+
+// sealed returns the number that the build gave to the image if nothing beneath o.Install has changed since; else "". mounts is the
+// table of mounts (proc(5), mountinfo).
+//
+// The build makes the file o.Seal last. On an overlay a change anywhere beneath a directory, in a later layer or in the container,
+// makes the directory anew in that layer, so it is younger than the seal (ctime). A mount beneath it is in the table. Where it is not an
+// overlay, or its layers may be written in another order, every file is looked at.
+func (o Options) sealed(mounts string) string {
+	on := ""
+	for line := range strings.Lines(mounts) {
+		mount, super, _ := strings.Cut(line, " - ")
+		of, at := strings.Fields(super), strings.Fields(mount)
+		if len(of) == 0 || len(at) < 5 {
+			return ""
+		}
+		switch point := at[4]; { // a blank in it is \040, and so in no name that matters here
+		case point == "/":
+			on = of[0]
+		case beneath(point, o.Install), beneath(o.Install, point), beneath(o.Seal, point):
+			return ""
+		}
+	}
+	install, err := os.Lstat(o.Install)
+	if err != nil || !install.IsDir() || on != sealedOn {
+		return ""
+	}
+	seal, err := os.Lstat(o.Seal)
+	if err != nil || rawStat(install).Ctim.Nano() > rawStat(seal).Ctim.Nano() {
+		return ""
+	}
+	number, _ := os.ReadFile(o.Seal) // without it, every file is looked at
+	return string(number)
+}
+
+// beneath reports whether a path is dir or in it.
+func beneath(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+func mounts() string {
+	text, _ := os.ReadFile("/proc/self/mountinfo")
+	return string(text)
 }

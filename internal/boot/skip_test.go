@@ -13,6 +13,7 @@ import (
 
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 // steps is a Runner whose hooks write the file that their last word names.
@@ -257,4 +258,78 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	if got := n.boot(); got != "a b c" {
 		t.Errorf("%q ran with another environment", got)
 	}
+}
+
+// A boot that was killed in the middle of the copy is finished by the next one, and no file is left half written.
+func TestAnInterruptedCopyIsFinished(t *testing.T) {
+	b := newBoots(t)
+	home := b.o.Home
+	b.o.Seed = filepath.Join(tempDir(t), "share", "home")
+	b.boot()
+	write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
+	write(t, home+"/skills/y/SKILL.md", "y\n")
+	b.boot()
+	if _, err := KeepHome(home, b.o.Seed); err != nil {
+		t.Fatal(err)
+	}
+	for name, interrupted := range map[string]func(){
+		"while it grew": func() { write(t, home+"/"+seedGrowing+"/skills/x/SKILL.md", "xx") },
+		"when it was grown": func() {
+			write(t, home+"/"+seedGrown+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
+			write(t, home+"/"+seedGrown+"/skills/y/SKILL.md", "y\n")
+		},
+		"after its first move": func() {
+			write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
+			write(t, home+"/skills/y/SKILL.md", "y\n")
+			write(t, home+"/"+seedGrown+"/SOUL.md", "")
+		},
+	} {
+		must(t, os.RemoveAll(home))
+		must(t, os.Mkdir(home, 0o755))
+		interrupted()
+		if os.Geteuid() == 0 {
+			give(t, home, agentUID)
+		}
+		if r := Prepare(t.Context(), b.o); !r.Planted || len(r.Warnings) > 0 {
+			t.Errorf("%s: %+v", name, r)
+		}
+		x, _ := os.ReadFile(home + "/skills/x/SKILL.md")
+		y, _ := os.ReadFile(home + "/skills/y/SKILL.md")
+		if len(x) != seedChunk || string(y) != "y\n" {
+			t.Errorf("%s: files of %d and %d bytes", name, len(x), len(y))
+		}
+		for _, left := range []string{seedGrowing, seedGrown} {
+			if _, err := os.Lstat(home + "/" + left); err == nil {
+				t.Errorf("%s: %s is left", name, left)
+			}
+		}
+	}
+}
+
+// What the image was built with is known without a look at each file, until something of it changes or is mounted over.
+func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
+	o := Options{Install: tempDir(t) + "/opt/hermes"}
+	write(t, o.Install+"/skills/a", "a")
+	o.Seal = filepath.Dir(o.Install) + "/seal"
+	write(t, o.Seal, "number\n")
+	const root = "360 97 0:52 / / rw,noatime master:3 - fuse.fuse-overlayfs fuse-overlayfs rw\n"
+	mount := func(point string) string { return root + "361 360 0:55 / " + point + " rw - ext4 /dev/vda rw\n" }
+	for _, tt := range []struct{ name, mounts, want string }{
+		{"as it was built", root, "number\n"},
+		{"with a volume elsewhere", mount("/opt/data"), "number\n"},
+		{"on another file system", strings.Replace(root, "fuse.fuse-overlayfs", "ext4", 1), ""},
+		{"with a mount in it", mount(o.Install + "/skills"), ""},
+		{"with a mount over it", mount(filepath.Dir(o.Install)), ""},
+		{"with a mount over the seal", mount(o.Seal), ""},
+		{"with a table that cannot be read", "", ""},
+	} {
+		if got := o.sealed(tt.mounts); got != tt.want {
+			t.Errorf("%s: %q", tt.name, got)
+		}
+	}
+	write(t, o.Install+"/new", "")
+	testkit.Until(t, "the change is seen", func() bool { // a file system's clock has ticks
+		must(t, os.Chmod(o.Install, 0o755))
+		return o.sealed(root) == ""
+	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ func eventsVerb() verb {
 	return verb{
 		name: "events", args: "[NAME...] [-f] [--json] [-n N] [--since D|TIME]",
 		summary: "print what has happened: starts, exits with their causes, stops",
-		help:    "Of everything, or of the named profiles and services. --since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339.",
+		help:    "Of everything, or of the named profiles and services.\n\"by uid 0 (sh, exec)\" says who gave an order: the user, what the program calls itself, and the way\n(exec: from outside the container, api: from inside, s6: the tools of s6, fifo).\n--since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339.",
 		run:     events,
 	}
 }
@@ -39,44 +40,27 @@ func events(t *terminal, c *call) int {
 	}
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
-	named, err := t.eventNames(ctx, cl, names)
+	var past []client.Event
+	o := client.EventOptions{Last: -1, Follow: true} // of what follows
+	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
+		return nil
+	})
+	var named map[string]bool
+	if err == nil {
+		named, err = eventNames(ctx, cl, names, past)
+	}
 	if err != nil {
 		return t.failed("show events", err)
 	}
-	last := *n
-	narrow := len(named) > 0 || !since.IsZero()
-	if !since.IsZero() && !flagGiven(c, "n") {
-		last = -1
-	}
-	most := last // of those that are shown
-	switch {
-	case last < 0:
-		last = 0 // all
-	case last == 0:
-		last = -1 // none of the past
-	}
-	o := client.EventOptions{Last: last, Follow: *follow}
-	skip := 0
-	if narrow && most >= 0 { // which of them are the last that are wanted is known when all have been seen
-		o.Last = 0
-		err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
-			if wanted(e, named, since.Time) {
-				skip++
-			}
-			return nil
-		})
-		if err != nil {
-			return t.failed("show events", err)
-		}
-		skip = max(skip-most, 0)
+	others := func(e client.Event) bool { return e.Lost == 0 && !wanted(e, named, since.Time) }
+	past = slices.DeleteFunc(past, others)
+	if *n >= 0 && (since.IsZero() || flagGiven(c, "n")) {
+		past = past[max(0, len(past)-*n):]
 	}
 	show := func(e client.Event) error {
 		o = client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
-		if e.Lost == 0 && !wanted(e, named, since.Time) {
-			return nil
-		}
-		if skip > 0 {
-			skip--
+		if others(e) {
 			return nil
 		}
 		if *asJSON {
@@ -85,14 +69,13 @@ func events(t *terminal, c *call) int {
 		_, err := fmt.Fprintln(t.out, show.Line(eventLine(e)))
 		return err
 	}
-	err = cl.Events(ctx, o, show)
-	for *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)) {
+	for _, e := range past {
+		err = cmp.Or(err, show(e))
+	}
+	for first := true; *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)); first = false {
 		// hinit ends, or it has become another image of itself, where the events go on.
-		if h, gone := cl.Health(ctx); gone != nil || !h.OK && !h.Booting {
+		if h, gone := cl.Health(ctx); !first && (gone != nil || !h.OK && !h.Booting) {
 			break
-		}
-		if o.Since == 0 {
-			o.Last = -1 // nothing of the past was wanted, and nothing has happened since
 		}
 		err = cl.Events(ctx, o, show)
 	}
@@ -104,29 +87,19 @@ func events(t *terminal, c *call) int {
 
 // eventNames are the names that events have of what was named. A service that is gone has events too, so an unknown name is taken as it
 // is, and as the profile of a gateway.
-func (t *terminal) eventNames(ctx context.Context, cl *client.Client, names []string) (map[string]bool, error) {
+func eventNames(ctx context.Context, cl *client.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {
 		st, err := cl.Status(ctx, name)
-		switch {
-		case err == nil:
+		if err == nil {
 			named[st.Services[0].Name] = true
-		case errors.Is(err, client.ErrUnknown):
-			gone := []string{name, profiles.SlotName(name)}
-			seen := errors.New("seen")
-			told := cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
-				if slices.Contains(gone, e.Service) {
-					named[e.Service] = true
-					return seen
-				}
-				return nil
-			})
-			if !errors.Is(told, seen) {
-				return nil, err
-			}
-		default:
+			continue
+		}
+		known := slices.IndexFunc(past, func(e client.Event) bool { return e.Service == name || e.Service == profiles.SlotName(name) })
+		if !errors.Is(err, client.ErrUnknown) || known < 0 {
 			return nil, err
 		}
+		named[past[known].Service] = true
 	}
 	return named, nil
 }
@@ -192,6 +165,9 @@ func eventLine(e client.Event) string {
 		fmt.Fprintf(b, "%s → %s (%s)", e.From, e.To, e.Reason)
 	default:
 		b.WriteString(e.Reason)
+	}
+	if e.By != nil {
+		fmt.Fprintf(b, ", by %s", show.By(e.By))
 	}
 	if e.PID != 0 {
 		fmt.Fprintf(b, " [pid %d]", e.PID)

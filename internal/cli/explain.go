@@ -54,12 +54,25 @@ func explain(t *terminal, c *call) int {
 	if err != nil {
 		return t.failed(doing, err)
 	}
+	order := "" // the last one
+	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+		if e.By != nil && e.Service == st.Services[0].Name {
+			order = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.By(e.By))
+		}
+		return nil
+	})
+	if err != nil {
+		return t.failed(doing, err)
+	}
 	code = exitDone
 	for _, s := range st.Services {
 		if s.State != client.StateUp {
 			code = exitNotUp
 		}
 		e := explained(s, time.Now())
+		if order != "" {
+			e.Why = append(e.Why, order)
+		}
 		if *asJSON {
 			if err := writeJSON(t.out, e); err != nil {
 				return t.failed(doing, err)

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/control/show"
 )
 
@@ -13,13 +15,27 @@ const shortWait = 5 * time.Second
 
 func healthcheckVerb() verb {
 	return verb{
-		name: "healthcheck", args: "[--json]", summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK",
+		name: "healthcheck", args: "[--startup | --ready | --live] [--json]", summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
 		help: "A gateway in trouble is named, but is no reason to restart the container of all the others.\n" +
-			"Until the boot is over it fails: give Docker a --health-start-period as long as the boot's hooks may take.",
+			"Until the boot is over it fails: give Docker a --health-start-period as long as the boot's hooks may take.\n" +
+			"--startup succeeds when the boot is over. --ready succeeds when this container serves what is wanted of it: a standby does not.\n" +
+			"--live fails only when the supervisor does not answer, so no service in trouble restarts the pod.",
 		run: func(t *terminal, c *call) int {
 			asJSON := c.flags.Bool("json", false, "print JSON")
+			startup := c.flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
+			ready := c.flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")
+			live := c.flags.Bool(client.ProbeLive, false, "ask whether the supervisor answers: a pod's livenessProbe")
 			if _, code, ok := c.parse(t, 0, 0); !ok {
 				return code
+			}
+			probe, asked := "", 0
+			for name, is := range map[string]bool{client.ProbeStartup: *startup, client.ProbeReady: *ready, client.ProbeLive: *live} {
+				if is {
+					probe, asked = name, asked+1
+				}
+			}
+			if asked > 1 {
+				return t.fail(exitUsage, "cannot check the health: give one of --startup, --ready and --live")
 			}
 			cl, err := t.dial()
 			if err != nil {
@@ -27,7 +43,7 @@ func healthcheckVerb() verb {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), shortWait)
 			defer cancel()
-			h, err := cl.Health(ctx)
+			h, err := cl.Probe(ctx, probe)
 			if err == nil && *asJSON {
 				err = writeJSON(t.out, h)
 			}
@@ -38,17 +54,23 @@ func healthcheckVerb() verb {
 				return exitDone
 			case *asJSON:
 				return exitFailed
-			case !h.OK:
-				return t.fail(exitFailed, "unhealthy: %s", h.Reason)
 			}
-			if h.Waiting != "" {
-				fmt.Fprintf(t.out, "waiting: %s\n", show.Line(h.Waiting))
-			}
-			fmt.Fprintf(t.out, "healthy, %d of %d wanted services are up\n", h.Up, h.Wanted)
-			for _, name := range h.Troubled {
-				fmt.Fprintln(t.out, "in trouble:", show.Line(name))
-			}
-			return exitDone
+			return t.sayHealth(&h, cmp.Or(map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe], "unhealthy"))
 		},
 	}
+}
+
+// sayHealth prints a health and returns the exit code. no is the word for one that is not OK.
+func (t *terminal) sayHealth(h *client.Health, no string) int {
+	if !h.OK {
+		return t.fail(exitFailed, "%s: %s", no, show.Line(h.Reason))
+	}
+	if h.Waiting != "" {
+		fmt.Fprintf(t.out, "waiting: %s\n", show.Line(h.Waiting))
+	}
+	fmt.Fprintf(t.out, "healthy, %d of %d wanted services are up\n", h.Up, h.Wanted)
+	for _, name := range h.Troubled {
+		fmt.Fprintln(t.out, "in trouble:", show.Line(name))
+	}
+	return exitDone
 }

@@ -52,7 +52,7 @@ func readProcess(dir string) (p process, ok bool) {
 	}
 	limits, _ := os.ReadFile(dir + "/limits")
 	p.mark, _ = proc.ParseMark(limits)
-	argv, _ := os.ReadFile(dir + "/cmdline")
+	argv, _ := proc.ReadHead(dir + "/cmdline")
 	p.command = maskedCommand(strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00"))
 	if len(argv) == 0 {
 		// a process that has ended, or a thread of the kernel

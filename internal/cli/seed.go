@@ -8,17 +8,17 @@ import (
 
 // seedReport lists the steps and files that seed has kept.
 type seedReport struct {
-	Dir   string   `json:"dir"`   // the directory that it is kept in
+	File  string   `json:"file"`  // the file that it is kept in
 	Steps []string `json:"steps"` // the boot steps that need not run on an empty data directory
 }
 
 func seedVerb() verb {
 	return verb{
-		name: "seed", args: "[--to DIR] [--json]", summary: "for the build of an image: keep what the first boot has made of the empty data directory",
+		name: "seed", args: "[--to FILE] [--json]", summary: "for the build of an image: keep what the first boot has made of the empty data directory",
 		help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
 empty gets a copy, and the boot steps that made it need not run. docker/first-boot does both.`,
 		run: func(t *terminal, c *call) int {
-			to := c.flags.String("to", boot.SeedDir, "directory to keep it in; hinit looks in the default")
+			to := c.flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
 			asJSON := c.flags.Bool("json", false, "print JSON")
 			if _, code, ok := c.parse(t, 0, 0); !ok {
 				return code
@@ -32,7 +32,7 @@ empty gets a copy, and the boot steps that made it need not run. docker/first-bo
 				return t.failed("keep the data directory", err)
 			}
 			if *asJSON {
-				if err := writeJSON(t.out, seedReport{Dir: *to, Steps: append([]string{}, steps...)}); err != nil {
+				if err := writeJSON(t.out, seedReport{File: *to, Steps: append([]string{}, steps...)}); err != nil {
 					return t.failed("keep the data directory", err)
 				}
 				return exitDone

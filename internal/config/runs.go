@@ -14,6 +14,8 @@ const (
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
+	// kanbanStart is how long the service may take to its first look at the boards. The gateways wait for that.
+	kanbanStart = 30 * time.Second
 )
 
 // runs builds the commands that a client may have run once.

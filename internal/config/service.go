@@ -159,6 +159,9 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	if _, set := c.origins[prefix+"command"]; !set && commandFrom != "" {
 		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
+	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.Set() {
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanStart // it is ready when it has the locks of the boards
+	}
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)
 	l.finishNotify(s, prefix)

@@ -15,6 +15,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/notify"
+	"hinit/internal/registry"
 	"hinit/internal/s6/personality"
 	"hinit/supervisor"
 )
@@ -33,8 +34,8 @@ type bootRun struct {
 // bootUp boots. threads returns when the threads are there that services must not take the place of.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer c.bootIsOver(ctx)
-	c.reloads.Lock()
-	defer c.reloads.Unlock()
+	c.registry.Turn.Lock()
+	defer c.registry.Turn.Unlock()
 	cfg := c.cfg.Load()
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		c.Warn("%s", w)
@@ -60,7 +61,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	}
 	b.Ready()
 	if !c.tenure.Serves() {
-		_ = c.meet(ctx, needBoot) // it fails when the container has ended
+		_ = c.registry.Meet(ctx, registry.NeedBoot) // it fails when the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
@@ -95,7 +96,13 @@ func (b *bootRun) openControl(cfg *config.Config) {
 	if cfg.Origin("control.socket") != "default" {
 		path = cfg.Control.Socket
 	}
-	step := b.c.measure("control", func() error { return b.c.control.Open(path) })
+	step := b.c.measure("control", func() error {
+		err := b.c.control.Open(path)
+		if dir := b.c.control.Dir(); dir != "" && b.c.agent.Cred != nil {
+			err = errors.Join(err, b.c.agent.Publish(dir, cfg.Agent.User))
+		}
+		return err
+	})
 	step.Beside = true
 	b.c.boot.Insert(0, step) // it was the first to begin
 }
@@ -136,14 +143,16 @@ func (b *bootRun) startCmd() {
 	}
 	b.cmd = true
 	b.c.slotsForCmd(b.ctx)
-	_ = b.c.slots().Scan(b.ctx) // it fails when the container has ended
+	if s6 := b.c.s6.Load(); s6 != nil {
+		_ = s6.Scan(b.ctx) // it fails when the container has ended
+	}
 	b.c.startCmd(b.ctx)
 }
 
 // StartCmdEarly starts the CMD while the volume does not answer.
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
-	_ = b.c.meet(b.ctx, needBoot) // it fails when the container has ended
+	_ = b.c.registry.Meet(b.ctx, registry.NeedBoot) // it fails when the container has ended
 	b.startCmd()
 }
 
@@ -159,21 +168,46 @@ func (c *container) bootIsOver(ctx context.Context) {
 	c.tellOuter()
 }
 
+// takeOver does what the boot did not do, or did for an earlier tenure. serving ends with the lock.
+func (c *container) takeOver(ctx, serving context.Context) {
+	select {
+	case <-c.boot.Over():
+	case <-ctx.Done():
+		return
+	}
+	c.registry.Turn.Lock()
+	defer c.registry.Turn.Unlock()
+	if c.reading != nil { // of an earlier tenure, and the volume was slow
+		select {
+		case <-c.reading:
+		case <-serving.Done():
+			return
+		}
+	}
+	c.keeper.Reset() // what that has noted since its lease was lost
+	if !c.tenure.Serve(serving) {
+		return // it is lost again, and whoever watches it waits for it
+	}
+	cfg := c.cfg.Load()
+	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)
+	c.boot.Again()
+	if c.prepared.Load() || c.prepare(serving, cfg, nil) {
+		c.startServices(serving, cfg)
+	}
+}
+
 // startServices registers the services and gateways and starts those that are wanted. It returns false when the container is to
 // end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
-	c.phase("services", func() error { return c.registerServices(ctx, cfg) })
+	c.phase("services", func() error { return c.registry.Services(ctx, cfg) })
 	if !c.route.Load().Plain {
 		c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
-	}
-	for _, name := range sortedKeys(cfg.Services) { // after those of the gateways
-		c.slots().Enqueue(c.serviceSlot(cfg, cfg.Services[name]))
 	}
 	if cfg.Boot.Strict && c.boot.Failed() {
 		c.fatal("a boot step has failed, and boot.strict is set")
 		return false
 	}
-	if err := c.meet(ctx, needBoot); err != nil {
+	if err := c.registry.Meet(ctx, registry.NeedBoot); err != nil {
 		return false
 	}
 	c.timetable.Serve(ctx, cfg, false)
@@ -191,7 +225,7 @@ func (c *container) startCmd(ctx context.Context) {
 		patience, done := context.WithTimeout(ctx, syncTime)
 		_ = c.logs.Sync(patience)
 		done()
-		if err := c.loop.Register(ctx, c.units.Cmd(c.cfg.Load(), c.route.Load(), controls(os.Stdin)), supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
+		if err := c.registry.Register(ctx, c.units.Cmd(c.cfg.Load(), c.route.Load(), controls(os.Stdin)), supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 			c.Warn("cannot start the CMD: %v", err)
 		}
 	}

@@ -2,9 +2,12 @@ package container
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -15,9 +18,9 @@ const reasonExpected = "the boot has not come to it yet"
 // expectServices takes the services of the configuration for expected.
 func (c *container) expectServices(cfg *config.Config) {
 	var list []*supervisor.Service
-	for _, name := range sortedKeys(cfg.Services) {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		s := cfg.Services[name]
-		v := c.expectedService(name, supervisor.KindService, needBoot, s.WantedUp())
+		v := c.expectedService(name, supervisor.KindService, registry.NeedBoot, s.WantedUp())
 		if v.Command = s.Command; s.Log {
 			v.Log = cfg.Logs.Dir + "/" + name + "/current"
 		}
@@ -47,7 +50,7 @@ func (c *container) expectProfiles(cfg *config.Config) {
 		gateways := make([]*supervisor.Service, 0, len(found))
 		for _, p := range found {
 			named := route.Supervise && p.Profile.Name == route.Profile
-			v := c.expectedService(profiles.SlotName(p.Profile.Name), supervisor.KindGateway, needProfiles, named || p.State.Start())
+			v := c.expectedService(profiles.SlotName(p.Profile.Name), supervisor.KindGateway, registry.NeedProfiles, named || p.State.Start())
 			u := c.units.Gateway(cfg, p.Profile, nil)
 			v.Profile, v.Log, v.Command = p.Profile.Name, u.Log, u.Spec.Argv
 			gateways = append(gateways, v)
@@ -56,15 +59,13 @@ func (c *container) expectProfiles(cfg *config.Config) {
 	})
 }
 
-// Booting implements control.Core.
-func (a api) Booting() (booting bool, hook *client.BootHook) {
-	return !a.c.boot.IsOver(), a.c.boot.Hook()
+func (c *container) booting() (booting bool, hook *client.BootHook) {
+	return !c.boot.IsOver(), c.boot.Hook()
 }
 
-// Expected implements control.Core.
-func (a api) Expected(ctx context.Context, all bool) []*supervisor.Service {
-	if a.c.boot.IsOver() || !a.c.tenure.Serves() {
+func (c *container) expected(ctx context.Context, all bool) []*supervisor.Service {
+	if c.boot.IsOver() || !c.tenure.Serves() {
 		return nil
 	}
-	return a.c.boot.Expected(ctx, all)
+	return c.boot.Expected(ctx, all)
 }

@@ -30,6 +30,7 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 	var modes []string
 	look(func() {
 		modes = boot.Modes(boot.ModesOptions{
+			Pod: boot.InPod(os.LookupEnv),
 			UID: os.Geteuid(), Agent: c.agent.Actor, AgentUID: c.agent.User.UID, Known: c.agent.Known, Name: cfg.Agent.User,
 		})
 	})
@@ -162,7 +163,7 @@ func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 		return 0, err
 	}
 	name := u.Name
-	if err := r.c.register(ctx, u, supervisor.WantUp); err != nil {
+	if err := r.c.registry.Register(ctx, u, supervisor.WantUp); err != nil {
 		return 0, err
 	}
 	defer r.c.loop.Post(supervisor.Remove{Name: name})

@@ -1,10 +1,10 @@
 package container
 
 import (
+	"context"
 	"io"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +18,6 @@ import (
 	"hinit/internal/container/logs"
 	"hinit/internal/container/owners"
 	"hinit/internal/container/report"
-	"hinit/internal/container/runner"
 	"hinit/internal/container/signals"
 	"hinit/internal/container/tenure"
 	"hinit/internal/container/timetable"
@@ -31,6 +30,7 @@ import (
 	"hinit/internal/lease"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
+	"hinit/internal/registry"
 	"hinit/internal/s6/personality"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -60,7 +60,8 @@ type container struct {
 	dataVolume
 	boot       *bootstatus.Status
 	generation *reexec.Generation
-	s6         atomic.Pointer[personality.Personality] // see slots
+	registry   *registry.Registry
+	s6         atomic.Pointer[personality.S6] // nil where this container does not answer as s6
 }
 
 // dataVolume are the rooms that read and write the data volume.
@@ -73,7 +74,7 @@ type dataVolume struct {
 	owners  *owners.Repairer
 	volume  *volumecheck.Examiner
 
-	timetable *timetable.Table // used while reloads is held
+	timetable *timetable.Table // used while the registry's Turn is held
 }
 
 // progress is what the boot, the reloads and the reports have come to.
@@ -81,11 +82,9 @@ type progress struct {
 	prepared atomic.Bool // stage 2 was done
 	full     atomic.Bool // the repair of owners has to look everywhere
 
-	metNeeds  needs                     // what services wait for
 	stopBegan atomic.Pointer[time.Time] // the end of the container
 	reading   chan struct{}             // closed when the boot has read the profiles; nil when it does not
 	logged    chan struct{}             // closed when the boot log is written; set like reading
-	reloads   sync.Mutex                // held by the boot, then by one reload at a time
 }
 
 // newContainer makes everything but touches nothing that could hang: no data volume, no process.
@@ -104,7 +103,6 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
-	c.answerAs(personality.Off)
 	env := boot.ContainerEnv(cfg.Home)
 	if route.Plain {
 		env = boot.OuterEnv()
@@ -113,22 +111,23 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
-	c.Voice = voice.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember)
+	c.Voice = voice.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, voice.NewLastWords())
 	var err error
 	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: c.Warn})
 	if err != nil {
 		return nil, err
 	}
 	sig.Mean(route.HasCommand(), controls(os.Stdin), c.reloadAndSay)
+	turns, spare := parallel(cfg)
 	c.loop = supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: parallel(cfg),
+		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, Spare: spare,
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.tenure.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: c.beginStop,
 		Lost: func() {
-			c.logs.Sweep(c.known) // services may have gone unseen
+			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // services may have gone unseen
 			c.keeper.Catchup()
 		},
 	})
@@ -137,18 +136,25 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		SocketDir: func() string { return c.control.Dir() },
 	})
 	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { c.Warn("%s", line) })
-	c.tenure = tenure.New(host{c.Voice, c.logs, c}, c.loop, c.lease, c.boot)
+	c.registry = registry.New(registry.Options{
+		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Voice: c.Voice,
+	})
+	c.tenure = tenure.New(tenure.Host{
+		Config: c.cfg.Load, Route: c.route.Load, Voice: c.Voice, Fatal: c.fatal,
+		Withdraw: c.registry.Withdraw, Reset: func() { c.keeper.Reset() }, TakeOver: c.takeOver,
+	}, c.loop, c.lease, c.boot)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.tenure.Check
+	c.owners = owners.New(c.Voice, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) })
 	c.keeper = gateways.New(gateways.Options{
-		Host: host{c.Voice, c.logs, c}, Loop: c.loop, Store: c.store, Intents: c.intents, Started: c.started, Beat: c.health.Beat,
+		Registry: c.registry, Voice: c.Voice, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
+		MayServe: c.tenure.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
+		Adopt: func(ctx context.Context, profile string) { c.owners.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile) },
 	})
-	commands := &runner.Runner{Book: c.logs.Runs, Config: c.cfg.Load, Units: c.units, Store: c.store, Actor: agent.Actor, MayRun: c.tenure.Check}
-	c.control = controlsocket.New(api{c.loop, c.logs, commands, c.health, c}, control.Options{
+	c.control = controlsocket.New(c.core(), control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
 		Used: c.reporter.Use,
 	}, c.Voice)
-	c.owners = owners.New(host{c.Voice, c.logs, c})
 	var memory timetable.Memory // a plain supervisor has no directory of its own to remember in
 	if route.HasProfiles() {
 		memory = timetable.LastRuns{Home: cfg.Home, Actor: agent.Actor}
@@ -160,26 +166,25 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	return c, nil
 }
 
-func (c *container) known(service string) bool { return c.loop.Snapshot().Find(service) != nil }
-
 // observe takes a record of the supervisor to the rooms that follow services.
 func (c *container) observe(r supervisor.Record) {
 	c.keeper.Observe(r)
-	c.slots().Observe(r)
-	if r.Dropped {
-		if !c.known(r.Service) {
-			c.health.Drop(r.Service)
-		}
-		c.logs.Drop(r.Service, c.known)
+	if s6 := c.s6.Load(); s6 != nil {
+		s6.Observe(r)
 	}
+	if r.Exit != nil && len(r.Exit.Tail) > 0 && report.Line(r) != "" {
+		c.Note(r.Service + ": " + r.Exit.Words())
+	}
+	c.registry.Observe(r)
 }
 
-// parallel is how many gateways start at the same time.
-func parallel(cfg *config.Config) int {
+// parallel is how many gateways start at the same time, and how many more once one of them is ready.
+func parallel(cfg *config.Config) (first, spare int) {
 	if n, err := strconv.Atoi(cfg.Start.Parallel); err == nil {
-		return n
+		return n, 0
 	}
-	return tuning.Processors()
+	n := tuning.Processors()
+	return n, (n + 1) / 2
 }
 
 // beginStop is called when the stop of the container begins.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"hinit/internal/guard"
-	"hinit/internal/s6/personality"
 )
 
 // faults panics where a file "panic" beside the control socket says: "loop", "scanner" or "goroutine". The file is removed first.
@@ -30,7 +29,7 @@ func (c *container) faults() {
 			case "loop":
 				go func() { _ = c.loop.Yield(context.Background(), broken) }()
 			case "scanner":
-				go c.slots().(*personality.S6).Panic(value)
+				go c.s6.Load().Panic(value)
 			default:
 				guard.Go("obeying a test", broken)
 			}

@@ -20,6 +20,7 @@ import (
 	"hinit/internal/lease"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
+	"hinit/internal/registry"
 	"hinit/internal/runs"
 	"hinit/internal/s6/scandir"
 	"hinit/internal/version"
@@ -54,12 +55,16 @@ type handover struct {
 	rooms
 }
 
-// ofHealth is embedded under a name of its own.
-type ofHealth = health.Handover
+// These are embedded under names of their own.
+type (
+	ofHealth   = health.Handover
+	ofRegistry = registry.Handover
+)
 
 // rooms is what each room hands over.
 type rooms struct {
 	gateways.Handover
+	ofRegistry
 	Control *control.Socket
 	Lease   *lease.Handover // nil of a generation that had none
 	Procs   proc.Handover
@@ -95,10 +100,12 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	}
 	old.Control = h.socket
 	old.Warnings, old.Phases, old.Repair = c.boot.Warnings(), c.boot.Steps(), c.owners.Status()
-	old.Handover = c.keeper.HandOver()
+	old.Handover, old.ofRegistry = c.keeper.HandOver(), c.registry.HandOver()
 	old.Procs, old.Loop, old.Intents, old.Lease = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver(), c.lease.HandOver()
 	old.Runs, old.ofHealth = c.logs.Runs.HandOver(), c.health.HandOver()
-	old.S6 = c.slots().HandOver()
+	if s6 := c.s6.Load(); s6 != nil {
+		old.S6 = s6.HandOver()
+	}
 	old.Logs, err = c.logs.HandOver()
 	return old, thaw, err
 }
@@ -152,8 +159,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.full.Store(old.Full)
 	c.tenure.TakeOver(old.Alone)
 	c.prepared.Store(old.Prepared)
-	c.metNeeds.boot.Store(true)
-	c.metNeeds.profiles.Store(true)
+	c.registry.TakeOver(old.ofRegistry)
 	c.boot.TakeOver(old.Warnings, old.Phases)
 	c.owners.TakeOver(old.Repair)
 	c.signals.SetInterrupt(old.Interrupt)
@@ -199,20 +205,19 @@ func (old *handover) equip(m *units.Maker) {
 	if old.Asked != nil {
 		m.SetTopology(*old.Asked)
 	}
-	for profile, on := range old.Beside {
-		m.SetBeside(profile, on)
-	}
 }
 
 // goOn is what a successor does instead of a boot.
 func (c *container) goOn(ctx context.Context) {
-	c.slots().Start(ctx)
+	if s6 := c.s6.Load(); s6 != nil {
+		s6.Start(ctx)
+	}
 	c.control.Rejoin(nil)
 	ctx = c.tenure.Resume(ctx)
 	if c.tenure.Serves() {
-		c.reloads.Lock()
+		c.registry.Turn.Lock()
 		c.timetable.Serve(ctx, c.cfg.Load(), true)
-		c.reloads.Unlock()
+		c.registry.Turn.Unlock()
 	}
 	if !c.tenure.Serves() || !c.route.Load().HasProfiles() {
 		return

@@ -15,6 +15,7 @@ import (
 	"hinit/internal/container/units"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
+	"hinit/internal/registry"
 	"hinit/profiles"
 )
 
@@ -78,6 +79,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	}
 	after := units.NewMaker(boot.Caller(), cfg.Home, nil, false)
 	told.equip(after)
+	registry.New(registry.Options{Units: after}).TakeOver(told.ofRegistry)
 	for _, profile := range []string{profiles.Default, "forced"} {
 		spec := after.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home}, nil).Spec
 		if got := proc.Getenv(spec.Env, "GATEWAY_MULTIPLEX_PROFILES"); got != "0" {

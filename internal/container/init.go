@@ -14,6 +14,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/signals"
+	"hinit/internal/container/voice"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
@@ -52,8 +53,9 @@ func Main(argv0 string, args []string) int {
 		return refuse(exitFailed, err)
 	}
 	if err := boot.Admit(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
+		farewell(exitFailed, err)
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return exitFailed
 	}
 	wd, err := os.Getwd()
 	if err != nil {
@@ -79,6 +81,7 @@ func beginInit(args []string) (sig *signals.Signals, made func(), code int, over
 	sig = signals.Listen()
 	taken, err := reexec.Take()
 	tuning.InheritNothing()
+	tuning.LimitMemory()
 	made, few := tuning.MakeThreads(taken.Threads())
 	if few != nil {
 		return sig, nil, refuse(exitFailed, few), true
@@ -100,7 +103,17 @@ func (c *container) life(begin func(context.Context)) int {
 	return code
 }
 
+// farewell is the termination message of an init that does not begin.
+func farewell(code int, err error) {
+	last := voice.NewLastWords()
+	for line := range strings.Lines(err.Error()) {
+		last.Add(strings.TrimSuffix(line, "\n"))
+	}
+	last.End(code)
+}
+
 func refuse(code int, err error) int {
+	farewell(code, err)
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
 	}
@@ -115,7 +128,7 @@ func (c *container) run(begin func(context.Context)) int {
 		defer close(reported)
 		c.reporter.Run(ctx)
 	})
-	c.logs.Runs.Attach(c.loop)
+	c.logs.Runs.Attach(c.registry)
 	guard.Go("booting", func() { begin(ctx) })
 	guard.Go("telling of sent signals", func() { c.signals.TellFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.faults()
@@ -132,8 +145,9 @@ func (c *container) run(begin func(context.Context)) int {
 	}
 	_ = within(flush, flushTime, noted)
 	if c.generation.Failed() {
-		return reexec.ExitFault
+		code = reexec.ExitFault
 	}
+	c.Voice.End(code)
 	return code
 }
 
@@ -157,7 +171,11 @@ func (c *container) noteStop() <-chan struct{} {
 func (c *container) warnOfSlowStop() {
 	if took, budget := c.store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
-		c.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in compose.yaml `stop_grace_period: %ds`",
+		where := "compose.yaml `stop_grace_period: %ds`"
+		if boot.InPod(os.LookupEnv) {
+			where = "the pod `terminationGracePeriodSeconds: %d`"
+		}
+		c.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in "+where,
 			show.Duration(took), show.Duration(budget), more, more+2)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/gateways"
 	"hinit/internal/guard"
-	"hinit/internal/tuning"
-	"hinit/profiles"
+	"hinit/internal/registry"
 	"hinit/supervisor"
 )
 
@@ -34,9 +34,13 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 		if c.route.Load().Supervise {
 			c.whichProfile()
 		}
-		known, err := c.reconcile(ctx, cfg)
-		_ = c.meet(ctx, needProfiles)      // it fails when the container has ended
-		if !c.route.Load().DashboardOnly { // such a container shares its volume with one that has the gateways
+		c.readTopology()
+		c.warnOfSlowStop()
+		known, err := c.keeper.Boot(ctx, gateways.Boot{
+			Args: c.args, Services: len(cfg.Services), Found: c.boot.Found, Log: func(write func() error) { c.logSoon(ctx, write) },
+		})
+		_ = c.registry.Meet(ctx, registry.NeedProfiles) // it fails when the container has ended
+		if !c.route.Load().DashboardOnly {              // such a container shares its volume with one that has the gateways
 			c.keeper.Start(ctx, known)
 		}
 		guard.Go("waiting for the boot log", func() { // another image would not write it
@@ -79,109 +83,11 @@ func (c *container) whichProfile() {
 	}
 }
 
-// reconcile decides which gateways start, and registers all of them, each as soon as that is decided. It returns their profiles.
-func (c *container) reconcile(ctx context.Context, cfg *config.Config) (read []profiles.Profile, err error) {
-	known := false
-	record := func() error { return nil } // that the CMD wants a gateway
-	var answers []func() error
-	writeLog := func() error { return nil }
-	keepLog := func(write func() error) { writeLog = write }
-	defer c.boot.Found(0)
-	c.readTopology()
-	c.warnOfSlowStop()
-	found := func(n int) {
-		c.boot.Found(n)
-		c.metNeeds.inOrder.Store(n <= mostInOrder)
-	}
-	plan := c.store.Reconcile(profiles.BootOptions{Args: c.args, Getenv: os.Getenv, Log: keepLog, Found: found, Decided: func(d profiles.Decision) {
-		want := c.wantAtBoot(d)
-		c.slots().Enqueue(c.gatewaySlot(cfg, d.Profile, want == supervisor.WantDown))
-		if d.Profile.Name == c.route.Load().Profile {
-			known = true
-			if c.route.Load().Supervise {
-				record = c.recordWanted(d.Profile.Name)
-			}
-		}
-		read = append(read, d.Profile)
-		c.keeper.Found(d.Profile.Name)
-		c.keeper.NotePrior(d)
-		answers = append(answers, c.decided(ctx, cfg, d, want))
-	}})
-	c.logSoon(ctx, writeLog)
-	c.keeper.ExpectLate(plan)
-	for _, w := range plan.Warnings {
-		c.Warn("%s", w)
-	}
-	for _, line := range plan.Lines {
-		c.Line(line)
-	}
-	for _, w := range tuning.TooFewFor(len(plan.Profiles) + len(cfg.Services)) {
-		c.Warn("%s", w)
-	}
-	var failed error
-	for _, answer := range answers {
-		if err := answer(); failed == nil {
-			failed = err
-		}
-	}
-	if failed != nil {
-		return read, failed
-	}
-	switch {
-	case !c.route.Load().Supervise || plan.Skipped:
-	case known:
-		if err := record(); err != nil {
-			c.Warn("cannot record that the gateway of %q is wanted: %v", c.route.Load().Profile, err)
-		}
-	default:
-		return read, fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", c.route.Load().Profile, c.route.Load().Profile)
-	}
-	return read, nil
-}
-
 // readTopology tells gateways, from their next start on, what an operator has asked for.
 func (c *container) readTopology() {
 	if t, err := c.store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
 		c.units.SetTopology(t)
 	}
-}
-
-// recordWanted writes that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The
-// function that it returns waits for the disk.
-func (c *container) recordWanted(profile string) (record func() error) {
-	if st, err := c.store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
-		c.intents.Note(profile, profiles.Running)
-		return func() error { return nil }
-	}
-	record, err := c.intents.Begin(profile, profiles.Running)
-	if err != nil {
-		return func() error { return err }
-	}
-	return record
-}
-
-// decided registers a gateway that the boot has decided about. A slot that is registered already is started if the boot wants it
-// up.
-func (c *container) decided(ctx context.Context, cfg *config.Config, d profiles.Decision, want supervisor.Want) (answer func() error) {
-	name := profiles.SlotName(d.Profile.Name)
-	known := c.loop.Snapshot().Find(name) != nil
-	registered := c.registerGatewaySoon(ctx, cfg, d.Profile, want, d.Used)
-	return func() error {
-		err := registered()
-		if err == nil && known && want == supervisor.WantUp {
-			err = c.loop.Do(ctx, supervisor.Start{Name: name})
-		}
-		return err
-	}
-}
-
-// wantAtBoot is what is wanted of a gateway when the container starts.
-func (c *container) wantAtBoot(d profiles.Decision) supervisor.Want {
-	named := d.Profile.Name == c.route.Load().Profile
-	if c.route.Load().Supervise && named || d.Start && !(c.route.Load().Foreground && named) {
-		return supervisor.WantUp
-	}
-	return supervisor.WantDown
 }
 
 // broughtUp is how many profiles have a gateway.

@@ -26,20 +26,21 @@ type house struct {
 	socket *control.Socket // on its way to the next generation, nil for none
 }
 
-// Reexec implements control.Core.
-func (a api) Reexec(ctx context.Context, binary string) (int, error) {
-	if a.c.loop.Snapshot().Stopping {
+// reexec begins a re-execution.
+func (c *container) reexec(ctx context.Context, binary string) (int, error) {
+	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping
 	}
-	return a.c.generation.Ask(ctx, binary)
+	_ = c.loop.Do(ctx, supervisor.Remark{Text: "asked to re-execute itself"}) // it fails when everything ends anyway
+	return c.generation.Ask(ctx, binary)
 }
 
 // Claim implements [reexec.House].
 func (h *house) Claim() (release func(), err error) {
-	if !h.c.reloads.TryLock() {
+	if !h.c.registry.Turn.TryLock() {
 		return nil, errors.New("a reload is under way; try again")
 	}
-	return h.c.reloads.Unlock, nil
+	return h.c.registry.Turn.Unlock, nil
 }
 
 // Rest implements [reexec.House]: requests get their answer or are told, the disks and the scan directory come to rest.
@@ -56,14 +57,15 @@ func (h *house) Rest(fault bool) (wake func(), err error) {
 			return wake, err
 		}
 	}
-	held, err := h.c.slots().Hold()
-	switch {
-	case err == nil:
-		release = held
-	case fault: // it may be what has the fault
-		err = nil
+	if s6 := h.c.s6.Load(); s6 != nil {
+		held, err := s6.Hold()
+		if err == nil {
+			release = held
+		} else if !fault { // else it may be what has the fault
+			return wake, err
+		}
 	}
-	return wake, err
+	return wake, nil
 }
 
 // restDisks waits until nothing is being written to the volume; the logs have their own Freeze. execve(2) waits for every other

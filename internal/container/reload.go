@@ -18,12 +18,12 @@ import (
 	"hinit/supervisor"
 )
 
-// Reload implements control.Core.
-func (a api) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
+// reloadInTime is reload for a client that waits.
+func (c *container) reloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	// The configuration may be on a disk that hangs. One reload at a time waits for it, and ends what it has begun.
 	var did client.ReloadReply
 	err = blocking.Wait(ctx, "the reload", func() (err error) {
-		did, err = a.c.reload(context.WithoutCancel(ctx), how)
+		did, err = c.reload(context.WithoutCancel(ctx), how)
 		return err
 	})
 	if errors.Is(err, blocking.ErrSlow) {
@@ -54,10 +54,10 @@ func (c *container) reloadAndSay() {
 // container can change.
 func (c *container) reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
 	none := client.ReloadReply{}
-	if !c.reloads.TryLock() {
+	if !c.registry.Turn.TryLock() {
 		return none, errors.New("cannot reload: the boot or another reload is under way; try again")
 	}
-	defer c.reloads.Unlock()
+	defer c.registry.Turn.Unlock()
 	old := c.cfg.Load()
 	options := c.configOptions()
 	cfg, err := loadConfig(options)
@@ -92,37 +92,26 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 	if how.DryRun {
 		return client.ReloadReply{Changes: changed, Plan: plan.Steps(c.loop.Snapshot(), false), Settings: reloadplan.Settings(changed), DryRun: true}, nil
 	}
+	_ = c.loop.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // it fails when everything ends anyway
 	c.cfg.Store(cfg)
 	c.health.Configure(cfg)
 	var problems []error
-	for _, name := range sortedKeys(old.Services) {
+	for _, name := range slices.Sorted(maps.Keys(old.Services)) {
 		if _, stays := cfg.Services[name]; !stays {
-			problems = append(problems, c.loop.Do(ctx, supervisor.Remove{Name: name}), c.slots().Withdraw(ctx, name))
+			problems = append(problems, c.registry.RemoveService(ctx, name))
 		}
 	}
-	for _, name := range sortedKeys(units) {
-		problems = append(problems, c.applyService(ctx, cfg, old, units[name]))
+	for _, name := range slices.Sorted(maps.Keys(units)) {
+		if s6 := c.s6.Load(); s6 != nil && s6.Foreign(name) {
+			problems = append(problems, fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name))
+			continue
+		}
+		problems = append(problems, c.registry.ChangeService(ctx, cfg, old, units[name]))
 	}
-	problems = append(problems, c.reequip(ctx, cfg))
+	problems = append(problems, c.registry.RedefineAll(ctx))
 	c.timetable.Change(cfg)
 	out := client.ReloadReply{Changes: changed, Plan: plan.Steps(c.loop.Snapshot(), true), Settings: reloadplan.Settings(changed)}
 	return out, errors.Join(problems...)
-}
-
-// reequip makes every gateway start as the configuration says from its next start on.
-func (c *container) reequip(ctx context.Context, cfg *config.Config) error {
-	var problems []error
-	for _, s := range c.loop.Snapshot().Services {
-		if s.Kind != supervisor.KindGateway {
-			continue
-		}
-		p, err := c.store.Profile(s.Profile)
-		if err == nil {
-			err = c.registerGateway(ctx, cfg, p)
-		}
-		problems = append(problems, err)
-	}
-	return errors.Join(problems...)
 }
 
 // fixedKeys are read once, at the start of the container.
@@ -144,38 +133,10 @@ func (c *container) planReload(old, cfg *config.Config, after map[string]supervi
 		if s.Kind != supervisor.KindGateway || err != nil {
 			continue
 		}
-		exports := c.exports(s.Profile)
+		exports := c.registry.Exports(s.Name)
 		p.Before[s.Name], p.After[s.Name] = c.units.Gateway(old, profile, exports), c.units.Gateway(cfg, profile, exports)
 	}
 	return p
-}
-
-// applyService registers a service of a new configuration, and starts or stops it where that has changed.
-func (c *container) applyService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
-	name := u.Name
-	s := cfg.Services[name]
-	c.sayRootsDir(cfg, u)
-	want := supervisor.WantDown
-	if s.WantedUp() {
-		want = supervisor.WantUp
-	}
-	before, known := old.Services[name]
-	if c.slots().Foreign(name) {
-		return fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name)
-	}
-	if err := c.register(ctx, u, want); err != nil {
-		return err
-	}
-	if !known || before.Enabled != s.Enabled {
-		c.publishService(ctx, cfg, s)
-	}
-	switch {
-	case !known || before.Enabled == s.Enabled, s.Enabled && !s.WantedUp():
-		return nil
-	case s.Enabled:
-		return c.loop.Do(ctx, supervisor.Start{Name: name})
-	}
-	return c.loop.Do(ctx, supervisor.Stop{Name: name})
 }
 
 // configOptions says where the configuration is read from again.

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/proc"
 )
 
 // peer holds the credentials of the connecting process at that time (unix(7), SO_PEERCRED). A user that this namespace does not
@@ -18,6 +21,9 @@ type peer struct {
 	pid      int32
 	uid, gid uint32
 }
+
+// fifoPID stands for whoever writes to the FIFO.
+const fifoPID = -1
 
 type peerKey struct{}
 
@@ -40,6 +46,26 @@ func peerOf(c net.Conn) (peer, error) {
 		return peer{}, err
 	}
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
+}
+
+// giver says who gives an order by a route.
+func giver(rt route, who peer) *client.By {
+	if who.pid == fifoPID {
+		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
+	}
+	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
+	_ = blocking.Do(blocking.Short, func() error {
+		name, inside := proc.Origin(by.PID)
+		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
+		if inside {
+			by.Way = client.WayAPI
+		}
+		return nil
+	})
+	if strings.Contains(rt.pattern, "/slots/") {
+		by.Way = client.WayS6
+	}
+	return by
 }
 
 // access is what a route requires.

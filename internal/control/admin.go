@@ -21,9 +21,6 @@ func postRescan(s *Server, r *request) (reply, error) {
 }
 
 func postReload(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	var how client.Reload
 	if err := decode(r.body, &how); err != nil {
 		return reply{}, err
@@ -59,17 +56,10 @@ func postExamine(s *Server, r *request) (reply, error) {
 }
 
 func getConfig(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	return done(client.ConfigReply{Entries: list(s.core.Config())})
 }
 
-// bare refuses parameters and a body.
+// bare refuses a body.
 func bare(r *request) error {
-	if _, err := queryOf(r); err != nil {
-		return err
-	}
-	var none struct{}
-	return decode(r.body, &none)
+	return decode(r.body, &struct{}{})
 }

@@ -36,9 +36,6 @@ const longestWait = time.Hour
 // command carries out a verb and, unless told otherwise, waits for its effect.
 func command(verb client.Verb) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
-		if _, err := queryOf(r); err != nil {
-			return reply{}, err
-		}
 		wait, timeout, force, err := parseWait(r.body, effects[verb].timeout)
 		if err != nil {
 			return reply{}, err

@@ -9,70 +9,87 @@ import (
 	"hinit/supervisor"
 )
 
-// Core is PID 1 as the server needs it. All methods may be called from any goroutine. Those without a context must not block; those
-// with one must return when it ends. The compiler sees that none is missing: what a Core lacks is missing in the API without a word.
-type Core interface {
-	// See [supervisor.Loop].
+// Core is PID 1 as the server needs it. Every function is set (the linter sees to that) and may be called from any goroutine. A
+// function without a context does not block; a function with one returns when the context ends.
+type Core struct {
+	Loop
+
+	// StartRun starts a run, or returns the one that has the tag. Names in the request are unchecked.
+	StartRun func(ctx context.Context, r client.RunRequest) (client.Run, error)
+	Runs     Runs
+
+	// Command records the intent for a service durably, and acts. ctx says who orders it, see [supervisor.WithBy]. service is a name from a snapshot. After nil the snapshot shows
+	// the effect. When ctx ends first, the error says how far the command has come, and the command stays in force. Errors of
+	// [supervisor.Loop.Do] get their kind; the text of others is given to the client.
+	Command func(ctx context.Context, verb client.Verb, service string) error
+	// Rescan brings the services in step with the profiles on disk. The snapshot shows the result when it returns.
+	Rescan func(ctx context.Context) error
+	// Find is Rescan for one service that no snapshot has, by its name or its profile's.
+	Find func(ctx context.Context, name string) error
+	// Reload reads the configuration again, applies it, and returns the changes.
+	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
+	// Examine examines the data volume. When ctx ends, it returns what it has found so far and says so.
+	Examine func(ctx context.Context) client.Findings
+	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. image is the number of the new
+	// generation.
+	Reexec func(ctx context.Context, binary string) (image int, err error)
+
+	// Config returns the effective configuration.
+	Config func() []client.ConfigEntry
+	// Init describes hinit. The server fills in Stopping, Orphans, UptimeSeconds and Cmd.
+	Init func() client.Init
+	// Settle is how long a service without readiness has to be up to count as started.
+	Settle func() time.Duration
+
+	Boot
+	About
+	Gateways
+
+	// S6 returns the slots, which answer as s6 does, nil where hinit does not.
+	S6 func() Slots
+}
+
+// Loop is the part of a [supervisor.Loop] that a Core has.
+type Loop interface {
 	Snapshot() *supervisor.Snapshot
 	News() <-chan struct{}
 	History() *supervisor.Ring
 	Orphans() uint64
-	// Command records the intent for a service durably, and acts. service is a name from a snapshot. After nil the snapshot shows
-	// the effect. When ctx ends first, the error says how far it has come, and the command stays in force. Errors of
-	// [supervisor.Loop.Do] get their kind; the text of others is given to the client.
-	Command(ctx context.Context, verb client.Verb, service string) error
-	// Rescan brings the services in step with the profiles on disk. The snapshot shows the result when it returns.
-	Rescan(ctx context.Context) error
-	// Find is Rescan for one service that no snapshot has, by its name or its profile's.
-	Find(ctx context.Context, name string) error
-	// Reload reads the configuration again, applies it, and returns the changes.
-	Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error)
-	// Examine examines the data volume. When ctx ends, it returns what it has found so far and says so.
-	Examine(ctx context.Context) client.Findings
-	// Config returns the effective configuration.
-	Config() []client.ConfigEntry
-	// Init describes hinit. The server fills in Stopping, Orphans, UptimeSeconds and Cmd.
-	Init() client.Init
-	// Ping returns nil once the supervisor's loop has handled an empty event.
-	Ping(ctx context.Context) error
+	Do(ctx context.Context, e supervisor.Event) error
+}
 
-	// AwaitBoot returns nil when the boot, which registers services, is over. It refuses to wait for pid, the caller, when that process
-	// is part of the boot.
-	AwaitBoot(ctx context.Context, pid int) error
+// Boot is the part of a [Core] that knows the boot, which registers services.
+type Boot struct {
+	// AwaitBoot returns nil when the boot is over. It refuses to wait for pid, the caller, when that process is part of the boot.
+	AwaitBoot func(ctx context.Context, pid int) error
 	// Booting reports whether the boot is under way, and the hook that runs; nil for none.
-	Booting() (bool, *client.BootHook)
+	Booting func() (bool, *client.BootHook)
 	// Expected returns services that the boot is known to register and no snapshot has yet. With all it waits until all are known
 	// or ctx ends. It returns nil once the boot is over.
-	Expected(ctx context.Context, all bool) []*supervisor.Service
+	Expected func(ctx context.Context, all bool) []*supervisor.Service
+}
 
-	// Settle is how long a service without readiness has to be up to count as started.
-	Settle() time.Duration
+// About is the part of a [Core] that tells more about a service than the supervisor does.
+type About struct {
 	// Note says why a service is down, or what is wrong with one that is up, in a few words; "" for nothing.
-	Note(v *supervisor.Service) string
-	// Output counts what a service writes. It returns nil when it knows nothing of the service.
-	Output(service string) *client.Output
-	// Checks returns what the checks of a service have come to, nil for none.
-	Checks(service string) []client.Check
-	// Settings returns what is settled for a service and differs from the built-in defaults, nil for nothing.
-	Settings(v *supervisor.Service) []client.ConfigEntry
+	Note func(v *supervisor.Service) string
+	// Output counts what a service writes. It returns nil for a service without a log.
+	Output func(service string) *client.Output
+	// Checks returns the results of the checks of a service, nil for none.
+	Checks func(service string) []client.Check
+	// Settings returns the settings of a service that differ from the built-in defaults, nil for none.
+	Settings func(v *supervisor.Service) []client.ConfigEntry
+}
 
+// Gateways is the part of a [Core] that knows which gateway serves which profile.
+type Gateways struct {
 	// ServedBy says who serves the profile of a gateway, in a word of the API.
-	ServedBy(v *supervisor.Service) string
+	ServedBy func(v *supervisor.Service) string
 	// Beside lets the gateway of that service run beside the one that serves its profile.
-	Beside(service string)
-	// Topology changes how many gateways serve the profiles; with dry it says what that would do, without a mode how it is.
-	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
-
-	Runner
-	// S6 returns the slots, which answer as s6 does.
-	S6() Slots
-	// Say shows a text beside the service whose main process is pid, until that process ends.
-	Say(ctx context.Context, service string, pid int, text string) error
-	// Notice puts a notice into the history; pid is the process that posts it.
-	Notice(ctx context.Context, pid int, key, data string) error
-	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. image is the number of the new
-	// generation.
-	Reexec(ctx context.Context, binary string) (image int, err error)
+	Beside func(service string)
+	// Topology changes how many gateways serve the profiles. With dry it says what the change would do; without a mode it says how
+	// the profiles are served.
+	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 }
 
 // errElsewhere is wrapped by the errors of [Elsewhere].
@@ -82,7 +99,7 @@ type elsewhere struct{ error }
 
 func (elsewhere) Is(target error) bool { return target == errElsewhere }
 
-// Elsewhere makes an error of [Core.Find]: another hinit supervises all profiles.
+// Elsewhere makes an error of Core.Find: another hinit supervises all profiles.
 func Elsewhere(err error) error { return elsewhere{err} }
 
 // What users other than root, hinit's own and the agent's may do.

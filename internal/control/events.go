@@ -15,11 +15,8 @@ const batch = 64
 // getEvents streams the history, one JSON object a line. since=N begins after event N, last=N limits the past to N events, follow=1
 // goes on with new ones. The default is the whole history: the newest events of all services, and before them the last few of each.
 // A slow reader gets a line with the number of events it has lost.
-func getEvents(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "since", "last", "follow")
-	if err != nil {
-		return reply{}, err
-	}
+func getEvents(s *Server, r *request) (out reply, err error) {
+	query := r.query
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
@@ -136,7 +133,7 @@ func (l *lines) end() {
 func eventView(rec *supervisor.Record) client.Event {
 	e := client.Event{
 		Seq: rec.Seq, At: wireTime(rec.At), Service: rec.Service, From: string(rec.From), To: string(rec.To),
-		Reason: rec.Reason, PID: rec.PID, Key: rec.Key, Data: rec.Data,
+		Reason: rec.Reason, PID: rec.PID, Key: rec.Key, Data: rec.Data, By: rec.By,
 	}
 	if rec.Exit != nil {
 		e.Exit = exitView(rec.Exit)

@@ -23,7 +23,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	default:
 		return "it is none of: stop NAME, start NAME, restart NAME, status"
 	}
-	ctx = context.WithValue(ctx, peerKey{}, peer{uid: s.policy.self})
+	ctx = context.WithValue(ctx, peerKey{}, peer{pid: fifoPID, uid: s.policy.self})
 	r, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
 	if err != nil {
 		return err.Error()

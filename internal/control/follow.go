@@ -40,15 +40,13 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	if change.Whole {
 		change.Init.OOMFirst = oomFirst(snap.Services, change.Services)
 	}
+	shorten(change.Services)
 	f.sent, f.problems = services, problems
 	return change, change.Whole || len(change.Services) > 0
 }
 
 // getFollow streams the status: all of it, then what changes.
 func getFollow(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	release, err := s.wait(r.who)
 	if err != nil {
 		return reply{}, err
@@ -74,8 +72,11 @@ func (s *Server) followStatus(w http.ResponseWriter, r *request) {
 		news := s.core.News()
 		change, changed := f.next(r.Context())
 		if changed || due {
-			out.write(change)
-			out.end()
+			if out.err = s.follows[s.policy.classOf(r.who)].enter(r.Context()); out.err == nil {
+				out.write(change)
+				out.end()
+				s.follows[s.policy.classOf(r.who)].leave()
+			}
 			beat.Reset(client.WatchBeat)
 		}
 		if out.err != nil {

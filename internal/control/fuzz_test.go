@@ -36,7 +36,7 @@ func FuzzRequests(f *testing.F) {
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), peerKey{}, peer{pid: 1, uid: uid}))
 		cancel() // nothing waits for an effect
 		core := newFakeCore(gateway("coder", supervisor.Up), gateway("x", supervisor.Down))
-		s := New(core, Options{AgentUID: 10000, Others: OthersStatus})
+		s := New(coreOf(core), Options{AgentUID: 10000, Others: OthersStatus})
 		w := httptest.NewRecorder()
 		begin := time.Now()
 		s.serve(w, r.WithContext(ctx))

@@ -14,9 +14,6 @@ import (
 )
 
 func postReexec(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	var body client.Reexec
 	if err := decode(r.body, &body); err != nil {
 		return reply{}, err

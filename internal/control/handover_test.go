@@ -47,7 +47,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			core := newFakeCore(gateway("a", supervisor.Stopping, unwanted), gateway("b", supervisor.Stopping))
-			old := New(core, everyone)
+			old := New(coreOf(core), everyone)
 			served := make(chan error, 1)
 			go func() { served <- old.Serve(l) }()
 			cl := client.New(socket)
@@ -80,7 +80,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			core.set(gateway("a", supervisor.Down, unwanted))
-			server := New(core, everyone)
+			server := New(coreOf(core), everyone)
 			go func() { served <- server.Serve(next) }()
 			if err := <-asked; err != nil {
 				t.Errorf("who asked meanwhile is told %v", err)

@@ -1,8 +1,10 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -13,47 +15,106 @@ import (
 // pingTime is how long one turn of the supervisor's loop may take before it counts as stuck.
 const pingTime = 3 * time.Second
 
-// getHealth always answers with 200; ok is in the body.
+// getHealth always answers with 200; ok is in the body. It judges for the commands healthcheck, --startup, --ready and --live.
 func getHealth(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
+	probe := r.query.Get("probe")
+	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
+	if !slices.Contains(probes, probe) {
+		return reply{}, refuse(client.KindBadRequest, "unknown probe %q; there are %q", probe, probes[1:])
 	}
+	live, ready := probe == client.ProbeLive, probe == client.ProbeReady
 	h := client.Health{OK: true, Troubled: []string{}}
+	unless := func(reason string) {
+		if h.OK && reason != "" {
+			h.OK, h.Reason = false, reason
+		}
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingTime)
 	defer cancel()
-	if err := s.core.Ping(ctx); err != nil {
-		h.OK, h.Reason = false, fmt.Sprintf("the supervisor does not answer: %v", err)
+	if err := s.core.Do(ctx, supervisor.Tick{}); err != nil {
+		unless(fmt.Sprintf("the supervisor does not answer: %v", err))
 	}
 	snap := s.core.Snapshot()
-	if snap.Stopping {
-		h.OK, h.Reason = false, "the container is stopping"
+	if snap.Stopping && !live {
+		unless("the container is stopping")
 	}
-	if booting, hook := s.core.Booting(); booting && h.OK {
-		h.OK, h.Booting, h.Reason = false, true, "the container is booting"+show.Hook(hook)
+	if booting, hook := s.core.Booting(); booting && h.OK && !live {
+		unless("the container is booting" + show.Hook(hook))
+		h.Booting = true
 	}
-	if l := s.core.Init().Lease; l != nil && l.State == client.LeaseWaiting {
+	info := s.core.Init()
+	if l := info.Lease; l != nil && l.State == client.LeaseWaiting {
 		h.Waiting = l.Detail
-		if h.OK && l.Holder != nil && l.Holder.PID != 0 {
-			h.OK, h.Reason = false, l.Detail
+		if ready || probe == "" && l.Holder != nil && l.Holder.PID != 0 {
+			unless(cmp.Or(l.Detail, "another hinit serves the volume"))
 		}
 	}
 	snap, _ = s.known(r.Context(), nil)
-	for _, v := range snap.Services {
-		wanted := v.Want == supervisor.WantUp && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
-		unserved := s.core.ServedBy(v) == client.ServedByNone
-		if unserved && h.OK {
-			h.OK, h.Reason = false, fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
+	unserved, idle := s.countWanted(snap, &h)
+	if probe == "" {
+		unless(unserved)
+	}
+	if ready {
+		if h.OK && info.Plain == "" && (idle != "" || h.Up == 0) {
+			unless(firstFault(s.core.Examine(ctx)))
 		}
-		if unserved || wanted && s.judge(v).Troubled() {
+		unless(idle)
+	}
+	return done(h)
+}
+
+// countWanted counts the wanted services. unserved names a profile without a gateway. idle says why a pod is not ready: nothing of what is
+// wanted is up, or something has not been started yet. Gateways count before other services, and services before the CMD.
+func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
+	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
+	best, wanted, up, down, coming := 0, 0, 0, "", 0
+	for _, v := range snap.Services {
+		want := v.Want == supervisor.WantUp && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
+		alone := s.core.ServedBy(v) == client.ServedByNone
+		if alone && unserved == "" {
+			unserved = fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
+		}
+		if alone || want && s.judge(v).Troubled() {
 			h.Troubled = append(h.Troubled, v.Name)
 		}
-		if !wanted {
+		if !want {
 			continue
 		}
 		h.Wanted++
 		if v.State == supervisor.Up {
 			h.Up++
 		}
+		if v.LastExit == nil && (v.State == supervisor.Waiting || v.State == supervisor.Starting) {
+			coming++
+		}
+		r := slices.Index(rank, v.Kind)
+		if r > best {
+			best, wanted, up, down = r, 0, 0, ""
+		}
+		switch {
+		case r < best || v.Done:
+		case v.State == supervisor.Up && v.Ready:
+			wanted, up = wanted+1, up+1
+		default:
+			wanted++
+			down = cmp.Or(down, v.Name+": "+cmp.Or(s.problem(v, true), v.Reason))
+		}
 	}
-	return done(h)
+	switch {
+	case wanted > 0 && up == 0:
+		idle = fmt.Sprintf("none of the %d wanted services works; %s", wanted, show.Line(down))
+	case coming > 0:
+		idle = fmt.Sprintf("%d of the %d wanted services have not been started yet", coming, h.Wanted)
+	}
+	return unserved, idle
+}
+
+// firstFault returns what is wrong with the data volume, "" for nothing.
+func firstFault(found client.Findings) string {
+	for _, f := range found {
+		if f.Result == client.ResultFailed {
+			return f.Detail
+		}
+	}
+	return ""
 }

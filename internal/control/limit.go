@@ -21,8 +21,28 @@ import (
 // maxConns is the number of connections per class of callers, so that neither the agent nor a stranger can lock root out.
 const maxConns = 128
 
-// maxWaits is how many of them may wait without a limit. The others are left for requests that end.
-const maxWaits = 96
+// fewConns is that number where PID 1 may open few files: all classes together stay within those that it keeps for itself
+// (internal/tuning).
+const fewConns = 16
+
+// mostConns is one or the other.
+var mostConns = sync.OnceValue(func() int32 {
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return maxConns
+	}
+	return connsFor(files.Cur)
+})
+
+func connsFor(files uint64) int32 {
+	if files < 4096 {
+		return fewConns
+	}
+	return maxConns
+}
+
+// mostWaits is how many of them may wait without a limit. The others are left for requests that end.
+func mostWaits() int32 { return mostConns() / 4 * 3 }
 
 // Refused connections stay half open for leaveTime, but only so many.
 const (
@@ -45,9 +65,12 @@ type places struct {
 	closing sync.Mutex            // held while one is closed
 }
 
-// close closes a connection, one at a time to save threads. It takes no turn: package net waits for a reader, which may wait for a
-// turn itself.
+// close closes a connection, one at a time to save threads. The close takes no turn: package net waits for a reader, which may wait for a
+// turn itself. It waits for nothing else, because what the peer has sent was taken before.
 func (p *places) close(c net.Conn) error {
+	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
+		_ = raw.Control(blocking.Drain) // it fails where the connection is closed
+	}
 	p.closing.Lock()
 	defer p.closing.Unlock()
 	return c.Close()
@@ -69,7 +92,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		return 0, nil
 	}
 	failed := c.raw.Read(func(fd uintptr) (done bool) {
-		n, err = short(unix.Read, fd, p)
+		n, err = c.call(unix.Read, fd, p)
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	switch {
@@ -88,7 +111,7 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	failed := c.raw.Write(func(fd uintptr) (done bool) {
 		for sent < len(p) {
 			n := 0
-			if n, err = short(unix.Write, fd, p[sent:]); err != nil {
+			if n, err = c.call(unix.Write, fd, p[sent:]); err != nil {
 				return !errors.Is(err, unix.EAGAIN)
 			}
 			sent += n
@@ -104,9 +127,13 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	return sent, nil
 }
 
-// short makes a call that does not wait.
-func short(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
-	err = blocking.Do(blocking.Short, func() (err error) {
+// call makes a call that does not wait. Root has turns of its own.
+func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+	turn := blocking.Peer
+	if c.peer.uid == 0 {
+		turn = func(f func() error) error { return blocking.Do(blocking.Short, f) }
+	}
+	err = turn(func() (err error) {
 		for n, err = do(int(fd), p); errors.Is(err, unix.EINTR); n, err = do(int(fd), p) {
 		}
 		return err
@@ -127,11 +154,11 @@ func (g *gate) Accept() (net.Conn, error) {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has one
 		}
 		if err != nil {
-			_ = c.Close() // nobody we could name
+			_ = g.places.close(c) // nobody we could name
 			continue
 		}
 		n := &g.places.taken[g.policy.classOf(who)]
-		if n.Add(1) > maxConns {
+		if n.Add(1) > mostConns() {
 			n.Add(-1)
 			g.turnAway(c, who)
 			continue
@@ -143,17 +170,17 @@ func (g *gate) Accept() (net.Conn, error) {
 // wait takes a place for a request that waits without a limit. release gives it back.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
-	if n.Add(1) > maxWaits {
+	if n.Add(1) > mostWaits() {
 		n.Add(-1)
 		return nil, refuse(client.KindBusy,
-			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", who.uid, maxWaits)
+			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", who.uid, mostWaits())
 	}
 	return func() { n.Add(-1) }, nil
 }
 
 // Close closes the connection and gives its place back.
 func (c *conn) Close() error {
-	defer c.release()
+	c.release()
 	return c.places.close(c.Conn)
 }
 
@@ -161,7 +188,7 @@ func (c *conn) Close() error {
 // for the case that it does. The connection stays half open for a moment, because curl reports an early close as a failed
 // connection.
 func (g *gate) turnAway(c net.Conn, who peer) {
-	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, maxConns))
+	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, mostConns()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)

@@ -32,11 +32,11 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 	s := serve(t, core, everyone)
 	class := s.policy.classOf(peer{uid: s.policy.self})
 	const wait = "/v1/slots/wait?dir=" + slotDir + "&until=d"
-	for range maxWaits - 1 {
+	for range mostWaits() - 1 {
 		s.ask(t, wait)
 	}
 	s.ask(t, "/v1/events?follow=1")
-	testkit.Until(t, "all wait", func() bool { return s.places.waits[class].Load() == maxWaits })
+	testkit.Until(t, "all wait", func() bool { return s.places.waits[class].Load() == mostWaits() })
 	for _, target := range []string{wait, "/v1/events?follow=1"} {
 		answer, err := http.ReadResponse(s.ask(t, target), nil)
 		if err != nil {
@@ -62,7 +62,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 
 func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 	core := newFakeCore(gateway("coder", supervisor.Up))
-	s := New(core, Options{})
+	s := New(coreOf(core), Options{})
 	for order, want := range map[string]string{
 		"status":          "coder",
 		"stop nobody":     "nobody",
@@ -78,5 +78,17 @@ func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 	}
 	if s.Order(t.Context(), "start coder"); !strings.Contains(core.asked(), "start gateway-coder") {
 		t.Errorf("asked %q", core.asked())
+	}
+}
+
+// With --ulimit nofile=200 connections of the agent took the descriptors that PID 1 keeps for itself, and root's status took 8 s.
+func TestWithFewDescriptorsNoCallerTakesThoseOfPID1(t *testing.T) {
+	for _, files := range []uint64{200, 1024} {
+		if n := connsFor(files) * int32(classes); n > 64 {
+			t.Errorf("%d connections at a limit of %d", n, files)
+		}
+	}
+	if connsFor(1<<20) != maxConns {
+		t.Error("there is room for more")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -42,10 +43,14 @@ func (c hungCore) Topology(ctx context.Context, _ string, _ bool) (client.Topolo
 	return client.TopologyReply{}, hang(ctx)
 }
 
-func (c hungCore) Ping(ctx context.Context) error { return hang(ctx) }
+func (c hungCore) Do(ctx context.Context, e supervisor.Event) error {
+	if _, notice := e.(supervisor.Remark); notice {
+		return nil
+	}
+	return hang(ctx)
+}
 
 func (c hungCore) Reexec(ctx context.Context, _ string) (int, error) { return 0, hang(ctx) }
-func (c hungCore) Acts() bool                                        { return true }
 func (c hungCore) S6() Slots                                         { return c }
 func (c hungCore) Slots(ctx context.Context) []client.Slot           { _ = hang(ctx); return nil }
 
@@ -66,8 +71,6 @@ func (c hungCore) StopRun(ctx context.Context, _ string) (client.Run, error) {
 }
 
 func (c hungCore) FindRun(string) (client.Run, error) { return client.Run{ID: "x-1"}, nil }
-
-func (c hungCore) Say(ctx context.Context, _ string, _ int, _ string) error { return hang(ctx) }
 
 func (c hungCore) AwaitBoot(ctx context.Context, _ int) error { return c.does().boot(ctx, 0) }
 
@@ -107,7 +110,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"POST /v1/slots/scan":               {"/v1/slots/scan", `{"flags":"a"}`, "the disk does not answer: no answer within", ""},
 	}
 	for _, booting := range []bool{false, true} {
-		core := hungCore{newFakeCore(gateway("coder", supervisor.Up))}
+		core := hungCore{newFakeCore(gateway("coder", supervisor.Up), &supervisor.Service{Name: "kanban", State: supervisor.Up, PID: os.Getpid()})}
 		if booting {
 			core.boot = func(ctx context.Context, _ int) error { return hang(ctx) }
 		}

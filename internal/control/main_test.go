@@ -53,6 +53,57 @@ func hog(socket string) {
 	runtime.KeepAlive(conns)
 }
 
+// core is what a test has in the place of PID 1.
+type core interface {
+	Loop
+	StartRun(ctx context.Context, r client.RunRequest) (client.Run, error)
+	StopRun(ctx context.Context, id string) (client.Run, error)
+	FindRun(id string) (client.Run, error)
+	RunsSince(cursor uint64) ([]client.Run, uint64)
+	RunNews() <-chan struct{}
+	Command(ctx context.Context, verb client.Verb, service string) error
+	Rescan(ctx context.Context) error
+	Find(ctx context.Context, name string) error
+	Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error)
+	Examine(ctx context.Context) client.Findings
+	Reexec(ctx context.Context, binary string) (image int, err error)
+	Config() []client.ConfigEntry
+	Init() client.Init
+	Settle() time.Duration
+	AwaitBoot(ctx context.Context, pid int) error
+	Booting() (bool, *client.BootHook)
+	Expected(ctx context.Context, all bool) []*supervisor.Service
+	Note(v *supervisor.Service) string
+	Output(service string) *client.Output
+	Checks(service string) []client.Check
+	Settings(v *supervisor.Service) []client.ConfigEntry
+	ServedBy(v *supervisor.Service) string
+	Beside(service string)
+	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
+	S6() Slots
+}
+
+// runsOf makes Runs of it.
+type runsOf struct{ c core }
+
+func (r runsOf) Stop(ctx context.Context, id string) (client.Run, error) { return r.c.StopRun(ctx, id) }
+func (r runsOf) Find(id string) (client.Run, error)                      { return r.c.FindRun(id) }
+func (r runsOf) Since(cursor uint64) ([]client.Run, uint64)              { return r.c.RunsSince(cursor) }
+func (r runsOf) News() <-chan struct{}                                   { return r.c.RunNews() }
+
+// coreOf makes a Core of it.
+func coreOf(c core) Core {
+	return Core{
+		Loop: c, StartRun: c.StartRun, Runs: runsOf{c},
+		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
+		Config: c.Config, Init: c.Init, Settle: c.Settle,
+		Boot:     Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
+		About:    About{Note: c.Note, Output: c.Output, Checks: c.Checks, Settings: c.Settings},
+		Gateways: Gateways{ServedBy: c.ServedBy, Beside: c.Beside, Topology: c.Topology},
+		S6:       c.S6,
+	}
+}
+
 // absent is what a Core has nothing to say to.
 type absent struct{}
 
@@ -63,14 +114,12 @@ func (absent) Settings(*supervisor.Service) []client.ConfigEntry    { return nil
 func (absent) Settle() time.Duration                                { return hold }
 func (absent) ServedBy(*supervisor.Service) string                  { return "" }
 func (absent) Beside(string)                                        {}
-func (absent) Notice(context.Context, int, string, string) error    { return nil }
 func (absent) Reexec(context.Context, string) (int, error)          { return 0, errors.New("not here") }
-func (absent) Ping(context.Context) error                           { return nil }
 func (absent) AwaitBoot(context.Context, int) error                 { return nil }
 func (absent) Booting() (bool, *client.BootHook)                    { return false, nil }
 func (absent) Expected(context.Context, bool) []*supervisor.Service { return nil }
 func (absent) Examine(context.Context) client.Findings              { return nil }
-func (absent) S6() Slots                                            { return &fakeCore{} }
+func (absent) S6() Slots                                            { return nil }
 func (absent) Topology(context.Context, string, bool) (client.TopologyReply, error) {
 	return client.TopologyReply{}, nil
 }
@@ -191,9 +240,18 @@ func (f *fakeCore) Reload(context.Context, client.Reload) (client.ReloadReply, e
 	out, err := f.does().reload()
 	return client.ReloadReply{Changes: out}, err
 }
-func (f *fakeCore) Config() []client.ConfigEntry   { return f.config }
-func (f *fakeCore) Init() client.Init              { return f.info }
-func (f *fakeCore) Ping(ctx context.Context) error { return f.does().ping(ctx) }
+func (f *fakeCore) Config() []client.ConfigEntry { return f.config }
+func (f *fakeCore) Init() client.Init            { return f.info }
+
+func (f *fakeCore) Do(ctx context.Context, e supervisor.Event) error {
+	switch e := e.(type) {
+	case supervisor.Tick:
+		return f.does().ping(ctx)
+	case supervisor.Ready:
+		return f.say(ctx, e)
+	}
+	return nil
+}
 
 func gateway(profile string, state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
 	v := &supervisor.Service{
@@ -394,7 +452,7 @@ type served struct {
 }
 
 // serve listens on a socket that every user can reach, until the end of the test.
-func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
+func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // that of the test is for its own user only
 	if err != nil {
@@ -404,7 +462,7 @@ func serve(t *testing.T, core Core, o Options, tune ...func(*Server)) *served {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &served{New(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
+	s := &served{New(coreOf(core), o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
 	s.lookTime = 50 * time.Millisecond // no boot here finds anything while a question waits
 	for _, f := range tune {
 		f(s.Server)

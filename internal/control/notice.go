@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/proc"
+	"hinit/supervisor"
 )
 
 const (
@@ -44,9 +46,6 @@ func (n *notices) take(now time.Time) bool {
 }
 
 func postNotice(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	var n client.Notice
 	if err := decode(r.body, &n); err != nil {
 		return reply{}, err
@@ -59,7 +58,17 @@ func postNotice(s *Server, r *request) (reply, error) {
 	case !s.notices.take(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
-	return reply{status: http.StatusNoContent}, s.core.Notice(r.Context(), int(r.who.pid), n.Key, escaped(n.Data))
+	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: escaped(n.Data)}
+	if n.Data != "" {
+		event.Text += ": " + event.Data
+	}
+	for _, v := range s.core.Snapshot().Services {
+		if proc.InSession(int(r.who.pid), v.PID) {
+			event.Service = v.Name
+			break
+		}
+	}
+	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), event)
 }
 
 func noticeKey(key string) bool {

@@ -67,6 +67,7 @@ type reply struct {
 	body   []byte
 	stream func(w http.ResponseWriter)
 	fault  *client.Error // that body is about
+	sent   func()        // to be called when the body has left; nil for nothing
 }
 
 func done(v any) (reply, error) { return withStatus(http.StatusOK, v) }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"hinit/client"
@@ -15,6 +18,7 @@ type request struct {
 	route route
 	who   peer
 	body  []byte
+	query url.Values
 }
 
 // bootNeed says whether a route waits for the boot, at whose end all services are known.
@@ -46,7 +50,7 @@ const (
 // slow the disk is: the core's calls end with the request's context.
 func routes() []route {
 	return []route{
-		{"GET /v1/status", mayRead, anytime, lookLimit, getStatus},
+		{"GET /v1/status", mayRead, anytime, lookLimit, inTurn(getStatus)},
 		{"GET /v1/status/follow", mayRead, anytime, 0, getFollow},
 		{"GET /v1/services/{name}", mayRead, anytime, lookLimit, getService},
 		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(client.VerbStart)},
@@ -65,13 +69,52 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, afterAll, topologyLimit, postTopology},
 		{"POST /v1/examine", mayControl, anytime, slotLimit, postExamine},
 		{"POST /v1/reexec", mayReplace, anytime, lookLimit, postReexec},
-		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // not status: it tells where things are and what they are set to
+		{"GET /v1/config", mayControl, anytime, lookLimit, inTurn(getConfig)}, // not status: it tells where things are and what they are set to
 		{"GET /v1/health", mayRead, anytime, lookLimit, getHealth},
 		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},
 		{"POST /v1/slots/control", mayControl, anytime, slotLimit, postSlotControl},
 		{"POST /v1/slots/scan", mayControl, anytime, slotLimit, postSlotScan},
 	}
+}
+
+// parameters are those that a route takes.
+func (rt route) parameters() []string {
+	switch rt.pattern {
+	case "GET /v1/status":
+		return []string{"name", "as", "width", "colour", "verbose"}
+	case "GET /v1/health":
+		return []string{"probe"}
+	case "GET /v1/events":
+		return []string{"since", "last", "follow"}
+	case "GET /v1/runs":
+		return []string{"follow"}
+	case "GET /v1/runs/{id}":
+		return []string{"wait_ms"}
+	case "GET /v1/slots":
+		return []string{"dir"}
+	case "GET /v1/slots/wait":
+		return []string{"dir", "until"}
+	}
+	return nil
+}
+
+// parse finds the parameters of a request and refuses unknown ones, which may be typing errors.
+func (r *request) parse() (err error) {
+	if r.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
+		return refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
+	}
+	known := r.route.parameters()
+	for key := range r.query {
+		if !slices.Contains(known, key) {
+			takes := "takes none"
+			if len(known) > 0 {
+				takes = "takes " + strings.Join(known, ", ")
+			}
+			return refuse(client.KindBadRequest, "unknown parameter %q; %s %s", key, r.URL.Path, takes)
+		}
+	}
+	return nil
 }
 
 // late is the cause of a context whose route's limit is over.

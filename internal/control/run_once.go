@@ -16,9 +16,6 @@ const onceTime = time.Hour
 
 // postRunOnce runs a task and, unless told otherwise, waits for the end of the run. A run that is under way will do.
 func postRunOnce(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	wait, timeout, _, err := parseWait(r.body, onceTime)
 	if err != nil {
 		return reply{}, err

@@ -9,23 +9,19 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/supervisor"
 )
 
-// Runner runs commands once. Its errors are treated like the errors of [Core].
-type Runner interface {
-	// StartRun starts a run, or returns the one that has the tag. Names in the request are unchecked.
-	StartRun(ctx context.Context, r client.RunRequest) (client.Run, error)
-	StopRun(ctx context.Context, id string) (client.Run, error)
-	FindRun(id string) (client.Run, error)
-	// RunsSince returns the runs that began or ended after a cursor, and the next cursor. The first cursor is 0.
-	RunsSince(cursor uint64) ([]client.Run, uint64)
-	RunNews() <-chan struct{}
+// Runs are the commands that were started once, by their book. Its errors are treated like the errors of [Core].
+type Runs interface {
+	Stop(ctx context.Context, id string) (client.Run, error)
+	Find(id string) (client.Run, error)
+	// Since returns the runs that began or ended after a cursor, and the next cursor. The first cursor is 0.
+	Since(cursor uint64) ([]client.Run, uint64)
+	News() <-chan struct{}
 }
 
 func postRun(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	var ask client.RunRequest
 	if err := decode(r.body, &ask); err != nil {
 		return reply{}, err
@@ -68,13 +64,10 @@ func checkRun(ask client.RunRequest) error {
 
 // getRuns lists the runs, one JSON object a line; with follow=1 it goes on with each that begins or ends.
 func getRuns(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "follow")
-	if err != nil {
-		return reply{}, err
-	}
+	query := r.query
 	switch query.Get("follow") {
 	case "", "0":
-		runs, _ := s.core.RunsSince(0)
+		runs, _ := s.core.Runs.Since(0)
 		return done(client.RunsReply{Runs: list(runs)})
 	case "1":
 	default:
@@ -89,9 +82,9 @@ func getRuns(s *Server, r *request) (reply, error) {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
 		for cursor := uint64(0); ; {
-			news := s.core.RunNews()
+			news := s.core.Runs.News()
 			var runs []client.Run
-			runs, cursor = s.core.RunsSince(cursor)
+			runs, cursor = s.core.Runs.Since(cursor)
 			for _, run := range runs {
 				out.write(run)
 			}
@@ -110,12 +103,9 @@ func getRuns(s *Server, r *request) (reply, error) {
 
 // getRun returns one run; with wait_ms, once it has ended or the time is over.
 func getRun(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "wait_ms")
-	if err != nil {
-		return reply{}, err
-	}
+	query := r.query
 	id := r.PathValue("id")
-	run, err := s.core.FindRun(id)
+	run, err := s.core.Runs.Find(id)
 	if err != nil || run.End != nil || query.Get("wait_ms") == "" {
 		return answered(run, err)
 	}
@@ -131,8 +121,8 @@ func getRun(s *Server, r *request) (reply, error) {
 	over := time.NewTimer(time.Duration(ms) * time.Millisecond)
 	defer over.Stop()
 	for {
-		news := s.core.RunNews()
-		if run, err = s.core.FindRun(id); err != nil || run.End != nil {
+		news := s.core.Runs.News()
+		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil {
 			return answered(run, err)
 		}
 		select {
@@ -156,16 +146,14 @@ func postRunStop(s *Server, r *request) (reply, error) {
 	if err := bare(r); err != nil {
 		return reply{}, err
 	}
-	return answered(s.core.StopRun(r.Context(), r.PathValue("id")))
+	return answered(s.core.Runs.Stop(r.Context(), r.PathValue("id")))
 }
 
 // maxSaid limits the text of a service.
 const maxSaid = 200
 
+// postSay shows a text beside the service whose main process asks, until that process ends.
 func postSay(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	var c client.Said
 	if err := decode(r.body, &c); err != nil {
 		return reply{}, err
@@ -173,5 +161,9 @@ func postSay(s *Server, r *request) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)
 	}
-	return reply{status: http.StatusNoContent}, s.core.Say(r.Context(), r.PathValue("name"), int(r.who.pid), c.Text)
+	v := s.core.Snapshot().Find(r.PathValue("name"))
+	if v == nil || v.PID == 0 || v.PID != int(r.who.pid) {
+		return reply{}, refuse(client.KindNotAllowed, "process %d is not the main process of %q", r.who.pid, r.PathValue("name"))
+	}
+	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), supervisor.Ready{Name: v.Name, Run: v.Run, Ready: v.Ready, Said: c.Text})
 }

@@ -3,12 +3,14 @@ package control
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"hinit/client"
+	"hinit/supervisor"
 )
 
 // fakeRuns is a Runner whose runs are alive until they are stopped.
@@ -72,10 +74,10 @@ func (c *fakeRuns) RunNews() <-chan struct{} {
 	return c.bell
 }
 
-func (c *fakeRuns) Say(_ context.Context, service string, _ int, text string) error {
+func (c *fakeRuns) say(_ context.Context, e supervisor.Ready) error {
 	c.rm.Lock()
 	defer c.rm.Unlock()
-	c.said = service + ": " + text
+	c.said = e.Name + ": " + e.Said
 	return nil
 }
 
@@ -86,7 +88,7 @@ func (c *fakeRuns) heard() string {
 }
 
 func TestRunFromItsStartToItsEnd(t *testing.T) {
-	core := newFakeCore()
+	core := newFakeCore(&supervisor.Service{Name: "kanban", State: supervisor.Up, PID: os.Getpid()}, &supervisor.Service{Name: "other", State: supervisor.Up, PID: 1})
 	cl := serve(t, core, Options{}).client()
 	run, err := cl.StartRun(t.Context(), client.RunRequest{Template: "kanban-worker", Tag: "b/t_1/1", Env: map[string]string{"A": "b"}})
 	if err != nil || run.PID != 42 {
@@ -128,6 +130,9 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 	}
 	if err := cl.Say(t.Context(), "kanban", "3 ready"); err != nil || core.heard() != "kanban: 3 ready" {
 		t.Errorf("said %q, %v", core.heard(), err)
+	}
+	if err := cl.Say(t.Context(), "other", "3 ready"); !errors.Is(err, client.ErrNotAllowed) {
+		t.Errorf("one process says something for another: %v", err)
 	}
 	if err := cl.Say(t.Context(), "kanban", strings.Repeat("x", maxSaid+1)); !errors.Is(err, client.ErrBadRequest) {
 		t.Errorf("a long text: %v", err)

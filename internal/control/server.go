@@ -11,9 +11,12 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/supervisor"
 )
 
 const (
@@ -52,6 +55,8 @@ type Server struct {
 	http     *http.Server
 	mux      *http.ServeMux
 	places   places
+	rooms    [classes]*room // for answers
+	follows  [classes]*room // for lines of a status that is followed
 	cancel   context.CancelCauseFunc
 	notices  notices
 
@@ -65,7 +70,7 @@ func New(core Core, o Options) *Server {
 	s := &Server{
 		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
 		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, lookTime: 2 * time.Second,
-		limit: func(rt route) time.Duration { return rt.limit },
+		limit: func(rt route) time.Duration { return rt.limit }, rooms: newRooms(), follows: newRooms(),
 	}
 	if s.log == nil {
 		s.log = func(string) {}
@@ -95,6 +100,9 @@ func New(core Core, o Options) *Server {
 
 // Serve answers connections of l, which must come from Listen, until Close; it returns nil then. It closes l. It blocks.
 func (s *Server) Serve(l net.Listener) error {
+	if raw, err := l.(syscall.Conn).SyscallConn(); err == nil {
+		_ = raw.Control(blocking.RefuseDescriptors) // it fails where the listener is closed
+	}
 	err := s.http.Serve(&gate{Listener: l, policy: s.policy, places: &s.places})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
@@ -167,6 +175,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out := s.guarded(rt, w, r)
+	if out.sent != nil {
+		defer out.sent()
+	}
 	if out.stream == nil {
 		s.send(w, out.inWords(r))
 		return
@@ -195,11 +206,18 @@ func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out 
 	if err := s.policy.check(who, rt.may); err != nil {
 		return failure(err)
 	}
+	if rt.may != mayRead && r.Method == http.MethodPost {
+		r = r.WithContext(supervisor.WithBy(r.Context(), giver(rt, who)))
+	}
 	body, bad := readBody(w, r)
 	if bad != nil {
 		return failure(bad)
 	}
-	out, err := s.answer(rt, &request{r, rt, who, body})
+	req := &request{Request: r, route: rt, who: who, body: body}
+	err := req.parse()
+	if err == nil {
+		out, err = s.answer(rt, req)
+	}
 	if err != nil {
 		return failure(explain(r.Context(), err))
 	}

@@ -12,11 +12,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots answer as s6 does. Where Acts is false, there are no slots.
-// Dir is always an absolute path. The error of a directory that is no slot has the kind unknown.
+// Slots answer as s6 does. Dir is always an absolute path. The error of a directory that is no slot has the kind unknown.
 type Slots interface {
-	// Acts reports whether hinit answers as s6 in this container.
-	Acts() bool
 	// Slots returns all slots sorted by name.
 	Slots(ctx context.Context) []client.Slot
 	// Slot returns the slot of a service directory. Its answer changes only with the snapshot.
@@ -34,17 +31,14 @@ const (
 )
 
 func (s *Server) slots() (Slots, error) {
-	if slots := s.core.S6(); slots.Acts() {
+	if slots := s.core.S6(); slots != nil {
 		return slots, nil
 	}
 	return nil, refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
 }
 
 func getSlots(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "dir")
-	if err != nil {
-		return reply{}, err
-	}
+	query := r.query
 	if !query.Has("dir") {
 		out := client.SlotsReply{Slots: []client.Slot{}}
 		if core, err := s.slots(); err == nil {
@@ -78,9 +72,6 @@ func absolute(dir string) error {
 }
 
 func postSlotControl(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	var c client.SlotControl
 	if err := decode(r.body, &c); err != nil {
 		return reply{}, err
@@ -96,9 +87,6 @@ func postSlotControl(s *Server, r *request) (reply, error) {
 }
 
 func postSlotScan(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	var c client.SlotScan
 	if err := decode(r.body, &c); err != nil {
 		return reply{}, err
@@ -136,10 +124,7 @@ const maxLetters = 64
 
 // getSlotWait answers when a slot is in a state.
 func getSlotWait(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "dir", "until")
-	if err != nil {
-		return reply{}, err
-	}
+	query := r.query
 	goal, err := parseUntil(query.Get("until"))
 	if err != nil {
 		return reply{}, err

@@ -13,9 +13,12 @@ import (
 	"hinit/internal/testkit"
 )
 
-func (f *fakeCore) Acts() bool { return f.slots != nil }
-
-func (f *fakeCore) S6() Slots { return f }
+func (f *fakeCore) S6() Slots {
+	if f.slots == nil {
+		return nil
+	}
+	return f
+}
 
 func (f *fakeCore) Slots(context.Context) []client.Slot {
 	f.mu.Lock()

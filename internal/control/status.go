@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,10 +17,7 @@ import (
 
 // getStatus answers with hinit and all services but the CMD, or with the named ones in that order, as JSON or as a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	query, err := queryOf(r, "name", "as", "width", "colour", "verbose")
-	if err != nil {
-		return reply{}, err
-	}
+	query := r.query
 	st, err := s.status(r.Context(), query["name"], r.who)
 	if err != nil {
 		return reply{}, err
@@ -102,6 +98,7 @@ func (s *Server) status(ctx context.Context, names []string, who peer) (client.S
 			}
 		}
 		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
+		shorten(out.Services)
 		return out, nil
 	}
 	var seen []*supervisor.Service
@@ -120,6 +117,36 @@ func (s *Server) status(ctx context.Context, names []string, who peer) (client.S
 		}
 	}
 	return out, nil
+}
+
+// In a list of all services the last lines have at most mostTails bytes, and else each service's last few, shortened. They are the services'
+// own words: many of them at once fill the memory. Whoever names a service gets them all.
+const (
+	mostTails = 1 << 20
+	fewLines  = 3
+	shortLine = 200
+)
+
+func shorten(list []client.Service) {
+	total := 0
+	for i := range list {
+		if x := list[i].LastExit; x != nil {
+			for _, line := range x.Tail {
+				total += len(line)
+			}
+		}
+	}
+	if total <= mostTails {
+		return
+	}
+	for i := range list {
+		if x := list[i].LastExit; x != nil {
+			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // the snapshot has the lines too
+			for k, line := range x.Tail {
+				x.Tail[k] = line[:min(len(line), shortLine)]
+			}
+		}
+	}
 }
 
 func listed(v *supervisor.Service) bool {
@@ -147,9 +174,6 @@ func ordered(services []*supervisor.Service) []*supervisor.Service {
 }
 
 func getService(s *Server, r *request) (reply, error) {
-	if _, err := queryOf(r); err != nil {
-		return reply{}, err
-	}
 	name := r.PathValue("name")
 	snap, added := s.known(r.Context(), []string{name})
 	v, err := resolve(snap, name)
@@ -161,35 +185,21 @@ func getService(s *Server, r *request) (reply, error) {
 	return done(out)
 }
 
-// resolve finds the service of a name, else the gateway of the profile of that name.
+// resolve finds the service of a name, or the gateway of the profile of that name. The agent can make a service directory of any name: it
+// never stands for a profile.
 func resolve(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
-	if v := snap.Find(name); v != nil && v.Kind != supervisor.KindStandIn {
+	v := snap.Find(name)
+	if v == nil || v.Yields || v.Kind == supervisor.KindStandIn {
+		for _, gateway := range snap.Services {
+			if gateway.Kind == supervisor.KindGateway && gateway.Profile == name && name != "" {
+				return gateway, nil
+			}
+		}
+	}
+	if v != nil && v.Kind != supervisor.KindStandIn {
 		return v, nil
 	}
-	for _, v := range snap.Services {
-		if v.Kind == supervisor.KindGateway && v.Profile == name && name != "" {
-			return v, nil
-		}
-	}
 	return nil, refuse(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)
-}
-
-// queryOf returns the parameters of a request and refuses unknown ones, which may be typing errors.
-func queryOf(r *request, known ...string) (url.Values, error) {
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
-	}
-	for key := range query {
-		if !slices.Contains(known, key) {
-			takes := "takes none"
-			if len(known) > 0 {
-				takes = "takes " + strings.Join(known, ", ")
-			}
-			return nil, refuse(client.KindBadRequest, "unknown parameter %q; %s %s", key, r.URL.Path, takes)
-		}
-	}
-	return query, nil
 }
 
 func (s *Server) initView(snap *supervisor.Snapshot) client.Init {

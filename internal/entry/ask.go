@@ -134,7 +134,15 @@ func parse(name string, argv words) (q question, ok bool) {
 		}
 		return question{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.string(), named: argv.n > 2}, true
 	case "healthcheck":
-		return question{doing: "check the health", method: "GET", before: "/v1/health", health: true}, argv.n == 2
+		q := question{doing: "check the health", method: "GET", before: "/v1/health", health: true}
+		switch probe := argv.at(2); {
+		case argv.n == 2:
+		case argv.n == 3 && (probe == "--startup" || probe == "--ready" || probe == "--live"):
+			q.after = body.add("?probe=").add(probe[2:]).string()
+		default:
+			return question{}, false
+		}
+		return q, true
 	}
 	return question{}, false
 }

@@ -36,6 +36,10 @@ func begin(stack *uintptr) {
 	argc := int(*stack)
 	argv := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc}
 	env := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
+	if argc > 0 && base(argv.at(0)) == become {
+		change(argv, env)
+		return
+	}
 	if argc == 0 || syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
 		if env.get("HINIT_HANDOVER") != "" {
 			await(env.get("HINIT_HALTED"))

@@ -43,6 +43,7 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 		{"hinit", []string{"status"}, "GET /v1/status?as=table", ""},
 		{"hinit", []string{"status", "a", "b"}, "GET /v1/status?as=table&name=a&name=b", ""},
 		{"hinit", []string{"healthcheck"}, "GET /v1/health", ""},
+		{"hinit", []string{"healthcheck", "--live"}, "GET /v1/health?probe=live", ""},
 		{"s6-svc", []string{"-d", "/run/service/gateway-x"}, "POST /v1/slots/control", `{"dir":"/run/service/gateway-x","flags":"d"}`},
 		{"hinit", []string{"stop"}, "", ""},
 		{"hinit", []string{"stop", "a", "b"}, "", ""},

@@ -72,9 +72,13 @@ func (d *Dir) Path() string { return d.path }
 
 // Sub opens a directory beneath d, with the same actor. The two are closed independently.
 func (d *Dir) Sub(rel string) (*Dir, error) {
+	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
+}
+
+func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
 	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, walk: d.walk, fd: -1}
 	err := d.do("open directory", rel, func(names []string) (err error) {
-		sub.fd, err = d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0)
+		sub.fd, err = open(names)
 		return err
 	})
 	if err != nil {

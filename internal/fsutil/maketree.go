@@ -18,6 +18,10 @@ type Node struct {
 	Name string      // relative to the top of the tree; its directory comes before it
 	Mode fs.FileMode // type, permission bits and set-group-ID and sticky bits, exactly: the umask plays no part
 	Data []byte      // of a file
+
+	// Spread, of a directory, has ext4 keep the directories in it far apart. A new file does not get the number of one that was removed
+	// in the last minutes, and ext4 looks at all of these near the directory, for each new file.
+	Spread bool
 }
 
 // MakeTree makes the directory rel with all nodes or not at all: until it is complete, it has a temporary name with a leading dot.
@@ -115,7 +119,7 @@ func grow(parent int, base string, n Node) error {
 		return err
 	}
 	if n.Mode.Type() != 0 {
-		if st, err := lstatat(parent, base); err == nil && st.Mode&0o7777 == mode {
+		if st, err := lstatat(parent, base); err == nil && st.Mode&0o7777 == mode && !n.Spread {
 			return nil
 		}
 	}
@@ -127,11 +131,19 @@ func grow(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
+	if n.Spread { // chattr(1), +T; another file system does not know it
+		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
+			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
+		}
+	}
 	if st, err := fstat(fd); err == nil && st.Mode&0o7777 == mode {
 		return nil
 	}
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
+
+// topdir is EXT4_TOPDIR_FL.
+const topdir = 0x20000
 
 func bits(mode fs.FileMode) uint32 {
 	b := uint32(mode.Perm())

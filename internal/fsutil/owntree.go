@@ -55,15 +55,7 @@ func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
 
 // SubSame is [Dir.Sub] that fails with [ErrMount] at once for a mount point, even when its server is gone.
 func (d *Dir) SubSame(rel string) (*Dir, error) {
-	sub := &Dir{path: d.name(rel), actor: d.actor, walk: d.walk, fd: -1}
-	err := d.do("open directory", rel, func(names []string) (err error) {
-		sub.fd, err = d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return sub, nil
+	return d.sub(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }
 
 func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
@@ -192,7 +184,7 @@ func (w *OwnWalk) fail(path string, was uint32, err error) {
 // openSame opens one name in a directory. A mount point is [ErrMount], and is never waited for.
 func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error) {
 	if !walk.Load() {
-		fd, err := openOnMount(parent, name, flags)
+		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
 			walk.Store(true) // as in Dir.open
@@ -223,23 +215,6 @@ func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error
 	}
 	defer closeFD(fd)
 	return openat(fd, ".", flags, 0)
-}
-
-func openOnMount(parent int, name string, flags int) (int, error) {
-	how := unix.OpenHow{
-		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-	}
-	if flags&unix.O_PATH == 0 {
-		how.Flags |= unix.O_LARGEFILE // as in openBeneath
-	}
-	for try := 1; ; try++ {
-		fd, err := unix.Openat2(parent, name, &how)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) && try < eagainTries {
-			continue
-		}
-		return fd, err
-	}
 }
 
 // sameMount compares the mounts of two descriptors, or their devices where the kernel (before 5.8) can't. It asks for cached data,

@@ -20,7 +20,7 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		return openat(d.fd, ".", flags, mode)
 	}
 	if !d.walk.Load() {
-		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode)
+		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode, 0)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
 			// openat2 is missing, or a seccomp filter refuses it. EPERM may also have another cause (an immutable file): then the
@@ -52,11 +52,11 @@ func (d *Dir) inParent(names []string, fn func(parent int, base string) error) e
 	return fn(parent, names[last])
 }
 
-// openBeneath resolves in the kernel, see openat2(2).
-func openBeneath(dirfd int, name string, flags int, mode uint32) (int, error) {
+// openBeneath resolves in the kernel, see openat2(2). also has more of its rules.
+func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | also,
 	}
 	if flags&unix.O_PATH == 0 {
 		how.Flags |= unix.O_LARGEFILE // 32-bit systems; openat2 refuses it together with O_PATH

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,8 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/container/health"
+	"hinit/internal/container/logs"
+	"hinit/internal/container/units"
+	"hinit/internal/container/voice"
+	"hinit/internal/fsutil"
 	"hinit/internal/gateways"
+	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -26,6 +34,7 @@ type host struct {
 	home  string
 	store *profiles.Store
 	wants *profiles.Intents
+	route boot.Route
 
 	mu sync.Mutex
 	seen
@@ -62,7 +71,7 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
 		t: t, home: t.TempDir(), cfg: new(config.Config), news: make(chan struct{}),
 		seen: seen{masked: make(map[string][]string), down: make(map[string]bool), starts: make(map[string]bool)},
 	}
-	h.cfg.Agent.Ready = config.ReadyState
+	h.cfg.Agent.Ready, h.cfg.Logs.Console = config.ReadyState, "raw"
 	h.store = profiles.Open(h.home, nil, "SOUL.md")
 	h.wants = profiles.NewIntents(h.store)
 	for _, name := range names {
@@ -72,8 +81,24 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
 	return h, h.keeper()
 }
 
+// keeper makes a Keeper over a real registry.
 func (h *host) keeper() *gateways.Keeper {
-	return gateways.New(gateways.Options{Host: h, Loop: h, Store: h.store, Intents: h.wants, Started: time.Now()})
+	h.t.Helper()
+	own := voice.New(func() io.Writer { return h }, func(string) bool { return true }, voice.NewLastWords())
+	l, err := logs.New(logs.Options{Config: h.Config, Actor: fsutil.Self(), Secrets: h.store.Secrets, Say: h.Say, Warn: h.Say})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = l.Close(context.Background()) })
+	reg := registry.New(registry.Options{
+		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.Caller(), h.home, nil, false), Logs: l, Voice: own,
+		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.Caller(), Plain: true, Log: l.Get, Warn: h.Say}),
+	})
+	reg.Follow(h, nil)
+	return gateways.New(gateways.Options{
+		Registry: reg, Voice: own, Config: h.Config, Route: func() *boot.Route { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
+		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, Beat: func(string) {},
+	})
 }
 
 // start starts the Keeper with what is on the volume.
@@ -84,7 +109,7 @@ func (h *host) start(k *gateways.Keeper) {
 		h.t.Fatal(err)
 	}
 	for _, p := range found {
-		k.Found(p.Name)
+		k.Registry.Found(p.Name)
 	}
 	k.Start(h.t.Context(), found)
 }
@@ -174,7 +199,11 @@ func (h *host) Say(format string, args ...any) {
 	h.said = append(h.said, fmt.Sprintf(format, args...))
 }
 
-func (h *host) Warn(format string, args ...any) { h.Say(format, args...) }
+// Write takes a line for the container log.
+func (h *host) Write(line []byte) (int, error) {
+	h.Say("%s", strings.TrimPrefix(strings.TrimSpace(string(line)), "[hinit] "))
+	return len(line), nil
+}
 
 func (h *host) MayServe() error {
 	h.mu.Lock()
@@ -191,12 +220,18 @@ func (h *host) refuseFrom(why string) {
 
 func (h *host) Adopt(_ context.Context, profile string) { h.Say("adopted %s", profile) }
 
-func (h *host) Register(_ context.Context, p profiles.Profile, start bool, _ profiles.State) {
-	h.service(p.Name, supervisor.Service{State: supervisor.Down})
+func (h *host) RegisterSoon(_ context.Context, u supervisor.Unit, want supervisor.Want) func() error {
+	if h.Snapshot().Find(u.Name) == nil {
+		h.service(u.Profile, supervisor.Service{State: supervisor.Down})
+	}
+	h.Say("%s beside: %v", u.Profile, slices.Contains(u.Spec.Argv, "--force"))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.starts[p.Name] = start
+	h.starts[u.Profile] = h.starts[u.Profile] || want == supervisor.WantUp
+	return func() error { return nil }
 }
+
+func (h *host) Ended() <-chan struct{} { return nil }
 
 func (h *host) ReadSecrets(service, profile string) {
 	secrets, _, _ := h.store.Secrets(profile)
@@ -205,17 +240,16 @@ func (h *host) ReadSecrets(service, profile string) {
 	h.masked[service] = secrets
 }
 
-func (h *host) SetTopology(context.Context, profiles.Topology) error { return nil }
+func (h *host) Enqueue(s registry.Slot) { h.Say("slot of %s soon, down: %v", s.Name, s.Down) }
 
-func (h *host) SetBeside(_ context.Context, profile string, on bool) {
-	h.Say("%s beside: %v", profile, on)
+func (h *host) Publish(_ context.Context, s registry.Slot) {
+	h.Say("slot of %s, down: %v", s.Name, s.Down)
 }
 
-func (h *host) HasSlot(string) bool { return false }
-
-func (h *host) SetDown(profile string, down bool) {
+func (h *host) SetDown(name string, down bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	profile, _ := profiles.SlotProfile(name)
 	h.down[profile] = down
 }
 

@@ -13,8 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/voice"
 	"hinit/internal/gateways/orders"
 	"hinit/internal/guard"
+	"hinit/internal/registry"
 	"hinit/internal/tuning"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -25,12 +29,7 @@ const jobsKept = 8192
 
 // Keeper keeps profiles and gateways in step. Its methods may be called from any goroutine.
 type Keeper struct {
-	host    Host
-	loop    Supervisor
-	store   *profiles.Store
-	intents *profiles.Intents
-	started time.Time // the container
-	beat    func(profile string)
+	Options
 
 	jobs      chan func() // carried out one after the other; they wait for the disk
 	orders    *orders.Queues
@@ -47,21 +46,31 @@ type Keeper struct {
 	stopping bool // the container is
 }
 
-// Options are what a Keeper works with.
+// Options are what a Keeper works with. The functions may be called from any goroutine.
 type Options struct {
-	Host    Host
-	Loop    Supervisor
-	Store   *profiles.Store
-	Intents *profiles.Intents
-	Started time.Time            // when the container was started
-	Beat    func(profile string) // called when a gateway has written its state file; it does not block. Nil: nobody wants to know
+	Registry *registry.Registry
+	Voice    *voice.Voice
+	Config   func() *config.Config
+	Route    func() *boot.Route
+	Store    *profiles.Store
+	Intents  *profiles.Intents
+	Started  time.Time // when the container was started
+
+	// MayServe returns an error while this init must not write to the profiles or start their gateways, because another one may own
+	// them.
+	MayServe func() error
+	// Adopt gives the files that the gateway of a profile needs to the agent's user. It waits for the disk.
+	Adopt func(ctx context.Context, profile string)
+	// ReadSecrets tells the console which texts of a profile's .env it must not show of a service. It waits for the disk.
+	ReadSecrets func(service, profile string)
+	// Beat is called when a gateway has written its state file. It does not block.
+	Beat func(profile string)
 }
 
 // New makes a Keeper that does nothing yet but remember what it is told.
 func New(o Options) *Keeper {
 	k := &Keeper{
-		host: o.Host, loop: o.Loop, store: o.Store, intents: o.Intents, started: o.Started, beat: o.Beat,
-		jobs:     make(chan func(), jobsKept),
+		Options: o, jobs: make(chan func(), jobsKept),
 		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed),
 	}
 	k.orders = orders.New(carrier{k})
@@ -75,7 +84,7 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
 	k.mu.Lock()
-	k.watcher, k.unwatch = k.store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch
+	k.watcher, k.unwatch = k.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch
 	if k.stopping {
 		unwatch()
 	}
@@ -94,16 +103,16 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 
 // GoOn is Start for a Keeper that has imported the state of another one. It carries out the orders that one has not finished.
 func (k *Keeper) GoOn(ctx context.Context) {
-	k.Start(ctx, k.presentProfiles())
+	k.Start(ctx, k.Registry.Present())
 	// The files may have changed since the default profile's gateway was started, and count from its next start on.
 	if !k.told {
-		if t, err := k.store.Topology(os.Getenv, ""); err == nil {
+		if t, err := k.Store.Topology(os.Getenv, ""); err == nil {
 			k.serving.Store(&serving{Topology: t, noted: k.defaultRun()})
 		}
 	}
 	k.Catchup()
 	for _, o := range k.inherited {
-		k.orders.Submit(o.Verb, o.Service, o.Profile, 0)
+		k.orders.Submit(o.Verb, o.Service, o.Profile, 0, o.By)
 	}
 }
 
@@ -123,7 +132,7 @@ func (k *Keeper) Stop() {
 
 // Reset forgets everything, because another init has the profiles now. The watcher ends with the context of [Keeper.Start].
 func (k *Keeper) Reset() {
-	k.intents.Clear()
+	k.Intents.Clear()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for drained := false; !drained; {
@@ -137,6 +146,7 @@ func (k *Keeper) Reset() {
 	clear(k.left)
 	k.late = lateProfiles{}
 	k.serving.Store(new(serving))
+	k.Registry.Reset()
 }
 
 func (k *Keeper) isStopping() bool {
@@ -156,6 +166,12 @@ var errNotWatching = errors.New("cannot look at the profiles: the boot is not do
 
 // Rescan brings the gateways in step with the profiles that are on the volume now.
 func (k *Keeper) Rescan(ctx context.Context) error {
+	switch {
+	case !k.Route().HasProfiles(), k.MayServe() != nil: // none would be supervised here
+		return nil
+	case k.Registry.Snapshot().Stopping:
+		return supervisor.ErrStopping
+	}
 	w := k.watch()
 	if w == nil {
 		return errNotWatching
@@ -165,6 +181,9 @@ func (k *Keeper) Rescan(ctx context.Context) error {
 
 // Find looks for a profile that has just been made, by its name or that of its gateway. A profile may be called like a gateway.
 func (k *Keeper) Find(ctx context.Context, name string) error {
+	if !k.Route().HasProfiles() {
+		return nil
+	}
 	w := k.watch()
 	if w == nil {
 		return errNotWatching
@@ -188,12 +207,15 @@ func silence(ctx context.Context, err error) error {
 // Idle reports whether there is no order that is not done.
 func (k *Keeper) Idle() bool { return k.orders.Idle() }
 
-// Command records the operator's intent for a gateway and has the supervisor carry it out. When ctx ends first, the error says how
-// far it has come, and the order stays in force.
+// Command starts, stops or restarts a service. For a gateway it records the operator's intent first. When ctx ends before that is done, the
+// error says how far it has come, and the order stays in force. A slot that a client has removed comes back, but not for a stop.
 func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) error {
-	s := k.loop.Snapshot().Find(service)
+	s := k.Registry.Snapshot().Find(service)
+	if s != nil && verb != client.VerbStop {
+		k.Registry.Restore(ctx, service)
+	}
 	if s == nil || s.Kind != supervisor.KindGateway {
-		return k.loop.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
+		return k.Registry.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
 	}
 	if s.PID == 0 && verb != client.VerbStop && verb != orders.Unwant {
 		if err := k.Refuse(service); err != nil {
@@ -204,7 +226,7 @@ func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) 
 	if end, limited := ctx.Deadline(); limited {
 		patience = max(time.Until(end), 1)
 	}
-	return k.orders.Wait(ctx, k.orders.Submit(verb, service, s.Profile, patience))
+	return k.orders.Wait(ctx, k.orders.Submit(verb, service, s.Profile, patience, supervisor.ByOf(ctx)))
 }
 
 // carrier is the Keeper as the queues of orders need it.
@@ -212,41 +234,40 @@ type carrier struct{ *Keeper }
 
 // Record implements orders.Carrier: it writes the intent of an order to the volume, and what goes with it.
 func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
-	if err := k.host.MayServe(); err != nil {
+	if err := k.MayServe(); err != nil {
 		return nil, err
 	}
 	down := o.Want() != profiles.Running
-	if !down && k.Exists(o.Profile) {
-		k.host.Adopt(context.Background(), o.Profile) // files may have been put there since
+	if !down && k.Registry.Exists(o.Profile) {
+		k.Adopt(context.Background(), o.Profile) // files may have been put there since
 	}
-	sync, err = k.intents.Begin(o.Profile, o.Want())
+	sync, err = k.Intents.Begin(o.Profile, o.Want())
 	switch {
 	case err == nil:
-		k.NoteDown(o.Profile, down)
-		k.host.SetDown(o.Profile, down)
+		k.Registry.SetDown(o.Profile, down || k.isCmd(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case k.host.HasSlot(o.Service) && !k.Exists(o.Profile): // registered without a home, which is nobody's intent
+	case k.Registry.HasSlot(o.Service) && !k.Registry.Exists(o.Profile): // registered without a home, which is nobody's intent
 		sync = func() error { return nil }
 	default:
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be
 	}
 	if o.Verb == client.VerbStop {
-		k.AnnounceStop(o.Service, o.Profile)
+		k.announceStop(o.Service, o.Profile)
 	}
 	return sync, nil
 }
 
 // Act implements orders.Carrier.
 func (k carrier) Act(o *orders.Order) (effect string, err error) {
-	if err := k.host.MayServe(); err != nil {
+	if err := k.MayServe(); err != nil {
 		return "", err
 	}
-	s := k.loop.Snapshot().Find(o.Service)
+	s := k.Registry.Snapshot().Find(o.Service)
 	if o.Want() != profiles.Running {
-		k.setBeside(o.Profile, false)
+		k.Registry.SetBeside(context.Background(), o.Profile, false)
 	} else if o.Profile == profiles.Default && (s == nil || s.PID == 0 || o.Verb == client.VerbRestart) {
-		t, err := k.store.Topology(os.Getenv, "")
+		t, err := k.Store.Topology(os.Getenv, "")
 		if err == nil {
 			err = k.retire(context.Background(), t)
 		}
@@ -254,11 +275,11 @@ func (k carrier) Act(o *orders.Order) (effect string, err error) {
 			return "", err
 		}
 	}
-	if err := k.loop.Do(context.Background(), event(o.Verb, o.Service)); err != nil { // it ends with the loop
+	if err := k.Registry.Do(supervisor.WithBy(context.Background(), o.By), event(o.Verb, o.Service)); err != nil { // it ends with the loop
 		return "", err
 	}
 	if s != nil && s.PID != 0 && o.Verb == client.VerbStop {
-		signal := strings.TrimPrefix(unix.SignalName(k.host.Config().Stop.Signal), "SIG")
+		signal := strings.TrimPrefix(unix.SignalName(k.Config().Stop.Signal), "SIG")
 		return fmt.Sprintf("%s got %s", o.Service, signal), nil
 	}
 	return "", nil
@@ -281,9 +302,9 @@ func event(verb client.Verb, service string) supervisor.Event {
 	return supervisor.Start{Name: service}
 }
 
-// AnnounceStop leaves the marker by which a gateway knows that its end is wanted (contract, section 6.1). It waits for the disk.
-func (k *Keeper) AnnounceStop(service, profile string) {
-	s := k.loop.Snapshot().Find(service)
+// announceStop leaves the marker by which a gateway knows that its end is wanted (contract, section 6.1). It waits for the disk.
+func (k *Keeper) announceStop(service, profile string) {
+	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
 		return
 	}
@@ -291,7 +312,7 @@ func (k *Keeper) AnnounceStop(service, profile string) {
 	if err != nil {
 		return // it has just ended
 	}
-	if err := k.store.PlannedStop(profile, s.PID, started); err != nil {
+	if err := k.Store.PlannedStop(profile, s.PID, started); err != nil {
 		k.say("%s: cannot leave the planned-stop marker: %v", service, err)
 	}
 }
@@ -315,7 +336,7 @@ func (k *Keeper) recordAgain(service, profile string) {
 		g.unrecorded = false // first: a command that fails from now on needs another try
 	}
 	k.mu.Unlock()
-	switch outcome, err := k.intents.Restore(profile, profiles.State{}); {
+	switch outcome, err := k.Intents.Restore(profile, profiles.State{}); {
 	case err != nil:
 		k.recordLater(service, profile)
 	case outcome == profiles.Restored:
@@ -337,4 +358,4 @@ func (k *Keeper) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { k.enqueue(service, job) }))
 }
 
-func (k *Keeper) say(format string, args ...any) { k.host.Say(format, args...) }
+func (k *Keeper) say(format string, args ...any) { k.Voice.Say(format, args...) }

@@ -123,8 +123,8 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if err := k.Find(t.Context(), "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
-	if start, registered := h.look().starts["coder"]; !registered || start || !k.Exists("coder") {
-		t.Fatalf("registered %v, started %v, exists %v", registered, start, k.Exists("coder"))
+	if start, registered := h.look().starts["coder"]; !registered || start || !k.Registry.Exists("coder") {
+		t.Fatalf("registered %v, started %v, exists %v", registered, start, k.Registry.Exists("coder"))
 	}
 	k.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
 	h.until("its inputs are known", func() bool { return k.HandOver().Inputs["coder"] != "" })
@@ -134,8 +134,8 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if err := k.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || k.Exists("coder") {
-		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, k.Exists("coder"))
+	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || k.Registry.Exists("coder") {
+		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, k.Registry.Exists("coder"))
 	}
 	// A job that was queued before notes something of it again.
 	h.shows(supervisor.Snapshot{})
@@ -143,7 +143,7 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	k.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
 	k.WarnIfMissing("gateway-coder", "coder") // the last job
 	h.until("the last job is done", h.hears("there is no profile"))
-	if s := k.HandOver(); len(s.Inputs) > 0 || s.Present["coder"] {
+	if s := k.HandOver(); len(s.Inputs) > 0 || k.Registry.Exists("coder") {
 		t.Errorf("it is remembered: %+v", s)
 	}
 }

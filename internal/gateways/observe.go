@@ -23,18 +23,18 @@ func (k *Keeper) Observe(r supervisor.Record) {
 		k.mu.Lock()
 		k.get(profile).begun = r.At
 		k.mu.Unlock()
-		k.enqueue(r.Service, func() { k.host.ReadSecrets(r.Service, profile) })
+		k.enqueue(r.Service, func() { k.ReadSecrets(r.Service, profile) })
 	}
 	var job func()
 	switch {
 	case r.Dropped: // a job that was queued before may have noted something since the profile disappeared
 		job = func() {
-			if !k.Exists(profile) && k.loop.Snapshot().Find(r.Service) == nil {
+			if !k.Registry.Exists(profile) && k.Registry.Snapshot().Find(r.Service) == nil {
 				k.forget(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { k.store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left it
+		job = func() { k.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left it
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { k.explain(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
@@ -58,13 +58,13 @@ func (k *Keeper) Observe(r supervisor.Record) {
 }
 
 func (k *Keeper) asked(profile string) bool {
-	_, asked := k.intents.Want(profile)
+	_, asked := k.Intents.Want(profile)
 	return asked
 }
 
 // Catchup takes up what [Keeper.Observe] was not told, because records were lost or another program observed them.
 func (k *Keeper) Catchup() {
-	for _, s := range k.loop.Snapshot().Services {
+	for _, s := range k.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
 		x := s.LastExit
 		switch {
@@ -77,7 +77,7 @@ func (k *Keeper) Catchup() {
 			k.enqueue(s.Name, func() { k.explain(s.Name, profile, x, 0) })
 		}
 	}
-	for _, profile := range k.intents.Pending() {
+	for _, profile := range k.Intents.Pending() {
 		k.recordLater(profiles.SlotName(profile), profile)
 	}
 }
@@ -91,7 +91,7 @@ func (k *Keeper) up(profile string, still bool) {
 	k.followState(profile)
 	service := profiles.SlotName(profile)
 	k.enqueueIn(hintAfter, service, func() {
-		if s := k.loop.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
+		if s := k.Registry.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
 			k.followState(profile)
 		}
 	})
@@ -110,26 +110,26 @@ func (k *Keeper) parked(service, profile, reason string) {
 // a newer one.
 func (k *Keeper) followState(profile string) {
 	k.noteHome(profile)
-	state, _ := k.store.ReadState(profile) // the watcher warns of a file that cannot be read
+	state, _ := k.Store.ReadState(profile) // the watcher warns of a file that cannot be read
 	service := profiles.SlotName(profile)
 	k.mu.Lock()
 	k.get(profile).wanted = state.Start()
 	k.mu.Unlock()
-	s := k.loop.Snapshot().Find(service)
+	s := k.Registry.Snapshot().Find(service)
 	if s != nil && s.PID != 0 && profile == profiles.Default {
 		k.noteServed(s, state)
 	}
-	if s != nil && s.State == supervisor.Up && k.host.Config().Agent.Ready == config.ReadyState {
+	if s != nil && s.State == supervisor.Up && k.Config().Agent.Ready == config.ReadyState {
 		ready, said := k.readiness(profile, state, s)
-		k.loop.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // which the snapshot may not know of yet
+		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // which the snapshot may not know of yet
 	}
-	outcome, err := k.intents.Restore(profile, state)
+	outcome, err := k.Intents.Restore(profile, state)
 	serves, _ := k.by(profile)
-	serves = serves && !k.isBeside(profile) // upstream's boot leaves a down file for such a profile
-	if want, asked := k.intents.Want(profile); asked {
-		k.followDown(profile, want != profiles.Running || serves)
+	serves = serves && !k.Registry.Beside(profile) // upstream's boot leaves a down file for such a profile
+	if want, asked := k.Intents.Want(profile); asked {
+		k.Registry.SetDown(profile, want != profiles.Running || serves || k.isCmd(profile), false)
 	} else if state.HasDesired {
-		k.followDown(profile, state.Desired != profiles.Running || serves)
+		k.Registry.SetDown(profile, state.Desired != profiles.Running || serves || k.isCmd(profile), false)
 	}
 	switch {
 	case err != nil:
@@ -207,12 +207,12 @@ const (
 
 // explain finds out whether a clean exit was because another instance has taken over.
 func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks int) {
-	s := k.loop.Snapshot().Find(service)
+	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
 		return // it has been started again meanwhile
 	}
 	if k.takenOver(profile, exit) {
-		k.loop.Post(supervisor.Explained{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
+		k.Registry.Post(supervisor.Explained{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
 		return
 	}
 	if looks < takeoverLooks || s.State == supervisor.Backoff {
@@ -223,18 +223,18 @@ func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks i
 
 // takenOver reports whether another instance has taken over from a run.
 func (k *Keeper) takenOver(profile string, exit *supervisor.Exit) bool {
-	return k.store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
+	return k.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
 // watchReplacer starts a gateway that is wanted up when the instance that replaced it is gone.
 func (k *Keeper) watchReplacer(service, profile string) {
-	s := k.loop.Snapshot().Find(service)
+	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
 		return
 	}
 	if !k.takenOver(profile, s.LastExit) {
 		k.say("%s: the instance that took over is gone", service)
-		k.loop.Post(supervisor.Inputs{Name: service})
+		k.Registry.Post(supervisor.Inputs{Name: service})
 		return
 	}
 	k.enqueueIn(replacerPoll, service, func() { k.watchReplacer(service, profile) })
@@ -247,14 +247,14 @@ const otherInputs profiles.Hash = "written since the start"
 // start and this look counts too, but once for the same content: a gateway that writes these files itself must not be started for
 // ever.
 func (k *Keeper) noteInputs(service, profile string) {
-	hash, err := k.store.InputsHash(profile)
+	hash, err := k.Store.InputsHash(profile)
 	if err != nil {
 		k.say("%s: cannot watch its inputs: %v", service, err)
 	}
 	k.mu.Lock()
 	begun := k.get(profile).begun
 	k.mu.Unlock()
-	late := err == nil && !begun.IsZero() && k.store.InputsChangedSince(profile, begun)
+	late := err == nil && !begun.IsZero() && k.Store.InputsChangedSince(profile, begun)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	g := k.get(profile)
@@ -263,13 +263,4 @@ func (k *Keeper) noteInputs(service, profile string) {
 		hash = otherInputs
 	}
 	g.inputs = hash
-}
-
-// WarnIfMissing says that a gateway was registered whose profile does not exist. It does not block.
-func (k *Keeper) WarnIfMissing(service, profile string) {
-	k.enqueue(service, func() {
-		if there, err := k.store.Exists(profile); err == nil && !there {
-			k.say("%s: it was registered, but there is no profile %q, so it fails until there is one: hinit profile create %s", service, profile, profile)
-		}
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"hinit/client"
 	"hinit/internal/gateways"
 	"hinit/internal/gateways/orders"
+	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -86,20 +87,21 @@ func TestSecretsAreReadAgain(t *testing.T) {
 // TestWhatIsKnownIsHandedOver to the Keeper of the next program.
 func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h, k := newHost(t, "coder")
-	k.Found("coder")
-	k.NoteDown("coder", true)
-	k.NoteDown("other", false)
+	k.Registry.Found("coder")
+	k.Registry.SetDown("coder", true, false)
+	k.Registry.SetDown("other", false, false)
 	h.start(k)
 	k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
 	h.until("its inputs are known", func() bool { return k.HandOver().Inputs["coder"] != "" })
-	old := k.HandOver()
+	old, slots := k.HandOver(), k.Registry.HandOver()
 	next := h.keeper()
+	next.Registry.TakeOver(slots)
 	next.TakeOver(old)
 	if got := next.HandOver(); !reflect.DeepEqual(got, old) {
 		t.Errorf("handed over is %+v, not %+v", got, old)
 	}
-	if next.NoteDown("coder", true) || next.NoteDown("other", false) || !next.Exists("coder") || next.Exists("other") {
-		t.Errorf("it does not know what it was told: %+v", old)
+	if got := next.Registry.HandOver(); !reflect.DeepEqual(got, slots) || !got.Present["coder"] || !got.Marked["coder"] {
+		t.Errorf("handed over is %+v, not %+v", got, slots)
 	}
 	next.TakeOver(gateways.Handover{Orders: []orders.Unfinished{{Verb: client.VerbStop, Service: "gateway-coder", Profile: "coder"}}})
 	next.GoOn(t.Context())
@@ -109,15 +111,16 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 // TestAKeeperThatIsResetKnowsNothing: another container may have changed all of it.
 func TestAKeeperThatIsResetKnowsNothing(t *testing.T) {
 	h, k := newHost(t, "coder")
-	k.Found("coder")
-	k.NoteDown("coder", true)
+	k.Registry.Found("coder")
+	k.Registry.SetDown("coder", true, false)
 	k.ExpectLate(profiles.Plan{Unread: true})
 	k.WarnIfMissing("gateway-nobody", "nobody")
 	if err := h.wants.Set("coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
 	k.Reset()
-	if s := k.HandOver(); len(s.Inputs)+len(s.Present)+len(s.Marked) > 0 {
+	none := registry.Handover{Present: map[string]bool{}, Marked: map[string]bool{}, Beside: map[string]bool{}}
+	if s := k.HandOver(); len(s.Inputs) > 0 || !reflect.DeepEqual(k.Registry.HandOver(), none) {
 		t.Errorf("it knows %+v", s)
 	}
 	if _, asked := h.wants.Want("coder"); asked {

@@ -2,10 +2,12 @@ package gateways
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -20,26 +22,29 @@ func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
 	case profiles.StateChanged:
 		k.enqueue(profiles.SlotName(e.Profile.Name), func() { k.followState(e.Profile.Name) })
 	case profiles.Beat:
-		if k.beat != nil {
-			k.beat(e.Profile.Name)
-		}
+		k.Beat(e.Profile.Name)
 	case profiles.InputsChanged:
-		k.host.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
-		k.loop.Post(supervisor.Inputs{Name: profiles.SlotName(e.Profile.Name)})
+		k.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
+		k.Registry.Post(supervisor.Inputs{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
-		k.host.Warn("%s", e.Warning)
+		k.Voice.Warn("%s", e.Warning)
 	}
 }
 
 func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
 	k.say("profile %s appeared", p.Name)
-	k.host.Adopt(ctx, p.Name)
-	k.Found(p.Name)
-	state, _ := k.store.ReadState(p.Name) // without one it does not start by itself
+	k.Adopt(ctx, p.Name)
+	k.Registry.Found(p.Name)
+	state, _ := k.Store.ReadState(p.Name) // without one it does not start by itself
 	k.mu.Lock()
-	start := k.late.start(p.Name, state, k.started)
+	start := k.late.start(p.Name, state, k.Started)
 	k.mu.Unlock()
-	k.host.Register(ctx, p, start, state)
+	err := k.Registry.Gateway(ctx, registry.Gateway{
+		Profile: p, Start: start && !k.isCmd(p.Name), Down: state.Prior() != profiles.Running || k.isCmd(p.Name), Now: true,
+	})()
+	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
+		k.Voice.Warn("%v", err)
+	}
 	k.noteHome(p.Name)
 	if old := k.renamedFrom(p.Name); old != "" {
 		k.startRenamed(ctx, old, p.Name)
@@ -49,16 +54,16 @@ func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
 func (k *Keeper) disappeared(ctx context.Context, profile string) {
 	k.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
-	_ = k.loop.Sweep(ctx) // whoever took the profile away has seen the end of its gateway, and the snapshot is to show it too
-	s := k.loop.Snapshot().Find(service)
+	_ = k.Registry.Sweep(ctx) // whoever took the profile away has seen the end of its gateway, and the snapshot is to show it too
+	s := k.Registry.Snapshot().Find(service)
 	renamed := k.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
-	k.intents.Forget(profile)
+	k.Intents.Forget(profile)
 	k.forget(profile)
 	if endedForRemoval(s, time.Now()) {
-		_ = k.loop.Do(ctx, supervisor.Explained{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
+		_ = k.Registry.Do(ctx, supervisor.Explained{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
-	_ = k.loop.Do(ctx, supervisor.Remove{Name: service}) // it may be gone already
-	if err := k.host.Withdraw(ctx, service); err != nil {
+	_ = k.Registry.Do(ctx, supervisor.Remove{Name: service}) // it may be gone already
+	if err := k.Registry.Withdraw(ctx, service); err != nil {
 		k.say("%v", err)
 	}
 	if renamed != "" {
@@ -137,7 +142,7 @@ func (k *Keeper) startRenamed(ctx context.Context, old, profile string) {
 	k.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
 	guard.Go("starting a renamed profile", func() {
 		for {
-			news, snap := k.loop.News(), k.loop.Snapshot()
+			news, snap := k.Registry.News(), k.Registry.Snapshot()
 			if snap.Stopping || snap.Find(service) == nil {
 				return
 			}
@@ -154,37 +159,4 @@ func (k *Keeper) startRenamed(ctx context.Context, old, profile string) {
 			k.say("%s: cannot start it again after its profile was renamed: %v", service, err)
 		}
 	})
-}
-
-// lateProfiles did not answer when the boot read them. Gateways that ran before are started when their profiles appear.
-type lateProfiles struct {
-	all   bool // nothing is known of any profile
-	names map[string]bool
-}
-
-// ExpectLate takes note of the profiles that the boot could not decide about.
-func (k *Keeper) ExpectLate(plan profiles.Plan) {
-	k.serving.Store(&serving{Topology: plan.Topology})
-	if plan.Topology.Multiplexed {
-		k.say("gateways that are down are " + servedByDefault)
-		return
-	}
-	names := make(map[string]bool, len(plan.Silent))
-	for _, name := range plan.Silent {
-		names[name] = true
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.late = lateProfiles{plan.Unread, names}
-}
-
-// start reports whether the gateway of a profile that has appeared ran before the container, which was started at started, and is
-// still to be started. A profile that is late by name counts once. While all are late, one counts each time it appears, as long as
-// its state file is older than the container.
-func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
-	if !l.names[profile] && !l.all {
-		return false
-	}
-	delete(l.names, profile)
-	return state.Prior() == profiles.Running && state.Written.Before(started)
 }

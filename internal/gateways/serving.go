@@ -2,6 +2,7 @@ package gateways
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -28,7 +29,7 @@ type serving struct {
 
 // by reports whether the default profile's gateway serves another profile, and whether it says so itself: else it is expected to.
 func (k *Keeper) by(profile string) (serves, said bool) {
-	d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default))
+	d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := k.serving.Load()
 	switch {
 	case profile == profiles.Default || d == nil || d.Want != supervisor.WantUp:
@@ -98,32 +99,14 @@ func (k *Keeper) wanted(profile string) bool {
 func (k *Keeper) Beside(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := k.by(profile); ok && serves {
-		k.setBeside(profile, true)
+		k.Registry.SetBeside(context.Background(), profile, true) // it ends with the loop
 	}
-}
-
-func (k *Keeper) setBeside(profile string, on bool) {
-	k.mu.Lock()
-	g := k.get(profile)
-	was := g.beside
-	g.beside = on
-	k.mu.Unlock()
-	if was != on {
-		k.host.SetBeside(context.Background(), profile, on) // it ends with the loop
-	}
-}
-
-func (k *Keeper) isBeside(profile string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	g := k.gateways[profile]
-	return g != nil && g.beside
 }
 
 // Refuse returns an error for a gateway that must not be started, because the one of the default profile serves its profile.
 func (k *Keeper) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
-	if serves, _ := k.by(profile); !ok || !serves || k.isBeside(profile) {
+	if serves, _ := k.by(profile); !ok || !serves || k.Registry.Beside(profile) {
 		return nil
 	}
 	return &client.Error{Kind: client.KindFailed, Message: servedByDefault + " (`--force` to run it beside)"}
@@ -131,8 +114,8 @@ func (k *Keeper) Refuse(service string) error {
 
 // served are the gateways that run although the default one, by the configuration, serves their profiles.
 func (k *Keeper) served(t profiles.Topology) (names []string) {
-	for _, s := range k.loop.Snapshot().Services {
-		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State != supervisor.Down && t.Serves(s.Profile) && !k.isBeside(s.Profile) {
+	for _, s := range k.Registry.Snapshot().Services {
+		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State != supervisor.Down && t.Serves(s.Profile) && !k.Registry.Beside(s.Profile) {
 			names = append(names, s.Name)
 		}
 	}
@@ -141,7 +124,7 @@ func (k *Keeper) served(t profiles.Topology) (names []string) {
 
 // unserved are the gateways that are down, and wanted, and that the default one does not serve.
 func (k *Keeper) unserved(t profiles.Topology) (names []string) {
-	for _, s := range k.loop.Snapshot().Services {
+	for _, s := range k.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State == supervisor.Down && !t.Serves(s.Profile) && k.wanted(s.Profile) {
 			names = append(names, s.Name)
 		}
@@ -158,7 +141,7 @@ func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 	names := k.served(t)
 	for _, name := range names {
 		k.say("%s: it ends, because the gateway of profile %s serves its profile", name, profiles.Default)
-		if err := k.loop.Do(ctx, supervisor.Stop{Name: name}); err != nil {
+		if err := k.Registry.Do(ctx, supervisor.Stop{Name: name}); err != nil {
 			return err
 		}
 	}
@@ -177,8 +160,8 @@ func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 // await waits until what says that nothing is missing, "".
 func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	for {
-		news := k.loop.News()
-		missing := what(k.loop.Snapshot())
+		news := k.Registry.News()
+		missing := what(k.Registry.Snapshot())
 		if missing == "" {
 			return nil
 		}
@@ -194,7 +177,7 @@ func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) stri
 // ends the gateways that would be a second one, or starts those that are wanted again.
 func (k *Keeper) noteTopology(ctx context.Context) {
 	run := k.defaultRun() // first: a run that begins meanwhile is noted for itself
-	t, err := k.store.Topology(os.Getenv, "")
+	t, err := k.Store.Topology(os.Getenv, "")
 	if err != nil {
 		k.say("cannot tell whether the default profile serves the others: %v", err)
 	}
@@ -213,13 +196,13 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 	}
 	if was.Multiplexed && !t.Multiplexed {
 		for _, name := range k.unserved(t) {
-			_ = k.loop.Do(ctx, supervisor.Start{Name: name}) // it may have been removed
+			_ = k.Registry.Do(ctx, supervisor.Start{Name: name}) // it may have been removed
 		}
 	}
 	if t.Multiplexed != was.Multiplexed {
-		for _, p := range k.presentProfiles() {
+		for _, p := range k.Registry.Present() {
 			if !t.Multiplexed {
-				k.setBeside(p.Name, false)
+				k.Registry.SetBeside(ctx, p.Name, false)
 			}
 			if p.Name != profiles.Default {
 				k.enqueue(profiles.SlotName(p.Name), func() { k.followState(p.Name) }) // its down file
@@ -230,7 +213,7 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 
 // defaultRun is the run of the default profile's gateway, 0 for none.
 func (k *Keeper) defaultRun() uint64 {
-	if d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
+	if d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
 		return d.Run
 	}
 	return 0
@@ -248,10 +231,13 @@ func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 
 // Topology changes how many gateways serve the profiles, or with dry says what that would do. No profile is served by two meanwhile.
 func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
-	if err := k.host.MayServe(); err != nil {
+	if !k.Route().HasProfiles() {
+		return out, errors.New("this container has no gateways")
+	}
+	if err := k.MayServe(); err != nil {
 		return out, err
 	}
-	t, err := k.store.Topology(os.Getenv, mode)
+	t, err := k.Store.Topology(os.Getenv, mode)
 	if err != nil {
 		return out, err
 	}
@@ -262,7 +248,7 @@ func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out clien
 	if mode == "" {
 		return out, nil
 	}
-	d := k.loop.Snapshot().Find(profiles.SlotName(profiles.Default))
+	d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	restart := d != nil && d.Want == supervisor.WantUp && k.serving.Load().Multiplexed != t.Multiplexed
 	for _, name := range k.served(t) {
 		out.Steps = append(out.Steps, "stop "+name)
@@ -278,17 +264,17 @@ func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out clien
 	if dry {
 		return out, nil
 	}
-	if err := k.store.SetTopology(mode); err != nil {
+	if err := k.Store.SetTopology(mode); err != nil {
 		return out, fmt.Errorf("cannot record the topology: %w", err)
 	}
-	if err := k.host.SetTopology(ctx, t); err != nil {
+	if err := k.Registry.SetTopology(ctx, t); err != nil {
 		return out, err
 	}
 	if err := k.retire(ctx, t); err != nil {
 		return out, err
 	}
 	if restart {
-		if err := k.loop.Do(ctx, supervisor.Restart{Name: d.Name}); err != nil {
+		if err := k.Registry.Do(ctx, supervisor.Restart{Name: d.Name}); err != nil {
 			return out, err
 		}
 		err := k.await(ctx, func(snap *supervisor.Snapshot) string {
@@ -307,11 +293,11 @@ func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out clien
 
 // noteExclusives remembers what a gateway that has come up uses alone, and warns when another live one uses it too.
 func (k *Keeper) noteExclusives(service, profile string) {
-	list, _ := k.store.Exclusives(profile) // what can't be read can't be compared
+	list, _ := k.Store.Exclusives(profile) // what can't be read can't be compared
 	k.mu.Lock()
 	k.get(profile).exclusives = list
 	k.mu.Unlock()
-	if s := k.loop.Snapshot().Find(service); s != nil {
+	if s := k.Registry.Snapshot().Find(service); s != nil {
 		if text := k.clash(s); text != "" {
 			k.say("%s: warning: %s", service, text)
 		}
@@ -330,7 +316,7 @@ func (k *Keeper) clash(s *supervisor.Service) string {
 		return ""
 	}
 	var told []string
-	for _, o := range k.loop.Snapshot().Services {
+	for _, o := range k.Registry.Snapshot().Services {
 		if o.Kind != supervisor.KindGateway || o.PID == 0 || o.Name == s.Name {
 			continue
 		}

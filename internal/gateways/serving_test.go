@@ -9,6 +9,7 @@ import (
 	"hinit/client"
 	"hinit/internal/gateways"
 	"hinit/internal/reexec"
+	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -119,6 +120,7 @@ func (h *host) takesOver(k *gateways.Keeper) *gateways.Keeper {
 	}
 	h.forgetEvents()
 	next := h.keeper()
+	next.Registry.TakeOver(k.Registry.HandOver())
 	next.TakeOver(told)
 	return next
 }
@@ -191,7 +193,7 @@ func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
 	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
 	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
-	next.TakeOver(gateways.Handover{Present: map[string]bool{"default": true, "a": true}})
+	next.Registry.TakeOver(registry.Handover{Present: map[string]bool{"default": true, "a": true}})
 	next.GoOn(t.Context())
 	if stopped := h.settled(next); len(stopped) > 0 {
 		t.Errorf("the supervisor got %q", stopped)

@@ -87,8 +87,15 @@ func kanbanPage(ctx context.Context, root string) (string, error) {
 
 <!-- Generated from the help of the commands by internal/gendocs. Do not edit. -->
 
-The command line of the task board. It works on the same file as the agent's own ` + "`hermes kanban`" + `, and takes the flags of that command that
-scripts use most. How the board works is in [claims](../explanation/kanban.md); how to start is in
+The command line of the task board. It works on the same file as the agent's own ` + "`hermes kanban`" + `. It takes the flags of that command,
+returns its exit codes, and has its names in JSON; a test compares them. These are different:
+
+- The text for people has other words. Scripts should read ` + "`--json`" + `.
+- ` + "`diagnostics`" + ` is another name of ` + "`doctor`" + `, with findings of its own.
+- ` + "`list`" + ` promotes no tasks, and ` + "`boards delete`" + ` puts a board away like ` + "`boards rm`" + `.
+- The agent itself answers the verbs that need a model or a chat. ` + "`hinit kanban`" + ` runs it for them.
+
+How the board works is in [claims](../explanation/kanban.md); how to start is in
 [three agents share a board](../tutorial/three-agents-share-a-board.md).
 
 ` + "```text\n" + overview + "```\n")

@@ -63,6 +63,9 @@ func (h *Hub) put(service string, s *socket) {
 	}
 	h.mu.Unlock()
 	if old != nil {
+		if raw, err := old.File.SyscallConn(); err == nil {
+			_ = raw.Control(blocking.Drain) // it fails where the socket is closed
+		}
 		_ = old.File.Close() // it ends its goroutine
 	}
 }

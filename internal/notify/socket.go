@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
 )
 
 const (
@@ -126,8 +128,10 @@ func (s *socket) one(fd int, each func(pid int, m Message)) bool {
 			each(pid, m)
 		}
 	}
-	_, _, _, _, err = recv(fd, data[:1], nil, 0)
-	return err == nil
+	return blocking.Peer(func() (err error) {
+		_, _, _, _, err = recv(fd, data[:1], nil, 0)
+		return err
+	}) == nil
 }
 
 func recv(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.Sockaddr, err error) {

@@ -85,6 +85,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
+		blocking.RefuseDescriptors(uintptr(fd))
 		if keep { // the request then carries the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
@@ -162,12 +163,15 @@ func linked(fd int) (done bool, err error) {
 // again reports whether a call only has to be made again.
 func again(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
-func (c *conn) close() { _ = c.file.Close() }
+func (c *conn) close() {
+	_ = c.raw.Control(blocking.Drain) // it fails where it is closed
+	_ = c.file.Close()
+}
 
 // Read implements [io.Reader].
 func (c *conn) Read(buf []byte) (n int, err error) {
 	waitErr := c.raw.Read(func(fd uintptr) bool {
-		err = short(func() (err error) {
+		err = blocking.Peer(func() (err error) {
 			n, err = unix.Read(int(fd), buf)
 			return err
 		})

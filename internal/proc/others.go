@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,26 @@ func StartTicks(pid int) (uint64, bool) {
 	}
 	st, err := procstat.Read(pid)
 	return st.Start, err == nil && !st.Dead()
+}
+
+// Origin returns the name that a process goes by (comm), "" when it is gone, and whether it may descend from this one. Every process of
+// the container but this one does, unless it was started from outside, as by docker exec: the kernel makes orphans children of this one.
+func Origin(pid int) (name string, inside bool) {
+	if pid <= 0 {
+		return "", false // this process's namespace does not see it
+	}
+	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // it is gone
+	name = strings.TrimSuffix(string(comm), "\n")
+	for range 64 { // of a longer chain, nothing is known
+		st, err := procstat.Read(pid)
+		if err != nil || st.Parent == os.Getpid() {
+			return name, true
+		}
+		if pid = st.Parent; pid <= 1 {
+			return name, false
+		}
+	}
+	return name, true
 }
 
 // Await blocks until a process has ended that is not a child of this one. It returns at once when there is none, and where the kernel

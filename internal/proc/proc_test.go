@@ -185,7 +185,7 @@ func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {
 	}
 	_, out = spawn(t, table, Spec{ID: 2, Name: "svc", Argv: testproc.Argv("env"), Env: []string{TagVar + "=not:this:1", "A=b"}})
 	all, _ := io.ReadAll(out)
-	if got := string(all); !strings.HasPrefix(got, "A=b\n"+TagVar+"=svc:") || !strings.HasSuffix(got, ":2\n") {
+	if got := string(all); !strings.HasPrefix(got, TagVar+"=svc:") || !strings.HasSuffix(got, ":2\nA=b\n") {
 		t.Errorf("environment = %q", got)
 	}
 }

@@ -17,7 +17,7 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(f)
+	return io.ReadAll(io.LimitReader(f, mostRead))
 }
 
 // as calls a function with the file-system identity of another user, on a thread that is given back only when it is itself again.

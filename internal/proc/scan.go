@@ -2,6 +2,7 @@ package proc
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -159,7 +160,21 @@ func (s *scanner) threads(dir string) []string {
 	}
 }
 
-// readAll returns a file below /proc of any size.
+// mostRead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its environment and
+// its command line (prctl(2), PR_SET_MM), terabytes of zeros too.
+const mostRead = 2 << 20
+
+// ReadHead reads a file below /proc, as far as anybody but an adversary fills it.
+func ReadHead(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, mostRead))
+}
+
+// readAll returns a file below /proc. It reports false for one of more than mostRead bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -176,7 +191,9 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 		if n == 0 {
 			return data, true
 		}
-		data = data[:len(data)+n]
+		if data = data[:len(data)+n]; len(data) > mostRead {
+			return nil, false
+		}
 	}
 }
 
@@ -193,7 +210,7 @@ func (t *Table) origin(pid int) uint64 {
 // file system (ptrace(2), PTRACE_MODE_READ_FSCREDS) for the moment of opening it.
 func (t *Table) tagged(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
-	env, err := os.ReadFile(dir + "/environ")
+	env, err := ReadHead(dir + "/environ")
 	if err != nil {
 		var st unix.Stat_t
 		if unix.Stat(dir, &st) != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // Setup is what a process sets about itself before it becomes the command, besides its resource limits. The zero value sets nothing.
-// It is applied by the program behind LimitsName, as the command's user.
+// It is applied by the program behind LimitsName, and its files of variables are read as the command's user.
 type Setup struct {
 	Nice       int      // added to hinit's
 	IOClass    int      // of ioprio_set(2), 0 keeps hinit's
@@ -62,41 +62,57 @@ const (
 	wordEnv   = "env="
 	wordKeep  = "keep="
 	wordUser  = "user="
+	wordDir   = "dir="
+	wordBound = "bound="
 	wordOwn   = "own_files="
 )
 
-func (s *Setup) words(cred *Cred) (words []string) {
+// words are what the program behind LimitsName does for a spec, in this order.
+func (s Spec) words() (words []string) {
+	own := &s.Setup
 	add := func(is bool, word, value string) {
 		if is {
 			words = append(words, word+value)
 		}
 	}
-	add(s.Nice != 0, wordNice, strconv.Itoa(s.Nice))
-	add(s.IOClass != 0, wordIO, strconv.Itoa(s.IOClass)+":"+strconv.Itoa(s.IOLevel))
-	add(s.CPUs != "", wordCPUs, s.CPUs)
-	add(s.Umask != "", wordUmask, s.Umask)
-	if s.before() && cred != nil {
-		user := []string{strconv.FormatUint(uint64(cred.UID), 10), strconv.FormatUint(uint64(cred.GID), 10)}
-		for _, g := range cred.Groups {
+	add(own.Nice != 0, wordNice, strconv.Itoa(own.Nice))
+	add(own.IOClass != 0, wordIO, strconv.Itoa(own.IOClass)+":"+strconv.Itoa(own.IOLevel))
+	add(own.CPUs != "", wordCPUs, own.CPUs)
+	add(own.Umask != "", wordUmask, own.Umask)
+	if s.becomes() {
+		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}
+		for _, g := range s.Cred.Groups {
 			user = append(user, strconv.FormatUint(uint64(g), 10))
 		}
 		words = append(words, wordUser+strings.Join(user, ":"))
+		add(s.laterDir(), wordDir, s.Dir)
+		add(s.Bound, wordBound, strconv.Itoa(os.Getpid()))
 	}
-	for _, f := range s.EnvFiles {
+	for _, f := range own.EnvFiles {
 		words = append(words, wordEnv+f)
 	}
-	if len(s.EnvFiles) > 0 {
-		for _, k := range s.Keep {
+	if len(own.EnvFiles) > 0 {
+		for _, k := range own.Keep {
 			words = append(words, wordKeep+k)
 		}
 	}
-	add(len(s.EnvFiles) > 0 && s.OwnFiles, wordOwn, "1")
-	add(s.NoNewPrivs, wordNNP, "1")
+	add(len(own.EnvFiles) > 0 && own.OwnFiles, wordOwn, "1")
+	add(own.NoNewPrivs, wordNNP, "1")
 	return words
 }
 
-// before reports whether something is to be set that takes a privilege, so that the process changes its user only after it.
-func (s *Setup) before() bool { return s.Nice < 0 || s.IOClass == IORealtime }
+// becomes reports whether the process changes its user. It does so after it has executed this program again, never between fork and
+// execve: Spawn waits that long, and the other user could stop the process (SIGSTOP), or hold its files (fcntl(2), F_SETLEASE).
+func (s Spec) becomes() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
+
+// laterDir reports whether the process enters its directory as its own user. One that is given as an open descriptor is entered before the
+// descriptor is closed; the kernel looks for no name there.
+func (s Spec) laterDir() bool {
+	return s.becomes() && filepath.IsAbs(s.Dir) && !strings.HasPrefix(s.Dir, "/proc/self/fd/")
+}
+
+// privileged reports whether something is to be set that takes a privilege.
+func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime }
 
 // checkSetup finds what would fail after the fork, where only the log would show it.
 func checkSetup(s *Setup) error {
@@ -116,7 +132,7 @@ func checkSetup(s *Setup) error {
 			return &SpawnError{Limit: true, What: "cpu_affinity to " + s.CPUs, Err: err}
 		}
 	}
-	if s.before() && !capable(unix.CAP_SYS_NICE) && !capable(unix.CAP_SYS_ADMIN) {
+	if s.privileged() && !capable(unix.CAP_SYS_NICE) && !capable(unix.CAP_SYS_ADMIN) {
 		what, less := "nice to "+strconv.Itoa(s.Nice), "0 or more"
 		if s.Nice >= 0 {
 			what, less = "ionice to realtime", "best-effort"
@@ -164,6 +180,12 @@ func (p *pending) apply(word string) error {
 		}
 	case wordUser:
 		err = become(value)
+	case wordDir:
+		if err = unix.Chdir(value); err != nil {
+			return &SpawnError{What: value, Err: err, Dir: true}
+		}
+	case wordBound:
+		err = bind(value)
 	case wordEnv:
 		p.files = append(p.files, value)
 		return nil
@@ -204,6 +226,9 @@ func become(words string) error {
 	if len(ids) < 2 {
 		return errors.New("a group is missing")
 	}
+	if os.Getuid() == ids[0] && os.Getgid() == ids[1] { // internal/entry has done it
+		return nil
+	}
 	if err := syscall.Setgroups(ids[2:]); err != nil {
 		return err
 	}
@@ -211,6 +236,18 @@ func become(words string) error {
 		return err
 	}
 	return syscall.Setuid(ids[0])
+}
+
+// bind has the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). A change of the user ends
+// that.
+func bind(parent string) error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return err
+	}
+	if strconv.Itoa(os.Getppid()) != parent {
+		return errors.New("the process that started it has ended")
+	}
+	return nil
 }
 
 // environ adds the variables of p's files to env. Those in p.keep stay as they are, and so does the tag of the run.

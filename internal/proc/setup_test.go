@@ -181,16 +181,17 @@ func TestAProcessorThatIsNotThereIsNoStart(t *testing.T) {
 	}
 }
 
-// TestASpawnWithoutASetupTakesNoStage: the command is executed at once.
+// TestASpawnWithoutASetupTakesNoStage: a command of this process's own user is executed at once.
 func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
-	if s := (Setup{}); !s.none() || s.before() || len(s.words(&Cred{})) != 0 {
-		t.Errorf("the zero value is %v", s.words(&Cred{}))
+	own := Spec{Dir: "/x", Cred: &Cred{UID: uint32(os.Geteuid())}}
+	if !own.Setup.none() || own.Setup.privileged() || own.becomes() || len(own.words()) != 0 {
+		t.Errorf("the zero value is %v", own.words())
 	}
-	s := Setup{
+	s := Spec{Cred: &Cred{1, 2, []uint32{3}}, Dir: "/x", Bound: true, Setup: Setup{
 		Nice: -1, IOClass: 2, IOLevel: 3, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/a", "-/b"}, Keep: []string{"K"},
-	}
-	want := []string{"nice=-1", "io=2:3", "cpus=0", "umask=077", "user=1:2:3", "env=/a", "env=-/b", "keep=K", "no_new_privs=1"}
-	if got := s.words(&Cred{1, 2, []uint32{3}}); !slices.Equal(got, want) {
+	}}
+	want := []string{"nice=-1", "io=2:3", "cpus=0", "umask=077", "user=1:2:3", "dir=/x", "bound=" + strconv.Itoa(os.Getpid()), "env=/a", "env=-/b", "keep=K", "no_new_privs=1"}
+	if got := s.words(); !slices.Equal(got, want) {
 		t.Errorf("the words are %q", got)
 	}
 }

@@ -126,8 +126,10 @@ func (e *SpawnError) Passing() bool {
 
 var errNoCommand = errors.New("the command is empty")
 
-// Spawn starts a process and returns its process id. It blocks until the kernel has replaced the child's image: well
-// under a millisecond, unless the file system that holds the command or the directory hangs. The error is a *SpawnError.
+// Spawn starts a process and returns its process id. It blocks until the kernel has replaced the child's image: well under a
+// millisecond, unless the file system that holds the command or the directory hangs. The image of another user's process is this
+// program, which then becomes that user and the command: no user but this one can make Spawn wait. What fails there ends the process
+// with 126 or 127, and its stderr says why. The error is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{What: spec.Name, Err: errNoCommand}
@@ -143,24 +145,27 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	env := spec.Env
 	if !spec.Attached {
 		env = make([]string, 0, len(spec.Env)+1)
+		if t.nonce != "" { // a child of a command has no run to be told by
+			env = append(env, tag) // first: what an adversary puts behind it hides nothing
+		}
 		for _, kv := range spec.Env {
 			if !strings.HasPrefix(kv, TagVar+"=") { // whoever has put it there: programs take the first of two
 				env = append(env, kv)
 			}
 		}
-		if t.nonce != "" { // a child of a command has no run to be told by
-			env = append(env, tag)
-		}
 	}
 	argv := spec.Argv
-	if len(spec.Limits) > 0 || !spec.Setup.none() {
+	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.files(spec.Files), Sys: sysProcAttr(spec)}
+	if len(spec.Limits) > 0 || !spec.Setup.none() || spec.becomes() {
 		if err := checkLimited(spec, path); err != nil {
 			return 0, err
 		}
 		argv = limitArgv(spec, path)
 		path = selfExe
+		if spec.laterDir() {
+			attr.Dir = ""
+		}
 	}
-	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.files(spec.Files), Sys: sysProcAttr(spec)}
 	mark := t.marks.take()
 	pid, err := t.fork(path, argv, &attr)
 	if err != nil {
@@ -192,24 +197,6 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	return &SpawnError{What: what, Err: err}
 }
 
-// enters reports whether a process with these credentials may have the directory as its own, as far as the directory itself tells.
-func enters(dir string, cred *Cred) bool {
-	var st unix.Stat_t
-	switch {
-	case unix.Stat(dir, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return false
-	case cred == nil:
-		return unix.Access(dir, unix.X_OK) == nil
-	case cred.UID == 0:
-		return true
-	case st.Uid == cred.UID:
-		return st.Mode&0o100 != 0
-	case st.Gid == cred.GID || slices.Contains(cred.Groups, st.Gid):
-		return st.Mode&0o010 != 0
-	}
-	return st.Mode&0o001 != 0
-}
-
 // nameOf is what people call a directory, also one that is given as an open descriptor.
 func nameOf(dir string) string {
 	if strings.HasPrefix(dir, "/proc/self/fd/") {
@@ -236,7 +223,7 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	if spec.Bound {
 		sys.Pdeathsig = unix.SIGKILL
 	}
-	if c := spec.Cred; c != nil && !spec.Setup.before() {
+	if c := spec.Cred; c != nil && !spec.becomes() {
 		sys.Credential = &syscall.Credential{Uid: c.UID, Gid: c.GID, Groups: c.Groups}
 	}
 	return sys
@@ -309,14 +296,15 @@ type Limit struct {
 	Soft, Hard uint64 // unix.RLIM_INFINITY is unlimited
 }
 
-// LimitsName is the argv[0] under which hinit's binary applies limits to itself and then becomes the command. setrlimit
-// works on the caller only, and prlimit on a process of another user needs a capability that containers lack.
+// LimitsName is the argv[0] under which hinit's binary applies limits to itself, changes its user and then becomes the command. setrlimit
+// works on the caller only, and prlimit on a process of another user needs a capability that containers lack. Where it only changes user
+// and directory, internal/entry does it before the Go runtime begins.
 const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"
 
 func limitArgv(spec Spec, path string) []string {
-	out := append([]string{LimitsName}, spec.Setup.words(spec.Cred)...)
+	out := append([]string{LimitsName}, spec.words()...)
 	for _, l := range spec.Limits {
 		out = append(out, strconv.Itoa(l.Resource)+":"+strconv.FormatUint(l.Soft, 10)+":"+strconv.FormatUint(l.Hard, 10))
 	}
@@ -347,52 +335,11 @@ func limitName(resource int) string {
 	return strconv.Itoa(resource)
 }
 
-// checkLimited finds what would fail where limits are set between the fork and the command: only the log would show it.
-func checkLimited(spec Spec, path string) error {
-	if err := checkSetup(&spec.Setup); err != nil {
-		return err
-	}
-	for _, l := range spec.Limits {
-		var now unix.Rlimit
-		if unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
-			continue
-		}
-		what := limitName(l.Resource) + " to " + limitText(l.Hard)
-		if !raises(spec.Cred) {
-			return &SpawnError{Limit: true, What: what, Err: fmt.Errorf(
-				"it is %s at most here; set less, or start the container with --ulimit %s=%s", limitText(now.Max), limitName(l.Resource), limitText(l.Hard),
-			)}
-		}
-	}
-	full := path
-	if !filepath.IsAbs(full) {
-		full = filepath.Join(spec.Dir, path)
-	}
-	var st unix.Stat_t
-	switch err := unix.Stat(full, &st); {
-	case spec.Dir != "" && !enters(spec.Dir, spec.Cred):
-		return nil // the fork tells
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return spawnError(spec, path, err)
-	case err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o111 == 0):
-		return spawnError(spec, path, unix.EACCES)
-	}
-	return nil
-}
-
 func limitText(n uint64) string {
 	if n == unix.RLIM_INFINITY {
 		return "unlimited"
 	}
 	return strconv.FormatUint(n, 10)
-}
-
-// raises reports whether a process with these credentials may raise a limit: with CAP_SYS_RESOURCE, which it keeps if it stays root.
-func raises(cred *Cred) bool {
-	if cred != nil && cred.UID != 0 {
-		return false
-	}
-	return capable(unix.CAP_SYS_RESOURCE)
 }
 
 // LimitsMain is the program behind LimitsName: it sets the limits and executes the command. It returns only on failure, with the

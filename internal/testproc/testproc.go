@@ -108,6 +108,8 @@ func run(role string, params []string) int {
 		return shower(number(0, 0), number(1, 1), params[2:])
 	case "comet": // comet: starts a daemon that forks, makes a session and ends, for ever; then sleeps until TERM
 		return comet()
+	case "lease": // lease FILE: holds a write lease of a file of its own, so that execve(2) of it waits for /proc/sys/fs/lease-break-time
+		return lease(params[0])
 	case "eat": // eat BYTES: takes memory and sleeps
 		food := make([]byte, number(0, 0))
 		for i := 0; i < len(food); i += 4096 {

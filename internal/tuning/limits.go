@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,7 +108,7 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	if !ok {
 		return ""
 	}
-	used, ok := cgroupNumber(cgroup, "pids.current")
+	used, ok := cgroupNumber(cgroup, "pids.current", "pids/pids.current")
 	if !ok || used < limit-processMargin {
 		return ""
 	}
@@ -123,20 +124,22 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 }
 
 // processLimit is the number of processes that the container's cgroup allows, if it has such a limit.
-func processLimit(cgroup string) (int, bool) { return cgroupNumber(cgroup, "pids.max") }
+func processLimit(cgroup string) (int, bool) {
+	return cgroupNumber(cgroup, "pids.max", "pids/pids.max")
+}
 
 // FreeProcesses returns how many process numbers the container may take besides those in use. limited is false where its control group
 // tells no limit; one around it may have a limit all the same.
 func FreeProcesses() (free int, limited bool) {
 	limit, limited := processLimit(cgroupDir)
-	used, told := cgroupNumber(cgroupDir, "pids.current")
+	used, told := cgroupNumber(cgroupDir, "pids.current", "pids/pids.current")
 	return limit - used, limited && told
 }
 
-// cgroupNumber reads a number of the pids controller, of version 2 or 1. "max" is none.
-func cgroupNumber(cgroup, name string) (int, bool) {
-	for _, dir := range []string{"/", "/pids/"} {
-		if text, err := os.ReadFile(cgroup + dir + name); err == nil {
+// cgroupNumber reads a number of the control group, where it has the first of these names: of version 2 or 1. "max" is none.
+func cgroupNumber(cgroup string, names ...string) (int, bool) {
+	for _, name := range names {
+		if text, err := os.ReadFile(filepath.Join(cgroup, name)); err == nil {
 			n, err := strconv.Atoi(strings.TrimSpace(string(text)))
 			return n, err == nil
 		}

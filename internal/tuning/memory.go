@@ -35,6 +35,22 @@ func RelaxGC() (normal func()) {
 	return sync.OnceFunc(func() { debug.SetGCPercent(percent) })
 }
 
+// memoryShare is the part of the container's memory that PID 1 has for itself, and leastMemory the least that it is held to.
+const (
+	memoryShare = 8
+	leastMemory = 24 << 20
+)
+
+// LimitMemory holds the garbage collector to a part of what the control group of the container allows. GOMEMLIMIT wins, and the Go runtime
+// sets GOMAXPROCS by itself.
+func LimitMemory() { limitMemory(cgroupDir) }
+
+func limitMemory(cgroup string) {
+	if limit, ok := cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes"); ok && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(max(int64(limit)/memoryShare, leastMemory))
+	}
+}
+
 // Releaser gives memory back to the kernel when PID 1 comes to rest: after the boot, after a burst of starts or crashes, and after
 // requests of the control API. The zero value is ready for use, by one goroutine.
 type Releaser struct {

@@ -2,9 +2,11 @@ package tuning
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"testing"
 )
 
@@ -13,6 +15,33 @@ func TestRestTakesTheImageOutOfMemoryAndTheProgramGoesOn(t *testing.T) {
 	dropProgramText()
 	if after := residentFile(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting, %d kB before", after, before)
+	}
+}
+
+func TestTheHeapIsHeldToAPartOfTheContainersMemory(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(before)
+	dir := t.TempDir()
+	for _, tt := range []struct {
+		file, text, variable string
+		want                 int64
+	}{
+		{"memory.max", "max\n", "", before},
+		{"memory.max", "536870912\n", "30MiB", before},
+		{"memory.max", "536870912\n", "", 64 << 20},
+		{"memory.max", "41943040\n", "", 24 << 20},
+		{"memory/memory.limit_in_bytes", "1073741824\n", "", 128 << 20},
+	} {
+		t.Setenv("GOMEMLIMIT", tt.variable)
+		debug.SetMemoryLimit(before)
+		_ = os.RemoveAll(dir)
+		if err := errors.Join(os.MkdirAll(dir+"/memory", 0o755), os.WriteFile(dir+"/"+tt.file, []byte(tt.text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		limitMemory(dir)
+		if got := debug.SetMemoryLimit(-1); got != tt.want {
+			t.Errorf("%+v: %d", tt, got)
+		}
 	}
 }
 

@@ -147,9 +147,9 @@ func TestTheListHasWhatServicesUse(t *testing.T) {
 	if _, page := s.do("GET", "/service/a-tool", nil); strings.Contains(page, "<dt>Uses</dt>") {
 		t.Errorf("what has no process uses something:\n%s", page)
 	}
-	_, page = s.do("GET", "/?order=profile", nil)
+	_, page = s.do("GET", "/?by=profile", nil)
 	at := -1
-	for _, next := range []string{`scope="colgroup">coder<`, `data-name="gateway-coder"`, `scope="colgroup">no profile<`, `data-name="a-tool"`} {
+	for _, next := range []string{`data-key="coder"`, `data-name="gateway-coder"`, `data-key=""`, `data-name="a-tool"`} {
 		i := strings.Index(page, next)
 		if i <= at {
 			t.Fatalf("%s is at %d, after %d:\n%s", next, i, at, page)

@@ -19,7 +19,8 @@ const (
 	mostEvents = 4096                  // that are remembered for the timeline
 	mostRows   = 5000                  // services that the page shows
 	retry      = time.Second           // between attempts to reach hinit
-	silence    = 6 * time.Second       // of a status that is followed, after which hinit does not answer
+	silence    = 6 * time.Second       // of a status that is followed, after which it is asked for again
+	unheard    = 3 * time.Second       // of a status that is followed, after which the page says that it is old; more than client.WatchBeat
 	gather     = 50 * time.Millisecond // in which events are put together
 	fresh      = time.Second           // how old an answer may be that another request asked for
 	lookTime   = 5 * time.Second       // for the status
@@ -32,8 +33,9 @@ const (
 type hub struct {
 	hinit Hinit
 	look  time.Duration // for the status
-	row   func(w *bytes.Buffer, s *client.Service, used usedView) error
-	head  func(w *bytes.Buffer, st *client.Status, fault string) error
+	view  func(s *client.Service, used usedView) rowView
+	row   func(w *bytes.Buffer, v *rowView) error
+	head  func(w *bytes.Buffer, st *client.Status, fault string, used measured) error
 
 	meter  meter
 	asking sync.Mutex // held while a request asks for the status
@@ -68,6 +70,7 @@ type shown struct {
 
 // row is a service as it is shown.
 type row struct {
+	view    rowView
 	html    template.HTML
 	version uint64
 }
@@ -81,7 +84,14 @@ func newHub(h Hinit, proc func(client.Init) string) *hub {
 // run follows hinit until ctx ends: its events always, its status while somebody reads.
 func (h *hub) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Add(2)
+	wg.Add(3)
+	guard.Go("measure the last hour", func() {
+		defer wg.Done()
+		for ctx.Err() == nil {
+			_, _ = h.current(ctx) // its fault is told to readers
+			pause(ctx, pointEvery)
+		}
+	})
 	guard.Go("follow the events", func() {
 		defer wg.Done()
 		h.followEvents(ctx)
@@ -111,9 +121,11 @@ func (h *hub) followStatus(ctx context.Context) {
 		}
 		watch, cancel := context.WithCancel(ctx)
 		alarm := time.AfterFunc(silence, cancel)
+		old := time.AfterFunc(unheard, func() { h.set(client.Status{}, errSilent) })
 		st := client.Status{}
 		err := h.hinit.Watch(watch, func(c client.StatusChange) error {
 			alarm.Reset(silence)
+			old.Reset(unheard)
 			if !c.Whole && st.Version == 0 {
 				return errLie
 			}
@@ -125,6 +137,7 @@ func (h *hub) followStatus(ctx context.Context) {
 			return nil
 		})
 		alarm.Stop()
+		old.Stop()
 		cancel()
 		if err != nil && err != errIdle && ctx.Err() == nil { //nolint:errorlint // it is returned as it is
 			h.set(client.Status{}, err)
@@ -297,9 +310,9 @@ func (h *hub) set(st client.Status, failed error) {
 	for i := range st.Services {
 		s := &st.Services[i]
 		order[i] = s.Name
-		html := render(func(w *bytes.Buffer) error { return h.row(w, s, used.view(s.Name)) })
-		if old := h.rows[s.Name]; old == nil || old.html != html {
-			h.rows[s.Name], news = &row{html, next}, true
+		view := h.view(s, used.view(s.Name))
+		if old := h.rows[s.Name]; old == nil || old.view != view {
+			h.rows[s.Name], news = &row{view, render(func(w *bytes.Buffer) error { return h.row(w, &view) }), next}, true
 		}
 	}
 	if !slices.Equal(order, h.order) {
@@ -310,7 +323,7 @@ func (h *hub) set(st client.Status, failed error) {
 		}
 		maps.DeleteFunc(h.rows, func(name string, _ *row) bool { return !there[name] })
 	}
-	if top := render(func(w *bytes.Buffer) error { return h.head(w, &st, h.fault) }); top != h.top {
+	if top := render(func(w *bytes.Buffer) error { return h.head(w, &st, h.fault, used) }); top != h.top {
 		h.top, h.topped, news = top, next, true
 	}
 	if news {
@@ -408,6 +421,16 @@ func (h *hub) encoded(version uint64, only string) (text string, now uint64, mor
 		}
 	}
 	return text, d.Version, more
+}
+
+// all returns the rows in hinit's order, the head above them, and the version of both.
+func (h *hub) all() (list []row, top template.HTML, version uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range h.order {
+		list = append(list, *h.rows[name])
+	}
+	return list, h.top, h.version
 }
 
 // uses returns what a service uses.

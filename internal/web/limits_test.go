@@ -1,9 +1,17 @@
 package web
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
+	"hinit/internal/usage"
 )
 
 // TestWrongTokensDoNotLockTheOwnerOut: others have guessed until they are told to wait, and the right token still opens page and metrics.
@@ -75,5 +83,50 @@ func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 		if s.knownHost(&http.Request{Host: host}) {
 			t.Errorf("%q is taken for this machine", host)
 		}
+	}
+}
+
+// busy is a hub's status of many services that all have a past.
+func busy(s *Server, n int) (list []client.Service) {
+	used := measured{of: make(map[string]usage.Usage), cpu: true, lines: make(map[string][2]string)}
+	for i := range n {
+		v := coder()
+		v.Name, v.Profile, v.PID = fmt.Sprintf("gateway-customer-%03d", i), fmt.Sprintf("customer-%03d", i), 100+i
+		values := make([]float32, points)
+		for k := range values {
+			values[k] = float32((k*(i+3) + k*k) % 11)
+		}
+		used.of[v.Name] = usage.Usage{CPU: float64(i) / 100, Memory: uint64(i) * 1e6, Processes: 3}
+		used.lines[v.Name] = [2]string{line(values, 1), line(values[:points/2], 1)}
+		list = append(list, v)
+	}
+	m := &s.hub.meter
+	m.mu.Lock()
+	m.proc, m.at, m.known = func(client.Init) string { return "" }, time.Now().Add(time.Hour), used
+	m.mu.Unlock()
+	return list
+}
+
+func TestThePageOf500ServicesIsSmall(t *testing.T) {
+	f := newFake()
+	s := serve(t, Options{Hinit: f})
+	list := busy(s.Server, 500)
+	f.set(func() { f.services = list })
+	testkit.Until(t, "all are shown", func() bool {
+		_, page := s.do("GET", "/", nil)
+		return strings.Count(page, "<path") == 1000+1 && len(page) < 300_000 // the brand is one
+	})
+}
+
+// BenchmarkAStatusOf500 is what each second of a live page costs where little changes.
+func BenchmarkAStatusOf500(b *testing.B) {
+	s, err := New(Options{Hinit: newFake(), LogsAs: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	st := client.Status{Version: client.StatusVersion, Init: running, Services: busy(s, 500)}
+	for b.Loop() {
+		st.Services[b.N%500].Restarts++
+		s.hub.set(st, nil)
 	}
 }

@@ -1,18 +1,22 @@
 package web
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"mime"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/loglevel"
 	"hinit/internal/redact"
 	"hinit/logrotate"
 )
@@ -21,80 +25,197 @@ const (
 	usualLines = 200
 	mostLines  = 2000
 	searchTime = 4 * time.Second
+	around     = 10 * time.Minute // before a line that a link leads to
 )
+
+// errEnough ends the reading of a log.
+var errEnough = errors.New("enough lines")
 
 // logView is the log of a service, or why there is none.
 type logView struct {
-	There   bool
-	Query   string
-	N       int
-	Archive bool
-	Lines   []string
-	Note    string
+	There, Whole, Archive     bool // Whole: the log has the page for itself
+	Name, Query, Level, Since string
+	At                        string // the line that a link leads to
+	N                         int
+	Levels                    []string
+	Sinces                    [][2]string
+	Lines                     []logLine
+	Note                      string
+	Download                  string
 }
 
-// readLog reads the last lines of a service's log, of those that match where something is searched for.
+// logLine is a line of a log. The time in nanoseconds is its identity, "" for none.
+type logLine struct{ ID, Time, Text, Class string }
+
+// sinces are the stretches of a log that a page offers.
+var sinces = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
+
+// search is what a request looks for in a log.
+type search struct {
+	logrotate.ReadOptions
+	text  []byte
+	least loglevel.Level
+	lines loglevel.Tracker
+	mask  redact.Masker
+}
+
+func newSearch(r *http.Request, v *client.Service, n int) *search {
+	s := &search{text: bytes.ToLower([]byte(r.FormValue("q"))), least: loglevel.Named([]byte(r.FormValue("level")))}
+	s.Dir, s.N, s.Previous = filepath.Dir(v.Log), n, r.FormValue("archives") != ""
+	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
+		s.Since, s.N = time.Now().Add(-d), -1
+	}
+	if at := lineOf(r); !at.IsZero() {
+		s.Since, s.N = at.Add(-around), -1
+	}
+	if len(s.text) > 0 || s.least != 0 {
+		s.N = -1
+	}
+	return s
+}
+
+// lineOf returns the time of the line that a request is about, zero for none.
+func lineOf(r *http.Request) (at time.Time) {
+	if ns, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
+		at = time.Unix(0, ns)
+	}
+	return at
+}
+
+// wanted returns a line as the page shows it, and whether it is searched for.
+func (s *search) wanted(line []byte) (out logLine, is bool) {
+	if len(line) > 16<<10 {
+		line = line[:16<<10]
+	}
+	line = bytes.TrimSuffix(s.mask.Hide(append(bytes.Clone(line), '\n'), nil), []byte{'\n'})
+	written, text, _ := logrotate.Split(line)
+	level := s.lines.Of(text)
+	if level < s.least || !bytes.Contains(bytes.ToLower(line), s.text) {
+		return out, false
+	}
+	out.Text = logText(string(text))
+	if !written.IsZero() {
+		out.ID, out.Time = strconv.FormatInt(written.UnixNano(), 10), written.UTC().Format("2006-01-02 15:04:05.000")
+	}
+	switch {
+	case level >= loglevel.Error:
+		out.Class = "bad"
+	case level == loglevel.Warning:
+		out.Class = "wait"
+	case level < loglevel.Info:
+		out.Class = "fine"
+	}
+	return out, true
+}
+
+// readLog reads the last lines of a service's log, of those that match where something is searched for; with at, the lines around one.
 func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) logView {
-	view := logView{There: v.Log != "", Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != ""}
+	view := logView{
+		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
+		Since: r.FormValue("since"), Sinces: sinces, Levels: loglevel.Names(), At: r.FormValue("at"),
+	}
 	if !view.There {
 		view.Note = "It has no log file; what it writes is in the container's log."
 		return view
 	}
+	if l := loglevel.Named([]byte(r.FormValue("level"))); l != 0 {
+		view.Level = l.String()
+	}
+	view.Download = s.Base + "/service/" + url.PathEscape(v.Name) + "/download?" + url.Values{
+		"q": {view.Query}, "level": {view.Level}, "since": {view.Since}, "archives": {r.FormValue("archives")},
+	}.Encode()
 	if n, err := strconv.Atoi(r.FormValue("n")); err == nil {
 		view.N = max(1, min(n, mostLines))
 	}
-	select {
-	case s.searches <- struct{}{}:
-		defer func() { <-s.searches }()
-	case <-time.After(searchTime):
-		view.Note = "Too many logs are read at the moment; try again."
-		return view
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), searchTime)
-	defer cancel()
-	o := logrotate.ReadOptions{Dir: filepath.Dir(v.Log), N: view.N, Previous: view.Archive}
-	if view.Query != "" {
-		o.N = -1
-	}
-	as, err := s.LogsAs(init)
-	if err != nil {
-		view.Note = plain(err.Error())
-		return view
-	}
-	err = logrotate.Read(ctx, as, o, matching(view.Query, func(line string) error {
+	at, after := lineOf(r), 0
+	err := s.searchLog(r, init, newSearch(r, v, view.N), searchTime, func(line logLine) error {
 		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
 			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
 		}
+		if !at.IsZero() && line.ID >= view.At { // of one length until the year 2286
+			if after++; after > view.N/2 {
+				return errEnough
+			}
+		}
 		return nil
-	}))
+	})
 	view.Lines = view.Lines[max(0, len(view.Lines)-view.N):]
 	switch {
+	case errors.Is(err, errEnough):
 	case errors.Is(err, fs.ErrNotExist):
 		view.Note = "It has written nothing yet."
+	case errors.Is(err, context.DeadlineExceeded):
+		view.Note = "The search took too long; these are the matches of the older part. To search all: hinit logs --grep"
 	case err != nil:
 		view.Note = plain(err.Error())
-	case ctx.Err() != nil:
-		view.Note = "The search took too long; these are the matches of the older part. To search all: hinit logs --grep"
-	case len(view.Lines) == 0 && view.Query != "":
-		view.Note = "No line has that text."
+	case len(view.Lines) == 0 && (view.Query != "" || view.Level != "" || view.Since != ""):
+		view.Note = "No line matches."
 	}
 	return view
 }
 
-// matching gives the lines that contain a text, in any case, to emit, as the page shows them.
-func matching(query string, emit func(line string) error) func(line []byte) error {
-	var mask redact.Masker
-	wanted := bytes.ToLower([]byte(query))
-	return func(line []byte) error {
-		if len(line) > 16<<10 {
-			line = line[:16<<10]
-		}
-		line = bytes.TrimSuffix(mask.Hide(append(bytes.Clone(line), '\n'), nil), []byte{'\n'})
-		if !bytes.Contains(bytes.ToLower(line), wanted) {
-			return nil
-		}
-		return emit(logText(string(line)))
+// searchLog gives emit what is searched for. The error is [context.DeadlineExceeded] when the time is over before the log.
+func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
+	select {
+	case s.searches <- struct{}{}:
+		defer func() { <-s.searches }()
+	case <-time.After(searchTime):
+		return errors.New("too many logs are read at the moment; try again")
 	}
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	defer cancel()
+	as, err := s.LogsAs(init)
+	if err != nil {
+		return err
+	}
+	err = logrotate.Read(ctx, as, what.ReadOptions, func(line []byte) error {
+		if out, is := what.wanted(line); is {
+			return emit(out)
+		}
+		return nil
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// logPage is the log of a service on a page of its own.
+func (s *Server) logPage(w http.ResponseWriter, r *http.Request) {
+	st, err := s.hub.current(r.Context())
+	v := find(st, r.PathValue("name"))
+	if v == nil {
+		s.noService(w, r, err)
+		return
+	}
+	page := s.readLog(r, st.Init, v)
+	page.Whole = true
+	s.show(w, r, http.StatusOK, "log", v.Name+", log", page)
+}
+
+// downloadTime is the time for a whole log.
+const downloadTime = time.Minute
+
+// download sends the lines of a log that are searched for, as text.
+func (s *Server) download(w http.ResponseWriter, r *http.Request) {
+	st, err := s.hub.current(r.Context())
+	v := find(st, r.PathValue("name"))
+	if v == nil || v.Log == "" {
+		s.noService(w, r, err)
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(downloadTime))
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": v.Name + ".log"}))
+	out := bufio.NewWriter(w)
+	err = s.searchLog(r, st.Init, newSearch(r, v, -1), downloadTime, func(line logLine) error {
+		_, err := fmt.Fprintf(out, "%s  %s\n", line.Time, line.Text)
+		return err
+	})
+	if err != nil {
+		_, _ = fmt.Fprintf(out, "hinit web: the log ends here: %s\n", plain(err.Error()))
+	}
+	_ = out.Flush()
 }
 
 // follow streams the lines that a service writes from now on.
@@ -122,19 +243,24 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	if send("", nil) != nil {
 		return
 	}
-	lines := make(chan string, 256)
-	o := logrotate.ReadOptions{Dir: filepath.Dir(v.Log), N: 0, Follow: true}
+	lines := make(chan logLine, 256)
+	what := newSearch(r, v, 0)
+	what.N, what.Since, what.Previous, what.Follow = 0, time.Time{}, false, true
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		_ = logrotate.Read(ctx, as, o, matching(r.FormValue("q"), func(line string) error {
+		_ = logrotate.Read(ctx, as, what.ReadOptions, func(line []byte) error {
+			out, is := what.wanted(line)
+			if !is {
+				return nil
+			}
 			select {
-			case lines <- line:
+			case lines <- out:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		}))
+		})
 	}()
 	defer func() { cancel(); <-read }()
 	heart := time.NewTicker(beat)
@@ -142,7 +268,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	for {
 		select {
 		case line := <-lines:
-			batch := []string{line}
+			batch := []logLine{line}
 			for more := true; more && len(batch) < 200; {
 				select {
 				case line := <-lines:
@@ -151,7 +277,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 					more = false
 				}
 			}
-			data, err := json.Marshal(strings.Join(batch, "\n"))
+			data, err := json.Marshal(batch)
 			if err != nil || send("lines", data) != nil {
 				return
 			}

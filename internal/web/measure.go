@@ -1,7 +1,9 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,25 +12,30 @@ import (
 )
 
 const (
-	measureEvery = 3 * time.Second
-	measureOld   = 30 * time.Second // after which an average over the time since the last measurement says nothing of now
+	measureEvery  = 3 * time.Second
+	measureOld    = 2 * pointEvery // after which an average over the time since the last measurement says nothing of now
+	mostProcesses = 50             // of a service that a page shows
 )
 
-// meter measures what services use when somebody asks, and not too often.
+// meter measures what services use when a page is read, not too often, and remembers the last hour.
 type meter struct {
 	proc func(client.Init) string // nil: nowhere
 
 	mu    sync.Mutex
 	at    time.Time
+	began time.Time // the stretch of the past that is not over
 	last  usage.Table
 	spare usage.Table
+	roots usage.Roots
 	known measured
+	pasts map[string]*past
 }
 
 // measured is what services use, by name.
 type measured struct {
-	of  map[string]usage.Usage
-	cpu bool // with processor times
+	of    map[string]usage.Usage
+	cpu   bool // with processor times
+	lines map[string][2]string
 }
 
 // measure returns what the services of a status use. It is empty where their processes can't be seen.
@@ -54,17 +61,71 @@ func (m *meter) measure(st *client.Status) measured {
 	if passed > measureOld {
 		before = nil
 	}
-	m.known = measured{all.Used(usage.RootsOf(*st, root), before, passed), before != nil}
+	m.roots = usage.RootsOf(*st, root)
+	m.known = measured{of: all.Used(m.roots, before, passed), cpu: before != nil}
 	m.last, m.spare = all, m.last
+	if m.known.cpu {
+		m.remember(now, passed)
+	} else {
+		m.began, m.pasts = now, nil
+	}
 	return m.known
+}
+
+// remember adds the newest measurement to the past of each service. What is gone has none any more.
+func (m *meter) remember(now time.Time, passed time.Duration) {
+	stretch := now.Sub(m.began)
+	over := stretch >= pointEvery
+	pasts := make(map[string]*past, len(m.known.of))
+	m.known.lines = make(map[string][2]string, len(m.known.of))
+	for name, u := range m.known.of {
+		p := cmp.Or(m.pasts[name], new(past))
+		p.add(u, passed, over, stretch)
+		pasts[name], m.known.lines[name] = p, p.lines
+	}
+	m.pasts = pasts
+	if over {
+		m.began = now
+	}
+}
+
+// process is one process of a service.
+type process struct {
+	PID, Parent, Threads int
+	State                string
+	Memory               string
+	memory               uint64
+}
+
+// processes returns the processes of a service at the last measurement, the largest first.
+func (m *meter) processes(name string) (list []process) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil {
+		return nil
+	}
+	for pid, of := range m.last.Owners(m.roots) {
+		if of == name {
+			p := m.last[pid]
+			list = append(list, process{PID: pid, Parent: p.Parent, Threads: p.Threads, State: stateOf(p.State), Memory: megabytes(p.Memory), memory: p.Memory})
+		}
+	}
+	slices.SortFunc(list, func(a, b process) int { return cmp.Or(cmp.Compare(b.memory, a.memory), cmp.Compare(a.PID, b.PID)) })
+	return list[:min(len(list), mostProcesses)]
+}
+
+// stateOf names a state of proc_pid_stat(5).
+func stateOf(letter byte) string {
+	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
 // usedView is what a service uses as the page shows it: rounded, so that a row changes only when there is news. "" is unknown.
 type usedView struct {
-	CPU, Memory string
-	Processes   int
-	Hundredths  int // of a processor, to sort by
-	Megabytes   int
+	CPU, Memory         string
+	CPULine, MemoryLine string // the last hour, as the path of an SVG
+	Processes           int
+	Hundredths          int // of a processor, to sort by
+	Megabytes           int
 }
 
 func (m measured) view(name string) (v usedView) {
@@ -73,11 +134,20 @@ func (m measured) view(name string) (v usedView) {
 		return v
 	}
 	v.Processes, v.Hundredths, v.Megabytes = u.Processes, int(u.CPU*100+0.5), int(u.Memory/1e6)
-	if v.Memory = fmt.Sprintf("%d MB", v.Megabytes); u.Memory < 10e6 {
-		v.Memory = fmt.Sprintf("%.1f MB", float64(u.Memory)/1e6)
-	}
+	v.Memory = megabytes(u.Memory)
 	if m.cpu {
 		v.CPU = fmt.Sprintf("%d %%", v.Hundredths)
 	}
+	v.CPULine, v.MemoryLine = m.lines[name][0], m.lines[name][1]
 	return v
+}
+
+func megabytes(bytes uint64) string {
+	if bytes < 10e6 {
+		return fmt.Sprintf("%.1f MB", float64(bytes)/1e6)
+	}
+	if bytes < 10e9 {
+		return fmt.Sprintf("%d MB", bytes/1e6)
+	}
+	return fmt.Sprintf("%.1f GB", float64(bytes)/1e9)
 }

@@ -45,7 +45,9 @@ type Options struct {
 
 var (
 	errLie  = errors.New("what listens on the control socket does not answer as hinit does")
-	errIdle = errors.New("nobody reads")
+	errIdle = errors.New("no page is read")
+
+	errSilent = errors.New("hinit does not answer")
 )
 
 type faultError string
@@ -97,11 +99,10 @@ func New(o Options) (*Server, error) {
 	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {
 		return nil, err
 	}
-	s.hub.row = func(w *bytes.Buffer, v *client.Service, used usedView) error {
-		return s.pages.ExecuteTemplate(w, "row", s.view(v, used))
-	}
-	s.hub.head = func(w *bytes.Buffer, st *client.Status, fault string) error {
-		return s.pages.ExecuteTemplate(w, "head", summary(st, fault))
+	s.hub.view = s.view
+	s.hub.row = func(w *bytes.Buffer, v *rowView) error { return s.pages.ExecuteTemplate(w, "row", v) }
+	s.hub.head = func(w *bytes.Buffer, st *client.Status, fault string, used measured) error {
+		return s.pages.ExecuteTemplate(w, "head", summary(st, fault, used))
 	}
 	static, err := fs.Sub(files, "static")
 	if err != nil {
@@ -111,11 +112,15 @@ func New(o Options) (*Server, error) {
 	s.mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
 	s.mux.HandleFunc("GET /{$}", s.read(s.list))
 	s.mux.HandleFunc("GET /live", s.read(s.live))
+	s.mux.HandleFunc("GET /names", s.read(s.names))
 	s.mux.HandleFunc("GET /events", s.read(s.events))
 	s.mux.HandleFunc("GET /boards", s.read(s.boardsPage))
 	s.mux.HandleFunc("GET /sandboxes", s.read(s.sandboxesPage))
 	s.mux.HandleFunc("GET /service/{name}", s.read(s.service))
 	s.mux.HandleFunc("GET /service/{name}/follow", s.read(s.follow))
+	s.mux.HandleFunc("GET /service/{name}/log", s.read(s.logPage))
+	s.mux.HandleFunc("GET /service/{name}/download", s.read(s.download))
+	s.mux.HandleFunc("GET /service/{name}/stop", s.read(s.ask))
 	s.mux.HandleFunc("POST /service/{name}/{verb}", s.command)
 	s.mux.HandleFunc("GET /login", s.loginPage)
 	s.mux.HandleFunc("POST /login", s.login)

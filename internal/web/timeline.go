@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -52,39 +53,89 @@ type outage struct {
 // Took is how long it lasted.
 func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
-// timelinePage is what has happened.
-type timelinePage struct {
-	Hours    int
+// pastView is a stretch of the past, and the ways to others.
+type pastView struct {
+	Hours    int // of a stretch that ends now; 0: it ended before
 	From, To time.Time
 	Bars     []bar
-	Outages  []outage
-	Events   []eventView
-	Fault    string
+	Links    [][2]string
+}
+
+// timelinePage is what has happened.
+type timelinePage struct {
+	Past    pastView
+	Bars    []bar // with an outage
+	Quiet   []bar // without one
+	Outages []outage
+	Events  []eventView
+	Fault   string
 }
 
 const (
 	mostBars    = 500
 	mostOutages = 100
 	barWidth    = 1000
+	longest     = 24 * 7 // hours
+	shortest    = 10 * time.Second
 )
+
+// span is the stretch that a request asks for: the last hours, or from and to in seconds since 1970.
+func span(r *http.Request, now time.Time) (v pastView) {
+	v.To, v.Hours = now, 1
+	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
+		v.Hours = max(1, min(hours, longest))
+	}
+	v.From = now.Add(-time.Duration(v.Hours) * time.Hour)
+	from, err1 := strconv.ParseInt(r.FormValue("from"), 10, 64)
+	to, err2 := strconv.ParseInt(r.FormValue("to"), 10, 64)
+	if err1 == nil && err2 == nil && from < to {
+		v.Hours = 0
+		v.To = time.Unix(min(to, now.Unix()), 0)
+		if v.From = time.Unix(from, 0); v.To.Sub(v.From) > longest*time.Hour {
+			v.From = v.To.Add(-longest * time.Hour)
+		}
+		if v.To.Sub(v.From) < shortest {
+			v.From = v.To.Add(-shortest)
+		}
+	}
+	width := v.To.Sub(v.From)
+	to = v.To.Unix()
+	seconds := int64(width / time.Second)
+	link := func(word string, from, to int64) {
+		v.Links = append(v.Links, [2]string{fmt.Sprintf("?from=%d&to=%d", from, to), word})
+	}
+	link("earlier", to-2*seconds, to-seconds)
+	if now.Sub(v.To) > time.Second {
+		link("later", to, to+seconds)
+	}
+	link("zoom in", to-seconds/2, to)
+	link("zoom out", to-3*seconds/2, to+seconds/2)
+	return v
+}
 
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
-	page := timelinePage{Hours: 1, To: time.Now()}
-	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
-		page.Hours = max(1, min(hours, 24*7))
-	}
+	page := timelinePage{Past: span(r, time.Now())}
 	if err != nil {
 		page.Fault = plain(err.Error())
 	}
-	page.From = page.To.Add(-time.Duration(page.Hours) * time.Hour)
 	history := s.hub.history()
-	page.Bars, page.Outages = timeline(st.Services, history, page.From, page.To)
+	bars, outages := timeline(st.Services, history, page.Past.From, page.Past.To)
+	page.Outages = outages
+	for _, b := range bars {
+		if b.Outages > 0 {
+			page.Bars = append(page.Bars, b)
+		} else {
+			page.Quiet = append(page.Quiet, b)
+		}
+	}
 	for _, e := range slices.Backward(history) {
-		if len(page.Events) == 200 || e.At.Before(page.From) {
+		if len(page.Events) == 200 || e.At.Before(page.Past.From) {
 			break
 		}
-		page.Events = append(page.Events, viewEvent(e))
+		if !e.At.After(page.Past.To) {
+			page.Events = append(page.Events, viewEvent(e))
+		}
 	}
 	s.show(w, r, http.StatusOK, "events", "Timeline", page)
 }

@@ -12,6 +12,7 @@ import (
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/redact"
+	"hinit/internal/usage"
 )
 
 // look is how a service looks: a class of the style sheet and a sign, so that nobody needs colours.
@@ -98,17 +99,20 @@ func logText(line string) string { return show.Line(colours.ReplaceAllString(lin
 // headView is what the list says above the services.
 type headView struct {
 	Fault           string
+	At              time.Time // of the status below, when it is old
 	Version         string
 	Started         time.Time
 	Wanted, Up, All int
 	Ready           int
-	Troubled        []string
+	CPU, Memory     string // of all services; "" is unknown
+	Processes       int
+	Troubled        int
 	Warnings        []string
 	Booting, Ending bool
 	Known           bool
 }
 
-func summary(st *client.Status, fault string) headView {
+func summary(st *client.Status, fault string, used measured) headView {
 	v := headView{Fault: plain(fault), Version: plain(st.Init.Version), Started: st.Init.StartedAt, All: len(st.Services), Known: st.Version != 0}
 	v.Booting, v.Ending = st.Init.Booting, st.Init.Stopping
 	for i := range st.Services {
@@ -122,9 +126,17 @@ func summary(st *client.Status, fault string) headView {
 				v.Ready++
 			}
 		}
-		if show.Judge(s).Troubled() && len(v.Troubled) < 10 {
-			v.Troubled = append(v.Troubled, s.Name)
+		if show.Judge(s).Troubled() {
+			v.Troubled++
 		}
+	}
+	var all usage.Usage
+	for _, u := range used.of {
+		all.CPU, all.Memory, all.Processes = all.CPU+u.CPU, all.Memory+u.Memory, all.Processes+u.Processes
+	}
+	sum := measured{of: map[string]usage.Usage{"": all}, cpu: used.cpu}.view("")
+	if v.Processes = all.Processes; all.Processes > 0 {
+		v.CPU, v.Memory = sum.CPU, sum.Memory
 	}
 	for _, w := range st.Init.Warnings[:min(len(st.Init.Warnings), 10)] {
 		v.Warnings = append(v.Warnings, plain(w))
@@ -142,6 +154,7 @@ func (s *Server) functions() template.FuncMap {
 			}
 			return t.UTC().Format("2006-01-02 15:04:05 UTC")
 		},
+		"short": func(t time.Time) string { return t.UTC().Format("01-02 15:04") },
 		"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"took":  func(d time.Duration) string { return show.Duration(d) },
 		"base":  func() string { return s.Base },

@@ -2,9 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
+	"maps"
+	"slices"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/kanban"
 )
@@ -12,169 +16,139 @@ import (
 // The verbs about boards themselves.
 func boardVerbs() []verb {
 	return []verb{
-		{name: "init", summary: "make the board's file", run: initBoard},
+		{name: "init", summary: "make the board's file", define: func(c *call) action {
+			return func(_ context.Context, s *kanban.Store, _ []string) error {
+				c.print("Kanban DB initialized at %s\n", s.Paths().DB)
+				return nil
+			}
+		}},
 		{
-			name: "boards", args: "list|create|rm|switch|show|rename|set-default-workdir ...", summary: "manage boards", run: boards,
-			help: `  list                         show them all (also: ls)
-  create SLUG                  make one (also: new)
-  rm SLUG                      put one away, or delete it with --delete (also: remove, delete)
-  switch SLUG                  make one the current one (also: use)
-  show [SLUG]                  show one (also: current)
-  rename SLUG NAME             change its name
-  set-default-workdir SLUG DIR directory of tasks that say none`,
+			name: "boards", apart: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
+			help: `  list                           show them all, which is done without a word, too (also: ls)
+  create SLUG                    make one (also: new)
+  rm SLUG                        put one away, or delete it with --delete (also: remove, delete)
+  switch SLUG                    make one the current one (also: use)
+  show [SLUG]                    show one (also: current)
+  rename SLUG NAME               change its name
+  set-default-workdir SLUG [DIR] directory of tasks that say none; none without DIR`,
 		},
 	}
 }
 
-func initBoard(c *call) int {
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	return c.onBoard(func(_ context.Context, s *kanban.Store) int {
-		c.print("Initialised %s\n", s.Paths().DB)
-		return exitDone
-	})
-}
+// boardAliases are the other names of what can be done with boards.
+var boardAliases = map[string]string{"ls": "list", "new": "create", "remove": "rm", "delete": "rm", "use": "switch", "current": "show"}
 
-func boards(c *call) int {
+func boards(c *call) action {
 	c.asJSON()
 	var m kanban.Meta
-	c.flags.StringVar(&m.Name, "name", "", "`NAME` of a new board")
-	c.flags.StringVar(&m.Description, "description", "", "`TEXT`")
-	c.flags.StringVar(&m.Icon, "icon", "", "`TEXT`")
-	c.flags.StringVar(&m.Color, "color", "", "`TEXT`")
-	hard := c.flags.Bool("delete", false, "delete it for good")
-	use := c.flags.Bool("switch", false, "make a new board the current one")
-	words, code, ok := c.parse(1, -1)
-	if !ok {
-		return code
-	}
-	verb, words := words[0], words[1:]
-	need := map[string][2]int{
-		"list": {0, 0}, "ls": {0, 0}, "create": {1, 1}, "new": {1, 1}, "rm": {1, 1}, "remove": {1, 1}, "delete": {1, 1}, "switch": {1, 1}, "use": {1, 1},
-		"show": {0, 1}, "current": {0, 1}, "rename": {2, 2}, "set-default-workdir": {2, 2},
-	}
-	n, known := need[verb]
-	if !known || len(words) < n[0] || len(words) > n[1] {
-		return c.fail(exitUsage, "cannot manage boards: expected: hinit kanban boards %s", c.verb.args)
-	}
-	b := c.boards()
-	ctx, cancel := interruptible()
-	defer cancel()
-	var err error
-	switch verb {
-	case "list", "ls":
-		return c.listBoards(b)
-	case "show", "current":
-		slug := b.Current()
-		if len(words) > 0 {
-			slug = words[0]
+	c.Flags.StringVar(&m.Name, "name", "", "`NAME` of a new board")
+	c.Flags.StringVar(&m.Description, "description", "", "`TEXT`")
+	c.Flags.StringVar(&m.Icon, "icon", "", "`TEXT`")
+	c.Flags.StringVar(&m.Color, "color", "", "`TEXT`")
+	c.Flags.StringVar(&m.DefaultWorkdir, "default-workdir", "", "`DIR` of tasks that say none")
+	hard := c.Flags.Bool("delete", false, "delete it for good")
+	use := c.Flags.Bool("switch", false, "make a new board the current one")
+	_ = c.Flags.Bool("all", false, "archived boards too")
+	return func(ctx context.Context, _ *kanban.Store, words []string) (err error) {
+		b := c.boards()
+		words = append(words, []string{"list"}[min(len(words), 1):]...)
+		verb, words := words[0], append(words[1:], "", "", "")
+		if name, is := boardAliases[verb]; is {
+			verb = name
 		}
-		return c.showBoard(b, slug)
-	case "create", "new":
-		m.Slug = words[0]
-		if m, err = b.Create(ctx, c.Now(), m); err == nil && *use {
-			err = b.Switch(m.Slug)
+		need, known := map[string][2]int{
+			"list": {0, 0}, "create": {1, 1}, "rm": {1, 1}, "switch": {1, 1}, "show": {0, 1}, "rename": {2, 2}, "set-default-workdir": {1, 2},
+		}[verb]
+		if n := len(words) - 3; !known || n < need[0] || n > need[1] {
+			return misused("expected: %s boards %s%s", program, c.verb.args, cmdline.DidYouMean(verb, slices.Collect(maps.Values(boardAliases))))
 		}
-		if err == nil {
-			c.print("Created board %s\n", m.Slug)
+		slug, arg := words[0], words[1]
+		if _, err := kanban.Slug(slug); err != nil {
+			return usageError{err}
 		}
-	case "rm", "remove", "delete":
-		var to string
-		if to, err = b.Remove(c.Now(), words[0], *hard); err == nil && to != "" {
-			c.print("Archived board %s to %s\n", words[0], to)
-		} else if err == nil {
-			c.print("Deleted board %s\n", words[0])
+		switch verb {
+		case "list":
+			return c.listBoards(ctx, b)
+		case "show":
+			return c.showBoard(b, slug)
+		case "create":
+			m.Slug = slug
+			if m, err = b.Create(ctx, c.Now(), m); err == nil && *use {
+				err = b.Switch(m.Slug)
+			}
+			return c.did(true, err, "Created board %s", m.Slug)
+		case "rm":
+			to, err := b.Remove(c.Now(), slug, *hard)
+			if to == "" {
+				return c.did(true, err, "Deleted board %s", slug)
+			}
+			return c.did(true, err, "Archived board %s to %s", slug, to)
+		case "switch":
+			return c.did(true, b.Switch(slug), "Switched to board %s", slug)
+		case "rename":
+			_, err = b.Update(slug, func(m *kanban.Meta) { m.Name = arg })
+			return c.did(true, err, "Renamed board %s to %s", slug, arg)
 		}
-	case "switch", "use":
-		if err = b.Switch(words[0]); err == nil {
-			c.print("Switched to board %s\n", words[0])
-		}
-	case "rename":
-		if _, err = b.Update(words[0], func(m *kanban.Meta) { m.Name = words[1] }); err == nil {
-			c.print("Renamed board %s to %s\n", words[0], words[1])
-		}
-	case "set-default-workdir":
-		if _, err = b.Update(words[0], func(m *kanban.Meta) { m.DefaultWorkdir = words[1] }); err == nil {
-			c.print("Tasks of board %s work in %s\n", words[0], words[1])
-		}
+		_, err = b.Update(slug, func(m *kanban.Meta) { m.DefaultWorkdir = arg })
+		return c.did(true, err, "Tasks of board %s work in %s", slug, dash(arg))
 	}
-	if err != nil {
-		return c.failed(verb+" a board", err)
-	}
-	return exitDone
-}
-
-func (c *call) listBoards(b *kanban.Boards) int {
-	list, err := b.List()
-	if err != nil {
-		return c.failed("list boards", err)
-	}
-	current := b.Current()
-	if c.json {
-		return c.printJSON(c.counted(list, current))
-	}
-	w := c.table()
-	for _, m := range list {
-		mark := " "
-		if m.Slug == current {
-			mark = "*"
-		}
-		fmt.Fprintf(w, "%s %s\t%s\t%s\n", mark, m.Slug, show.Line(m.Name), show.Line(m.Description))
-	}
-	_ = w.Flush()
-	return exitDone
 }
 
 // boardLine is a board with its tasks.
 type boardLine struct {
 	kanban.Meta
+	DB      string                `json:"db_path"`
 	Current bool                  `json:"is_current"`
 	Counts  map[kanban.Status]int `json:"counts"` // empty for a board without a file, or with one that can't be read
+	Total   int                   `json:"total"`
 }
 
-func (c *call) counted(list []kanban.Meta, current string) []boardLine {
-	ctx, cancel := interruptible()
-	defer cancel()
-	lines := make([]boardLine, len(list))
-	for i, m := range list {
-		lines[i] = boardLine{m, m.Slug == current, map[kanban.Status]int{}}
-		var o overview
-		if paths, err := c.boards().Paths(m.Slug); err == nil && isThere(paths.DB) && c.overview(ctx, paths, &o) == nil {
-			lines[i].Counts = o.Stats.ByStatus
+func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
+	lines, current := []boardLine{}, b.Current()
+	err := c.onEach(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
+		line := boardLine{Meta: m, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
+		paths, failed := b.Paths(m.Slug)
+		if line.DB = paths.DB; err == nil {
+			st, unread := s.Stats(ctx, c.Now())
+			if err = unread; st.ByStatus != nil {
+				line.Counts = st.ByStatus
+			}
 		}
+		for _, n := range line.Counts {
+			line.Total += n
+		}
+		if lines = append(lines, line); failed == nil && err != nil && !errors.Is(err, fs.ErrNotExist) {
+			c.failed("count the tasks of board "+m.Slug, err)
+		}
+	})
+	if c.json || err != nil {
+		return errors.Join(err, c.printJSON(lines))
 	}
-	return lines
+	w := c.table()
+	for _, l := range lines {
+		fmt.Fprintf(w, "%s %s\t%s\t%d tasks\t%s\n", map[bool]string{true: "*", false: " "}[l.Current], l.Slug, show.Line(l.Name), l.Total, show.Line(l.Description))
+	}
+	return w.Flush()
 }
 
-func isThere(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-func (c *call) showBoard(b *kanban.Boards, slug string) int {
-	slug, err := kanban.Slug(slug)
-	if err != nil {
-		return c.failed("show a board", err)
-	}
-	if !b.Exists(slug) {
-		return c.fail(exitFailed, "cannot show board %q: it does not exist", slug)
-	}
-	m := b.Meta(slug)
-	if c.json {
-		return c.printJSON(m)
+func (c *call) showBoard(b *kanban.Boards, slug string) error {
+	slug, _ = kanban.Slug(slug)
+	if slug == "" {
+		slug = b.Current()
 	}
 	paths, err := b.Paths(slug)
-	if err != nil {
-		return c.failed("show a board", err)
+	if !b.Exists(slug) {
+		err = fmt.Errorf("cannot show board %q: it does not exist", slug)
+	}
+	m := b.Meta(slug)
+	if err != nil || c.json {
+		return errors.Join(err, c.printJSON(m))
 	}
 	c.print("%s  %s\n", m.Slug, show.Line(m.Name))
-	for _, row := range [][2]string{
-		{"description", m.Description}, {"database", paths.DB}, {"workspaces", paths.Workspaces}, {"logs", paths.Logs}, {"default workdir", m.DefaultWorkdir},
-	} {
-		if row[1] != "" {
-			c.print("  %-16s %s\n", row[0], show.Line(row[1]))
-		}
-	}
-	return exitDone
+	c.row("description", m.Description)
+	c.row("database", paths.DB)
+	c.row("workspaces", paths.Workspaces)
+	c.row("logs", paths.Logs)
+	c.row("default workdir", m.DefaultWorkdir)
+	return nil
 }

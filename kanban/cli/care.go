@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
@@ -23,46 +25,33 @@ import (
 // The verbs that keep the board in order.
 func careVerbs() []verb {
 	return []verb{
-		{name: "gc", summary: "delete old logs, and old events of finished tasks", run: gc},
-		{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", run: backup},
-		{name: "doctor", checks: true, aliases: []string{"diagnostics"}, summary: "find what keeps tasks from being started", run: doctor},
+		{name: "gc", summary: "delete old logs, and old events of finished tasks", define: gc},
+		{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
+		{name: "doctor", checks: true, apart: true, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
 	}
 }
 
-func gc(c *call) int {
+func gc(c *call) action {
 	c.asJSON()
-	days := c.flags.Int("days", 30, "keep what is younger than `N` days")
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	if *days < 1 {
-		return c.fail(exitUsage, "cannot keep %d days: at least one", *days)
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		n, err := s.Collect(ctx, c.Now(), time.Duration(*days)*24*time.Hour)
-		if err != nil {
-			return c.failed("delete what is old", err)
+	events := c.Flags.Int("event-retention-days", 30, "keep events that are younger than `N` days")
+	logs := c.Flags.Int("log-retention-days", 30, "keep logs that are younger than `N` days")
+	return func(ctx context.Context, s *kanban.Store, _ []string) error {
+		if *events < 1 || *logs < 1 {
+			return misused("at least one day is kept")
 		}
-		if c.json {
+		const day = 24 * time.Hour
+		n, err := s.Collect(ctx, c.Now(), time.Duration(*events)*day, time.Duration(*logs)*day)
+		if c.json && err == nil {
 			return c.printJSON(n)
 		}
-		c.print("Deleted %d events and %d logs\n", n.Events, n.Logs)
-		return exitDone
-	})
+		return c.did(true, err, "Deleted %d events and %d logs", n.Events, n.Logs)
+	}
 }
 
-func backup(c *call) int {
-	words, code, ok := c.parse(1, 1)
-	if !ok {
-		return code
+func backup(c *call) action {
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		return c.did(true, s.Backup(ctx, words[0]), "Wrote %s", words[0])
 	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		if err := s.Backup(ctx, words[0]); err != nil {
-			return c.failed("back up the board", err)
-		}
-		c.print("Wrote %s\n", words[0])
-		return exitDone
-	})
 }
 
 // examination is what doctor has found so far.
@@ -71,40 +60,37 @@ type examination struct {
 	findings client.Findings
 }
 
-func doctor(c *call) int {
+func doctor(c *call) action {
 	c.asJSON()
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	x := &examination{call: c}
-	ctx, cancel := interruptible()
-	defer cancel()
-	s, err := c.open(ctx)
-	corrupt := (*kanban.CorruptError)(nil)
-	switch {
-	case errors.As(err, &corrupt):
-		x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
-	case err != nil:
-		x.findings.Failed("file", "%v", err)
-	default:
-		x.findings.OK("file", "%s is sound", s.Paths().DB)
-		err = x.examine(ctx, s)
-		_ = s.Close() // nothing was written
-		if err != nil {
-			return c.failed("examine the board", err)
+	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
+		x := &examination{call: c}
+		s, err := c.open(ctx)
+		corrupt := (*kanban.CorruptError)(nil)
+		switch {
+		case errors.As(err, &corrupt):
+			x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
+		case err != nil:
+			x.findings.Failed("file", "%v", cmp.Or(kanban.Plainly(err), err.Error()))
+		default:
+			x.findings.OK("file", "%s is sound", s.Paths().DB)
+			err = x.examine(ctx, s)
+			_ = s.Close() // nothing was written
+			if err != nil {
+				return err
+			}
 		}
-	}
-	if c.json {
-		c.printJSON(client.ExamineReply{Findings: x.findings})
-	} else {
-		for _, f := range x.findings {
-			c.print("%-8s %-12s %s\n", f.Result, f.Check, show.Line(f.Detail))
+		if c.json {
+			_ = c.printJSON(client.ExamineReply{Findings: x.findings})
+		} else {
+			for _, f := range x.findings {
+				c.print("%-8s %-12s %s\n", f.Result, f.Check, show.Line(f.Detail))
+			}
 		}
+		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
+			return errSaid
+		}
+		return nil
 	}
-	if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
-		return exitFailed
-	}
-	return exitDone
 }
 
 // examine looks at an open board.
@@ -126,6 +112,11 @@ func (x *examination) examine(ctx context.Context, s *kanban.Store) error {
 	}
 	x.assignees(ready, cfg)
 	x.claims(running, s)
+	if misfits, err := s.Misfits(ctx); err != nil {
+		return err
+	} else if len(misfits) > 0 {
+		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", some(misfits))
+	}
 	if err := x.workers(ctx, s); err != nil {
 		return err
 	}
@@ -224,7 +215,7 @@ func (x *examination) held(ctx context.Context, ready []kanban.Task, s *kanban.S
 		if t.LastFailureError == "" {
 			continue
 		}
-		events, err := s.Events(ctx, t.ID, 0, 0)
+		events, err := s.Events(ctx, t.ID, 0)
 		if err != nil {
 			return err
 		}
@@ -286,7 +277,7 @@ func (x *examination) dispatchers(ctx context.Context, ready []kanban.Task, s *k
 // whoCould says how a board gets a dispatcher.
 func (x *examination) whoCould() string {
 	cfg, _, err := kanban.ReadConfig(x.configPath())
-	if err == nil && !cfg.GatewaysDispatch(x.Env) {
+	if err == nil && !cfg.GatewaysDispatch(x.Terminal.Env) {
 		return "start the container with HINIT_KANBAN=1, or: hinit kanban serve; the gateways are told not to"
 	}
 	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"
@@ -329,5 +320,5 @@ func (c *call) warnIdle() {
 			return
 		}
 	}
-	c.fail(exitDone, "warning: no gateway is running that dispatches, nor the service kanban; the task waits until one does, or: hinit kanban dispatch")
+	c.Fail(cmdline.Done, "warning: no gateway is running that dispatches, nor the service kanban; the task waits until one does, or: hinit kanban dispatch")
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,23 +9,23 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
-	"syscall"
+	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/kanban"
+	"hinit/kanban/cli/runner"
 )
 
-// The exit codes of every verb.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
+// program stands before the name of a verb.
+const program = "hinit kanban"
 
 // Terminal is where the command line reads and writes.
 type Terminal struct {
@@ -39,38 +40,42 @@ func System() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Now: time.Now}
 }
 
+// action carries out a verb, on the open board unless the verb is apart from it. The words are those beside the flags.
+type action func(ctx context.Context, s *kanban.Store, words []string) error
+
 // verb is one command.
 type verb struct {
 	name    string
 	aliases []string
-	args    string
+	args    string // of each word its name, "[X]" for one that may be absent, "X..." for any number of them
+	many    string // a flag that takes all words up to the next flag
 	summary string
 	help    string
 	checks  bool // looks through the whole file before it works on it
-	run     func(c *call) int
+	apart   bool // does not open the board
+	define  func(c *call) action
 }
 
-// call is a verb with its arguments: flags may stand anywhere before a lone "--".
+// call is a verb with its arguments.
 type call struct {
+	*cmdline.Call
 	*Terminal
 	verb  verb
-	raw   []string
-	flags *flag.FlagSet
 	board string
 	json  bool
 }
 
 // verbs is the command line, in the order in which help shows it.
 func verbs() []verb {
-	return slices.Concat(taskVerbs(), linkVerbs(), stateVerbs(), workVerbs(), lookVerbs(), boardVerbs(), dispatchVerbs(), careVerbs())
+	return slices.Concat(taskVerbs(), stateVerbs(), workVerbs(), lookVerbs(), boardVerbs(), dispatchVerbs(), careVerbs())
 }
 
-// elsewhere are verbs of the agent's own command line that need the agent: a model, or a gateway.
+// elsewhere are the agent's verbs that need the agent: a model, or its chats.
 var elsewhere = []string{"swarm", "specify", "decompose", "context", "notify-subscribe", "notify-list", "notify-unsubscribe"}
 
 // Main runs the verb that the arguments name, and returns the exit code of the process.
 func (t *Terminal) Main(args []string) int {
-	board := ""
+	all, board := args, ""
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 		switch {
@@ -79,140 +84,203 @@ func (t *Terminal) Main(args []string) int {
 		case name == "board" && len(args) > 1:
 			board, args = args[1], args[2:]
 		case name == "h" || name == "help":
-			t.help(t.Out)
-			return exitDone
+			args = nil
 		default:
-			return t.fail(exitUsage, "cannot use %s: flags of a command follow its name; see: hinit kanban help", args[0])
+			return t.call(verb{}, nil).Fail(cmdline.WrongUsage, "cannot use %s: flags of a command follow its name; see: %s help", args[0], program)
 		}
 	}
-	if len(args) == 0 {
-		t.help(t.Err)
-		return exitUsage
-	}
-	if args[0] == "help" {
-		t.help(t.Out)
-		return exitDone
+	if len(args) == 0 || args[0] == "help" {
+		t.help()
+		return cmdline.Done
 	}
 	var names []string
 	for _, v := range verbs() {
 		if v.name == args[0] || slices.Contains(v.aliases, args[0]) {
-			c := &call{Terminal: t, verb: v, raw: args[1:], flags: flag.NewFlagSet(v.name, flag.ContinueOnError), board: board}
-			c.flags.SetOutput(io.Discard)
-			c.flags.StringVar(&c.board, "board", board, "the board, `SLUG`; the current one by default")
-			return v.run(c)
+			c := t.call(v, args[1:])
+			c.Flags.StringVar(&c.board, "board", board, "the board, `SLUG`; the current one by default")
+			return c.run()
 		}
 		names = append(names, v.name)
 	}
-	if args[0] == "daemon" {
-		return t.fail(exitUsage, "cannot run \"daemon\": it is DEPRECATED; run: hinit kanban serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start")
-	}
+	c := t.call(verb{}, nil)
 	if slices.Contains(elsewhere, args[0]) {
-		return t.fail(exitUsage, "cannot run %q: it needs the agent; run: hermes kanban %s", args[0], args[0])
+		err := t.becomeAgent(all)
+		return c.Fail(cmdline.WrongUsage, "cannot run %q: it needs the agent: %v; run: hermes kanban %[1]s", args[0], err)
 	}
-	if near := config.Nearest(args[0], names); near != "" {
-		return t.fail(exitUsage, "cannot run %q: hinit kanban has no such command; did you mean: hinit kanban %s", args[0], near)
-	}
-	return t.fail(exitUsage, "cannot run %q: hinit kanban has no such command; see: hinit kanban help", args[0])
+	return c.Fail(cmdline.WrongUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], program, cmdline.DidYouMean(args[0], names))
 }
 
-func (t *Terminal) help(w io.Writer) {
-	fmt.Fprint(w, "hinit kanban is the task board that the agent's profiles share, and its dispatcher.\n\n")
+// becomeAgent replaces this program by the agent's own command. It returns only when that can't be done.
+func (t *Terminal) becomeAgent(args []string) error {
+	cfg, err := config.Load(config.Options{Env: t.lookup})
+	if err != nil {
+		return err
+	}
+	path, err := runner.Agent(cmp.Or(t.Env("HERMES_BIN"), cfg.Agent.Binary))
+	if err != nil {
+		return err
+	}
+	return unix.Exec(path, append([]string{path, "kanban"}, args...), t.Environ)
+}
+
+func (t *Terminal) lookup(name string) (string, bool) {
+	v := t.Env(name)
+	return v, v != ""
+}
+
+func (t *Terminal) call(v verb, args []string) *call {
+	described := cmdline.Verb{Program: program, Name: v.name, Args: v.args, Summary: v.summary, Help: v.help, Aliases: v.aliases}
+	c := &call{Call: cmdline.NewCall(described, gathered(args, v.many), t.Out, t.Err), Terminal: t, verb: v}
+	c.Call.Env = t.lookup
+	return c
+}
+
+// gathered repeats a flag before each of the words that it takes.
+func gathered(args []string, flag string) (out []string) {
+	takes := false
+	for _, a := range args {
+		switch {
+		case flag != "" && strings.TrimLeft(a, "-") == flag && strings.HasPrefix(a, "-"):
+			takes = true
+			continue
+		case strings.HasPrefix(a, "-"):
+			takes = false
+		case takes:
+			a = "--" + flag + "=" + a
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+func (t *Terminal) help() {
+	fmt.Fprint(t.Out, "hinit kanban is the task board that the agent's profiles share, and its dispatcher.\n\n")
 	for _, v := range verbs() {
-		fmt.Fprintf(w, "  hinit kanban %-12s %s\n", v.name, v.summary)
+		fmt.Fprintf(t.Out, "  %s %-12s %s\n", program, v.name, v.summary)
 	}
-	fmt.Fprint(w, `
-hinit kanban COMMAND --help tells more. Without --board a command works on the current board.
+	fmt.Fprintf(t.Out, `
+%s COMMAND --help tells more. Without --board a command works on the current board.
 Exit codes: 0 done, 1 failed, 2 wrong usage.
-`)
+The agent itself answers: %s.
+`, program, strings.Join(elsewhere, ", "))
 }
 
-// fail prints the one line that says what did not work and returns the exit code.
-func (t *Terminal) fail(code int, format string, args ...any) int {
-	fmt.Fprintln(t.Err, show.Text(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
-	return code
-}
+var (
+	// errSaid is a failure that has been printed.
+	errSaid = errors.New("said")
+	// errNot is an operation that its task does not allow.
+	errNot = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
+)
 
-// failed prints, in one line, what could not be done and why. Bad input is wrong usage.
-func (c *call) failed(doing string, err error) int {
-	code := exitFailed
-	if bad := (*kanban.ValueError)(nil); errors.As(err, &bad) {
-		code = exitUsage
+// usageError says that the command was typed wrongly.
+type usageError struct{ error }
+
+func misused(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run reads the flags, opens the board and acts.
+func (c *call) run() int {
+	act := c.verb.define(c)
+	least, most := bounds(c.verb.args)
+	words, code, ok := c.Parse(least, most)
+	if !ok {
+		return code
 	}
-	message := err.Error()
-	if why := kanban.Plainly(err); why != "" {
-		message = "cannot " + doing + ": " + why
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
+	doing := "run " + c.Command()
+	if least > 0 {
+		doing = c.verb.name + " " + words[0]
+	}
+	var s *kanban.Store
+	if !c.verb.apart {
+		var err error
+		if s, err = c.open(ctx); err != nil {
+			return c.failed("open the board", err)
+		}
+		defer s.Close()
+	}
+	return c.failed(doing, act(ctx, s, words))
+}
+
+// bounds is how many words the arguments of a verb allow.
+func bounds(args string) (least, most int) {
+	for word := range strings.FieldsSeq(args) {
+		if !strings.HasPrefix(word, "[") {
+			least++
+		}
+		if most++; strings.Contains(word, "...") {
+			return least, -1
+		}
+	}
+	return least, most
+}
+
+// failed prints, in one line, what could not be done and why, and returns the exit code.
+func (c *call) failed(doing string, err error) int {
+	code, message := cmdline.Failed, ""
+	switch {
+	case err == nil:
+		return cmdline.Done
+	case errors.Is(err, errSaid):
+		return code
+	case errors.As(err, &usageError{}):
+		code = cmdline.WrongUsage
+	}
+	if message = kanban.Plainly(err); message == "" {
+		message = err.Error()
 	}
 	if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
-	return c.fail(code, "%s", message)
+	return c.Fail(code, "%s", message)
+}
+
+// did says that an operation came about, or why not.
+func (c *call) did(ok bool, err error, format string, args ...any) error {
+	if err == nil && !ok {
+		err = errNot
+	}
+	if err == nil {
+		c.print(format+"\n", args...)
+	}
+	return err
+}
+
+// each runs an operation on every task that is named. It fails if one of them did.
+func (c *call) each(ids []string, done string, do func(id string) (bool, error)) error {
+	var failed error
+	for _, id := range ids {
+		ok, err := do(id)
+		if err := c.did(ok, err, done, id); err != nil {
+			failed = errSaid
+			c.failed(c.verb.name+" "+id, err)
+		}
+	}
+	return failed
 }
 
 // print writes for people: what a task says is whatever an agent wrote.
 func (c *call) print(format string, args ...any) {
-	fmt.Fprint(c.Out, show.Text(fmt.Sprintf(format, args...)))
+	fmt.Fprint(c.Terminal.Out, show.Text(fmt.Sprintf(format, args...)))
 }
 
 // asJSON defines --json.
-func (c *call) asJSON() { c.flags.BoolVar(&c.json, "json", false, "print JSON") }
+func (c *call) asJSON() { c.Flags.BoolVar(&c.json, "json", false, "print JSON") }
 
 // printJSON writes a value with an indent of two.
-func (c *call) printJSON(v any) int {
-	e := json.NewEncoder(c.Out)
+func (c *call) printJSON(v any) error {
+	e := json.NewEncoder(c.Terminal.Out)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
-		return c.failed("print JSON", err)
-	}
-	return exitDone
+	return e.Encode(v)
 }
 
-// parse reads the flags that the verb has defined and returns the other words. When it returns false the verb ends with the code:
-// help was asked for, or the words are wrong. atMost -1 is any number.
-func (c *call) parse(atLeast, atMost int) (words []string, code int, ok bool) {
-	rest := c.raw
-	for len(rest) > 0 {
-		if err := c.flags.Parse(rest); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				c.usage(c.Out)
-				return nil, exitDone, false
-			}
-			return nil, c.fail(exitUsage, "cannot run hinit kanban %s: %v; see: hinit kanban %s --help", c.verb.name, err, c.verb.name), false
-		}
-		left := c.flags.Args()
-		if len(left) == 0 {
-			break
-		}
-		if parsed := len(rest) - len(left); parsed > 0 && rest[parsed-1] == "--" {
-			words = append(words, left...)
-			break
-		}
-		words, rest = append(words, left[0]), left[1:]
-	}
-	if len(words) < atLeast || atMost >= 0 && len(words) > atMost {
-		return nil, c.fail(exitUsage, "cannot run hinit kanban %s: expected: hinit kanban %s", c.verb.name, strings.TrimSpace(c.verb.name+" "+c.verb.args)), false
-	}
-	return words, 0, true
-}
-
-func (c *call) usage(w io.Writer) {
-	fmt.Fprintf(w, "usage: hinit kanban %s\n\n%s\n", strings.TrimSpace(c.verb.name+" "+c.verb.args), c.verb.summary)
-	if len(c.verb.aliases) > 0 {
-		fmt.Fprintf(w, "Also: %s\n", strings.Join(c.verb.aliases, ", "))
-	}
-	if c.verb.help != "" {
-		fmt.Fprintf(w, "\n%s\n", c.verb.help)
-	}
-	fmt.Fprintln(w)
-	c.flags.VisitAll(func(f *flag.Flag) {
-		name, text := flag.UnquoteUsage(f)
-		fmt.Fprintf(w, "  %-26s %s\n", strings.TrimSpace("--"+f.Name+" "+name), text)
-	})
-}
+func (c *call) table() *tabwriter.Writer { return tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0) }
 
 // boards are the boards of this installation.
 func (c *call) boards() *kanban.Boards {
-	return &kanban.Boards{Root: kanban.Root(c.Env, c.Env("HOME")), Env: c.Env}
+	env := c.Terminal.Env
+	return &kanban.Boards{Root: kanban.Root(env, env("HOME")), Env: env}
 }
 
 // paths are the places of the board that the call means.
@@ -220,10 +288,10 @@ func (c *call) paths() (kanban.Paths, error) {
 	b := c.boards()
 	slug, err := kanban.Slug(c.board)
 	if err != nil {
-		return kanban.Paths{}, err
+		return kanban.Paths{}, usageError{err}
 	}
 	if slug != "" && !b.Exists(slug) {
-		return kanban.Paths{}, fmt.Errorf("cannot use board %q: it does not exist; create it with: hinit kanban boards create %s", slug, slug)
+		return kanban.Paths{}, fmt.Errorf("cannot use board %q: it does not exist; create it with: %s boards create %s", slug, program, slug)
 	}
 	return b.Paths(slug)
 }
@@ -238,24 +306,16 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 }
 
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
-	return kanban.Open(ctx, paths, kanban.Options{Env: c.Env, Trust: !c.verb.checks, Host: c.Env("HINIT_KANBAN_HOST"), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir})
-}
-
-// onBoard runs what a verb does on the open board.
-func (c *call) onBoard(do func(ctx context.Context, s *kanban.Store) int) int {
-	ctx, cancel := interruptible()
-	defer cancel()
-	s, err := c.open(ctx)
-	if err != nil {
-		return c.failed("open the board", err)
+	var toolsets []string // no skill has such a name
+	if profiles := kanban.ProfileDirs(c.boards().Root); c.verb.name == "create" {
+		for _, name := range profiles.List() {
+			toolsets = append(toolsets, profiles.Toolsets(name)...)
+		}
 	}
-	defer s.Close()
-	return do(ctx, s)
-}
-
-// interruptible returns a context that ends with Ctrl-C or SIGTERM.
-func interruptible() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	return kanban.Open(ctx, paths, kanban.Options{
+		Env: c.Terminal.Env, Trust: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
+		Toolsets: toolsets,
+	})
 }
 
 // list is a flag that may be given several times.
@@ -271,36 +331,38 @@ func (l *list) Set(s string) error {
 // number is a flag that may be absent.
 type number struct{ n *int64 }
 
-func (n *number) String() string {
-	if n.n == nil {
-		return ""
-	}
-	return fmt.Sprint(*n.n)
-}
+func (n *number) String() string { return "" }
 
 func (n *number) Set(s string) error {
-	var v int64
-	if _, err := fmt.Sscanf(s, "%d", &v); err != nil || fmt.Sprint(v) != s {
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
 		return fmt.Errorf("%q is no whole number", s)
 	}
 	n.n = &v
 	return nil
 }
 
-// seconds is a time that may be absent: a number of seconds, or as Go writes times.
+// seconds is a time that may be absent: a number of seconds, or a number with s, m, h or d.
 type seconds struct{ number }
 
 func (s *seconds) Set(text string) error {
-	if d, err := time.ParseDuration(text); err == nil && d >= time.Second {
+	if days, is := strings.CutSuffix(text, "d"); is {
+		if n, err := strconv.ParseFloat(days, 64); err == nil {
+			text = fmt.Sprint(int64(n * 24 * 3600))
+		}
+	} else if d, err := time.ParseDuration(text); err == nil {
 		text = fmt.Sprint(int64(d / time.Second))
 	}
-	return s.number.Set(text)
+	if s.number.Set(text) != nil {
+		return fmt.Errorf("%q is no time; write 90s, 30m, 2h, 1d, or a number of seconds", text)
+	}
+	return nil
 }
 
 // when is a point in time: seconds since 1970, a date, or a time as in RFC 3339.
 type when int64
 
-func (w *when) String() string { return at(int64(*w)) }
+func (w *when) String() string { return "" }
 
 func (w *when) Set(text string) error {
 	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
@@ -317,6 +379,12 @@ func (w *when) Set(text string) error {
 	return nil
 }
 
+// given reports whether a flag was on the command line.
+func (c *call) given(name string) (is bool) {
+	c.Flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+	return is
+}
+
 // dash is what a table has for nothing.
 func dash(s string) string {
 	if s == "" {
@@ -330,5 +398,5 @@ func at(epoch int64) string {
 	if epoch == 0 {
 		return "-"
 	}
-	return time.Unix(epoch, 0).Format("2006-01-02 15:04:05")
+	return time.Unix(epoch, 0).Format(time.DateTime)
 }

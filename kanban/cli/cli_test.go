@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/cmdline"
+	"hinit/kanban"
 )
 
 // shell is a board and who types.
@@ -51,7 +54,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 func (s *shell) do(args ...string) string {
 	s.Helper()
 	code, out, errs := s.run(args...)
-	if code != exitDone {
+	if code != cmdline.Done {
 		s.Fatalf("%q: exit code %d, %s", args, code, errs)
 	}
 	return out
@@ -64,7 +67,7 @@ func (s *shell) fails(code int, message string, args ...string) {
 	if got != code || !strings.Contains(errs, message) {
 		s.Errorf("%q: exit code %d, want %d; %q, want %q; printed %q", args, got, code, errs, message, out)
 	}
-	if strings.Count(errs, "\n") > 1 && code != exitUsage {
+	if strings.Count(errs, "\n") > 1 && code != cmdline.WrongUsage {
 		s.Errorf("%q: the error has more than a line: %q", args, errs)
 	}
 }
@@ -76,7 +79,11 @@ func (s *shell) create(args ...string) string {
 	return idPattern.FindString(s.do(append([]string{"create"}, args...)...))
 }
 
-func (s *shell) task(id string) (t whole) {
+func (s *shell) task(id string) (t struct {
+	Task    kanban.Task
+	Parents []string
+},
+) {
 	s.Helper()
 	if err := json.Unmarshal([]byte(s.do("show", id, "--json")), &t); err != nil {
 		s.Fatal(err)
@@ -98,7 +105,7 @@ func TestCreateTellsIDStatusAndAssignee(t *testing.T) {
 			t.Errorf("%q warns: %q", args, errs)
 		}
 	}
-	s.fails(exitUsage, "no-such", "create", "x", "--parent", "no-such")
+	s.fails(cmdline.Failed, "no-such", "create", "x", "--parent", "no-such")
 }
 
 func TestClaimReclaimAndHeartbeatSayWhatTheContractSays(t *testing.T) {
@@ -107,15 +114,15 @@ func TestClaimReclaimAndHeartbeatSayWhatTheContractSays(t *testing.T) {
 	if out := s.do("claim", id); !strings.HasPrefix(out, "Claimed "+id+"\nWorkspace: ") {
 		t.Errorf("%q", out)
 	}
-	s.fails(exitFailed, "cannot claim "+id+": status=running lock=", "claim", id)
+	s.fails(cmdline.Failed, "cannot claim "+id+": status=running lock=", "claim", id)
 	if out := s.do("heartbeat", id); out != "Heartbeat recorded for "+id+"\n" {
 		t.Errorf("%q", out)
 	}
 	if out := s.do("reclaim", id, "--local", "too slow"); out != "Reclaimed "+id+"\n" {
 		t.Errorf("%q", out)
 	}
-	s.fails(exitFailed, "cannot reclaim "+id+" (not running or unknown id)", "reclaim", id, "--local")
-	s.fails(exitFailed, "cannot reclaim t_00000000 (not running or unknown id)", "reclaim", "t_00000000", "--local")
+	s.fails(cmdline.Failed, "cannot reclaim "+id+" (not running or unknown id)", "reclaim", id, "--local")
+	s.fails(cmdline.Failed, "cannot reclaim t_00000000 (not running or unknown id)", "reclaim", "t_00000000", "--local")
 }
 
 func TestATaskFromItsCreationToTheArchive(t *testing.T) {
@@ -128,7 +135,7 @@ func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 	}
 	s.do("comment", parent, "a", "remark")
 	s.do("block", parent, "no", "key")
-	s.fails(exitFailed, "cannot promote", "promote", child)
+	s.fails(cmdline.Failed, "cannot promote", "promote", child)
 	s.do("unblock", parent)
 	s.do("edit", parent, "--title", "new title", "--priority", "5")
 	s.do("complete", parent, "--summary", "fine")
@@ -154,7 +161,7 @@ func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	s.do("archive", "--rm", parent)
-	s.fails(exitFailed, "no such task", "show", parent)
+	s.fails(cmdline.Failed, "no such task", "show", parent)
 	if out := s.do("watch", "--no-follow"); !strings.Contains(out, child+"  archived") || strings.Contains(out, parent+"  ") {
 		t.Errorf("the events are:\n%s", out)
 	}
@@ -250,8 +257,8 @@ func TestBoardsAreApart(t *testing.T) {
 	if out := s.do("list", "--board", "side"); strings.Contains(out, "here") && !strings.Contains(out, "there") {
 		t.Errorf("%s", out)
 	}
-	s.fails(exitFailed, "does not exist", "--board", "nosuch", "list")
-	s.fails(exitUsage, "cannot use board name", "--board", "a/b", "list")
+	s.fails(cmdline.Failed, "does not exist", "--board", "nosuch", "list")
+	s.fails(cmdline.WrongUsage, "cannot use board name", "--board", "a/b", "list")
 	s.do("boards", "switch", "side")
 	if out := s.do("boards", "list"); !strings.Contains(out, "* side") {
 		t.Errorf("%s", out)
@@ -264,7 +271,7 @@ func TestBoardsAreApart(t *testing.T) {
 	if out := s.do("boards", "current"); !strings.HasPrefix(out, "default ") {
 		t.Errorf("%s", out)
 	}
-	s.fails(exitUsage, "", "boards", "rm", "default")
+	s.fails(cmdline.Failed, "", "boards", "rm", "default")
 }
 
 func TestDaemonIsDeprecated(t *testing.T) {
@@ -277,13 +284,14 @@ func TestDaemonIsDeprecated(t *testing.T) {
 
 func TestWrongUsage(t *testing.T) {
 	s := newShell(t)
-	s.fails(exitUsage, "did you mean: hinit kanban create", "creat")
-	s.fails(exitUsage, "hermes kanban swarm", "swarm")
-	s.fails(exitUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
-	s.fails(exitUsage, "see: hinit kanban list --help", "list", "--nosuch")
-	s.fails(exitUsage, "there is no such status", "list", "--status", "nosuch")
+	s.fails(cmdline.WrongUsage, `did you mean "create"?`, "creat")
+	s.env["HERMES_BIN"] = filepath.Join(t.TempDir(), "none") // else the agent takes the place of this process
+	s.fails(cmdline.WrongUsage, "hermes kanban swarm", "swarm")
+	s.fails(cmdline.WrongUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
+	s.fails(cmdline.WrongUsage, "see: hinit kanban list --help", "list", "--nosuch")
+	s.fails(cmdline.WrongUsage, "there is no such status", "list", "--status", "nosuch")
 	for _, v := range verbs() {
-		if code, out, _ := s.run(v.name, "--help"); code != exitDone || !strings.HasPrefix(out, "usage: hinit kanban "+v.name) {
+		if code, out, _ := s.run(v.name, "--help"); code != cmdline.Done || !strings.HasPrefix(out, "usage: hinit kanban "+v.name) {
 			t.Errorf("%s --help: %d %q", v.name, code, out)
 		}
 	}
@@ -297,7 +305,7 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 	s.do("claim", lost, "--ttl", "1")
 	s.now = s.now.Add(time.Hour)
 	code, out, _ := s.run("doctor")
-	if code != exitFailed {
+	if code != cmdline.Failed {
 		t.Errorf("exit code %d", code)
 	}
 	for _, want := range []string{
@@ -320,7 +328,7 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 	for _, more := range []string{"-wal", "-shm"} {
 		_ = os.Remove(filepath.Join(s.root, "kanban.db"+more))
 	}
-	if code, out, _ := s.run("doctor"); code != exitFailed || !strings.Contains(out, "not a database") {
+	if code, out, _ := s.run("doctor"); code != cmdline.Failed || !strings.Contains(out, "not a database") {
 		t.Errorf("a broken file: %d\n%s", code, out)
 	}
 }

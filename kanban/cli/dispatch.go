@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,28 +28,25 @@ import (
 func dispatchVerbs() []verb {
 	return []verb{
 		{
-			name: "dispatch", summary: "make one pass: release what is dead, start what is ready", run: dispatch,
+			name: "dispatch", summary: "make one pass: release what is dead, start what is ready", define: dispatch,
 			help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
 A dry run starts nothing, but it releases and promotes.`,
 		},
 		{
-			name: "serve", checks: true, summary: "dispatch all boards until it is stopped", run: serveBoards,
+			name: "serve", checks: true, apart: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
 			help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
 One has a board at a time; the others wait for its end. Workers go on when it ends. The agent's gateways may run beside it as they are: they
 find the board's lock held, dispatch nothing, and go on with notifications and the decomposition of tasks.`,
 		},
-		{name: "reclaim", args: "ID [REASON]", summary: "take a task from its worker, which is ended", run: reclaim},
-		{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", run: reassign},
+		{name: "daemon", checks: true, apart: true, summary: "DEPRECATED: serve, with --force", define: daemon},
+		{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", define: reclaim},
+		{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
 	}
 }
 
 // configPath is the configuration file whose section kanban counts.
 func (c *call) configPath() string {
-	home := c.Env("HERMES_HOME")
-	if home == "" {
-		home = c.boards().Root
-	}
-	return filepath.Join(home, "config.yaml")
+	return filepath.Join(c.Variable("HERMES_HOME", c.boards().Root), "config.yaml")
 }
 
 // host is who starts workers, and how its answers to "did it work" look.
@@ -93,11 +93,6 @@ func (c *call) volume(ctx context.Context, cl *client.Client) string {
 	return strconv.FormatUint(st.Ino, 10)
 }
 
-func (c *call) lookup(name string) (string, bool) {
-	v := c.Env(name)
-	return v, v != ""
-}
-
 // dispatcher makes the dispatcher of an open board.
 func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
 	profiles := kanban.ProfileDirs(c.boards().Root)
@@ -105,14 +100,14 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
 		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets},
 	}
-	if h.Runner != nil {
+	if d.Git = runner.Git; h.Runner != nil {
 		d.Runner, d.Git, d.Volume = h.Runner, h.Git, h.volume
 	}
 	return d
 }
 
 func (c *call) logger(level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(escaped{c.Err}, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(escaped{c.Terminal.Err}, &slog.HandlerOptions{Level: level}))
 }
 
 // escaped writes lines that quote what agents chose.
@@ -123,17 +118,14 @@ func (w escaped) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-func dispatch(c *call) int {
+func dispatch(c *call) action {
 	c.asJSON()
-	dry := c.flags.Bool("dry-run", false, "start nothing")
-	limit := c.flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
-	here := c.flags.Bool("local", false, "start workers from here, not by PID 1")
+	dry := c.Flags.Bool("dry-run", false, "start nothing")
+	limit := c.Flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
+	here := c.Flags.Bool("local", false, "start workers from here, not by PID 1")
 	var most number
-	c.flags.Var(&most, "max", "at most `N` tasks running; wins over the configuration")
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+	c.Flags.Var(&most, "max", "at most `N` tasks running; wins over the configuration")
+	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		cfg, _, err := kanban.ReadConfig(c.configPath())
 		if err != nil {
 			cfg = kanban.Config{} // the contract: unreadable is as good as empty
@@ -141,24 +133,23 @@ func dispatch(c *call) int {
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
 		h, err := c.chooseHost(ctx, *here)
 		if err != nil {
-			return c.failed("dispatch", err)
+			return err
 		}
 		defer h.Close()
 		opt := kanban.TickOptions{DryRun: *dry}
 		if most.n != nil {
-			n := int(*most.n)
-			opt.MaxSpawn = &n
+			opt.MaxSpawn = new(int(*most.n))
 		}
 		res, err := c.dispatcher(s, cfg, h).Tick(ctx, c.Now(), opt)
 		if err != nil {
-			return c.failed("dispatch", err)
+			return err
 		}
 		if c.json {
 			return c.printJSON(res)
 		}
 		c.showResult(res, cfg, *dry)
-		return exitDone
-	})
+		return nil
+	}
 }
 
 // showResult prints a pass as the agent's own command does.
@@ -216,71 +207,87 @@ func quoted(s string) string {
 	return q + strings.ReplaceAll(s, q, `\`+q) + q
 }
 
-func reclaim(c *call) int {
-	here := c.flags.Bool("local", false, "don't ask PID 1")
-	reason := c.reason()
-	words, code, ok := c.parse(1, -1)
-	if !ok {
-		return code
+func reclaim(c *call) action {
+	withWorkers, reason := c.withWorkers(), c.reasons()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		return withWorkers(ctx, s, func(d *kanban.Dispatcher) error {
+			ok, err := d.Reclaim(ctx, c.Now(), words[0], reason(words[1:]))
+			if err == nil && !ok {
+				err = fmt.Errorf("cannot reclaim %s (not running or unknown id)", words[0])
+			}
+			return c.did(ok, err, "Reclaimed %s", words[0])
+		})
 	}
-	id := words[0]
-	return c.withWorkers("reclaim "+id, *here, func(ctx context.Context, d *kanban.Dispatcher) int {
-		ok, err := d.Reclaim(ctx, c.Now(), id, reason(words))
-		switch {
-		case err != nil && !errors.Is(err, kanban.ErrNoTask):
-			return c.failed("reclaim "+id, err)
-		case err != nil || !ok:
-			return c.fail(exitFailed, "cannot reclaim %s (not running or unknown id)", id)
-		}
-		c.print("Reclaimed %s\n", id)
-		return exitDone
-	})
 }
 
-func reassign(c *call) int {
-	here := c.flags.Bool("local", false, "don't ask PID 1")
-	take := c.flags.Bool("reclaim", false, "take it from its worker first")
-	reason := c.flags.String("reason", "", "`TEXT`")
-	words, code, ok := c.parse(2, 2)
-	if !ok {
-		return code
+func reassign(c *call) action {
+	withWorkers, reason := c.withWorkers(), c.reasons()
+	take := c.Flags.Bool("reclaim", false, "take it from its worker first")
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		return withWorkers(ctx, s, func(d *kanban.Dispatcher) error {
+			ok, err := d.Reassign(ctx, c.Now(), words[0], profile(words[1]), *take, reason(nil))
+			if err == nil && !ok {
+				err = fmt.Errorf("cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", words[0])
+			}
+			return c.did(ok, err, "Reassigned %s to %s", words[0], dash(profile(words[1])))
+		})
 	}
-	id, who := words[0], words[1]
-	if who == "none" || who == "-" {
-		who = ""
-	}
-	return c.withWorkers("reassign "+id, *here, func(ctx context.Context, d *kanban.Dispatcher) int {
-		ok, err := d.Reassign(ctx, c.Now(), id, who, *take, *reason)
-		switch {
-		case err != nil:
-			return c.failed("reassign "+id, err)
-		case !ok:
-			return c.fail(exitFailed, "cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", id)
-		}
-		c.print("Reassigned %s to %s\n", id, dash(who))
-		return exitDone
-	})
 }
 
-// withWorkers runs a verb that may end workers.
-func (c *call) withWorkers(doing string, here bool, do func(ctx context.Context, d *kanban.Dispatcher) int) int {
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		h, err := c.chooseHost(ctx, here)
+// withWorkers defines --local and returns what runs an operation that may end workers.
+func (c *call) withWorkers() func(context.Context, *kanban.Store, func(*kanban.Dispatcher) error) error {
+	here := c.Flags.Bool("local", false, "don't ask PID 1")
+	return func(ctx context.Context, s *kanban.Store, do func(*kanban.Dispatcher) error) error {
+		h, err := c.chooseHost(ctx, *here)
 		if err != nil {
-			return c.failed(doing, err)
+			return err
 		}
 		defer h.Close()
-		return do(ctx, c.dispatcher(s, kanban.Config{}, h))
-	})
+		return do(c.dispatcher(s, kanban.Config{}, h))
+	}
 }
 
-func serveBoards(c *call) int {
-	here := c.flags.Bool("local", false, "start workers from here, not by PID 1")
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
+func serveBoards(c *call) action {
+	here := c.Flags.Bool("local", false, "start workers from here, not by PID 1")
+	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
+		return c.serve(ctx, *here, func(*kanban.Config) {})
 	}
-	ctx, cancel := interruptible()
-	defer cancel()
+}
+
+// daemon is the agent's command of that name (contract, section 23.2).
+func daemon(c *call) action {
+	force := c.Flags.Bool("force", false, "serve all the same")
+	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")
+	limit := c.Flags.Int("failure-limit", 0, "failures after which a task is blocked, `N`")
+	pidfile := c.Flags.String("pidfile", "", "`FILE` for the process number")
+	_ = c.Flags.Bool("verbose", false, "without effect: what is done is told")
+	_ = c.Flags.Bool("v", false, "the same")
+	var most number
+	c.Flags.Var(&most, "max", "at most `N` tasks running")
+	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
+		if !*force {
+			return misused("it is DEPRECATED; run: %s serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start", program)
+		}
+		if *pidfile != "" {
+			if err := os.WriteFile(*pidfile, fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
+				return err
+			}
+			defer os.Remove(*pidfile)
+		}
+		return c.serve(ctx, false, func(cfg *kanban.Config) {
+			if most.n != nil {
+				cfg.MaxSpawn = new(int(*most.n))
+			}
+			if *interval > 0 {
+				cfg.Interval = time.Duration(*interval * float64(time.Second))
+			}
+			cfg.FailureLimit = cmp.Or(*limit, cfg.FailureLimit)
+		})
+	}
+}
+
+// serve dispatches all boards until ctx ends, with the configuration as change leaves it.
+func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)) error {
 	log := c.logger(slog.LevelInfo)
 	cfg, warnings, err := kanban.ReadConfig(c.configPath())
 	if err != nil {
@@ -290,9 +297,10 @@ func serveBoards(c *call) int {
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	h, err := c.chooseHost(ctx, *here)
+	change(&cfg)
+	h, err := c.chooseHost(ctx, here)
 	if err != nil {
-		return c.failed("serve the boards", err)
+		return err
 	}
 	defer h.Close()
 	s := &serve.Server{
@@ -306,6 +314,14 @@ func serveBoards(c *call) int {
 			d.Log, d.Backoff = log, cfg.Interval
 			return d, nil
 		},
+	}
+	if socket := c.Variable("NOTIFY_SOCKET", ""); socket != "" {
+		s.Ready = func() {
+			if conn, err := (&net.Dialer{}).DialContext(ctx, "unixgram", socket); err == nil { // else PID 1 restarts this service in time
+				_, _ = conn.Write([]byte("READY=1"))
+				_ = conn.Close() // a datagram is sent by now
+			}
+		}
 	}
 	if h.pid1 != nil {
 		s.Stopping = func() bool {
@@ -321,10 +337,7 @@ func serveBoards(c *call) int {
 		}
 	}
 	log.Info("dispatching", "root", s.Boards.Root, "workers", map[bool]string{true: "by PID 1", false: "from here"}[h.pid1 != nil])
-	if err := s.Run(ctx); err != nil {
-		return c.failed("serve the boards", err)
-	}
-	return exitDone
+	return s.Run(ctx)
 }
 
 const (

@@ -20,78 +20,74 @@ import (
 // The verbs that look at the board as a whole.
 func lookVerbs() []verb {
 	return []verb{
-		{name: "tail", args: "ID", summary: "follow the events of a task", run: func(c *call) int { return follow(c, 1) }},
-		{name: "watch", summary: "follow the events of the board", run: func(c *call) int { return follow(c, 0) }},
-		{name: "stats", summary: "count tasks by status and by profile", run: stats},
-		{name: "assignees", summary: "list the profiles and who else has tasks", run: assignees},
+		{name: "tail", args: "ID", summary: "follow the events of a task", define: follow},
+		{name: "watch", summary: "follow the events of the board", define: follow},
+		{name: "stats", apart: true, summary: "count tasks by status and by profile", define: stats},
+		{name: "assignees", summary: "list the profiles and the other names that have tasks", define: assignees},
 	}
 }
 
 // follow prints events, those of one task or of all, and goes on until it is interrupted.
-func follow(c *call, ids int) int {
+func follow(c *call) action {
 	c.asJSON()
-	last := c.flags.Int("n", 20, "begin with the last `N`")
-	_ = c.flags.Float64("interval", 0, "without effect: changes are told, `SECONDS`")
-	once := c.flags.Bool("no-follow", false, "don't wait for more")
-	words, code, ok := c.parse(ids, ids)
-	if !ok {
-		return code
+	last := c.Flags.Int("n", 20, "begin with the last `N`")
+	_ = c.Flags.Float64("interval", 0, "without effect: changes are told, `SECONDS`")
+	once := c.Flags.Bool("no-follow", false, "don't wait for more")
+	var only kanban.Filter
+	var kinds string
+	if c.verb.args == "" {
+		c.Flags.StringVar(&only.Assignee, "assignee", "", "only of tasks of this `PROFILE`")
+		c.Flags.StringVar(&only.Tenant, "tenant", "", "only of tasks of this tenant, `NAME`")
+		c.Flags.StringVar(&kinds, "kinds", "", "only these `KINDS` of event, with commas between them")
 	}
-	id := ""
-	if ids > 0 {
-		id = words[0]
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		if id != "" {
-			if _, err := s.Task(ctx, id); err != nil {
-				return c.failed("follow "+id, err)
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		id := strings.Join(words, "")
+		if _, err := s.Task(ctx, id); id != "" && err != nil {
+			return err
+		}
+		wanted := func(e kanban.Event) bool {
+			if kinds != "" && !slices.Contains(strings.FieldsFunc(kinds, func(r rune) bool { return r == ',' || r == ' ' }), e.Kind) {
+				return false
 			}
-		}
-		past, err := s.Events(ctx, id, 0, 0)
-		if err != nil {
-			return c.failed("follow the board", err)
-		}
-		var cursor int64
-		if len(past) > 0 {
-			cursor = past[len(past)-1].ID
-		}
-		c.showEvents(past[max(0, len(past)-max(0, *last)):], id == "")
-		if *once {
-			return exitDone
+			if only == (kanban.Filter{}) {
+				return true
+			}
+			t, err := s.Task(ctx, e.TaskID)
+			return err == nil && (only.Assignee == "" || t.Assignee == only.Assignee) && (only.Tenant == "" || t.Tenant == only.Tenant)
 		}
 		changes, err := serve.Watch(s.Paths().DB)
 		if err != nil {
-			return c.failed("follow the board", err)
+			return err
 		}
 		defer changes.Close()
-		for {
-			select {
-			case <-ctx.Done():
-				return exitDone
-			case <-changes.C:
+		var cursor int64
+		for first := true; ; first = false {
+			news, err := s.Events(ctx, id, cursor)
+			if ctx.Err() != nil {
+				return nil
 			}
-			news, err := s.Events(ctx, id, cursor, 0)
-			if err != nil && ctx.Err() == nil {
-				return c.failed("follow the board", err)
+			if err != nil {
+				return err
 			}
 			if len(news) > 0 {
 				cursor = news[len(news)-1].ID
-				c.showEvents(news, id == "")
+			}
+			news = slices.DeleteFunc(news, func(e kanban.Event) bool { return !wanted(e) })
+			if first {
+				news = news[max(0, len(news)-max(0, *last)):]
+			}
+			for _, e := range news {
+				c.showEvent(e, id == "")
+			}
+			if *once {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changes.C:
 			}
 		}
-	})
-}
-
-func (c *call) showEvents(list []kanban.Event, all bool) {
-	for _, e := range list {
-		if c.json {
-			line, err := json.Marshal(e)
-			if err == nil {
-				fmt.Fprintf(c.Out, "%s\n", line)
-			}
-			continue
-		}
-		c.showEvent(e, all)
 	}
 }
 
@@ -100,24 +96,30 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 	if all {
 		task = e.TaskID + "  "
 	}
+	if line, err := json.Marshal(e); c.json && err == nil {
+		fmt.Fprintf(c.Terminal.Out, "%s\n", line)
+		return
+	}
 	c.print("  %s  %s%s %s\n", at(e.CreatedAt), task, show.Line(e.Kind), show.Line(e.Payload))
 }
 
-func stats(c *call) int {
+func stats(c *call) action {
 	c.asJSON()
-	all := c.flags.Bool("all", false, "every board that there is, with what is blocked and the last attempts; always JSON")
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	if *all {
-		return c.overviews()
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		st, err := s.Stats(ctx, c.Now())
-		if err != nil {
-			return c.failed("count tasks", err)
+	all := c.Flags.Bool("all", false, "every board that there is, with what is blocked and the last attempts; always JSON")
+	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
+		if *all {
+			return c.overviews(ctx)
 		}
-		if c.json {
+		s, err := c.open(ctx)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		st, err := s.Stats(ctx, c.Now())
+		switch {
+		case err != nil:
+			return err
+		case c.json:
 			return c.printJSON(st)
 		}
 		w := c.table()
@@ -125,7 +127,7 @@ func stats(c *call) int {
 			fmt.Fprintf(w, "%s\t%d\n", status, st.ByStatus[status])
 		}
 		for _, status := range slices.Sorted(maps.Keys(st.ByStatus)) {
-			if !known(status) {
+			if !slices.Contains(kanban.Statuses, status) {
 				fmt.Fprintf(w, "%s (unknown)\t%d\n", show.Line(string(status)), st.ByStatus[status])
 			}
 		}
@@ -139,11 +141,11 @@ func stats(c *call) int {
 			}
 			c.print("%s: %s\n", show.Line(who), strings.Join(parts, ", "))
 		}
-		if st.OldestAge > 0 {
-			c.print("oldest ready task: %s\n", time.Duration(st.OldestAge)*time.Second)
+		if st.OldestAge != nil {
+			c.print("oldest ready task: %s\n", time.Duration(*st.OldestAge)*time.Second)
 		}
-		return exitDone
-	})
+		return nil
+	}
 }
 
 // overview is a board as the status page shows it.
@@ -176,42 +178,48 @@ type attemptLine struct {
 // overviewMost is how many tasks and attempts of a board are in an overview.
 const overviewMost = 20
 
-// overviews prints every board. A file that is not there is not made.
-func (c *call) overviews() int {
-	ctx, cancel := interruptible()
-	defer cancel()
+// onEach calls do for every board; the store is nil for a board without a file, which is not made, and for one that can't be opened.
+func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
-	if err != nil {
-		return c.failed("list the boards", err)
-	}
-	list := []overview{}
 	for _, m := range metas {
 		paths, err := b.Paths(m.Slug)
 		if err == nil {
-			if _, err = os.Stat(paths.DB); errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
+			_, err = os.Stat(paths.DB)
+		}
+		var s *kanban.Store
+		if err == nil {
+			s, err = c.openAt(ctx, paths)
+		}
+		do(m, s, err)
+		if s != nil {
+			_ = s.Close() // nothing was written
+		}
+	}
+	return err
+}
+
+// overviews prints every board.
+func (c *call) overviews(ctx context.Context) error {
+	list := []overview{}
+	err := c.onEach(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
+		if errors.Is(err, fs.ErrNotExist) {
+			return
 		}
 		o := overview{Board: m.Slug, Name: m.Name, Blocked: []taskLine{}, Runs: []attemptLine{}}
 		if err == nil {
-			err = c.overview(ctx, paths, &o)
+			err = o.fill(ctx, s, c.Now())
 		}
 		if err != nil {
 			o.Error = err.Error()
 		}
 		list = append(list, o)
-	}
-	return c.printJSON(list)
+	})
+	return errors.Join(err, c.printJSON(list))
 }
 
-func (c *call) overview(ctx context.Context, paths kanban.Paths, o *overview) error {
-	s, err := c.openAt(ctx, paths)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	if o.Stats, err = s.Stats(ctx, c.Now()); err != nil {
+func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (err error) {
+	if o.Stats, err = s.Stats(ctx, now); err != nil {
 		return err
 	}
 	blocked, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Blocked, Limit: overviewMost})
@@ -222,32 +230,22 @@ func (c *call) overview(ctx context.Context, paths kanban.Paths, o *overview) er
 		o.Blocked = append(o.Blocked, taskLine{t.ID, t.Title, t.Assignee, t.LastFailureError})
 	}
 	runs, err := s.LastRuns(ctx, overviewMost)
-	if err != nil {
-		return err
-	}
-	titles := make(map[string]string)
 	for _, r := range runs {
-		if _, known := titles[r.TaskID]; !known {
-			t, err := s.Task(ctx, r.TaskID)
-			if err != nil && !errors.Is(err, kanban.ErrNoTask) {
-				return err
-			}
-			titles[r.TaskID] = t.Title
+		t, err := s.Task(ctx, r.TaskID)
+		if err != nil && !errors.Is(err, kanban.ErrNoTask) {
+			return err
 		}
-		o.Runs = append(o.Runs, attemptLine{r.TaskID, titles[r.TaskID], r.Profile, r.Outcome, r.Error, r.StartedAt, r.EndedAt})
+		o.Runs = append(o.Runs, attemptLine{r.TaskID, t.Title, r.Profile, r.Outcome, r.Error, r.StartedAt, r.EndedAt})
 	}
-	return nil
+	return err
 }
 
-func assignees(c *call) int {
+func assignees(c *call) action {
 	c.asJSON()
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		st, err := s.Stats(ctx, c.Now())
 		if err != nil {
-			return c.failed("list assignees", err)
+			return err
 		}
 		type row struct {
 			Name   string                `json:"name"`
@@ -261,7 +259,7 @@ func assignees(c *call) int {
 		for who, by := range st.ByAssignee {
 			rows[who] = row{who, rows[who].OnDisk, by}
 		}
-		list := make([]row, 0, len(rows))
+		list := []row{}
 		for _, name := range slices.Sorted(maps.Keys(rows)) {
 			list = append(list, rows[name])
 		}
@@ -279,7 +277,6 @@ func assignees(c *call) int {
 			}
 			fmt.Fprintf(w, "%s\t%d\t%s\n", show.Line(r.Name), tasks, kind)
 		}
-		_ = w.Flush()
-		return exitDone
-	})
+		return w.Flush()
+	}
 }

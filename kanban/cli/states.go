@@ -4,204 +4,282 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"io/fs"
+	"strconv"
 	"strings"
 	"time"
 
+	"hinit/internal/control/show"
 	"hinit/kanban"
 )
-
-// The verbs that connect tasks and give them to profiles.
-func linkVerbs() []verb {
-	return []verb{
-		{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", run: assign},
-		{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", run: link},
-		{name: "unlink", args: "PARENT CHILD", summary: "take such a link away", run: unlink},
-	}
-}
 
 // The verbs that move tasks between statuses.
 func stateVerbs() []verb {
 	return []verb{
-		{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", run: complete},
-		{name: "block", args: "ID REASON", summary: "take a task off the board until somebody unblocks it", run: block},
-		{name: "schedule", args: "ID [REASON]", summary: "put a task aside; it is not dispatched", run: schedule},
-		{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", run: unblock},
-		{name: "promote", args: "ID [REASON]", summary: "make a waiting or blocked task ready", run: promote},
+		{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
+		{name: "block", args: "ID [REASON...]", many: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
+			return putAside(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
+		}},
+		{name: "schedule", args: "ID [REASON...]", many: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
+			return putAside(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
+		}},
+		{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
+		{name: "promote", args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 	}
 }
 
-// did runs an operation on one task and says whether it came about.
-func (c *call) did(doing, done string, do func(ctx context.Context, s *kanban.Store) (bool, error)) int {
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		ok, err := do(ctx, s)
-		switch {
-		case err != nil:
-			return c.failed(doing, err)
-		case !ok:
-			return c.fail(exitFailed, "cannot %s: unknown id, or its status does not allow it; see: hinit kanban show", doing)
+// The verbs of a worker, and those that tell of one.
+func workVerbs() []verb {
+	return []verb{
+		{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
+		{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
+		{name: "runs", args: "ID", summary: "list the attempts at a task", define: runs},
+		{name: "log", args: "ID", apart: true, summary: "print what the workers of a task wrote", define: workerLog},
+	}
+}
+
+// reasons defines --reason, which may be words after the task as well.
+func (c *call) reasons() func(words []string) string {
+	said := c.Flags.String("reason", "", "`TEXT`")
+	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
+}
+
+// attempt defines --run. The attempt that it returns makes a call do nothing that another attempt has superseded: a worker's own, by default.
+// A worker may change its own task only.
+func (c *call) attempt() func(task string) (int64, error) {
+	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
+	return func(task string) (int64, error) {
+		own := c.Variable("HERMES_KANBAN_TASK", task)
+		if own != task {
+			return 0, fmt.Errorf("this worker is at work on %s, and changes no other task", own)
 		}
-		c.print("%s\n", done)
-		return exitDone
-	})
-}
-
-// each runs an operation on every task that is named, and fails if one of them did.
-func (c *call) each(verb, done string, atLeast int, do func(ctx context.Context, s *kanban.Store, id string) (bool, error)) int {
-	ids, code, ok := c.parse(atLeast, -1)
-	if !ok {
-		return code
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
-		worst := exitDone
-		for _, id := range ids {
-			ok, err := do(ctx, s, id)
-			switch {
-			case err != nil:
-				worst = c.failed(verb+" "+id, err)
-			case !ok:
-				worst = c.fail(exitFailed, "cannot %s %s: unknown id, or its status does not allow it; see: hinit kanban show %s", verb, id, id)
-			default:
-				c.print("%s %s\n", done, id)
-			}
+		if *run == 0 && c.Variable("HERMES_KANBAN_TASK", "") != "" {
+			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64) // 0: any attempt
+			return n, nil
 		}
-		return worst
-	})
-}
-
-// given reports whether a flag was on the command line.
-func (c *call) given(name string) (is bool) {
-	c.flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
-	return is
-}
-
-// who is the author of something.
-func (c *call) who(named string) string {
-	for _, name := range []string{named, c.Env("HERMES_PROFILE")} {
-		if name != "" {
-			return name
-		}
+		return *run, nil
 	}
-	return "user"
 }
 
-func assign(c *call) int {
-	words, code, ok := c.parse(2, 2)
-	if !ok {
-		return code
-	}
-	who := words[1]
-	if who == "none" || who == "-" {
-		who = ""
-	}
-	return c.did("assign "+words[0], fmt.Sprintf("Assigned %s to %s", words[0], dash(who)), func(ctx context.Context, s *kanban.Store) (bool, error) {
-		ok, err := s.Assign(ctx, c.Now(), words[0], who)
-		if errors.Is(err, kanban.ErrRunning) {
-			err = fmt.Errorf("cannot assign %s: %w; reclaim it first: hinit kanban reassign %s %s --reclaim", words[0], err, words[0], words[1])
-		}
-		return ok, err
-	})
-}
-
-func link(c *call) int {
-	words, code, ok := c.parse(2, 2)
-	if !ok {
-		return code
-	}
-	return c.did("link "+words[0]+" and "+words[1], fmt.Sprintf("Linked %s -> %s", words[0], words[1]), func(ctx context.Context, s *kanban.Store) (bool, error) {
-		err := s.Link(ctx, c.Now(), words[0], words[1])
-		return err == nil, err
-	})
-}
-
-func unlink(c *call) int {
-	words, code, ok := c.parse(2, 2)
-	if !ok {
-		return code
-	}
-	return c.did("unlink "+words[0]+" and "+words[1], fmt.Sprintf("Unlinked %s -> %s", words[0], words[1]), func(ctx context.Context, s *kanban.Store) (bool, error) {
-		return s.Unlink(ctx, c.Now(), words[0], words[1])
-	})
-}
-
-// reason defines --reason, which may be words after the task as well.
-func (c *call) reason() func(words []string) string {
-	said := c.flags.String("reason", "", "`TEXT`")
-	return func(words []string) string { return cmp.Or(*said, strings.Join(words[1:], " ")) }
-}
-
-// runFlag defines --run, which makes the call of a worker that was superseded do nothing.
-func (c *call) runFlag(run *int64) {
-	c.flags.Int64Var(run, "run", 0, "only if this is the task's current attempt, `N`")
-}
-
-func complete(c *call) int {
+func complete(c *call) action {
 	var done kanban.Completion
-	var cards, artifacts list
-	c.flags.StringVar(&done.Result, "result", "", "short result, `TEXT`")
-	c.flags.StringVar(&done.Summary, "summary", "", "hand-over for what waits for it, `TEXT`")
-	c.flags.StringVar(&done.Metadata, "metadata", "", "JSON `OBJECT`")
-	c.flags.Var(&cards, "created-card", "`ID` of a task that the worker created; may be repeated")
-	c.flags.Var(&artifacts, "artifact", "`PATH` of a result; may be repeated")
-	c.runFlag(&done.Run)
-	return c.each("complete", "Completed", 1, func(ctx context.Context, s *kanban.Store, id string) (bool, error) {
-		done.CreatedCards, done.Artifacts = cards, artifacts
-		return s.Complete(ctx, c.Now(), id, done)
-	})
+	c.Flags.StringVar(&done.Result, "result", "", "short result, `TEXT`")
+	c.Flags.StringVar(&done.Summary, "summary", "", "hand-over for what waits for it, `TEXT`")
+	c.Flags.StringVar(&done.Metadata, "metadata", "", "JSON `OBJECT`")
+	c.Flags.Var((*list)(&done.CreatedCards), "created-card", "`ID` of a task that the worker created; may be repeated")
+	c.Flags.Var((*list)(&done.Artifacts), "artifact", "`PATH` of a result; may be repeated")
+	attempt := c.attempt()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		if len(words) > 1 && (done.Summary != "" || done.Metadata != "") {
+			return misused("--summary and --metadata are for one task at a time")
+		}
+		if err := metadata(done.Metadata); err != nil {
+			return err
+		}
+		return c.each(words, "Completed %s", func(id string) (ok bool, err error) {
+			if done.Run, err = attempt(id); err != nil {
+				return false, err
+			}
+			return s.Complete(ctx, c.Now(), id, done)
+		})
+	}
+}
+
+// more defines --ids, further tasks of a command.
+func (c *call) more() *list {
+	ids := &list{}
+	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")
+	return ids
+}
+
+// noted writes the reason of a change as a remark, as the agent's command does.
+func (c *call) noted(ctx context.Context, s *kanban.Store, id, kind, reason string) error {
+	if reason == "" {
+		return nil
+	}
+	_, err := s.AddComment(ctx, c.Now(), id, c.who(""), kind+": "+reason)
+	return err
 }
 
 // putAside is block and schedule.
-func (c *call) putAside(atLeast int, verb, done string, do func(s *kanban.Store) func(context.Context, time.Time, string, string, int64) (bool, error)) int {
-	var run int64
-	c.runFlag(&run)
-	reason := c.reason()
-	words, code, ok := c.parse(atLeast, -1)
-	if !ok {
-		return code
+func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
+	reason, ids, attempt := c.reasons(), c.more(), c.attempt()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		why := reason(words[1:])
+		return c.each(append(words[:1:1], *ids...), done+" %s", func(id string) (bool, error) {
+			run, err := attempt(id)
+			if err != nil {
+				return false, err
+			}
+			ok, err := do(s, ctx, c.Now(), id, why, run)
+			if ok && err == nil {
+				err = c.noted(ctx, s, id, kind, why)
+			}
+			return ok, err
+		})
 	}
-	return c.did(verb+" "+words[0], done+" "+words[0], func(ctx context.Context, s *kanban.Store) (bool, error) {
-		return do(s)(ctx, c.Now(), words[0], reason(words), run)
-	})
 }
 
-func block(c *call) int {
-	return c.putAside(1, "block", "Blocked", func(s *kanban.Store) func(context.Context, time.Time, string, string, int64) (bool, error) {
-		return s.Block
-	})
+func unblock(c *call) action {
+	reason := c.reasons()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		return c.each(words, "Unblocked %s", func(id string) (bool, error) {
+			ok, err := s.Unblock(ctx, c.Now(), id)
+			if ok && err == nil {
+				err = c.noted(ctx, s, id, "UNBLOCK", reason(nil))
+			}
+			return ok, err
+		})
+	}
 }
 
-func schedule(c *call) int {
-	return c.putAside(1, "schedule", "Scheduled", func(s *kanban.Store) func(context.Context, time.Time, string, string, int64) (bool, error) {
-		return s.Schedule
-	})
+// promotion is what promote says of one task in JSON.
+type promotion struct {
+	Task     string  `json:"task_id"`
+	Promoted bool    `json:"promoted"`
+	DryRun   bool    `json:"dry_run"`
+	Reason   *string `json:"reason"`
+	Error    *string `json:"error"`
 }
 
-func unblock(c *call) int {
-	return c.each("unblock", "Unblocked", 1, func(ctx context.Context, s *kanban.Store, id string) (bool, error) {
-		return s.Unblock(ctx, c.Now(), id)
-	})
-}
-
-func promote(c *call) int {
+func promote(c *call) action {
 	var p kanban.Promotion
-	c.flags.BoolVar(&p.Force, "force", false, "though it waits for others")
-	c.flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
-	reason := c.reason()
-	words, code, ok := c.parse(1, -1)
-	if !ok {
-		return code
-	}
-	p.Actor, p.Reason = c.who(""), reason(words)
-	done := "Promoted " + words[0]
-	if p.DryRun {
-		done = "Would promote " + words[0]
-	}
-	return c.did("promote "+words[0], done, func(ctx context.Context, s *kanban.Store) (bool, error) {
-		err := s.Promote(ctx, c.Now(), words[0], p)
-		if refused := (*kanban.ValueError)(nil); errors.As(err, &refused) { // by the board, not for how it was asked
-			err = errors.New(refused.Text)
+	c.Flags.BoolVar(&p.Force, "force", false, "though it waits for others")
+	c.Flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
+	reason, ids := c.reasons(), c.more()
+	c.asJSON()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		p.Actor, p.Reason = c.who(""), reason(words[1:])
+		did, said := "Promoted", []promotion{}
+		if p.DryRun {
+			did = "Would promote"
 		}
-		return err == nil, err
-	})
+		all := append(words[:1:1], *ids...)
+		if !c.json {
+			return c.each(all, did+" %s", func(id string) (bool, error) { return true, s.Promote(ctx, c.Now(), id, p) })
+		}
+		var failed error
+		for _, id := range all {
+			one := promotion{Task: id, DryRun: p.DryRun, Promoted: true}
+			if p.Reason != "" {
+				one.Reason = &p.Reason
+			}
+			if err := s.Promote(ctx, c.Now(), id, p); err != nil {
+				one.Promoted, one.Error, failed = false, new(err.Error()), errSaid
+			}
+			said = append(said, one)
+		}
+		if len(said) == 1 {
+			return errors.Join(c.printJSON(said[0]), failed)
+		}
+		return errors.Join(c.printJSON(said), failed)
+	}
+}
+
+func claim(c *call) action {
+	ttl := c.Flags.Int64("ttl", 0, "`SECONDS` until the claim runs out")
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		id := words[0]
+		t, won, err := c.dispatcher(s, kanban.Config{}, host{}).Claim(ctx, c.Now(), id, time.Duration(*ttl)*time.Second)
+		if err != nil {
+			return err
+		}
+		if !won {
+			t, err := s.Task(ctx, id)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("cannot claim %s: status=%s lock=%s", id, t.Status, cmp.Or(t.ClaimLock, "(none)"))
+		}
+		c.print("Claimed %s\nWorkspace: %s\n", t.ID, dash(t.WorkspacePath))
+		return nil
+	}
+}
+
+func heartbeat(c *call) action {
+	said, attempt := c.Flags.String("note", "", "`TEXT`"), c.attempt()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		run, err := attempt(words[0])
+		if err != nil {
+			return err
+		}
+		if lock := c.Variable("HERMES_KANBAN_CLAIM_LOCK", ""); lock != "" {
+			if _, err := s.HeartbeatClaim(ctx, c.Now(), words[0], lock, 0); err != nil {
+				return err
+			}
+		}
+		ok, err := s.HeartbeatWorker(ctx, c.Now(), words[0], cmp.Or(*said, strings.Join(words[1:], " ")), run)
+		return c.did(ok, err, "Heartbeat recorded for %s", words[0])
+	}
+}
+
+func runs(c *call) action {
+	c.asJSON()
+	selected := c.runState()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		list, err := s.Runs(ctx, words[0])
+		if err == nil {
+			err = c.leaving(ctx, s, list)
+		}
+		if err == nil {
+			list, err = selected(list)
+		}
+		switch {
+		case err != nil:
+			return err
+		case c.json:
+			return c.printJSON(append([]kanban.Run{}, list...))
+		}
+		c.showRuns(list)
+		return nil
+	}
+}
+
+// leaving gives the attempts that are over their worker, while that is still alive.
+func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
+	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
+	for _, w := range left {
+		for i := range list {
+			if list[i].ID == w.Run {
+				list[i].WorkerPID = w.PID
+			}
+		}
+	}
+	return err
+}
+
+func (c *call) showRuns(list []kanban.Run) {
+	w := c.table()
+	fmt.Fprintln(w, "RUN\tPROFILE\tPID\tSTARTED\tTOOK\tOUTCOME\tWHY")
+	for _, r := range list {
+		took, outcome, pid, why := "-", r.Status, "-", cmp.Or(r.Error, r.Summary)
+		if r.EndedAt != 0 {
+			took, outcome = (time.Duration(r.EndedAt-r.StartedAt) * time.Second).String(), r.Outcome
+		}
+		if r.WorkerPID != 0 {
+			pid = fmt.Sprint(r.WorkerPID)
+			if r.EndedAt != 0 {
+				why = strings.TrimPrefix(why+"; its worker is still alive", "; ")
+			}
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, dash(show.Line(r.Profile)), pid, at(r.StartedAt), took, dash(show.Line(outcome)), dash(show.Line(why)))
+	}
+	_ = w.Flush()
+}
+
+func workerLog(c *call) action {
+	tail := c.Flags.Int64("tail", 0, "only the last `BYTES`, without a line cut short")
+	return func(_ context.Context, _ *kanban.Store, words []string) error {
+		paths, err := c.paths()
+		if err != nil {
+			return err
+		}
+		data, err := paths.TailLog(words[0], *tail)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
+		}
+		_, _ = c.Terminal.Out.Write(data) // as the worker wrote it
+		return err
+	}
 }

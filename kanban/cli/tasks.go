@@ -2,79 +2,84 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"hinit/internal/control/show"
 	"hinit/kanban"
 )
 
-// The verbs that make, list and show tasks.
+// The verbs that make, list, show and connect tasks.
 func taskVerbs() []verb {
 	return []verb{
-		{name: "create", args: "TITLE", summary: "make a task", run: create},
-		{name: "list", aliases: []string{"ls"}, summary: "list tasks", run: listTasks},
-		{name: "show", args: "ID", summary: "show a task with its links, comments, attempts and events", run: showTask},
-		{name: "edit", args: "ID", summary: "change what a task says", run: edit},
-		{name: "comment", args: "ID TEXT", summary: "write a remark on a task", run: comment},
-		{name: "archive", args: "ID...", summary: "put tasks away", run: archive},
+		{name: "create", args: "TITLE", summary: "make a task", define: create},
+		{name: "list", aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
+		{name: "show", args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
+		{name: "edit", args: "ID", summary: "change what a task says", define: edit},
+		{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
+		{name: "archive", args: "[ID...]", many: "rm", summary: "put tasks away", define: archive},
+		{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", define: assign},
+		{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", define: link},
+		{name: "unlink", args: "PARENT CHILD", summary: "take such a link away", define: unlink},
 	}
 }
 
-func create(c *call) int {
-	n := kanban.NewTask{}
+func create(c *call) action {
+	n, f := kanban.NewTask{}, c.Flags
 	var parents, skills list
 	var runtime seconds
 	var retries, turns number
 	var due when
-	var triage, blocked, goal bool
-	initial := c.flags.String("initial-status", "", "put it into `STATUS`: triage, blocked, scheduled, or ready where nothing is in the way")
-	c.flags.Var(&due, "due", "`WHEN` it is due: a date, a time as in RFC 3339, or seconds since 1970")
-	c.flags.StringVar(&n.Body, "body", "", "opening post, `TEXT`")
-	c.flags.StringVar(&n.Assignee, "assignee", "", "`PROFILE` that works on it")
-	c.flags.Var(&parents, "parent", "`ID` of a task that must be done before; may be repeated")
-	c.flags.StringVar(&n.Tenant, "tenant", "", "`NAME` to filter by")
-	c.flags.Int64Var(&n.Priority, "priority", 0, "higher is first, `N`")
-	c.flags.StringVar(&n.CreatedBy, "created-by", "user", "`WHO`")
-	c.flags.StringVar(&n.WorkspaceKind, "workspace", "", "`KIND`: scratch, worktree or dir; KIND:PATH names the directory")
-	c.flags.StringVar(&n.Branch, "branch", "", "branch of a worktree, `NAME`")
-	c.flags.StringVar(&n.IdempotencyKey, "idempotency-key", "", "`KEY`: the task that has it is returned, and none made")
-	c.flags.Var(&runtime, "max-runtime", "`TIME` for one attempt: seconds, or 30m")
-	c.flags.Var(&retries, "max-retries", "failures after which it is blocked, `N`")
-	c.flags.Var(&skills, "skill", "`NAME` of a skill for its worker; may be repeated")
-	c.flags.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
-	c.flags.BoolVar(&triage, "triage", false, "put it into triage")
-	c.flags.BoolVar(&blocked, "blocked", false, "put it into blocked")
-	c.flags.BoolVar(&goal, "goal", false, "goal mode")
-	c.flags.Var(&turns, "goal-max-turns", "`N` turns in goal mode")
+	f.StringVar(&n.Body, "body", "", "opening post, `TEXT`")
+	f.StringVar(&n.Assignee, "assignee", "", "`PROFILE` that works on it")
+	f.Var(&parents, "parent", "`ID` of a task that must be done before; may be repeated")
+	f.StringVar(&n.WorkspaceKind, "workspace", "", "`KIND`: scratch, worktree or dir; KIND:PATH names the directory")
+	f.StringVar(&n.Branch, "branch", "", "branch of a worktree, `NAME`")
+	f.StringVar(&n.Tenant, "tenant", "", "`NAME` to filter by")
+	f.Int64Var(&n.Priority, "priority", 0, "higher is first, `N`")
+	f.StringVar(&n.IdempotencyKey, "idempotency-key", "", "`KEY`: the task that has it is returned, and none made")
+	f.Var(&runtime, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds")
+	f.StringVar(&n.CreatedBy, "created-by", "user", "`AUTHOR`")
+	f.Var(&skills, "skill", "`NAME` of a skill for its worker; may be repeated")
+	f.Var(&retries, "max-retries", "failures after which it is blocked, `N`")
+	f.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
+	f.BoolVar(&n.GoalMode, "goal", false, "goal mode")
+	f.Var(&turns, "goal-max-turns", "`N` turns in goal mode")
+	f.Var(&due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970")
+	triage := f.Bool("triage", false, "put it into triage")
+	initial := f.String("initial-status", "running", "`STATUS`: blocked, triage or scheduled; running and ready let it be dispatched")
 	c.asJSON()
-	words, code, ok := c.parse(1, 1)
-	if !ok {
-		return code
-	}
-	n.Title, n.Parents, n.Skills, n.GoalMode, n.DueAt = words[0], parents, skills, goal, int64(due)
-	n.MaxRuntimeSeconds, n.MaxRetries, n.GoalMaxTurns = runtime.n, retries.n, turns.n
-	n.WorkspaceKind, n.WorkspacePath, _ = strings.Cut(n.WorkspaceKind, ":")
-	switch {
-	case triage && blocked || (triage || blocked) && *initial != "":
-		return c.fail(exitUsage, "cannot create a task in more than one status; choose one")
-	case *initial != "" && *initial != string(kanban.Ready) && *initial != string(kanban.Todo):
-		n.Status = kanban.Status(*initial)
-	case triage:
-		n.Status = kanban.Triage
-	case blocked:
-		n.Status = kanban.Blocked
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		n.Title, n.Parents, n.Skills, n.DueAt = words[0], parents, skills, int64(due)
+		n.MaxRuntimeSeconds, n.MaxRetries, n.GoalMaxTurns = runtime.n, retries.n, turns.n
+		n.WorkspaceKind, n.WorkspacePath, _ = strings.Cut(n.WorkspaceKind, ":")
+		if n.Status = kanban.Status(*initial); n.Status == kanban.Running || n.Status == kanban.Ready || n.Status == kanban.Todo {
+			n.Status = ""
+		}
+		switch {
+		case *triage && n.Status != "":
+			return misused("one status only: --triage or --initial-status")
+		case *triage:
+			n.Status = kanban.Triage
+		case !slices.Contains([]kanban.Status{"", kanban.Triage, kanban.Blocked, kanban.Scheduled}, n.Status):
+			return misused("a task can't begin as %s", n.Status)
+		case !slices.Contains([]string{"", kanban.Scratch, kanban.Worktree, kanban.Dir}, n.WorkspaceKind):
+			return misused("--workspace is none of scratch, worktree, worktree:PATH, dir:PATH")
+		case n.Branch != "" && n.WorkspaceKind != kanban.Worktree:
+			return misused("--branch needs --workspace worktree")
+		case n.MaxRetries != nil && *n.MaxRetries < 1:
+			return misused("--max-retries must be at least 1")
+		}
 		id, err := s.Create(ctx, c.Now(), n)
 		if err != nil {
-			return c.failed("create a task", err)
+			return err
 		}
 		t, err := s.Task(ctx, id)
 		if err != nil {
-			return c.failed("create a task", err)
+			return err
 		}
 		if c.json {
 			return c.printJSON(t)
@@ -83,62 +88,47 @@ func create(c *call) int {
 		if t.Status == kanban.Ready && t.Assignee != "" {
 			c.warnIdle()
 		}
-		return exitDone
-	})
+		return nil
+	}
 }
 
-func listTasks(c *call) int {
+func listTasks(c *call) action {
 	var f kanban.Filter
-	var status string
-	c.flags.StringVar(&status, "status", "", "only this `STATUS`")
-	c.flags.StringVar(&f.Assignee, "assignee", "", "only this `PROFILE`")
-	c.flags.StringVar(&f.Tenant, "tenant", "", "only this `NAME`")
-	c.flags.StringVar(&f.SessionID, "session", "", "only of this session, `ID`")
-	c.flags.BoolVar(&f.IncludeArchived, "archived", false, "archived ones too")
-	c.flags.IntVar(&f.Limit, "n", 0, "at most `N`")
-	mine := c.flags.Bool("mine", false, "only those for HERMES_PROFILE")
-	c.flags.StringVar(&f.Sort, "sort", "", "by `KEY`: priority, created, due, status, assignee or title")
+	c.Flags.StringVar((*string)(&f.Status), "status", "", "only this `STATUS`")
+	c.Flags.StringVar(&f.Assignee, "assignee", "", "only this `PROFILE`")
+	c.Flags.StringVar(&f.Tenant, "tenant", "", "only this `NAME`")
+	c.Flags.StringVar(&f.SessionID, "session", "", "only of this session, `ID`")
+	c.Flags.StringVar(&f.Template, "workflow-template-id", "", "only of this workflow, `ID`")
+	c.Flags.StringVar(&f.Step, "step-key", "", "only at this step of it, `KEY`")
+	c.Flags.BoolVar(&f.IncludeArchived, "archived", false, "archived ones too")
+	c.Flags.IntVar(&f.Limit, "n", 0, "at most `N`")
+	c.Flags.StringVar(&f.Sort, "sort", "priority", "by `KEY`: "+strings.Join(kanban.Orders(), ", "))
+	mine := c.Flags.Bool("mine", false, "only those for HERMES_PROFILE")
 	c.asJSON()
-	if _, code, ok := c.parse(0, 0); !ok {
-		return code
-	}
-	if *mine {
-		f.Assignee = c.who("")
-	}
-	if f.Status = kanban.Status(status); status != "" && !known(f.Status) {
-		return c.fail(exitUsage, "cannot list tasks in %q: there is no such status; there are: %s", status, statuses())
-	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+	return func(ctx context.Context, s *kanban.Store, _ []string) error {
+		if *mine && f.Assignee == "" {
+			f.Assignee = c.who("")
+		}
+		if f.Status != "" && !slices.Contains(kanban.Statuses, f.Status) {
+			return misused("there is no such status as %q; there are: %q", f.Status, kanban.Statuses)
+		}
+		if !slices.Contains(kanban.Orders(), f.Sort) {
+			return misused("cannot sort by %q: there are %s", f.Sort, strings.Join(kanban.Orders(), ", "))
+		}
 		tasks, err := s.Tasks(ctx, f)
 		if err != nil {
-			return c.failed("list tasks", err)
+			return err
 		}
 		if c.json {
-			if tasks == nil {
-				tasks = []kanban.Task{}
-			}
-			return c.printJSON(tasks)
+			return c.printJSON(append([]kanban.Task{}, tasks...))
 		}
 		w := c.table()
 		fmt.Fprintln(w, "ID\tSTATUS\tPRIORITY\tASSIGNEE\tTITLE")
 		for _, t := range tasks {
 			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", t.ID, show.Line(string(t.Status)), t.Priority, dash(show.Line(t.Assignee)), show.Line(t.Title))
 		}
-		_ = w.Flush()
-		return exitDone
-	})
-}
-
-func (c *call) table() *tabwriter.Writer { return tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0) }
-
-func known(s kanban.Status) bool { return slices.Contains(kanban.Statuses, s) }
-
-func statuses() string {
-	var names []string
-	for _, s := range kanban.Statuses {
-		names = append(names, string(s))
+		return w.Flush()
 	}
-	return strings.Join(names, ", ")
 }
 
 // whole is a task with everything that belongs to it.
@@ -148,74 +138,83 @@ type whole struct {
 	Parents  []string         `json:"parents"`
 	Children []string         `json:"children"`
 	Comments []kanban.Comment `json:"comments"`
-	Runs     []kanban.Run     `json:"runs"`
 	Events   []kanban.Event   `json:"events"`
+	Runs     []kanban.Run     `json:"runs"`
 }
 
 func read(ctx context.Context, s *kanban.Store, id string) (w whole, err error) {
-	if w.Task, err = s.Task(ctx, id); err != nil {
-		return w, err
-	}
-	if w.Parents, w.Children, err = s.Links(ctx, id); err != nil {
-		return w, err
-	}
-	if w.Comments, err = s.Comments(ctx, id); err != nil {
-		return w, err
-	}
-	if w.Runs, err = s.Runs(ctx, id); err != nil {
-		return w, err
-	}
+	var failed [5]error
+	w.Task, failed[0] = s.Task(ctx, id)
+	w.Parents, w.Children, failed[1] = s.Links(ctx, id)
+	w.Comments, failed[2] = s.Comments(ctx, id)
+	w.Runs, failed[3] = s.Runs(ctx, id)
+	w.Events, failed[4] = s.Events(ctx, id, 0)
 	for _, r := range w.Runs {
 		if r.Summary != "" {
 			w.Latest = new(r.Summary)
 		}
 	}
-	w.Events, err = s.Events(ctx, id, 0, 0)
-	return w, err
+	return w, errors.Join(failed[:]...)
 }
 
-func showTask(c *call) int {
-	c.asJSON()
-	words, code, ok := c.parse(1, 1)
-	if !ok {
-		return code
+// runState defines the flags that select attempts.
+func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
+	kind := c.Flags.String("state-type", "", "with --state-name: `COLUMN` to compare, status or outcome")
+	name := c.Flags.String("state-name", "", "with --state-type: only attempts with this `VALUE`")
+	return func(runs []kanban.Run) ([]kanban.Run, error) {
+		if (*kind == "") != (*name == "") || !slices.Contains([]string{"", "status", "outcome"}, *kind) {
+			return nil, misused("--state-type status or outcome, and --state-name, come together")
+		}
+		return slices.DeleteFunc(runs, func(r kanban.Run) bool {
+			return *kind == "status" && r.Status != *name || *kind == "outcome" && r.Outcome != *name
+		}), nil
 	}
-	return c.onBoard(func(ctx context.Context, s *kanban.Store) int {
+}
+
+func showTask(c *call) action {
+	c.asJSON()
+	selected := c.runState()
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		t, err := read(ctx, s, words[0])
+		if err == nil {
+			t.Runs, err = selected(t.Runs)
+		}
 		if err != nil {
-			return c.failed("show "+words[0], err)
+			return err
 		}
 		if c.json {
 			return c.printJSON(t)
 		}
 		c.showWhole(t)
-		return exitDone
-	})
+		return nil
+	}
+}
+
+// row prints one property of something, unless it is empty.
+func (c *call) row(name, value string) {
+	if value != "" && value != "-" {
+		c.print("  %-16s %s\n", name, show.Line(value))
+	}
 }
 
 func (c *call) showWhole(all whole) {
 	t := all.Task
 	c.print("%s  %s\n", t.ID, show.Line(t.Title))
-	row := func(name, value string) {
-		if value != "" && value != "-" {
-			c.print("  %-12s %s\n", name, show.Line(value))
-		}
-	}
-	row("status", string(t.Status))
-	row("assignee", t.Assignee)
-	row("priority", fmt.Sprint(t.Priority))
-	row("created", at(t.CreatedAt)+" by "+dash(t.CreatedBy))
-	row("started", at(t.StartedAt))
-	row("completed", at(t.CompletedAt))
-	row("workspace", strings.TrimSpace(t.WorkspaceKind+" "+t.WorkspacePath))
-	row("branch", t.Branch)
-	row("claim", t.ClaimLock)
+	c.row("status", string(t.Status))
+	c.row("assignee", t.Assignee)
+	c.row("priority", fmt.Sprint(t.Priority))
+	c.row("created", at(t.CreatedAt)+" by "+dash(t.CreatedBy))
+	c.row("started", at(t.StartedAt))
+	c.row("completed", at(t.CompletedAt))
+	c.row("workspace", strings.TrimSpace(t.WorkspaceKind+" "+t.WorkspacePath))
+	c.row("branch", t.Branch)
+	c.row("claim", t.ClaimLock)
 	if t.ConsecutiveFailures > 0 {
-		row("failures", fmt.Sprintf("%d: %s", t.ConsecutiveFailures, t.LastFailureError))
+		c.row("failures", fmt.Sprintf("%d: %s", t.ConsecutiveFailures, t.LastFailureError))
 	}
-	row("result", t.Result)
-	row("waits for", strings.Join(all.Parents, ", "))
-	row("before", strings.Join(all.Children, ", "))
+	c.row("result", t.Result)
+	c.row("waits for", strings.Join(all.Parents, ", "))
+	c.row("before", strings.Join(all.Children, ", "))
 	if t.Body != "" {
 		c.print("\n%s\n", t.Body)
 	}
@@ -234,48 +233,108 @@ func (c *call) showWhole(all whole) {
 	}
 }
 
-func edit(c *call) int {
+// metadata checks a JSON object.
+func metadata(text string) error {
+	if text != "" && json.Unmarshal([]byte(text), &map[string]any{}) != nil {
+		return misused("--metadata must be a JSON object")
+	}
+	return nil
+}
+
+func edit(c *call) action {
 	var e kanban.Edit
-	title, body, result := c.flags.String("title", "", "`TEXT`"), c.flags.String("body", "", "`TEXT`"), c.flags.String("result", "", "`TEXT`")
-	summary := c.flags.String("summary", "", "hand-over of a task that is done, `TEXT`")
 	var priority number
-	c.flags.Var(&priority, "priority", "`N`")
-	words, code, ok := c.parse(1, 1)
-	if !ok {
-		return code
-	}
-	for name, v := range map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result, "summary": &e.Summary} {
-		if c.given(name) {
-			*v = map[string]*string{"title": title, "body": body, "result": result, "summary": summary}[name]
+	c.Flags.Var(&priority, "priority", "`N`")
+	texts := map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result, "summary": &e.Summary, "metadata": &e.Metadata}
+	for name, field := range texts {
+		usage := "`TEXT`"
+		if field != &e.Title && field != &e.Body {
+			usage += ", of a task that is done"
 		}
+		c.Flags.Func(name, usage, func(text string) error {
+			*field = &text
+			return nil
+		})
 	}
-	e.Priority = priority.n
-	if e == (kanban.Edit{}) {
-		return c.fail(exitUsage, "cannot edit %s: say what, for instance --title TEXT", words[0])
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		if e.Priority = priority.n; e == (kanban.Edit{}) {
+			return misused("cannot edit %s: say what, for instance --title TEXT", words[0])
+		}
+		if e.Metadata != nil {
+			if err := metadata(*e.Metadata); err != nil {
+				return err
+			}
+		}
+		ok, err := s.Edit(ctx, c.Now(), words[0], e)
+		return c.did(ok, err, "Edited %s", words[0])
 	}
-	return c.did("edit "+words[0], "Edited "+words[0], func(ctx context.Context, s *kanban.Store) (bool, error) {
-		return s.Edit(ctx, c.Now(), words[0], e)
-	})
 }
 
-func comment(c *call) int {
-	author := c.flags.String("author", "", "`WHO`; HERMES_PROFILE or user by default")
-	words, code, ok := c.parse(2, -1)
-	if !ok {
-		return code
+// who is the author of something.
+func (c *call) who(named string) string {
+	if named != "" {
+		return named
 	}
-	return c.did("comment on "+words[0], "Commented on "+words[0], func(ctx context.Context, s *kanban.Store) (bool, error) {
-		_, err := s.AddComment(ctx, c.Now(), words[0], c.who(*author), strings.Join(words[1:], " "))
-		return err == nil, err
-	})
+	return c.Variable("HERMES_PROFILE", "user")
 }
 
-func archive(c *call) int {
-	remove := c.flags.Bool("rm", false, "delete tasks that are archived, with all that belongs to them")
-	return c.each("archive", "Archived", 1, func(ctx context.Context, s *kanban.Store, id string) (bool, error) {
-		if *remove {
-			return s.DeleteArchived(ctx, id)
+func comment(c *call) action {
+	author := c.Flags.String("author", "", "`AUTHOR`; HERMES_PROFILE or user by default")
+	most := c.Flags.Int("max-len", 0, "cut it to `N` characters")
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		text := strings.Join(words[1:], " ")
+		if *most < 0 || *most == 0 && c.given("max-len") {
+			return misused("--max-len must be at least 1")
 		}
-		return s.Archive(ctx, c.Now(), id)
-	})
+		if runes := []rune(text); *most > 0 && len(runes) > *most {
+			text = string(runes[:*most])
+		}
+		_, err := s.AddComment(ctx, c.Now(), words[0], c.who(*author), text)
+		return c.did(true, err, "Commented on %s", words[0])
+	}
+}
+
+func archive(c *call) action {
+	var remove list
+	c.Flags.Var(&remove, "rm", "delete these tasks, which are archived, with all that belongs to them: `ID`...")
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		if len(words) > 0 == (len(remove) > 0) {
+			return fmt.Errorf("cannot archive: name tasks, or archived ones after --rm")
+		}
+		if len(remove) > 0 {
+			return c.each(remove, "Deleted %s", func(id string) (bool, error) { return s.DeleteArchived(ctx, id) })
+		}
+		return c.each(words, "Archived %s", func(id string) (bool, error) { return s.Archive(ctx, c.Now(), id) })
+	}
+}
+
+// profile is whom a task is given to: nobody for none.
+func profile(word string) string {
+	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {
+		return ""
+	}
+	return word
+}
+
+func assign(c *call) action {
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		ok, err := s.Assign(ctx, c.Now(), words[0], profile(words[1]))
+		if errors.Is(err, kanban.ErrRunning) {
+			err = fmt.Errorf("%w: %s reassign %s %s --reclaim", err, program, words[0], words[1])
+		}
+		return c.did(ok, err, "Assigned %s to %s", words[0], dash(profile(words[1])))
+	}
+}
+
+func link(c *call) action {
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		return c.did(true, s.Link(ctx, c.Now(), words[0], words[1]), "Linked %s -> %s", words[0], words[1])
+	}
+}
+
+func unlink(c *call) action {
+	return func(ctx context.Context, s *kanban.Store, words []string) error {
+		ok, err := s.Unlink(ctx, c.Now(), words[0], words[1])
+		return c.did(ok, err, "Unlinked %s -> %s", words[0], words[1])
+	}
 }

@@ -33,14 +33,7 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := i.host.Engine.Inspect(i.ctx, d.Container)
-	if err == nil && c.State != sandbox.Running {
-		err = &sandbox.StateError{Container: c}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return i.host.Manager.AdoptContainer(c)
+	return i.host.Manager.Adopt(i.ctx, d.Container)
 }
 
 // find looks a sandbox up by name, id or task; "" is what the flags name.

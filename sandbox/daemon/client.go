@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/sandbox"
+	"hinit/sandbox/mux"
 )
 
 // ErrNone is wrapped by the error of [Dial] where no service ever listened.
@@ -44,8 +43,8 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		if err == nil {
-			owner, err := peerOf(c)
-			if err == nil && owner.UID != 0 && owner.UID != uint32(os.Geteuid()) {
+			owner, err := mux.Peer(c)
+			if err == nil && owner.Uid != 0 && owner.Uid != uint32(os.Geteuid()) {
 				err = fmt.Errorf("cannot trust the service on %s: it is neither root's nor yours", socket)
 			}
 			if err != nil {
@@ -65,140 +64,65 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	}
 }
 
-// Local are the streams of a request, on the caller's side.
-type Local struct {
-	In       io.Reader
-	Out, Err io.Writer
-	Resizes  <-chan sandbox.Size
-	Signals  <-chan sandbox.SignalNo
-}
-
-// Run asks for something and returns its exit code. The command ends when the context does, or this process. Reading In may go on
-// afterwards.
-func (c *Conn) Run(ctx context.Context, req Request, local Local) (int, error) {
+// Run asks for something and returns its exit code. The command ends when the context does, or this process. Reading the standard input may
+// go on afterwards.
+func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error) {
 	defer c.c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.c.Close() }) // ends everything
-	defer stop()
-	f := &frames{r: c.c, w: c.c}
-	if err := f.writeJSON(kindRequest, req); err != nil && !errors.Is(err, unix.EPIPE) { // who is refused is told without being heard
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { _ = c.c.Close() })() // ends everything
+	service, err := mux.NewClient(c.c, "")
+	if refused := (*mux.RefusedError)(nil); errors.As(err, &refused) {
+		fmt.Fprintln(local.Err, refused.Text)
+		return refused.Code, nil
+	}
+	if err != nil {
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}
-	credit := newCredit()
-	defer credit.close()
+	st, err := service.Open(req)
+	if err != nil {
+		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
+	}
 	if req.Stdin {
-		go send(f, credit, local.In)
-	}
-	done := make(chan struct{})
-	defer close(done)
-	go news(f, local, done)
-	var buf []byte
-	for {
-		k, data, err := f.read(&buf, frameMost)
-		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
-		}
-		if err != nil {
-			return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrLost, err)
-		}
-		switch k {
-		case kindStdout:
-			_, err = local.Out.Write(data)
-		case kindStderr:
-			_, err = local.Err.Write(data)
-		case kindCredit:
-			n := 0
-			if err = json.Unmarshal(data, &n); err == nil {
-				credit.add(n)
+		go func() {
+			if st.SendInput(local.In) != nil {
+				_ = st.Send(mux.KindInputEnd, nil) // what can't be read has ended
 			}
-		case kindExit:
-			code := 0
-			err = json.Unmarshal(data, &code)
-			return code, err
-		default:
-			err = fmt.Errorf("the service of sandboxes says something that this version does not know: %q", k)
-		}
-		if err != nil {
-			return 0, err
-		}
+		}()
 	}
-}
-
-// news sends window sizes and signals until done.
-func news(f *frames, local Local, done <-chan struct{}) {
+	var outputs sync.WaitGroup
+	outputs.Go(func() { _, _ = st.Output.WriteTo(&output{local.Out, cancel}) })
+	outputs.Go(func() { _, _ = st.Errors.WriteTo(&output{local.Err, cancel}) })
 	for {
-		var err error
 		select {
 		case size := <-local.Resizes:
-			err = f.writeJSON(kindResize, size)
+			_ = st.Send(mux.KindResize, mux.Size(size.Columns, size.Rows)) // the reader says what is wrong
 		case sig := <-local.Signals:
-			err = f.writeJSON(kindSignal, sig)
-		case <-done:
-			return
-		}
-		if err != nil {
-			return // the reader says so
-		}
-	}
-}
-
-// send sends standard input, no further ahead than the window.
-func send(f *frames, credit *credit, in io.Reader) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := in.Read(buf)
-		for data := buf[:n]; len(data) > 0; {
-			allowed := credit.take(len(data))
-			if allowed == 0 || f.write(kindStdin, data[:allowed]) != nil {
-				return
+			_ = st.Send(mux.KindSignal, mux.Number(uint32(sig))) // the same
+		case <-st.Done():
+			outputs.Wait()
+			end, err := st.End()
+			switch {
+			case ctx.Err() != nil:
+				return 0, context.Cause(ctx)
+			case err != nil:
+				return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrLost, err)
 			}
-			data = data[allowed:]
-		}
-		if err != nil {
-			_ = f.write(kindStdinEnd, nil) // the reader says what is wrong
-			return
+			return end.Code, nil
 		}
 	}
 }
 
-// credit is how much standard input may be sent.
-type credit struct {
-	mu     sync.Mutex
-	more   *sync.Cond
-	left   int
-	closed bool
+// output is an output of the caller's. What can't be written ends the command.
+type output struct {
+	to   io.Writer
+	fail func(error)
 }
 
-func newCredit() *credit {
-	c := &credit{left: windowSize}
-	c.more = sync.NewCond(&c.mu)
-	return c
-}
-
-func (c *credit) add(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.left += n
-	c.more.Broadcast()
-}
-
-func (c *credit) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	c.more.Broadcast()
-}
-
-// take waits for some credit and returns how much of n it got; 0 after close.
-func (c *credit) take(n int) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for c.left == 0 && !c.closed {
-		c.more.Wait()
+func (o *output) Write(data []byte) (int, error) {
+	n, err := o.to.Write(data)
+	if err != nil {
+		o.fail(err)
 	}
-	if c.closed {
-		return 0
-	}
-	n = min(n, c.left)
-	c.left -= n
-	return n
+	return n, err
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/sandbox"
+	"hinit/sandbox/mux"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,7 +70,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 	data := make([]byte, 8<<20) // many windows
 	_, _ = rand.Read(data)
 	var out, errs bytes.Buffer
-	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Local{In: bytes.NewReader(data), Out: &out, Err: &errs})
+	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Streams{In: bytes.NewReader(data), Out: &out, Err: &errs})
 	if err != nil || code != 42 {
 		t.Fatalf("code %d, error %v", code, err)
 	}
@@ -86,7 +87,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 
 // TestCallerGone: also when the command reads nothing of what is sent to it.
 func TestCallerGone(t *testing.T) {
-	for _, stdin := range []int{0, 1, windowSize, 4 * windowSize} {
+	for _, stdin := range []int{0, 1, mux.Window, 4 * mux.Window} {
 		begun, ended := make(chan struct{}), make(chan struct{})
 		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
 			close(begun)
@@ -97,7 +98,7 @@ func TestCallerGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			_, err := dial(t, socket).Run(ctx, Request{Stdin: true}, Local{In: io.LimitReader(rand.Reader, int64(stdin)), Out: io.Discard, Err: io.Discard})
+			_, err := dial(t, socket).Run(ctx, Request{Stdin: true}, Streams{In: io.LimitReader(rand.Reader, int64(stdin)), Out: io.Discard, Err: io.Discard})
 			done <- err
 		}()
 		<-begun
@@ -122,15 +123,16 @@ func TestServiceGone(t *testing.T) {
 	go func() {
 		c, err := l.Accept()
 		if err == nil {
-			f := &frames{r: c, w: c}
-			var buf []byte
-			_, _, _ = f.read(&buf, requestMost)
-			_ = f.write(kindStdout, []byte("begun"))
+			r, w := mux.NewReader(c), mux.NewWriter(c)
+			_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
+			_, _ = r.Next()
+			f, _ := r.Next()
+			_, _ = mux.NewServed(w, f.Channel).Output.Write([]byte("begun"))
 			_ = c.Close()
 		}
 	}()
 	var out bytes.Buffer
-	_, err = dial(t, l.Addr().String()).Run(t.Context(), Request{}, Local{Out: &out, Err: io.Discard})
+	_, err = dial(t, l.Addr().String()).Run(t.Context(), Request{}, Streams{Out: &out, Err: io.Discard})
 	if !errors.Is(err, ErrLost) || out.String() != "begun" {
 		t.Errorf("error %v after %q", err, out.String())
 	}
@@ -172,7 +174,7 @@ func TestWhoMayAsk(t *testing.T) {
 		return 0
 	}})
 	var errs bytes.Buffer
-	code, err := dial(t, socket).Run(t.Context(), Request{}, Local{Out: io.Discard, Err: &errs})
+	code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: &errs})
 	if err != nil || code != codeNotAllowed || ran || !strings.Contains(errs.String(), "is not allowed to") {
 		t.Errorf("code %d, error %v, %s", code, err, errs.String())
 	}
@@ -183,7 +185,17 @@ func TestBadRequests(t *testing.T) {
 		t.Error("a bad request was run")
 		return 0
 	}})
-	for _, bad := range [][]byte{nil, []byte("GET / HTTP/1.1\r\n\r\n"), {'R', 0, 0, 0, 2, '{', 'x'}, {'R', 255, 255, 255, 255}, {'i', 0, 0, 0, 1, 'a'}, {'R', 0, 0}} {
+	var half bytes.Buffer
+	w := mux.NewWriter(&half)
+	_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
+	hello := half.Len()
+	_ = w.Write(mux.KindOpen, 1, []byte("{x"))
+	notJSON := bytes.Clone(half.Bytes())
+	half.Truncate(hello)
+	_ = w.Write(mux.KindInput, 1, []byte("a"))
+	for _, bad := range [][]byte{
+		nil, []byte("GET / HTTP/1.1\r\n\r\n"), notJSON, notJSON[hello:], half.Bytes(), half.Bytes()[:hello+3],
+	} {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
 			t.Fatal(err)
@@ -211,12 +223,12 @@ func TestInputBeyondTheWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	f := &frames{r: c, w: c}
-	if err := f.writeJSON(kindRequest, Request{Stdin: true}); err != nil {
+	w := mux.NewWriter(c)
+	if err := errors.Join(w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version}), w.WriteJSON(mux.KindOpen, 1, Request{Stdin: true})); err != nil {
 		t.Fatal(err)
 	}
-	for range windowSize/frameMost + 2 {
-		if f.write(kindStdin, make([]byte, frameMost)) != nil {
+	for range mux.Window/mux.MaxData + 2 {
+		if w.Write(mux.KindInput, 1, make([]byte, mux.MaxData)) != nil {
 			break
 		}
 	}
@@ -224,6 +236,34 @@ func TestInputBeyondTheWindow(t *testing.T) {
 	case <-ended:
 	case <-time.After(patience):
 		t.Fatal("it goes on")
+	}
+}
+
+// TestASignalThatIsNone ended the commands of all callers of the container.
+func TestASignalThatIsNone(t *testing.T) {
+	for _, n := range []uint32{0, 65, 999} {
+		ended := make(chan error, 1)
+		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, s Streams) int {
+			select {
+			case got := <-s.Signals:
+				ended <- fmt.Errorf("the command got %d", got)
+			case <-ctx.Done():
+				ended <- nil
+			}
+			return 0
+		}})
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		w := mux.NewWriter(c)
+		if err := errors.Join(w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version}), w.WriteJSON(mux.KindOpen, 1, Request{}), w.Write(mux.KindSignal, 1, mux.Number(n))); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -253,7 +293,7 @@ func TestResizesAndSignals(t *testing.T) {
 	resizes <- sandbox.Size{Columns: 3, Rows: 4}
 	signals <- 15
 	var out bytes.Buffer
-	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.Size{Columns: 1, Rows: 2}}, Local{Out: &out, Err: io.Discard, Resizes: resizes, Signals: signals}); err != nil {
+	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.Size{Columns: 1, Rows: 2}}, Streams{Out: &out, Err: io.Discard, Resizes: resizes, Signals: signals}); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != "{1 2} {3 4} 15" {
@@ -263,30 +303,39 @@ func TestResizesAndSignals(t *testing.T) {
 
 // TestHalfRequests: requests of megabytes that were never finished filled the memory.
 func TestHalfRequests(t *testing.T) {
-	s := &Server{}
-	var releases []func()
-	kept := 0
-	for range 1000 {
-		release, ok := s.keep(10000, 3<<20)
-		if !ok {
-			break
+	s := &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }}
+	socket := start(t, s)
+	part := make([]byte, mux.MaxData)
+	for range 2 * longRequests / (3 << 20) {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
 		}
-		kept += 3 << 20
-		releases = append(releases, release)
+		defer c.Close()
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		r, w := mux.NewReader(c), mux.NewWriter(c)
+		_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 << 20 / mux.MaxData {
+			if w.Write(mux.KindOpen, 1, part) != nil {
+				break
+			}
+		}
+		s.mu.Lock()
+		for _, kept := range s.long {
+			if kept > longRequests {
+				t.Errorf("it keeps %d bytes of them", kept)
+			}
+		}
+		s.mu.Unlock()
 	}
-	if kept > longRequests || kept == 0 {
-		t.Errorf("it keeps %d bytes of them", kept)
+	if !s.keep(1, longRequests) || s.keep(1, 1) {
+		t.Error("another user is not answered any more, or has no limit")
 	}
-	if _, ok := s.keep(10000, 100); !ok {
-		t.Error("a short one is not answered any more")
-	}
-	if _, ok := s.keep(0, 3<<20); !ok {
-		t.Error("another user is not answered any more")
-	}
-	for _, release := range releases {
-		release()
-	}
-	if _, ok := s.keep(10000, longRequests); !ok || len(s.long) != 2 {
-		t.Errorf("what has ended still counts: %v", s.long)
+	s.keep(1, -longRequests)
+	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil {
+		t.Errorf("a short one is not answered any more: %v", err)
 	}
 }

@@ -2,11 +2,11 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 
 	"hinit/internal/guard"
 	"hinit/sandbox"
+	"hinit/sandbox/mux"
 )
 
 // Peer is who has connected, by the kernel's word.
@@ -22,7 +23,18 @@ type Peer struct {
 	UID, GID uint32
 }
 
-// Streams are those of a request.
+// Request is one command line.
+type Request struct {
+	Docker bool              `json:"docker,omitempty"` // the docker command's, else that of hinit sandbox
+	Args   []string          `json:"args"`
+	Home   string            `json:"home,omitempty"`  // HERMES_HOME of the caller: which profile it says it is
+	Env    map[string]string `json:"env,omitempty"`   // of the variables that the command line names
+	Stdin  bool              `json:"stdin,omitempty"` // standard input is sent
+	TTY    bool              `json:"tty,omitempty"`   // standard input is a terminal, of this size
+	Size   sandbox.Size      `json:"size,omitzero"`
+}
+
+// Streams are those of a request, on either side.
 type Streams struct {
 	In       io.Reader // nil when none is sent
 	Out, Err io.Writer
@@ -42,6 +54,7 @@ type Server struct {
 	Most, MostOne int
 
 	mu      sync.Mutex
+	reading map[uint32][]net.Conn // connections that have not said what they want, the oldest first
 	running map[uint32]int
 	total   int
 	long    map[uint32]int // bytes of long requests
@@ -53,27 +66,20 @@ const (
 	longRequests = 16 << 20
 )
 
-// keep counts the bytes of a long request until release, unless its user has too many.
-func (s *Server) keep(uid uint32, n int) (release func(), ok bool) {
+// keep counts n bytes of a request, unless its user has too many.
+func (s *Server) keep(uid uint32, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n <= shortRequest {
-		return func() {}, true
-	}
 	if s.long == nil {
 		s.long = map[uint32]int{}
 	}
-	if s.long[uid]+n > longRequests {
-		return nil, false
+	if n > 0 && s.long[uid]+n > longRequests {
+		return false
 	}
-	s.long[uid] += n
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.long[uid] -= n; s.long[uid] == 0 {
-			delete(s.long, uid)
-		}
-	}, true
+	if s.long[uid] += n; s.long[uid] == 0 {
+		delete(s.long, uid)
+	}
+	return true
 }
 
 // What a connection gets that is not served.
@@ -112,6 +118,30 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
+// readingMost is how many connections of one user may be about to say what they want. One too many ends the oldest.
+const readingMost = 64
+
+// await notes a connection that is about to say what it wants, until done.
+func (s *Server) await(uid uint32, c net.Conn) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading == nil {
+		s.reading = map[uint32][]net.Conn{}
+	}
+	if all := s.reading[uid]; len(all) >= readingMost {
+		_ = all[0].Close() // its own goroutine notices
+		s.reading[uid] = slices.Delete(all, 0, 1)
+	}
+	s.reading[uid] = append(s.reading[uid], c)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.reading[uid] = slices.DeleteFunc(s.reading[uid], func(other net.Conn) bool { return other == c }); len(s.reading[uid]) == 0 {
+			delete(s.reading, uid)
+		}
+	}
+}
+
 // enter counts a request, unless there are too many.
 func (s *Server) enter(uid uint32) bool {
 	s.mu.Lock()
@@ -138,82 +168,131 @@ func (s *Server) leave(uid uint32) {
 
 func (s *Server) serve(ctx context.Context, c net.Conn) {
 	defer c.Close()
-	f := &frames{r: c, w: c}
-	from, err := peerOf(c)
+	cred, err := mux.Peer(c)
 	if err != nil {
 		return
 	}
-	exit := func(code int, why string) {
-		if why != "" {
-			_, _ = stream{f, kindStderr}.Write([]byte(why + "\n")) // whoever has gone needs no answer
-		}
-		_ = f.writeJSON(kindExit, code) // the same
-	}
+	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
+	w, hello := mux.NewWriter(c), mux.Hello{Version: mux.Version}
 	if s.Allow != nil && !s.Allow(from) {
-		exit(codeNotAllowed, fmt.Sprintf("cannot use the sandboxes: uid %d is not allowed to; only root and the agent's user are", from.UID))
+		hello.Code, hello.Refused = codeNotAllowed, fmt.Sprintf("cannot use the sandboxes: uid %d is not allowed to; only root and the agent's user are", from.UID)
+	}
+	if w.WriteJSON(mux.KindHello, 0, hello) != nil || hello.Refused != "" {
 		return
 	}
-	if !s.enter(from.UID) {
-		exit(codeBusy, "cannot use the sandboxes: too many commands run already; try again when one has ended")
-		return
-	}
-	defer s.leave(from.UID)
 	_ = c.SetReadDeadline(time.Now().Add(requestTime)) // it is our own socket
-	var buf []byte
-	k, n, err := f.head(requestMost)
-	var data []byte
-	if err == nil {
-		release, ok := s.keep(from.UID, n)
-		if !ok {
-			exit(codeBusy, "cannot use the sandboxes: too much is being asked already; try again when a command has ended")
-			return
-		}
-		defer release()
-		data, err = f.body(&buf, n)
-	}
+	r := mux.NewReader(c)
 	var req Request
-	if err == nil && k == kindRequest {
-		err = json.Unmarshal(data, &req)
+	done := s.await(from.UID, c)
+	channel, kept, err := s.request(r, from.UID, &req)
+	done()
+	if err == nil && !s.enter(from.UID) {
+		err = errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended")
+	} else if err == nil {
+		defer s.leave(from.UID)
 	}
-	if err != nil || k != kindRequest {
-		exit(2, "cannot read the request: it is not in the form that this version of hinit expects")
+	defer s.keep(from.UID, -kept)
+	ch := mux.NewServed(w, channel)
+	if err != nil {
+		_, _ = fmt.Fprintln(ch.Errors, err) // a caller that is gone needs no answer
+		_ = ch.Finish(mux.End{Code: codeBusy})
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{}) // it is our own socket
-	buf = nil                          // a long one is not to stay
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	in := newInput(f, req.Stdin)
+	in := &input{ch: ch, w: w, resizes: make(chan sandbox.Size, 1), signals: make(chan sandbox.SignalNo, 8)}
+	streams := Streams{Out: ch.Output, Err: ch.Errors, Resizes: in.resizes, Signals: in.signals}
+	if req.Stdin {
+		streams.In = ch.Input
+	}
 	reading := make(chan struct{})
 	go func() {
 		defer close(reading)
 		defer guard.Catch("the input of a sandbox's command")
-		in.read(&buf)
+		in.read(r)
 		cancel() // the caller has gone
+		ch.Leave()
 	}()
-	code := s.Handle(ctx, from, req, in.streams())
-	exit(code, "")
-	_ = c.Close() // ends the reading
+	_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // the same
+	_ = c.Close()                                                   // ends the reading
 	<-reading
 }
 
-// peerOf asks the kernel who has connected (unix(7), SO_PEERCRED).
-func peerOf(c net.Conn) (Peer, error) {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return Peer{}, errors.New("not a unix socket")
+// errRequest says that a request can't be understood.
+var errRequest = errors.New("cannot read the request: it is not in the form that this version of hinit expects")
+
+// request reads a client's hello and its request, and returns the channel of it and how many bytes are kept.
+func (s *Server) request(r *mux.Reader, uid uint32, req *Request) (channel uint32, kept int, err error) {
+	gather := new(mux.Gather)
+	for first := true; ; first = false {
+		f, err := r.Next()
+		switch {
+		case err != nil:
+			return channel, kept, errRequest
+		case first && f.Kind == mux.KindHello:
+			continue
+		case first || f.Kind != mux.KindOpen || channel != 0 && f.Channel != channel:
+			return channel, kept, errRequest
+		}
+		channel = f.Channel
+		if n := len(f.Data); n > shortRequest {
+			if !s.keep(uid, n) {
+				return channel, kept, errors.New("cannot use the sandboxes: too much is being asked already; try again when a command has ended")
+			}
+			kept += n
+		}
+		whole, err := gather.Add(f, req)
+		if err != nil {
+			return channel, kept, errRequest
+		}
+		if whole {
+			return channel, kept, nil
+		}
 	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return Peer{}, err
+}
+
+// input is what a caller sends while its command runs.
+type input struct {
+	ch      *mux.Served
+	w       *mux.Writer
+	resizes chan sandbox.Size
+	signals chan sandbox.SignalNo
+}
+
+// read returns when the caller has gone, or says something that makes no sense. It never waits for the command.
+func (i *input) read(r *mux.Reader) {
+	for {
+		f, err := r.Next()
+		if err != nil || !i.take(f) {
+			return
+		}
 	}
-	var cred *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return Peer{}, err
+}
+
+func (i *input) take(f mux.Frame) bool {
+	switch f.Kind {
+	case mux.KindPing:
+		return i.w.Write(mux.KindPong, 0, nil) == nil
+	case mux.KindResize:
+		columns, rows, err := mux.ParseSize(f.Data)
+		select {
+		case <-i.resizes: // an older one that nothing has taken yet
+		default:
+		}
+		i.resizes <- sandbox.Size{Columns: columns, Rows: rows}
+		return err == nil
+	case mux.KindSignal:
+		n, err := mux.ParseNumber(f.Data)
+		if err != nil || n < 1 || n > 64 { // it would end the container's connection, which is also others'
+			return false
+		}
+		select {
+		case i.signals <- sandbox.SignalNo(n):
+		default: // the command does not take them; one too many says nothing new
+		}
+		return true
+	default:
+		return i.ch.Take(f)
 	}
-	if failed != nil {
-		return Peer{}, failed
-	}
-	return Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
 }

@@ -27,12 +27,14 @@ func (p *Personality) run(ctx context.Context, c *Run, from Caller) int {
 		spec.Labels = maps.Clone(spec.Labels)
 		spec.Labels[sandbox.LabelClient] = from.Process
 	}
-	if looked {
-		unlock, err := p.Store.Lock(ctx, labelKey(key))
+	if c.Start && key != nil {
+		unlock, err := p.Manager.Lock(ctx, key)
 		if err != nil {
 			return from.fail(exitDaemon, err, "")
 		}
 		defer unlock()
+	}
+	if looked {
 		id, err := p.since(ctx, key, seen)
 		if err == nil && id != "" {
 			fmt.Fprintln(from.Stdout, id)

@@ -1,7 +1,6 @@
 package dockercli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,7 +16,7 @@ type dirStore struct{ dir string }
 // NewDirStore returns a Store in a directory, which is made if it is missing. It must belong to this user, with no access for others.
 func NewDirStore(dir string) (Store, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("cannot make the directory of the sandboxes' locks: %w", err)
+		return nil, fmt.Errorf("cannot make the directory of what is remembered: %w", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -32,33 +31,6 @@ func NewDirStore(dir string) (Store, error) {
 }
 
 func (s *dirStore) file(key string) string { return filepath.Join(s.dir, sum([]string{key})) }
-
-// lockPause is the time between two attempts to take a lock: flock(2) can't wait for a context.
-const lockPause = 10 * time.Millisecond
-
-// Lock takes a lock of the file system, which the kernel lets go of when the process ends, however it ends.
-func (s *dirStore) Lock(ctx context.Context, key string) (func(), error) {
-	f, err := os.OpenFile(s.file("lock "+key)+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("cannot lock a sandbox: %w", err)
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			_ = f.Close() // nothing was written
-			return nil, fmt.Errorf("cannot lock a sandbox: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close() // nothing was written
-			return nil, fmt.Errorf("cannot wait for the lock of a sandbox: %w", context.Cause(ctx))
-		case <-time.After(lockPause):
-		}
-	}
-}
 
 func (s *dirStore) Get(key string) ([]byte, bool) {
 	file := s.file(key)
@@ -83,7 +55,7 @@ func (s *dirStore) Put(key string, value []byte) {
 	}
 }
 
-// sweep removes what is too old to be asked for. Locks stay: somebody may be about to take one.
+// sweep removes what is too old to be asked for.
 func (s *dirStore) sweep() {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -91,7 +63,7 @@ func (s *dirStore) sweep() {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err == nil && filepath.Ext(e.Name()) != ".lock" && time.Since(info.ModTime()) > keepFor {
+		if err == nil && time.Since(info.ModTime()) > keepFor {
 			_ = os.Remove(filepath.Join(s.dir, e.Name())) // somebody else may have been faster
 		}
 	}

@@ -20,7 +20,7 @@ var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"
 // exec runs a command. A command that the agent repeats because its output looked as if the container were gone is not run again: the
 // agent gets the answer that the command has given.
 func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
-	box, err := p.adopt(ctx, c.Container)
+	box, err := p.Manager.Adopt(ctx, c.Container)
 	if err != nil {
 		return p.notBegun(ctx, c.Container, err, from)
 	}
@@ -39,13 +39,15 @@ func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
 		req.Stdin = from.Stdin
 	}
 	result, err := box.Exec(ctx, req)
+	if errors.Is(err, sandbox.ErrClosed) { // somebody has just stopped or started it
+		if box, err = p.Manager.Adopt(ctx, c.Container); err == nil {
+			result, err = box.Exec(ctx, req)
+		}
+	}
 	switch {
-	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrClosed):
-		p.adopted.Delete(c.Container)
-		return p.notBegun(ctx, c.Container, err, from)
 	case errors.Is(err, sandbox.ErrLost):
 		// Not in the words that make the agent run it again.
-		p.adopted.Delete(c.Container)
+		p.Manager.Forget(box.ID())
 		fmt.Fprintf(from.Stderr, "hinit: %s\n", unlike(err.Error()))
 		return exitKilled
 	case err != nil:
@@ -55,34 +57,6 @@ func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
 		p.remember(from, "ending", key, ending{time.Now(), result.Code, seen.output()})
 	}
 	return result.Code
-}
-
-// adopt returns the sandbox of a running container.
-func (p *Personality) adopt(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	if box, ok := p.adopted.Load(ref); ok {
-		return box.(*sandbox.Sandbox), nil
-	}
-	container, err := p.Engine.Inspect(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	if err := stateError(container, ref); err != nil {
-		return nil, err
-	}
-	box, err := p.Manager.AdoptContainer(container)
-	if err == nil {
-		p.adopted.Store(ref, box)
-	}
-	return box, err
-}
-
-// Forget lets go of every sandbox that was used. They go on.
-func (p *Personality) Forget() {
-	p.adopted.Range(func(ref, box any) bool {
-		p.adopted.Delete(ref)
-		_ = box.(*sandbox.Sandbox).Cleanup(false) // of an adopted one: nothing is removed
-		return true
-	})
 }
 
 // stateError is what the docker command says of a container in which nothing can be run.
@@ -101,7 +75,7 @@ func stateError(c sandbox.Container, ref string) error {
 
 // notBegun prints why a command was not run. What the engine says of the container now counts more than what was in the way.
 func (p *Personality) notBegun(ctx context.Context, ref string, why error, from Caller) int {
-	p.adopted.Delete(ref)
+	p.Manager.Forget(ref)
 	if container, err := p.Engine.Inspect(ctx, ref); err != nil {
 		why = err
 	} else if err := stateError(container, ref); err != nil {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"hinit/sandbox"
@@ -19,8 +18,6 @@ type Personality struct {
 	Engine  sandbox.Engine
 	Manager *sandbox.Manager
 	Store   Store
-
-	adopted sync.Map // what a caller calls a container → *sandbox.Sandbox
 }
 
 // Caller is whose command line it is.
@@ -167,13 +164,13 @@ func (p *Personality) start(ctx context.Context, ref string, from Caller) int {
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
 		// Another agent may just be about to start what it has made.
 		var unlock func()
-		if unlock, err = p.Store.Lock(ctx, labelKey(key)); err == nil {
+		if unlock, err = p.Manager.Lock(ctx, key); err == nil {
 			defer unlock()
 			container, err = p.Engine.Inspect(ctx, ref)
 		}
 	}
 	if err == nil {
-		p.adopted.Delete(ref)
+		p.Manager.Forget(container.ID)
 		if container.State == sandbox.Paused {
 			// The docker command can't; the agent would make a second container and leave this one behind.
 			err = p.Engine.Unpause(ctx, container.ID)
@@ -225,7 +222,7 @@ func (p *Personality) inspect(ctx context.Context, ref string, from Caller) int 
 func (p *Personality) stop(ctx context.Context, ref string, grace int, from Caller) int {
 	container, err := p.Engine.Inspect(ctx, ref)
 	if err == nil {
-		p.adopted.Delete(ref)
+		p.Manager.Forget(container.ID)
 		err = p.Engine.Stop(ctx, container.ID, time.Duration(grace)*time.Second)
 	}
 	if err != nil {
@@ -244,7 +241,7 @@ func (p *Personality) remove(ctx context.Context, ref string, force bool, from C
 	case err == nil && !force && (container.State == sandbox.Running || container.State == sandbox.Paused || container.State == sandbox.Restarting):
 		err = fmt.Errorf("%sYou cannot remove a %s container %s. Stop the container before attempting removal or force remove", fromDaemon, container.State, container.ID)
 	case err == nil:
-		p.adopted.Delete(ref)
+		p.Manager.Forget(container.ID)
 		err = p.Engine.Remove(ctx, container.ID)
 	}
 	if err != nil {

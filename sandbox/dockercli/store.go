@@ -1,11 +1,9 @@
 package dockercli
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,10 +12,8 @@ import (
 )
 
 // Store keeps what the personality remembers between two calls of one process: what it saw in docker ps, and how a command ended whose
-// output looks as if the container were gone. It also has the locks that two callers of one sandbox need.
+// output looks as if the container were gone.
 type Store interface {
-	// Lock waits for a lock until the context ends.
-	Lock(ctx context.Context, key string) (unlock func(), err error)
 	Get(key string) (value []byte, ok bool)
 	// Put keeps a value for a few minutes; nil forgets it.
 	Put(key string, value []byte)
@@ -82,7 +78,6 @@ func encode(v any) string {
 // memoryStore is for a process that answers many calls.
 type memoryStore struct {
 	mu     sync.Mutex
-	locks  map[string]*lockOf
 	values map[string]memory
 	size   int // of all values, in bytes
 }
@@ -90,11 +85,6 @@ type memoryStore struct {
 type memory struct {
 	value []byte
 	at    time.Time
-}
-
-type lockOf struct {
-	free  chan struct{} // holds one token while nobody has the lock
-	users int
 }
 
 // What a memoryStore keeps at most, in values and in bytes: an agent could otherwise fill the memory of whoever answers it.
@@ -105,33 +95,7 @@ const (
 
 // NewMemoryStore returns a Store for a process that answers many calls.
 func NewMemoryStore() Store {
-	return &memoryStore{locks: map[string]*lockOf{}, values: map[string]memory{}}
-}
-
-func (s *memoryStore) Lock(ctx context.Context, key string) (func(), error) {
-	s.mu.Lock()
-	l := s.locks[key]
-	if l == nil {
-		l = &lockOf{free: make(chan struct{}, 1)}
-		l.free <- struct{}{}
-		s.locks[key] = l
-	}
-	l.users++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(s.locks, key)
-		}
-	}
-	select {
-	case <-l.free:
-		return func() { l.free <- struct{}{}; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, fmt.Errorf("cannot wait for the lock of a sandbox: %w", context.Cause(ctx))
-	}
+	return &memoryStore{values: map[string]memory{}}
 }
 
 func (s *memoryStore) Get(key string) ([]byte, bool) {

@@ -8,9 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
-	"time"
 )
 
 func stores(t *testing.T) map[string]Store {
@@ -36,50 +34,6 @@ func TestStoreKeeps(t *testing.T) {
 		if _, ok := s.Get("a"); ok {
 			t.Errorf("%s: it has what was forgotten", name)
 		}
-	}
-}
-
-func TestStoreLocks(t *testing.T) {
-	for name, s := range stores(t) {
-		var all sync.WaitGroup
-		inside, most := 0, 0
-		var mu sync.Mutex
-		for range 20 {
-			all.Go(func() {
-				unlock, err := s.Lock(t.Context(), "key")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				inside++
-				most = max(most, inside)
-				mu.Unlock()
-				mu.Lock()
-				inside--
-				mu.Unlock()
-				unlock()
-			})
-		}
-		all.Wait()
-		if most != 1 {
-			t.Errorf("%s: %d were inside at once", name, most)
-		}
-		unlock, err := s.Lock(t.Context(), "key")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-		if _, err := s.Lock(ctx, "key"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s: it did not wait for the context: %v", name, err)
-		}
-		if other, err := s.Lock(t.Context(), "another key"); err != nil {
-			t.Errorf("%s: %v", name, err)
-		} else {
-			other()
-		}
-		cancel()
-		unlock()
 	}
 }
 

@@ -39,7 +39,7 @@ func (ch *channel) foreground() mux.End {
 		return notBegun(err)
 	}
 	ch.began(r)
-	ch.send(mux.KindBegun, mux.Number(uint32(pid)))
+	_ = ch.Send(mux.KindBegun, mux.Number(uint32(pid))) // a client that is gone needs none
 	s.copy(ch)
 	<-ended
 	s.drain()
@@ -73,9 +73,8 @@ type streams struct {
 }
 
 type out struct {
-	file   *os.File
-	kind   mux.Kind
-	credit *mux.Credit
+	file *os.File
+	to   *mux.Outlet
 }
 
 // streams makes the descriptors and puts them into the spec.
@@ -87,7 +86,7 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 			return nil, err
 		}
 		s.child, s.tty, s.stdin = []*os.File{slave}, tty, tty.master
-		s.outs = []out{{tty.master, mux.KindOutput, ch.output}}
+		s.outs = []out{{tty.master, ch.Output}}
 		spec.Files, spec.Console = []*os.File{slave, slave, slave}, true
 		ch.mu.Lock()
 		ch.tty = tty
@@ -116,7 +115,7 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		return nil, err
 	}
 	add(1, own, child)
-	s.outs = []out{{own, mux.KindOutput, ch.output}}
+	s.outs = []out{{own, ch.Output}}
 	if !ch.open.Apart {
 		spec.Files[2] = child
 		return s, nil
@@ -128,7 +127,7 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		return nil, err
 	}
 	add(2, own, child)
-	s.outs = append(s.outs, out{own, mux.KindErrors, ch.errors})
+	s.outs = append(s.outs, out{own, ch.Errors})
 	return s, nil
 }
 
@@ -164,7 +163,7 @@ func (s *streams) closeOwn() {
 func (s *streams) copy(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
-			_, _ = ch.input.WriteTo(s.stdin)
+			_, _ = ch.Input.WriteTo(s.stdin)
 			if s.tty == nil {
 				_ = s.stdin.Close()
 			} else {
@@ -175,7 +174,7 @@ func (s *streams) copy(ch *channel) {
 	for _, o := range s.outs {
 		s.left.Add(1)
 		guard.Go("reading from a command", func() {
-			o.forward(ch, s.over)
+			o.forward(s.over)
 			s.left.Done()
 			o.discard()
 		})
@@ -184,18 +183,14 @@ func (s *streams) copy(ch *channel) {
 
 // forward sends what the command writes until all that could have written it has ended, or what is left behind is silent or has had
 // its time. What was in the pipe when the command ended is sent in any case.
-func (o out) forward(ch *channel, over <-chan struct{}) {
+func (o out) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // of what is left behind
 	owed := 0
 	for {
 		n, err := o.file.Read(buf)
-		for sent := 0; sent < n; {
-			room := o.credit.Take(n - sent)
-			if room == 0 || ch.c.w.Write(o.kind, ch.id, buf[sent:sent+room]) != nil {
-				return
-			}
-			sent += room
+		if _, err := o.to.Write(buf[:n]); err != nil {
+			return
 		}
 		owed -= n
 		select {

@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"io"
 	"sync"
 	"syscall"
 	"time"
@@ -21,12 +22,9 @@ type conn struct {
 
 // channel is one request of a client. Its own goroutine serves it; the connection's hands it what comes.
 type channel struct {
+	*mux.Served
 	c    *conn
-	id   uint32
 	open mux.Open
-
-	input          *mux.Inbox
-	output, errors *mux.Credit
 
 	mu      sync.Mutex
 	run     *run // nil while there is none
@@ -38,7 +36,7 @@ type channel struct {
 
 // read takes what the client sends until it sends nothing more, or nonsense.
 func (c *conn) read(r *mux.Reader) {
-	gather := make(mux.Gather)
+	gather := new(mux.Gather)
 	for {
 		f, err := r.Next()
 		if err != nil || !c.take(f, gather) {
@@ -48,12 +46,10 @@ func (c *conn) read(r *mux.Reader) {
 }
 
 // take takes one frame. It returns false for one that breaks the protocol.
-func (c *conn) take(f mux.Frame, gather mux.Gather) bool {
+func (c *conn) take(f mux.Frame, gather *mux.Gather) bool {
 	switch f.Kind {
 	case mux.KindPing:
 		return c.w.Write(mux.KindPong, 0, nil) == nil
-	case mux.KindPong:
-		return true
 	case mux.KindOpen:
 		var open mux.Open
 		whole, err := gather.Add(f, &open)
@@ -73,10 +69,7 @@ func (c *conn) take(f mux.Frame, gather mux.Gather) bool {
 }
 
 func (c *conn) begin(id uint32, open mux.Open) bool {
-	ch := &channel{
-		c: c, id: id, open: open, output: mux.NewCredit(), errors: mux.NewCredit(), cancels: make(chan struct{}),
-	}
-	ch.input = mux.NewInbox(func(n int) { ch.send(mux.KindRoom, mux.Room(mux.KindInput, n)) })
+	ch := &channel{Served: mux.NewServed(c.w, id), c: c, open: open, cancels: make(chan struct{})}
 	c.mu.Lock()
 	if c.channels[id] != nil || len(c.channels) >= mux.MaxChannels {
 		c.mu.Unlock()
@@ -86,11 +79,11 @@ func (c *conn) begin(id uint32, open mux.Open) bool {
 	c.mu.Unlock()
 	guard.Go("serving a command", func() {
 		end := ch.serve()
-		ch.input.End()
+		ch.Input.End(io.EOF)
 		c.mu.Lock()
 		delete(c.channels, id)
 		c.mu.Unlock()
-		_ = c.w.WriteJSON(mux.KindEnd, id, end)
+		_ = ch.Finish(end) // a client that is gone needs no answer
 	})
 	return true
 }
@@ -102,31 +95,12 @@ func (c *conn) leave() {
 	c.left = true
 	for _, ch := range c.channels {
 		ch.cancel(milliseconds(ch.open.Grace))
-		ch.output.Close()
-		ch.errors.Close()
+		ch.Leave()
 	}
 }
 
-func (ch *channel) send(kind mux.Kind, data []byte) { _ = ch.c.w.Write(kind, ch.id, data) }
-
 func (ch *channel) take(f mux.Frame) bool {
 	switch f.Kind {
-	case mux.KindInput:
-		return ch.input.Put(f.Data) == nil
-	case mux.KindInputEnd:
-		ch.input.End()
-		return true
-	case mux.KindRoom:
-		stream, n, err := mux.ParseRoom(f.Data)
-		switch {
-		case err != nil:
-			return false
-		case stream == mux.KindOutput:
-			return ch.output.Add(n)
-		case stream == mux.KindErrors:
-			return ch.errors.Add(n)
-		}
-		return false
 	case mux.KindSignal:
 		n, err := mux.ParseNumber(f.Data)
 		if err != nil || n < 1 || n > 64 {
@@ -157,7 +131,7 @@ func (ch *channel) take(f mux.Frame) bool {
 		ch.cancel(time.Duration(n) * time.Millisecond)
 		return true
 	default:
-		return false
+		return ch.Take(f)
 	}
 }
 
@@ -170,12 +144,12 @@ func (ch *channel) cancel(grace time.Duration) {
 		close(ch.cancels)
 	}
 	ch.grace = grace
-	ch.input.End()
+	ch.Input.End(io.ErrUnexpectedEOF)
 	if ch.run != nil {
 		ch.c.server.loop.end(ch.run, grace)
 	}
 	if ch.open.Op != mux.OpRun {
-		ch.output.Close()
+		ch.Output.Close()
 	}
 }
 
@@ -205,7 +179,7 @@ func (ch *channel) serve() mux.End {
 	case mux.OpStart:
 		return s.jobs.start(ch)
 	case mux.OpJobs:
-		return mux.End{Jobs: s.jobs.list()}
+		return mux.End{Jobs: s.jobs.list(), Clients: int(s.clients.Load())}
 	case mux.OpOutput:
 		return s.jobs.output(ch)
 	case mux.OpKill:
@@ -213,10 +187,6 @@ func (ch *channel) serve() mux.End {
 	case mux.OpBury:
 		s.loop.do(func() { s.loop.table.KillSession(ch.open.PID, s.began) })
 		return mux.End{}
-	case mux.OpPut:
-		return ch.put()
-	case mux.OpGet:
-		return ch.get()
 	case mux.OpPutTree:
 		return ch.putTree()
 	case mux.OpGetTree:

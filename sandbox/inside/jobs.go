@@ -84,7 +84,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	j.n++
 	b.run = r
 	b.Job = mux.Job{
-		ID: fmt.Sprintf("%d-%d", pid, j.n), Name: ch.open.Name, Command: textOf(ch.open), PID: pid, Started: time.Now(), Running: true,
+		ID: fmt.Sprintf("%d-%d", pid, j.n), Command: textOf(ch.open), PID: pid, Started: time.Now(), Running: true,
 	}
 	j.in = append(j.in, b)
 	guard.Go("reading from a background command", func() {
@@ -154,13 +154,8 @@ func (j *jobs) output(ch *channel) mux.End {
 	for at := max(0, ch.open.Offset); ; {
 		data, next, more := b.out.read(at, ch.open.Follow, ch.cancels)
 		at = next
-		for len(data) > 0 {
-			room := ch.output.Take(len(data))
-			if room == 0 {
-				return mux.End{}
-			}
-			ch.send(mux.KindOutput, data[:room])
-			data = data[room:]
+		if _, err := ch.Output.Write(data); err != nil {
+			return mux.End{}
 		}
 		if more {
 			continue

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ type server struct {
 	sessions  *sessions
 	env       []string // of commands
 	began     uint64   // by the kernel's count
+	clients   atomic.Int32
 }
 
 // Serve serves clients until the process is killed. id is what the client expects to hear of it.
@@ -137,17 +139,8 @@ func (s *server) allowed(conn *net.UnixConn, hello mux.Hello) bool {
 	if s.token != "" && subtle.ConstantTimeCompare([]byte(s.token), []byte(hello.Token)) == 1 {
 		return true
 	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	uid := -1
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			uid = int(cred.Uid)
-		}
-	})
-	return uid == 0 || uid == os.Geteuid()
+	cred, err := mux.Peer(conn)
+	return err == nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 
 // helloTime is how long a client may take to say who it is.
@@ -163,7 +156,7 @@ func (s *server) serve(nc *net.UnixConn) {
 		return
 	}
 	var hello mux.Hello
-	if whole, err := make(mux.Gather).Add(f, &hello); err != nil || !whole {
+	if whole, err := new(mux.Gather).Add(f, &hello); err != nil || !whole {
 		return
 	}
 	answer := mux.Hello{Version: mux.Version, ID: s.id, PID: os.Getpid(), UID: os.Geteuid()}
@@ -177,6 +170,8 @@ func (s *server) serve(nc *net.UnixConn) {
 	if c.w.WriteJSON(mux.KindHello, 0, answer) != nil || answer.Refused != "" {
 		return
 	}
+	s.clients.Add(1)
+	defer s.clients.Add(-1)
 	defer c.leave()
 	c.read(r)
 }

@@ -29,27 +29,34 @@ type Client struct {
 // NewClient says hello and waits for the other side's. It ends when the connection is closed.
 func NewClient(conn io.ReadWriteCloser, token string) (*Client, error) {
 	c := &Client{conn: conn, w: NewWriter(conn), done: make(chan struct{}), streams: make(map[uint32]*Stream)}
-	if err := c.w.WriteJSON(KindHello, 0, Hello{Version: Version, Token: token}); err != nil {
-		return nil, fmt.Errorf("cannot say hello to the program inside: %w", err)
-	}
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version: Version, Token: token}) // a client that is refused is told so before it is heard
 	r := NewReader(conn)
 	f, err := r.Next()
 	if err != nil {
-		return nil, fmt.Errorf("cannot hear from the program inside: %w", err)
+		return nil, fmt.Errorf("cannot hear from the other side: %w", err)
 	}
-	whole, err := make(Gather).Add(f, &c.hello)
+	whole, err := new(Gather).Add(f, &c.hello)
 	switch {
 	case f.Kind != KindHello || err != nil || !whole:
-		return nil, fmt.Errorf("cannot talk to the program inside: %w", ErrProtocol)
+		return nil, fmt.Errorf("cannot talk to the other side: %w", ErrProtocol)
 	case c.hello.Refused != "":
-		return nil, fmt.Errorf("cannot use the program inside: %s", c.hello.Refused)
+		return nil, &RefusedError{c.hello.Refused, c.hello.Code}
 	case c.hello.Version != Version:
-		return nil, fmt.Errorf("cannot use the program inside: it speaks version %d, this is version %d", c.hello.Version, Version)
+		return nil, fmt.Errorf("cannot talk to the other side: it speaks version %d, this is version %d", c.hello.Version, Version)
 	}
 	c.heard.Store(time.Now().UnixNano())
 	guard.Go("reading from a sandbox", func() { c.fail(c.read(r)) })
 	return c, nil
 }
+
+// RefusedError says that the other side does not serve this client.
+type RefusedError struct {
+	Text string
+	Code int // an exit code for it, where the other side has one
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.Text }
 
 // Hello returns what the other side said.
 func (c *Client) Hello() Hello { return c.hello }
@@ -109,18 +116,14 @@ func (c *Client) fail(err error) {
 }
 
 func (c *Client) read(r *Reader) error {
-	gather := make(Gather)
+	gather := new(Gather)
 	for {
 		f, err := r.Next()
 		if err != nil {
 			return err
 		}
 		c.heard.Store(time.Now().UnixNano())
-		switch f.Kind {
-		case KindPing:
-			guard.Go("answering a sandbox", func() { _ = c.w.Write(KindPong, 0, nil) })
-			continue
-		case KindPong:
+		if f.Kind == KindPong {
 			c.mu.Lock()
 			for _, sign := range c.signs {
 				close(sign)
@@ -128,7 +131,6 @@ func (c *Client) read(r *Reader) error {
 			c.signs = nil
 			c.mu.Unlock()
 			continue
-		default:
 		}
 		c.mu.Lock()
 		s := c.streams[f.Channel]
@@ -142,7 +144,7 @@ func (c *Client) read(r *Reader) error {
 	}
 }
 
-func (c *Client) take(s *Stream, f Frame, gather Gather) error {
+func (c *Client) take(s *Stream, f Frame, gather *Gather) error {
 	switch f.Kind {
 	case KindBegun:
 		pid, err := ParseNumber(f.Data)
@@ -182,8 +184,11 @@ func (c *Client) take(s *Stream, f Frame, gather Gather) error {
 // ErrNotSent is wrapped by what Client.Open returns: the other side does not know of the request.
 var ErrNotSent = errors.New("the request was not sent")
 
-// Open begins a channel. On an error the request was not received.
-func (c *Client) Open(open Open) (*Stream, error) {
+// openTime is how long the other side may take to read a request.
+const openTime = 30 * time.Second
+
+// Open begins a channel with a request. On an error the request was not received.
+func (c *Client) Open(open any) (*Stream, error) {
 	c.mu.Lock()
 	if c.err != nil {
 		defer c.mu.Unlock()
@@ -199,6 +204,7 @@ func (c *Client) Open(open Open) (*Stream, error) {
 	s := newStream(c.w, c.next)
 	c.streams[s.channel] = s
 	c.mu.Unlock()
+	defer time.AfterFunc(openTime, guard.Func("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
 	if err := c.w.WriteJSON(KindOpen, s.channel, open); err != nil {
 		c.fail(err)
 		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)

@@ -41,8 +41,8 @@ const (
 	KindResize                   // c: columns and rows, 2 bytes each
 	KindKill                     // c: end the whole tree; milliseconds between TERM and KILL, 4 bytes
 	KindEnd                      // i: End; the channel ends
-	KindPing                     // both: answered by a Pong with the same data
-	KindPong                     // both
+	KindPing                     // c: answered by a Pong
+	KindPong                     // i
 	kinds
 )
 
@@ -137,27 +137,45 @@ func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 	return w.Write(kind, channel, data)
 }
 
-// maxMessage bounds what WriteJSON may send: the kernel takes no longer command line.
-const maxMessage = 4 << 20
+// How long a message may be: a request, since the kernel takes no longer command line; the end of a channel; and all that are not whole
+// yet of one connection.
+const (
+	maxOpen   = 4 << 20
+	maxEnd    = 256 << 10
+	maxHalves = 8 << 20
+)
 
-// Gather puts the frames of a long message together. It is of one connection.
-type Gather map[uint32][]byte
+// Gather puts the frames of long messages together. It is of one connection.
+type Gather struct {
+	held map[uint32][]byte
+	size int // of all that is held
+}
 
 // Add takes a frame and decodes the message into it when it is whole.
-func (g Gather) Add(f Frame, message any) (whole bool, err error) {
-	held := g[f.Channel]
-	if len(held)+len(f.Data) > maxMessage || len(held) == 0 && len(g) >= MaxChannels {
-		return false, fmt.Errorf("%w: a message of more than %d bytes", ErrProtocol, maxMessage)
+func (g *Gather) Add(f Frame, message any) (whole bool, err error) {
+	most := maxOpen
+	if f.Kind == KindEnd {
+		most = maxEnd
 	}
 	data := f.Data
-	if len(held) > 0 || len(f.Data) == MaxData {
+	if held := g.held[f.Channel]; len(held) > 0 || len(f.Data) == MaxData {
 		data = append(held, f.Data...)
+		g.size += len(f.Data)
+	}
+	if len(data) > most || g.size > maxHalves {
+		return false, fmt.Errorf("%w: a message of more than %d bytes", ErrProtocol, most)
 	}
 	if len(f.Data) == MaxData {
-		g[f.Channel] = data
+		if g.held == nil {
+			g.held = make(map[uint32][]byte)
+		}
+		g.held[f.Channel] = data
 		return false, nil
 	}
-	delete(g, f.Channel)
+	if g.held[f.Channel] != nil {
+		delete(g.held, f.Channel)
+		g.size -= len(data)
+	}
 	if err := json.Unmarshal(data, message); err != nil {
 		return false, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}

@@ -20,6 +20,7 @@ type Hello struct {
 	PID     int    `json:"pid,omitempty"`   // of the program inside
 	UID     int    `json:"uid,omitempty"`
 	Refused string `json:"refused,omitempty"` // why the connection ends now
+	Code    int    `json:"code,omitempty"`    // an exit code for that
 }
 
 // Op is what a channel is for.
@@ -33,10 +34,8 @@ const (
 	OpOutput  Op = "output"  // of a background command, as KindOutput
 	OpKill    Op = "kill"    // ends a background command, and the channel when nothing of it is left
 	OpBury    Op = "bury"    // kills what is left of commands that another program inside began before it died
-	OpPut     Op = "put"     // KindInput becomes a file
-	OpGet     Op = "get"     // a file becomes KindOutput
-	OpPutTree Op = "puttree" // the same with tar archives
-	OpGetTree Op = "gettree" //
+	OpPutTree Op = "puttree" // KindInput, a tar archive, becomes files
+	OpGetTree Op = "gettree" // files become KindOutput
 )
 
 // Open begins a channel.
@@ -52,20 +51,18 @@ type Open struct {
 	Forward map[string]string `json:"forward,omitempty"` // what a new session begins with, besides
 	Dir     string            `json:"dir,omitempty"`
 
-	Input    bool   `json:"input,omitempty"` // standard input follows
-	Apart    bool   `json:"apart,omitempty"` // standard error is a stream of its own
-	TTY      bool   `json:"tty,omitempty"`
-	Columns  uint16 `json:"columns,omitempty"`
-	Rows     uint16 `json:"rows,omitempty"`
-	Timeout  int64  `json:"timeout,omitempty"` // milliseconds, 0 for none
-	Grace    int64  `json:"grace,omitempty"`   // milliseconds
-	Name     string `json:"name,omitempty"`
-	Job      string `json:"job,omitempty"`
-	Offset   int64  `json:"offset,omitempty"`
-	Follow   bool   `json:"follow,omitempty"`
-	Path     string `json:"path,omitempty"`
-	FileMode uint32 `json:"mode,omitempty"`
-	PID      int    `json:"pid,omitempty"` // of the command to bury
+	Input   bool   `json:"input,omitempty"` // standard input follows
+	Apart   bool   `json:"apart,omitempty"` // standard error is a stream of its own
+	TTY     bool   `json:"tty,omitempty"`
+	Columns uint16 `json:"columns,omitempty"`
+	Rows    uint16 `json:"rows,omitempty"`
+	Timeout int64  `json:"timeout,omitempty"` // milliseconds, 0 for none
+	Grace   int64  `json:"grace,omitempty"`   // milliseconds
+	Job     string `json:"job,omitempty"`
+	Offset  int64  `json:"offset,omitempty"`
+	Follow  bool   `json:"follow,omitempty"`
+	Path    string `json:"path,omitempty"`
+	PID     int    `json:"pid,omitempty"` // of the command to bury
 }
 
 // Fault is why an operation failed.
@@ -92,12 +89,12 @@ type End struct {
 	Fault       Fault  `json:"fault,omitempty"`
 	Text        string `json:"text,omitempty"` // of the fault
 	Jobs        []Job  `json:"jobs,omitempty"`
+	Clients     int    `json:"clients,omitempty"` // of OpJobs: connections to the program inside
 }
 
 // Job is a background command.
 type Job struct {
 	ID       string    `json:"id"`
-	Name     string    `json:"name,omitempty"`
 	Command  string    `json:"command"`
 	PID      int       `json:"pid"`
 	Started  time.Time `json:"started"`

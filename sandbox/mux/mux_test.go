@@ -63,13 +63,13 @@ func TestCommand(t *testing.T) {
 		_ = p.w.Write(KindBegun, s.channel, Number(7))
 		_ = p.w.Write(KindOutput, s.channel, []byte("out"))
 		_ = p.w.Write(KindErrors, s.channel, []byte("err"))
-		_ = p.w.WriteJSON(KindEnd, s.channel, End{Code: 3, Text: strings.Repeat("x", 3*MaxData)})
+		_ = p.w.WriteJSON(KindEnd, s.channel, End{Code: 3, Text: strings.Repeat("x", 3*MaxData/2)})
 	}()
 	var out, errs bytes.Buffer
 	_, _ = s.Output.WriteTo(&out)
 	_, _ = s.Errors.WriteTo(&errs)
 	<-s.Done()
-	if end, err := s.End(); err != nil || end.Code != 3 || len(end.Text) != 3*MaxData || out.String() != "out" || errs.String() != "err" || s.PID() != 7 {
+	if end, err := s.End(); err != nil || end.Code != 3 || len(end.Text) != 3*MaxData/2 || out.String() != "out" || errs.String() != "err" || s.PID() != 7 {
 		t.Errorf("%d %v %q %q", end.Code, err, out.String(), errs.String())
 	}
 }
@@ -120,11 +120,12 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 		},
 		"room beyond the window": func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindInput, 1)) },
 		"room for what isn't":    func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindOutput, 1)) },
+		"a ping":                 func(w *Writer, _ *Stream) { _ = w.Write(KindPing, 0, nil) },
 		"a client's frame":       func(w *Writer, s *Stream) { _ = w.WriteJSON(KindOpen, s.channel, Open{}) },
 		"an end that is no JSON": func(w *Writer, s *Stream) { _ = w.Write(KindEnd, s.channel, []byte("{")) },
 		"a number that is none":  func(w *Writer, s *Stream) { _ = w.Write(KindBegun, s.channel, []byte{1}) },
 		"a message without end": func(w *Writer, s *Stream) {
-			for range maxMessage/MaxData + 1 {
+			for range maxEnd/MaxData + 1 {
 				if w.Write(KindEnd, s.channel, make([]byte, MaxData)) != nil {
 					return
 				}
@@ -250,7 +251,7 @@ func FuzzReader(f *testing.F) {
 	f.Add(b.Bytes())
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, g := NewReader(bytes.NewReader(data)), make(Gather)
+		r, g := NewReader(bytes.NewReader(data)), new(Gather)
 		var again bytes.Buffer
 		w := NewWriter(&again)
 		read := 0

@@ -90,8 +90,8 @@ func (s *Stream) close(end End, err error) {
 		s.end, s.err = end, err
 		s.Room.Close()
 		close(s.done)
-		s.Output.End()
-		s.Errors.End()
+		s.Output.End(io.EOF)
+		s.Errors.End(io.EOF)
 	})
 }
 
@@ -102,10 +102,11 @@ type Inbox struct {
 	mu    sync.Mutex
 	cond  sync.Cond
 	data  []byte
+	at    int // how much of data was taken
 	spare []byte
-	owed  int // bytes that have come and for which no room was given back
-	taken int // of these, how many were taken
-	ended bool
+	owed  int   // bytes that have come and for which no room was given back
+	taken int   // of these, how many were taken
+	err   error // how the stream ended; nil before
 }
 
 // NewInbox returns an empty one. room is called to tell the other side that it may send more.
@@ -128,12 +129,51 @@ func (b *Inbox) Put(data []byte) error {
 	return nil
 }
 
-// End says that no more will come.
-func (b *Inbox) End() {
+// End says that no more will come, and what [Inbox.Read] returns then: io.EOF, or an error. The first call counts.
+func (b *Inbox) End(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ended = true
+	if b.err == nil {
+		b.err = err
+	}
 	b.cond.Broadcast()
+}
+
+// wait waits for data or the end. The caller holds the lock.
+func (b *Inbox) wait() {
+	for b.at == len(b.data) && b.err == nil {
+		b.cond.Wait()
+	}
+}
+
+// took makes room for n bytes that were taken, and gives the lock up.
+func (b *Inbox) took(n int) {
+	b.taken += n
+	room := 0
+	if b.taken >= Window/4 && b.err == nil {
+		room, b.taken = b.taken, 0
+		b.owed -= room
+	}
+	b.mu.Unlock()
+	if room > 0 {
+		b.room(room)
+	}
+}
+
+// Read implements io.Reader. It makes room for more as data is read.
+func (b *Inbox) Read(p []byte) (n int, err error) {
+	b.mu.Lock()
+	b.wait()
+	if b.at == len(b.data) {
+		defer b.mu.Unlock()
+		return 0, b.err
+	}
+	n = copy(p, b.data[b.at:])
+	if b.at += n; b.at == len(b.data) {
+		b.data, b.at = b.data[:0], 0
+	}
+	b.took(n)
+	return n, nil
 }
 
 // WriteTo writes what comes until the stream ends, and makes room for more as it does. After an error of w it goes on without
@@ -141,12 +181,9 @@ func (b *Inbox) End() {
 func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
 	for {
 		b.mu.Lock()
-		for len(b.data) == 0 && !b.ended {
-			b.cond.Wait()
-		}
-		data := b.data
-		b.data, b.spare = b.spare[:0], nil
-		ended := b.ended
+		b.wait()
+		data := b.data[b.at:]
+		b.data, b.at, b.spare = b.spare[:0], 0, nil
 		b.mu.Unlock()
 		if len(data) == 0 {
 			return n, err
@@ -158,16 +195,7 @@ func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
 		}
 		b.mu.Lock()
 		b.spare = data
-		b.taken += len(data)
-		room := 0
-		if b.taken >= Window/4 && !ended {
-			room, b.taken = b.taken, 0
-			b.owed -= room
-		}
-		b.mu.Unlock()
-		if room > 0 {
-			b.room(room)
-		}
+		b.took(len(data))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 	"hinit/sandbox"
 )
 
@@ -21,6 +22,7 @@ import (
 type Owner struct {
 	UID     uint32 // of the agent, for an operator too
 	Profile string // the value of the profile's label
+	Volume  string // the value of the volume's label: two installations have the same users and profiles
 	// All is an operator: every container that the service made is its own.
 	All bool
 	// State is where the service keeps what it knows of the owner, and Dir what the owner has for the directories of its sandboxes: a mount
@@ -67,7 +69,7 @@ func (g *Guarded) CreateVolume(context.Context, string, map[string]string) error
 func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
 	found, err := g.Engine.Volumes(ctx, sandbox.VolumePrefix, labels)
 	return slices.DeleteFunc(found, func(v sandbox.Volume) bool {
-		mine := v.Labels[LabelOwner] == strconv.FormatUint(uint64(g.owner.UID), 10) && (g.owner.All || g.owner.has(v.Labels[sandbox.LabelProfile]))
+		mine := v.Labels[sandbox.LabelVolume] == g.owner.Volume && v.Labels[LabelOwner] == strconv.FormatUint(uint64(g.owner.UID), 10) && (g.owner.All || g.owner.has(v.Labels[sandbox.LabelProfile]))
 		return !mine || !strings.HasPrefix(v.Name, prefix)
 	}), err
 }
@@ -103,9 +105,9 @@ func (g *Guarded) Pull(ctx context.Context, ref string) error {
 // labels are those that the owner's containers have.
 func (g *Guarded) labels() map[string]string {
 	if g.owner.All {
-		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: ""}
+		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: "", sandbox.LabelVolume: g.owner.Volume}
 	}
-	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10)}
+	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
 }
 
 // owns says whether a container is the owner's. A container from a time with another root inside has no owner, and the service removes it.
@@ -118,7 +120,7 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 			return false
 		}
 	}
-	return c.ID != g.places.self && (g.owner.All || g.owner.has(c.Labels[sandbox.LabelProfile]))
+	return c.ID != g.places.self && !replaced(c) && (g.owner.All || g.owner.has(c.Labels[sandbox.LabelProfile]))
 }
 
 // has says whether a profile is the owner's. The agent calls that of the volume itself by either of two names, depending on its version.
@@ -136,7 +138,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 			want[name] = value
 		}
 	}
-	found, err := g.Engine.List(ctx, want)
+	found, err := g.gate.list(ctx, g.Engine, want)
 	return slices.DeleteFunc(found, func(c sandbox.Container) bool { return !g.owns(c) }), err
 }
 
@@ -187,13 +189,13 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 }
 
 // specMost bounds what a caller may write down for a container: every list of containers has all labels of each.
-const specMost = 128 << 10
+const specMost = 16 << 10
 
 // make makes a container with labels of the guard's besides.
 func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
-		return "", err
+		return "", &RefusedError{"a number that is none", ""}
 	}
 	if len(asked) > specMost {
 		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(asked)), fmt.Sprintf("the most is %d", specMost)}
@@ -212,7 +214,7 @@ func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]s
 		return "", &RefusedError{"a container of the profile " + strconv.Quote(profile), "this is " + strconv.Quote(g.owner.Profile)}
 	}
 	spec.Labels[LabelOwner] = strconv.FormatUint(uint64(g.owner.UID), 10)
-	spec.Labels[sandbox.LabelAgent] = "1"
+	spec.Labels[sandbox.LabelAgent], spec.Labels[sandbox.LabelVolume] = "1", g.owner.Volume
 	if spec.Labels[sandbox.LabelProfile] == "" {
 		spec.Labels[sandbox.LabelProfile] = g.owner.Profile
 	}
@@ -231,7 +233,7 @@ func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]s
 	if err != nil {
 		return "", err
 	}
-	if err := g.gate.install(ctx, g.Engine, &spec, bound); err != nil {
+	if err := g.gate.install(ctx, g.Engine, &spec, bound || spec.Labels[labelCopies] != ""); err != nil {
 		return "", err
 	}
 	return g.Engine.Create(ctx, spec)
@@ -242,7 +244,7 @@ func (g *Guarded) room(ctx context.Context) error {
 	if g.policy.Most == 0 || g.owner.All {
 		return nil
 	}
-	there, err := g.Engine.List(ctx, map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10)})
+	there, err := g.Engine.List(ctx, g.labels())
 	if err == nil && len(there) >= g.policy.Most {
 		err = &RefusedError{fmt.Sprintf("a container besides the %d that there are", len(there)), "remove one with: hinit sandbox rm"}
 	}
@@ -267,11 +269,6 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		_, err = g.remake(ctx, c)
 		return err
 	}
-	if c.State != sandbox.Running {
-		if err := g.copyIn(ctx, c); err != nil {
-			return err
-		}
-	}
 	return g.startNow(ctx, c.ID)
 }
 
@@ -292,13 +289,32 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 func (g *Guarded) admit(ctx context.Context, id string) error {
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil {
-		err = g.verify(ctx, c)
+		runs, cancel := g.whileRuns(ctx, id)
+		err = g.verify(runs, c)
+		cancel()
 	}
 	if err != nil {
 		return errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
 	}
 	g.gate.opened(id, c.Started)
 	return nil
+}
+
+// whileRuns returns a context that ends when a container does not run any more: an engine may keep an exec waiting in one that was killed.
+func (g *Guarded) whileRuns(ctx context.Context, id string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	guard.Go("watching a container at its gate", func() {
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+				if c, err := g.Engine.Inspect(ctx, id); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
+					cancel()
+				}
+			}
+		}
+	})
+	return ctx, cancel
 }
 
 // enter lets a container that runs pass its gate: until then the mounts may be wrong. It asks a container that this service does not know.
@@ -308,7 +324,9 @@ func (g *Guarded) enter(ctx context.Context, id string) error {
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
 		return err
 	}
-	waits, err := waits(ctx, g.Engine, c)
+	runs, cancel := g.whileRuns(ctx, id)
+	waits, err := waits(runs, g.Engine, c)
+	cancel()
 	if err != nil {
 		return err
 	}
@@ -319,22 +337,23 @@ func (g *Guarded) enter(ctx context.Context, id string) error {
 	return nil
 }
 
-// Unpause implements sandbox.Engine.
-func (g *Guarded) Unpause(ctx context.Context, id string) error {
+// on does something to a container of the owner's.
+func (g *Guarded) on(ctx context.Context, id string, do func(id string) error) error {
 	id, err := g.own(ctx, id)
 	if err != nil {
 		return err
 	}
-	return g.Engine.Unpause(ctx, id)
+	return do(id)
+}
+
+// Unpause implements sandbox.Engine.
+func (g *Guarded) Unpause(ctx context.Context, id string) error {
+	return g.on(ctx, id, func(id string) error { return g.Engine.Unpause(ctx, id) })
 }
 
 // Stop implements sandbox.Engine.
 func (g *Guarded) Stop(ctx context.Context, id string, grace time.Duration) error {
-	id, err := g.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	return g.Engine.Stop(ctx, id, grace)
+	return g.on(ctx, id, func(id string) error { return g.Engine.Stop(ctx, id, grace) })
 }
 
 // Remove implements sandbox.Engine.
@@ -362,29 +381,16 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, id, spec)
 }
 
-// CopyIn implements sandbox.Engine.
-func (g *Guarded) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {
-	id, err := g.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	return g.Engine.CopyIn(ctx, id, dir, tar)
-}
+// CopyIn implements sandbox.Engine. An engine mounts all of a container again, by name, to copy into it, and whoever has a mount can lead
+// another one anywhere on the host.
+func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
 
-// CopyOut implements sandbox.Engine.
-func (g *Guarded) CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error) {
-	id, err := g.own(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return g.Engine.CopyOut(ctx, id, path)
+// CopyOut implements sandbox.Engine, for the same reason.
+func (g *Guarded) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
+	return nil, sandbox.ErrRefused
 }
 
 // Logs implements sandbox.Engine.
 func (g *Guarded) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
-	id, err := g.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	return g.Engine.Logs(ctx, id, follow, stdout, stderr)
+	return g.on(ctx, id, func(id string) error { return g.Engine.Logs(ctx, id, follow, stdout, stderr) })
 }

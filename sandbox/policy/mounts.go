@@ -42,7 +42,11 @@ func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 			if !ok {
 				return false, g.refused(m, errors.New("the engine does not have it: it is on no volume of this container"))
 			}
-			m.Source = outside
+			readOnly, covered := g.places.Within(source)
+			if covered {
+				return false, g.refused(m, errors.New("something else is mounted below it"))
+			}
+			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
 			m.MustExist, m.CreateHostParent = true, false // or the engine makes it as root, wherever a link leads
 		}
 		mounts[i] = m
@@ -87,9 +91,9 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 // verify compares what is mounted in a container that waits at its gate with what is at the same paths here, and opens the gate.
 func (g *Guarded) verify(ctx context.Context, c sandbox.Container) error {
 	var want, targets []string
-	at := slices.IndexFunc(c.Mounts, isGate)
-	if at < 0 {
-		return nil // no guard has made it
+	program := gateOf(c)
+	if program == "" {
+		return nil
 	}
 	for _, m := range c.Mounts {
 		if m.Type != "bind" {
@@ -101,10 +105,10 @@ func (g *Guarded) verify(ctx context.Context, c sandbox.Container) error {
 		}
 		want, targets = append(want, file), append(targets, m.Target)
 	}
-	if len(targets) == 0 {
-		return nil
+	if err := g.copyIn(ctx, c, program); err != nil {
+		return err
 	}
-	return openGate(ctx, g.Engine, c.ID, path.Join(c.Mounts[at].Target, gate.Name), targets, want)
+	return openGate(ctx, g.Engine, c.ID, program, targets, want)
 }
 
 // identity is the device and number of what is at a path of the engine's, found without following a link.
@@ -189,6 +193,7 @@ type Gate struct {
 	Program string // path of a static hinit-sandbox-helper
 
 	filling sync.Mutex
+	listing sync.Mutex
 
 	mu     sync.Mutex
 	volume string // its name, once it holds the program
@@ -213,6 +218,16 @@ func (g *Gate) Ask(ctx context.Context, engine sandbox.Engine, p Policy) (Root, 
 	defer g.mu.Unlock()
 	g.root = p.RootOf(info)
 	return g.root, nil
+}
+
+// list lists containers for one caller at a time: an answer has all labels of each container.
+func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
+	g.listing.Lock()
+	defer g.listing.Unlock()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return engine.List(ctx, labels)
 }
 
 // Root is what the engine said last.
@@ -266,13 +281,13 @@ func (g *Gate) passed(c sandbox.Container) bool {
 
 // waits asks whether a container waits at its gate.
 func waits(ctx context.Context, engine sandbox.Engine, c sandbox.Container) (bool, error) {
-	at := slices.IndexFunc(c.Mounts, isGate)
-	if at < 0 || !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
+	program := gateOf(c)
+	if program == "" {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, gateTime)
 	defer cancel()
-	ask, err := engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{path.Join(c.Mounts[at].Target, gate.Name), "waits"}})
+	ask, err := engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{program, "waits"}})
 	if err != nil {
 		return false, err
 	}
@@ -291,7 +306,7 @@ func waits(ctx context.Context, engine sandbox.Engine, c sandbox.Container) (boo
 	return false, fmt.Errorf("cannot ask container %.12s for its gate: it says nothing", c.ID)
 }
 
-// install gives a container the program, and makes it wait at its gate if it is bound to directories of its owner's.
+// install gives a container the program, and makes it wait at its gate if it has directories or files of its owner's.
 func (g *Gate) install(ctx context.Context, engine sandbox.Engine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fill(ctx, engine, spec.Image)
 	if err != nil {
@@ -321,8 +336,14 @@ func (g *Gate) install(ctx context.Context, engine sandbox.Engine, spec *sandbox
 	return nil
 }
 
-// isGate says whether a mount has the gate.
-func isGate(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) }
+// gateOf is the program at whose gate a container waits at each start, or "".
+func gateOf(c sandbox.Container) string {
+	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
+	if at < 0 || c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
+		return ""
+	}
+	return path.Join(c.Mounts[at].Target, gate.Name)
+}
 
 // forget has the next container's volume filled again: somebody may have removed it, and the engine made an empty one.
 func (g *Gate) forget() {

@@ -72,6 +72,20 @@ func (p Places) Outside(inside string) (outside string, ok bool) {
 	return "", false
 }
 
+// Within says whether the engine lets this process only read what is at a path, and whether something else is mounted below the path: that
+// would not be in a mount of it, and what it hides would.
+func (p Places) Within(inside string) (readOnly, covered bool) {
+	found := false
+	for _, m := range p.mounts {
+		rest, below := cutDir(m.Target, inside)
+		covered = covered || below && rest != ""
+		if _, in := cutDir(inside, m.Target); in && !found {
+			found, readOnly = true, m.ReadOnly
+		}
+	}
+	return readOnly, covered
+}
+
 // Inside is the way back.
 func (p Places) Inside(outside string) (inside string, ok bool) {
 	if p.self == "" {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,8 +78,17 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		return refused("the group "+s.Groups[0], "")
 	case len(s.Hosts)+len(s.DNS) > 0:
 		return refused("a host or name server of the caller's choice", "")
-	case s.CPUs < 0, s.Memory < 0:
+	case !(s.CPUs >= 0), s.Memory < 0, s.ShmSize < 0: // NaN too
 		return refused("a negative limit", "")
+	case isID.MatchString(s.Name), strings.Contains(s.Name, replacedMark):
+		return refused("the name "+strconv.Quote(s.Name), "the engine would take it for the id of another container")
+	case ofKernel(s.Dir):
+		return refused("the working directory "+s.Dir, "")
+	}
+	for name := range s.Ulimits {
+		if !slices.Contains(ulimits, name) {
+			return refused("the limit "+strconv.Quote(name), "those that are: "+strings.Join(ulimits, ", "))
+		}
 	}
 	for name := range s.Storage {
 		if name != "size" {
@@ -86,7 +96,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		}
 	}
 	for name := range s.Labels {
-		if strings.HasPrefix(name, "hinit-") && name != sandbox.LabelVolume && name != sandbox.LabelEphemeral && name != sandbox.LabelClient {
+		if strings.HasPrefix(name, "hinit-") && name != sandbox.LabelVolume && name != sandbox.LabelClient {
 			return refused("the label "+strconv.Quote(name), "")
 		}
 	}
@@ -114,9 +124,24 @@ func (p Policy) harden(s *sandbox.Spec) {
 	if p.Memory > 0 && (s.Memory == 0 || s.Memory > p.Memory) {
 		s.Memory = p.Memory
 	}
-	if p.CPUs > 0 && (s.CPUs == 0 || s.CPUs > p.CPUs) {
+	if p.CPUs > 0 && (s.CPUs < leastCPUs || s.CPUs > p.CPUs) {
 		s.CPUs = p.CPUs
 	}
+}
+
+// leastCPUs is the least that an engine can limit a container to. Less is no limit to it.
+const leastCPUs = 0.01
+
+// ulimits are the limits that a caller may set: the others raise a process above those of the host.
+var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
+
+// isID matches a name that an engine takes for the begin of an id.
+var isID = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
+
+// ofKernel says whether a path is in a file system of the kernel's.
+func ofKernel(p string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
+	return first == "proc" || first == "sys" || first == "dev"
 }
 
 // checkTarget refuses what would hide the gate, or what the engine itself mounts.
@@ -124,7 +149,7 @@ func checkTarget(target string) error {
 	t := path.Clean(target)
 	first := "/" + strings.SplitN(strings.TrimPrefix(t, "/"), "/", 2)[0]
 	switch {
-	case t == "/", strings.HasPrefix(first, strings.TrimSuffix(gate.Dir, "-")), first == "/proc", first == "/sys", first == "/dev", first == "/sbin":
+	case t == "/", strings.HasPrefix(first, strings.TrimSuffix(gate.Dir, "-")), ofKernel(t), first == "/sbin":
 		return &RefusedError{"a mount at " + target, ""}
 	}
 	return nil

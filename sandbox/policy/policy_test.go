@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -162,29 +163,34 @@ func TestEscapes(t *testing.T) {
 		"a tmpfs over the gate": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: gate.Dir + "x"})
 		},
-		"the root directory":        bind("/", "/host"),
-		"a directory of the system": bind("/etc", "/host"),
-		"the engine's socket":       bind("/var/run/docker.sock", "/s"),
-		"the socket by a root":      bind(root+"/docker.sock", "/s"),
-		"dots":                      bind(root+"/../../etc", "/host"),
-		"dots to the root itself":   bind(root+"/x/..", "/host"),
-		"the whole root":            bind(root, "/host"),
-		"a name that begins alike":  bind(root+"-other", "/host"),
-		"a relative path":           bind("etc", "/host"),
-		"a link outwards":           bind(root+"/link", "/host"),
-		"below a link outwards":     bind(root+"/link/x", "/host"),
-		"a link upwards":            bind(root+"/up", "/host"),
-		"a link to the root":        bind(root+"/abs/etc", "/host"),
-		"a link to itself":          bind(root+"/loop", "/host"),
-		"a file taken as directory": bind(root+"/file/x", "/host"),
-		"a pipe":                    bind(root+"/fifo", "/host"),
+		"less than an engine can limit": func(s *sandbox.Spec) { s.CPUs = math.NaN() },
+		"a real-time priority":          func(s *sandbox.Spec) { s.Ulimits = map[string]string{"rtprio": "99"} },
+		"a descriptor of runc's":        func(s *sandbox.Spec) { s.Dir = "//proc/self/fd/7" },
+		"another one's id as a name":    func(s *sandbox.Spec) { s.Name = "bbf3fd2097e8" },
+		"the name of one made again":    func(s *sandbox.Spec) { s.Name = "x" + replacedMark + "y" },
+		"the root directory":            bind("/", "/host"),
+		"a directory of the system":     bind("/etc", "/host"),
+		"the engine's socket":           bind("/var/run/docker.sock", "/s"),
+		"the socket by a root":          bind(root+"/docker.sock", "/s"),
+		"dots":                          bind(root+"/../../etc", "/host"),
+		"dots to the root itself":       bind(root+"/x/..", "/host"),
+		"the whole root":                bind(root, "/host"),
+		"a name that begins alike":      bind(root+"-other", "/host"),
+		"a relative path":               bind("etc", "/host"),
+		"a link outwards":               bind(root+"/link", "/host"),
+		"below a link outwards":         bind(root+"/link/x", "/host"),
+		"a link upwards":                bind(root+"/up", "/host"),
+		"a link to the root":            bind(root+"/abs/etc", "/host"),
+		"a link to itself":              bind(root+"/loop", "/host"),
+		"a file taken as directory":     bind(root+"/file/x", "/host"),
+		"a pipe":                        bind(root+"/fifo", "/host"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &engine{}
 			p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
 			spec := good(root)
 			change(&spec)
-			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate()).Create(t.Context(), spec)
+			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate()).Create(t.Context(), spec)
 			if !errors.Is(err, sandbox.ErrRefused) {
 				t.Errorf("error %v", err)
 			}
@@ -203,12 +209,17 @@ func TestGuardMakesItHard(t *testing.T) {
 	root := t.TempDir()
 	e := &engine{}
 	p := Policy{Images: []string{"allowed"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
-	g := Guard(e, p, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate())
+	g := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
 	if _, err := g.Create(t.Context(), good(root)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2", Memory: 1 << 50, CPUs: 1000}); err != nil {
-		t.Fatal(err)
+	for _, cpus := range []float64{1000, 1e-10} { // an engine takes the latter for none
+		if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2", Memory: 1 << 50, CPUs: cpus}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tiny := e.created[2]; tiny.CPUs != p.CPUs {
+		t.Errorf("who asks for a tiny part of a processor has %v", tiny.CPUs)
 	}
 	full, bare := e.created[0], e.created[1]
 	if got := strings.Join(append(full.Entrypoint, full.Cmd...), " "); !strings.HasPrefix(got, gate.Dir) || !strings.HasSuffix(got, "/gate gate-init /entry sleep infinity") || full.Init {
@@ -228,7 +239,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	if bare.Memory != p.Memory || bare.CPUs != p.CPUs || bare.PidsLimit != maxPids || strings.Join(bare.CapDrop, " ") != "ALL" || strings.Join(bare.SecurityOpt, " ") != "no-new-privileges" {
 		t.Errorf("who asks for nothing gets %+v", bare)
 	}
-	if bare.Labels[LabelOwner] != "1000" || bare.Labels[sandbox.LabelProfile] != "coder" || bare.Labels[sandbox.LabelAgent] != "1" {
+	if bare.Labels[LabelOwner] != "1000" || bare.Labels[sandbox.LabelProfile] != "coder" || bare.Labels[sandbox.LabelAgent] != "1" || bare.Labels[sandbox.LabelVolume] != "here" {
 		t.Errorf("its labels are %v", bare.Labels)
 	}
 	if len(bare.Entrypoint) > 0 {
@@ -237,7 +248,7 @@ func TestGuardMakesItHard(t *testing.T) {
 }
 
 func container(id, owner, profile string) sandbox.Container {
-	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile}}
+	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile, sandbox.LabelVolume: "here"}}
 }
 
 // TestOnlyItsOwn: what belongs to somebody else does not exist.
@@ -247,7 +258,12 @@ func TestOnlyItsOwn(t *testing.T) {
 		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": container("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
 		"rooted": {ID: "rooted", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder", LabelOwner: "1000"}},
 	}}
-	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder"}, Places{self: "hinit"}, readyGate())
+	elsewhere := container("elsewhere", "1000", "coder") // of another installation, whose agent has the same user and profile
+	elsewhere.Labels[sandbox.LabelVolume] = "elsewhere"
+	again := container("again", "1000", "coder")
+	again.Name = "x" + replacedMark + "y"
+	e.containers["elsewhere"], e.containers["again"] = elsewhere, again
+	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{self: "hinit"}, readyGate())
 	ctx := t.Context()
 	for id := range e.containers {
 		if id == "mine" {
@@ -255,10 +271,9 @@ func TestOnlyItsOwn(t *testing.T) {
 		}
 		_, inspect := g.Inspect(ctx, id)
 		_, exec := g.Exec(ctx, id, sandbox.ExecSpec{})
-		_, out := g.CopyOut(ctx, id, "/")
 		for doing, err := range map[string]error{
-			"inspect": inspect, "exec": exec, "copy out": out, "start": g.Start(ctx, id), "stop": g.Stop(ctx, id, 0), "unpause": g.Unpause(ctx, id),
-			"copy in": g.CopyIn(ctx, id, "/", nil), "logs": g.Logs(ctx, id, false, nil, nil),
+			"inspect": inspect, "exec": exec, "start": g.Start(ctx, id), "stop": g.Stop(ctx, id, 0), "unpause": g.Unpause(ctx, id),
+			"logs": g.Logs(ctx, id, false, nil, nil),
 		} {
 			if !errors.Is(err, sandbox.ErrGone) {
 				t.Errorf("%s of %s: %v", doing, id, err)
@@ -287,6 +302,10 @@ func TestOnlyItsOwn(t *testing.T) {
 			t.Errorf("with %v it sees %v (%v)", labels, found, err)
 		}
 	}
+	// An engine that copies mounts all mounts again, by names that their owner can change: over any directory of the host.
+	if _, err := g.CopyOut(ctx, "mine", "/"); !errors.Is(err, sandbox.ErrRefused) || !errors.Is(g.CopyIn(ctx, "mine", "/", nil), sandbox.ErrRefused) {
+		t.Error("the engine copies")
+	}
 	if _, err := g.Exec(ctx, "mine", sandbox.ExecSpec{}); err != nil || len(e.did) != 1 {
 		t.Errorf("its own: %v, %v", err, e.did)
 	}
@@ -294,7 +313,7 @@ func TestOnlyItsOwn(t *testing.T) {
 
 func TestTooMany(t *testing.T) {
 	e := &engine{containers: map[string]sandbox.Container{"a": container("a", "1000", "coder"), "b": container("b", "1000", "writer")}}
-	g := Guard(e, Policy{Images: []string{"*"}, Most: 2}, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate())
+	g := Guard(e, Policy{Images: []string{"*"}, Most: 2}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
 	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
@@ -354,6 +373,35 @@ func TestOwnContainer(t *testing.T) {
 	}
 }
 
+// TestAMountOfTheContainersOwn: what the operator gave hinit's container to read could be written by way of a sandbox, and what a mount hides
+// could be seen.
+func TestAMountOfTheContainersOwn(t *testing.T) {
+	root := t.TempDir()
+	if err := errors.Join(os.MkdirAll(root+"/ro/sub", 0o700), os.MkdirAll(root+"/above/secret", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	places := Places{self: "me", mounts: []sandbox.Mount{
+		{Source: "/host/secret", Target: root + "/above/secret"}, {Source: "/host/ro", Target: root + "/ro", ReadOnly: true}, {Source: "/host/data", Target: root},
+	}}
+	e := &engine{}
+	g := Guard(e, Policy{Images: []string{"*"}, Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, places, readyGate())
+	make := func(source string) error {
+		_, err := g.Create(t.Context(), sandbox.Spec{Image: "x", Mounts: []sandbox.Mount{{Type: "bind", Source: source, Target: "/x"}}})
+		return err
+	}
+	for _, source := range []string{root + "/ro", root + "/ro/sub"} {
+		if err := make(source); err != nil {
+			t.Fatal(err)
+		}
+		if at := slices.IndexFunc(e.created[len(e.created)-1].Mounts, func(m sandbox.Mount) bool { return m.Target == "/x" }); !e.created[len(e.created)-1].Mounts[at].ReadOnly {
+			t.Errorf("%s can be written", source)
+		}
+	}
+	if err := make(root + "/above"); !errors.Is(err, sandbox.ErrRefused) {
+		t.Errorf("a directory with a mount in it: %v", err)
+	}
+}
+
 // TestWhatIsMadeAgain: what has run may have laid links where a mount is to be, unless the mount is directly below the root.
 func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
@@ -384,7 +432,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 		spec := good(root)
 		spec.User = user
 		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/skills", Target: "/root/.hermes/skills", ReadOnly: true})
-		owner := Owner{UID: 1000, Profile: "coder", Actor: fsutil.NewActor(fsutil.Identity{UID: uid, GID: gid})}
+		owner := Owner{UID: 1000, Profile: "coder", Volume: "here", Actor: fsutil.NewActor(fsutil.Identity{UID: uid, GID: gid})}
 		p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}}
 
 		e := &engine{}
@@ -412,7 +460,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 	spec := good(root)
 	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/file", Target: "/root/file"})
-	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, Private: true}, Owner{UID: 1000, Profile: "coder"}, Places{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
+	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, Private: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("a file that can be written: %v", err)
 	}
 }
@@ -429,8 +477,8 @@ func TestWhichRoot(t *testing.T) {
 			t.Errorf("with the map %q: %v", text, got)
 		}
 	}
-	if got := (Policy{}).RootOf(sandbox.Info{Runtimes: []string{"runsc"}}); got != RootCaller {
-		t.Errorf("a runtime does not change whose a file is: %v", got)
+	if got := (Policy{}).RootOf(sandbox.Info{}); got != RootCaller {
+		t.Errorf("an engine that maps no users: %v", got)
 	}
 	if got := (Policy{Private: true}).RootOf(sandbox.Info{Users: "rootless"}); got != RootPrivate {
 		t.Errorf("with HINIT_SANDBOX_ROOT=private: %v", got)

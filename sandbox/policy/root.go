@@ -2,7 +2,9 @@ package policy
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +16,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
@@ -167,31 +170,50 @@ const volumesMost = 512
 // copyMost is how many bytes of the owner's files are copied into a container at a start.
 const copyMost = 1 << 30
 
-// copyIn copies into a container that does not run what its owner mounts read-only.
-func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
+// copyTime is how long copying into a container may take.
+const copyTime = 2 * time.Minute
+
+// copyIn copies into a container that waits at its gate what its owner mounts read-only. The program inside unpacks it: the engine would mount
+// the container's volumes a second time, by names that another container of the owner's can change, and does not see what is a tmpfs.
+func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container, program string) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
 		return nil
 	} else if err := json.Unmarshal([]byte(text), &copies); err != nil {
 		return fmt.Errorf("cannot read the label %s: %w", labelCopies, err)
 	}
-	r, w := io.Pipe()
-	packed := make(chan struct{})
+	ctx, cancel := context.WithTimeout(ctx, copyTime)
+	defer cancel()
+	unpack, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{program, "unpack", "/"}, User: "0:0", Stdin: true})
+	if err != nil {
+		return err
+	}
+	defer unpack.Close()
+	defer context.AfterFunc(ctx, func() { _ = unpack.Close() })() // ends both copies
+	packed := make(chan error, 1)
 	go func() {
-		defer close(packed)
-		archive, left := tar.NewWriter(w), int64(copyMost)
+		archive, left := tar.NewWriter(unpack), int64(copyMost)
 		var err error
 		for target, source := range copies {
 			if err = g.packSource(archive, source, strings.TrimPrefix(target, "/"), &left); err != nil {
 				break
 			}
 		}
-		_ = w.CloseWithError(errors.Join(err, archive.Close())) // the reader gets it
+		if err == nil {
+			err = errors.Join(archive.Close(), unpack.CloseWrite())
+		}
+		if err != nil {
+			_ = unpack.Close() // what came is not all of it
+		}
+		packed <- err
 	}()
-	err := g.Engine.CopyIn(ctx, c.ID, "/", r)
-	_ = r.CloseWithError(errors.New("the engine took no more")) // ends the packing
-	<-packed
-	return err
+	var said, stderr bytes.Buffer
+	err = unpack.Copy(&said, &stderr)
+	_ = unpack.Close() // ends the packing
+	if packErr := <-packed; said.String() != "unpacked\n" {
+		return fmt.Errorf("cannot copy into the container %.12s: %w %s", c.ID, errors.Join(packErr, err), strings.TrimSpace(stderr.String()))
+	}
+	return nil
 }
 
 // packSource packs what is at a path of this process, with the owner's rights.
@@ -268,7 +290,7 @@ func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, e
 	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
 		return "", &RefusedError{"to start a container again that an older version of hinit has made", "remove it, and make another"}
 	}
-	if err := g.Engine.Rename(ctx, c.ID, c.Name+"-old"); err != nil {
+	if err := g.Engine.Rename(ctx, c.ID, c.Name+replacedMark+strings.ToLower(rand.Text()[:8])); err != nil {
 		return "", err
 	}
 	defer func() {
@@ -289,5 +311,23 @@ func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, e
 	if err = g.startNow(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
-	return id, g.Engine.Remove(context.WithoutCancel(ctx), c.ID)
+	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // else the service sweeps it: see [Guarded.RemoveReplaced]
+	return id, nil
+}
+
+// replacedMark is in the name of a container that was made again, until it is removed. No caller can give such a name.
+const replacedMark = "-replaced-"
+
+func replaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
+
+// RemoveReplaced removes a container that was made again and could not be removed then. It does nothing to another one.
+func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sandbox.Container) error {
+	if !replaced(c) {
+		return nil
+	}
+	defer g.hold(c.ID)() // it may be made again at this moment, and get its name back if that fails
+	if c, err := engine.Inspect(ctx, c.ID); err != nil || !replaced(c) {
+		return nil //nolint:nilerr // it is gone
+	}
+	return engine.Remove(ctx, c.ID)
 }

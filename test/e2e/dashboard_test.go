@@ -109,6 +109,11 @@ func TestDashboardRefuses(t *testing.T) {
 	if s, _ := c.status().find("gateway-default"); s.State != "up" || s.Restarts != 0 {
 		t.Errorf("%+v", s)
 	}
+	july := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=1", "-e", "AGENT_DASHBOARD_CODE=1"}}, "sleep", "1000")
+	july.await("dashboard", "refusing with July's exit code", func(s service) bool { return s.State == "parked" })
+	if err := has(july.exec("hinit", "explain", "dashboard").out, "parked", "Refusing to bind"); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestDashboardContainer has the dashboard as its command: it leaves the gateways of a shared volume alone

@@ -65,8 +65,8 @@ var Rows = []Row{
 	},
 	{
 		"A dashboard that refuses to bind exits with code 78 and stays down", august,
-		"always; `hinit explain dashboard` has its last lines",
-		[]string{"TestDashboardRefuses"},
+		"always; with the code 1 of July 2026 by its line `Refusing to bind …`, which is the reason in status. `hinit explain dashboard` has its last lines",
+		[]string{"TestDashboardRefuses", "TestARefusalParksWithItsReason"},
 	},
 }
 

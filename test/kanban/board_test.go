@@ -107,7 +107,7 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 
 func (b *box) awaitLong(what string, so func() bool) {
 	b.Helper()
-	deadline := time.Now().Add(2 * patience)
+	deadline := time.Now().Add(2*patience + *span)
 	if *full {
 		deadline = deadline.Add(10 * patience)
 	}
@@ -128,7 +128,7 @@ func (b *box) left() string {
 	fmt.Fprintf(&out, "%v %v %v", st.ByStatus, err, failed)
 	for _, t := range tasks {
 		if t.Status != kanban.Done {
-			events, _ := s.Events(b.Context(), t.ID, 0, 0)
+			events, _ := s.Events(b.Context(), t.ID, 0)
 			fmt.Fprintf(&out, "\n%s %s %s pid %d lock %s: %q", t.ID, t.Status, t.Assignee, t.WorkerPID, t.ClaimLock, t.Body)
 			for _, e := range events[max(0, len(events)-6):] {
 				fmt.Fprintf(&out, "\n    %s %s", e.Kind, e.Payload)
@@ -156,7 +156,7 @@ func (b *box) operate(s *kanban.Store) {
 		if t.LastFailureError == "" {
 			continue
 		}
-		events, err := s.Events(b.Context(), t.ID, 0, 0)
+		events, err := s.Events(b.Context(), t.ID, 0)
 		if n := len(events); err == nil && n > 0 && events[n-1].Kind == "respawn_guarded" { // it will not run meanwhile
 			_, _ = s.Block(b.Context(), time.Now(), t.ID, "look at it", 0)
 		}
@@ -170,7 +170,7 @@ func (b *box) account(s *kanban.Store, ids []string) {
 	for _, id := range ids {
 		runs, err := s.Runs(b.Context(), id)
 		b.must(err)
-		events, err := s.Events(b.Context(), id, 0, 0)
+		events, err := s.Events(b.Context(), id, 0)
 		b.must(err)
 		claimed, completed := 0, 0
 		claims := make(map[int64]bool)

@@ -11,6 +11,46 @@ import (
 	"hinit/kanban"
 )
 
+// The service has the locks of the boards before a gateway runs. A service or a board that is broken keeps no gateway down.
+func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
+	t.Parallel() // it waits
+	if strings.Contains(gateway(""), "/bin/sleep") {
+		testkit.Cannot(t, "there is no python3")
+	}
+	for name, c := range map[string]struct{ command, broken, says string }{
+		"slow":              {command: `[/bin/sh, -c, "sleep 2; exec ` + bin + `/hinit-kanban serve"]`, says: "the board is held"},
+		"no program":        {command: "[/nonexistent]", says: "the board is free"},
+		"ends":              {command: "[/bin/false]", says: "the board is free"},
+		"one broken board":  {broken: "kanban/boards/side/kanban.db", says: "the board is held"},
+		"the default board": {broken: "kanban.db", says: "the board is free"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits
+			b := makeBox(t, "")
+			if c.command != "" {
+				yaml, err := os.ReadFile(b.dir + "/hinit.yaml")
+				b.must(err)
+				b.must(os.WriteFile(b.dir+"/hinit.yaml", []byte(strings.Replace(string(yaml), "["+bin+"/hinit-kanban, serve]", c.command, 1)), 0o644))
+			}
+			if c.broken != "" {
+				b.must(os.MkdirAll(filepath.Dir(filepath.Join(b.home, c.broken)), 0o755))
+				b.must(os.WriteFile(filepath.Join(b.home, c.broken), []byte("this is no database, whatever its name says"), 0o644))
+			}
+			b.must(os.WriteFile(b.home+"/gateway_state.json", []byte(`{"desired_state": "running"}`), 0o644))
+			b.start()
+			var said string
+			b.await("the gateway to start", func() bool {
+				log, _ := os.ReadFile(filepath.Join(b.home, "logs/gateways/default/current"))
+				said = string(log)
+				return strings.Contains(said, "at its start")
+			})
+			if !strings.Contains(said, c.says) {
+				t.Errorf("the gateway said\n%s", said)
+			}
+		})
+	}
+}
+
 // The agent's gateway runs as it is beside the service: it decomposes tasks and tells chats, and dispatches nothing.
 func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 	t.Parallel() // it waits

@@ -23,6 +23,9 @@ import (
 // full makes the tests larger.
 var full = flag.Bool("full", false, "kill the container five times, and take figures of 900 workers")
 
+// span is how long the storm of reclaims lasts.
+var span = flag.Duration("span", 10*time.Second, "how long TestReclaimStorm reclaims and kills")
+
 // bin is where TestMain puts the binaries.
 var bin string
 
@@ -95,7 +98,7 @@ agent:
   gateway_default: [%[3]s]
   ready: up
 services:
-  kanban: {command: [%[2]s/hinit-kanban, serve], enabled_by: HINIT_KANBAN, restart: {initial: 10ms, max: 100ms}}
+  kanban: {command: [%[2]s/hinit-kanban, serve], enabled_by: HINIT_KANBAN, notify: systemd, restart: {initial: 10ms, max: 100ms}}
 boot: {hooks: []}
 `
 
@@ -174,6 +177,16 @@ func (b *box) env() []string {
 
 func (b *box) boot() {
 	b.Helper()
+	b.start()
+	b.await("the service kanban to be up", func() bool {
+		s, err := b.client.Service(b.Context(), "kanban")
+		return err == nil && s.State == "up"
+	})
+}
+
+// start boots without waiting for anything.
+func (b *box) start() {
+	b.Helper()
 	b.cmd = exec.Command("/proc/self/exe", bin+"/hinit", "init", "--", "sleep", "1000000")
 	b.cmd.Env = append(append(b.env(), stageVar+"=1"), b.more...)
 	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
@@ -184,10 +197,6 @@ func (b *box) boot() {
 		_ = b.cmd.Wait()
 		close(b.ended)
 	}()
-	b.await("the service kanban to be up", func() bool {
-		s, err := b.client.Service(b.Context(), "kanban")
-		return err == nil && s.State == "up"
-	})
 }
 
 // kill ends the container at once.

@@ -96,7 +96,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
 	b.Helper()
 	for _, id := range ids {
-		events, err := s.Events(b.Context(), id, 0, 0)
+		events, err := s.Events(b.Context(), id, 0)
 		b.must(err)
 		for _, e := range events {
 			switch {

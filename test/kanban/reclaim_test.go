@@ -36,10 +36,14 @@ db.commit()`, b.home+"/kanban.db", task).CombinedOutput()
 	}
 }
 
-// twice finds a task that live processes of two attempts work on.
-func (b *box) twice() (found string) {
-	attempts := make(map[string]map[string]int) // by task: a process of each attempt
-	b.outside(func(_, environ string) bool {
+// mostWorkers is the cap of the storm.
+const mostWorkers = 8
+
+// alive counts the attempts that have a live worker, and finds a task that live processes of two attempts work on.
+func (b *box) alive() (count int, found string) {
+	attempts := make(map[string]map[string]int) // by task: the processes of each attempt
+	at := make(map[string]bool)                 // attempts whose worker itself is alive
+	b.outside(func(cmdline, environ string) bool {
 		var task, run string
 		for kv := range strings.SplitSeq(environ, "\x00") {
 			if v, is := strings.CutPrefix(kv, "HERMES_KANBAN_TASK="); is {
@@ -54,6 +58,9 @@ func (b *box) twice() (found string) {
 				attempts[task] = make(map[string]int)
 			}
 			attempts[task][run]++
+			if workers(cmdline, environ) {
+				at[task+run] = true
+			}
 		}
 		return false
 	})
@@ -62,11 +69,24 @@ func (b *box) twice() (found string) {
 			found = fmt.Sprint(task, " ", runs)
 		}
 	}
-	return found
+	return len(at), found
 }
 
-// TestReclaimStorm reclaims by the command line and by Python while the service runs, completes, blocks and unblocks under the hands of
-// workers, and kills the service and workers: no task ever has live processes of two attempts, and every attempt is closed.
+// tally counts what was done.
+type tally struct {
+	sync.Mutex
+	did map[string]int
+}
+
+func (t *tally) add(what string) {
+	t.Lock()
+	defer t.Unlock()
+	t.did[what]++
+}
+
+// TestReclaimStorm reclaims by the command line and by Python while the service runs, blocks and unblocks under the hands of workers, kills
+// the service and workers, and lets PID 1 execute itself anew. No task ever has live processes of two attempts, there are never more live
+// workers than the cap allows, every task is done once, and every attempt is closed.
 func TestReclaimStorm(t *testing.T) {
 	t.Parallel() // it waits
 	python, err := exec.LookPath("python3")
@@ -77,41 +97,45 @@ func TestReclaimStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
+	b := newBox(t, fmt.Sprintf("  max_in_progress: %d\n  failure_limit: 50\n", mostWorkers))
 	s := b.board()
 	defer s.Close()
-	n, storm := 30, 10*time.Second
-	if *full {
-		n, storm = 300, 4*time.Minute
-	}
+	const open = 30 // tasks at a time
 	var ids []string
-	for i := range n {
-		ids = append(ids, b.create(s, kanban.NewTask{Title: "x", Assignee: []string{"coder", "ops"}[i%2], Body: []string{"sleep 700ms", "leave\nsleep 1s"}[i%2]}))
-	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	did := make(map[string]int)
+	did := tally{did: make(map[string]int)}
 	var hands sync.WaitGroup
-	begin, kill := time.Now(), time.Now()
+	defer hands.Wait()
+	begin, kill, most := time.Now(), time.Now(), 0
 	b.awaitLong("every task to be done", func() bool {
-		if found := b.twice(); found != "" && b.twice() == found { // one of them may have died while it was looked at
+		n, found := b.alive()
+		if again, twice := b.alive(); found != "" && twice == found { // one of them may have died while it was looked at
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
+		} else if most = max(most, min(n, again)); min(n, again) > mostWorkers {
+			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, mostWorkers, b.left())
 		}
 		st, err := s.Stats(b.Context(), time.Now())
 		b.must(err)
-		if st.ByStatus[kanban.Done] == n {
-			return true
+		storm := time.Since(begin) < *span
+		for n := len(ids) - st.ByStatus[kanban.Done]; storm && n < open; n++ {
+			ids = append(ids, b.create(s, kanban.NewTask{Title: "x", Assignee: []string{"coder", "ops"}[n%2], Body: []string{"sleep 700ms", "leave\nsleep 1s"}[n%2]}))
 		}
 		b.operate(s)
-		if time.Since(begin) > storm {
-			return false
+		if !storm {
+			return st.ByStatus[kanban.Done] == len(ids)
 		}
 		running, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Running})
 		b.must(err)
 		if time.Since(kill) > 2*time.Second {
-			kill = time.Now()
-			for _, pid := range b.outside(dispatcher) {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-				did["kill -9 of the service"]++
+			if kill = time.Now(); rng.IntN(2) == 0 {
+				if _, err := b.client.Reexec(b.Context(), ""); err == nil {
+					did.add("re-execution of PID 1")
+				}
+			} else {
+				for _, pid := range b.outside(dispatcher) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+					did.add("kill -9 of the service")
+				}
 			}
 		}
 		if len(running) == 0 {
@@ -120,20 +144,25 @@ func TestReclaimStorm(t *testing.T) {
 		id := running[rng.IntN(len(running))].ID
 		switch rng.IntN(5) {
 		case 0:
-			did["reclaim by the command line"]++
-			hands.Go(func() { b.inside(bin+"/hinit-kanban", "reclaim", id, "storm") })
+			hands.Go(func() {
+				if strings.Contains(b.inside(bin+"/hinit-kanban", "reclaim", id, "storm"), "Reclaimed") {
+					did.add("reclaim by the command line")
+				}
+			})
 		case 1:
-			did["reclaim by Python"]++
-			hands.Go(func() { b.inside(python, script, b.home+"/kanban.db", id) })
+			hands.Go(func() {
+				b.inside(python, script, b.home+"/kanban.db", id)
+				did.add("reclaim by Python")
+			})
 		case 2:
-			did["block and unblock"]++
-			_, err = s.Block(b.Context(), time.Now(), id, "storm", 0)
-			b.must(err)
+			if ok, err := s.Block(b.Context(), time.Now(), id, "storm", 0); ok && err == nil {
+				did.add("block and unblock")
+			}
 		case 3:
 			for _, pid := range b.outside(func(_, environ string) bool { return strings.Contains(environ, "HERMES_KANBAN_TASK="+id) }) {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
+				did.add("kill -9 of processes of workers")
 			}
-			did["kill -9 of workers"]++
 		}
 		return false
 	})
@@ -143,5 +172,5 @@ func TestReclaimStorm(t *testing.T) {
 	}
 	b.account(s, ids)
 	b.await("the end of every worker", func() bool { return len(b.outside(workers)) == 0 })
-	t.Logf("%d tasks: %v", n, did)
+	t.Logf("%d tasks, at most %d live workers: %v", len(ids), most, did.did)
 }

@@ -288,7 +288,7 @@ func TestNoMoreProcesses(t *testing.T) {
 			switch {
 			case s.State == client.StateUp:
 				up++
-			case strings.Contains(s.Reason, "temporarily unavailable"):
+			case strings.Contains(s.Reason+s.Problem, "temporarily unavailable"):
 				refused++
 			}
 		}

@@ -17,18 +17,18 @@ import (
 )
 
 // core answers for a hinit that has no services.
-type core struct{ control.Core }
+func core() control.Core {
+	return control.Core{
+		Loop: nothing{},
+		Init: func() client.Init { return client.Init{Version: "of the test"} },
+		Boot: control.Boot{Expected: func(context.Context, bool) []*supervisor.Service { return nil }},
+	}
+}
 
-func (core) Snapshot() *supervisor.Snapshot     { return &supervisor.Snapshot{} }
-func (core) Orphans() uint64                    { return 0 }
-func (core) Init() client.Init                  { return client.Init{Version: "of the test"} }
-func (core) Config() []client.ConfigEntry       { return nil }
-func (core) Rescan(context.Context) error       { return nil }
-func (core) News() <-chan struct{}              { return nil }
-func (core) Find(context.Context, string) error { return supervisor.ErrUnknown }
+type nothing struct{ control.Loop }
 
-func (core) Expected(context.Context, bool) []*supervisor.Service { return nil }
-func (core) Booting() (bool, *client.BootHook)                    { return false, nil }
+func (nothing) Snapshot() *supervisor.Snapshot { return &supervisor.Snapshot{} }
+func (nothing) Orphans() uint64                { return 0 }
 
 type teller chan string
 
@@ -57,7 +57,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, said := filepath.Join(dir, "control.sock"), make(teller, 100)
-	s := controlsocket.New(core{}, control.Options{Others: control.OthersNone}, said)
+	s := controlsocket.New(core(), control.Options{Others: control.OthersNone}, said)
 	ask := func() {
 		t.Helper()
 		cl := client.New(path)
@@ -92,7 +92,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	ask()
 	order()
 	left = s.Leave()
-	next := controlsocket.New(core{}, control.Options{Others: control.OthersNone}, said)
+	next := controlsocket.New(core(), control.Options{Others: control.OthersNone}, said)
 	next.Inherit(left)
 	if again := next.Detach(); again != left {
 		t.Error("a program that has a fault before it serves would lose the socket")

@@ -171,7 +171,7 @@ func (h *Health) TakeOver(old Handover, units []*supervisor.Unit) {
 	h.notify.TakeOver(old.Notify) // last: what is said goes to the checks
 }
 
-// Checks implements control.Checker.
+// Checks returns the results of the checks of a service, nil for none.
 func (h *Health) Checks(service string) []client.Check {
 	deaf := h.deafCheck(service)
 	found, types, ok := h.checks.Health(service)

@@ -58,7 +58,13 @@ func New(o Options) (*Logs, error) {
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor,
-		Warn: func(service, message string) { o.Say("log of %s: %s", cmp.Or(service, "console"), message) },
+		Warn: func(service, message string) {
+			say := o.Say
+			if service == "" { // what it says may not be seen there
+				say = o.Warn
+			}
+			say("log of %s: %s", cmp.Or(service, "console"), message)
+		},
 	})
 	return l, nil
 }
@@ -169,7 +175,7 @@ func (l *Logs) Drain(name string) {
 	}
 }
 
-// Output implements control.Counter.
+// Output counts what a service writes, nil for a service without a log.
 func (l *Logs) Output(service string) *client.Output {
 	log := l.Get(service)
 	if log == nil {

@@ -13,23 +13,16 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/container/voice"
 	"hinit/profiles"
 )
 
-// Teller gets what there is to say.
-type Teller interface {
-	// Say writes a line to the container log.
-	Say(format string, args ...any)
-	// Remember shows a warning in status.
-	Remember(warning string) bool
-	// Remark makes an event of a text.
-	Remark(text string)
-}
-
 // Repairer repairs owners. Its methods may be called from any goroutine.
 type Repairer struct {
-	teller Teller
-	asked  chan struct{} // there are profiles in wanted
+	*voice.Voice
+
+	remark func(text string) // makes an event of a text
+	asked  chan struct{}     // there are profiles in wanted
 
 	mu     sync.Mutex
 	wanted map[string]bool // profiles that are to be repaired
@@ -37,8 +30,8 @@ type Repairer struct {
 }
 
 // New makes a Repairer that has nothing to do.
-func New(teller Teller) *Repairer {
-	return &Repairer{teller: teller, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
+func New(v *voice.Voice, remark func(text string)) *Repairer {
+	return &Repairer{Voice: v, remark: remark, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
 // Run repairs owners until ctx ends: everything first, if all says so, then what [Repairer.Adopt] asks for. It does nothing where
@@ -76,13 +69,13 @@ func (r *Repairer) repair(ctx context.Context, o boot.Options, only []string) {
 	o.Only = only
 	o.Say = func(l boot.Line) { // the result is said once, as an event
 		if l.Warning {
-			r.teller.Remember(l.Text)
+			r.Remember(l.Text)
 		}
 	}
 	result := boot.Repair(ctx, o, show)
 	show(result.Repair)
 	if result.Changed+result.Failed+result.Refused > 0 || result.Stopped != "" {
-		r.teller.Remark(result.String())
+		r.remark(result.String())
 	}
 }
 
@@ -93,7 +86,7 @@ func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 		return
 	}
 	if err := boot.Adopt(ctx, o, profile); err != nil {
-		r.teller.Say("cannot give the files of profile %s to the agent's user: %v", profile, err)
+		r.Say("cannot give the files of profile %s to the agent's user: %v", profile, err)
 	}
 	r.mu.Lock()
 	r.wanted[profile] = true

@@ -3,6 +3,7 @@ package owners_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"hinit/internal/account"
 	"hinit/internal/boot"
 	"hinit/internal/container/owners"
+	"hinit/internal/container/voice"
 )
 
 const agentUID = 10000
@@ -31,8 +33,10 @@ func (t *teller) Say(format string, args ...any) {
 	t.said = append(t.said, fmt.Sprintf(format, args...))
 }
 
-func (t *teller) Remember(warning string) bool { t.Say("%s", warning); return true }
-func (t *teller) Remark(text string)           { t.Say("%s", text) }
+func (t *teller) repairer() *owners.Repairer {
+	v := voice.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, voice.NewLastWords())
+	return owners.New(v, func(text string) { t.Say("%s", text) })
+}
 
 // volume makes a data volume with a profile whose files are root's, and the options for it.
 func volume(t *testing.T, profiles ...string) (home string, o boot.Options) {
@@ -91,7 +95,7 @@ func until(t *testing.T, what string, cond func() bool) {
 func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	home, o := volume(t, "coder")
 	said := &teller{}
-	r := owners.New(said)
+	r := said.repairer()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); r.Run(ctx, o, true) }()
@@ -120,7 +124,7 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 
 // TestTheNextProgramKnowsHowFarItCame, and does not begin again.
 func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
-	r := owners.New(&teller{})
+	r := new(teller).repairer()
 	if r.Status() != nil || r.Done() {
 		t.Error("it knows of a repair before there was one")
 	}

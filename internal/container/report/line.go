@@ -13,6 +13,9 @@ import (
 
 // Line is what the container log says of a record, "" for what would only be noise.
 func Line(r supervisor.Record) string {
+	if r.By != nil {
+		r.Reason += ", by " + show.By(r.By)
+	}
 	switch {
 	case r.Service == "":
 		return r.Reason

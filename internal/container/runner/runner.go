@@ -24,7 +24,7 @@ import (
 // logMode is the mode of a log that a run makes.
 const logMode = 0o644
 
-// Runner implements control.Runner.
+// Runner starts runs.
 type Runner struct {
 	Book   *runs.Book
 	Config func() *config.Config
@@ -34,7 +34,7 @@ type Runner struct {
 	MayRun func() error  // why nothing may be started now, nil when it may
 }
 
-// StartRun implements control.Runner.
+// StartRun is control.Core's.
 func (r *Runner) StartRun(ctx context.Context, ask client.RunRequest) (client.Run, error) {
 	cfg := r.Config()
 	template, known := cfg.Runs[ask.Template]
@@ -94,17 +94,3 @@ func (r *Runner) log(path string) (f *os.File, err error) {
 	})
 	return f, err
 }
-
-// StopRun implements control.Runner.
-func (r *Runner) StopRun(ctx context.Context, id string) (client.Run, error) {
-	return r.Book.Stop(ctx, id)
-}
-
-// FindRun implements control.Runner.
-func (r *Runner) FindRun(id string) (client.Run, error) { return r.Book.Find(id) }
-
-// RunsSince implements control.Runner.
-func (r *Runner) RunsSince(cursor uint64) ([]client.Run, uint64) { return r.Book.Since(cursor) }
-
-// RunNews implements control.Runner.
-func (r *Runner) RunNews() <-chan struct{} { return r.Book.News() }

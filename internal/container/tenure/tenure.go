@@ -18,6 +18,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
+	"hinit/internal/container/voice"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
 	"hinit/supervisor"
@@ -34,20 +35,20 @@ const (
 	slowAnswer = time.Second
 )
 
-// Host is the rest of PID 1 as a Tenure needs it. Its methods may be called from any goroutine.
-type Host interface {
-	Config() *config.Config
-	Route() *boot.Route
-	// Say writes a line to the container log. Warn does too, and status goes on showing it. Fatal ends the container.
-	Say(format string, args ...any)
-	Warn(format string, args ...any)
-	Fatal(reason string)
+// Host is the rest of PID 1 as a Tenure needs it. The functions may be called from any goroutine.
+type Host struct {
+	*voice.Voice
+
+	Config func() *config.Config
+	Route  func() *boot.Route
+	// Fatal ends the container.
+	Fatal func(reason string)
 	// Withdraw removes the slot of a service.
-	Withdraw(ctx context.Context, service string) error
+	Withdraw func(ctx context.Context, service string) error
 	// Reset forgets what is known of the profiles: another init may have them now.
-	Reset()
+	Reset func()
 	// TakeOver does what the boot did not do, or did for an earlier tenure. serving ends with the lock.
-	TakeOver(ctx, serving context.Context)
+	TakeOver func(ctx, serving context.Context)
 }
 
 // Boot is the boot that claims the volume.

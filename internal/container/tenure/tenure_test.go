@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
+	"hinit/internal/container/voice"
 	"hinit/internal/lease"
 	"hinit/supervisor"
 )
@@ -28,6 +30,19 @@ type house struct {
 	told []string
 }
 
+func (h *house) host() Host {
+	return Host{
+		Voice: voice.New(func() io.Writer { return h }, func(string) bool { return true }, voice.NewLastWords()), Config: h.Config, Route: h.Route, Fatal: h.Fatal,
+		Withdraw: h.Withdraw, Reset: h.Reset, TakeOver: h.TakeOver,
+	}
+}
+
+// Write takes a line for the container log.
+func (h *house) Write(line []byte) (int, error) {
+	h.Say("%s", strings.TrimPrefix(strings.TrimSpace(string(line)), "[hinit] "))
+	return len(line), nil
+}
+
 func (h *house) Config() *config.Config {
 	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}}}
 }
@@ -37,7 +52,6 @@ func (h *house) Say(format string, a ...any) {
 	defer h.mu.Unlock()
 	h.told = append(h.told, fmt.Sprintf(format, a...))
 }
-func (h *house) Warn(format string, a ...any)               { h.Say(format, a...) }
 func (h *house) Fatal(reason string)                        { h.Say("fatal: %s", reason) }
 func (h *house) Withdraw(_ context.Context, s string) error { h.Say("withdraw %s", s); return nil }
 func (h *house) Reset()                                     { h.Say("reset") }
@@ -77,7 +91,7 @@ func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-c
 func newTenure(t *testing.T) (*house, *lock, *Tenure) {
 	t.Helper()
 	h, l := &house{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
-	return h, l, New(h, h, l, bootstatus.New())
+	return h, l, New(h.host(), h, l, bootstatus.New())
 }
 
 // TestOnlyWhatNeedsTheLeaseIsEvicted: the CMD goes on, and so does what somebody has put into the scan directory.

@@ -93,6 +93,26 @@ func (m *Maker) SetBeside(profile string, on bool) {
 	}
 }
 
+// Beside reports what SetBeside has set.
+func (m *Maker) Beside(profile string) bool {
+	_, on := m.beside.Load(profile)
+	return on
+}
+
+// AllBeside are the profiles for which SetBeside was called with true.
+func (m *Maker) AllBeside() map[string]bool {
+	all := make(map[string]bool)
+	m.beside.Range(func(profile, _ any) bool {
+		name, _ := profile.(string)
+		all[name] = true
+		return true
+	})
+	return all
+}
+
+// AgentCred is the agent's user, nil where that is the user of hinit.
+func (m *Maker) AgentCred() *proc.Cred { return m.agent.Cred }
+
 // AgentEnv is the environment of what runs as the agent and is no service.
 func (m *Maker) AgentEnv(cfg *config.Config) []string { return proc.SetEnv(m.Env(), m.agentVars(cfg)) }
 
@@ -108,12 +128,16 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	if p.Name == profiles.Default {
 		command = cfg.Agent.GatewayDefault
 	}
-	if _, on := m.beside.Load(p.Name); on {
+	if m.Beside(p.Name) {
 		command = append(slices.Clone(command), "--force")
 	}
 	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)
 	policy := policyOf(own.Restart, own.Stop)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
+	if board := config.KanbanName; cfg.Services[board].Enabled && !slices.ContainsFunc(policy.Needs, func(n supervisor.Need) bool { return n.Name == board }) {
+		// It takes the board's lock before a gateway can.
+		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
+	}
 	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	return supervisor.Unit{
@@ -159,6 +183,9 @@ func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
+// refusal begins the line of a dashboard that binds no address without a login. Its exit code says so only since 0.18.
+const refusal = "Refusing to bind"
+
 // Service is a service of hinit.yaml, the dashboard among them.
 func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, s.User)
@@ -183,6 +210,9 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.Announces = s.Notify.Set()
+	if s.Name == config.DashboardName && !m.plain {
+		policy.Refusal = refusal
+	}
 	agents := !m.plain && m.agent.Is(cred)
 	u := supervisor.Unit{
 		Name: s.Name, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,

@@ -1,6 +1,7 @@
 // Package voice says what PID 1 itself has to say: a line in the container log, or a warning that status goes on showing.
 //
-// It promises that nobody waits for a reader of the console, and that a warning is said once. It owns no goroutine.
+// It promises that nobody waits for a reader of the console, and that a warning is said once. Its one goroutine writes the termination
+// message of a pod.
 package voice
 
 import (
@@ -14,16 +15,26 @@ import (
 type Voice struct {
 	console  func() io.Writer
 	remember func(warning string) bool
+	last     *LastWords
 }
 
 // New makes a Voice. What console returns takes one line, and must not block; remember returns false for a warning that is known
-// already.
-func New(console func() io.Writer, remember func(warning string) bool) *Voice {
-	return &Voice{console, remember}
+// already. last gets every line.
+func New(console func() io.Writer, remember func(warning string) bool, last *LastWords) *Voice {
+	return &Voice{console, remember, last}
 }
 
 // Line writes a line to the container log as it is.
-func (v *Voice) Line(text string) { fmt.Fprintln(v.console(), show.Line(text)) }
+func (v *Voice) Line(text string) {
+	fmt.Fprintln(v.console(), show.Line(text))
+	v.last.Add(text)
+}
+
+// Note adds a line to the termination message alone.
+func (v *Voice) Note(text string) { v.last.Add(text) }
+
+// End writes the termination message of a container that ends with a code.
+func (v *Voice) End(code int) { v.last.End(code) }
 
 // Say writes a line of hinit's own to the container log.
 func (v *Voice) Say(format string, args ...any) { v.Line("[hinit] " + fmt.Sprintf(format, args...)) }

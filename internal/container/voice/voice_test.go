@@ -2,9 +2,12 @@ package voice
 
 import (
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 func TestAWarningIsSaidOnceAndKept(t *testing.T) {
@@ -16,7 +19,7 @@ func TestAWarningIsSaidOnceAndKept(t *testing.T) {
 		}
 		kept = append(kept, warning)
 		return true
-	})
+	}, NewLastWords())
 	v.Warn("no room for %s", "two\nlines")
 	v.Warn("no room for %s", "two\nlines")
 	v.Say("%d settings changed", 2)
@@ -28,5 +31,38 @@ func TestAWarningIsSaidOnceAndKept(t *testing.T) {
 	}
 	if len(kept) != 1 || strings.Contains(kept[0], "\n") {
 		t.Errorf("it kept %q", kept)
+	}
+}
+
+// TestTheTerminationMessageTellsWhatCameBefore: kubectl describe had no message for a container that had ended, also not of one that the
+// kernel had killed.
+func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
+	w := &LastWords{path: t.TempDir() + "/termination-log", bell: make(chan struct{}, 1)}
+	if err := os.WriteFile(w.path, []byte(strings.Repeat("old", 5000)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	v := New(func() io.Writer { return io.Discard }, func(string) bool { return true }, w)
+	v.Say("gateway-coder: exited with code 1 after 3s (crash)")
+	v.Note("gateway-coder: token sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789-abcdefghijklmnop is wrong")
+	has := func() string {
+		text, err := os.ReadFile(w.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	testkit.Until(t, "the message of a container that the kernel kills", func() bool {
+		return strings.HasPrefix(has(), killed+"\n[hinit] gateway-coder: exited with code 1") && strings.Contains(has(), "is wrong")
+	})
+	if strings.Contains(has(), "abcdefghijklmnop") {
+		t.Errorf("the message has a secret: %s", has())
+	}
+	for range 100 {
+		v.Say("%s", strings.Repeat("long ", 100))
+	}
+	v.End(3)
+	v.Say("too late")
+	if text := has(); !strings.HasPrefix(text, "exit code 3, after:\n") || len(text) > mostWords || strings.Contains(text, "too late") {
+		t.Errorf("%d bytes: %s", len(text), text)
 	}
 }

@@ -41,6 +41,14 @@ func Duration(d time.Duration) string {
 // Seconds is Duration for a number of seconds.
 func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
 
+// By says who gave an order: "uid 0 (hinit, exec)".
+func By(by *client.By) string {
+	if by.Program == "" {
+		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
+	}
+	return Line(fmt.Sprintf("uid %d (%s, %s)", by.UID, by.Program, by.Way))
+}
+
 // Number writes a number, "-" for 0.
 func Number(n int) string {
 	if n == 0 {

@@ -62,6 +62,7 @@ type queue struct {
 type Order struct {
 	Verb             client.Verb
 	Service, Profile string
+	By               *client.By    // who gave it, nil when that is unknown; root where root has given it too
 	since            time.Time     // when it was taken in
 	done             chan struct{} // closed at the end
 
@@ -89,9 +90,9 @@ func (o *Order) Want() string {
 }
 
 // Submit takes an order in and does not block. It returns the newest order where that asks for the same and has not reached the
-// supervisor. patience is how long the client waits, 0 for no limit: a stop is carried out before.
-func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration) *Order {
-	o := &Order{Verb: verb, Service: service, Profile: profile, since: time.Now(), done: make(chan struct{})}
+// supervisor. patience is how long the client waits, 0 for no limit: a stop is carried out before. by is who gives the order.
+func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
+	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.Want() == profiles.Stopped {
 		wait := stopPatience
 		if patience > 0 {
@@ -117,6 +118,9 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		if o.actBy.Before(n.actBy) {
 			n.actBy = o.actBy
 			s.actInTime(q, n)
+		}
+		if by != nil && by.UID == 0 {
+			n.By = by
 		}
 		o = n
 	} else {
@@ -314,6 +318,7 @@ func (s *Queues) Idle() bool {
 type Unfinished struct {
 	Verb             client.Verb
 	Service, Profile string
+	By               *client.By
 }
 
 // Unfinished lists the newest order of each profile, if it is not recorded or not carried out.
@@ -322,7 +327,7 @@ func (s *Queues) Unfinished() (list []Unfinished) {
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
 		if n := q.newest(); n != nil && !(n.recorded && n.acted) {
-			list = append(list, Unfinished{n.Verb, n.Service, n.Profile})
+			list = append(list, Unfinished{n.Verb, n.Service, n.Profile, n.By})
 		}
 	}
 	return list

@@ -238,7 +238,7 @@ func (w *world) schedule(r *rand.Rand) {
 			w.mu.Lock()
 			before := len(w.acted)
 			w.mu.Unlock()
-			o := w.orders.Submit(verb, "gateway-default", profiles.Default, patience)
+			o := w.orders.Submit(verb, "gateway-default", profiles.Default, patience, nil)
 			want = o.Want()
 			clients.Go(func() { w.client(o, verb, patience, before) })
 		case 5, 6:
@@ -345,7 +345,7 @@ func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 		give := func(verb client.Verb, patience time.Duration) error {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			return w.orders.Wait(ctx, w.orders.Submit(verb, "gateway-default", profiles.Default, patience))
+			return w.orders.Wait(ctx, w.orders.Submit(verb, "gateway-default", profiles.Default, patience, nil))
 		}
 		w.check(give("start", time.Second), w.agree(profiles.Running))
 		w.freeze()
@@ -378,7 +378,7 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 		w.freeze()
 		var given []*Order
 		for i := range 1001 {
-			given = append(given, w.orders.Submit([]client.Verb{client.VerbStart, client.VerbStop}[i%2], "gateway-default", profiles.Default, 0))
+			given = append(given, w.orders.Submit([]client.Verb{client.VerbStart, client.VerbStop}[i%2], "gateway-default", profiles.Default, 0, nil))
 			synctest.Wait()
 			if n := len(w.orders.queues[profiles.Default].waiting); n > maxWaiting {
 				t.Fatalf("%d orders wait", n)
@@ -386,7 +386,7 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 		}
 		time.Sleep(stopPatience / 2)
 		for range 3 { // the stop is overtaken before its time
-			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0))
+			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil))
 		}
 		time.Sleep(stopPatience)
 		w.thaw()
@@ -414,7 +414,7 @@ func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 		verbs := []client.Verb{"start", "stop", "start", "restart", "start", Unwant, "stop", "restart"}
 		var given []*Order
 		for _, verb := range verbs {
-			given = append(given, w.orders.Submit(verb, "gateway-default", profiles.Default, 0))
+			given = append(given, w.orders.Submit(verb, "gateway-default", profiles.Default, 0, nil))
 		}
 		for i, o := range given {
 			if err := w.orders.Wait(t.Context(), o); err != nil {
@@ -438,10 +438,10 @@ func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, home)
 		w.freeze()
-		w.orders.Submit("start", "gateway-default", profiles.Default, 0)
-		w.orders.Submit("stop", "gateway-default", profiles.Default, 0)
+		w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil)
+		w.orders.Submit("stop", "gateway-default", profiles.Default, 0, nil)
 		time.Sleep(2 * stopPatience)
-		if got := fmt.Sprint(w.orders.Unfinished()); got != "[{stop gateway-default default}]" {
+		if got := fmt.Sprint(w.orders.Unfinished()); got != "[{stop gateway-default default <nil>}]" {
 			t.Errorf("unfinished are %s", got)
 		}
 		w.thaw()

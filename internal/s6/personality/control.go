@@ -11,6 +11,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/gateways/orders"
 	"hinit/internal/s6/formats"
 	"hinit/internal/s6/scandir"
 	"hinit/profiles"
@@ -20,9 +21,6 @@ import (
 // intentTime is how long a command to a slot waits for the data volume. After that it is answered as taken in; s6 promises no more
 // (contract of s6, section 1).
 const intentTime = 2 * time.Second
-
-// Acts implements control.Slots.
-func (s *S6) Acts() bool { return true }
 
 // Slots implements control.Slots. It returns none when the scan directory does not answer in time.
 func (s *S6) Slots(ctx context.Context) []client.Slot {
@@ -157,7 +155,7 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 	case 'Q':
 		err := s.host.Do(ctx, supervisor.Unwant{Name: name})
 		if _, gateway := profiles.SlotProfile(name); gateway && native {
-			return errors.Join(err, s.intend(ctx, name, func(ctx context.Context) error { return s.host.Unwant(ctx, name) }))
+			return errors.Join(err, s.intend(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, orders.Unwant, name) }))
 		}
 		return errors.Join(err, slot.SetDown(true))
 	case 'p', 'P':
@@ -209,7 +207,7 @@ func (s *S6) SlotScan(ctx context.Context, letters string) error {
 		case 'n', 'N':
 			err = s.Prune(ctx)
 		case 't', 'q', 'b', 'i':
-			s.host.Shutdown("s6-svscanctl asked for it")
+			err = s.host.Do(ctx, supervisor.Shutdown{Reason: "s6-svscanctl asked for it"})
 		}
 		if err != nil {
 			return err

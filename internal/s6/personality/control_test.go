@@ -15,6 +15,7 @@ import (
 	"hinit/client"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
+	"hinit/internal/registry"
 	"hinit/internal/s6/scandir"
 	"hinit/supervisor"
 )
@@ -62,17 +63,15 @@ func (h *host) Command(ctx context.Context, verb client.Verb, name string) error
 
 func (h *host) Refuse(string) error { return nil }
 
-func (h *host) Unwant(_ context.Context, name string) error { return h.note("unwant %s", name) }
-func (h *host) Shutdown(string)                             { _ = h.note("shutdown") }
-func (h *host) Say(format string, args ...any)              { _ = h.note("say "+format, args...) }
-func (h *host) Warn(format string, args ...any)             { _ = h.note("warn "+format, args...) }
-func (h *host) Reserved(string) string                      { return "" }
-func (h *host) Room() error                                 { return nil }
-func (h *host) Unregistered(context.Context, string)        {}
+func (h *host) Say(format string, args ...any)      { _ = h.note("say "+format, args...) }
+func (h *host) Warn(format string, args ...any)     { _ = h.note("warn "+format, args...) }
+func (h *host) Reserved(string) string              { return "" }
+func (h *host) Room() error                         { return nil }
+func (h *host) SlotRemoved(context.Context, string) {}
 
 func (h *host) Identity(bool) proc.Spec { return proc.Spec{Env: os.Environ()} }
 
-func (h *host) Gateway(context.Context, string, bool, map[string]string) error { return nil }
+func (h *host) SlotMade(context.Context, string, bool, map[string]string) error { return nil }
 
 func (h *host) take() string {
 	h.mu.Lock()
@@ -95,10 +94,10 @@ func begin(t *testing.T, h *host) (s *S6, scan string) {
 	}
 	t.Cleanup(func() { cancel(); <-scanner.Ended() })
 	s = &S6{scanner, h, nil, time.Unix(1000, 0)}
-	s.Publish(ctx, Definition{Name: "gateway-coder", Argv: []string{"true"}})
+	s.Publish(ctx, registry.Slot{Name: "gateway-coder", Argv: []string{"true"}})
 	if err := errors.Join(
 		h.Register(ctx, supervisor.Unit{Name: "gateway-coder"}, supervisor.WantUp),
-		scanner.PublishFixed(ctx, MainHermes, scandir.Files{Run: "#!/bin/sh\n"}),
+		scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: "#!/bin/sh\n"}),
 		os.Mkdir(filepath.Join(scan, "foreign"), 0o755),
 		os.WriteFile(filepath.Join(scan, "foreign/run"), []byte("#!/bin/sh\n"), 0o755), //nolint:gosec // a program
 		s.SlotScan(ctx, "a"),
@@ -122,7 +121,7 @@ func TestCommandsReachWhoDoesThem(t *testing.T) {
 		{"foreign", "u", "supervisor.Start"},
 		{"foreign", "t", "supervisor.SignalMain"},
 		{"foreign", "oOpch", "supervisor.Once, supervisor.Unwant, supervisor.Pause, supervisor.Continue, supervisor.SignalMain"},
-		{MainHermes, "d", ""},
+		{registry.MainHermes, "d", ""},
 	} {
 		if err := s.SlotControl(t.Context(), filepath.Join(scan, tt.slot), tt.letters); err != nil {
 			t.Errorf("%s %s: %v", tt.letters, tt.slot, err)
@@ -141,7 +140,7 @@ func TestCommandsReachWhoDoesThem(t *testing.T) {
 	if err := s.SlotControl(t.Context(), filepath.Join(scan, "nobody"), "d"); !errors.As(err, &unknown) || unknown.Kind != client.KindUnknown {
 		t.Errorf("a directory that is no slot: %v", err)
 	}
-	if _ = h.take(); s.SlotScan(t.Context(), "t") != nil || h.take() != "shutdown" {
+	if _ = h.take(); s.SlotScan(t.Context(), "t") != nil || h.take() != "supervisor.Shutdown" {
 		t.Error("s6-svscanctl -t does not end the container")
 	}
 }
@@ -165,25 +164,14 @@ func TestSlotsAreWhatTheSupervisorHas(t *testing.T) {
 	for _, slot := range s.Slots(t.Context()) {
 		names = append(names, slot.Name)
 	}
-	if got := strings.Join(names, " "); got != "foreign gateway-coder "+MainHermes {
+	if got := strings.Join(names, " "); got != "foreign gateway-coder "+registry.MainHermes {
 		t.Errorf("slots %q", got)
 	}
-	if slot, err := s.Slot(t.Context(), filepath.Join(scan, MainHermes)); err != nil || !slot.Up || slot.PID != os.Getpid() || slot.Since.Unix() != 1000 {
+	if slot, err := s.Slot(t.Context(), filepath.Join(scan, registry.MainHermes)); err != nil || !slot.Up || slot.PID != os.Getpid() || slot.Since.Unix() != 1000 {
 		t.Errorf("the container's slot: %+v, %v", slot, err)
 	}
 	if slot, err := s.Slot(t.Context(), filepath.Join(scan, "gateway-coder/log")); err != nil || slot.Name != "gateway-coder/log" {
 		t.Errorf("the logger of a service whose log hinit writes: %+v, %v", slot, err)
-	}
-}
-
-func TestOffDoesNothing(t *testing.T) {
-	<-Off.Made()
-	Off.Enqueue(Definition{Name: "x"})
-	if Off.Acts() || Off.Has("x") || Off.Foreign("x") || Off.Exports("x") != nil || Off.HandOver() != nil || len(Off.Slots(t.Context())) != 0 {
-		t.Error("it acts")
-	}
-	if _, err := Off.Slot(t.Context(), "/run/service/x"); !errors.Is(err, supervisor.ErrUnknown) {
-		t.Errorf("a slot: %v", err)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package personality lets PID 1 answer as s6: its services have directories below the scan directory, and it carries out s6's
 // commands to them.
 //
-// [Personality] is the interface of PID 1 to it. [S6] implements it; [Off] does nothing, for a container that is not made for s6.
+// A container that is made for s6 has an [S6]. It follows the registry, which says which slots there are.
 //
 // # Promises
 //

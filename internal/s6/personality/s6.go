@@ -11,21 +11,17 @@ import (
 	"hinit/client"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
+	"hinit/internal/registry"
 	"hinit/internal/s6/scandir"
 )
-
-// MainHermes is the slot of the container's CMD in the s6 image. It answers as up and has no service.
-const MainHermes = "main-hermes"
 
 // Host is PID 1 around the personality. Its methods may be called from any goroutine.
 type Host interface {
 	scandir.Host
-	// Command starts or stops a service, Unwant keeps it from being started again. They record the intent.
+	// Command carries out an order to a service and records the intent.
 	Command(ctx context.Context, verb client.Verb, name string) error
 	// Refuse returns an error for a gateway that must not be started now.
 	Refuse(name string) error
-	Unwant(ctx context.Context, name string) error
-	Shutdown(reason string)
 	// Warn says something that the status goes on showing.
 	Warn(format string, args ...any)
 }
@@ -47,7 +43,7 @@ type S6 struct {
 	since time.Time // the container runs
 }
 
-var _ Personality = (*S6)(nil)
+var _ registry.Follower = (*S6)(nil)
 
 // Open makes the directories of s6 and answers as s6 until ctx ends.
 func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
@@ -62,7 +58,7 @@ func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	s := &S6{scanner, host, with.Cred, with.Since}
 	if with.Main {
 		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
-		if err := scanner.PublishFixed(ctx, MainHermes, scandir.Files{Run: run}); err != nil {
+		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
 			host.Warn("%v", err) // it is tried again
 		}
 	}
@@ -86,13 +82,13 @@ func (w Settings) layout() scandir.Layout {
 	return g
 }
 
-// Publish implements Personality.
-func (s *S6) Publish(ctx context.Context, d Definition) {
+// Publish implements [registry.Follower].
+func (s *S6) Publish(ctx context.Context, d registry.Slot) {
 	err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		s.host.Warn("%v", err)
 	}
 }
 
-// Enqueue implements Personality.
-func (s *S6) Enqueue(d Definition) { s.Scanner.Enqueue(d.Name, s.files(d), d.Down) }
+// Enqueue implements [registry.Follower].
+func (s *S6) Enqueue(d registry.Slot) { s.Scanner.Enqueue(d.Name, s.files(d), d.Down) }

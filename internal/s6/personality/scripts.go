@@ -10,28 +10,12 @@ import (
 
 	"hinit/internal/blocking"
 	"hinit/internal/proc"
+	"hinit/internal/registry"
 	"hinit/internal/s6/scandir"
 )
 
-// Definition is what the directory of a service that hinit runs says: the command and its surroundings. It is for people; hinit
-// does not read it.
-type Definition struct {
-	Name string
-	Down bool              // it does not start with the container
-	Argv []string          //
-	Env  map[string]string // beside the container's
-	Dir  string            // "" for any
-	Cred *proc.Cred        // nil for whoever runs it
-
-	Finish bool  // it stays down after some exit codes, which are
-	ParkOn []int //
-
-	Log         string // directory of its log, "" for none
-	LogSizeMB   int
-	LogArchives int
-}
-
-func (s *S6) files(d Definition) scandir.Files {
+// files are the scripts of a slot. They are for people; hinit does not read them.
+func (s *S6) files(d registry.Slot) scandir.Files {
 	f := scandir.Files{Run: script(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same.")}
 	if d.Finish {
 		f.Finish = finishScript(d.ParkOn)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -197,7 +198,7 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 // fresh makes an empty directory at path, mode 0755, and returns it. A large old directory is moved aside and removed in the
 // background. A directory that can't be moved, such as a mount point, is emptied.
 func (l Layout) fresh(path string) (*fsutil.Dir, error) {
-	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
+	parent, err := l.above(path)
 	if err != nil {
 		return nil, err
 	}
@@ -242,6 +243,24 @@ func (l Layout) fresh(path string) (*fsutil.Dir, error) {
 	}
 	go removeOld(parent, name)
 	return d, err
+}
+
+// above opens the directory in which path is to lie, which is made if it is missing. One of the agent's is opened as the agent: root would
+// remove what the agent can only give a name.
+func (l Layout) above(path string) (*fsutil.Dir, error) {
+	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
+	if err != nil || !l.Agent.Switches() {
+		return parent, err
+	}
+	info, err := parent.Lstat("")
+	if err == nil && info.Sys().(*syscall.Stat_t).Uid != l.Agent.Identity().UID {
+		return parent, nil
+	}
+	_ = parent.Close() // nothing was written through it
+	if err != nil {
+		return nil, err
+	}
+	return fsutil.OpenReal(filepath.Dir(path), l.Agent)
 }
 
 // fewFiles is how many names, at any depth, the boot removes before it goes on.

@@ -121,3 +121,32 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	g.patience = 0
 	open(t, newHost(), g)
 }
+
+// The agent owns the directory around the scan directory. It gave a directory of root's the name of one that was moved aside, and root
+// removed it at the next boot.
+func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	g := room(t)
+	home := filepath.Join(filepath.Dir(g.Base), "home")
+	g.Scan = filepath.Join(home, "svc")
+	kept := filepath.Join(home, oldPrefix+"svc-1")
+	must(t, layAt(kept, map[string]string{"secret": "x"}))
+	must(t, os.Chmod(kept, 0o700))
+	must(t, os.Chown(home, agentUID, agentGID))
+	d, err := g.limited().fresh(g.Scan)
+	must(t, err)
+	must(t, d.Close())
+	parent, err := g.limited().above(g.Scan)
+	must(t, err)
+	removeOld(parent, "svc")
+	if _, err := os.Stat(kept + "/secret"); err != nil {
+		t.Errorf("root's file: %v", err)
+	}
+	info, err := os.Stat(g.Scan)
+	must(t, err)
+	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != agentUID {
+		t.Errorf("the scan directory belongs to %d", uid)
+	}
+}

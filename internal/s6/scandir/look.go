@@ -91,7 +91,7 @@ func (s *Scanner) lost(e *entry) {
 	s.forget(e)
 	switch slot.Kind {
 	case native:
-		s.host.Unregistered(s.ctx, slot.Name)
+		s.host.SlotRemoved(s.ctx, slot.Name)
 	case other:
 		s.host.Say("%s: its service directory is gone", slot.Name)
 		e.Service.Leave()
@@ -217,8 +217,8 @@ func (s *Scanner) takeGateway(name, profile string) error {
 	e := s.at(name)
 	defer s.tidy(name)
 	e.Slot = slot
-	s.publish() // who else registers the gateway now has to know what its slot exports
-	if err := s.host.Gateway(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
+	s.publish() // a client that sees the service finds the slot
+	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()
 		return err

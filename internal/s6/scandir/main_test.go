@@ -52,7 +52,7 @@ func newHost() *host {
 	}
 }
 
-func (h *host) Gateway(_ context.Context, profile string, start bool, exports map[string]string) error {
+func (h *host) SlotMade(_ context.Context, profile string, start bool, exports map[string]string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.deny != nil {
@@ -68,7 +68,7 @@ func (h *host) Gateway(_ context.Context, profile string, start bool, exports ma
 	return nil
 }
 
-func (h *host) Unregistered(_ context.Context, service string) {
+func (h *host) SlotRemoved(_ context.Context, service string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gone = append(h.gone, service)
@@ -270,4 +270,9 @@ func layAt(dir string, files map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// Has reports whether there is a slot, or will be one.
+func (s *Scanner) Has(name string) bool {
+	return s.queue.has(name) || s.table.Load().byName[name] != nil
 }

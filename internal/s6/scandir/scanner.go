@@ -38,11 +38,11 @@ const (
 
 // Host is PID 1 around a scan directory. The scanner's goroutine calls it; its methods may block.
 type Host interface {
-	// Gateway makes known the gateway of a profile whose slot somebody has registered, and starts it if start is true. exports are
-	// the variables that the slot's run adds to the container's environment.
-	Gateway(ctx context.Context, profile string, start bool, exports map[string]string) error
-	// Unregistered reports that somebody removed the slot of one of hinit's own services.
-	Unregistered(ctx context.Context, service string)
+	// SlotMade makes known the gateway of a profile whose slot a client has made, and starts it if start is true. exports are the
+	// variables that the slot's run adds to the container's environment.
+	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
+	// SlotRemoved reports that a client removed the slot of one of hinit's own services.
+	SlotRemoved(ctx context.Context, service string)
 	// Reserved says why a directory may not have a name, "" when it may.
 	Reserved(name string) string
 	// Room says why there is no room for another service, nil when there is.

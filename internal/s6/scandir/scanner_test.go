@@ -127,7 +127,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 			t.Errorf("gateways %q", got)
 		}
 	})
-	if got := s.Exports("gateway-a"); len(got) != 2 || got["A"] != "1" {
+	if got := s.Exports()["gateway-a"]; len(got) != 2 || got["A"] != "1" {
 		t.Errorf("afterwards it exports %v", got)
 	}
 	if h.heard("exports C with words that only a shell understands") != 1 {
@@ -135,18 +135,18 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	}
 	// hinit's own slot has no exports, and neither has its successor.
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
-	if got := s.Exports("gateway-b"); got != nil {
+	if got := s.Exports()["gateway-b"]; got != nil {
 		t.Errorf("a slot of hinit's own exports %v", got)
 	}
 	must(t, os.RemoveAll(filepath.Join(g.Scan, "gateway-a")))
 	must(t, s.Prune(t.Context()))
-	if got := s.Exports("gateway-a"); got != nil {
+	if got := s.Exports()["gateway-a"]; got != nil {
 		t.Errorf("without a slot it exports %v", got)
 	}
 	// A run that is too long is a gateway's all the same.
 	lay(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRun), "down": ""})
 	must(t, s.Scan(t.Context()))
-	if got := s.Exports("gateway-a"); !s.Has("gateway-a") || got != nil || h.heard("gateway-a: what its run exports is not taken over") != 1 {
+	if got := s.Exports()["gateway-a"]; !s.Has("gateway-a") || got != nil || h.heard("gateway-a: what its run exports is not taken over") != 1 {
 		t.Errorf("of a run without end it took %v: %v", got, h.said)
 	}
 }

@@ -49,18 +49,19 @@ func (t *table) add(slots ...*Slot) {
 // Slots returns all slots sorted by name. It does not block.
 func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 
-// Has reports whether a slot exists or is queued. It does not block.
-func (s *Scanner) Has(name string) bool {
-	return s.queue.has(name) || s.table.Load().byName[name] != nil
-}
-
-// Exports returns the variables that the run of a registered gateway exports, nil for any other service. It does not block. The map
-// must not be changed.
-func (s *Scanner) Exports(name string) map[string]string {
-	if slot := s.table.Load().byName[name]; slot != nil {
-		return slot.Exports
+// Exports returns the slots of services that hinit runs, each with the variables that its run exports. It does not block. The maps must not be
+// changed.
+func (s *Scanner) Exports() map[string]map[string]string {
+	exports := make(map[string]map[string]string)
+	for name := range s.queue.all() {
+		exports[name] = nil
 	}
-	return nil
+	for _, slot := range s.table.Load().sorted {
+		if slot.Native() {
+			exports[slot.Name] = slot.Exports
+		}
+	}
+	return exports
 }
 
 // Foreign reports whether somebody else's directory defines a service of that name. It does not block.

@@ -21,6 +21,15 @@ const gitMost = 1 << 20
 
 // Git runs git in a directory and returns what it wrote. The error has that too. It implements [kanban.Git].
 func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, error) {
+	return git(ctx, r.host, dir, args...)
+}
+
+// Git is [Runner.Git] without a runner.
+func Git(ctx context.Context, dir string, args ...string) (string, error) {
+	return git(ctx, nil, dir, args...)
+}
+
+func git(ctx context.Context, h host, dir string, args ...string) (string, error) {
 	fd, err := unix.MemfdCreate("git", unix.MFD_CLOEXEC)
 	if err != nil {
 		return "", fmt.Errorf("cannot run git: %w", err)
@@ -29,7 +38,7 @@ func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, e
 	defer output.Close()
 	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
 	code := 0
-	if l, here := r.host.(local); here {
+	if l, here := h.(local); here {
 		code, err = l.once(ctx, spec, output)
 	} else {
 		code, err = child(ctx, spec, output)

@@ -61,34 +61,34 @@ type local struct {
 // agentName is the agent's command where the one that is configured isn't there (contract, section 21.1).
 const agentName = "hermes"
 
-// command is the worker's command line. A program without a directory is looked for on PATH, but never in the current directory.
-func (h local) command(template config.Run, job kanban.Job) ([]string, error) {
-	argv := h.cfg.ExpandRun(template.Command, map[string]string{"profile": job.Profile, "task": job.Task, "profile_home": job.Vars["HERMES_HOME"]}, job.Options)
-	for _, name := range []string{argv[0], agentName} {
+// Agent finds the agent's command: the configured one, else the one of its usual name. A program without a directory is looked for on PATH,
+// but never in the current directory.
+func Agent(configured string) (string, error) {
+	for _, name := range []string{configured, agentName} {
 		if strings.Contains(name, "/") {
 			if abs, err := filepath.Abs(name); err == nil && unix.Access(abs, unix.X_OK) == nil {
-				argv[0] = abs
-				return argv, nil
+				return abs, nil
 			}
 			continue
 		}
 		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 			file := filepath.Join(dir, name)
 			if st, err := os.Stat(file); filepath.IsAbs(dir) && err == nil && st.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
-				argv[0] = file
-				return argv, nil
+				return file, nil
 			}
 		}
 	}
-	return nil, fmt.Errorf("`%s` executable not found on PATH, and there is no %s: install it, or name it in HERMES_BIN", agentName, argv[0])
+	return "", fmt.Errorf("`%s` executable not found on PATH, and there is no %s: install it, or name it in HERMES_BIN", agentName, configured)
 }
 
 func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
 	template := h.cfg.Runs[Template]
-	argv, err := h.command(template, job)
+	argv := h.cfg.ExpandRun(template.Command, map[string]string{"profile": job.Profile, "task": job.Task, "profile_home": job.Vars["HERMES_HOME"]}, job.Options)
+	program, err := Agent(argv[0])
 	if err != nil {
 		return client.Run{}, err
 	}
+	argv[0] = program
 	output, err := openLog(job.Log)
 	if err != nil {
 		return client.Run{}, err

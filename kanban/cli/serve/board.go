@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"hinit/internal/guard"
@@ -19,6 +20,8 @@ type board struct {
 	server *Server
 	slug   string
 	poked  chan struct{}
+	tried  chan struct{} // closed when its lock has been tried, or the board can't be opened
+	once   sync.Once
 
 	d       *kanban.Dispatcher
 	changes *Changes
@@ -57,16 +60,18 @@ func (b *board) serve(ctx context.Context) {
 		log.Error("cannot serve the board", "error", err)
 		return
 	}
+	tried := func() { b.once.Do(func() { close(b.tried) }) }
+	defer tried()
 	for ctx.Err() == nil && b.server.Boards.Exists(b.slug) {
 		if err := b.open(ctx, paths); err != nil {
-			if ctx.Err() == nil {
+			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
 				b.server.say(b.slug, err.Error())
 				b.awaitRepair(ctx, paths.DB)
 			}
 			continue
 		}
-		if b.hold(ctx) {
+		if b.hold(ctx, tried) {
 			b.passes(ctx)
 		}
 		if ctx.Err() != nil && b.server.Stopping != nil && b.server.Stopping() {
@@ -78,10 +83,11 @@ func (b *board) serve(ctx context.Context) {
 }
 
 // hold takes the lock of the board, or waits for the end of who has it. Where there can be no lock it goes on without.
-func (b *board) hold(ctx context.Context) bool {
+func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for told := false; ; {
 		held, err := b.d.Hold()
+		tried()
 		if err != nil {
 			b.server.Log.Warn("dispatching without the lock of the board", "path", path, "error", err)
 		}
@@ -251,6 +257,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 		return 0, false
 	case err != nil:
 		log.Warn("a pass has failed", "error", err)
+		b.server.say(b.slug, "a pass has failed: "+err.Error())
 		wait, *failed = *failed, min(2**failed, failedLimit)
 		return wait, true
 	}

@@ -26,6 +26,7 @@ type Server struct {
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}   // receives when a worker has ended
 	Say   func(text string) // shown beside the service; nil for none
+	Ready func()            // called once, when the lock of each board is held or another dispatcher has it; nil for nothing
 	// Stopping says whether the container stops, and the workers with it; nil where that is never so.
 	Stopping func() bool
 	Log      *slog.Logger
@@ -36,6 +37,9 @@ type Server struct {
 	texts  map[string]string // by board
 	said   string
 }
+
+// mostBoards bounds what directories of the agent cost: each board has its descriptors and a watcher.
+const mostBoards = 64
 
 // rescanEvery is how often the list of boards is read where nothing says that it has changed.
 const rescanEvery = time.Hour
@@ -58,6 +62,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer list.Close()
 	s.scan(ctx, &all)
+	all.Go(func() { s.tellReady(ctx) })
 	timer := time.NewTicker(rescanEvery)
 	defer timer.Stop()
 	for {
@@ -71,6 +76,27 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.Wake:
 			s.poke()
 		}
+	}
+}
+
+// readyAtMost bounds the wait for boards that can't be opened: a broken one keeps no gateway down.
+const readyAtMost = 3 * time.Second
+
+// tellReady waits until the lock of each board has been tried, and tells that the service is ready.
+func (s *Server) tellReady(ctx context.Context) {
+	s.mu.Lock()
+	boards := slices.Collect(maps.Values(s.serves))
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, readyAtMost)
+	defer cancel()
+	for _, b := range boards {
+		select {
+		case <-b.tried:
+		case <-ctx.Done():
+		}
+	}
+	if s.Ready != nil {
+		s.Ready()
 	}
 }
 
@@ -105,11 +131,18 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 		if m.Archived || s.serves[m.Slug] != nil {
 			continue
 		}
-		b := &board{server: s, slug: m.Slug, poked: make(chan struct{}, 1)}
+		if len(s.serves) >= mostBoards {
+			s.Log.Warn("there are too many boards; the rest is not dispatched", "served", mostBoards, "boards", len(list))
+			break
+		}
+		b := &board{server: s, slug: m.Slug, poked: make(chan struct{}, 1), tried: make(chan struct{})}
 		s.serves[m.Slug] = b
 		all.Go(func() {
 			defer guard.Catch("serving board " + m.Slug)
 			b.serve(ctx)
+			if ctx.Err() == nil {
+				s.say(m.Slug, "")
+			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.serves, m.Slug)

@@ -225,6 +225,53 @@ func TestANewBoardNeedsNoRestart(t *testing.T) {
 	await(t, "a worker of the new board", func() bool { return o.started() == 1 })
 }
 
+// The line of the service named boards that had been removed.
+func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
+		t.Fatal(err)
+	}
+	p.serve(o)
+	last := func() string {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.said[max(0, len(p.said)-1):][0]
+	}
+	await(t, "both boards", func() bool { return p.spoken() && strings.Contains(last(), "side: ") })
+	if _, err := p.boards.Remove(time.Now(), "side", true); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "one board", func() bool { return !strings.Contains(last(), "side: ") })
+}
+
+func (p *place) spoken() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.said) > 0
+}
+
+// Directories of boards, which cost an agent nothing, took all the watchers that its user has on the machine.
+func TestManyBoardsAreBounded(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	for n := range 80 {
+		dir := filepath.Join(p.boards.Root, "kanban/boards", fmt.Sprint("b", n))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "board.json"), []byte("{}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.serve(o)
+	await(t, "the warning", func() bool { return p.logged("too many boards") > 0 })
+	files, err := filepath.Glob(filepath.Join(p.boards.Root, "kanban/boards/*/kanban.db"))
+	if err != nil || len(files) > 64 {
+		t.Errorf("%d boards are served, %v", len(files), err)
+	}
+	p.create(p.open(""))
+	await(t, "a worker of the default board", func() bool { return o.started() == 1 })
+}
+
 // Contract 28.12: one error in the log, the others go on, and the board is back when the file is.
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	p, o := newPlace(t), newOffice()

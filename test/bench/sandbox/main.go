@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -88,11 +89,21 @@ type bench struct {
 func (b *bench) tidy() {
 	if b.m != nil {
 		for _, task := range []string{"default", "cold"} {
-			_ = b.m.Remove(context.Background(), sandbox.Key{Task: task})
+			_ = b.remove(context.Background(), sandbox.Key{Task: task})
 		}
 	}
 	_ = exec.Command("docker", "rmi", "-f", image).Run()
 	_ = os.RemoveAll(b.dir)
+}
+
+// remove removes the containers of a key.
+func (b *bench) remove(ctx context.Context, key sandbox.Key) error {
+	key.Profile = b.m.Options().Profile
+	list, err := b.engine.List(ctx, sandbox.Labels(key))
+	for _, c := range list {
+		err = errors.Join(err, b.engine.Remove(ctx, c.ID))
+	}
+	return err
 }
 
 func load() string {
@@ -348,7 +359,7 @@ func (b *bench) cold(ctx context.Context, runs int, api func(string, ...string) 
 		if err != nil {
 			return err
 		}
-		if err := b.m.Remove(ctx, key); err != nil {
+		if err := b.remove(ctx, key); err != nil {
 			return err
 		}
 		begin = time.Now()
@@ -360,7 +371,7 @@ func (b *bench) cold(ctx context.Context, runs int, api func(string, ...string) 
 			return err
 		}
 		pkg := milliseconds(time.Since(begin))
-		if err := b.m.Remove(ctx, key); err != nil {
+		if err := b.remove(ctx, key); err != nil {
 			return err
 		}
 		own, ours, over = append(own, engine), append(ours, pkg), append(over, pkg-engine)

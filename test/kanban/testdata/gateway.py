@@ -71,6 +71,11 @@ def loop():
         time.sleep(0.2)
 
 
+os.makedirs(root + "/kanban", exist_ok=True)
+at_start = lock(path + ".dispatch.lock")
+say("at its start the board is", "free" if at_start else "held")
+if at_start:
+    at_start.close()
 if os.environ.get("HERMES_KANBAN_DISPATCH_IN_GATEWAY", "").lower() in ("0", "false", "no", "off"):
     say("kanban notifier: disabled via HERMES_KANBAN_DISPATCH_IN_GATEWAY")
     time.sleep(1e6)

@@ -108,6 +108,7 @@ func (g *gateway) live() cause {
 	if misbehave && g.Knobs.ExitNow != knobs.NoExit {
 		return exitNow(g.Knobs.ExitNow)
 	}
+	busy(g.Knobs.StartCPU)
 	if c := g.wait(g.Knobs.StartupDelay); c != nil {
 		return *c
 	}
@@ -131,6 +132,13 @@ func (g *gateway) clearLeftovers() {
 		if err := os.Remove(filepath.Join(g.Home.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			g.log.warn("cannot remove %s: %v", name, err)
 		}
+	}
+}
+
+// busy uses processor time, and so takes longer on a busy machine.
+func busy(d time.Duration) {
+	var used unix.Rusage
+	for unix.Getrusage(unix.RUSAGE_SELF, &used) == nil && time.Duration(used.Utime.Nano()+used.Stime.Nano()) < d {
 	}
 }
 

@@ -23,6 +23,7 @@ const FileName = "agent.conf"
 // Knobs are the settings of one gateway run. See Table for what each one does.
 type Knobs struct {
 	StartupDelay  time.Duration
+	StartCPU      time.Duration
 	Drain         time.Duration
 	Heartbeat     time.Duration
 	Beat          time.Duration
@@ -31,12 +32,13 @@ type Knobs struct {
 
 	Platforms json.RawMessage // nil: none
 
-	CrashAfter  time.Duration
-	CrashCode   int
-	CrashTimes  int
-	ExitNow     int // NoExit: don't
-	SignalAfter time.Duration
-	Signal      unix.Signal
+	CrashAfter    time.Duration
+	CrashCode     int
+	CrashTimes    int
+	ExitNow       int // NoExit: don't
+	DashboardCode int
+	SignalAfter   time.Duration
+	Signal        unix.Signal
 
 	IgnoreTerm  bool
 	Flood       int // lines a second; FloodMax: as many as possible

@@ -23,6 +23,7 @@ type Knob struct {
 func Table() []Knob {
 	return []Knob{
 		{"startup_delay", "50ms", "time from \"starting\" to \"running\"", duration(func(k *Knobs) *time.Duration { return &k.StartupDelay })},
+		{"start_cpu", "0", "processor time that the start takes, as the real one's imports do", duration(func(k *Knobs) *time.Duration { return &k.StartCPU })},
 		{"drain", "100ms", "time from \"draining\" to the end", duration(func(k *Knobs) *time.Duration { return &k.Drain })},
 		{"heartbeat", "30s", "interval of the heartbeat line; 0: none", duration(func(k *Knobs) *time.Duration { return &k.Heartbeat })},
 		{"beat", "0", "interval at which updated_at of the state file is written anew; 0: never", duration(func(k *Knobs) *time.Duration { return &k.Beat })},
@@ -35,6 +36,7 @@ func Table() []Knob {
 		{"crash_code", "1", "exit code of that crash", number(func(k *Knobs) *int { return &k.CrashCode })},
 		{"crash_times", "0", "crash_after, exit_now and signal_after act on the first N starts only; 0: on all", number(func(k *Knobs) *int { return &k.CrashTimes })},
 		{"exit_now", "", "exit with this code instead of getting up", optionalCode(func(k *Knobs) *int { return &k.ExitNow })},
+		{"dashboard_code", "78", "exit code of a dashboard that refuses to bind; 1: as of July 2026", number(func(k *Knobs) *int { return &k.DashboardCode })},
 		{"signal_after", "0", "die by a signal after so long; 0: never", duration(func(k *Knobs) *time.Duration { return &k.SignalAfter })},
 		{"signal", "SEGV", "that signal", signal(func(k *Knobs) *unix.Signal { return &k.Signal })},
 

@@ -1,0 +1,132 @@
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"hinit/internal/registry"
+	"hinit/internal/tuning"
+	"hinit/profiles"
+)
+
+// mostInOrder is how many profiles are read before the first of their gateways starts.
+const mostInOrder = 256
+
+// Boot is what the boot has for [Keeper.Boot].
+type Boot struct {
+	Args     []string                 // the container's CMD
+	Services int                      // how many services there are besides the gateways
+	Found    func(profiles int)       // is told how many profiles there are, and 0 at the end
+	Log      func(write func() error) // writes the boot log when the slots are there
+}
+
+// Boot makes the gateway of every profile known, up or down as the volume says, each as soon as that is decided. It returns the
+// profiles.
+func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
+	route, known := k.Route(), false
+	record := func() error { return nil } // that the CMD wants a gateway
+	var answers []func() error
+	writeLog := func() error { return nil }
+	defer b.Found(0)
+	plan := k.Store.Reconcile(profiles.BootOptions{
+		Args: b.Args, Getenv: os.Getenv, Log: func(write func() error) { writeLog = write },
+		Found: func(n int) {
+			b.Found(n)
+			k.Registry.StartInOrder(n <= mostInOrder)
+		},
+		Decided: func(d profiles.Decision) {
+			name := d.Profile.Name
+			supervised := route.Supervise && name == route.Profile
+			if supervised {
+				known = true
+				record = k.recordWanted(name)
+			}
+			read = append(read, d.Profile)
+			k.Registry.Found(name)
+			k.notePrior(d)
+			start := supervised || d.Start && !k.isCmd(name)
+			answers = append(answers, k.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
+		},
+	})
+	b.Log(writeLog)
+	k.expectLate(plan)
+	for _, w := range plan.Warnings {
+		k.Voice.Warn("%s", w)
+	}
+	for _, line := range plan.Lines {
+		k.Voice.Line(line)
+	}
+	for _, w := range tuning.TooFewFor(len(plan.Profiles) + b.Services) {
+		k.Voice.Warn("%s", w)
+	}
+	for _, answer := range answers {
+		if failed := answer(); err == nil {
+			err = failed
+		}
+	}
+	switch {
+	case err != nil || !route.Supervise || plan.Skipped:
+	case !known:
+		err = fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", route.Profile, route.Profile)
+	default:
+		if err := record(); err != nil {
+			k.Voice.Warn("cannot record that the gateway of %q is wanted: %v", route.Profile, err)
+		}
+	}
+	return read, err
+}
+
+// recordWanted writes that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The
+// function that it returns waits for the disk.
+func (k *Keeper) recordWanted(profile string) (record func() error) {
+	if st, err := k.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
+		k.Intents.Note(profile, profiles.Running)
+		return func() error { return nil }
+	}
+	record, err := k.Intents.Begin(profile, profiles.Running)
+	if err != nil {
+		return func() error { return err }
+	}
+	return record
+}
+
+// isCmd reports whether the container's CMD is the gateway of a profile, which must not run twice.
+func (k *Keeper) isCmd(profile string) bool {
+	r := k.Route()
+	return r.Foreground && profile == r.Profile
+}
+
+// lateProfiles did not answer when the boot read them. Gateways that ran before are started when their profiles appear.
+type lateProfiles struct {
+	all   bool // nothing is known of any profile
+	names map[string]bool
+}
+
+// expectLate takes note of the profiles that the boot could not decide about.
+func (k *Keeper) expectLate(plan profiles.Plan) {
+	k.serving.Store(&serving{Topology: plan.Topology})
+	if plan.Topology.Multiplexed {
+		k.say("gateways that are down are " + servedByDefault)
+		return
+	}
+	names := make(map[string]bool, len(plan.Silent))
+	for _, name := range plan.Silent {
+		names[name] = true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.late = lateProfiles{plan.Unread, names}
+}
+
+// start reports whether the gateway of a profile that has appeared ran before the container, which was started at started, and is
+// still to be started. A profile that is late by name counts once. While all are late, one counts each time it appears, as long as
+// its state file is older than the container.
+func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
+	if !l.names[profile] && !l.all {
+		return false
+	}
+	delete(l.names, profile)
+	return state.Prior() == profiles.Running && state.Written.Before(started)
+}

@@ -1,0 +1,131 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"hinit/internal/config"
+	"hinit/internal/container/health"
+	"hinit/internal/container/logs"
+	"hinit/internal/container/units"
+	"hinit/internal/container/voice"
+	"hinit/internal/proc"
+	"hinit/internal/tuning"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// MainHermes is the slot of the container's CMD in the s6 image. It answers as up and has no service.
+const MainHermes = "main-hermes"
+
+// Loop is what a Registry needs of a [supervisor.Loop], and hands on to the rooms above.
+type Loop interface {
+	Do(ctx context.Context, e supervisor.Event) error
+	Post(e supervisor.Event)
+	Sweep(ctx context.Context) error
+	RegisterSoon(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error)
+	Snapshot() *supervisor.Snapshot
+	News() <-chan struct{}
+	Ended() <-chan struct{}
+}
+
+// Options are the rooms below a Registry.
+type Options struct {
+	Loop   Loop
+	Config func() *config.Config // the configuration in force
+	Store  *profiles.Store
+	Units  *units.Maker
+	Logs   *logs.Logs
+	Health *health.Health
+	Voice  *voice.Voice
+}
+
+// Registry registers services. Its methods may be called from any goroutine.
+type Registry struct {
+	Loop
+
+	// Turn is held by a caller that changes all services: the boot, a reload, another topology.
+	Turn sync.Mutex
+
+	o   Options
+	met needs
+
+	mu       sync.Mutex
+	follower Follower        // nil for none
+	slots    map[string]slot // by name of the service
+	down     map[string]bool // what the down file of a profile's slot says, where it is known
+	present  map[string]bool // profiles that are on the volume, as far as is known
+}
+
+// New makes a Registry that knows no service.
+func New(o Options) *Registry {
+	return &Registry{Loop: o.Loop, o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
+}
+
+// Register makes a service known together with its log and its checks. A known service gets a new definition and keeps its want.
+func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error {
+	return r.register(ctx, u, want)()
+}
+
+// register is Register for one of many, see [supervisor.Loop.RegisterSoon]. The caller must call answer. Every service gets to the
+// supervisor through this function.
+func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
+	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // their output is their own, and they come after the boot
+		return r.Loop.RegisterSoon(ctx, u, want)
+	}
+	u.Needs = r.unmet(u)
+	r.o.Health.Equip(&u)
+	release := r.o.Logs.Hold(u.Name)
+	r.o.Logs.Open(u.Name, u.Profile, u.Log, u.Kind)
+	if u.Kind == supervisor.KindGateway {
+		r.o.Logs.MaskSecrets(u.Name, u.Profile)
+	}
+	known := r.knows(u.Name)
+	if !known { // a check may look out for the first line
+		r.o.Health.Check(&u)
+	}
+	registered := r.Loop.RegisterSoon(ctx, u, want)
+	return func() error {
+		defer release()
+		if err := registered(); err != nil {
+			return fmt.Errorf("cannot register %s: %w", u.Name, err)
+		}
+		if known { // the run so far counts no more
+			r.o.Health.Check(&u)
+		}
+		r.meetLate(u)
+		return nil
+	}
+}
+
+func (r *Registry) knows(service string) bool { return r.Snapshot().Find(service) != nil }
+
+// Observe forgets the log and the checks of a service that the supervisor has forgotten. It does not block.
+func (r *Registry) Observe(rec supervisor.Record) {
+	if !rec.Dropped {
+		return
+	}
+	if !r.knows(rec.Service) {
+		r.o.Health.Drop(rec.Service)
+	}
+	r.o.Logs.Drop(rec.Service, r.knows)
+}
+
+// Reserved says why somebody else's service may not have a name, "" when it may.
+func (r *Registry) Reserved(name string) string {
+	switch {
+	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
+		return "the name is taken by hinit itself"
+	case r.knows(name):
+		return "hinit has a service of that name; `hinit start " + name + "` brings its slot back"
+	}
+	return ""
+}
+
+// Identity returns how somebody else's service runs, but for its command: as root, without anything from the agent, or as the agent.
+func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.Foreign(r.o.Config(), root) }
+
+// Room says why there is no room for somebody else's service, nil when there is. Such a service costs more descriptors than others.
+func (r *Registry) Room() error { return tuning.SpareDescriptors() }

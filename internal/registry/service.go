@@ -1,0 +1,76 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"hinit/internal/config"
+	"hinit/supervisor"
+)
+
+// Services makes all services of hinit.yaml known, each with its slot.
+func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
+	var problems []error
+	var answers []func() error
+	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
+		s := cfg.Services[name]
+		u, err := r.o.Units.Service(cfg, s)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		answers = append(answers, r.service(ctx, cfg, s, u))
+		r.make(ctx, r.serviceSlot(cfg, s), false)
+	}
+	for _, answer := range answers {
+		if err := answer(); err != nil && (len(problems) == 0 || !errors.Is(err, supervisor.ErrStopping)) {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
+	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
+		r.o.Voice.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
+	}
+	want := supervisor.WantDown
+	if s.WantedUp() {
+		want = supervisor.WantUp
+	}
+	return r.register(ctx, u, want)
+}
+
+// ChangeService registers a service of a new configuration, and starts or stops it where old says otherwise.
+func (r *Registry) ChangeService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
+	s := cfg.Services[u.Name]
+	before, known := old.Services[u.Name]
+	if err := r.service(ctx, cfg, s, u)(); err != nil {
+		return err
+	}
+	if !known || before.Enabled != s.Enabled {
+		r.publish(ctx, cfg, s)
+	}
+	switch {
+	case !known || before.Enabled == s.Enabled, s.Enabled && !s.WantedUp():
+		return nil
+	case s.Enabled:
+		return r.Do(ctx, supervisor.Start{Name: u.Name})
+	}
+	return r.Do(ctx, supervisor.Stop{Name: u.Name})
+}
+
+// RemoveService ends a service and removes its slot.
+func (r *Registry) RemoveService(ctx context.Context, name string) error {
+	return errors.Join(r.Do(ctx, supervisor.Remove{Name: name}), r.Withdraw(ctx, name))
+}
+
+// publish makes the slot of a service of hinit.yaml, and brings the down file of an existing one up to date.
+func (r *Registry) publish(ctx context.Context, cfg *config.Config, s config.Service) {
+	r.make(ctx, r.serviceSlot(cfg, s), true)
+	if f := r.follow(); f != nil {
+		f.SetDown(s.Name, !s.WantedUp())
+	}
+}

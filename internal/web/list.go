@@ -1,0 +1,175 @@
+package web
+
+import (
+	"cmp"
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// listPage is the list of services.
+type listPage struct {
+	Query, State, Order, By string
+	Chips                   []chip
+	Bys                     [][2]string
+	Columns                 []column
+	Head                    template.HTML
+	Groups                  []group
+	Version                 uint64
+	Shown                   int
+}
+
+// chip is a filter of the list, with how many services it shows.
+type chip struct {
+	Link, State, Class, Sign, Word string
+	N                              int
+	On                             bool
+}
+
+// column is a column of the list. A link sorts by it.
+type column struct{ Link, Order, Class, Title string }
+
+// group is the rows below a heading.
+type group struct {
+	Key, Class, Sign, Title string
+	Rows                    []template.HTML
+}
+
+// fixed is the order of a column by which a list is not sorted.
+const fixed = "-"
+
+var (
+	columns = []column{
+		{"", "name", "name", "Name"},
+		{"", "", "what", "State"},
+		{"", "since", "n age", "Since"},
+		{"", "restarts", "n few", "Restarts"},
+		{"", "cpu", "n few", "CPU"},
+		{"", fixed, "line", "last hour"},
+		{"", "memory", "n mem", "Memory"},
+		{"", fixed, "line", "last hour"},
+		{"", fixed, "exit", "Last exit"},
+		{"", fixed, "note", "Note"},
+	}
+	// grades are the groups and filters of the list, by the class of a look.
+	grades = []look{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
+	bys    = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"none", "in one list"}}
+)
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	_, _ = s.hub.current(r.Context()) // its fault is in the head
+	rows, head, version := s.hub.all()
+	page := listPage{
+		Query: plain(r.FormValue("q")), State: plain(r.FormValue("state")), Order: plain(r.FormValue("order")), By: plain(r.FormValue("by")), Bys: bys, Head: head, Version: version,
+	}
+	count := make(map[string]int)
+	var shown []row
+	for _, row := range rows {
+		count[row.view.Class]++
+		if row.view.has(page.Query) && (page.State == "" || page.State == row.view.Class) {
+			shown = append(shown, row)
+		}
+	}
+	link := func(key, value string) string {
+		q := url.Values{}
+		for k, v := range map[string]string{"q": page.Query, "state": page.State, "order": page.Order, "by": page.By, key: value} {
+			if v != "" {
+				q.Set(k, v)
+			}
+		}
+		return s.Base + "/?" + q.Encode()
+	}
+	page.Chips = append(page.Chips, chip{link("state", ""), "", "", "", "all", len(rows), page.State == ""})
+	for _, g := range grades {
+		page.Chips = append(page.Chips, chip{link("state", g.Class), g.Class, g.Class, g.Sign, g.Word, count[g.Class], page.State == g.Class})
+	}
+	page.Columns = slices.Clone(columns)
+	for i := range page.Columns {
+		if c := &page.Columns[i]; c.Order != fixed {
+			c.Link = link("order", c.Order)
+		}
+	}
+	arrange(shown, page.Order)
+	page.Groups, page.Shown = grouped(shown, page.By), len(shown)
+	s.show(w, r, http.StatusOK, "list", "Services", page)
+}
+
+// arrange sorts rows; what uses, failed or changed most comes first.
+func arrange(list []row, order string) {
+	slices.SortStableFunc(list, func(x, y row) int {
+		a, b := &x.view, &y.view
+		switch order {
+		case "name":
+			return cmp.Compare(a.Name, b.Name)
+		case "since":
+			return b.Since.Compare(a.Since)
+		case "restarts":
+			return cmp.Compare(b.Restarts, a.Restarts)
+		case "cpu":
+			return cmp.Compare(b.Hundredths, a.Hundredths)
+		case "memory":
+			return cmp.Compare(b.Megabytes, a.Megabytes)
+		}
+		return 0
+	})
+}
+
+// grouped puts rows below their headings: trouble first, or by profile, and what has no profile last.
+func grouped(list []row, by string) (out []group) {
+	if by == "none" {
+		out = append(out, group{Key: "all", Title: "all"})
+		for i := range list {
+			out[0].Rows = append(out[0].Rows, list[i].html)
+		}
+		return out
+	}
+	at := make(map[string]int)
+	if by == "" {
+		for i, g := range grades {
+			at[g.Class] = i
+			out = append(out, group{Key: g.Class, Class: g.Class, Sign: g.Sign, Title: g.Word})
+		}
+	}
+	for i := range list {
+		key := list[i].view.Class
+		if by == "profile" {
+			key = list[i].view.Profile
+		}
+		if _, is := at[key]; !is {
+			at[key] = len(out)
+			out = append(out, group{Key: key, Title: cmp.Or(key, "no profile")})
+		}
+		g := &out[at[key]]
+		g.Rows = append(g.Rows, list[i].html)
+	}
+	if by == "profile" {
+		slices.SortFunc(out, func(a, b group) int {
+			if (a.Key == "") != (b.Key == "") {
+				return cmp.Compare(b.Key, a.Key)
+			}
+			return cmp.Compare(a.Key, b.Key)
+		})
+	}
+	return slices.DeleteFunc(out, func(g group) bool { return len(g.Rows) == 0 })
+}
+
+// names gives the palette the names of all services, each with the class of its look.
+func (s *Server) names(w http.ResponseWriter, r *http.Request) {
+	_, _ = s.hub.current(r.Context())
+	rows, _, _ := s.hub.all()
+	list := make([][2]string, 0, len(rows))
+	for _, row := range rows {
+		list = append(list, [2]string{row.view.Name, row.view.Class})
+	}
+	text, _ := json.Marshal(list) // strings: it never fails
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text)
+}
+
+// has says whether a row shows a text, in any case.
+func (v *rowView) has(text string) bool {
+	return text == "" || strings.Contains(strings.ToLower(strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " ")), strings.ToLower(text))
+}

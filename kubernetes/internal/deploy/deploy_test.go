@@ -1,0 +1,204 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/yaml"
+)
+
+const deployDir = "../../deploy"
+
+func TestTheFilesAreThoseOfTheSource(t *testing.T) {
+	files, err := Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		if has, err := os.ReadFile(filepath.Join(deployDir, name)); err != nil || !bytes.Equal(has, want) {
+			t.Errorf("%s is not what the source gives (%v); run: cd kubernetes && go generate", name, err)
+		}
+	}
+	if page, err := os.ReadFile("../../../docs/reference/kubernetes.md"); err != nil || string(page) != Page() {
+		t.Errorf("docs/reference/kubernetes.md is not what the source gives (%v); run: cd kubernetes && go generate", err)
+	}
+}
+
+func loadChart(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := loader.Load(filepath.Join(deployDir, "chart"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// helm returns the objects of the chart as Helm renders them.
+func helm(t *testing.T, values map[string]any) (map[string]any, error) {
+	t.Helper()
+	c := loadChart(t)
+	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "any", Namespace: "agents"}, nil)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Engine{Strict: true}.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	return objects(t, strings.Join(slices.Collect(maps.Values(files)), "\n---\n")), nil
+}
+
+// objects parses YAML documents. The namespace and lists that are empty are left out, for Helm has neither.
+func objects(t *testing.T, text string) map[string]any {
+	t.Helper()
+	out := map[string]any{}
+	for _, doc := range strings.Split(text, "\n---\n") {
+		var o map[string]any
+		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		if o == nil || o["kind"] == "Namespace" {
+			continue
+		}
+		metadata := o["metadata"].(map[string]any)
+		delete(metadata, "namespace")
+		key := o["kind"].(string) + "/" + metadata["name"].(string)
+		if out[key] != nil {
+			t.Errorf("%s is there twice", key)
+		}
+		out[key] = o
+	}
+	return out
+}
+
+// sorted makes the order of lists of named things the same: patches append in another one than templates.
+func sorted(v any) string {
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for _, value := range v {
+				walk(value)
+			}
+		case []any:
+			for _, value := range v {
+				walk(value)
+			}
+			if len(v) > 0 {
+				if m, ok := v[0].(map[string]any); ok && (m["name"] != nil || m["mountPath"] != nil) {
+					slices.SortFunc(v, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+				}
+			}
+		}
+	}
+	walk(v)
+	return text(v)
+}
+
+func text(v any) string {
+	out, _ := json.MarshalIndent(v, "", " ") // it was parsed from JSON
+	return string(out)
+}
+
+// TestTheChartAndTheBaseAgree renders both for the base and each component. It was all too easy to change one of them only.
+func TestTheChartAndTheBaseAgree(t *testing.T) {
+	kubectl, err := exec.LookPath("kubectl")
+	if err != nil {
+		t.Skip("kubectl, which has kustomize, is missing")
+	}
+	sets := map[string]map[string]any{"": {}}
+	for name, value := range Components() {
+		sets[name] = map[string]any{strings.TrimSuffix(value, ".enabled"): map[string]any{"enabled": true}}
+	}
+	for name, values := range sets {
+		dir := t.TempDir()
+		abs, err := filepath.Abs(deployDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS(abs)); err != nil {
+			t.Fatal(err)
+		}
+		top := "resources: [deploy/base]\n"
+		if name != "" {
+			top += "components: [deploy/components/" + name + "]\n"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(top), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(kubectl, "kustomize", dir).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		base := objects(t, string(out))
+		rendered, err := helm(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := slices.Sorted(maps.Keys(base)), slices.Sorted(maps.Keys(rendered)); !slices.Equal(a, b) {
+			t.Errorf("component %q: kustomize has %v, Helm has %v", name, a, b)
+			continue
+		}
+		for key := range base {
+			if a, b := sorted(base[key]), sorted(rendered[key]); a != b {
+				t.Errorf("component %q, %s: kustomize has\n%s\nHelm has\n%s", name, key, a, b)
+			}
+		}
+	}
+}
+
+// TestAWrongValueIsRefusedByItsName tries what people get wrong.
+func TestAWrongValueIsRefusedByItsName(t *testing.T) {
+	for _, wrong := range []string{
+		"name: Agents", "name: a_b", "name: ''", "name: -a", "image: ''", "image: 'a b'", "image: 3", "imagePullPolicy: always", "args: gateway run", "args: [1]",
+		"user: 0", "user: root", "user: -1", "user: 1.5", "stopSeconds: 0", "stopSeconds: 30s", "stopSeconds: 99999", "bootSeconds: 1", "console: text",
+		"env: [A=b]", "env: {A: 1}", "env: {'A-B': x}", "secret: My_Secret", "storage: {size: 1 GB}", "storage: {size: -1Gi}", "storage: {accessMode: RWX}",
+		"storage: {className: 'a b'}", "storage: 1Gi", "cpu: {limit: 1Gi}", "memory: {limit: lots}", "memory: {limit: 1g}", "scratch: {run: true}",
+		"web: true", "web: {enabled: 'yes'}", "standby: {enable: true}", "replicas: 3", "networkPolicy: {}\nStorage: {}",
+	} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(wrong), &values); err != nil {
+			t.Fatal(err)
+		}
+		_, err := helm(t, values)
+		key, _, _ := strings.Cut(wrong[strings.LastIndex(wrong, "\n")+1:], ":")
+		if strings.Contains(wrong, "A-B") {
+			key = "A-B" // the schema's library names the variable, and not the value around it
+		}
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
+
+func TestValuesReachThePod(t *testing.T) {
+	all, err := helm(t, map[string]any{
+		"name": "team", "user": 1000650000, "stopSeconds": 120, "secret": "keys", "env": map[string]any{"TZ": "Europe/Berlin"}, "cpu": map[string]any{"limit": "2"},
+		"storage": map[string]any{"existingClaim": "old"}, "networkPolicy": map[string]any{"enabled": false},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all["NetworkPolicy/team"] != nil || all["PersistentVolumeClaim/team-data"] != nil {
+		t.Error("what was switched off is there")
+	}
+	pod := text(all["StatefulSet/team"])
+	for _, want := range []string{
+		`"runAsUser": 1000650000`, `"terminationGracePeriodSeconds": 120`, `"value": "118s"`, `"secretName": "keys"`, `"Europe/Berlin"`, `"cpu": "2"`, `"claimName": "old"`,
+	} {
+		if !strings.Contains(pod, want) {
+			t.Errorf("the pod has no %s:\n%s", want, pod)
+		}
+	}
+}

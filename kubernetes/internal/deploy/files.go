@@ -1,0 +1,146 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	head      = "# Made from kubernetes/internal/deploy by go generate. Do not edit.\n"
+	namespace = head + `# Pods that could do more than the agents need are refused here.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: agents
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+    pod-security.kubernetes.io/warn: restricted
+`
+)
+
+// Files returns every file of kubernetes/deploy, by its path below that directory.
+func Files() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	base, err := Render(Default(nil))
+	if err != nil {
+		return nil, err
+	}
+	kustomization := head + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: agents\nresources:\n- namespace.yaml\n"
+	files["base/namespace.yaml"] = []byte(namespace)
+	for _, m := range base {
+		files["base/"+m.File] = append([]byte(head), m.Text...)
+		kustomization += "- " + m.File + "\n"
+	}
+	files["base/kustomization.yaml"] = []byte(kustomization)
+	for name, value := range Components() {
+		if err := component(files, "components/"+name, base, value); err != nil {
+			return nil, fmt.Errorf("component %s: %w", name, err)
+		}
+	}
+	return files, makeChart(files)
+}
+
+// component writes what a value changes: patches of objects of the base, and new ones.
+func component(files map[string][]byte, dir string, base []Manifest, value string) error {
+	with, err := Render(Default(map[string]any{value: true}))
+	if err != nil {
+		return err
+	}
+	var resources, patches []string
+	for _, m := range with {
+		i := slices.IndexFunc(base, func(b Manifest) bool { return b.File == m.File })
+		if i < 0 {
+			files[path.Join(dir, m.File)] = append([]byte(head), m.Text...)
+			resources = append(resources, m.File)
+			continue
+		}
+		if bytes.Equal(base[i].Text, m.Text) {
+			continue
+		}
+		diff, err := patch(m.File, base[i].Text, m.Text)
+		if err != nil {
+			return err
+		}
+		if diff != nil {
+			files[path.Join(dir, m.File)] = append([]byte(head), diff...)
+			patches = append(patches, m.File)
+		}
+	}
+	text := head + "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n"
+	if len(resources) > 0 {
+		text += "resources:\n- " + strings.Join(resources, "\n- ") + "\n"
+	}
+	if len(patches) > 0 {
+		text += "patches:\n- path: " + strings.Join(patches, "\n- path: ") + "\n"
+	}
+	files[path.Join(dir, "kustomization.yaml")] = []byte(text)
+	return nil
+}
+
+// makeChart writes the Helm chart.
+func makeChart(files map[string][]byte) error {
+	files["chart/Chart.yaml"] = []byte(head + `apiVersion: v2
+name: hinit-agents
+description: Agents under hinit, one pod with a volume
+type: application
+version: 0.1.0
+`)
+	names, err := fs.Glob(source, "source/*.yaml")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(source, name)
+		if err != nil {
+			return err
+		}
+		files["chart/templates/"+path.Base(name)] = text
+	}
+	text, err := schema()
+	if err != nil {
+		return err
+	}
+	files["chart/values.schema.json"] = append(text, '\n')
+	var b bytes.Buffer
+	b.WriteString(head)
+	if err := writeValues(&b); err != nil {
+		return err
+	}
+	files["chart/values.yaml"] = b.Bytes()
+	return nil
+}
+
+// writeValues writes the defaults with a comment each.
+func writeValues(b *bytes.Buffer) error {
+	group := ""
+	for _, v := range Values() {
+		text, err := json.Marshal(v.Default)
+		if err != nil {
+			return err
+		}
+		top, rest, deeper := strings.Cut(v.Path, ".")
+		indent := ""
+		if deeper {
+			if group != top {
+				fmt.Fprintf(b, "%s:\n", top)
+			}
+			indent, group = "  ", top
+		} else {
+			rest = top
+		}
+		fmt.Fprintf(b, "%s# %s\n%s%s: %s\n", indent, v.Doc, indent, rest, text)
+	}
+	var check map[string]any
+	return yaml.UnmarshalStrict(b.Bytes(), &check)
+}
+
+// Names returns the sorted paths of files.
+func Names(files map[string][]byte) []string { return slices.Sorted(maps.Keys(files)) }

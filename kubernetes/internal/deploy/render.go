@@ -1,0 +1,121 @@
+package deploy
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"text/template"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed source/*.yaml
+var source embed.FS
+
+// Components are the kustomize components, each with the value that switches the same on in the chart.
+func Components() map[string]string {
+	return map[string]string{"web": "web.enabled", "metrics": "metrics.enabled", "standby": "standby.enabled"}
+}
+
+// order is that of the files in the base: what others need comes first.
+var order = []string{"account.yaml", "volume.yaml", "service.yaml", "network.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
+
+// Manifest is one object.
+type Manifest struct {
+	File string // its file in source/
+	Text []byte // YAML with comments
+}
+
+// Render returns the objects that the templates give with some values. It knows the functions that Helm has under the same names.
+func Render(values map[string]any) ([]Manifest, error) {
+	funcs := template.FuncMap{
+		"quote": func(v any) string { return strconv.Quote(fmt.Sprint(v)) },
+		"int64": func(a int) int64 { return int64(a) },
+		"sub":   func(a, b int) int64 { return int64(a - b) },
+		"div":   func(a, b int) int64 { return int64(a / b) },
+	}
+	var out []Manifest
+	for _, name := range order {
+		text, err := fs.ReadFile(source, path.Join("source", name))
+		if err != nil {
+			return nil, err
+		}
+		t, err := template.New(name).Option("missingkey=error").Funcs(funcs).Parse(string(text))
+		if err != nil {
+			return nil, err
+		}
+		var b bytes.Buffer
+		if err := t.Execute(&b, map[string]any{"Values": values}); err != nil {
+			return nil, err
+		}
+		if object := bytes.TrimSpace(b.Bytes()); len(object) > 0 {
+			out = append(out, Manifest{name, append(object, '\n')})
+		}
+	}
+	return out, nil
+}
+
+// typed are the kinds that a component may change, for the rules of how their lists are merged.
+var typed = map[string]any{
+	"pod.yaml": appsv1.StatefulSet{}, "volume.yaml": corev1.PersistentVolumeClaim{}, "network.yaml": networkingv1.NetworkPolicy{},
+	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
+}
+
+// patch returns the strategic merge patch that makes one object of another, nil when they are the same.
+func patch(file string, from, to []byte) ([]byte, error) {
+	old, err := yaml.YAMLToJSON(from)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := yaml.YAMLToJSON(to)
+	if err != nil {
+		return nil, err
+	}
+	diff, err := strategicpatch.CreateTwoWayMergePatch(old, wanted, typed[file])
+	if err != nil || string(diff) == "{}" {
+		return nil, err
+	}
+	var object, change map[string]any
+	if err := yaml.Unmarshal(from, &object); err != nil {
+		return nil, err
+	}
+	if err := yaml.Unmarshal(diff, &change); err != nil {
+		return nil, err
+	}
+	withoutOrder(change)
+	change["apiVersion"], change["kind"] = object["apiVersion"], object["kind"]
+	metadata, _ := change["metadata"].(map[string]any)
+	if metadata == nil {
+		metadata = map[string]any{}
+	}
+	metadata["name"] = object["metadata"].(map[string]any)["name"]
+	change["metadata"] = metadata
+	return yaml.Marshal(change)
+}
+
+// withoutOrder removes the directives about the order of lists, which is that of the patches.
+func withoutOrder(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if strings.HasPrefix(key, "$setElementOrder/") {
+				delete(v, key)
+				continue
+			}
+			withoutOrder(value)
+		}
+	case []any:
+		for _, value := range v {
+			withoutOrder(value)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+// Package deploy makes the manifests of hinit on Kubernetes from one source: a kustomize base with components, and a Helm chart.
+//
+// The files in source/ are the templates of the chart. The base is what they give with the defaults of [Values]. A component is the
+// difference that its value makes. The package owns no goroutine.
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Value is a value of the chart.
+type Value struct {
+	Path    string         // keys with dots between them
+	Default any            // a string, int, bool, []any or map[string]any
+	Doc     string         // one sentence
+	Schema  map[string]any // what JSON Schema says of it besides the type
+}
+
+const (
+	// quantity is what resource.ParseQuantity takes, without exponents.
+	quantity = `^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$`
+	dnsLabel = `^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$`
+)
+
+func pattern(p string) map[string]any     { return map[string]any{"pattern": p} }
+func oneOf(words ...any) map[string]any   { return map[string]any{"enum": words} }
+func between(from, to int) map[string]any { return map[string]any{"minimum": from, "maximum": to} }
+
+// Values are all values of the chart, in the order of the reference.
+func Values() []Value {
+	return []Value{
+		{"name", "agents", "The name of everything that is made.", pattern(dnsLabel)},
+		{"image", "hinit-demo:latest", "The image of the agent, with hinit as its entrypoint. Give it a tag of its own for each version.", pattern(`^[^\s]+$`)},
+		{"imagePullPolicy", "IfNotPresent", "When the image is pulled.", oneOf("IfNotPresent", "Always", "Never")},
+		{"args", []any{"gateway", "run"}, "The command of the container. With `gateway run` the default profile is always wanted up.", map[string]any{"items": map[string]any{"type": "string"}}},
+		{"user", 10000, "The uid and gid of everything in the pod, and the group of the volume.", between(1, 2147483647)},
+		{"stopSeconds", 30, "terminationGracePeriodSeconds. hinit ends everything within two seconds less.", between(5, 3600)},
+		{"bootSeconds", 600, "How long the boot may take, with hooks and migrations, before the pod is restarted.", between(10, 86400)},
+		{"console", "raw", "What the container's log has of the services: `raw` lines, lines with a `prefixed` name, or `json` with time, name and stream.", oneOf("raw", "prefixed", "json", "off")},
+		{"env", map[string]any{}, "More variables of the container.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`}}},
+		{"secret", "", "A Secret whose keys become files in /run/secrets/agent. Empty: none.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},
+		{"storage.size", "1Gi", "The size of the volume.", pattern(quantity)},
+		{"storage.className", "", "Its StorageClass. Empty: the cluster's default.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},
+		{"storage.accessMode", "ReadWriteOnce", "Its access mode. A standby has ReadWriteMany.", oneOf("ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany")},
+		{"storage.existingClaim", "", "A PersistentVolumeClaim that exists, instead of one that is made.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},
+		{"cpu.request", "100m", "The processor time that the pod is sure of.", pattern(quantity)},
+		{"cpu.limit", "", "The most processor time. Empty: what the node has.", pattern(`^([0-9]+(\.[0-9]+)?m?)?$`)},
+		{"memory.request", "256Mi", "The memory that the pod is sure of.", pattern(quantity)},
+		{"memory.limit", "1Gi", "The most memory. hinit's own heap is held to an eighth of it.", pattern(quantity)},
+		{"scratch.run", "16Mi", "The size of /run, in memory.", pattern(quantity)},
+		{"scratch.tmp", "128Mi", "The size of /tmp, in memory.", pattern(quantity)},
+		{"networkPolicy.enabled", true, "Only opened ports take connections, and of private addresses the agents reach DNS alone.", nil},
+		{"web.enabled", false, "The status page, on the pod's loopback: `kubectl port-forward`.", nil},
+		{"metrics.enabled", false, "The page and its metrics on port 9120, with the token of the Secret NAME-web, and a PodMonitor.", nil},
+		{"standby.enabled", false, "A second pod on the same volume, which takes over when the first is gone.", nil},
+	}
+}
+
+// Default returns the values that hold where nothing else is said. set changes some: a path and its value each.
+func Default(set map[string]any) map[string]any {
+	out := map[string]any{}
+	for _, v := range Values() {
+		value := v.Default
+		if other, ok := set[v.Path]; ok {
+			value = other
+		}
+		put(out, v.Path, value)
+	}
+	return out
+}
+
+func put(into map[string]any, path string, value any) {
+	head, rest, deeper := strings.Cut(path, ".")
+	if !deeper {
+		into[head] = value
+		return
+	}
+	if into[head] == nil {
+		into[head] = map[string]any{}
+	}
+	put(into[head].(map[string]any), rest, value)
+}
+
+// schema is the JSON Schema of the values: no other key is taken.
+func schema() ([]byte, error) {
+	root := object()
+	root["$schema"] = "http://json-schema.org/draft-07/schema#"
+	for _, v := range Values() {
+		at := root
+		keys := strings.Split(v.Path, ".")
+		for _, key := range keys[:len(keys)-1] {
+			properties := at["properties"].(map[string]any)
+			if properties[key] == nil {
+				properties[key] = object()
+			}
+			at = properties[key].(map[string]any)
+		}
+		one := map[string]any{"type": typeOf(v.Default), "description": v.Doc}
+		for key, value := range v.Schema {
+			one[key] = value
+		}
+		at["properties"].(map[string]any)[keys[len(keys)-1]] = one
+	}
+	root["properties"].(map[string]any)["global"] = map[string]any{"type": "object"} // Helm adds it
+	return json.MarshalIndent(root, "", "  ")
+}
+
+func object() map[string]any {
+	return map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{}}
+}
+
+func typeOf(value any) string {
+	switch value.(type) {
+	case string:
+		return "string"
+	case int:
+		return "integer"
+	case bool:
+		return "boolean"
+	case []any:
+		return "array"
+	case map[string]any:
+		return "object"
+	}
+	panic(fmt.Sprintf("a value of type %T", value))
+}
+
+// Reference is the table of the values for docs/reference.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString("| Value | Default | What it is |\n|---|---|---|\n")
+	for _, v := range Values() {
+		text, _ := json.Marshal(v.Default) // it has a type of [typeOf]
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", v.Path, text, v.Doc)
+	}
+	return b.String()
+}
+
+// Page is docs/reference/kubernetes.md.
+func Page() string {
+	return `# Values of the manifests
+
+<!-- Generated from kubernetes/internal/deploy by go generate. Do not edit. -->
+
+The Helm chart in kubernetes/deploy/chart takes these values. A wrong one is refused with its name. The kustomize base in
+kubernetes/deploy/base has the defaults; the components ` + "`web`, `metrics` and `standby`" + ` switch on what the value of that name does.
+How to use them: [agents on a cluster](../tutorial/agents-on-a-cluster.md).
+
+` + Reference()
+}

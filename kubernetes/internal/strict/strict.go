@@ -1,0 +1,42 @@
+// Package strict decodes manifests by the types of one version of Kubernetes, and refuses a field that the version does not have. It is
+// built with each of the go.mod files in versions/. It owns no goroutine.
+package strict
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// kinds are the objects that the manifests may have, by apiVersion and kind.
+var kinds = map[string]func() any{
+	"apps/v1 StatefulSet":                      func() any { return new(appsv1.StatefulSet) },
+	"v1 Namespace":                             func() any { return new(corev1.Namespace) },
+	"v1 PersistentVolumeClaim":                 func() any { return new(corev1.PersistentVolumeClaim) },
+	"v1 Service":                               func() any { return new(corev1.Service) },
+	"v1 ServiceAccount":                        func() any { return new(corev1.ServiceAccount) },
+	"networking.k8s.io/v1 NetworkPolicy":       func() any { return new(networkingv1.NetworkPolicy) },
+	"policy/v1 PodDisruptionBudget":            func() any { return new(policyv1.PodDisruptionBudget) },
+	"coordination.k8s.io/v1 Lease":             func() any { return new(coordinationv1.Lease) },
+	"rbac.authorization.k8s.io/v1 Role":        func() any { return new(rbacv1.Role) },
+	"rbac.authorization.k8s.io/v1 RoleBinding": func() any { return new(rbacv1.RoleBinding) },
+}
+
+// Decode decodes one object.
+func Decode(text []byte) error {
+	var head struct{ APIVersion, Kind string }
+	if err := yaml.Unmarshal(text, &head); err != nil {
+		return err
+	}
+	make, known := kinds[head.APIVersion+" "+head.Kind]
+	if !known {
+		return fmt.Errorf("the kind %q of %q is not known", head.Kind, head.APIVersion)
+	}
+	return yaml.UnmarshalStrict(text, make())
+}

@@ -1,0 +1,82 @@
+package archive
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestACopyFromASandboxStaysInItsTarget: the sandbox sends names that lead out, links, and in a second copy files below what was a link in the first.
+func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
+	home := t.TempDir()
+	secret := filepath.Join(home, ".ssh", "authorized_keys")
+	if err := os.MkdirAll(filepath.Dir(secret), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(secret, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(home, "out")
+	for i, entries := range [][]tar.Header{
+		{{Name: "x", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "x/a", Typeflag: tar.TypeSymlink, Linkname: "../.ssh"}, {Name: "x/b", Typeflag: tar.TypeSymlink, Linkname: "../.ssh/authorized_keys"}},
+		{{Name: "x/a", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "x/a/authorized_keys", Typeflag: tar.TypeReg, Mode: 0o6755, Size: 4}},
+		{{Name: "x/a/authorized_keys", Typeflag: tar.TypeReg, Mode: 0o6755, Size: 4}},
+		{{Name: "x/../../.ssh/authorized_keys", Typeflag: tar.TypeReg, Mode: 0o6755, Size: 4}},
+		{{Name: "x/b", Typeflag: tar.TypeReg, Mode: 0o6755, Size: 4}},
+		{{Name: "x/.ssh/authorized_keys", Typeflag: tar.TypeReg, Mode: 0o6755, Size: 4}},
+	} {
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		for _, h := range entries {
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+			if h.Size > 0 {
+				_, _ = w.Write([]byte("evil"))
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		err := UnpackAs(&archive, target)
+		if text, readErr := os.ReadFile(secret); readErr != nil || string(text) != "mine" {
+			t.Fatalf("copy %d replaced a file beside the target: %q, %v (%v)", i, text, readErr, err)
+		}
+	}
+	info, err := os.Lstat(filepath.Join(target, "b"))
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+		t.Errorf("a file that was sent in the place of a link is %v, %v", info, err)
+	}
+}
+
+// TestPackingFollowsNoLink: while a large file went over, the owner of the directory put a link to root's files in the place of a part of it.
+func TestPackingFollowsNoLink(t *testing.T) {
+	dir, secret := t.TempDir(), t.TempDir()
+	source := filepath.Join(dir, "source")
+	if err := errors.Join(os.MkdirAll(source+"/d", 0o755), os.WriteFile(secret+"/secret", []byte("TOPSECRET"), 0o600), os.WriteFile(source+"/d/secret", nil, 0o600),
+		os.WriteFile(source+"/a", make([]byte, 1<<20), 0o600), os.Symlink("/etc", source+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		packed <- Pack(w, source, "x")
+		_ = w.Close()
+	}()
+	var all bytes.Buffer
+	_, _ = io.CopyN(&all, r, 64<<10) // it is at a; d was listed
+	if err := errors.Join(os.Rename(source+"/d", source+"/d_"), os.Symlink(secret, source+"/d")); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(&all, r)
+	if err := <-packed; err == nil || bytes.Contains(all.Bytes(), []byte("TOPSECRET")) {
+		t.Errorf("a link was followed, or nothing said of it: %v", err)
+	}
+	if err := Pack(io.Discard, source+"/link", "x"); err != nil {
+		t.Error(err)
+	}
+}

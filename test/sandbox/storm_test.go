@@ -1,0 +1,169 @@
+package sandbox_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+// span is how long the storm lasts: go test ./test/sandbox -run TestStorm -args -span 30m.
+var span = flag.Duration("span", 15*time.Second, "how long the storm lasts")
+
+// storm is what its clients have seen: words of commands by how they were answered.
+type storm struct {
+	*place
+	mu      sync.Mutex
+	n       int
+	answers map[string][]string
+}
+
+func (s *storm) next() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	return s.n
+}
+
+func (s *storm) note(how, word string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[how] = append(s.answers[how], word)
+}
+
+// stormLeft is in the command line of what must not outlive its client.
+const stormLeft = "sleep 86399"
+
+var stormTasks = []string{"t0", "t1", "t2"}
+
+// client runs commands until the end, and has some of them end with it.
+func (s *storm) client(end time.Time) {
+	for time.Now().Before(end) {
+		n := s.next()
+		word, want := fmt.Sprintf("w%d", n), 40+n%20
+		args := []string{"exec", "--task", stormTasks[rand.IntN(len(stormTasks))], "--", "sh", "-c"}
+		if rand.IntN(8) == 0 {
+			cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), append(args, "echo "+word+" >> /workspace/log; "+stormLeft)...)
+			cmd.Env = append(cleanEnv(), s.env...)
+			as(cmd, s.uid)
+			if cmd.Start() == nil {
+				<-time.After(time.Duration(rand.IntN(1500)) * time.Millisecond)
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+				s.note("killed", word)
+			}
+			continue
+		}
+		r := s.sandbox(append(args, fmt.Sprintf("echo %s >> /workspace/log; sleep 0.0%d; exit %d", word, rand.IntN(10), want))...)
+		switch r.code {
+		case want:
+			s.note("done", word)
+		case 137:
+			s.note("lost", word)
+		case -1: // not within the test's patience: the engine itself may hang, such as one that could not freeze a container
+			s.note("unanswered", word)
+		default:
+			s.note("not run", word)
+			if !strings.HasPrefix(r.err, "cannot ") && !strings.HasPrefix(r.err, "hinit: cannot ") {
+				s.t.Errorf("%s: %v", word, r)
+			}
+		}
+	}
+}
+
+// disturb does something to the containers or to the service, again and again.
+func (s *storm) disturb(svc *service, end time.Time) {
+	for time.Now().Before(end) {
+		<-time.After(time.Duration(200+rand.IntN(1800)) * time.Millisecond)
+		have := s.containers()
+		if len(have) == 0 {
+			continue
+		}
+		id := have[rand.IntN(len(have))]
+		switch what := rand.IntN(10); what {
+		case 0:
+			docker("pause", id)
+			<-time.After(time.Duration(rand.IntN(600)) * time.Millisecond)
+			docker("unpause", id)
+			s.note("pauses", id)
+		case 1, 2, 3, 4:
+			docker("kill", id)
+			s.note("kills", id)
+		case 5:
+			docker("stop", "-t", "0", id)
+			s.note("stops", id)
+		case 6, 7:
+			docker("rm", "-f", id)
+			s.note("removals", id)
+		default:
+			svc.kill()
+			svc.start()
+			s.note("ends of the service", "")
+		}
+	}
+}
+
+// TestStorm: commands of many clients, under pauses, kills, removals and ends of the service. None is lost without a word, none runs twice,
+// and nothing of any is left.
+func TestStorm(t *testing.T) {
+	p, svc := newService(t)
+	s := &storm{place: p, answers: map[string][]string{}}
+	end := time.Now().Add(*span)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() { s.client(end) })
+	}
+	all.Go(func() { s.disturb(svc, end) })
+	all.Wait()
+	for _, task := range stormTasks { // each can be used afterwards
+		if r := p.sandbox("exec", "--task", task, "--", "true"); r.code != 0 {
+			t.Errorf("a command in %s afterwards: %v", task, r)
+		}
+	}
+	began := map[string]int{}
+	for _, task := range stormTasks {
+		log, _ := os.ReadFile(filepath.Join(p.home(), "sandboxes", "docker", task, "workspace", "log"))
+		for word := range strings.FieldsSeq(string(log)) {
+			began[word]++
+		}
+	}
+	for how, limits := range map[string][2]int{"done": {1, 1}, "lost": {0, 1}, "not run": {0, 0}, "killed": {0, 1}, "unanswered": {0, 1}} {
+		for _, word := range s.answers[how] {
+			if n := began[word]; n < limits[0] || n > limits[1] {
+				t.Errorf("%s, whose client was told %q, began %d times", word, how, n)
+			}
+		}
+	}
+	testkit.Until(t, "all commands of dead clients have ended", func() bool {
+		return !slices.ContainsFunc(p.containers(), func(id string) bool { return strings.Contains(docker("top", id, "-eo", "args").out, stormLeft) })
+	})
+	if have := p.containers(); len(have) != len(stormTasks) {
+		t.Errorf("%d containers are left: %v", len(have), have)
+	}
+	for _, id := range p.containers() {
+		if top := docker("top", id, "-eo", "args").out; strings.Count(top, "attach") > 1 {
+			t.Errorf("connections are left behind:\n%s", top)
+		}
+	}
+	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", svc.cmd.Process.Pid))
+	if len(fds) > 40 {
+		t.Errorf("the service has %d descriptors", len(fds))
+	}
+	account := ""
+	for _, how := range []string{"done", "lost", "not run", "killed", "unanswered", "pauses", "kills", "stops", "removals", "ends of the service"} {
+		account += fmt.Sprintf("%d %s, ", len(s.answers[how]), how)
+	}
+	t.Logf("%d commands in %v: %s%d descriptors of the service at the end", s.n, *span, account, len(fds))
+	if done := len(s.answers["done"]); done == 0 || 10*len(s.answers["unanswered"]) > done {
+		t.Error("few commands were done")
+	}
+}
