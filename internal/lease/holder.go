@@ -114,7 +114,9 @@ func (v *Volume) leaveNote(local bool) {
 				_ = d.Remove(DirName + "/" + name.Name())
 			}
 		}
-		_ = d.Mkdir(DirName, 0o755) // the next call says why it can't
+		if err := d.Mkdir(DirName, 0o755); err != nil {
+			return err
+		}
 		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, TempName: ".holder.*.tmp", Volatile: true})
 	})
 }

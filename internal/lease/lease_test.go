@@ -217,12 +217,17 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := elsewhere(t, home)
 	v := onServer(newVolume(t, home))
+	v.every = askEvery * 3 / 2 // after which a holder proves its lock
 	a := acquire(t.Context(), v)
 	take(t, a.busy, "word that it waits")
+	released := time.Now()
 	must(t, other.Close())
 	g := take(t, a.got, "lock")
 	must(t, g.err)
 	must(t, v.Check())
+	if took := time.Since(released); took < v.every {
+		t.Errorf("it serves after %v, beside a holder that proves its lock each %v", took, v.every)
+	}
 	late := onServer(newVolume(t, t.TempDir())) // without a directory for the file
 	mustHave(t, late)
 }
@@ -339,6 +344,20 @@ func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 	}
 	if !slices.Contains([]error{nil, unix.ENOENT}, unix.Unlink(note)) {
 		t.Error("the note stays")
+	}
+}
+
+// TestAnEmptyVolumeOfRootsOnAServerIsLocked: a new GlusterFS volume, whose directory is root's, was never served.
+func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := filepath.Join(t.TempDir(), "home")
+	must(t, os.Mkdir(home, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(filepath.Dir(filepath.Dir(home)), 0o755))
+	v := onServer(newVolume(t, home))
+	v.actor = fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
+	mustHave(t, v)
+	must(t, v.Check())
+	if _, err := os.Stat(filepath.Join(home, noteName)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -38,7 +38,7 @@ type Lock interface {
 	Check() error
 }
 
-// The times of a lock that a server keeps. Servers release the lock of a silent client after 60 to 90 seconds.
+// The times of a lock that a server keeps. Servers release the lock of a silent client after 40 to 90 seconds.
 const (
 	proveEvery = 10 * time.Second
 	proveTime  = 19 * time.Second // for an answer
@@ -124,21 +124,22 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		}
 		return err
 	})
-	for err == nil && shared && h.File == nil {
+	for waited := false; err == nil && shared && h.File == nil && ctx.Err() == nil; {
 		switch h.File, err = v.lockFile(); {
+		case err == nil && waited: // a holder that has lost the lock, as with its FUSE client, notices that at its next proof
+			rest(ctx, v.every+v.every/10)
+			continue
 		case err == nil, unable(err):
 			continue
 		case errors.Is(err, fsutil.ErrLocked):
 			_ = v.as(v.readNote) // it is shown
 			wait()
+			waited = true
 		default:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
 		}
-		select {
-		case <-time.After(askEvery):
-			err = nil
-		case <-ctx.Done():
-		}
+		rest(ctx, askEvery)
+		err = nil
 	}
 	if shared && unable(err) {
 		alone, err = err.Error(), nil
@@ -158,6 +159,14 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	v.held = h
 	v.mu.Unlock()
 	return nil
+}
+
+// rest waits until a time is over or ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // unable reports whether an error says that a file can't be locked here at all.
@@ -271,8 +280,9 @@ func (v *Volume) lockFile() (file *os.File, err error) {
 			if !errors.Is(err, fs.ErrNotExist) { // the agent has put something else there
 				stays = d.RemoveAll(DirName)
 			}
-			_ = d.Mkdir(DirName, 0o755) // the next call says why it can't
-			file, err = d.OpenUpdate(lockName, 0o600)
+			if err = d.Mkdir(DirName, 0o755); err == nil {
+				file, err = d.OpenUpdate(lockName, 0o600)
+			}
 		}
 		if err != nil {
 			return errors.Join(err, stays)
@@ -332,9 +342,7 @@ func (v *Volume) proveLock(file *os.File) error {
 // keep proves the lock of a file until that fails or ctx ends.
 func (v *Volume) keep(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
-		select {
-		case <-time.After(v.every):
-		case <-ctx.Done():
+		if rest(ctx, v.every); ctx.Err() != nil {
 			return
 		}
 		began, answer := now(), make(chan error, 1)
