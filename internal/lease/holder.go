@@ -103,17 +103,20 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	return err
 }
 
-// leaveNote says who has the lock. On a local disk it removes what older versions have left.
+// leaveNote says who has the lock. On a local disk it removes what older versions have left, as the agent: root would remove what is in any
+// directory that the agent gives the name.
 func (v *Volume) leaveNote(local bool) {
 	h := Holder{Since: time.Now().UTC().Truncate(time.Second)}
 	h.Host, _ = os.Hostname()
 	raw, _ := json.Marshal(h)
+	agents := local
 	_ = v.as(func(d *fsutil.Dir) error { // the note decides nothing
-		if old, _, _ := d.ReadSome(DirName, 4096); local { // the rest is for the next start
+		if old, _, _ := d.ReadSome(DirName, 4096); agents { // the rest is for the next start
 			for _, name := range old {
 				_ = d.Remove(DirName + "/" + name.Name())
 			}
 		}
+		agents = false
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}

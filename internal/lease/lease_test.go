@@ -361,6 +361,29 @@ func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	}
 }
 
+// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit: the agent renamed a directory of root's to .hinit, and the next start removed its files.
+func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
+	testkit.NeedRoot(t)
+	for _, server := range []bool{false, true} {
+		home := filepath.Join(t.TempDir(), "home")
+		dir := filepath.Join(home, DirName)
+		must(t, os.MkdirAll(dir+"/lock", 0o700), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(filepath.Dir(filepath.Dir(home)), 0o755), os.Chown(home, 10000, 10000))
+		must(t, os.WriteFile(dir+"/precious", nil, 0o600), os.WriteFile(dir+"/lock/precious", nil, 0o600))
+		v := newVolume(t, home)
+		v.actor = fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
+		if server {
+			onServer(v)
+		}
+		mustHave(t, v)
+		left, err := filepath.Glob(home + "/.hinit*/precious")
+		below, err2 := filepath.Glob(home + "/.hinit*/lock/precious")
+		if must(t, err, err2); len(left) != 1 || len(below) != 1 {
+			t.Errorf("on a server %v: %v and %v are left", server, left, below)
+		}
+		release(v)
+	}
+}
+
 // TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts 60,000 names, a link, a FIFO, a file, a directory that nobody may enter, or a
 // second name of a file of root's where the lock file and the note belong. The init has the lock at once, on a server too, and writes into no other file.
 func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {

@@ -275,17 +275,16 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 // lockFile makes the lock file and locks it without waiting. It returns [fsutil.ErrLocked] if another machine has it.
 func (v *Volume) lockFile() (file *os.File, err error) {
 	err = v.as(func(d *fsutil.Dir) (err error) {
-		var stays error
 		if file, err = d.OpenUpdate(lockName, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
-			if !errors.Is(err, fs.ErrNotExist) { // the agent has put something else there
-				stays = d.RemoveAll(DirName)
+			if !errors.Is(err, fs.ErrNotExist) { // the agent has put something else there, maybe a directory with files of root's
+				_ = d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) // the next calls say why it can't
 			}
 			if err = d.Mkdir(DirName, 0o755); err == nil {
 				file, err = d.OpenUpdate(lockName, 0o600)
 			}
 		}
 		if err != nil {
-			return errors.Join(err, stays)
+			return err
 		}
 		info, err := file.Stat()
 		if err == nil {
