@@ -142,18 +142,23 @@ type lanes struct {
 
 func (p *pass) dispatch(opt TickOptions) error {
 	l := &lanes{pass: p, free: -1, running: make(map[string]int), exists: make(map[string]bool)}
-	total := 0
-	counts, err := p.Store.runningByProfile(p.ctx)
+	who, err := p.Store.atWork(p.ctx)
 	if err != nil {
 		return err
 	}
-	for _, w := range p.leaving { // a slot is free when its process has ended
-		counts[w.Assignee]++
+	over := p.leaving // a slot is free when its process has ended
+	for _, w := range p.watched {
+		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.settled && !p.dead(w) {
+			over = append(over, w) // its attempt has ended since this pass looked at its worker
+		}
 	}
-	for who, n := range counts {
-		l.running[who] = n
-		total += n
+	for _, w := range over {
+		who[w.CurrentRunID] = w.Assignee
 	}
+	for _, name := range who {
+		l.running[name]++
+	}
+	total := len(who)
 	most := p.Config.MaxSpawn
 	if opt.MaxSpawn != nil {
 		most = opt.MaxSpawn

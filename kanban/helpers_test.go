@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -279,6 +278,7 @@ type fakeRunner struct {
 	forgot  []int64
 	knows   bool // it knows the workers that it starts
 	onStart func(Job) error
+	onLook  func()
 	deaf    bool // End kills nobody
 	left    map[string][]int
 }
@@ -323,6 +323,9 @@ func (r *fakeRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
 	defer r.Unlock()
 	if r.lookErr != nil {
 		return nil, r.lookErr
+	}
+	if r.onLook != nil {
+		r.onLook()
 	}
 	list := make([]Sighting, len(refs))
 	for i, ref := range refs {
@@ -437,12 +440,6 @@ func dump(t *testing.T, s *Store, tables ...string) string {
 		must(t, rows.Close())
 	}
 	return b.String()
-}
-
-func write0(t *testing.T, path string, data []byte) {
-	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, data, 0o644))
 }
 
 func newTestLog(t *testing.T) *slog.Logger {

@@ -70,6 +70,18 @@ func TestLeavingWorkers(t *testing.T) {
 		b.pass(survivorDefers * time.Second)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
+	t.Run("its attempt ends while the pass looks", func(t *testing.T) { // nine were alive with a cap of eight
+		b := newBoard(t)
+		b.runner.knows = true
+		b.d.Config.MaxInProgress = new(1)
+		id, other := b.ready("alpha"), b.ready("alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+		b.runner.onLook = func() { _, _ = b.Block(t.Context(), b.now, id, "why", 0) }
+		run := b.task(id).CurrentRunID
+		same(t, "spawned beside it", spawnedIDs(b.tick()))
+		b.runner.known[run] = Sighting{Sight: Ended, Exit: Exit{Known: true}}
+		same(t, "spawned", spawnedIDs(b.tick()), other)
+	})
 	t.Run("what another program's worker has left is ended", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")

@@ -378,3 +378,9 @@ func TestLocksSurviveReading(t *testing.T) {
 		t.Error("nobody holds a lock on the file")
 	}
 }
+
+func write0(t *testing.T, path string, data []byte) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, data, 0o644))
+}

@@ -16,15 +16,15 @@ func (s *Store) waiting(ctx context.Context, status Status) (list []row, err err
 	return list, err
 }
 
-// runningByProfile counts running tasks; those of nobody are under the empty name.
-func (s *Store) runningByProfile(ctx context.Context) (map[string]int, error) {
-	counts := make(map[string]int)
+// atWork is who works on the running tasks, by attempt; a task without an attempt has a negative number.
+func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
+	who := make(map[int64]string)
 	err := each(ctx, s.db, func(r *sql.Rows) error {
-		var who string
-		var n int
-		err := r.Scan(&who, &n)
-		counts[who] = n
+		var run int64
+		var name string
+		err := r.Scan(&run, &name)
+		who[run] = name
 		return err
-	}, "SELECT COALESCE(assignee, ''), count(*) FROM tasks WHERE status = 'running' GROUP BY assignee")
-	return counts, err
+	}, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), COALESCE(assignee, '') FROM tasks WHERE status = 'running'")
+	return who, err
 }
