@@ -103,7 +103,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 		page.Fault = plain(err.Error())
 	}
 	if v := find(st, dispatcher); v != nil {
-		page.Dispatcher, page.Looks, page.Says = v.Name, lookOf(v), plain(v.Problem)
+		page.Dispatcher, page.Looks, page.Says = v.Name, lookOf(v), plain(cmp.Or(v.Problem, v.StatusText))
 	}
 	if !said.there && page.Dispatcher == "" {
 		s.fail(w, r, http.StatusNotFound, "There is no task board.")

@@ -35,7 +35,7 @@ func says(text string) func(context.Context, string) ([]byte, error) {
 func TestBoardsAndSandboxes(t *testing.T) {
 	key := "sk-" + "ant-api03-" + strings.Repeat("abcd1234", 12)
 	evil := `\"><script>alert(1)</script><img src=x onerror=alert(2)> ` + key
-	dispatches := client.Service{Name: "kanban", State: client.StateUp, Ready: true, Problem: "3 ready, 2 capped", Since: time.Now()}
+	dispatches := client.Service{Name: "kanban", State: client.StateUp, Ready: true, StatusText: "3 ready, 2 capped", Since: time.Now()}
 	s := serve(t, Options{Hinit: newFake(coder(), dispatches), Base: "/x", Beside: Beside{
 		Boards: says(strings.ReplaceAll(boardsText, "EVIL", evil)), Sandboxes: says(strings.ReplaceAll(sandboxesText, "EVIL", evil)),
 	}})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 	"hinit/client"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/notify"
 	"hinit/kanban"
 	"hinit/kanban/cli/runner"
 	"hinit/kanban/cli/serve"
@@ -315,13 +315,21 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 			return d, nil
 		},
 	}
-	if socket := c.Variable("NOTIFY_SOCKET", ""); socket != "" {
-		s.Ready = func() {
-			if conn, err := (&net.Dialer{}).DialContext(ctx, "unixgram", socket); err == nil { // else PID 1 restarts this service in time
-				_, _ = conn.Write([]byte("READY=1"))
-				_ = conn.Close() // a datagram is sent by now
-			}
+	tell := func(string) {}
+	if socket := c.Variable(notify.SocketVar, ""); socket != "" {
+		tell = func(text string) { _ = notify.Send(socket, text) } // else PID 1 restarts this service in time
+	}
+	s.Ready = func() { tell("READY=1") }
+	troubled := ""
+	s.Say = func(text, trouble string) {
+		tell("STATUS=" + clip(show.Line(text)))
+		if h.pid1 == nil || trouble == troubled {
+			return
 		}
+		troubled = trouble
+		ctx, cancel := context.WithTimeout(context.Background(), sayTime)
+		defer cancel()
+		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // not the service of PID 1: nobody shows it
 	}
 	if h.pid1 != nil {
 		s.Stopping = func() bool {
@@ -329,11 +337,6 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 			defer cancel()
 			status, err := h.pid1.Status(ctx, config.KanbanName)
 			return err == nil && status.Init.Stopping
-		}
-		s.Say = func(text string) {
-			ctx, cancel := context.WithTimeout(context.Background(), sayTime)
-			defer cancel()
-			_ = h.pid1.Say(ctx, config.KanbanName, clip(text)) // not the service of PID 1: nobody shows it
 		}
 	}
 	log.Info("dispatching", "root", s.Boards.Root, "workers", map[bool]string{true: "by PID 1", false: "from here"}[h.pid1 != nil])

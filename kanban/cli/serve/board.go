@@ -66,7 +66,7 @@ func (b *board) serve(ctx context.Context) {
 		if err := b.open(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
-				b.server.say(b.slug, err.Error())
+				b.server.say(b.slug, word{err.Error(), true})
 				b.awaitRepair(ctx, paths.DB)
 			}
 			continue
@@ -110,7 +110,7 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 				if !told {
 					told = true
 					b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
-					b.server.say(b.slug, "waits: another dispatcher has the board")
+					b.server.say(b.slug, word{text: "waits: another dispatcher has the board"})
 				}
 			case <-free:
 				waits = false
@@ -257,7 +257,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 		return 0, false
 	case err != nil:
 		log.Warn("a pass has failed", "error", err)
-		b.server.say(b.slug, "a pass has failed: "+err.Error())
+		b.server.say(b.slug, word{"a pass has failed: " + err.Error(), true})
 		wait, *failed = *failed, min(2**failed, failedLimit)
 		return wait, true
 	}
@@ -302,7 +302,7 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 			again = left
 		} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
 			b.summary = now
-			b.server.say(b.slug, Summary(st, res))
+			b.server.say(b.slug, word{text: Summary(st, res)})
 		}
 	}
 	if len(res.Spawned) > 0 {

@@ -24,9 +24,9 @@ type Server struct {
 	Boards *kanban.Boards
 	// Board makes the dispatcher of a board; the Server closes its store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
-	Wake  <-chan struct{}   // receives when a worker has ended
-	Say   func(text string) // shown beside the service; nil for none
-	Ready func()            // called once, when the lock of each board is held or another dispatcher has it; nil for nothing
+	Wake  <-chan struct{}            // receives when a worker has ended
+	Say   func(text, trouble string) // how the boards stand, and what of it somebody has to look after, "" for nothing; nil: nobody is told
+	Ready func()                     // called once, when the lock of each board is held or another dispatcher has it; nil for nothing
 	// Stopping says whether the container stops, and the workers with it; nil where that is never so.
 	Stopping func() bool
 	Log      *slog.Logger
@@ -34,8 +34,16 @@ type Server struct {
 
 	mu     sync.Mutex
 	serves map[string]*board
-	texts  map[string]string // by board
-	said   string
+
+	saying sync.Mutex      // for the fields below, and for one call of Say at a time
+	words  map[string]word // by board
+	said   [2]string
+}
+
+// word is what there is to say of a board.
+type word struct {
+	text    string
+	trouble bool
 }
 
 // mostBoards bounds what directories of the agent cost: each board has its descriptors and a watcher.
@@ -49,7 +57,7 @@ const rescanEvery = time.Hour
 // It holds the lock of each board's pass for as long as it serves the board. So the agent's gateways find that lock held, and dispatch
 // nothing; the rest of their loop, which decomposes tasks, and their notifier go on.
 func (s *Server) Run(ctx context.Context) error {
-	s.serves, s.texts = make(map[string]*board), make(map[string]string)
+	s.serves, s.words = make(map[string]*board), make(map[string]word)
 	var all sync.WaitGroup
 	defer all.Wait()
 	dir := filepath.Join(s.Boards.Root, "kanban", "boards")
@@ -141,7 +149,7 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			defer guard.Catch("serving board " + m.Slug)
 			b.serve(ctx)
 			if ctx.Err() == nil {
-				s.say(m.Slug, "")
+				s.say(m.Slug, word{})
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -162,25 +170,26 @@ func (s *Server) poke() {
 	}
 }
 
-// say shows what there is to say of a board, "" for nothing, with that of the others.
-func (s *Server) say(slug, text string) {
-	s.mu.Lock()
-	if s.texts[slug] = text; text == "" {
-		delete(s.texts, slug)
+// say tells how a board stands, with the others; nothing for an empty word.
+func (s *Server) say(slug string, w word) {
+	s.saying.Lock()
+	defer s.saying.Unlock()
+	if s.words[slug] = w; w.text == "" {
+		delete(s.words, slug)
 	}
-	var all []string
-	for _, slug := range slices.Sorted(maps.Keys(s.texts)) {
-		text := s.texts[slug]
-		if slug != "" && slug != kanban.DefaultBoard {
-			text = slug + ": " + text
+	var all, troubles []string
+	for _, slug := range slices.Sorted(maps.Keys(s.words)) {
+		w := s.words[slug]
+		if slug != kanban.DefaultBoard {
+			w.text = slug + ": " + w.text
 		}
-		all = append(all, text)
+		if all = append(all, w.text); w.trouble {
+			troubles = append(troubles, w.text)
+		}
 	}
-	text = strings.Join(all, "; ")
-	same := s.said == text
-	s.said = text
-	s.mu.Unlock()
-	if s.Say != nil && !same {
-		s.Say(text)
+	now := [2]string{strings.Join(all, "; "), strings.Join(troubles, "; ")}
+	if s.Say != nil && s.said != now {
+		s.Say(now[0], now[1])
 	}
+	s.said = now
 }

@@ -96,10 +96,11 @@ func (o *office) started() int {
 // place is an installation.
 type place struct {
 	*testing.T
-	boards *kanban.Boards
-	log    bytes.Buffer
-	mu     sync.Mutex
-	said   []string
+	boards  *kanban.Boards
+	log     bytes.Buffer
+	mu      sync.Mutex
+	said    []string
+	trouble string
 }
 
 func newPlace(t *testing.T) *place {
@@ -133,10 +134,10 @@ func (p *place) serve(o *office) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &serve.Server{
 		Boards: p.boards, Wake: o.wake, Log: slog.New(slog.NewTextHandler(p, nil)), Now: time.Now,
-		Say: func(text string) {
+		Say: func(text, trouble string) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.said = append(p.said, text)
+			p.said, p.trouble = append(p.said, text), trouble
 		},
 		Board: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
 			store, err := kanban.Open(ctx, paths, kanban.Options{Env: p.boards.Env})
@@ -244,6 +245,12 @@ func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 	await(t, "one board", func() bool { return !strings.Contains(last(), "side: ") })
 }
 
+func (p *place) troubled() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.trouble
+}
+
 func (p *place) spoken() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,6 +293,9 @@ func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	await(t, "the error", func() bool { return p.logged("cannot open the board") == 1 })
 	p.create(p.open("side"))
 	await(t, "a worker of the other board", func() bool { return o.started() == 1 })
+	if trouble := p.troubled(); !strings.HasPrefix(trouble, "cannot open board") || strings.Contains(trouble, "side: ") {
+		t.Errorf("somebody has to look after %q", trouble)
+	}
 	if n := p.logged("cannot open the board"); n != 1 || p.logged("goroutine ") > 0 {
 		t.Errorf("the error was logged %d times, or with a stack", n)
 	}
@@ -294,6 +304,7 @@ func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	}
 	p.create(p.open(""))
 	await(t, "a worker of the mended board", func() bool { return o.started() == 2 })
+	await(t, "the end of the trouble", func() bool { return p.troubled() == "" })
 }
 
 // Two serve the same boards: one waits, and goes on when the other ends.
