@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"hinit/internal/metrics"
 	"hinit/test/image"
 )
 
@@ -91,7 +90,7 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 		"docs/reference/image.md":           image.Page(),
 		"docs/reference/json.md":            shapes,
 		"docs/reference/kanban.md":          kanban,
-		"docs/reference/metrics.md":         metrics.Reference(),
+		"docs/reference/metrics.md":         metricsPage(),
 		"docs/reference/states.md":          states,
 	})
 	return all, nil

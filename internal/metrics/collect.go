@@ -23,7 +23,8 @@ const mostSteps = 100
 // certain is how long an exit has to be over before its cause counts: an explanation may still come.
 const certain = 2 * time.Second
 
-var knownCauses = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "lease"}
+// Causes are the values of the label cause, besides "other".
+var Causes = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "lease"}
 
 var knownStates = []string{
 	client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,
@@ -49,7 +50,7 @@ type Collector struct {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, f := range all {
+	for _, f := range Families {
 		ch <- f.desc
 	}
 }
@@ -123,7 +124,7 @@ func distinct(list []client.Service) []client.Service {
 // sink takes metrics.
 type sink struct{ ch chan<- prometheus.Metric }
 
-func (s sink) put(f *family, value float64, labels ...string) {
+func (s sink) put(f *Family, value float64, labels ...string) {
 	m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)
 	if err != nil {
 		m = prometheus.NewInvalidMetric(f.desc, err)
@@ -288,7 +289,7 @@ func known(by map[string]int) map[string]int {
 }
 
 func causeOf(cause string) string {
-	if slices.Contains(knownCauses, cause) {
+	if slices.Contains(Causes, cause) {
 		return cause
 	}
 	return "other"

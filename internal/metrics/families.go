@@ -1,22 +1,18 @@
 package metrics
 
-import (
-	"fmt"
-	"strings"
+import "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"hinit/internal/control/show"
-)
-
-// family is a metric with its labels.
-type family struct {
-	name   string
+// Family is a metric with its labels.
+type Family struct {
+	Name   string
+	Labels []string
+	Help   string
 	kind   prometheus.ValueType
-	labels []string
-	help   string
 	desc   *prometheus.Desc
 }
+
+// Counts reports whether the metric is a counter. All others are gauges.
+func (f *Family) Counts() bool { return f.kind == counter }
 
 const (
 	gauge   = prometheus.GaugeValue
@@ -28,12 +24,12 @@ var (
 	perCause   = []string{"service", "profile", "cause"}
 )
 
-// all is every family, in the order of the reference page.
-var all []*family
+// Families are all of them, in the order of the reference page.
+var Families []*Family
 
-func define(kind prometheus.ValueType, name string, labels []string, help string) *family {
-	f := &family{name: name, kind: kind, labels: labels, help: help, desc: prometheus.NewDesc(name, help, labels, nil)}
-	all = append(all, f)
+func define(kind prometheus.ValueType, name string, labels []string, help string) *Family {
+	f := &Family{Name: name, kind: kind, Labels: labels, Help: help, desc: prometheus.NewDesc(name, help, labels, nil)}
+	Families = append(Families, f)
 	return f
 }
 
@@ -88,35 +84,3 @@ var (
 	lag       = define(gauge, "hinit_forward_lag_seconds", nil, "Age of the oldest record that hinit forward is sending, 0 when all is sent; missing where it never ran.")
 	logFault  = define(gauge, "hinit_service_log_fault", perService, "1 while the log file cannot be written.")
 )
-
-// Reference is the page about the metrics.
-func Reference() string {
-	var b strings.Builder
-	b.WriteString(`# Metrics
-
-<!-- Generated from the families in internal/metrics by internal/gendocs. Do not edit. -->
-
-` + "`hinit metrics`" + ` prints them once, ` + "`/metrics`" + ` of [the page](../how-to/open-the-status-page.md) serves them; see
-[scrape with Prometheus](../how-to/scrape-with-prometheus.md). There are at most ` + fmt.Sprint(MostServices) + ` services in them unless ` + "`--max-services`" + `
-says otherwise. Kinds of problems are ` + "`" + strings.Join(show.ProblemKinds(), "`, `") + "`" + `. With one of them but ` + "`not-ready`" + `
-a service is in trouble for ` + "`status`, `top`" + `, the page and ` + "`healthcheck`" + ` too. Values from /proc are missing where hinit's processes cannot be seen. A counter of a service begins again with the container, the
-// counter of processor time with the service.
-
-Causes are ` + "`" + strings.Join(knownCauses, "`, `") + "`" + ` and ` + "`other`" + `. [The state machine](states.md) lists the states.
-
-| Metric | Type | Labels | Value |
-|---|---|---|---|
-`)
-	for _, f := range all {
-		kind := "gauge"
-		if f.kind == counter {
-			kind = "counter"
-		}
-		labels := ""
-		if len(f.labels) > 0 {
-			labels = "`" + strings.Join(f.labels, "`, `") + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, kind, labels, f.help)
-	}
-	return b.String()
-}

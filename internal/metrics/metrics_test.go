@@ -191,14 +191,10 @@ func TestOpenMetricsForThoseWhoTakeIt(t *testing.T) {
 	}
 }
 
-func TestEveryFamilyIsOnThePage(t *testing.T) {
-	page := Reference()
-	for _, f := range all {
-		if !strings.Contains(page, "| `"+f.name+"` |") {
-			t.Errorf("%s is missing", f.name)
-		}
-		if (f.kind == counter) != strings.HasSuffix(f.name, "_total") {
-			t.Errorf("%s: only counters end with _total", f.name)
+func TestOnlyCountersEndWithTotal(t *testing.T) {
+	for _, f := range Families {
+		if f.Counts() != strings.HasSuffix(f.Name, "_total") {
+			t.Errorf("%s: only counters end with _total", f.Name)
 		}
 	}
 }
