@@ -49,10 +49,7 @@ const (
 func notifyFields() []field[Service] {
 	return []field[Service]{
 		{path: "notify.fd", is: kind{check: checkNotifyFD}, at: func(s *Service) any { return &s.Notify.FD }},
-		{
-			path: "notify.protocol", short: true, is: optional(oneOf(NotifySystemd)),
-			at: func(s *Service) any { return &s.Notify.Protocol },
-		},
+		{path: "notify.protocol", short: true, is: optional(oneOf(NotifySystemd)), at: func(s *Service) any { return &s.Notify.Protocol }},
 		{path: "notify.timeout", is: notNegative, at: func(s *Service) any { return &s.Notify.Timeout }},
 		{path: "watchdog", is: kind{check: checkWatchdog}, at: func(s *Service) any { return &s.Notify.Watchdog }},
 	}

@@ -113,10 +113,7 @@ func taskFields() []field[Service] {
 			path: "schedule.cron", short: true, is: optional(kind{"schedule", checkCron}),
 			at: func(s *Service) any { return &s.Task.Schedule.Cron },
 		},
-		{
-			path: "schedule.timezone", is: optional(kind{"time zone", checkZone}),
-			at: func(s *Service) any { return &s.Task.Schedule.Timezone },
-		},
+		{path: "schedule.timezone", is: optional(kind{"time zone", checkZone}), at: func(s *Service) any { return &s.Task.Schedule.Timezone }},
 		{path: "schedule.jitter", is: notNegative, at: func(s *Service) any { return &s.Task.Schedule.Jitter }},
 		{path: "schedule.missed", is: oneOf(MissedSkip, MissedRun), at: func(s *Service) any { return &s.Task.Schedule.Missed }},
 	}

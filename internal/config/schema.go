@@ -79,14 +79,8 @@ func configFields() []field[Config] {
 		},
 		{path: "agent.deaf.after", is: atLeast(time.Second), at: func(c *Config) any { return &c.Agent.Deaf.After }},
 		{path: "agent.deaf.period", is: atLeast(100 * time.Millisecond), at: func(c *Config) any { return &c.Agent.Deaf.Period }},
-		{
-			path: "agent.profile_create", holes: ofProfile, is: optionalCommand,
-			at: func(c *Config) any { return &c.Agent.ProfileCreate },
-		},
-		{
-			path: "agent.profile_delete", holes: ofProfile, is: optionalCommand,
-			at: func(c *Config) any { return &c.Agent.ProfileDelete },
-		},
+		{path: "agent.profile_create", holes: ofProfile, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileCreate }},
+		{path: "agent.profile_delete", holes: ofProfile, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileDelete }},
 		{path: "agent.profile_rename", holes: ofRename, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileRename }},
 		{path: "profiles.marker", is: kind{"file name", checkFileName}, at: func(c *Config) any { return &c.Profiles.Marker }},
 		{root: true, path: "profiles.max", is: between(1, 100_000), at: func(c *Config) any { return &c.Profiles.Max }},
@@ -103,10 +97,7 @@ func configFields() []field[Config] {
 		{root: true, path: "logs.console_stall", is: notNegative, at: func(c *Config) any { return &c.Logs.ConsoleStall }},
 		{root: true, path: "logs.max_line_kb", is: between(1, 65536), at: func(c *Config) any { return &c.Logs.MaxLineKB }},
 		{path: "logs.mask", at: func(c *Config) any { return &c.Logs.Mask }},
-		{
-			root: true, path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText,
-			at: func(c *Config) any { return &c.Boot.Strict },
-		},
+		{root: true, path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText, at: func(c *Config) any { return &c.Boot.Strict }},
 		{root: true, path: "boot.steps", env: "HINIT_BOOT", is: oneOf(StepsHinit, StepsImage), at: func(c *Config) any { return &c.Boot.Steps }},
 		{root: true, path: "boot.hooks", is: kind{name: "list of hooks"}, at: func(c *Config) any { return &c.Boot.Hooks }},
 		{
@@ -136,10 +127,7 @@ func serviceFields() []field[Service] {
 		{path: "checks", at: func(s *Service) any { return &s.Checks }},
 		onField("", func(s *Service) *Actions { return &s.On }),
 		{path: "park_on", alias: "restart.park_on", is: exitCodes, at: func(s *Service) any { return &s.Restart.ParkOn }},
-		{
-			path: "immediate_on", alias: "restart.immediate_on", is: exitCodes,
-			at: func(s *Service) any { return &s.Restart.ImmediateOn },
-		},
+		{path: "immediate_on", alias: "restart.immediate_on", is: exitCodes, at: func(s *Service) any { return &s.Restart.ImmediateOn }},
 	}
 	fields = append(fields, needsFields(func(s *Service) *[]Need { return &s.Needs }, func(s *Service) *[]string { return &s.RestartOn })...)
 	fields = append(fields, taskFields()...)
@@ -168,10 +156,7 @@ func hookFields() []field[Hook] {
 		{path: "timeout", is: positive, at: func(h *Hook) any { return &h.Timeout }},
 		{path: "required", at: func(h *Hook) any { return &h.Required }},
 		{path: "if_exists", holes: ofService, is: kind{"path", checkOptionalPath}, at: func(h *Hook) any { return &h.IfExists }},
-		{
-			path: "inputs", holes: ofService, is: kind{"list of paths and globs", checkInputs},
-			at: func(h *Hook) any { return &h.Inputs },
-		},
+		{path: "inputs", holes: ofService, is: kind{"list of paths and globs", checkInputs}, at: func(h *Hook) any { return &h.Inputs }},
 	}
 }
 

@@ -48,10 +48,7 @@ func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []fiel
 // stopFields is to [Stop] what restartFields is to [Restart].
 func stopFields[T any](prefix, inherited string, of func(*T) *Stop) []field[T] {
 	fields := []field[T]{
-		{
-			path: "signal", is: kind{name: "signal: `" + strings.Join(signalNames(), "`, `") + "`"},
-			at: func(t *T) any { return &of(t).Signal },
-		},
+		{path: "signal", is: kind{name: "signal: `" + strings.Join(signalNames(), "`, `") + "`"}, at: func(t *T) any { return &of(t).Signal }},
 		{path: "grace", is: positive, at: func(t *T) any { return &of(t).Grace }},
 	}
 	return below(prefix, inherited, fields)
