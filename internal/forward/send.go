@@ -52,6 +52,11 @@ func (l *LaterError) Error() string { return l.Err.Error() }
 // Unwrap returns why.
 func (l *LaterError) Unwrap() error { return l.Err }
 
+// usages are the forms of a URL by the kind of receiver.
+var usages = map[string]string{
+	"otlp": "otlp+http://HOST:PORT", "loki": "loki+http://HOST:PORT", "syslog": "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", "file": "file:///PATH",
+}
+
 // NewSink makes a sink of where records are to go: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
 // syslog+unix:///dev/log, file:///PATH. Where the way is encrypted, ?ca=FILE names the authority to trust in the place of the system's, and
 // ?name=NAME the name in the receiver's certificate, in the place of HOST. authorization is the header of HTTP requests, "" for none.
@@ -88,18 +93,15 @@ func NewSink(to, authorization string) (Sink, error) {
 	case kind == "loki" && web:
 		p.encode = loki
 		return p, nil
-	case path != "":
-		return nil, fmt.Errorf("cannot send to %s: expected %s+http://HOST:PORT", u.Redacted(), kind)
 	case kind == "syslog" && way == "unix" && u.Path != "":
 		return &connection{network: "unixgram", address: u.Path, host: host}, nil
 	case kind == "syslog" && stream:
 		return &connection{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
-	case kind == "syslog":
-		return nil, fmt.Errorf("cannot send to %s: expected syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", u.Redacted())
 	case kind == "file" && way == "" && u.Path != "":
 		return &file{path: u.Path, most: 100 << 20, keep: 5}, nil
-	case kind == "file":
-		return nil, fmt.Errorf("cannot send to %s: expected file:///PATH", u.Redacted())
+	}
+	if usage, known := usages[kind]; known {
+		return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), usage)
 	}
 	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
 }

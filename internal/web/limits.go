@@ -5,7 +5,8 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // owner is the key of a request that has the token or came by the Unix socket. Nothing that others do uses up what it may have.
@@ -40,43 +41,32 @@ func remoteOf(address string) string {
 
 // limiter allows each key so many requests a second, and a burst. It remembers a bounded number of keys.
 type limiter struct {
-	rate, burst float64
+	rate  rate.Limit
+	burst int
 
 	mu      sync.Mutex
-	buckets map[string]*bucket
-}
-
-type bucket struct {
-	left float64
-	at   time.Time
+	buckets map[string]*rate.Limiter
 }
 
 const mostBuckets = 4096
 
-func newLimiter(rate, burst float64) *limiter {
-	return &limiter{rate: rate, burst: burst, buckets: make(map[string]*bucket)}
+func newLimiter(each rate.Limit, burst int) *limiter {
+	return &limiter{rate: each, burst: burst, buckets: make(map[string]*rate.Limiter)}
 }
 
 // allow takes one from the key's bucket, and says whether there was one.
 func (l *limiter) allow(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= mostBuckets {
 			clear(l.buckets) // a flood of addresses gains a burst each
 		}
-		b = &bucket{l.burst, now}
+		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b
 	}
-	b.left = min(b.left+now.Sub(b.at).Seconds()*l.rate, l.burst)
-	b.at = now
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
+	return b.Allow()
 }
 
 // places bounds what is open at a time: by all together, and by each key to the half of that. The owner has places of its own.
