@@ -34,7 +34,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-import":  6,
 
 	"hinit/internal/top":       5, // the screen: a client, outside PID 1
-	"hinit/internal/top/model": 5,
+	"hinit/internal/top/model": 3,
 	"hinit/internal/top/feed":  4,
 	"hinit/internal/top/frame": 0,
 
@@ -113,6 +113,7 @@ var floors = map[string]int{
 	"hinit/internal/fault": -1, // the boundary to the kernel, even below those who do nothing but call it
 	"hinit/internal/early": -2, // before everything else
 	"hinit/internal/guard": -2, // every goroutine begins with it
+	"hinit/internal/pause": -2, // what waits for a time or the end of a context
 
 	"hinit/internal/blocking": -1, // whoever does what may wait for a disk takes a turn there, fsutil for most of them
 	"hinit/internal/procstat": -1, // whoever asks /proc for a process

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/config"
 	"hinit/internal/proc"
@@ -46,37 +43,19 @@ func output(ctx context.Context, home, name string, args ...string) ([]byte, err
 	if _, err := os.Stat(program); err != nil {
 		return nil, err
 	}
-	var files [3]*os.File
-	if files[0], err = os.Open(os.DevNull); err != nil {
-		return nil, err
-	}
-	defer files[0].Close()
-	for i := 1; i < len(files); i++ {
-		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-		if err != nil {
-			return nil, err
-		}
-		files[i] = os.NewFile(uintptr(fd), name)
-		defer files[i].Close()
-	}
 	env := os.Environ()
 	if home != "" {
 		env = proc.SetEnv(env, map[string]string{"HERMES_HOME": home})
 	}
-	x, err := proc.Run(ctx, proc.Spec{Path: program, Argv: append([]string{name}, args...), Env: env, Files: files[:]})
-	if err != nil {
-		return nil, err
-	}
-	said := func(f *os.File) []byte {
-		text, _ := io.ReadAll(io.NewSectionReader(f, 0, mostOutput)) // memory
-		return text
-	}
+	out, errs, x, err := proc.Output(ctx, proc.Spec{Path: program, Argv: append([]string{name}, args...), Env: env}, mostOutput)
 	switch {
+	case err != nil:
+		return nil, err
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("cannot ask %s: it does not answer", name)
 	case x.Code != 0 || x.Signal != 0:
-		why, _, _ := bytes.Cut(said(files[2]), []byte{'\n'})
+		why, _, _ := bytes.Cut(errs, []byte{'\n'})
 		return nil, fmt.Errorf("cannot ask %s: %s", name, why)
 	}
-	return said(files[1]), nil
+	return out, nil
 }

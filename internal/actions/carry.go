@@ -13,10 +13,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/version"
 )
@@ -38,9 +38,7 @@ func (r *Runner) carryOut(ctx context.Context, j *Job) error {
 		case try == 1:
 			r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
 		}
-		select {
-		case <-time.After(r.Retry.Delay(try, rand.Float64())):
-		case <-ctx.Done():
+		if !pause.For(ctx, r.Retry.Delay(try, rand.Float64())) {
 			return ctx.Err()
 		}
 	}

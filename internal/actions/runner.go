@@ -13,6 +13,7 @@ import (
 	"hinit/internal/backoff"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/redact"
 )
 
@@ -71,10 +72,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			said = err.Error()
 			r.Log.Warn("hinit does not tell its status", "err", err)
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		pause.For(ctx, time.Second)
 	}
 	return nil
 }

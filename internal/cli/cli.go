@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -15,6 +16,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 )
@@ -71,8 +73,12 @@ func (t *terminal) fail(code int, format string, args ...any) int {
 	return code
 }
 
-// failed prints, in one line, what could not be done and why, and returns the exit code that the kind of error has.
+// failed prints, in one line, what could not be done and why, and returns the exit code that the kind of error has. Without an error it
+// returns exitDone.
 func (t *terminal) failed(doing string, err error) int {
+	if err == nil {
+		return exitDone
+	}
 	message := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		message = "cannot " + doing + ": " + strings.ReplaceAll(said.Message, "\n", "; ")
@@ -88,6 +94,7 @@ func (t *terminal) failed(doing string, err error) int {
 // verb is one command of the command line.
 type verb struct {
 	name, args, summary, help string
+	doing                     string // completes "cannot …"; the name where it is empty
 	run                       func(*terminal, *call) int
 	outside                   bool // it is a program of its own
 	takesVerbs                bool // its words are verbs
@@ -136,35 +143,7 @@ func (c *call) described() cmdline.Verb {
 }
 
 // doing says what a verb does, for messages that begin with "cannot".
-func (c *call) doing() string {
-	switch c.verb.name {
-	case "start", "stop", "restart":
-		return c.verb.name + " a service"
-	case "profile":
-		return "manage profiles"
-	case "status", "logs", "events", "version":
-		return "show the " + c.verb.name
-	case "tree":
-		return "show the tree"
-	case "run-once":
-		return "run a task once"
-	case "explain":
-		return "explain a service"
-	case "config":
-		return "show the configuration"
-	case "doctor":
-		return "examine the container"
-	case "healthcheck":
-		return "check the health"
-	case "reexec":
-		return "re-execute hinit"
-	case "demo":
-		return "run the demo"
-	case "run":
-		return "run the services"
-	}
-	return c.verb.name
-}
+func (c *call) doing() string { return cmp.Or(c.verb.doing, c.verb.name) }
 
 // Main runs the verb that the arguments name, and returns the exit code of the process. be is for the verbs that are no client: they make
 // this process an init.
@@ -218,6 +197,22 @@ func (t *terminal) dial() (*client.Client, error) {
 	return client.Dial(t.sockets())
 }
 
+// ask is the answer of the running init to one question, which may take as long as limit.
+func ask[T any](t *terminal, limit time.Duration, question func(context.Context, *client.Client) (T, error)) (answer T, err error) {
+	cl, err := t.dial()
+	if err != nil {
+		return answer, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return question(ctx, cl)
+}
+
+// status is the status of the running init, or of the named services.
+func (t *terminal) status(limit time.Duration, names ...string) (client.Status, error) {
+	return ask(t, limit, func(ctx context.Context, cl *client.Client) (client.Status, error) { return cl.Status(ctx, names...) })
+}
+
 // dialPause is the time between two attempts to reach an init that has just been started.
 const dialPause = 20 * time.Millisecond
 
@@ -229,9 +224,7 @@ func (t *terminal) dialSoon(ctx context.Context, patience time.Duration) (*clien
 		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !beginning() {
 			return cl, err
 		}
-		select {
-		case <-time.After(dialPause):
-		case <-ctx.Done():
+		if !pause.For(ctx, dialPause) {
 			return nil, err
 		}
 	}

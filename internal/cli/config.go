@@ -19,7 +19,7 @@ import (
 
 func configVerb() verb {
 	return verb{
-		name: "config", args: "[check [FILE] | schema] [--run] [--json]", summary: "print the effective configuration and where each value came from",
+		name: "config", doing: "show the configuration", args: "[check [FILE] | schema] [--run] [--json]", summary: "print the effective configuration and where each value came from",
 		help: `Of the running init; when none is reachable, of the file and the environment as they are here.
 "hinit config check" reads a file (the one that hinit would read, or FILE) with the environment as it is here, without an
 init, and prints all that is wrong with it, a line each; the exit code is 1 then. With --run it is a file for hinit run.
@@ -56,10 +56,7 @@ func configRun(t *terminal, c *call) int {
 		fmt.Fprintln(t.err, "hinit is not reachable, so these are the values of the file and the environment here")
 	}
 	if *asJSON {
-		if err := writeJSON(t.out, entries); err != nil {
-			return t.failed("show the configuration", err)
-		}
-		return exitDone
+		return t.failed(c.doing(), writeJSON(t.out, entries))
 	}
 	tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 	for _, e := range entries {
@@ -73,10 +70,7 @@ func configRun(t *terminal, c *call) int {
 		}
 		fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), show.JSON(value), gap, show.Line(e.Origin))
 	}
-	if err := tw.Flush(); err != nil {
-		return t.failed("show the configuration", err)
-	}
-	return exitDone
+	return t.failed(c.doing(), tw.Flush())
 }
 
 // valueWidth is how wide the values of a configuration may make their column.
@@ -160,12 +154,7 @@ func usersMissing(cfg *config.Config, plain bool) (warnings []string) {
 // effective returns the configuration of the running init, or where none is reachable that of the file and the environment here.
 // Who may not ask the init gets no other answer instead.
 func (t *terminal) effective() (entries []client.ConfigEntry, here bool, err error) {
-	cl, err := t.dial()
-	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), shortWait)
-		defer cancel()
-		entries, err = cl.Config(ctx)
-	}
+	entries, err = ask(t, shortWait, func(ctx context.Context, cl *client.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if !errors.Is(err, client.ErrUnreachable) {
 		return entries, false, err
 	}

@@ -17,12 +17,13 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 )
 
 func demoVerb() verb {
 	return verb{
-		name: "demo", args: "--agent PATH [--for D]", summary: "show it: three profiles of an agent under an init in a PID namespace",
+		name: "demo", doing: "run the demo", args: "--agent PATH [--for D]", summary: "show it: three profiles of an agent under an init in a PID namespace",
 		help: `Makes a data volume with three profiles in a temporary directory, starts this binary as PID 1 of a
 PID namespace on it, lets one gateway crash on purpose, and tells the status. On a terminal it opens
 hinit top, if that is installed beside hinit; to leave it ends the demo. Else Ctrl-C ends it.`,
@@ -156,10 +157,8 @@ func (d *demoRun) look(ctx context.Context, quit func()) {
 		if _, err := client.Dial([]string{d.dir + "/control.sock"}); err == nil {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, dialPause) {
 			return
-		case <-time.After(dialPause):
 		}
 	}
 	top, err := proc.StartChild(proc.Spec{
@@ -256,10 +255,7 @@ func (d *demoRun) narrate(ctx context.Context) {
 				continue
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
+		pause.For(ctx, 50*time.Millisecond)
 	}
 }
 

@@ -18,13 +18,13 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/procstat"
 	"hinit/internal/version"
-	"hinit/profiles"
 )
 
 func doctorVerb() verb {
 	return verb{
-		name: "doctor", args: "[--json]", summary: "check what commonly goes wrong, and say what to do about it",
+		name: "doctor", doing: "examine the container", args: "[--json]", summary: "check what commonly goes wrong, and say what to do about it",
 		help: `hinit looks at the data volume for it, so that it ends within about ten seconds also where the volume hangs. The check
 "lease" says which container serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
 		run: doctor,
@@ -60,18 +60,16 @@ func doctor(t *terminal, c *call) int {
 		x.sandboxes(cfg)
 	}
 	x.kernel()
+	tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	for _, f := range x.found {
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
+	}
+	write := tw.Flush
 	if *asJSON {
-		if err := writeJSON(t.out, x.found); err != nil {
-			return t.failed("examine this container", err)
-		}
-	} else {
-		tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-		for _, f := range x.found {
-			fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
-		}
-		if err := tw.Flush(); err != nil {
-			return t.failed("examine this container", err)
-		}
+		write = func() error { return writeJSON(t.out, x.found) }
+	}
+	if err := write(); err != nil {
+		return t.failed(c.doing(), err)
 	}
 	for _, f := range x.found {
 		if f.Result == client.ResultFailed {
@@ -198,14 +196,8 @@ func (x *examination) service(s client.Service) {
 // visible reports whether the process that has the init's pid here is the init: seen from outside its PID namespace, it
 // is another one. A process is older than the hinit in it: on a busy machine an engine takes seconds from one to the other.
 func visible(in client.Init) bool {
-	start, err := profiles.StartTime(in.PID)
-	var now unix.Timespec
-	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return false
-	}
-	const ticks = 100 // per second in /proc, whatever the kernel's own clock does (proc_pid_stat(5))
-	age := time.Duration(now.Nano()) - time.Duration(start)*time.Second/ticks
-	return isOf(age, time.Since(in.StartedAt))
+	st, err := procstat.Read(in.PID)
+	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
 // isOf says whether a process of an age may be that of an init that began since ago.

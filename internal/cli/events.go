@@ -18,7 +18,7 @@ import (
 
 func eventsVerb() verb {
 	return verb{
-		name: "events", args: "[NAME...] [-f] [--json] [-n N] [--since D|TIME]",
+		name: "events", doing: "show the events", args: "[NAME...] [-f] [--json] [-n N] [--since D|TIME]",
 		summary: "print what has happened: starts, exits with their causes, stops",
 		help:    "Of everything, or of the named profiles and services.\n\"by uid 0 (sh, exec)\" says who gave an order: the user, what the program calls itself, and the way\n(exec: from outside the container, api: from inside, s6: the tools of s6, fifo).\n--since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339.",
 		run:     events,

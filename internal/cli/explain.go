@@ -12,7 +12,7 @@ import (
 
 func explainVerb() verb {
 	return verb{
-		name: "explain", args: "NAME [--json]", summary: "tell why a service is in its state, what happens next, and what to type",
+		name: "explain", doing: "explain a service", args: "NAME [--json]", summary: "tell why a service is in its state, what happens next, and what to type",
 		help: "The exit code is 3 when it is not up.",
 		run:  explain,
 	}
@@ -44,22 +44,18 @@ func explain(t *terminal, c *call) int {
 		return code
 	}
 	doing := fmt.Sprintf("explain %q", names[0])
-	cl, err := t.dial()
-	if err != nil {
-		return t.failed(doing, err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
-	defer cancel()
-	st, err := cl.Status(ctx, names...)
-	if err != nil {
-		return t.failed(doing, err)
-	}
 	order := "" // the last one
-	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
-		if e.By != nil && e.Service == st.Services[0].Name {
-			order = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.By(e.By))
+	st, err := ask(t, shortWait, func(ctx context.Context, cl *client.Client) (client.Status, error) {
+		st, err := cl.Status(ctx, names...)
+		if err != nil {
+			return st, err
 		}
-		return nil
+		return st, cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+			if e.By != nil && e.Service == st.Services[0].Name {
+				order = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.By(e.By))
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return t.failed(doing, err)

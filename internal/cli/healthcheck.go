@@ -15,7 +15,7 @@ const shortWait = 5 * time.Second
 
 func healthcheckVerb() verb {
 	return verb{
-		name: "healthcheck", args: "[--startup | --ready | --live] [--json]", summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
+		name: "healthcheck", doing: "check the health", args: "[--startup | --ready | --live] [--json]", summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
 		help: "A gateway in trouble is named, but is no reason to restart the container of all the others.\n" +
 			"Until the boot is over it fails: give Docker a --health-start-period as long as the boot's hooks may take.\n" +
 			"--startup succeeds when the boot is over. --ready succeeds when this container serves what is wanted of it: a standby does not.\n" +
@@ -37,13 +37,7 @@ func healthcheckVerb() verb {
 			if asked > 1 {
 				return t.fail(exitUsage, "cannot check the health: give one of --startup, --ready and --live")
 			}
-			cl, err := t.dial()
-			if err != nil {
-				return t.failed("check the health", err)
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), shortWait)
-			defer cancel()
-			h, err := cl.Probe(ctx, probe)
+			h, err := ask(t, shortWait, func(ctx context.Context, cl *client.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
 			if err == nil && *asJSON {
 				err = writeJSON(t.out, h)
 			}

@@ -24,7 +24,7 @@ container's CMD: an executable is run as it is, anything else is given to the ag
 
 func runVerb(be Init) verb {
 	return verb{
-		name: "run", args: "[-c FILE]", summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
+		name: "run", doing: "run the services", args: "[-c FILE]", summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
 		help: `There is no CMD, no agent, no profile and no data volume. Services run as the user who calls, unless
 "user:" says otherwise. SIGTERM and Ctrl-C stop them; the exit code is 0 then. SIGHUP reads the file again.
 Without -c the file is the one that HINIT_CONFIG names, hinit.yaml here, or /etc/hinit/hinit.yaml.`,

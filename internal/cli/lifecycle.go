@@ -15,7 +15,7 @@ import (
 
 func lifecycleVerb(name, summary string) verb {
 	return verb{
-		name: name, args: lifecycleArgs(name), summary: summary,
+		name: name, doing: name + " a service", args: lifecycleArgs(name), summary: summary,
 		help: "Exit code 0 means that it is so: it has said that it is ready, or nothing of it is alive (with --no-wait: that it was asked for).\n" +
 			"What can't say that it is ready has to be up for a second (agent.settle in hinit.yaml). While the container boots the command waits, within its timeout, until the boot knows what there is.",
 		run: lifecycle,

@@ -27,7 +27,7 @@ import (
 
 func logsVerb() verb {
 	return verb{
-		name: "logs", args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
+		name: "logs", doing: "show the logs", args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
 		summary: "print what a gateway or service wrote",
 		help: `The lines come from the files on the volume, so this works while hinit does not run.
 Several names are shown together in the order of time, each line after its name; with -f what is written from then on comes
@@ -221,20 +221,15 @@ func inOrder(ctx context.Context, readers []logReading) error {
 
 // allLogs are the names of everything that has a log file: of the running init, or else the directories of the logs.
 func (t *terminal) allLogs() (names []string, err error) {
-	cl, err := t.dial()
+	st, err := t.status(shortWait)
 	if err == nil {
-		var st client.Status
-		ctx, cancel := context.WithTimeout(context.Background(), shortWait)
-		defer cancel()
-		if st, err = cl.Status(ctx); err == nil {
-			as, err := boot.LogReader(st.Init.Plain != "", t.env)
-			for _, s := range st.Services {
-				if s.Log != "" && logrotate.Exists(as, filepath.Dir(s.Log)) {
-					names = append(names, s.Name)
-				}
+		as, err := boot.LogReader(st.Init.Plain != "", t.env)
+		for _, s := range st.Services {
+			if s.Log != "" && logrotate.Exists(as, filepath.Dir(s.Log)) {
+				names = append(names, s.Name)
 			}
-			return names, err
 		}
+		return names, err
 	}
 	cfg, broken := t.config()
 	if broken != nil || !errors.Is(err, client.ErrUnreachable) {
@@ -312,19 +307,13 @@ type logSource struct {
 
 // logOf finds the log of a service. The running init knows its directory best; without an init the configuration says it.
 func (t *terminal) logOf(name string) (logSource, error) {
-	cl, err := t.dial()
-	if err == nil {
-		var st client.Status
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		st, err = cl.Status(ctx, name)
-		if err == nil && len(st.Services) > 0 {
-			if st.Services[0].Log == "" {
-				return logSource{}, t.noLogFile(name, st.Services[0].Name)
-			}
-			as, err := boot.LogReader(st.Init.Plain != "", t.env)
-			return logSource{filepath.Dir(st.Services[0].Log), as}, err
+	st, err := t.status(shortWait, name)
+	if err == nil && len(st.Services) > 0 {
+		if st.Services[0].Log == "" {
+			return logSource{}, t.noLogFile(name, st.Services[0].Name)
 		}
+		as, err := boot.LogReader(st.Init.Plain != "", t.env)
+		return logSource{filepath.Dir(st.Services[0].Log), as}, err
 	}
 	if source, there := t.offlineLog(name); there { // also of a profile that was deleted
 		return source, nil

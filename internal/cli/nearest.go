@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"strconv"
 	"strings"
 	"time"
@@ -28,16 +27,7 @@ func (t *terminal) nameMeant(message string) string {
 
 // liveNames are the names that the running init knows: profiles, other services, and then the slots of gateways.
 func (t *terminal) liveNames(limit time.Duration) (names, slots []string) {
-	cl, err := t.dial()
-	if err != nil {
-		return nil, nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	st, err := cl.Status(ctx)
-	if err != nil {
-		return nil, nil
-	}
+	st, _ := t.status(limit) // without it there are no names
 	for _, s := range st.Services {
 		if s.Profile == "" {
 			names = append(names, s.Name)

@@ -24,16 +24,8 @@ func notifyVerb() verb {
 			if len(words) > 1 {
 				n.Data = words[1]
 			}
-			cl, err := t.dial()
-			if err == nil {
-				ctx, cancel := context.WithTimeout(context.Background(), shortWait)
-				defer cancel()
-				err = cl.Notify(ctx, n)
-			}
-			if err != nil {
-				return t.failed(fmt.Sprintf("post the notice %q", n.Key), err)
-			}
-			return exitDone
+			_, err := ask(t, shortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
+			return t.failed(fmt.Sprintf("post the notice %q", n.Key), err)
 		},
 	}
 }

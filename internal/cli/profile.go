@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -25,7 +24,7 @@ import (
 
 func profileVerb() verb {
 	return verb{
-		name: "profile", args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
+		name: "profile", doing: "manage profiles", args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
 		summary: "make, remove, rename and list profiles",
 		help: `create NAME      make the profile; its gateway is registered and down
 delete NAME      stop its gateway and remove its home; asks unless --yes
@@ -288,10 +287,7 @@ func (m *manager) rescan() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := m.cl.Rescan(ctx); err != nil {
-		return m.failed(m.doing, err)
-	}
-	return exitDone
+	return m.failed(m.doing, m.cl.Rescan(ctx))
 }
 
 // byAgent runs the agent's own command as the agent's user. done is false when there is none. What the command writes is
@@ -301,29 +297,10 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
 	}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return false, fmt.Errorf("cannot run the agent's command: %w", err)
-	}
-	defer null.Close()
-	r, w, err := os.Pipe()
-	if err != nil {
-		return false, fmt.Errorf("cannot run the agent's command: %w", err)
-	}
-	defer r.Close()
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
-	child, err := proc.StartChild(proc.Spec{
-		ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred,
-		// It has a session of its own: the agent could type into the terminal of the shell that root has called hinit from.
-		Files: []*os.File{null, w, w},
-	})
-	_ = w.Close()
-	if err != nil {
-		return false, err
-	}
-	said, _ := io.ReadAll(io.LimitReader(r, 64<<10)) // what is cut off is only for the message
-	_, _ = io.Copy(io.Discard, r)
-	x, err := child.Wait()
+	// It has a session of its own: the agent could type into the terminal of the shell that root has called hinit from.
+	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
+	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // what is cut off is only for the message
 	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
@@ -331,7 +308,7 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	case x.Signal != 0:
 		return false, fmt.Errorf("%q was ended by %s", name, show.Signal(x.Signal))
 	case x.Code != 0:
-		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(said)), " "))
+		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(out)+" "+string(errs)), " "))
 	}
 	return true, nil
 }

@@ -1,13 +1,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"hinit/client"
@@ -19,7 +18,7 @@ import (
 
 func reexecVerb() verb {
 	return verb{
-		name: "reexec", args: "[--binary FILE] [--json]", summary: "replace the running hinit by the binary in its place; everything goes on",
+		name: "reexec", doing: "re-execute hinit", args: "[--binary FILE] [--json]", summary: "replace the running hinit by the binary in its place; everything goes on",
 		help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
 one that does not work, or that others than root could write, is refused and nothing changes.`,
 		run: reexecute,
@@ -65,10 +64,7 @@ func reexecute(t *terminal, c *call) int {
 	}
 	if *asJSON {
 		report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
-		if err := writeJSON(t.out, report); err != nil {
-			return t.failed("re-execute hinit", err)
-		}
-		return exitDone
+		return t.failed(c.doing(), writeJSON(t.out, report))
 	}
 	fmt.Fprintf(t.out, "hinit %s is image %d now", after.Version, after.Image)
 	if same {
@@ -94,27 +90,15 @@ func tryImage(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	child, err := proc.StartChild(proc.Spec{
-		Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), Files: []*os.File{os.Stdin, w, w}, Attached: true,
-	})
-	_ = w.Close() // the child has it
-	if err != nil {
-		return err
-	}
-	timer := time.AfterFunc(tryTime, func() { _ = child.Signal(syscall.SIGKILL) })
-	defer timer.Stop()
-	said, _ := io.ReadAll(io.LimitReader(r, 4096)) // the exit code tells
-	exit, err := child.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), tryTime)
+	defer cancel()
+	spec := proc.Spec{Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), Attached: true}
+	said, why, exit, err := proc.Output(ctx, spec, 4096)
 	switch {
 	case err != nil:
 		return err
 	case exit.Code != 0:
-		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, show.Line(firstLine(string(said))))
+		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, show.Line(firstLine(string(why)+string(said))))
 	case strings.TrimSpace(string(said)) != strconv.Itoa(reexec.Format):
 		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, show.Line(firstLine(string(said))), reexec.Format)
 	}

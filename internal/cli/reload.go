@@ -29,13 +29,7 @@ func reload(t *terminal, c *call) int {
 	if _, code, ok := c.parse(t, 0, 0); !ok {
 		return code
 	}
-	cl, err := t.dial()
-	if err != nil {
-		return t.failed("reload", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	did, err := cl.Reload(ctx, how)
+	did, err := ask(t, time.Minute, func(ctx context.Context, cl *client.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
 		code := exitDone
 		for line := range strings.SplitSeq(said.Message, "\n") { // a mistake a line
@@ -49,10 +43,7 @@ func reload(t *terminal, c *call) int {
 		return t.failed("reload", err)
 	}
 	if *asJSON {
-		if err := writeJSON(t.out, did); err != nil {
-			return t.failed("reload", err)
-		}
-		return exitDone
+		return t.failed("reload", writeJSON(t.out, did))
 	}
 	for _, s := range did.Plan {
 		fmt.Fprintln(t.out, s.Op, show.Line(s.Service), s.What)

@@ -11,7 +11,7 @@ import (
 
 func runOnceVerb() verb {
 	return verb{
-		name: "run-once", args: "NAME [--no-wait] [--timeout 1h] [--json]", summary: "run a task now, and wait until it has ended",
+		name: "run-once", doing: "run a task once", args: "NAME [--no-wait] [--timeout 1h] [--json]", summary: "run a task now, and wait until it has ended",
 		help: "A task is a service of hinit.yaml with once or schedule. A run that is under way will do. The end of its output is printed.\n" +
 			"The exit code is 1 when the run failed.",
 		run: runOnce,

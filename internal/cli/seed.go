@@ -32,10 +32,7 @@ empty gets a copy, and the boot steps that made it need not run. docker/first-bo
 				return t.failed("keep the data directory", err)
 			}
 			if *asJSON {
-				if err := writeJSON(t.out, seedReport{File: *to, Steps: append([]string{}, steps...)}); err != nil {
-					return t.failed("keep the data directory", err)
-				}
-				return exitDone
+				return t.failed("keep the data directory", writeJSON(t.out, seedReport{File: *to, Steps: append([]string{}, steps...)}))
 			}
 			if len(steps) == 0 {
 				fmt.Fprintln(t.out, "nothing is kept: no boot step with inputs has run")

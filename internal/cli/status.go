@@ -17,7 +17,7 @@ import (
 
 func statusVerb() verb {
 	return verb{
-		name: "status", args: "[NAME...] [--json] [--watch] [-v]",
+		name: "status", doing: "show the status", args: "[NAME...] [--json] [--watch] [-v]",
 		summary: "tell what runs, since when, and why something does not",
 		help: "With names, the exit code is 3 when one of them is not up. On a terminal the table is as wide as that, and states have\n" +
 			"colours unless NO_COLOR is set.",

@@ -32,21 +32,14 @@ func topology(t *terminal, c *call) int {
 	if len(modes) == 1 {
 		how.Mode = modes[0]
 	}
-	cl, err := t.dial()
-	if err != nil {
-		return t.failed(c.doing(), err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	defer cancel()
-	is, err := cl.Topology(ctx, how)
+	is, err := ask(t, 4*time.Minute, func(ctx context.Context, cl *client.Client) (client.TopologyReply, error) {
+		return cl.Topology(ctx, how)
+	})
 	switch {
 	case err != nil:
 		return t.failed("change the topology", err)
 	case *asJSON:
-		if err := writeJSON(t.out, is); err != nil {
-			return t.failed("tell the topology", err)
-		}
-		return exitDone
+		return t.failed("tell the topology", writeJSON(t.out, is))
 	}
 	for _, step := range is.Steps {
 		fmt.Fprintln(t.out, show.Line(step))

@@ -20,7 +20,7 @@ import (
 
 func treeVerb() verb {
 	return verb{
-		name: "tree", args: "[NAME...] [--json]", summary: "show the processes of each service, those that left it behind too",
+		name: "tree", doing: "show the tree", args: "[NAME...] [--json]", summary: "show the processes of each service, those that left it behind too",
 		help: `A process belongs to a service by its ancestors, its session, or the mark that hinit gave the service's processes, as
 when hinit stops it. What belongs to none is shown last: commands that were started in the container from outside, and
 orphans. Processes of another hinit or of another PID namespace are left out, unless they descend from this hinit. In command lines, values whose names say that they are secret are hidden.`,
@@ -58,10 +58,7 @@ func tree(t *terminal, c *call) int {
 		return t.failed("show the tree", err)
 	}
 	if *asJSON {
-		if err := writeJSON(t.out, branches); err != nil {
-			return t.failed("show the tree", err)
-		}
-		return exitDone
+		return t.failed(c.doing(), writeJSON(t.out, branches))
 	}
 	width := t.look(false).Width
 	for i, b := range branches {

@@ -8,7 +8,7 @@ import (
 
 func versionVerb() verb {
 	return verb{
-		name: "version", args: "[--json]", summary: "print the version",
+		name: "version", doing: "show the version", args: "[--json]", summary: "print the version",
 		run: func(t *terminal, c *call) int {
 			asJSON := c.flags.Bool("json", false, "print JSON")
 			handover := c.flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
@@ -18,11 +18,10 @@ func versionVerb() verb {
 			if *handover {
 				return showHandover(t)
 			}
-			if !*asJSON {
-				fmt.Fprintln(t.out, "hinit", version.Get())
-			} else if err := writeJSON(t.out, version.Get()); err != nil {
-				return t.failed("show the version", err)
+			if *asJSON {
+				return t.failed(c.doing(), writeJSON(t.out, version.Get()))
 			}
+			fmt.Fprintln(t.out, "hinit", version.Get())
 			return exitDone
 		},
 	}

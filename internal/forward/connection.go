@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/pause"
 )
 
 // connection sends syslog messages: a datagram each, or over a stream with their length before them (RFC 6587).
@@ -119,7 +121,7 @@ func (s *connection) acknowledged(ctx context.Context) error {
 		if err := errors.Join(failed, s.gone()); err != nil || left == 0 { // a connection that was reset keeps its rest for ever
 			return err
 		}
-		wait(ctx, 5*time.Millisecond)
+		pause.For(ctx, 5*time.Millisecond)
 	}
 	return ctx.Err()
 }

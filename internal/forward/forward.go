@@ -17,6 +17,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/fsutil"
+	"hinit/internal/pause"
 	"hinit/internal/redact"
 	"hinit/logrotate"
 )
@@ -117,13 +118,6 @@ func (f *Forwarder) Run(ctx context.Context) error {
 		return f.save()
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // collect takes events and lines until there are many, or for a while. It returns them with the positions behind them.
@@ -281,11 +275,11 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 				f.Log.Error("cannot save", "error", err)
 			}
 		}
-		pause := retry/2 + time.Duration(rand.Int64N(int64(retry)))
+		after := retry/2 + time.Duration(rand.Int64N(int64(retry)))
 		if later, is := errors.AsType[*LaterError](err); is {
-			pause = max(pause, min(later.After, longestWait))
+			after = max(after, min(later.After, longestWait))
 		}
-		wait(ctx, pause)
+		pause.For(ctx, after)
 		retry = min(2*retry, lastRetry)
 	}
 	return false

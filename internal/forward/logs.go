@@ -9,6 +9,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/loglevel"
+	"hinit/internal/pause"
 	"hinit/internal/redact"
 	"hinit/logrotate"
 )
@@ -47,7 +48,7 @@ func (f *Forwarder) follow(ctx context.Context, t *tail, as *fsutil.Actor, from 
 			f.Log.Error("cannot read a log", "service", t.service, "error", err)
 		}
 		from = r.here
-		wait(ctx, lookEvery)
+		pause.For(ctx, lookEvery)
 	}
 }
 

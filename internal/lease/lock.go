@@ -19,6 +19,7 @@ import (
 	"hinit/internal/fault"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // Lock is the exclusive right of one init to serve a data volume.
@@ -127,7 +128,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	for waited := false; err == nil && shared && h.File == nil && ctx.Err() == nil; {
 		switch h.File, err = v.lockFile(); {
 		case err == nil && waited: // a holder that has lost the lock, as with its FUSE client, notices that at its next proof
-			rest(ctx, v.every+v.every/10)
+			pause.For(ctx, v.every+v.every/10)
 			continue
 		case err == nil, unable(err):
 			continue
@@ -138,7 +139,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		default:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
 		}
-		rest(ctx, askEvery)
+		pause.For(ctx, askEvery)
 		err = nil
 	}
 	if shared && unable(err) {
@@ -159,14 +160,6 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	v.held = h
 	v.mu.Unlock()
 	return nil
-}
-
-// rest waits until a time is over or ctx ends.
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // unable reports whether an error says that a file can't be locked here at all.
@@ -341,7 +334,7 @@ func (v *Volume) proveLock(file *os.File) error {
 // keep proves the lock of a file until that fails or ctx ends.
 func (v *Volume) keep(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
-		if rest(ctx, v.every); ctx.Err() != nil {
+		if !pause.For(ctx, v.every) {
 			return
 		}
 		began, answer := now(), make(chan error, 1)

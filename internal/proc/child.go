@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 
@@ -75,6 +76,28 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 		<-killed
 	}
 	return c.Wait()
+}
+
+// Output is Run for a program that reads nothing. It also returns the first bytes that the program wrote to standard output and to standard
+// error, at most so many of each. The program does not wait for a reader.
+func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
+	spec.Files = make([]*os.File, 3)
+	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
+		return nil, nil, x, err
+	}
+	defer spec.Files[0].Close()
+	for i := range spec.Files[1:] {
+		fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, nil, x, err
+		}
+		spec.Files[1+i] = os.NewFile(uintptr(fd), "output")
+		defer spec.Files[1+i].Close()
+	}
+	x, err = Run(ctx, spec)
+	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, most)) // memory
+	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, most))
+	return out, errs, x, err
 }
 
 // namespace makes the child PID 1 of a PID namespace with mounts of its own. A caller that is not root gets a user namespace too,

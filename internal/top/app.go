@@ -8,6 +8,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/top/feed"
 	"hinit/internal/top/model"
 	"hinit/internal/usage"
@@ -45,9 +46,9 @@ type (
 	eventsMsg []client.Event
 	logMsg    struct {
 		name  string
-		lines []feed.LogLine
+		lines []model.LogLine
 	}
-	insideMsg feed.Inside
+	insideMsg model.Inside
 	endedMsg  model.Result
 	tickMsg   time.Time
 )
@@ -98,17 +99,9 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.name != a.wants.Log {
 			return a, nil // the cursor has gone on
 		}
-		lines := make([]model.LogLine, len(msg.lines))
-		for i, l := range msg.lines {
-			lines[i] = model.LogLine(l)
-		}
-		a.model.Log(msg.name, lines)
+		a.model.Log(msg.name, msg.lines)
 	case insideMsg:
-		in := model.Inside{Name: msg.Name, Environment: msg.Environment, Missing: msg.Missing}
-		for _, p := range msg.Processes {
-			in.Processes = append(in.Processes, model.Process(p))
-		}
-		a.model.Inside(in)
+		a.model.Inside(model.Inside(msg))
 	case endedMsg:
 		a.do(a.model.Ended(model.Result(msg)))
 	case tea.WindowSizeMsg:
@@ -196,7 +189,7 @@ func (a *app) follow() {
 	if now.Log != was.Log || now.LogDir != was.LogDir {
 		stop(a.log)
 		a.log = a.during(now.Log != "" && now.LogDir != "", "following a log", func(ctx context.Context) {
-			a.feed.Log(ctx, now.LogDir, func(lines []feed.LogLine) { a.send(logMsg{now.Log, lines}) })
+			a.feed.Log(ctx, now.LogDir, func(lines []model.LogLine) { a.send(logMsg{now.Log, lines}) })
 		})
 	}
 	if now.Inside != was.Inside || now.PID != was.PID {
@@ -204,7 +197,7 @@ func (a *app) follow() {
 		a.inside = a.during(now.Inside != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
 				a.send(insideMsg(a.feed.Inside(now.Inside, now.PID)))
-				rest(ctx, insideEvery)
+				pause.For(ctx, insideEvery)
 			}
 		})
 	}
@@ -221,7 +214,7 @@ func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) c
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
 	guard.Go(doing, func() {
-		if rest(ctx, restTime) {
+		if pause.For(ctx, restTime) {
 			run(ctx)
 		}
 	})
@@ -247,7 +240,7 @@ func (a *app) followEvents() {
 		case <-a.ctx.Done():
 			return
 		}
-		rest(a.ctx, eventBatch)
+		pause.For(a.ctx, eventBatch)
 		for more := true; more; {
 			select {
 			case e := <-fresh:
@@ -263,15 +256,5 @@ func (a *app) followEvents() {
 func stop(cancel context.CancelFunc) {
 	if cancel != nil {
 		cancel()
-	}
-}
-
-// rest waits, and reports whether ctx still goes on.
-func rest(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

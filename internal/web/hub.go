@@ -13,6 +13,7 @@ import (
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 const (
@@ -89,7 +90,7 @@ func (h *hub) run(ctx context.Context) {
 		defer wg.Done()
 		for ctx.Err() == nil {
 			_, _ = h.current(ctx) // its fault is told to readers
-			pause(ctx, pointEvery)
+			pause.For(ctx, pointEvery)
 		}
 	})
 	guard.Go("follow the events", func() {
@@ -101,13 +102,6 @@ func (h *hub) run(ctx context.Context) {
 		h.followStatus(ctx)
 	})
 	wg.Wait()
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 func (h *hub) followStatus(ctx context.Context) {
@@ -142,7 +136,7 @@ func (h *hub) followStatus(ctx context.Context) {
 		if err != nil && err != errIdle && ctx.Err() == nil { //nolint:errorlint // it is returned as it is
 			h.set(client.Status{}, err)
 		}
-		pause(ctx, retry/4)
+		pause.For(ctx, retry/4)
 	}
 }
 
@@ -206,7 +200,7 @@ func (h *hub) followEvents(ctx context.Context) {
 			}
 			h.mu.Unlock()
 		}
-		pause(ctx, retry)
+		pause.For(ctx, retry)
 	}
 }
 
@@ -220,7 +214,7 @@ func (h *hub) askFor(ctx context.Context, names <-chan string) {
 		case <-ctx.Done():
 			return
 		}
-		pause(ctx, gather)
+		pause.For(ctx, gather)
 		for more := true; more && len(set) < mostAtOnce; {
 			select {
 			case name := <-names:

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 )
 
@@ -28,10 +29,8 @@ func (s *Signals) TellFaults(ctx context.Context, tell func(text string)) {
 		if text := faultsText(proc.SentFaults(), told); text != "" {
 			tell(text)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, tellPause) {
 			return
-		case <-time.After(tellPause):
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"hinit/internal/container/voice"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
+	"hinit/internal/pause"
 	"hinit/supervisor"
 )
 
@@ -271,9 +272,7 @@ func (t *Tenure) regain(ctx context.Context, a answer) {
 			return
 		}
 		t.become(client.LeaseWaiting, a.err.Error())
-		select {
-		case <-time.After(again):
-		case <-ctx.Done():
+		if !pause.For(ctx, again) {
 			return
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/pause"
 )
 
 // Feed is the way to one hinit. Make it with Open.
@@ -91,10 +92,7 @@ func (f *Feed) again(ctx context.Context, lost func(error), ask func(*client.Cli
 		if err != nil {
 			lost(reason(err))
 		}
-		select {
-		case <-time.After(retry):
-		case <-ctx.Done():
-		}
+		pause.For(ctx, retry)
 		if errors.Is(err, client.ErrUnreachable) {
 			_ = f.dial() // it may listen elsewhere; else the next question says why it does not answer
 		}

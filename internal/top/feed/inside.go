@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hinit/internal/redact"
+	"hinit/internal/top/model"
 	"hinit/internal/usage"
 )
 
@@ -19,24 +20,9 @@ const (
 	mostEnviron   = 256 << 10
 )
 
-// Process is one process of a service.
-type Process struct {
-	PID, Depth int
-	Memory     uint64
-	Command    string
-}
-
-// Inside is what /proc says of a service. Secrets are left out as far as they can be told.
-type Inside struct {
-	Name        string
-	Processes   []Process
-	Environment []string
-	Missing     string // why there is none of the two
-}
-
-// Inside looks at the processes of a service, whose main process is pid.
-func (f *Feed) Inside(name string, pid int) Inside {
-	out := Inside{Name: name}
+// Inside reads in /proc about the processes of a service, whose main process is pid. Secrets are left out as far as they can be told.
+func (f *Feed) Inside(name string, pid int) model.Inside {
+	out := model.Inside{Name: name}
 	if pid <= 0 {
 		out.Missing = "it has no process"
 		return out
@@ -68,7 +54,7 @@ func (f *Feed) Inside(name string, pid int) Inside {
 }
 
 // tree lists the processes of a service, children below their parents, those that left the tree at the end.
-func tree(all usage.Table, roots usage.Roots, main int, name string) (out []Process) {
+func tree(all usage.Table, roots usage.Roots, main int, name string) (out []model.Process) {
 	children := make(map[int][]int)
 	var strays []int
 	owners := all.Owners(roots)
@@ -88,7 +74,7 @@ func tree(all usage.Table, roots usage.Roots, main int, name string) (out []Proc
 		if !is || len(out) == mostProcesses || depth > mostProcesses {
 			return
 		}
-		out = append(out, Process{PID: pid, Depth: depth, Memory: p.Memory})
+		out = append(out, model.Process{PID: pid, Depth: depth, Memory: p.Memory})
 		below := children[pid]
 		slices.Sort(below)
 		for _, child := range below {

@@ -8,6 +8,7 @@ import (
 
 	"hinit/internal/boot"
 	"hinit/internal/guard"
+	"hinit/internal/top/model"
 	"hinit/logrotate"
 )
 
@@ -21,23 +22,17 @@ const (
 	logWidth = 4 << 10
 )
 
-// LogLine is a line of a log. Its text may be anything.
-type LogLine struct {
-	At   time.Time
-	Text string
-}
-
 // Log follows a log file, over rotations, until ctx ends. lines gets nil first, and then what was written, at most five times a
 // second; of a flood the end. A volume that hangs holds up nobody but the goroutine that reads.
-func (f *Feed) Log(ctx context.Context, current string, lines func([]LogLine)) {
+func (f *Feed) Log(ctx context.Context, current string, lines func([]model.LogLine)) {
 	st := f.status.Load()
 	as, err := boot.LogReader(st != nil && st.Init.Plain != "", f.env)
 	if err != nil {
-		lines([]LogLine{{Text: "cannot read the log: " + err.Error()}})
+		lines([]model.LogLine{{Text: "cannot read the log: " + err.Error()}})
 		return
 	}
 	var mu sync.Mutex
-	var fresh []LogLine
+	var fresh []model.LogLine
 	ended := make(chan error, 1)
 	guard.Go("reading a log", func() {
 		o := logrotate.ReadOptions{Dir: filepath.Dir(current), N: logHistory, Follow: true}
@@ -48,7 +43,7 @@ func (f *Feed) Log(ctx context.Context, current string, lines func([]LogLine)) {
 			if len(fresh) == 2*logBatch {
 				fresh = append(fresh[:0], fresh[logBatch:]...)
 			}
-			fresh = append(fresh, LogLine{at, string(text[:min(len(text), logWidth)])})
+			fresh = append(fresh, model.LogLine{At: at, Text: string(text[:min(len(text), logWidth)])})
 			return nil
 		})
 	})
@@ -61,7 +56,7 @@ func (f *Feed) Log(ctx context.Context, current string, lines func([]LogLine)) {
 			return
 		case err := <-ended:
 			if ctx.Err() == nil && err != nil {
-				lines([]LogLine{{Text: "cannot read the log: " + err.Error()}})
+				lines([]model.LogLine{{Text: "cannot read the log: " + err.Error()}})
 			}
 			return
 		case <-tick.C:

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/pause"
 	"hinit/internal/usage"
 )
 
@@ -52,14 +53,11 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
 		} else if st != nil {
 			used(nil)
 		}
-		pause := max(measureEvery, measureShare*(threadTime()-begin))
+		rest := max(measureEvery, measureShare*(threadTime()-begin))
 		if st == nil {
-			pause = retry
+			rest = retry
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+		pause.For(ctx, rest)
 	}
 }
 
