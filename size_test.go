@@ -32,10 +32,36 @@ var manyFields = map[string]string{
 	"test/bench/compare.bench":            "the flags of a command",
 }
 
+// grown are the structs that have more fields with those of the structs they embed. They may only shrink.
+var grown = map[string]int{
+	"internal/boot.preparer":       23,
+	"internal/boot.repair":         28,
+	"internal/config.Agent":        23,
+	"internal/config.Service":      26,
+	"internal/container.container": 31,
+	"internal/container.handover":  38,
+	"internal/control.Core":        23,
+	"internal/gateways.Keeper":     23,
+	"internal/imports.service":     21,
+	"internal/probe.target":        22,
+	"internal/web.Server":          24,
+	"internal/web.hub":             24,
+	"internal/web.servicePage":     36,
+	"kanban.watched":               43,
+	"logrotate.console":            27,
+	"logrotate.file":               27,
+	"profiles.Watcher":             31,
+	"supervisor.Loop":              22,
+	"supervisor.Machine":           21,
+	"supervisor.Policy":            30,
+	"supervisor.service":           50,
+	"supervisor.unit":              23,
+}
+
 // TestNothingGrowsBeyondAReader holds files and structs to a size. A table of the language or of the kernel may have a reason to be
-// larger; a room has none.
+// larger; a room has none. The fields of an embedded struct count.
 func TestNothingGrowsBeyondAReader(t *testing.T) {
-	seen := make(map[string]bool)
+	structs := make(map[string]*ast.StructType) // by directory and name
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && (strings.HasPrefix(path, ".") && path != "." || path == "dist") {
 			return cmp.Or(err, filepath.SkipDir)
@@ -55,22 +81,10 @@ func TestNothingGrowsBeyondAReader(t *testing.T) {
 			return err
 		}
 		ast.Inspect(tree, func(n ast.Node) bool {
-			spec, ok := n.(*ast.TypeSpec)
-			if !ok {
-				return true
-			}
-			body, ok := spec.Type.(*ast.StructType)
-			if !ok {
-				return true
-			}
-			fields := 0
-			for _, f := range body.Fields.List {
-				fields += max(1, len(f.Names))
-			}
-			name := filepath.Dir(path) + "." + spec.Name.Name
-			seen[name] = fields > mostFields
-			if fields > mostFields && manyFields[name] == "" {
-				t.Errorf("%s: %s has %d fields, more than %d: group what belongs together, or say in size_test.go why not", path, name, fields, mostFields)
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if body, ok := spec.Type.(*ast.StructType); ok {
+					structs[filepath.Dir(path)+"."+spec.Name.Name] = body
+				}
 			}
 			return true
 		})
@@ -79,9 +93,46 @@ func TestNothingGrowsBeyondAReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for name := range structs {
+		if fields := fieldsOf(structs, name); fields > max(mostFields, grown[name]) && manyFields[name] == "" {
+			t.Errorf("%s has %d fields, more than %d: group what belongs together, or say in size_test.go why not", name, fields, mostFields)
+		}
+	}
 	for name := range manyFields {
-		if !seen[name] {
+		if fieldsOf(structs, name) <= mostFields {
 			t.Errorf("the exception for %s is not needed any more", name)
 		}
 	}
+	for name, most := range grown {
+		if fields := fieldsOf(structs, name); fields < most {
+			t.Errorf("%s has %d fields now: lower its number in size_test.go, or take it out", name, fields)
+		}
+	}
+}
+
+// fieldsOf counts the fields of a struct with the fields of the structs that it embeds. An embedded type that is no struct of ours is one.
+func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
+	body := structs[name]
+	if body == nil {
+		return 0
+	}
+	for _, f := range body.Fields.List {
+		if len(f.Names) > 0 {
+			n += len(f.Names)
+			continue
+		}
+		in := ""
+		switch of := f.Type.(type) { // a pointer holds one thing
+		case *ast.Ident:
+			in = strings.TrimSuffix(name, name[strings.LastIndexByte(name, '.'):]) + "." + of.Name
+		case *ast.SelectorExpr:
+			for other := range structs {
+				if base := filepath.Base(other); base == of.X.(*ast.Ident).Name+"."+of.Sel.Name {
+					in = other
+				}
+			}
+		}
+		n += max(1, fieldsOf(structs, in))
+	}
+	return n
 }
