@@ -112,26 +112,27 @@ const (
 // Start starts a service. With wait it succeeds when one run of the service has been up for a second; the error says how it ended
 // instead. Without, it succeeds when the supervisor has taken the command in.
 func (c *Client) Start(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.command(ctx, VerbStart, name, wait)
+	return c.Order(ctx, VerbStart, name, wait)
 }
 
 // Stop stops a service. With wait it succeeds when none of its processes is alive.
 func (c *Client) Stop(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.command(ctx, VerbStop, name, wait)
+	return c.Order(ctx, VerbStop, name, wait)
 }
 
 // Restart restarts a service, or starts one that is not running. With wait it succeeds when a new run has been up for a second.
 func (c *Client) Restart(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.command(ctx, VerbRestart, name, wait)
+	return c.Order(ctx, VerbRestart, name, wait)
 }
 
 // RunOnce runs a task. With wait it returns when the run has ended: Done says whether well, and LastExit how. Of an answer that got lost
 // it is not known whether the task has run.
 func (c *Client) RunOnce(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.command(ctx, VerbRunOnce, name, wait)
+	return c.Order(ctx, VerbRunOnce, name, wait)
 }
 
-func (c *Client) command(ctx context.Context, verb Verb, name string, wait Wait) (Service, error) {
+// Order gives an order to a service, as Start, Stop, Restart and RunOnce do.
+func (c *Client) Order(ctx context.Context, verb Verb, name string, wait Wait) (Service, error) {
 	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != VerbRestart && verb != VerbRunOnce}
 	if wait.Wait {
 		q.limit += longestWait

@@ -79,25 +79,9 @@ func (h *hinit) Watch(ctx context.Context, fn func(client.StatusChange) error) e
 	return h.ask(func(cl *client.Client) error { return cl.Watch(ctx, fn) })
 }
 
-func (h *hinit) Start(ctx context.Context, name string, wait client.Wait) (s client.Service, err error) {
+func (h *hinit) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (s client.Service, err error) {
 	err = h.ask(func(cl *client.Client) error {
-		s, err = cl.Start(ctx, name, wait)
-		return err
-	})
-	return s, err
-}
-
-func (h *hinit) Stop(ctx context.Context, name string, wait client.Wait) (s client.Service, err error) {
-	err = h.ask(func(cl *client.Client) error {
-		s, err = cl.Stop(ctx, name, wait)
-		return err
-	})
-	return s, err
-}
-
-func (h *hinit) Restart(ctx context.Context, name string, wait client.Wait) (s client.Service, err error) {
-	err = h.ask(func(cl *client.Client) error {
-		s, err = cl.Restart(ctx, name, wait)
+		s, err = cl.Order(ctx, verb, name, wait)
 		return err
 	})
 	return s, err

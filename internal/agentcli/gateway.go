@@ -39,9 +39,7 @@ const (
 // Supervisor is the part of PID 1 that the commands use. [client.Client] implements it.
 type Supervisor interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
-	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
 }
 
 // Call is one command as the shim passes it on.
@@ -213,7 +211,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 		return exitDone, nil
 	}
 	_, known := find(st, slot)
-	_, err := do(ctx, init, verb, slot, force)
+	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
 	switch {
 	case err == nil:
 		if !known && verb == "start" { // its directory was found when it was asked for
@@ -226,17 +224,6 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 		return 0, err // nothing was done, or it is unknown; the agent's command means the same
 	}
 	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
-}
-
-func do(ctx context.Context, init Supervisor, verb, slot string, force bool) (client.Service, error) {
-	wait := client.Wait{Wait: true, Force: force}
-	switch verb {
-	case "start":
-		return init.Start(ctx, slot, wait)
-	case "stop":
-		return init.Stop(ctx, slot, wait)
-	}
-	return init.Restart(ctx, slot, wait)
 }
 
 // everyGateway stops all gateways, or restarts all that are wanted up, at the same time.
@@ -267,7 +254,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	for _, slot := range slots {
 		go func() {
 			room <- struct{}{}
-			_, err := do(ctx, init, verb, slot, false)
+			_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true})
 			<-room
 			results <- result{slot, err}
 		}()

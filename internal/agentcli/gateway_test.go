@@ -35,8 +35,8 @@ func (g *gateways) Status(context.Context, ...string) (client.Status, error) {
 	return client.Status{Init: client.Init{PID: 1, Home: g.home}, Services: g.services}, g.refuse
 }
 
-func (g *gateways) command(verb, name string) (client.Service, error) {
-	g.done <- verb + " " + name
+func (g *gateways) Order(_ context.Context, verb client.Verb, name string, w client.Wait) (client.Service, error) {
+	g.done <- waited(string(verb), w) + " " + name
 	if err, known := g.results[name]; known {
 		return client.Service{}, err
 	}
@@ -44,18 +44,6 @@ func (g *gateways) command(verb, name string) (client.Service, error) {
 		return client.Service{}, &client.Error{Kind: client.KindUnknown, Message: "no such profile or service"}
 	}
 	return client.Service{Name: name}, nil
-}
-
-func (g *gateways) Start(_ context.Context, name string, w client.Wait) (client.Service, error) {
-	return g.command(waited("start", w), name)
-}
-
-func (g *gateways) Stop(_ context.Context, name string, w client.Wait) (client.Service, error) {
-	return g.command(waited("stop", w), name)
-}
-
-func (g *gateways) Restart(_ context.Context, name string, w client.Wait) (client.Service, error) {
-	return g.command(waited("restart", w), name)
 }
 
 func waited(verb string, w client.Wait) string {

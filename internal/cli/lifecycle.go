@@ -85,11 +85,6 @@ func lifecycle(t *terminal, c *call) int {
 	if *timeout > 0 {
 		wait.Timeout = max(*timeout-time.Since(begin), time.Millisecond)
 	}
-	ask := map[string]func(string) (client.Service, error){
-		"start":   func(n string) (client.Service, error) { return cl.Start(ctx, n, wait) },
-		"stop":    func(n string) (client.Service, error) { return cl.Stop(ctx, n, wait) },
-		"restart": func(n string) (client.Service, error) { return cl.Restart(ctx, n, wait) },
-	}[c.verb.name]
 	results := make([]error, len(names))
 	states := make([]client.Service, len(names))
 	limit := make(chan struct{}, 100) // hinit takes 128 connections of a user
@@ -98,7 +93,7 @@ func lifecycle(t *terminal, c *call) int {
 		wg.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
-			states[i], results[i] = ask(name)
+			states[i], results[i] = cl.Order(ctx, client.Verb(c.verb.name), name, wait)
 		})
 	}
 	stopped := t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting"}[c.verb.name], begin)

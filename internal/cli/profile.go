@@ -141,19 +141,15 @@ func (m *manager) create(name string) int {
 	if _, there, _ := m.exists(name); there {
 		return m.fail(exitFailed, "cannot create profile %q: it exists already", name)
 	}
-	done, err := m.byAgent(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name})
-	if err == nil && !done {
-		_, err = m.store.Create(name)
-	}
-	if err != nil {
-		return m.failed(m.doing, err)
+	if code := m.change(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name}, func() error {
+		_, err := m.store.Create(name)
+		return err
+	}); code != exitDone {
+		return code
 	}
 	p, there, err := m.exists(name)
 	if !there {
 		return m.fail(exitFailed, "cannot create profile %q: the agent's command ended well, but there is no such profile now (%v)", name, err)
-	}
-	if code := m.rescan(); code != exitDone {
-		return code
 	}
 	if m.json {
 		return m.list(name)
@@ -172,10 +168,7 @@ func (m *manager) delete(name string, yes bool) int {
 	}
 	p, there, err := m.exists(name)
 	if !there {
-		if err != nil {
-			return m.failed(m.doing, err)
-		}
-		return m.fail(exitUnknown, "cannot delete profile %q: there is no such profile; hinit profile list shows them%s", name, m.profileMeant(name))
+		return m.missing(name, err)
 	}
 	if !yes {
 		if ok, err := m.confirm(fmt.Sprintf("Delete profile %s with everything in %s? [y/N] ", name, p.Home)); err != nil {
@@ -192,14 +185,8 @@ func (m *manager) delete(name string, yes bool) int {
 	if rows, _, _ := m.rows(name); len(rows) > 0 {
 		was = rows[0]
 	}
-	done, err := m.byAgent(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name})
-	if err == nil && !done {
-		err = m.store.Delete(name)
-	}
-	if err != nil {
-		return m.failed(m.doing, err)
-	}
-	if code := m.rescan(); code != exitDone {
+	itself := func() error { return m.store.Delete(name) }
+	if code := m.change(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name}, itself); code != exitDone {
 		return code
 	}
 	if m.json {
@@ -215,10 +202,7 @@ func (m *manager) rename(from, to string) int {
 		return m.fail(exitFailed, "cannot rename profile %q to %q: the default profile is the root of the volume", from, to)
 	}
 	if _, there, err := m.exists(from); !there {
-		if err != nil {
-			return m.failed(m.doing, err)
-		}
-		return m.fail(exitUnknown, "cannot rename profile %q: there is no such profile; hinit profile list shows them%s", from, m.profileMeant(from))
+		return m.missing(from, err)
 	}
 	if _, there, _ := m.exists(to); there {
 		return m.fail(exitFailed, "cannot rename profile %q to %q: that one exists already", from, to)
@@ -228,14 +212,8 @@ func (m *manager) rename(from, to string) int {
 		return code
 	}
 	m.warnOfSelection()
-	done, err := m.byAgent(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to})
-	if err == nil && !done {
-		err = m.store.Rename(from, to)
-	}
-	if err != nil {
-		return m.failed(m.doing, err)
-	}
-	if code := m.rescan(); code != exitDone {
+	itself := func() error { return m.store.Rename(from, to) }
+	if code := m.change(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to}, itself); code != exitDone {
 		return code
 	}
 	if wasUp {
@@ -280,10 +258,22 @@ func (m *manager) warnOfSelection() {
 	}
 }
 
-// rescan lets the init look at the volume now, so that it knows what was just done.
-func (m *manager) rescan() int {
-	if m.cl == nil {
-		return exitDone
+// missing says that there is no such profile, or why that can't be told.
+func (m *manager) missing(name string, err error) int {
+	if err != nil {
+		return m.failed(m.doing, err)
+	}
+	return m.fail(exitUnknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.profileMeant(name))
+}
+
+// change carries out a change by the agent's own command, or by itself where there is none. Then it lets the init look at the volume.
+func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
+	done, err := m.byAgent(command, vars)
+	if err == nil && !done {
+		err = itself()
+	}
+	if err != nil || m.cl == nil {
+		return m.failed(m.doing, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

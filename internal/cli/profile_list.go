@@ -32,7 +32,7 @@ func (m *manager) list(only string) int {
 		return m.failed(m.doing, err)
 	}
 	if only != "" && len(rows) == 0 {
-		return m.fail(exitUnknown, "cannot show profile %q: there is no such profile; hinit profile list shows them%s", only, m.profileMeant(only))
+		return m.missing(only, nil)
 	}
 	code := m.print(rows, only != "")
 	for _, w := range warnings {

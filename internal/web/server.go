@@ -24,9 +24,7 @@ var files embed.FS
 type Hinit interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error
-	Start(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error)
-	Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error)
+	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
 }
 
 // Options say what a Server shows, and to whom.

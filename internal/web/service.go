@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"errors"
 	"html/template"
 	"net/http"
@@ -142,12 +141,9 @@ func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	do := map[string]func(context.Context, string, client.Wait) (client.Service, error){
-		"start": s.Hinit.Start, "stop": s.Hinit.Stop, "restart": s.Hinit.Restart,
-	}[verb]
 	_, bearer := bearer(r) // no browser adds it by itself, as it does with Basic
 	switch {
-	case do == nil:
+	case done[verb] == "":
 		s.fail(w, r, http.StatusNotFound, "There is no such command.")
 		return
 	case !s.mayControl(r):
@@ -157,7 +153,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
 		return
 	}
-	if _, err := do(r.Context(), name, client.Wait{}); err != nil {
+	if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), name, client.Wait{}); err != nil {
 		code := http.StatusBadGateway
 		switch {
 		case errors.Is(err, client.ErrUnknown):

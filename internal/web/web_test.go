@@ -124,23 +124,11 @@ func (f *fake) Events(ctx context.Context, o client.EventOptions, fn func(client
 	}
 }
 
-func (f *fake) tell(verb, name string) (client.Service, error) {
+func (f *fake) Order(_ context.Context, verb client.Verb, name string, _ client.Wait) (client.Service, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.told = append(f.told, verb+" "+name)
+	f.told = append(f.told, string(verb)+" "+name)
 	return client.Service{}, f.fault
-}
-
-func (f *fake) Start(_ context.Context, name string, _ client.Wait) (client.Service, error) {
-	return f.tell("start", name)
-}
-
-func (f *fake) Stop(_ context.Context, name string, _ client.Wait) (client.Service, error) {
-	return f.tell("stop", name)
-}
-
-func (f *fake) Restart(_ context.Context, name string, _ client.Wait) (client.Service, error) {
-	return f.tell("restart", name)
 }
 
 func (f *fake) orders() []string {

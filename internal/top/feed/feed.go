@@ -8,7 +8,6 @@ package feed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -109,12 +108,6 @@ func reason(err error) error {
 
 // Do carries out an order, and returns when it has come about or can't.
 func (f *Feed) Do(ctx context.Context, verb client.Verb, name string) error {
-	do := map[client.Verb]func(context.Context, string, client.Wait) (client.Service, error){
-		client.VerbStart: f.client.Load().Start, client.VerbStop: f.client.Load().Stop, client.VerbRestart: f.client.Load().Restart,
-	}[verb]
-	if do == nil {
-		return fmt.Errorf("cannot %s %q: there is no such order", verb, name)
-	}
-	_, err := do(ctx, name, client.Wait{Wait: true})
+	_, err := f.client.Load().Order(ctx, verb, name, client.Wait{Wait: true})
 	return err
 }
