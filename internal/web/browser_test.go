@@ -118,6 +118,22 @@ func (b *browser) listen(r *bufio.Reader) {
 
 func (b *browser) call(result any, method string, params map[string]any) {
 	b.Helper()
+	reply := b.ask(method, params)
+	if strings.HasPrefix(string(reply), failed) {
+		b.Fatalf("%s: %s", method, reply)
+	}
+	if result != nil {
+		if err := json.Unmarshal(reply, result); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// failed begins the answer to a call that failed.
+const failed = `{"failed"`
+
+func (b *browser) ask(method string, params map[string]any) json.RawMessage {
+	b.Helper()
 	answer := make(chan json.RawMessage, 1)
 	b.mu.Lock()
 	b.next++
@@ -140,16 +156,10 @@ func (b *browser) call(result any, method string, params map[string]any) {
 	}
 	select {
 	case reply := <-answer:
-		if result != nil {
-			if err := json.Unmarshal(reply, result); err != nil {
-				b.Fatal(err)
-			}
-		}
-		if strings.HasPrefix(string(reply), `{"failed"`) {
-			b.Fatalf("%s: %s", method, reply)
-		}
+		return reply
 	case <-time.After(testkit.Patience):
 		b.Fatalf("%s: no answer", method)
+		return nil
 	}
 }
 
@@ -169,7 +179,11 @@ func (b *browser) eval(script string) any {
 
 func (b *browser) until(script string) {
 	b.Helper()
-	testkit.Until(b.T, script, func() bool { return b.eval(script) == true })
+	testkit.Until(b.T, script, func() bool {
+		reply := b.ask("Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
+		var is struct{ Result struct{ Value any } }
+		return json.Unmarshal(reply, &is) == nil && is.Result.Value == true // it fails while the page changes
+	})
 }
 
 func (b *browser) open(url string) {
