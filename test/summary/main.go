@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -81,6 +82,9 @@ func run(calls []string, again int, out io.Writer, signals <-chan os.Signal) int
 func (s *summary) call(args []string, signals <-chan os.Signal, interrupted *atomic.Bool) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
+	if slices.Contains(args, "-race") {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector is C
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that who signals this program alone ends the tests too, and all of them once
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
