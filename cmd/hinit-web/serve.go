@@ -31,20 +31,9 @@ token, unless --without-token says that everybody may read. HINIT_WEB=1 makes a 
 	}, serve}
 }
 
-// list is a flag that may be given several times.
-type list []string
-
-func (l *list) String() string { return strings.Join(*l, ",") }
-
-// Set implements flag.Value.
-func (l *list) Set(text string) error {
-	*l = append(*l, strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })...)
-	return nil
-}
-
 func serve(ctx context.Context, c *call) int {
 	const doing = "serve the page"
-	var listen, hosts list
+	var listen, hosts cmdline.List
 	c.Flags.Var(&listen, "listen", "`ADDRESS`: HOST:PORT or unix:PATH, several with commas (HINIT_WEB_LISTEN; "+usualAddress+")")
 	c.Flags.Var(&hosts, "host", "`NAME` of this machine in requests without a token, besides localhost (HINIT_WEB_HOST)")
 	tokenFile := c.Flags.String("token-file", c.Variable("HINIT_WEB_TOKEN_FILE", ""), "`FILE` with the token (HINIT_WEB_TOKEN_FILE)")

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/boot"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/redact"
 	"hinit/internal/version"
@@ -39,7 +40,7 @@ environment, the CMD's and the profiles' .env wherever they stand. --hide names 
 		run: func(t *terminal, c *call) int {
 			file := c.flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
 			n := c.flags.Int("n", bundleLines, "so many lines, `N`, of each log")
-			var hide words
+			var hide cmdline.List
 			c.flags.Var(&hide, "hide", "hide the value of this `VARIABLE` too; may be repeated")
 			if _, code, ok := c.parse(t, 0, 0); !ok {
 				return code
@@ -48,18 +49,6 @@ environment, the CMD's and the profiles' .env wherever they stand. --hide names 
 			return b.write(cmp.Or(*file, "hinit-bundle-"+time.Now().Format("20060102-150405")+".tar.gz"), *n)
 		},
 	}
-}
-
-// words is a flag that may be repeated.
-type words []string
-
-// String implements flag.Value.
-func (w *words) String() string { return "" }
-
-// Set implements flag.Value.
-func (w *words) Set(word string) error {
-	*w = append(*w, word)
-	return nil
 }
 
 // bundle is a bug report in the making.

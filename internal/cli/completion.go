@@ -180,22 +180,16 @@ func (t *terminal) complete(table []verb, words []string) (found []candidate) {
 
 // offerNames offers what the running hinit knows. The slots double the profiles, so they are for who has begun to type one.
 func (t *terminal) offerNames(typed string, offer func(word, about string)) {
-	type known struct{ names, slots []string }
-	answer := make(chan known, 1)
-	go func() {
+	known, _ := within(time.Now().Add(completionWait), func() ([2][]string, error) { // to connect may take longer
 		names, slots := t.liveNames(completionWait)
-		answer <- known{names, slots}
-	}()
-	select {
-	case k := <-answer:
-		for _, name := range k.names {
-			offer(name, "")
-		}
+		return [2][]string{names, slots}, nil
+	})
+	for _, name := range known[0] {
+		offer(name, "")
+	}
+	for _, slot := range known[1] {
 		if typed != "" {
-			for _, slot := range k.slots {
-				offer(slot, "")
-			}
+			offer(slot, "")
 		}
-	case <-time.After(completionWait): // to connect may take longer
 	}
 }

@@ -2,10 +2,9 @@ package cli
 
 import (
 	"errors"
-	"strconv"
 	"strings"
 
-	"hinit/internal/config"
+	"hinit/internal/cmdline"
 	"hinit/internal/loglevel"
 )
 
@@ -22,11 +21,7 @@ func (l *level) Set(text string) error {
 	if l.Level = loglevel.Named([]byte(text)); l.Level != 0 {
 		return nil
 	}
-	near := ""
-	if word := config.Nearest(text, l.choices()); word != "" {
-		near = "; did you mean " + strconv.Quote(word) + "?"
-	}
-	return errors.New("expected " + strings.Join(l.choices(), ", ") + near)
+	return errors.New("expected " + strings.Join(l.choices(), ", ") + cmdline.DidYouMean(text, l.choices()))
 }
 
 // atLeast matches the lines of a log that are as serious as least.

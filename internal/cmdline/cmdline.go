@@ -96,6 +96,18 @@ func Flags(name string) *flag.FlagSet {
 	return flags
 }
 
+// List is a flag of words, which may be given several times and have commas.
+type List []string
+
+// String implements flag.Value.
+func (l *List) String() string { return strings.Join(*l, ",") }
+
+// Set implements flag.Value.
+func (l *List) Set(text string) error {
+	*l = append(*l, strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })...)
+	return nil
+}
+
 // Parse reads flags, which may stand anywhere before a lone "--", and returns the other words. atMost -1 allows any number of them.
 // ok is false when the command ends here with code: Parse has then printed help to out, or what is wrong to errs.
 func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out, errs io.Writer) (words []string, code int, ok bool) {

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/internal/top/feed"
 	"hinit/internal/top/frame"
 	"hinit/internal/top/model"
@@ -49,7 +49,7 @@ func Main(args []string) int {
 	if err != nil {
 		return c.Failed(doing, err)
 	}
-	if *once || os.Getenv("TERM") == "dumb" || !isTerminal(os.Stdin) || !isTerminal(os.Stdout) {
+	if *once || os.Getenv("TERM") == "dumb" || !proc.IsTerminal(os.Stdin) || !proc.IsTerminal(os.Stdout) {
 		return c.Failed(doing, printOnce(f))
 	}
 	return screen(c, f, theme, !*noMouse)
@@ -82,11 +82,6 @@ func verb() cmdline.Verb {
 		Program: "hinit", Name: "top", Args: "[--theme NAME] [--no-mouse] [--once]",
 		Summary: "look after all services on one screen", Help: "Keys:" + keys.String(),
 	}
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 // printOnce is for what is no terminal: the table of hinit status.
