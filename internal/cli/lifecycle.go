@@ -96,7 +96,10 @@ func lifecycle(t *terminal, c *call) int {
 			states[i], results[i] = cl.Order(ctx, client.Verb(c.verb.name), name, wait)
 		})
 	}
-	stopped := t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting"}[c.verb.name], begin)
+	stopped := func() {}
+	if !*noWait {
+		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting"}[c.verb.name], begin)
+	}
 	wg.Wait()
 	stopped()
 	worst := exitDone
