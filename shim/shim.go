@@ -65,7 +65,8 @@ func hermesImage() options {
 //
 // The order is the contract's, section 11: a target that can't be executed is 127; a caller who isn't root gets it with
 // the environment untouched; so does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case; for
-// everybody else root is dropped to the agent's user (uid, gid, and groups as PID 1 has settled them, else as /etc does) and HOME is set
+// everybody else root is dropped to the agent's user (uid, gid, and groups as PID 1 has settled them, else as /etc and the container's
+// variables say) and HOME is set
 // to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([AgentPath]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
 // descriptors from 3 up don't go from root to the agent, and neither does /dev/tty where a shell of root's has it ([LeaveTerminal]). Where dropping isn't possible it is 126.
 //
@@ -97,7 +98,7 @@ func run(argv, env []string, o options) int {
 		// changes: execve(2) ends all other threads, and the new program takes the credentials of the thread that called it.
 		// The lock keeps this goroutine on that thread until then. It is never undone, as there is no way back.
 		runtime.LockOSThread()
-		home, err := o.drop()
+		home, err := o.drop(env)
 		if err != nil {
 			say("refusing to run " + o.target + " as root: " + err.Error())
 			say("use docker exec --user " + o.user + ", or set " + optOutEnv + "=1 to run it as root on purpose")
@@ -116,13 +117,15 @@ func run(argv, env []string, o options) int {
 }
 
 // drop makes the calling thread the agent's for good and returns the agent's home.
-func (o *options) drop() (home string, err error) {
+func (o *options) drop(env []string) (home string, err error) {
 	u, err := account.Lookup(o.root, o.user)
 	if err != nil {
 		return "", err
 	}
-	if text, err := readTrusted(o.root + "/run/hinit/" + account.Published); err == nil { // else /etc has the last word
+	if text, err := readTrusted(o.root + "/run/hinit/" + account.Published); err == nil {
 		u.Publish(text, o.user)
+	} else { // with --read-only PID 1 has no place for it
+		u.Ask(func(name string) string { return lookupEnv(env, name) })
 	}
 	// Before the drop: afterwards /proc/self belongs to root and is closed to us.
 	if err := closeOnExec(); err != nil {

@@ -247,4 +247,13 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	write(t, told, "hermes\n1234\n1235\n1235 44\n", 0o644)
 	must(t, os.Chown(told, agentUID, agentUID))
 	finish(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
+
+	must(t, os.Remove(told)) // without a place to write, the container's variables say it
+	asks := func(vars ...string) *exec.Cmd {
+		cmd := i.command()
+		cmd.Env = append(cmd.Env, vars...)
+		return cmd
+	}
+	finish(t, asks("PUID=1234", "HERMES_UID=1233", "PGID=1235")).want(t, 0, "1233\n1235\n1235 44 109\n", "")
+	finish(t, asks("PUID=0", "PGID=many")).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 }

@@ -53,6 +53,37 @@ func (u *User) Publish(text, who string) {
 	}
 }
 
+// The variables by which a container asks for the ids of the agent's user. Of two, the first that is not empty counts.
+var (
+	UIDVars = [2]string{"HERMES_UID", "PUID"}
+	GIDVars = [2]string{"HERMES_GID", "PGID"}
+)
+
+const maxAsked = 65534
+
+// Asked returns the id that one of two variables asks for, and the variable and its text; ok is false for no text, and for one that is no
+// number from 1 to 65534.
+func Asked(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
+	for _, name = range names {
+		if text = env(name); text != "" {
+			break
+		}
+	}
+	id, ok = parseID(text)
+	return id, name, text, ok && id >= 1 && id <= maxAsked
+}
+
+// Ask replaces the ids of u by those that the container asks for, for where nothing tells what PID 1 made of that: its /etc and its /run
+// may be read-only. Root stays root.
+func (u *User) Ask(env func(name string) string) {
+	if uid, _, _, ok := Asked(env, UIDVars); ok && u.UID != 0 {
+		u.UID = uid
+	}
+	if gid, _, _, ok := Asked(env, GIDVars); ok && u.UID != 0 {
+		u.GID, u.Groups = gid, slices.Concat([]uint32{gid}, u.Groups[1:])
+	}
+}
+
 // Lookup finds the account that who names, in root+"/etc/passwd" and root+"/etc/group". root is "" for the real files or
 // the directory that holds another etc.
 //

@@ -59,14 +59,8 @@ func LookupAgent(cfg *config.Config) (Agent, error) {
 	if err != nil && os.Geteuid() == 0 {
 		return Agent{}, unknownAgent(cfg.Agent.User, err)
 	}
-	if os.Geteuid() == 0 && user.UID != 0 {
-		var asked Agent
-		if uid, ok := asked.wantedID(os.LookupEnv, [2]string{"HERMES_UID", "PUID"}); ok {
-			user.UID = uid
-		}
-		if gid, ok := asked.wantedID(os.LookupEnv, [2]string{"HERMES_GID", "PGID"}); ok && gid != user.GID {
-			user.GID, user.Groups = gid, []uint32{gid}
-		}
+	if os.Geteuid() == 0 {
+		user.Ask(os.Getenv)
 	}
 	return NewAgent(user, err == nil), nil
 }

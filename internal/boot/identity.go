@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"hinit/internal/account"
 	"hinit/internal/account/db"
@@ -20,8 +19,6 @@ type IdentityOptions struct {
 	Sockets []string // Docker sockets, of which the first that is one counts; nil: those of the image
 	DRI     string   // directory of the graphics devices; "": /dev/dri
 }
-
-const maxID = 65534
 
 // Identity settles the agent's user before anything else is done as root: it applies HERMES_UID and HERMES_GID (PUID and PGID where
 // they are empty), and joins the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It
@@ -67,41 +64,27 @@ func Identity(o IdentityOptions) (Agent, error) {
 
 func unprivileged(o IdentityOptions, user account.User, known bool) Agent {
 	a := Agent{User: user, Known: known}
-	for _, names := range [][2]string{{"HERMES_UID", "PUID"}, {"HERMES_GID", "PGID"}} {
-		if name, text := wanted(o.Env, names); text != "" {
+	for _, names := range [][2]string{account.UIDVars, account.GIDVars} {
+		if _, name, text, _ := account.Asked(func(name string) string { return value(o.Env, name) }, names); text != "" {
 			a.Lines = append(a.Lines, warning(name+" has no effect in a container that is not started as root"))
 		}
 	}
 	return a
 }
 
-func wanted(env func(string) (string, bool), names [2]string) (name, text string) {
-	for _, name := range names {
-		if text := value(env, name); text != "" {
-			return name, text
-		}
+// asked returns the id that the container asks for by one of two variables. A text that is no id is reported and ignored.
+func (a *Agent) asked(o IdentityOptions, names [2]string) (id uint32, ok bool) {
+	id, name, text, ok := account.Asked(func(name string) string { return value(o.Env, name) }, names)
+	if !ok && text != "" {
+		a.Lines = append(a.Lines, warning(fmt.Sprintf("%s=%q is ignored: it is not a number from 1 to 65534", name, text)))
 	}
-	return "", ""
-}
-
-// wantedID reads an id from the first of the two variables that is not empty. An invalid id is reported and ignored.
-func (a *Agent) wantedID(env func(string) (string, bool), names [2]string) (id uint32, ok bool) {
-	name, text := wanted(env, names)
-	if text == "" {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(text, 10, 32)
-	if err != nil || n < 1 || n > maxID {
-		a.Lines = append(a.Lines, warning(fmt.Sprintf("%s=%q is ignored: it is not a number from 1 to %d", name, text, maxID)))
-		return 0, false
-	}
-	return uint32(n), true
+	return id, ok
 }
 
 // remap changes the ids of the agent's user in memory.
 func (a *Agent) remap(o IdentityOptions, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
-	if uid, ok := a.wantedID(o.Env, [2]string{"HERMES_UID", "PUID"}); ok && uid != a.User.UID {
+	if uid, ok := a.asked(o, account.UIDVars); ok && uid != a.User.UID {
 		if a.User.Name != "" {
 			if err := etc.SetUID(a.User.Name, uid); errors.Is(err, db.ErrTaken) {
 				return fmt.Errorf("%w; choose another number for HERMES_UID (or PUID)", err)
@@ -112,7 +95,7 @@ func (a *Agent) remap(o IdentityOptions, etc *db.DB) error {
 		a.say("Changing %s UID to %d", name, uid)
 		a.User.UID, a.Remapped = uid, true
 	}
-	if gid, ok := a.wantedID(o.Env, [2]string{"HERMES_GID", "PGID"}); ok && gid != a.User.GID {
+	if gid, ok := a.asked(o, account.GIDVars); ok && gid != a.User.GID {
 		if a.User.Name != "" {
 			if err := etc.SetGID(a.User.Name, gid); err != nil {
 				return err
