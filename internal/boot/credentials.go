@@ -105,7 +105,7 @@ func (p *preparer) openResidence(s *step, base, rel string) (*fsutil.Dir, error)
 		if err != nil {
 			return nil, err
 		}
-		if ownerUID(info) != 0 || p.ownCredentials(s, top, "") || top.Has("shared") == nil || top.Has(profilesName) == nil {
+		if found := p.ownCredentials(s, top, ""); ownerUID(info) != 0 || found || top.Has("shared") == nil || top.Has(profilesName) == nil {
 			p.ownFromRoot(s, top, "")
 			for _, dir := range []string{"shared", profilesName} {
 				p.ownCredentials(s, top, dir)

@@ -44,6 +44,25 @@ func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	}
 }
 
+// After a login of root's in a directory that was the agent's already, no gateway could read auth.json.
+func TestCredentialsThatRootWroteLaterAreRepaired(t *testing.T) {
+	testkit.NeedRoot(t)
+	base := tempDir(t)
+	must(t, os.Mkdir(base+"/auth", 0o700))
+	o, _ := options(t, base+"/data", map[string]string{"HERMES_AUTH_HOME": base + "/auth", "HERMES_AUTH_JSON_BOOTSTRAP": "{}"})
+	Prepare(t.Context(), o)
+	for _, name := range []string{"auth.json", ".anthropic_oauth.json", "host-file"} {
+		write(t, base+"/auth/"+name, "")
+		must(t, os.Chown(base+"/auth/"+name, 0, 0))
+	}
+	Prepare(t.Context(), o)
+	for name, want := range map[string]int{"": agentUID, "auth.json": agentUID, ".anthropic_oauth.json": agentUID, "host-file": 0} {
+		if got := uidOf(t, filepath.Join(base, "auth", name)); got != want {
+			t.Errorf("%q is uid %d's, want %d", name, got, want)
+		}
+	}
+}
+
 // TestCredentialsElsewhereFollowNoLink has a link of root's in the way of a named profile's credentials, and a directory of the system's.
 func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 	testkit.NeedRoot(t)
