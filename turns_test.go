@@ -40,7 +40,7 @@ var outOfTurn = map[string]string{
 	"internal/config/plain.go":           "loadConfig takes the turn",
 	"internal/notify/socket.go":          "Hub.Listen takes the turn",
 	"internal/control/listen.go":         "Socket.Open takes the turn, and Rejoin",
-	"internal/control/memory.go":         "residentMemory takes the turn",
+	"internal/control/memory.go":         "look takes the turn",
 	"internal/reexec/check.go":           "Ask takes the turn, or it is the command line",
 	"internal/reexec/generation.go":      "before the first goroutine, or the supervisor's loop, of /proc",
 	"internal/reexec/room.go":            "Ask takes the turn, or the supervisor's loop, of /proc",

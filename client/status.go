@@ -184,7 +184,7 @@ type Service struct {
 	Command             []string   `json:"command"`               // that runs, or would be run
 	Needs               []string   `json:"needs"`                 // what it waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
-	Paused              bool       `json:"paused"`                // an operator has stopped its process with SIGSTOP
+	Paused              bool       `json:"paused"`                // a signal has stopped its process, such as SIGSTOP
 	Expected            bool       `json:"expected,omitempty"`    // the boot has not come to it yet; commands for it wait for that
 	Checks              []Check    `json:"checks,omitempty"`      // what the checks of the configuration say; missing where it has none
 	Drifted             bool       `json:"drifted"`               // it runs as an older configuration says; a restart applies the newer one

@@ -145,7 +145,9 @@ func explained(s client.Service, now time.Time) explanation {
 	propose := func(command, use string) { e.Type = append(e.Type, advice{"hinit " + command + " " + name, use}) }
 	ended := s.State != client.StateUp && s.LastExit != nil
 
-	say(s.Reason)
+	if !strings.Contains(s.Problem, s.Reason) {
+		say(s.Reason)
+	}
 	say(s.Problem)
 	for i := range s.Checks {
 		if c := &s.Checks[i]; c.State != client.CheckHeld && c.State != "passing" {
@@ -156,7 +158,7 @@ func explained(s client.Service, now time.Time) explanation {
 		say("it runs as an older configuration says")
 	}
 	if s.Paused {
-		say("an operator has stopped its process with SIGSTOP")
+		say("a signal has stopped its process, such as SIGSTOP")
 	}
 	if ended {
 		say("its last run ended: " + show.LastExit(s.LastExit))

@@ -26,7 +26,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 // judge decides how a service is, as every view of its status does.
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
-		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: v.Paused, Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
+		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, look(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
 		Checks: s.core.Checks(v.Name),
 	}
 	return show.Judge(&out)

@@ -30,7 +30,7 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 		}
 		memory, known := measured[v.Name]
 		if !known {
-			memory = residentMemory(v.PID)
+			memory = look(v.PID).Memory
 		}
 		if badness := float64(memory) + float64(v.OOMAdj)*memoryLimit()/1000; memory > 0 && badness > worst {
 			name, worst = v.Name, badness
@@ -58,47 +58,21 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	return limit
 })
 
-// residentMemory returns the resident memory of a process in bytes, 0 when it is not known: the process is gone, or /proc hides it.
-// The second number of statm counts pages (proc(5)).
-func residentMemory(pid int) (bytes uint64) {
+// look returns what the kernel says of a process, nothing when that is not known: the process is gone, or /proc hides it.
+func look(pid int) (st procstat.Stat) {
 	if pid > 0 {
-		_ = blocking.Do(blocking.Short, func() error {
-			bytes = readResident(pid)
-			return nil
+		_ = blocking.Do(blocking.Short, func() (err error) {
+			st, err = procstat.Read(pid)
+			return err
 		})
 	}
-	return bytes
+	return st
 }
 
-// isStopped reports whether a signal has stopped a process (proc_pid_stat(5), state T), false when that is not known.
-func isStopped(pid int) (stopped bool) {
-	if pid > 0 {
-		_ = blocking.Do(blocking.Short, func() error {
-			st, err := procstat.Read(pid)
-			stopped = err == nil && st.State == 'T'
-			return nil
-		})
-	}
-	return stopped
-}
+// stopped reports whether a signal has stopped a process (proc_pid_stat(5)).
+func stopped(st procstat.Stat) bool { return st.State == 'T' }
 
-func readResident(pid int) uint64 {
-	// Direct system calls: os.ReadFile would offer each of hundreds of files to the poller.
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/statm", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd)
-	var buffer [128]byte
-	n, err := unix.Read(fd, buffer[:])
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := bytes.Cut(buffer[:n], []byte{' '})
-	resident, _, _ := bytes.Cut(rest, []byte{' '})
-	pages, err := strconv.ParseUint(string(resident), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return pages * uint64(os.Getpagesize())
+// paused reports whether a service that is up does nothing because a signal has stopped its process.
+func paused(v *supervisor.Service, st procstat.Stat) bool {
+	return v.Paused || v.State == supervisor.Up && stopped(st)
 }

@@ -213,7 +213,7 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i.Warnings, i.Boot, i.Cmd = list(i.Warnings), list(i.Boot), nil
 	for _, v := range snap.Services {
 		if v.Kind == supervisor.KindCmd {
-			i.Cmd = &client.Cmd{Argv: list(v.Command), PID: v.PID, Since: wireTime(v.Since), Stopped: isStopped(v.PID)}
+			i.Cmd = &client.Cmd{Argv: list(v.Command), PID: v.PID, Since: wireTime(v.Since), Stopped: stopped(look(v.PID))}
 		}
 	}
 	return i
@@ -221,11 +221,12 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 
 // view returns a service as the caller may see it.
 func (s *Server) view(v *supervisor.Service, who peer) client.Service {
+	st := look(v.PID)
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
-		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: residentMemory(v.PID), Command: list(v.Command),
-		Needs: list(v.Needs), Run: v.Run, Paused: v.Paused, Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
+		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: list(v.Command),
+		Needs: list(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
 	}
 	out.Checks = s.checks(v, who)
 	out.Output = s.core.Output(v.Name)
@@ -269,7 +270,7 @@ func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 		return v.Said
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
 		return supervisor.ReasonLoop + ": " + v.LastExit.Words()
-	case v.State == supervisor.Backoff && v.LastExit != nil && len(v.LastExit.Tail) > 0 && trusted:
+	case (v.State == supervisor.Backoff || v.State == supervisor.Parked) && v.LastExit != nil && len(v.LastExit.Tail) > 0 && trusted:
 		return v.LastExit.Words()
 	case v.State == supervisor.Down || v.State == supervisor.Up:
 		return s.core.Note(v)

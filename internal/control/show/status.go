@@ -300,8 +300,11 @@ func stateWord(s *client.Service, v Verdict) string {
 
 // Note says what happens next to a service, or why nothing does, and what is wrong with it besides. It is not escaped.
 func Note(s *client.Service, now time.Time) string {
-	parts := slices.DeleteFunc([]string{transition(s, now), s.Problem}, func(part string) bool { return part == "" })
-	return strings.Join(parts, "; ")
+	next := transition(s, now)
+	if strings.Contains(s.Problem, next) {
+		return s.Problem
+	}
+	return strings.TrimSuffix(next+"; "+s.Problem, "; ")
 }
 
 // transition says what is next for a service, or why it is in its state.

@@ -28,7 +28,7 @@ const (
 	ProblemUnserved  = "unserved"   // its profile is wanted, and no gateway serves it
 	ProblemDeaf      = "deaf"       // it is up and does nothing any more
 	ProblemCheck     = "check"      // a check fails
-	ProblemPaused    = "paused"     // an operator has stopped its process with SIGSTOP
+	ProblemPaused    = "paused"     // a signal has stopped its process, such as SIGSTOP
 	ProblemOther     = "other"      // it is ready, and something is wrong, which the note says
 	ProblemNotReady  = "not-ready"  // it is up, and has not said yet that it works
 )
