@@ -72,6 +72,16 @@ func TestDeadMountsBelow(t *testing.T) {
 	}
 }
 
+// The CMD's program is looked for in the volume's directory first, which may be on a server that is gone.
+func TestAProgramIsFoundBesideADirectoryThatHangs(t *testing.T) {
+	testkit.NeedRoot(t)
+	dead := tempDir(t) + "/dead"
+	deadMount(t, dead)
+	if path, found := Lookup(dead+":/bin", "/")("sh"); path != "/bin/sh" || !found {
+		t.Errorf("found %q, %v", path, found)
+	}
+}
+
 func TestDeadVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

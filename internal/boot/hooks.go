@@ -182,18 +182,27 @@ func runOne(ctx context.Context, h Hook, runner Runner, m *Memory, strict bool, 
 	return p, failure
 }
 
-// existsPatience limits the check of a hook's condition.
-const existsPatience = 2 * time.Second
-
 // exists reports whether a file exists. If that can't be told in time, it returns true: the hook reports what is wrong.
 func exists(path string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), existsPatience)
-	defer cancel()
-	err := blocking.Within(ctx, blocking.Foreign, "looking for "+path, func() error {
-		_, err := os.Stat(path)
-		return err
-	})
+	_, err := statWithin(blocking.Foreign, path)
 	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// statPatience limits the look at one file.
+const statPatience = 2 * time.Second
+
+// statWithin is os.Stat with a limit.
+func statWithin(share blocking.Share, path string) (fs.FileInfo, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statPatience)
+	defer cancel()
+	var info fs.FileInfo
+	if err := blocking.Within(ctx, share, "looking for "+path, func() (err error) {
+		info, err = os.Stat(path)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	return info, nil
 }
 
 func runHook(ctx context.Context, h Hook, runner Runner, say func(Line), fatal bool) error {

@@ -1,11 +1,11 @@
 package boot
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"hinit/internal/blocking"
 	"hinit/internal/config"
 )
 
@@ -253,7 +253,7 @@ func Breadcrumb(profile string) string {
 
 // Lookup returns a function that finds a program like a shell's "command -v", given PATH and the working directory. A word with a
 // slash is found if it exists, so that running it reports what is wrong; another word must name an executable file in a directory
-// of path. The function blocks on these directories.
+// of path. A directory that does not answer has no programs: one on a data volume that hangs comes before the system's.
 func Lookup(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {
@@ -263,7 +263,7 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 	}
 	return func(word string) (string, bool) {
 		if strings.Contains(word, "/") {
-			_, err := os.Stat(inDir(word))
+			_, err := statWithin(blocking.Volume, inDir(word))
 			return word, err == nil
 		}
 		if word == "" || word == "." || word == ".." {
@@ -271,7 +271,7 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 		}
 		for _, where := range filepath.SplitList(path) {
 			file := filepath.Join(inDir(where), word)
-			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			if info, err := statWithin(blocking.Volume, file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
 				return file, true
 			}
 		}

@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +43,7 @@ func TestDeadDirectories(t *testing.T) {
 		dead []string
 		said string
 	}{
-		{name: "beside", dead: []string{"elsewhere", "workspace", "profiles/coder/workspace"}, said: "/opt/data/workspace does not answer"},
+		{name: "beside", dead: []string{"elsewhere", ".local", "workspace", "profiles/coder/workspace"}, said: "/opt/data/workspace does not answer"},
 		{name: "a profile", dead: []string{"profiles/dead"}, said: "/opt/data/profiles/dead does not answer"},
 	}
 	for _, tt := range tests {
@@ -83,5 +85,25 @@ func TestDeadDirectories(t *testing.T) {
 				t.Errorf("docker stop took %v", took)
 			}
 		})
+	}
+}
+
+// A data directory that never answers held up PID 1 itself, which looked for the CMD's program in its .local/bin.
+func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
+	parallel(t)
+	data := t.TempDir()
+	detach := deadMount(t, filepath.Join(data, "dead"))
+	options := []string{"-v", data + ":/host", "-e", "HERMES_HOME=/host/dead", "-e", "PATH=/host/dead/.local/bin:/opt/hermes/bin:/usr/local/bin:/usr/bin:/bin"}
+	c := start(t, setup{options: options}, "sh", "-c", "echo the CMD; exec sleep 1000")
+	detach()
+	eventually(t, settle, func() error {
+		if r := c.exec("hinit", "status"); !strings.Contains(r.out, "the volume has not answered yet") {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+	c.awaitLines("the CMD\n", "nothing but the CMD runs until then")
+	if took := c.stop(); took > stopTime {
+		t.Errorf("docker stop took %v", took)
 	}
 }
