@@ -205,7 +205,8 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Add:
 		m.add(now, e)
 	case Met:
-		for _, s := range m.order {
+		lastUsedFirst := func(a, b *service) int { return b.policy.Used.Compare(a.policy.Used) } // the first ones take their turns at once
+		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.met(now, s, e.Need)
 		}
 	case Evict:

@@ -104,6 +104,24 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 	}
 }
 
+// After a boot the first gateways by name started first, in place of the ones that were used last.
+func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
+	c := newCrew(t)
+	c.m.Parallel = 2
+	p := policy
+	p.Turns, p.Announces = true, true
+	for i, name := range []string{"a", "b", "old", "new", "middle"} {
+		p.Used = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
+		c.do(Add{Name: name, Policy: p, Want: WantUp, Needs: []string{"profiles"}})
+	}
+	c.do(Met{Need: "profiles"})
+	for name, want := range map[string]State{"a": Waiting, "b": Waiting, "old": Waiting, "new": Starting, "middle": Starting} {
+		if got := c.m.services[name].state; got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
 // TestAGatewayOf1970WaitsForItsTurn: the agent has set the time of its files to 0, which stood for no place in the line.
 func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	c := newCrew(t)
