@@ -97,7 +97,7 @@ func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 	c := start(t, setup{options: options}, "sh", "-c", "echo the CMD; exec sleep 1000")
 	detach()
 	eventually(t, settle, func() error {
-		if r := c.exec("hinit", "status"); !strings.Contains(r.out, "the volume has not answered yet") {
+		if r := c.exec("/usr/local/bin/hinit", "status"); !strings.Contains(r.out, "the volume has not answered yet") {
 			return errors.New(r.String())
 		}
 		return nil
