@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +45,32 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 		}
 		if socket := Socket(Options{Path: path, Env: environ(nil)}); socket != "" {
 			t.Errorf("%s: the socket is looked for in %s", key, socket)
+		}
+	}
+}
+
+// TestAReloadShowsTheAgentNoFileOfRoots: the agent put a link to a file of root's, or such a file itself, where hinit.yaml is on the volume,
+// and the message of the reload quoted it.
+func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has something to lose")
+	}
+	secret := writeFile(t, "TOKEN=abcdef")
+	for name, put := range map[string]func(path string) error{
+		"link": func(path string) error { return errors.Join(os.Symlink(secret, path), os.Lchown(path, whoever, 0)) },
+		"link of the process": func(path string) error {
+			return errors.Join(os.Symlink("/proc/self/environ", path), os.Lchown(path, whoever, 0))
+		},
+		"file": func(path string) error { return errors.Join(os.Link(secret, path), os.Chmod(path, 0o600)) },
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "hinit.yaml")
+		if err := errors.Join(os.Chown(dir, whoever, 0), put(path)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(Options{Path: path, Env: environ(nil)})
+		if err == nil || strings.Contains(err.Error(), "TOKEN") || !strings.Contains(err.Error(), "others") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -140,6 +141,11 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
+	if doubt != nil {
+		if err := shown(f, doubt); err != nil {
+			return nil, nil, err
+		}
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return nil, nil, reason(err)
@@ -148,6 +154,22 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 		return nil, nil, fmt.Errorf("larger than %d bytes; a configuration is a few kilobytes, so is it the right file?", maxFileSize)
 	}
 	return data, doubt, nil
+}
+
+// shown returns an error for a file in doubt that may not be for whoever has put it there: messages quote what is in it.
+func shown(f *os.File, doubt *trust.Doubt) error {
+	info, err := f.Stat()
+	if err != nil {
+		return reason(err)
+	}
+	st := info.Sys().(*syscall.Stat_t) // every file has one
+	switch {
+	case doubt.Link:
+		return fmt.Errorf("a link leads to it that others than root can have made: %s; put the file there itself", doubt)
+	case st.Uid == 0 && st.Mode&0o004 == 0 && (st.Gid == 0 || st.Mode&0o040 == 0):
+		return fmt.Errorf("it is root's and closed to others, who can put another file there: %s; or chmod o+r %s", doubt, f.Name())
+	}
+	return nil
 }
 
 // reason takes the path off an error, for messages that name it already.

@@ -23,6 +23,7 @@ type Doubt struct {
 	Path   string // the component that can be changed: the file, a link, or a directory above
 	Why    string // "belongs to uid 10000", "can be written by everybody", "can be written by gid 50"
 	Remedy string // the command that ends it
+	Link   bool   // a link behind it was followed, so that somebody besides root may have chosen the file
 }
 
 // String is the doubt in words, with its remedy.
@@ -270,6 +271,9 @@ func (w *walk) question(fd int, st *unix.Stat_t) {
 
 // follow returns where the link that w is at leads, and goes to where that begins.
 func (w *walk) follow() (string, error) {
+	if w.doubt != nil {
+		w.doubt.Link = true
+	}
 	buf := make([]byte, unix.PathMax)
 	n, err := retry(func() (int, error) { return unix.Readlinkat(w.at, "", buf) })
 	if err != nil {
