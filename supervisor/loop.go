@@ -268,6 +268,7 @@ func (l *Loop) Run() (code int) {
 		}
 		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
 			l.step(Tick{})
+			l.reap() // nothing announces the end of a process that a tracer holds
 		}
 		if l.flood.on && !l.done && !time.Now().Before(l.flood.next) {
 			l.reap()

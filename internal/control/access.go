@@ -25,7 +25,10 @@ type peer struct {
 // fifoPID stands for whoever writes to the FIFO.
 const fifoPID = -1
 
-type peerKey struct{}
+type (
+	peerKey struct{}
+	connKey struct{} // the connection
+)
 
 func peerOf(c net.Conn) (peer, error) {
 	sc, ok := c.(syscall.Conn)

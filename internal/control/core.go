@@ -56,6 +56,7 @@ type Loop interface {
 	History() *supervisor.Ring
 	Orphans() uint64
 	Do(ctx context.Context, e supervisor.Event) error
+	Sweep(ctx context.Context) error
 }
 
 // Boot is the part of a [Core] that knows the boot, which registers services.

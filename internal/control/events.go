@@ -130,6 +130,14 @@ func (l *lines) end() {
 	}
 }
 
+// send writes a line that is made.
+func (l *lines) send(line []byte) {
+	if l.server.allowWrite(l.w); l.err == nil {
+		_, l.err = l.w.Write(line)
+		l.end()
+	}
+}
+
 func eventView(rec *supervisor.Record) client.Event {
 	e := client.Event{
 		Seq: rec.Seq, At: wireTime(rec.At), Service: rec.Service, From: string(rec.From), To: string(rec.To),

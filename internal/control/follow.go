@@ -67,19 +67,20 @@ func (s *Server) followStatus(w http.ResponseWriter, r *request) {
 	gap, beat := time.NewTimer(0), time.NewTimer(0)
 	defer gap.Stop()
 	defer beat.Stop()
-	due := true
-	for {
+	for due := true; ; {
 		news := s.core.News()
-		change, changed := f.next(r.Context())
-		if changed || due {
-			if out.err = s.follows[s.policy.classOf(r.who)].enter(r.Context()); out.err == nil {
-				out.write(change)
-				out.end()
-				s.follows[s.policy.classOf(r.who)].leave()
+		line, err := s.rooms[s.policy.classOf(r.who)].answer(r.Context(), func() (reply, error) {
+			if change, changed := f.next(r.Context()); changed || due {
+				return done(change)
 			}
+			return reply{}, nil
+		})
+		if line.sent != nil {
+			out.send(line.body)
+			line.sent()
 			beat.Reset(client.WatchBeat)
 		}
-		if out.err != nil {
+		if err != nil || out.err != nil {
 			return
 		}
 		gap.Reset(followGap)

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,50 @@ func TestAFollowerLeavesNothing(t *testing.T) {
 		if n := s.places.waits[class].Load(); n != 0 {
 			t.Errorf("%d places are still taken", n)
 		}
+	}
+}
+
+// One that sent a byte too many and ended kept its place until something happened, and net/http did not look any more.
+func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
+	s := serve(t, newFakeCore(gateway("a", supervisor.Up)), everyone)
+	class := s.policy.classOf(peer{uid: s.policy.self})
+	for _, target := range []string{"/v1/events?follow=1", "/v1/runs?follow=1", "/v1/status/follow", "/v1/slots/wait?dir=/x&until=D"} {
+		c, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hinit\r\n\r\n", target)
+		if !strings.Contains(target, "slots") {
+			testkit.Until(t, "it has its place", func() bool { return s.places.waits[class].Load() == 1 })
+		}
+		fmt.Fprint(c, "x")
+		_ = c.Close()
+		testkit.Until(t, target+": its place is free", func() bool { return s.places.waits[class].Load() == 0 && s.connections() == 0 })
+	}
+}
+
+// Readers that ask and don't read made another of their user wait for 5 s, and refused it then.
+func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
+	var all []*supervisor.Service
+	for i := range 100 {
+		all = append(all, gateway(fmt.Sprint(i), supervisor.Up, func(v *supervisor.Service) { v.Reason = strings.Repeat("long ", 10_000) }))
+	}
+	s := serve(t, newFakeCore(all...), everyone)
+	begin := time.Now()
+	for range 10 { // 5 MB each
+		s.ask(t, "/v1/status/follow")
+		s.ask(t, "/v1/status")
+	}
+	enough := errors.New("enough")
+	if err := s.client().Watch(t.Context(), func(client.StatusChange) error { return enough }); !errors.Is(err, enough) {
+		t.Errorf("a reader that reads: %v after %s", err, time.Since(begin))
+	}
+	for _, m := range s.rooms {
+		m.mu.Lock()
+		if m.unsent > mostUnsent {
+			t.Errorf("%d bytes wait", m.unsent)
+		}
+		m.mu.Unlock()
 	}
 }
 

@@ -91,8 +91,12 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	read := unix.Read
+	if len(p) == 1 {
+		read = hungUp
+	}
 	failed := c.raw.Read(func(fd uintptr) (done bool) {
-		n, err = c.call(unix.Read, fd, p)
+		n, err = c.call(read, fd, p)
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	switch {
@@ -104,6 +108,16 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		return 0, io.EOF
 	}
 	return n, nil
+}
+
+// hungUp stands for the read of one byte, by which net/http learns while a handler runs that the client is gone. It takes no byte: with
+// one that a client has sent too early net/http would stop looking.
+func hungUp(fd int, _ []byte) (int, error) {
+	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
+		return 0, err
+	}
+	return 0, unix.EAGAIN
 }
 
 // Write writes like a net.Conn.

@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,12 +13,24 @@ import (
 // mostUnsent is how many bytes of answers to one class of callers wait for clients that don't read.
 const mostUnsent = 16 << 20
 
-// room bounds the memory of answers to one class of callers: one answer is made at a time, and it waits until there is room for it.
+// readTime is how long a client may take to read its answer when another answer has no room.
+const readTime = time.Second / 4
+
+// room bounds the memory of answers to one class of callers: one answer is made at a time. Where it finds no room, clients that don't read
+// theirs are cut off.
 type room struct {
 	turn   chan struct{} // has one place
 	mu     sync.Mutex
 	unsent int
+	held   []*held       // the oldest first
 	freed  chan struct{} // closed when bytes have left
+}
+
+// held is an answer that waits for its client.
+type held struct {
+	bytes int
+	since time.Time
+	cut   func() // ends the connection
 }
 
 func newRooms() (out [classes]*room) {
@@ -26,50 +40,60 @@ func newRooms() (out [classes]*room) {
 	return out
 }
 
-// enter takes the turn to make an answer.
-func (m *room) enter(ctx context.Context) error {
-	limit := time.NewTimer(lookLimit)
-	defer limit.Stop()
+// answer has an answer made when it is its turn, and keeps it until sent is called. A single answer may be larger than the room.
+func (m *room) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
+	limit, cancel := context.WithTimeoutCause(ctx, lookLimit, errUnread)
+	defer cancel()
 	select {
 	case m.turn <- struct{}{}:
-		return nil
-	case <-limit.C:
-	case <-ctx.Done():
+		defer func() { <-m.turn }()
+	case <-limit.Done():
+		return out, ended(limit)
 	}
-	return errUnread
+	if out, err = build(); err == nil && out.body != nil {
+		c, _ := ctx.Value(connKey{}).(net.Conn)
+		out.sent, err = m.keep(limit, &held{len(out.body), time.Now(), func() {
+			if c != nil {
+				_ = c.Close() // its reader is told by that
+			}
+		}})
+	}
+	return out, err
 }
 
-func (m *room) leave() { <-m.turn }
+var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-var errUnread = refuse(client.KindBusy, "others of this user don't read the answers that they have asked for; ask again")
-
-// keep waits until there is room for so many bytes, and takes it until sent is called. A single answer may be larger than the room.
-func (m *room) keep(ctx context.Context, n int) (sent func(), err error) {
-	limit := time.NewTimer(lookLimit)
-	defer limit.Stop()
+// keep waits until there is room.
+func (m *room) keep(ctx context.Context, h *held) (sent func(), err error) {
 	for {
 		m.mu.Lock()
-		if m.unsent == 0 || m.unsent+n <= mostUnsent {
-			m.unsent += n
+		if m.unsent == 0 || m.unsent+h.bytes <= mostUnsent {
+			m.unsent += h.bytes
+			m.held = append(m.held, h)
 			m.mu.Unlock()
-			return func() { m.give(n) }, nil
+			return func() { m.give(h) }, nil
 		}
-		freed := m.freed
+		freed, oldest := m.freed, m.held[0]
 		m.mu.Unlock()
+		patience := time.Until(oldest.since.Add(readTime))
+		if patience <= 0 {
+			oldest.cut()
+			patience = readTime
+		}
 		select {
 		case <-freed:
-		case <-limit.C:
-			return nil, errUnread
+		case <-time.After(patience):
 		case <-ctx.Done():
-			return nil, errUnread
+			return nil, ended(ctx)
 		}
 	}
 }
 
-func (m *room) give(n int) {
+func (m *room) give(h *held) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.unsent -= n
+	m.unsent -= h.bytes
+	m.held = slices.DeleteFunc(m.held, func(o *held) bool { return o == h })
 	close(m.freed)
 	m.freed = make(chan struct{})
 }
@@ -80,15 +104,6 @@ func inTurn(handle func(*Server, *request) (reply, error)) func(*Server, *reques
 		if r.URL.Query().Has("name") {
 			return handle(s, r)
 		}
-		m := s.rooms[s.policy.classOf(r.who)]
-		if err := m.enter(r.Context()); err != nil {
-			return reply{}, err
-		}
-		defer m.leave()
-		out, err := handle(s, r)
-		if err == nil {
-			out.sent, err = m.keep(r.Context(), len(out.body))
-		}
-		return out, err
+		return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), func() (reply, error) { return handle(s, r) })
 	}
 }

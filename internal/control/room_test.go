@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/client"
 )
@@ -11,22 +12,22 @@ import (
 // Many readers that ask for the whole status and read nothing had PID 1 hold one answer each.
 func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	m := newRooms()[0]
-	held := 0
+	total := 0
 	var gives []func()
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // it does not wait
-		if give, err := m.keep(ctx, 3<<20); err == nil {
-			held += 3 << 20
+		if give, err := m.keep(ctx, &held{3 << 20, time.Now(), func() {}}); err == nil {
+			total += 3 << 20
 			gives = append(gives, give)
 		}
 	}
-	if held == 0 || held > mostUnsent {
-		t.Errorf("%d bytes are held", held)
+	if total == 0 || total > mostUnsent {
+		t.Errorf("%d bytes are held", total)
 	}
 	waits := make(chan error, 1)
 	go func() {
-		give, err := m.keep(t.Context(), mostUnsent*2) // larger than the room: alone
+		give, err := m.keep(t.Context(), &held{mostUnsent * 2, time.Now(), func() {}}) // larger than the room: alone
 		if err == nil {
 			give()
 		}

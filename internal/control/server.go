@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -56,9 +57,9 @@ type Server struct {
 	mux      *http.ServeMux
 	places   places
 	rooms    [classes]*room // for answers
-	follows  [classes]*room // for lines of a status that is followed
 	cancel   context.CancelCauseFunc
 	notices  notices
+	swept    atomic.Int64 // when the supervisor was last asked to look, see sweep
 
 	mu       sync.Mutex
 	closing  *client.Error // why no request may begin; nil while they may
@@ -70,7 +71,7 @@ func New(core Core, o Options) *Server {
 	s := &Server{
 		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
 		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, lookTime: 2 * time.Second,
-		limit: func(rt route) time.Duration { return rt.limit }, rooms: newRooms(), follows: newRooms(),
+		limit: func(rt route) time.Duration { return rt.limit }, rooms: newRooms(),
 	}
 	if s.log == nil {
 		s.log = func(string) {}
@@ -87,7 +88,7 @@ func New(core Core, o Options) *Server {
 		MaxHeaderBytes:    maxHeader,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, c.(*conn).peer)
+			return context.WithValue(context.WithValue(ctx, connKey{}, c), peerKey{}, c.(*conn).peer)
 		},
 		ErrorLog: log.New(logWriter(s.log), "", 0),
 	}

@@ -1,10 +1,6 @@
 package proc
 
-import (
-	"errors"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // Handover is what a table tells that of the next generation. What is not in it is looked up anew.
 type Handover struct {
@@ -42,8 +38,10 @@ func TakeOver(s Handover) (*Table, error) {
 	}
 	t.nonce, t.marks = s.Nonce, s.Marks
 	for _, r := range s.Runs {
-		if r.main != 0 && !isChild(r.main) {
-			r.main = 0
+		if r.main != 0 {
+			if _, reaped := peekAt(unix.P_PID, r.main); reaped {
+				r.main = 0
+			}
 		}
 		t.runs[r.id] = &r
 		if r.main != 0 {
@@ -66,14 +64,4 @@ func (t *Table) Main(id uint64) int {
 		return r.main
 	}
 	return 0
-}
-
-// isChild reports whether a process is a child of this one that is not reaped.
-func isChild(pid int) bool {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return err == nil
-		}
-	}
 }

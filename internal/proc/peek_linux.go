@@ -10,15 +10,19 @@ import (
 )
 
 // sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these
-// fields behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes; the MIPS order of
-// errno and code does not matter here because neither is read.
+// fields behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes. codes are errno, which is
+// 0 here, and code; on MIPS they are the other way round.
 type sigchldInfo struct {
-	_   [3]int32
-	_   [(unsafe.Sizeof(uintptr(0)) - 4) / 4]int32
-	pid int32
-	uid uint32
-	_   [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
+	_     int32
+	codes [2]int32
+	_     [(unsafe.Sizeof(uintptr(0)) - 4) / 4]int32
+	pid   int32
+	uid   uint32
+	_     [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
+
+// cldDumped is the last code that means an end; the higher ones are stops.
+const cldDumped = 3
 
 // canWait finds out, without a child, whether the kernel lets this process learn that a child has ended. A seccomp(2) filter stays
 // for the life of a process.
@@ -51,16 +55,22 @@ func refused(call string, err error) error {
 
 // peek returns the process id of a child that has ended and is not reaped yet, without reaping it; 0 when there is none.
 // childless is true when this process has no child at all. It never blocks.
-func peek() (pid int, childless bool) {
+func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
+
+// peekAt is peek for one child (unix.P_PID), or for all.
+func peekAt(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
 		// No __WALL: a clone child of the Go runtime (its probe for pidfd support) is not ours to take.
-		err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
+		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
+			// A child that makes this process its tracer (ptrace(2), PTRACE_TRACEME) tells its stops too. It has not ended, and its stop
+			// would hide the ends of others.
+			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // it may have ended since
 		case err == nil:
 			return int(info.pid), false
 		case errors.Is(err, unix.EINTR):
-			continue
 		default: // ECHILD is the only other answer to these arguments where canWait found nothing
 			return 0, true
 		}

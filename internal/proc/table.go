@@ -23,6 +23,7 @@ type Table struct {
 	oom    oomScore
 	byMark map[uint64]uint64 // mark → run
 	fam    families
+	heldAt time.Time // when held has looked
 }
 
 // run is what is known of the processes of one run.
@@ -104,13 +105,11 @@ func (t *Table) SignalGroup(id uint64, signal int) error {
 
 // Reap reaps every child that has ended and reports each of them, in the order the kernel gives. With trees it looks,
 // while an ended main process still holds its numbers, for what the run left behind. It returns whether no child is left.
-// It never blocks. each may call Spawn, Signal and SignalTree.
+// It never blocks. each may call Spawn, Signal and SignalTree. A main process that a tracer holds is reported at once and reaped when
+// the tracer lets it go, as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
-	for ends := 0; ; {
-		pid, none := peek()
-		if pid == 0 {
-			return none
-		}
+	ends := 0
+	end := func(pid int, reap func(pid int) (unix.WaitStatus, unix.Rusage)) {
 		id := t.owned[pid]
 		x := Exit{ID: id, PID: pid}
 		if r := t.runs[id]; r != nil {
@@ -135,6 +134,14 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 		x.MaxRSS = int64(usage.Maxrss) * 1024 //nolint:unconvert // 32 bits wide on 32-bit machines
 		each(x)
 	}
+	pid := 0
+	for pid, childless = peek(); pid != 0; pid, childless = peek() {
+		end(pid, reap)
+	}
+	for _, pid := range t.held() {
+		end(pid, t.heldStatus)
+	}
+	return childless
 }
 
 // Forget drops what is known of a run. Its living processes, if any, are orphans from then on.

@@ -95,6 +95,24 @@ func fly() {
 	}
 }
 
+// trace makes one request of ptrace(2) on the thread that stays, and then executes a process that sleeps, or is one itself.
+func trace(request, thread uintptr) int {
+	runtime.LockOSThread()
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, request, thread, 0, 0, 0, 0); errno != 0 {
+		fmt.Fprintln(os.Stderr, "ptrace:", errno)
+		return 1
+	}
+	if request == unix.PTRACE_TRACEME {
+		argv := Argv("sleep")
+		err := syscall.Exec(argv[0], argv, os.Environ())
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	ready()
+	forever()
+	return 0
+}
+
 // sibling makes a process that is a child of its parent from the start, and sleeps until TERM.
 func sibling() int {
 	obey := make(chan os.Signal, 1)

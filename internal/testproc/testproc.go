@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // prefix marks the argv[0] under which the binary is such a child.
@@ -118,6 +120,10 @@ func run(role string, params []string) int {
 		ready()
 		forever()
 		runtime.KeepAlive(food)
+	case "tracer": // tracer TID: traces a thread, and does not look at it
+		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
+	case "traceme": // traceme: makes its parent its tracer, which stops it at its next execve(2)
+		return trace(unix.PTRACE_TRACEME, 0)
 	case "ids": // pid, group, session, directory
 		sid, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
 		wd, _ := os.Getwd()

@@ -1,0 +1,84 @@
+package proc
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/procstat"
+	"hinit/internal/testkit"
+	"hinit/internal/testproc"
+)
+
+// A gateway that another process of its user traced was dead and "up" for as long as the tracer lived: the kernel shows its end to nobody
+// else. A tracer of one thread that is not the first does the same.
+func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
+	for _, which := range []string{"first", "last"} {
+		t.Run(which+" thread", func(t *testing.T) {
+			table := newTable(t)
+			main, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("obey", "3")})
+			line(t, out)
+			threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", main))
+			if err != nil || len(threads) < 2 {
+				t.Fatalf("%d threads, %v", len(threads), err)
+			}
+			thread := threads[0].Name()
+			if which == "last" {
+				thread = threads[len(threads)-1].Name()
+			}
+			_, held := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("tracer", thread)})
+			line(t, held)
+			if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
+				t.Fatal(err)
+			}
+			if x := exitOf(t, table, 1); x.PID != main || x.Signal != int(unix.SIGKILL) || x.Code != -1 || x.Leftover {
+				t.Errorf("%+v", x)
+			}
+			if _, err := os.Stat("/proc/" + strconv.Itoa(main)); err != nil {
+				t.Errorf("it was not held: %v", err)
+			}
+			table.Forget(1)
+			if gone := table.Gone([]uint64{1}); len(gone) != 1 {
+				t.Error("something of it is alive")
+			}
+			_ = table.Signal(2, int(unix.SIGKILL))
+			orphans := 0
+			testkit.Until(t, "the kernel lets it go", func() bool {
+				table.Reap(true, func(x Exit) {
+					if x.PID == main && x.ID == 0 {
+						orphans++
+					}
+				})
+				return orphans == 1
+			})
+		})
+	}
+}
+
+// A gateway made PID 1 its tracer and executed something. PID 1 took the stop for its end, and started a second one beside it.
+func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
+	table := newTable(t)
+	pid, _ := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("traceme")})
+	other, _ := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("exit", "4")})
+	ended := 0
+	testkit.Until(t, "it is stopped, and the other has ended", func() bool {
+		table.Reap(true, func(x Exit) {
+			if x.PID != other || x.Code != 4 {
+				t.Errorf("%+v", x)
+			}
+			ended++
+		})
+		st, err := procstat.Read(pid)
+		return err == nil && st.State == 't' && ended == 1
+	})
+	time.Sleep(heldPeriod) // the look for ends that nothing announces is due
+	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
+	_ = table.Signal(1, int(unix.SIGKILL))
+	if x := exitOf(t, table, 1); x.Signal != int(unix.SIGKILL) {
+		t.Errorf("%+v", x)
+	}
+}
