@@ -25,10 +25,10 @@ type peer struct {
 // fifoPID stands for whoever writes to the FIFO.
 const fifoPID = -1
 
-type (
-	peerKey struct{}
-	connKey struct{} // the connection
-)
+type peerKey struct{}
+
+// connKey is that of the connection.
+type connKey struct{}
 
 func peerOf(c net.Conn) (peer, error) {
 	sc, ok := c.(syscall.Conn)

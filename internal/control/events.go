@@ -120,6 +120,10 @@ func (l *lines) write(v any) {
 		return
 	}
 	l.server.allowWrite(l.w)
+	if line, made := v.([]byte); made {
+		_, l.err = l.w.Write(line)
+		return
+	}
 	l.err = encoder(l.w).Encode(v)
 }
 
@@ -127,14 +131,6 @@ func (l *lines) end() {
 	if l.err == nil {
 		l.server.allowWrite(l.w)
 		l.err = l.flush.Flush()
-	}
-}
-
-// send writes a line that is made.
-func (l *lines) send(line []byte) {
-	if l.server.allowWrite(l.w); l.err == nil {
-		_, l.err = l.w.Write(line)
-		l.end()
 	}
 }
 

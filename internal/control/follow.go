@@ -76,7 +76,8 @@ func (s *Server) followStatus(w http.ResponseWriter, r *request) {
 			return reply{}, nil
 		})
 		if line.sent != nil {
-			out.send(line.body)
+			out.write(line.body)
+			out.end()
 			line.sent()
 			beat.Reset(client.WatchBeat)
 		}

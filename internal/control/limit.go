@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -27,10 +28,8 @@ const fewConns = 16
 
 // mostConns is one or the other.
 var mostConns = sync.OnceValue(func() int32 {
-	var files unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
-		return maxConns
-	}
+	files := unix.Rlimit{Cur: 4096}
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	return connsFor(files.Cur)
 })
 
@@ -44,11 +43,8 @@ func connsFor(files uint64) int32 {
 // mostWaits is how many of them may wait without a limit. The others are left for requests that end.
 func mostWaits() int32 { return mostConns() / 4 * 3 }
 
-// Refused connections stay half open for leaveTime, but only so many.
-const (
-	maxLeaving = 64
-	leaveTime  = 100 * time.Millisecond
-)
+// leaveTime is how long refused connections stay half open, but only a quarter of mostConns.
+const leaveTime = 100 * time.Millisecond
 
 // gate is a listener that knows its callers and limits their number.
 type gate struct {
@@ -99,15 +95,10 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		n, err = c.call(read, fd, p)
 		return !errors.Is(err, unix.EAGAIN)
 	})
-	switch {
-	case failed != nil:
-		return 0, failed
-	case err != nil:
-		return 0, &net.OpError{Op: "read", Net: "unix", Err: os.NewSyscallError("read", err)}
-	case n == 0:
-		return 0, io.EOF
+	if failed == nil && err == nil && n == 0 {
+		err = io.EOF
 	}
-	return n, nil
+	return n, cmp.Or(failed, named("read", err))
 }
 
 // hungUp stands for the read of one byte, by which net/http learns while a handler runs that the client is gone. It takes no byte: with
@@ -132,13 +123,15 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 		}
 		return true
 	})
-	switch {
-	case failed != nil:
-		return sent, failed
-	case err != nil:
-		return sent, &net.OpError{Op: "write", Net: "unix", Err: os.NewSyscallError("write", err)}
+	return sent, cmp.Or(failed, named("write", err))
+}
+
+// named says which call an error of the kernel's is of.
+func named(call string, err error) error {
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		return &net.OpError{Op: call, Net: "unix", Err: os.NewSyscallError(call, err)}
 	}
-	return sent, nil
+	return err
 }
 
 // call makes a call that does not wait. Root has turns of its own.
@@ -211,7 +204,7 @@ func (g *gate) turnAway(c net.Conn, who peer) {
 		_ = g.places.close(c) // nothing more is to be said
 	}
 	half, ok := c.(interface{ CloseWrite() error })
-	if g.places.leaving.Add(1) > maxLeaving || !ok || half.CloseWrite() != nil {
+	if g.places.leaving.Add(1) > mostConns()/4 || !ok || half.CloseWrite() != nil {
 		leave()
 		return
 	}

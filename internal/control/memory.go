@@ -1,10 +1,7 @@
 package control
 
 import (
-	"bytes"
 	"math"
-	"os"
-	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +9,7 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/procstat"
+	"hinit/internal/tuning"
 	"hinit/supervisor"
 )
 
@@ -46,15 +44,12 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	if unix.Sysinfo(&machine) == nil {
 		limit = float64(machine.Totalram) * float64(machine.Unit)
 	}
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		_ = blocking.Do(blocking.Short, func() error {
-			text, err := os.ReadFile(file)
-			if n, bad := strconv.ParseFloat(string(bytes.TrimSpace(text)), 64); bad == nil {
-				limit = min(limit, n)
-			}
-			return err // there is one of the two
-		})
-	}
+	_ = blocking.Do(blocking.Short, func() error {
+		if n, ok := tuning.MemoryLimit(); ok {
+			limit = min(limit, float64(n))
+		}
+		return nil
+	})
 	return limit
 })
 

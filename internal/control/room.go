@@ -22,20 +22,19 @@ type room struct {
 	turn   chan struct{} // has one place
 	mu     sync.Mutex
 	unsent int
-	held   []*held       // the oldest first
-	freed  chan struct{} // closed when bytes have left
+	held   []*held // the oldest first
 }
 
 // held is an answer that waits for its client.
 type held struct {
 	bytes int
 	since time.Time
-	cut   func() // ends the connection
+	conn  net.Conn
 }
 
 func newRooms() (out [classes]*room) {
 	for i := range out {
-		out[i] = &room{turn: make(chan struct{}, 1), freed: make(chan struct{})}
+		out[i] = &room{turn: make(chan struct{}, 1)}
 	}
 	return out
 }
@@ -52,11 +51,7 @@ func (m *room) answer(ctx context.Context, build func() (reply, error)) (out rep
 	}
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
-		out.sent, err = m.keep(limit, &held{len(out.body), time.Now(), func() {
-			if c != nil {
-				_ = c.Close() // its reader is told by that
-			}
-		}})
+		out.sent, err = m.keep(limit, &held{len(out.body), time.Now(), c})
 	}
 	return out, err
 }
@@ -73,16 +68,13 @@ func (m *room) keep(ctx context.Context, h *held) (sent func(), err error) {
 			m.mu.Unlock()
 			return func() { m.give(h) }, nil
 		}
-		freed, oldest := m.freed, m.held[0]
+		oldest := m.held[0]
 		m.mu.Unlock()
-		patience := time.Until(oldest.since.Add(readTime))
-		if patience <= 0 {
-			oldest.cut()
-			patience = readTime
+		if oldest.conn != nil && time.Since(oldest.since) > readTime {
+			_ = oldest.conn.Close() // its reader learns of it by that
 		}
 		select {
-		case <-freed:
-		case <-time.After(patience):
+		case <-time.After(readTime / 10):
 		case <-ctx.Done():
 			return nil, ended(ctx)
 		}
@@ -94,8 +86,6 @@ func (m *room) give(h *held) {
 	defer m.mu.Unlock()
 	m.unsent -= h.bytes
 	m.held = slices.DeleteFunc(m.held, func(o *held) bool { return o == h })
-	close(m.freed)
-	m.freed = make(chan struct{})
 }
 
 // inTurn has an answer about everything made when there is room for it. What is asked by name may wait for the boot, and takes no turn.

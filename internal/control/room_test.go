@@ -17,7 +17,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // it does not wait
-		if give, err := m.keep(ctx, &held{3 << 20, time.Now(), func() {}}); err == nil {
+		if give, err := m.keep(ctx, &held{3 << 20, time.Now(), nil}); err == nil {
 			total += 3 << 20
 			gives = append(gives, give)
 		}
@@ -27,7 +27,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 	waits := make(chan error, 1)
 	go func() {
-		give, err := m.keep(t.Context(), &held{mostUnsent * 2, time.Now(), func() {}}) // larger than the room: alone
+		give, err := m.keep(t.Context(), &held{mostUnsent * 2, time.Now(), nil}) // larger than the room: alone
 		if err == nil {
 			give()
 		}

@@ -11,7 +11,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -59,7 +58,6 @@ type Server struct {
 	rooms    [classes]*room // for answers
 	cancel   context.CancelCauseFunc
 	notices  notices
-	swept    atomic.Int64 // when the supervisor was last asked to look, see sweep
 
 	mu       sync.Mutex
 	closing  *client.Error // why no request may begin; nil while they may

@@ -51,10 +51,15 @@ func table(st client.Status, look show.Look) reply {
 	return out
 }
 
+// sweepTime is how long an answer waits until the supervisor has looked for processes whose end nothing announces.
+const sweepTime = 100 * time.Millisecond
+
 // known returns a snapshot that has the named services, if they exist, and the services it added because the boot has not
 // registered them yet.
 func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
-	s.sweep(ctx)
+	sweep, cancel := context.WithTimeout(ctx, sweepTime)
+	_ = s.core.Sweep(sweep) // a supervisor that is busy does it later
+	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
 		return slices.ContainsFunc(names, func(name string) bool { _, err := resolve(snap, name); return err != nil })
@@ -81,16 +86,6 @@ func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Sn
 		with(s.core.Expected(look, true))
 	}
 	return snap, added
-}
-
-// sweep has the supervisor look, once in a second, for ends that nothing announces. It waits a moment at most for a supervisor that is busy.
-func (s *Server) sweep(ctx context.Context) {
-	now, last := s.now().UnixNano(), s.swept.Load()
-	if now-last >= int64(time.Second) && s.swept.CompareAndSwap(last, now) {
-		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		defer cancel()
-		_ = s.core.Sweep(ctx) // it is done all the same when it is late
-	}
 }
 
 func (s *Server) status(ctx context.Context, names []string, who peer) (client.Status, error) {

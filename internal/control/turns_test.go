@@ -31,7 +31,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 	go func() {
 		defer close(read)
 		for {
-			if _, err := c.Read(make([]byte, 1)); err != nil {
+			if _, err := c.Read(make([]byte, 2)); err != nil {
 				return
 			}
 			first <- struct{}{}

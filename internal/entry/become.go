@@ -43,7 +43,7 @@ func change(argv, env words) {
 			ok = syscall3(syscall.SYS_PRCTL, nnp, 1, 0) == 0
 		}
 	}
-	if !ok {
+	if path := argv.at(end + 1); !ok || len(base(path)) == len(path) { // a name is looked up in PATH
 		return
 	}
 	errno := -syscall3(syscall.SYS_EXECVE, argv.pointer(end+1), uintptr(unsafe.Pointer(argv.first))+uintptr(end+2)*unsafe.Sizeof(*argv.first), uintptr(unsafe.Pointer(env.first)))

@@ -1,10 +1,15 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
@@ -44,5 +49,66 @@ func TestAChildOfPID1ExecutesBeforeItIsTheAgents(t *testing.T) {
 	agent := &Cred{UID: uint32(os.Geteuid()) + 1, GID: 1}
 	if sys := sysProcAttr(Spec{Cred: agent}); sys.Credential != nil {
 		t.Errorf("it changes its user between fork and execve: %+v", sys.Credential)
+	}
+}
+
+// An agent gave a run a PATH of links through thousands of directories. PID 1 followed them in its loop: no status, no stop, no reaping for
+// minutes.
+func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.Cannot(t, "needs root")
+	}
+	dir := t.TempDir()
+	deep, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	for range 1900 {
+		at := deep
+		if err == nil {
+			err = unix.Mkdirat(at, "d", 0o755)
+		}
+		if err == nil {
+			deep, err = unix.Openat(at, "d", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		}
+		unix.Close(at)
+	}
+	way := dir + strings.Repeat("/d", 1900) + "/"
+	for i := range 38 {
+		if err == nil {
+			err = unix.Symlinkat(way+strconv.Itoa(i+1), deep, strconv.Itoa(i))
+		}
+	}
+	unix.Close(deep)
+	if err := errors.Join(err, os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Symlink(way+"0", dir+"/x")); err != nil {
+		t.Fatal(err)
+	}
+	agent := &Cred{UID: 10000, GID: 10000}
+	table := newTable(t)
+	began := time.Now()
+	for id := uint64(1); id < 21; id++ { // each look takes 1 to 5 s
+		spec := Spec{ID: id, Name: "run", Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(dir+"/x:", 40)}, Dir: "/", Cred: agent}
+		if _, err := table.Spawn(spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("20 starts took %v", took)
+	}
+}
+
+// A command that PID 1 has not looked up in time is looked up by the process, as the agent.
+func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.Cannot(t, "needs root")
+	}
+	table := newTable(t)
+	table.findAt = time.Now().Add(time.Hour)
+	for name, code := range map[string]int{"true": 0, "nothere": 127} {
+		id := uint64(code + 1)
+		spec := Spec{ID: id, Name: "run", Argv: []string{name}, Env: []string{"PATH=/nothere:/bin:/usr/bin"}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000}}
+		if _, err := table.Spawn(spec); err != nil {
+			t.Fatal(err)
+		}
+		if x := exitOf(t, table, id); x.Code != code {
+			t.Errorf("%s: %+v", name, x)
+		}
 	}
 }

@@ -1,43 +1,66 @@
 package proc
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
 )
 
 // What would fail behind the fork is found before it: there only the log would show it.
 
-// enters reports whether a process with these credentials may have the directory as its own, as far as the directory itself tells.
-func enters(dir string, cred *Cred) bool {
-	var st unix.Stat_t
-	switch {
-	case unix.Stat(dir, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return false
-	case cred == nil:
-		return unix.Access(dir, unix.X_OK) == nil
+const (
+	// findTime is how long a start waits for the look at its paths. After a look that was late none is taken for findPause.
+	findTime  = 300 * time.Millisecond
+	findPause = 10 * time.Second
+)
+
+// find returns the program of a spec, and what would fail behind the fork. The paths of another user's process may lead anywhere, by links
+// for minutes. So that user's rights count, and the caller waits a moment only. Then path is what the spec says, and the process finds out.
+func (t *Table) find(spec Spec) (path string, err error) {
+	if !spec.becomes() {
+		return look(spec)
 	}
-	return executes(&st, cred)
+	if time.Now().Before(t.findAt) {
+		return cmp.Or(spec.Path, spec.Argv[0]), nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), findTime)
+	defer cancel()
+	var found string
+	err = blocking.Within(ctx, blocking.Foreign, "looking at the command", func() (err error) {
+		as(spec.Cred.UID, spec.Cred.GID, func() { found, err = look(spec) })
+		return err
+	})
+	if ctx.Err() != nil {
+		t.findAt = time.Now().Add(findPause)
+	} else if err == nil || spec.Path != "" || !errors.Is(err, unix.EACCES) { // the look has no other groups of the user
+		return found, err
+	}
+	return cmp.Or(spec.Path, spec.Argv[0]), nil
 }
 
-// executes reports whether the mode of a file lets a process with these credentials execute it, or enter it.
-func executes(st *unix.Stat_t, cred *Cred) bool {
-	switch {
-	case cred == nil, cred.UID == 0:
-		return true
-	case st.Uid == cred.UID:
-		return st.Mode&0o100 != 0
-	case st.Gid == cred.GID || slices.Contains(cred.Groups, st.Gid):
-		return st.Mode&0o010 != 0
+// look is find in the caller's goroutine.
+func look(spec Spec) (path string, err error) {
+	if path = spec.Path; path == "" {
+		if path, err = lookPath(spec.Argv[0], spec.Env); err != nil {
+			return "", &SpawnError{What: spec.Argv[0], Err: err}
+		}
 	}
-	return st.Mode&0o001 != 0
+	if spec.limited() {
+		err = checkCommand(spec, path)
+	}
+	return path, err
 }
 
 // checkLimited finds what would fail where limits are set between the fork and the command: only the log would show it.
-func checkLimited(spec Spec, path string) error {
+func checkLimited(spec Spec) error {
 	if err := checkSetup(&spec.Setup); err != nil {
 		return err
 	}
@@ -53,7 +76,7 @@ func checkLimited(spec Spec, path string) error {
 			)}
 		}
 	}
-	return checkCommand(spec, path)
+	return nil
 }
 
 // checkCommand finds what would fail when the process enters its directory and executes its command.
@@ -72,25 +95,26 @@ func checkCommand(spec Spec, path string) error {
 	return nil
 }
 
-// unfit returns why a process with these credentials can't execute a file, or enter a directory, nil where that is not sure.
+// unfit returns why this thread can't execute a file, or enter a directory. It returns nil where that is not sure for a process with these
+// credentials, whose other groups the thread lacks.
 func unfit(path string, kind uint32, cred *Cred) error {
 	var st unix.Stat_t
-	switch err := unix.Stat(path, &st); {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return err
-	case err != nil:
+	err := unix.Stat(path, &st)
+	switch {
+	case errors.Is(err, unix.EACCES) && cred != nil:
 		return nil
+	case err != nil:
+		return err
 	case st.Mode&unix.S_IFMT != kind && kind == unix.S_IFDIR:
 		return unix.ENOTDIR
-	case st.Mode&unix.S_IFMT != kind, st.Mode&0o111 == 0:
+	case st.Mode&unix.S_IFMT != kind:
 		return unix.EACCES
-	case executes(&st, cred):
+	}
+	err = unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
+	if cred != nil && slices.Contains(cred.Groups, st.Gid) {
 		return nil
 	}
-	if _, err := unix.Getxattr(path, "system.posix_acl_access", nil); err != nil { // without a list the mode says it all
-		return unix.EACCES
-	}
-	return nil
+	return err
 }
 
 // raises reports whether a process with these credentials may raise a limit: with CAP_SYS_RESOURCE, which it keeps if it stays root.

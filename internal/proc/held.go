@@ -1,7 +1,6 @@
 package proc
 
 import (
-	"bytes"
 	"strconv"
 	"strings"
 	"time"
@@ -14,21 +13,24 @@ import (
 // heldPeriod is the shortest time between two looks for main processes that a tracer holds.
 const heldPeriod = time.Second / 2
 
-// held returns the main processes that have ended and that no wait shows: a tracer keeps a process, or one of its threads, until it has
-// taken notice of the end itself, and the kernel tells nobody else (ptrace(2)).
-func (t *Table) held() (pids []int) {
-	if time.Since(t.heldAt) < heldPeriod {
-		return nil
-	}
-	t.heldAt = time.Now()
-	for pid := range t.owned {
-		if st, ok := t.proc.stat(pid); ok && st.State == 'Z' && !t.proc.lives(st) {
-			if shown, _ := peekAt(unix.P_PID, pid); shown == 0 {
-				pids = append(pids, pid)
+// nextHeld returns a main process that has ended and that no wait shows, 0 for none: a tracer keeps a process, or one of its threads, until
+// it has taken notice of the end itself, and the kernel tells nobody else (ptrace(2)).
+func (t *Table) nextHeld() (pid int) {
+	if time.Since(t.heldAt) >= heldPeriod {
+		t.heldAt = time.Now()
+		for pid := range t.owned {
+			if st, ok := t.proc.stat(pid); ok && st.State == 'Z' && !t.proc.lives(st) {
+				t.held = append(t.held, pid)
 			}
 		}
 	}
-	return pids
+	for pid == 0 && len(t.held) > 0 {
+		pid, t.held = t.held[0], t.held[1:]
+		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // it has just ended
+			pid = 0
+		}
+	}
+	return pid
 }
 
 // lives reports whether a thread of a process lives whose first thread has ended.
@@ -43,18 +45,4 @@ func (s *scanner) lives(p stat) bool {
 		}
 	}
 	return false
-}
-
-// heldStatus is reap for a process that is held. The kernel tells the status, the last field of proc_pid_stat(5), to those who may trace
-// the process.
-func (t *Table) heldStatus(pid int) (status unix.WaitStatus, _ unix.Rusage) {
-	var st unix.Stat_t
-	if dir := strconv.Itoa(pid); unix.Fstatat(t.proc.dir, dir, &st, 0) == nil {
-		as(st.Uid, st.Gid, func() {
-			line := bytes.TrimSpace(t.proc.read(dir + "/stat"))
-			n, _ := strconv.ParseUint(string(line[bytes.LastIndexByte(line, ' ')+1:]), 10, 32) // 0 where it is not told
-			status = unix.WaitStatus(n)
-		})
-	}
-	return status, unix.Rusage{}
 }

@@ -27,26 +27,13 @@ const cldDumped = 3
 // canWait finds out, without a child, whether the kernel lets this process learn that a child has ended. A seccomp(2) filter stays
 // for the life of a process.
 func canWait() error {
-	for {
-		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil && !errors.Is(err, unix.ECHILD) {
-			return refused("waitid", err)
-		}
-		break
+	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
+		return refused("waitid", err)
 	}
-	for {
-		_, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil) // nobody is a child of its own
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if !errors.Is(err, unix.ECHILD) {
-			return refused("wait4", err)
-		}
-		return nil
+	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // no process is a child of its own
+		return refused("wait4", err)
 	}
+	return nil
 }
 
 func refused(call string, err error) error {
@@ -70,21 +57,16 @@ func peekAt(kind, id int) (pid int, childless bool) {
 			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // it may have ended since
 		case err == nil:
 			return int(info.pid), false
-		case errors.Is(err, unix.EINTR):
 		default: // ECHILD is the only other answer to these arguments where canWait found nothing
 			return 0, true
 		}
 	}
 }
 
-// reap frees the process id of one child that peek named.
-func reap(pid int) (unix.WaitStatus, unix.Rusage) {
-	var status unix.WaitStatus
-	var usage unix.Rusage
-	for {
-		_, err := unix.Wait4(pid, &status, unix.WNOHANG, &usage)
-		if !errors.Is(err, unix.EINTR) {
-			return status, usage
-		}
+// reap frees the process id of one child that peek named. How a child has ended that a tracer holds is not known: its code is -1.
+func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {
+	if reaped, _ := unix.Wait4(pid, &status, unix.WNOHANG, &usage); reaped == 0 {
+		status = 0x7f
 	}
+	return status, usage
 }

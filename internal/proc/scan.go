@@ -210,16 +210,11 @@ func (t *Table) origin(pid int) uint64 {
 // file system (ptrace(2), PTRACE_MODE_READ_FSCREDS) for the moment of opening it.
 func (t *Table) tagged(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
-	env, err := ReadHead(dir + "/environ")
-	if err != nil {
-		var st unix.Stat_t
-		if unix.Stat(dir, &st) != nil {
-			return 0
-		}
-		if env, err = readAs(dir+"/environ", st.Uid, st.Gid); err != nil {
-			return 0
-		}
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return 0
 	}
+	env, _ := readAs(dir+"/environ", st.Uid, st.Gid) // what is gone or hidden has none
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		value, ok := bytes.CutPrefix(kv, []byte(TagVar+"="))
 		if !ok {

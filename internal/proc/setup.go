@@ -101,6 +101,9 @@ func (s Spec) words() (words []string) {
 	return words
 }
 
+// limited reports whether the process executes this program first, and sets something about itself there.
+func (s Spec) limited() bool { return len(s.Limits) > 0 || !s.Setup.none() || s.becomes() }
+
 // becomes reports whether the process changes its user. It does so after it has executed this program again, never between fork and
 // execve: Spawn waits that long, and the other user could stop the process (SIGSTOP), or hold its files (fcntl(2), F_SETLEASE).
 func (s Spec) becomes() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }

@@ -134,12 +134,14 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{What: spec.Name, Err: errNoCommand}
 	}
-	path := spec.Path
-	if path == "" {
-		var err error
-		if path, err = lookPath(spec.Argv[0], spec.Env); err != nil {
-			return 0, &SpawnError{What: spec.Argv[0], Err: err}
+	if spec.limited() {
+		if err := checkLimited(spec); err != nil {
+			return 0, err
 		}
+	}
+	path, err := t.find(spec)
+	if err != nil {
+		return 0, err
 	}
 	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.nonce, spec.ID)
 	env := spec.Env
@@ -156,10 +158,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	}
 	argv := spec.Argv
 	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.files(spec.Files), Sys: sysProcAttr(spec)}
-	if len(spec.Limits) > 0 || !spec.Setup.none() || spec.becomes() {
-		if err := checkLimited(spec, path); err != nil {
-			return 0, err
-		}
+	if spec.limited() {
 		argv = limitArgv(spec, path)
 		path = selfExe
 		if spec.laterDir() {
@@ -184,7 +183,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 
 // spawnError names what is at fault when a command could not be executed: the command or its directory.
 func spawnError(spec Spec, path string, err error) *SpawnError {
-	if spec.Dir != "" && !enters(spec.Dir, spec.Cred) && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) {
+	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && unfit(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
 		return &SpawnError{What: nameOf(spec.Dir), Err: err, Dir: true}
 	}
 	what := path
@@ -278,7 +277,10 @@ func lookPath(name string, env []string) (string, error) {
 		}
 		file := dir + "/" + name
 		var st unix.Stat_t
-		if unix.Stat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		if err := unix.Stat(file, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			if errors.Is(err, unix.EACCES) {
+				found = err
+			}
 			continue
 		}
 		if st.Mode&0o111 == 0 {
@@ -380,8 +382,10 @@ func LimitsMain(argv []string) (int, error) {
 			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
 		}
 	}
-	path := argv[i+1]
-	err = syscall.Exec(path, argv[i+2:], env)
-	e := &SpawnError{What: path, Err: err}
+	path, err := lookPath(argv[i+1], env) // PID 1 has done that, unless it would have taken too long
+	if err == nil {
+		err = syscall.Exec(path, argv[i+2:], env)
+	}
+	e := &SpawnError{What: argv[i+1], Err: err}
 	return e.ShellCode(), e
 }

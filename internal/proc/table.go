@@ -23,7 +23,9 @@ type Table struct {
 	oom    oomScore
 	byMark map[uint64]uint64 // mark → run
 	fam    families
-	heldAt time.Time // when held has looked
+	held   []int     // main processes that nextHeld returns next
+	heldAt time.Time // when it has looked
+	findAt time.Time // when find looks again
 }
 
 // run is what is known of the processes of one run.
@@ -79,26 +81,21 @@ func New() (*Table, error) {
 }
 
 // Signal signals the main process of a run. The error is os.ErrProcessDone when it is reaped.
-func (t *Table) Signal(id uint64, signal int) error {
-	r := t.runs[id]
-	if r == nil || r.main == 0 {
-		return os.ErrProcessDone
-	}
-	if err := unix.Kill(r.main, syscall.Signal(signal)); err != nil {
-		return fmt.Errorf("cannot signal process %d: %w", r.main, err)
-	}
-	return nil
-}
+func (t *Table) Signal(id uint64, signal int) error { return t.send(id, signal, "process", 1) }
 
 // SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone when that
 // process is reaped: the number of the group may be another's by then.
 func (t *Table) SignalGroup(id uint64, signal int) error {
+	return t.send(id, signal, "process group", -1)
+}
+
+func (t *Table) send(id uint64, signal int, what string, sign int) error {
 	r := t.runs[id]
 	if r == nil || r.main == 0 {
 		return os.ErrProcessDone
 	}
-	if err := unix.Kill(-r.main, syscall.Signal(signal)); err != nil {
-		return fmt.Errorf("cannot signal process group %d: %w", r.main, err)
+	if err := unix.Kill(sign*r.main, syscall.Signal(signal)); err != nil {
+		return fmt.Errorf("cannot signal %s %d: %w", what, r.main, err)
 	}
 	return nil
 }
@@ -108,8 +105,14 @@ func (t *Table) SignalGroup(id uint64, signal int) error {
 // It never blocks. each may call Spawn, Signal and SignalTree. A main process that a tracer holds is reported at once and reaped when
 // the tracer lets it go, as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
-	ends := 0
-	end := func(pid int, reap func(pid int) (unix.WaitStatus, unix.Rusage)) {
+	for ends := 0; ; {
+		pid, none := peek()
+		if pid == 0 {
+			pid = t.nextHeld()
+		}
+		if pid == 0 {
+			return none
+		}
 		id := t.owned[pid]
 		x := Exit{ID: id, PID: pid}
 		if r := t.runs[id]; r != nil {
@@ -134,14 +137,6 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 		x.MaxRSS = int64(usage.Maxrss) * 1024 //nolint:unconvert // 32 bits wide on 32-bit machines
 		each(x)
 	}
-	pid := 0
-	for pid, childless = peek(); pid != 0; pid, childless = peek() {
-		end(pid, reap)
-	}
-	for _, pid := range t.held() {
-		end(pid, t.heldStatus)
-	}
-	return childless
 }
 
 // Forget drops what is known of a run. Its living processes, if any, are orphans from then on.

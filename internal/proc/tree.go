@@ -341,11 +341,7 @@ func (t *Table) kill(p stat, signal int) bool {
 	if now, ok := t.proc.stat(p.PID); !ok || now.Start != p.Start || now.Dead() {
 		return false
 	}
-	err = unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0)
-	if errors.Is(err, unix.ENOSYS) {
-		err = unix.Kill(p.PID, syscall.Signal(signal))
-	}
-	return err == nil
+	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // an older call than the other
 }
 
 // Gone returns those of the given runs of which no process is alive. While unseen processes of a run end it is not gone; ask again

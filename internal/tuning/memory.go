@@ -46,9 +46,16 @@ const (
 func LimitMemory() { limitMemory(cgroupDir) }
 
 func limitMemory(cgroup string) {
-	if limit, ok := cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes"); ok && os.Getenv("GOMEMLIMIT") == "" {
+	if limit, ok := memoryLimit(cgroup); ok && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(max(int64(limit)/memoryShare, leastMemory))
 	}
+}
+
+// MemoryLimit returns how many bytes the control group of the container allows.
+func MemoryLimit() (limit int, ok bool) { return memoryLimit(cgroupDir) }
+
+func memoryLimit(cgroup string) (limit int, ok bool) {
+	return cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes")
 }
 
 // Releaser gives memory back to the kernel when PID 1 comes to rest: after the boot, after a burst of starts or crashes, and after
