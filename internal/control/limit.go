@@ -87,12 +87,12 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	read := unix.Read
-	if len(p) == 1 {
-		read = hungUp
-	}
 	failed := c.raw.Read(func(fd uintptr) (done bool) {
-		n, err = c.call(read, fd, p)
+		if len(p) == 1 {
+			n, err = c.call(hungUp, fd, p)
+		} else {
+			n, err = c.call(unix.Read, fd, p)
+		}
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	if failed == nil && err == nil && n == 0 {
