@@ -103,7 +103,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 
 // hungUp stands for the read of one byte, by which net/http learns while a handler runs that the client is gone. It takes no byte: with
 // one that a client has sent too early net/http would stop looking.
-func hungUp(fd int, _ []byte) (int, error) { //nolint:unparam // it stands for unix.Read
+func hungUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
 		return 0, err
