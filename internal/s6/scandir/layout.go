@@ -103,13 +103,14 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 // it is quick.
 func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
+	by := l.remover(path, owner)
 	if dir, err := fsutil.OpenReal(path, owner); err == nil {
 		if l.reuse(dir, id.UID) {
 			return dir, nil
 		}
 		_ = dir.Close() // nothing was written through it
 	}
-	d, err := l.fresh(path)
+	d, err := l.fresh(path, by)
 	if err != nil || !owner.Switches() {
 		return d, err
 	}
@@ -132,12 +133,42 @@ func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
 		if given || !few(dir, "") {
 			return false
 		}
-		err = clearOut(dir, "")
+		err = clearOut(dir, "", l.self) // as the directory's own actor
 	}
 	if err == nil {
 		_, err = dir.Chmod("", 0o755)
 	}
 	return err == nil
+}
+
+// remover returns who removes what lies in the directory at path: its owner, if that user is not the process itself. Such a user may have
+// moved a directory of root's into it, which root must not remove.
+func (l Layout) remover(path string, owner *fsutil.Actor) *fsutil.Actor {
+	parent, err := l.above(path)
+	if err != nil {
+		return l.self
+	}
+	defer parent.Close()
+	return l.removerOf(parent, filepath.Base(path), owner)
+}
+
+func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) *fsutil.Actor {
+	info, err := parent.Lstat(name)
+	if err == nil && owner.Switches() && info.Sys().(*syscall.Stat_t).Uid == owner.Identity().UID {
+		return owner
+	}
+	return l.self
+}
+
+// removeAll removes a directory with what lies in it. It acts as by; the name itself goes last, as the process, once it is empty.
+func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
+	if !by.Switches() {
+		return parent.RemoveAll(name)
+	}
+	if err := clearOut(parent, name, by); err != nil {
+		return err
+	}
+	return parent.Remove(name)
 }
 
 var errTaken = errors.New("another s6-svscan or hinit works there")
@@ -195,9 +226,10 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// fresh makes an empty directory at path, mode 0755, and returns it. A large old directory is moved aside and removed in the
-// background. A directory that can't be moved, such as a mount point, is emptied.
-func (l Layout) fresh(path string) (*fsutil.Dir, error) {
+// fresh makes an empty directory at path, mode 0755, and returns it. An old directory that is large or another user's is moved aside and
+// removed in the background; what that user may not remove stays there. A directory that can't be moved, such as a mount point, is
+// emptied.
+func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	parent, err := l.above(path)
 	if err != nil {
 		return nil, err
@@ -207,14 +239,14 @@ func (l Layout) fresh(path string) (*fsutil.Dir, error) {
 	cleared := make(chan error, 1)
 	clearing := func() error {
 		var err error
-		if few(parent, name) {
+		if !by.Switches() && few(parent, name) {
 			err = parent.RemoveAll(name)
 		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // of a lower layer of the image
-			err = parent.RemoveAll(name)
+			err = removeAll(parent, name, by)
 		}
 		switch {
 		case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
-			err = clearOut(parent, name)
+			err = clearOut(parent, name, by)
 		case errors.Is(err, fs.ErrNotExist):
 			err = nil
 		}
@@ -226,7 +258,7 @@ func (l Layout) fresh(path string) (*fsutil.Dir, error) {
 	case <-time.After(l.patience): // it goes on, so that another boot finds less
 		guard.Go("removing what an s6 directory had", func() {
 			if err := <-cleared; err == nil { // else it is for another boot
-				removeOld(parent, name)
+				l.removeOld(parent, name)
 			}
 		})
 		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, l.patience)
@@ -241,7 +273,7 @@ func (l Layout) fresh(path string) (*fsutil.Dir, error) {
 	if err == nil {
 		d, err = parent.Sub(name)
 	}
-	go removeOld(parent, name)
+	go l.removeOld(parent, name)
 	return d, err
 }
 
@@ -284,11 +316,21 @@ func fewer(in *fsutil.Dir, name string, left *int) bool {
 	return true
 }
 
-func clearOut(parent *fsutil.Dir, name string) error {
+// clearOut removes what lies in a directory. It acts as by.
+func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
+	open := parent.Sub
+	if by.Switches() {
+		open = func(name string) (*fsutil.Dir, error) { return fsutil.OpenReal(filepath.Join(parent.Path(), name), by) }
+	}
+	dir, err := open(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
 	for {
-		entries, more, err := parent.ReadSome(name, fsutil.MostNames)
+		entries, more, err := dir.ReadSome("", fsutil.MostNames)
 		for _, e := range entries {
-			err = errors.Join(err, parent.RemoveAll(path.Join(name, e.Name())))
+			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}
 		if err != nil || !more {
 			return err
@@ -297,12 +339,12 @@ func clearOut(parent *fsutil.Dir, name string) error {
 }
 
 // removeOld removes directories that were moved aside, also by an earlier process. Errors are ignored.
-func removeOld(parent *fsutil.Dir, name string) {
+func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), oldPrefix+name+"-") {
-			_ = parent.RemoveAll(e.Name())
+			_ = removeAll(parent, e.Name(), l.removerOf(parent, e.Name(), l.Agent))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package scandir
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,6 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
@@ -110,7 +114,7 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	g.Scan = filepath.Join(g.Scan, "x")
 	must(t, os.Mkdir(filepath.Join(g.Scan, ".s6-svscan"), 0o755))
 	g.patience = 1
-	_, err := g.limited().fresh(g.Scan)
+	_, err := g.limited().fresh(g.Scan, fsutil.Self())
 	if err == nil || !strings.Contains(err.Error(), "cannot empty") {
 		t.Errorf("it was waited for: %v", err)
 	}
@@ -135,12 +139,12 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	must(t, layAt(kept, map[string]string{"secret": "x"}))
 	must(t, os.Chmod(kept, 0o700))
 	must(t, os.Chown(home, agentUID, agentGID))
-	d, err := g.limited().fresh(g.Scan)
+	d, err := g.limited().fresh(g.Scan, fsutil.Self())
 	must(t, err)
 	must(t, d.Close())
 	parent, err := g.limited().above(g.Scan)
 	must(t, err)
-	removeOld(parent, "svc")
+	g.limited().removeOld(parent, "svc")
 	if _, err := os.Stat(kept + "/secret"); err != nil {
 		t.Errorf("root's file: %v", err)
 	}
@@ -148,5 +152,33 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	must(t, err)
 	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != agentUID {
 		t.Errorf("the scan directory belongs to %d", uid)
+	}
+}
+
+// The agent moved a directory of root's, which it could not remove, into the scan directory. Root removed it at the next start.
+func TestRootRemovesNothingThatTheAgentHasMovedIntoTheScanDirectory(t *testing.T) {
+	testkit.NeedRoot(t)
+	g := room(t)
+	must(t, layAt(filepath.Join(g.Scan, scannerDir), map[string]string{"lock": ""}))
+	must(t, layAt(filepath.Join(g.Scan, "gateway-a"), map[string]string{"run": "#!/bin/sh\n"}))
+	moved := filepath.Join(g.Scan, "moved", "rootsub")
+	must(t, layAt(moved, map[string]string{"secret": "x"}))
+	must(t, os.Chmod(moved, 0o700))
+	for _, name := range []string{g.Scan, filepath.Dir(moved), filepath.Join(g.Scan, scannerDir), filepath.Join(g.Scan, "gateway-a")} {
+		must(t, os.Chown(name, agentUID, agentGID))
+	}
+	dir, lock, err := g.limited().prepare()
+	must(t, err)
+	must(t, errors.Join(dir.Close(), lock.Close()))
+	until(t, "the rest of what the agent had there is removed", func() bool {
+		kept, _ := filepath.Glob(filepath.Join(filepath.Dir(g.Scan), oldPrefix+"*", "*"))
+		return len(kept) == 1 && filepath.Base(kept[0]) == "moved"
+	})
+	if entries, err := os.ReadDir(g.Scan); err != nil || len(entries) != 1 {
+		t.Errorf("the new scan directory has %v, %v", entries, err)
+	}
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(g.Scan), oldPrefix+"*", "moved", "rootsub", "secret"))
+	if len(found) != 1 {
+		t.Error("root's file is gone")
 	}
 }
