@@ -20,17 +20,32 @@ const (
 	startTime  = 30 * time.Second
 	createTime = 120 * time.Second // an image may have to be fetched
 	undoTime   = 10 * time.Second
+	wakeTries  = 5
+	takenTime  = 5 * time.Second // a container that is being made or removed may have the name
 )
 
-// acquire finds or makes the sandbox's container. The caller holds the lock of the key.
+// acquire finds or makes the sandbox's container. The caller holds the lock of the key. An engine goes on to make what a killed process
+// has asked for, and does not list it yet: but its name, which is the key's, is taken.
 func (s *Sandbox) acquire(ctx context.Context) error {
 	c, found, err := s.probe(ctx)
-	if err == nil && !found {
+	for limit := time.Now().Add(takenTime); err == nil && !found; {
 		var spec Spec
-		if spec, err = s.plan(ctx); err == nil {
-			c.Name = spec.Name
-			c.ID, err = s.m.create(ctx, &spec)
+		if spec, err = s.plan(ctx); err != nil {
+			break
 		}
+		if time.Now().After(limit) { // it is of a container that can't be used
+			spec.Name = newName()
+		}
+		c.Name = spec.Name
+		if c.ID, err = s.m.create(ctx, &spec); !errors.Is(err, errTaken) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+		c, found, err = s.probe(ctx)
 	}
 	if err != nil {
 		return err
@@ -54,7 +69,7 @@ func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
 	spec := *s.spec.clone()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if spec.Name = newName(); s.dir != s.m.opts.Cwd { // a command has left the session there
+	if spec.Name = s.m.nameOf(s.labels); s.dir != s.m.opts.Cwd { // a command has left the session there
 		spec.Dir = s.dir
 	}
 	return spec, nil
@@ -81,7 +96,9 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 			if c.State != state {
 				continue
 			}
-			if err := s.m.wake(ctx, c); err != nil {
+			if err := s.m.wake(ctx, c); errors.Is(err, ErrNoEngine) {
+				return Container{}, false, err
+			} else if err != nil {
 				s.m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", short(c.ID), err))
 				continue
 			}
@@ -91,10 +108,23 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 	return Container{}, false, nil
 }
 
-// wake makes a container run.
+// wake makes a container run. That somebody stops, kills or pauses it meanwhile is no reason to make another.
 func (m *Manager) wake(ctx context.Context, c Container) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
+	for try := 1; ; try++ {
+		err := m.wakeOnce(ctx, c)
+		if err == nil || try == wakeTries || errors.Is(err, ErrRefused) || ctx.Err() != nil {
+			return err
+		}
+		before := c.Started
+		if c = m.state(ctx, c.ID); c.State == "" || c.State == Exited && !c.Started.After(before) {
+			return err
+		}
+	}
+}
+
+func (m *Manager) wakeOnce(ctx context.Context, c Container) error {
 	switch c.State {
 	case Running:
 		return nil
@@ -132,6 +162,9 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 	if errors.Is(err, fs.ErrExist) && m.state(ctx, spec.Name).State == Gone { // left by a container of this name that somebody has removed
 		m.store.forget(spec.Name)
 		own, err = m.addHelper(spec)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return "", errTaken
 	}
 	if err != nil {
 		m.opts.warn("the program inside can't be mounted: " + err.Error())

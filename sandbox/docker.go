@@ -49,12 +49,16 @@ func engineError(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("cannot %s: %w in time; a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine)
 	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), isRefused(err):
 		kind = ErrNoEngine
 	case cerrdefs.IsNotFound(err) && strings.Contains(strings.ToLower(err.Error()), "no such image"):
 		kind = ErrNoImage
 	case cerrdefs.IsNotFound(err) && !strings.Contains(strings.ToLower(err.Error()), "network"):
 		kind = ErrGone
+	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "name") && strings.Contains(err.Error(), "already in use"):
+		kind = errTaken
 	case cerrdefs.IsInvalidArgument(err), cerrdefs.IsPermissionDenied(err), cerrdefs.IsConflict(err), cerrdefs.IsNotImplemented(err):
 		kind = ErrRefused
 	default:
@@ -186,7 +190,12 @@ func mountsOf(points []container.MountPoint) []Mount {
 	return out
 }
 
+// An engine that hangs over one container answers about the others: what it is asked of one has a limit.
+var answerTime = 10 * time.Second
+
 func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	c, err := d.c.ContainerInspect(ctx, id)
 	if err != nil {
 		return Container{}, engineError("inspect the container "+short(id), err)
@@ -298,6 +307,8 @@ func (d *docker) Start(ctx context.Context, id string) error {
 }
 
 func (d *docker) Unpause(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	return engineError("unpause the container "+short(id), d.c.ContainerUnpause(ctx, id))
 }
 
@@ -306,11 +317,15 @@ func (d *docker) Rename(ctx context.Context, id, name string) error {
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, grace+2*answerTime) // it waits for 10 s after the grace itself
+	defer cancel()
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+short(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
 
 func (d *docker) Remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*answerTime)
+	defer cancel()
 	err := d.remove(ctx, id)
 	for range 20 { // an engine on fuse-overlayfs can't always remove at once what has just been written to
 		if err == nil || !strings.Contains(err.Error(), "failed to remove root filesystem") {
@@ -338,7 +353,9 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	options := container.ExecOptions{
 		AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach, Env: spec.Env, Cmd: spec.Argv, User: spec.User,
 	}
-	made, err := d.c.ContainerExecCreate(ctx, id, options)
+	begin, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	made, err := d.c.ContainerExecCreate(begin, id, options)
 	if err != nil {
 		return nil, engineError(what, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func sprint(v any) string { return fmt.Sprint(v) }
@@ -88,5 +89,29 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 	if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, ErrNoEngine) {
 		t.Error(err)
+	}
+}
+
+// TestAnEngineThatHangsOverAContainer: commands waited for it until somebody lost patience.
+func TestAnEngineThatHangsOverAContainer(t *testing.T) {
+	old := answerTime
+	answerTime = 50 * time.Millisecond
+	defer func() { answerTime = old }()
+	socket := t.TempDir() + "/hangs.sock"
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	e, err := Docker("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, inspect := e.Inspect(t.Context(), "c")
+	_, exec := e.Exec(t.Context(), "c", ExecSpec{})
+	for call, err := range map[string]error{"inspect": inspect, "exec": exec, "unpause": e.Unpause(t.Context(), "c"), "stop": e.Stop(t.Context(), "c", 0), "rm": e.Remove(t.Context(), "c")} {
+		if !errors.Is(err, ErrNoEngine) || !strings.Contains(err.Error(), "has to be restarted") {
+			t.Errorf("%s: %v", call, err)
+		}
 	}
 }

@@ -330,6 +330,16 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 			t.l.close()
 			return fmt.Errorf("the program inside has not answered for %v", hopeless)
 		}
+		if *said {
+			return nil
+		}
+		*said = true
+		other, err := t.s.m.connect(ctx, now)
+		if isSilent(err) {
+			t.l.close()
+			return err
+		}
+		other.close()
 		return nil
 	case "":
 		return nil

@@ -31,6 +31,7 @@ type fake struct {
 	stall      string           // the call that never answers
 	mute       bool             // the program inside gives no sign
 	run        func(c *Container, stdout io.Writer) (int, error)
+	starting   func(c *Container, n int) // at the n-th start
 	next       int
 }
 
@@ -158,6 +159,9 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.find(spec.Name) != nil {
+		return "", fmt.Errorf("cannot create %s: %w", spec.Name, errTaken)
+	}
 	f.next++
 	id := fmt.Sprintf("new%d", f.next)
 	f.containers = append(f.containers, &Container{ID: id, Name: spec.Name, Image: spec.Image, Labels: spec.Labels, State: Created, Created: time.Now(), Mounts: gateMount})
@@ -180,7 +184,13 @@ func (f *fake) to(ctx context.Context, verb, id string, state State) error {
 	return nil
 }
 
-func (f *fake) Start(ctx context.Context, id string) error { return f.to(ctx, "start", id, Running) }
+func (f *fake) Start(ctx context.Context, id string) error {
+	if f.starting != nil {
+		n := len(f.called("start")) + 1
+		f.set(id, func(c *Container) { f.starting(c, n) })
+	}
+	return f.to(ctx, "start", id, Running)
+}
 
 func (f *fake) Unpause(ctx context.Context, id string) error {
 	return f.to(ctx, "unpause", id, Running)

@@ -243,6 +243,11 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	switch {
 	case ctx.Err() != nil, errors.Is(err, ErrNoEngine):
 		return nil, err
+	case isSilent(err):
+		if now := m.state(ctx, c.ID); now.State == Paused {
+			err = &StateError{now}
+		}
+		return nil, err
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
@@ -307,7 +312,7 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 			continue
 		}
 		client, err := m.attach(ctx, c.ID, path)
-		if err == nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || isSilent(err) {
 			return client, err
 		}
 		reasons = append(reasons, err)
@@ -320,7 +325,7 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 		return nil, err
 	}
 	client, err := m.attach(ctx, c.ID, "/"+copiedName+hash)
-	if err == nil {
+	if err == nil || isSilent(err) {
 		return client, nil
 	}
 	path, err := m.copyHelper(ctx, c.ID)
@@ -360,7 +365,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	}
 	r, w := io.Pipe()
 	stderr := &tail{}
-	conn := &attachment{a, r}
+	conn := &attachment{Attachment: a, r: r}
 	guard.Go("reading from an exec", func() {
 		err := a.Copy(w, stderr)
 		if err == nil {
@@ -389,7 +394,11 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 			return got.c, nil
 		}
 		conn.Close()
-		if text := stderr.String(); text != "" {
+		text := strings.TrimSpace(stderr.String() + " " + string(conn.said))
+		if strings.Contains(text, "paused container") { // runc looks at the cgroup, the engine does not
+			return nil, &silentError{short(id)}
+		}
+		if text != "" {
 			got.err = fmt.Errorf("%w: %s", got.err, text)
 		}
 		return nil, got.err
@@ -405,10 +414,17 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 // attachment is an exec as a connection.
 type attachment struct {
 	Attachment
-	r *io.PipeReader
+	r    *io.PipeReader
+	said []byte // the begin of it: an engine puts what was wrong there
 }
 
-func (a *attachment) Read(p []byte) (int, error) { return a.r.Read(p) }
+func (a *attachment) Read(p []byte) (int, error) {
+	n, err := a.r.Read(p)
+	if room := 300 - len(a.said); room > 0 {
+		a.said = append(a.said, p[:min(n, room)]...)
+	}
+	return n, err
+}
 
 func (a *attachment) Close() error {
 	_ = a.r.Close()

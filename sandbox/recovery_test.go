@@ -129,7 +129,7 @@ func TestRecovery(t *testing.T) {
 		all.Wait()
 		f.count(t, "create", 2)
 		first, second := f.specs[0], f.specs[1]
-		if first.Name == second.Name || first.Labels[LabelTask] != second.Labels[LabelTask] || second.Dir != "/src" || second.Image != first.Image {
+		if first.Labels[LabelTask] != second.Labels[LabelTask] || second.Dir != "/src" || second.Image != first.Image {
 			t.Errorf("%+v\n%+v", first, second)
 		}
 	})
@@ -152,4 +152,36 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 		t.Error(err)
 	}
 	f.count(t, "run", 1)
+}
+
+// TestStoppedWhileItStarts: a container that somebody stopped while it was made to run was left behind, and another one made beside it.
+func TestStoppedWhileItStarts(t *testing.T) {
+	f := newFake(Container{ID: "a", State: Exited})
+	f.fail["start a"] = errFake
+	f.starting = func(c *Container, n int) {
+		if c.Started = time.Now(); n == 2 {
+			delete(f.fail, "start a")
+		}
+	}
+	if s := mustOpen(t, fakeManager(t, f, nil), Key{}); s.ID() != "a" {
+		t.Errorf("it uses %s", s.ID())
+	}
+	f.count(t, "create", 0)
+}
+
+// TestMadeForAKilledProcess: the engine goes on to make what a killed process has asked for, and lists it later. There were two then.
+func TestMadeForAKilledProcess(t *testing.T) {
+	f := newFake()
+	m := fakeManager(t, f, nil)
+	labels := Labels(Key{})
+	name := m.nameOf(labels)
+	f.fail["create "+name] = errTaken
+	time.AfterFunc(100*time.Millisecond, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.containers = append(f.containers, &Container{ID: "late", Name: name, Labels: labels, State: Created, Mounts: gateMount})
+	})
+	if s := mustOpen(t, m, Key{}); s.ID() != "late" {
+		t.Errorf("it uses %s", s.ID())
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -191,7 +192,13 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	return out
 }
 
-// newName returns a random name for a container. Nothing is ever found by it.
+// nameOf is the name of the container of a key. Nothing is found by it; the engine makes no second one of it.
+func (m *Manager) nameOf(labels map[string]string) string {
+	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
+	return "hermes-" + hex.EncodeToString(sum[:4])
+}
+
+// newName returns a random name for a container.
 func newName() string {
 	b := make([]byte, 4)
 	_, _ = rand.Read(b)

@@ -262,7 +262,11 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		return errors.Join(err, fmt.Errorf("cannot start container %s: %w", id, sandbox.ErrGone))
 	}
 	if c.State != sandbox.Running && remakes(c) {
-		defer g.gate.hold(c.ID)()
+		release, err := g.gate.hold(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		defer release()
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
 			return err // another caller has made it again
 		}
@@ -274,7 +278,11 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 
 // startNow starts a container, and lets it through its gate.
 func (g *Guarded) startNow(ctx context.Context, id string) error {
-	defer g.gate.hold(id)()
+	release, err := g.gate.hold(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if c, err := g.Engine.Inspect(ctx, id); err == nil && c.State == sandbox.Running {
 		return g.enter(ctx, id) // another caller has started it
 	}
@@ -374,7 +382,11 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	if err != nil {
 		return nil, err
 	}
-	defer g.gate.hold(id)() // to the end: no start may come between
+	release, err := g.gate.hold(ctx, id) // to the end: no start may come between
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if err := g.enter(ctx, id); err != nil {
 		return nil, err
 	}

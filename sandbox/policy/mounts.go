@@ -204,7 +204,7 @@ type Gate struct {
 
 // holder is the lock of one container.
 type holder struct {
-	sync.Mutex
+	turn  chan struct{} // holds one while it is locked
 	users int
 }
 
@@ -237,27 +237,34 @@ func (g *Gate) Root() Root {
 	return g.root
 }
 
-// hold locks a container: nothing is run in it while it passes its gate.
-func (g *Gate) hold(id string) (release func()) {
+// hold locks a container: nothing is run in it while it passes its gate. Where the engine hangs over it nobody waits for long.
+func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) {
 	g.mu.Lock()
 	h := g.held[id]
 	if h == nil {
 		if g.held == nil {
 			g.held, g.past = map[string]*holder{}, map[string]time.Time{}
 		}
-		h = &holder{}
+		h = &holder{turn: make(chan struct{}, 1)}
 		g.held[id] = h
 	}
 	h.users++
 	g.mu.Unlock()
-	h.Lock()
-	return func() {
-		h.Unlock()
+	leave := func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if h.users--; h.users == 0 {
 			delete(g.held, id)
 		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
+	defer cancel()
+	select {
+	case h.turn <- struct{}{}:
+		return func() { <-h.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("cannot use the container %.12s: %w", id, context.Cause(ctx))
 	}
 }
 

@@ -325,7 +325,11 @@ func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sand
 	if !replaced(c) {
 		return nil
 	}
-	defer g.hold(c.ID)() // it may be made again at this moment, and get its name back if that fails
+	release, err := g.hold(ctx, c.ID) // it may be made again at this moment, and get its name back if that fails
+	if err != nil {
+		return err
+	}
+	defer release()
 	if c, err := engine.Inspect(ctx, c.ID); err != nil || !replaced(c) {
 		return nil //nolint:nilerr // it is gone
 	}

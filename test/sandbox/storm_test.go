@@ -69,8 +69,9 @@ func (s *storm) client(end time.Time) {
 			s.note("done", word)
 		case 137:
 			s.note("lost", word)
-		case -1: // not within the test's patience: the engine itself may hang, such as one that could not freeze a container
+		case -1:
 			s.note("unanswered", word)
+			s.t.Errorf("%s was not answered within %v", word, patience)
 		default:
 			s.note("not run", word)
 			if !strings.HasPrefix(r.err, "cannot ") && !strings.HasPrefix(r.err, "hinit: cannot ") {
@@ -91,10 +92,7 @@ func (s *storm) disturb(svc *service, end time.Time) {
 		id := have[rand.IntN(len(have))]
 		switch what := rand.IntN(10); what {
 		case 0:
-			docker("pause", id)
-			<-time.After(time.Duration(rand.IntN(600)) * time.Millisecond)
-			docker("unpause", id)
-			s.note("pauses", id)
+			s.pause(id)
 		case 1, 2, 3, 4:
 			docker("kill", id)
 			s.note("kills", id)
@@ -110,6 +108,42 @@ func (s *storm) disturb(svc *service, end time.Time) {
 			s.note("ends of the service", "")
 		}
 	}
+}
+
+// pause has the engine pause a container for a moment. An engine may leave it frozen for ever: runc, which starts an exec, is frozen with the
+// container and has a lock that the unpause waits for. The freezer is the proof that this is not hinit's; then the kernel ends the pause.
+func (s *storm) pause(id string) {
+	docker("pause", id)
+	<-time.After(time.Duration(rand.IntN(600)) * time.Millisecond)
+	unpaused := make(chan result, 1)
+	go func() { unpaused <- docker("unpause", id) }()
+	select {
+	case <-unpaused:
+	case <-time.After(30 * time.Second):
+	}
+	if thaw(id) {
+		s.note("left frozen by the engine", id)
+		<-unpaused
+	}
+	s.note("pauses", id)
+}
+
+// freezers are the files that freeze a container, of either version of cgroups, with the word that ends it.
+func freezers(id string) map[string]string {
+	const root = "/sys/fs/cgroup/"
+	return map[string]string{
+		root + "freezer/docker/" + id + "/freezer.state": "THAWED", root + "docker/" + id + "/cgroup.freeze": "0", root + "system.slice/docker-" + id + ".scope/cgroup.freeze": "0",
+	}
+}
+
+// thaw has the kernel thaw a container, and reports whether it was frozen.
+func thaw(id string) bool {
+	for file, thawed := range freezers(id) {
+		if state, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(state)) != thawed {
+			return os.WriteFile(file, []byte(thawed), 0o644) == nil
+		}
+	}
+	return false
 }
 
 // TestStorm: commands of many clients, under pauses, kills, removals and ends of the service. None is lost without a word, none runs twice,
@@ -147,7 +181,7 @@ func TestStorm(t *testing.T) {
 		return !slices.ContainsFunc(p.containers(), func(id string) bool { return strings.Contains(docker("top", id, "-eo", "args").out, stormLeft) })
 	})
 	if have := p.containers(); len(have) != len(stormTasks) {
-		t.Errorf("%d containers are left: %v", len(have), have)
+		t.Errorf("%d containers are left:\n%s", len(have), docker("ps", "-a", "--filter", "label=hermes-profile="+p.profile, "--format", "{{.ID}} {{.Names}} {{.CreatedAt}} {{.Status}}").out)
 	}
 	for _, id := range p.containers() {
 		if top := docker("top", id, "-eo", "args").out; strings.Count(top, "attach") > 1 {
@@ -159,11 +193,11 @@ func TestStorm(t *testing.T) {
 		t.Errorf("the service has %d descriptors", len(fds))
 	}
 	account := ""
-	for _, how := range []string{"done", "lost", "not run", "killed", "unanswered", "pauses", "kills", "stops", "removals", "ends of the service"} {
+	for _, how := range []string{"done", "lost", "not run", "killed", "unanswered", "pauses", "left frozen by the engine", "kills", "stops", "removals", "ends of the service"} {
 		account += fmt.Sprintf("%d %s, ", len(s.answers[how]), how)
 	}
 	t.Logf("%d commands in %v: %s%d descriptors of the service at the end", s.n, *span, account, len(fds))
-	if done := len(s.answers["done"]); done == 0 || 10*len(s.answers["unanswered"]) > done {
-		t.Error("few commands were done")
+	if len(s.answers["done"]) == 0 {
+		t.Error("no command was done")
 	}
 }

@@ -131,3 +131,36 @@ func TestStateBeforeEachCommand(t *testing.T) {
 		}
 	})
 }
+
+// TestAFrozenContainer: one that the engine has left frozen, though it says that it runs, let a command hang for 24 seconds, and the next one said
+// that a frame had 1970173033 bytes.
+func TestAFrozenContainer(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *place) {
+		if r := p.sandbox("exec", "--", "true"); r.code != 0 {
+			t.Fatal(r)
+		}
+		id := p.containers()[0]
+		froze := false
+		for file, frozen := range map[string]string{"freezer/docker/" + id + "/freezer.state": "FROZEN", "docker/" + id + "/cgroup.freeze": "1", "system.slice/docker-" + id + ".scope/cgroup.freeze": "1"} {
+			froze = froze || os.WriteFile("/sys/fs/cgroup/"+file, []byte(frozen), 0o644) == nil
+		}
+		if !froze {
+			testkit.Cannot(t, "needs the freezer of the container")
+		}
+		for range 2 { // with a connection, and without one
+			begin := time.Now()
+			if r := p.sandbox("exec", "--", "true"); r.code != 137 && r.code != 1 || !strings.Contains(r.err, "it is frozen, though the engine says that it runs") {
+				t.Errorf("frozen: %v", r)
+			}
+			if took := time.Since(begin); took > 20*time.Second { // 3.4 s and 0.1 s on a machine at rest
+				t.Errorf("it said so after %v", took)
+			}
+		}
+		if docker("restart", "-t", "0", id); thaw(id) {
+			t.Log("docker restart has not thawed it")
+		}
+		if r := p.sandbox("exec", "--", "true"); r.code != 0 {
+			t.Errorf("afterwards: %v", r)
+		}
+	})
+}
