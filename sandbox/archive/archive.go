@@ -103,14 +103,18 @@ func Unpack(r io.Reader, dir string) error {
 // UnpackAs unpacks what an archive has below its first name, which becomes target.
 func UnpackAs(r io.Reader, target string) error {
 	var root *os.Root
+	single := false
 	err := each(r, func(h *tar.Header, data io.Reader) (err error) {
 		_, name, _ := strings.Cut(strings.Trim(path.Clean("/"+h.Name), "/"), "/")
 		if root == nil {
-			if root, err = openTarget(target, name == "" && h.Typeflag != tar.TypeDir); err != nil {
+			single = name == "" && h.Typeflag != tar.TypeDir
+			if root, err = openTarget(target, single); err != nil {
 				return err
 			}
 		}
 		switch {
+		case single && name != "": // it would be put beside the target
+			return fmt.Errorf("cannot unpack %s: %s is no directory", h.Name, target)
 		case name != "":
 		case h.Typeflag == tar.TypeDir:
 			return nil // it is made

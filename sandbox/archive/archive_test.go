@@ -53,6 +53,26 @@ func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
 	}
 }
 
+// TestACopiedFileBringsNoOther: root copied a report out of a sandbox, and the agent's program inside sent a .bashrc beside it.
+func TestACopiedFileBringsNoOther(t *testing.T) {
+	for _, kind := range []byte{tar.TypeReg, tar.TypeSymlink} {
+		home := t.TempDir()
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		err := errors.Join(w.WriteHeader(&tar.Header{Name: "report", Typeflag: kind, Linkname: "/etc", Mode: 0o644}),
+			w.WriteHeader(&tar.Header{Name: "report/.bashrc", Typeflag: tar.TypeReg, Mode: 0o644}), w.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := UnpackAs(&archive, filepath.Join(home, "report")); err == nil {
+			t.Error("nothing was wrong")
+		}
+		if _, err := os.Lstat(filepath.Join(home, ".bashrc")); err == nil {
+			t.Error("it wrote a file beside the target")
+		}
+	}
+}
+
 // TestPackingFollowsNoLink: while a large file went over, the owner of the directory put a link to root's files in the place of a part of it.
 func TestPackingFollowsNoLink(t *testing.T) {
 	dir, secret := t.TempDir(), t.TempDir()
