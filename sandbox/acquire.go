@@ -96,7 +96,7 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 			if c.State != state {
 				continue
 			}
-			if err := s.m.wake(ctx, c); errors.Is(err, ErrNoEngine) {
+			if err := s.m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
 				return Container{}, false, err
 			} else if err != nil {
 				s.m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", short(c.ID), err))
@@ -108,8 +108,8 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 	return Container{}, false, nil
 }
 
-// wake makes a container run. That somebody stops, kills or pauses it meanwhile is no reason to make another.
-func (m *Manager) wake(ctx context.Context, c Container) error {
+// Wake makes a container run. That somebody stops, kills or pauses it meanwhile is no reason to make another.
+func (m *Manager) Wake(ctx context.Context, c Container) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for try := 1; ; try++ {

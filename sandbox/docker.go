@@ -193,9 +193,13 @@ func mountsOf(points []container.MountPoint) []Mount {
 // An engine that hangs over one container answers about the others: what it is asked of one has a limit.
 var answerTime = 10 * time.Second
 
+func limit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {
+	*ctx, cancel = context.WithTimeout(*ctx, most)
+	return cancel
+}
+
 func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
+	defer limit(&ctx, answerTime)()
 	c, err := d.c.ContainerInspect(ctx, id)
 	if err != nil {
 		return Container{}, engineError("inspect the container "+short(id), err)
@@ -307,8 +311,7 @@ func (d *docker) Start(ctx context.Context, id string) error {
 }
 
 func (d *docker) Unpause(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
+	defer limit(&ctx, answerTime)()
 	return engineError("unpause the container "+short(id), d.c.ContainerUnpause(ctx, id))
 }
 
@@ -317,15 +320,13 @@ func (d *docker) Rename(ctx context.Context, id, name string) error {
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, grace+2*answerTime) // it waits for 10 s after the grace itself
-	defer cancel()
+	defer limit(&ctx, grace+2*answerTime)() // it waits for 10 s after the grace itself
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+short(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
 
 func (d *docker) Remove(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*answerTime)
-	defer cancel()
+	defer limit(&ctx, 3*answerTime)()
 	err := d.remove(ctx, id)
 	for range 20 { // an engine on fuse-overlayfs can't always remove at once what has just been written to
 		if err == nil || !strings.Contains(err.Error(), "failed to remove root filesystem") {
@@ -353,8 +354,8 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	options := container.ExecOptions{
 		AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach, Env: spec.Env, Cmd: spec.Argv, User: spec.User,
 	}
-	begin, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
+	begin := ctx
+	defer limit(&begin, answerTime)()
 	made, err := d.c.ContainerExecCreate(begin, id, options)
 	if err != nil {
 		return nil, engineError(what, err)

@@ -22,6 +22,8 @@ var (
 	// ErrRefused: the engine understood and refused, as it would again.
 	ErrRefused = errors.New("refused by the engine")
 
+	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
+
 	errTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
 )
 
@@ -35,19 +37,6 @@ type OptionError struct {
 // Error implements error.
 func (e *OptionError) Error() string {
 	return fmt.Sprintf("cannot use %s=%q: it must be %s", e.Name, e.Value, e.Want)
-}
-
-// silentError says that a container is frozen that runs by the engine's word.
-type silentError struct{ id string }
-
-func (e *silentError) Error() string {
-	return fmt.Sprintf("cannot run a command in the container %s: it is frozen, though the engine says that it runs (a docker pause that failed half way); "+
-		"start it again with: docker restart %[1]s", e.id)
-}
-
-func isSilent(err error) bool {
-	silent := (*silentError)(nil)
-	return errors.As(err, &silent)
 }
 
 // LostError says that a command began, or may have begun, and that nobody knows how it ended. It was not run again.

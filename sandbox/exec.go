@@ -335,7 +335,7 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 		}
 		*said = true
 		other, err := t.s.m.connect(ctx, now)
-		if isSilent(err) {
+		if errors.Is(err, errFrozen) {
 			t.l.close()
 			return err
 		}

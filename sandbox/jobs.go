@@ -53,16 +53,7 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	}
 }
 
-// Jobs lists the background commands, of all processes. Those that have ended are kept for half an hour.
-func (s *Sandbox) Jobs(ctx context.Context) ([]Job, error) {
-	l, err := s.ready(ctx)
-	if err != nil {
-		return nil, err
-	}
-	jobs, _, err := s.jobs(ctx, l)
-	return jobs, err
-}
-
+// jobs lists the background commands, of all processes. Those that have ended are kept for half an hour.
 func (s *Sandbox) jobs(ctx context.Context, l *link) (jobs []Job, clients int, err error) {
 	end, err := s.ask(ctx, l, mux.Open{Op: mux.OpJobs})
 	jobs = make([]Job, 0, len(end.Jobs))

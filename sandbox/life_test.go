@@ -242,7 +242,7 @@ func TestReaper(t *testing.T) {
 			if c.fail != "" {
 				f.fail[c.fail] = errFake
 			}
-			got, err := fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: 600 * time.Second})
+			got, _, err := fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: 600 * time.Second})
 			n := 0
 			for _, r := range got {
 				if r.Error == "" {
@@ -259,7 +259,7 @@ func TestReaper(t *testing.T) {
 	}
 	t.Run("profile filter", func(t *testing.T) {
 		f := newFake(old("a"))
-		got, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{Profile: "writer"})
+		got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{Profile: "writer"})
 		if len(got) != 0 || f.called("list")[0] != "list hermes-agent=1 hermes-profile=writer" {
 			t.Errorf("%v: %q", got, f.calls)
 		}
@@ -275,12 +275,12 @@ func TestReaper(t *testing.T) {
 		young, mine := old("a"), Container{ID: "b", State: Running, Labels: Labels(Key{})}
 		young.Finished = at(time.Minute)
 		f := newFake(young, mine)
-		_, next, err := fakeManager(t, f, coder).SweepNext(t.Context(), Reap{MaxAge: time.Hour})
+		_, next, err := fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: time.Hour})
 		if want := young.Finished.Add(time.Hour); err != nil || !next.Equal(want) {
 			t.Errorf("%v and not %v; %v", next, want, err)
 		}
 		f.vanish("a")
-		if _, next, err = fakeManager(t, f, coder).SweepNext(t.Context(), Reap{MaxAge: time.Hour}); err != nil || !next.IsZero() {
+		if _, next, err = fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: time.Hour}); err != nil || !next.IsZero() {
 			t.Errorf("with a running one alone: %v, %v", next, err)
 		}
 	})
@@ -312,7 +312,7 @@ func TestReaper(t *testing.T) {
 		c := old("a")
 		c.Labels[LabelVolume] = "somebody else"
 		f := newFake(c)
-		if got, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{}); len(got) != 0 {
+		if got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{}); len(got) != 0 {
 			t.Error(got)
 		}
 		f.count(t, "remove", 0)
@@ -327,7 +327,7 @@ func TestReaper(t *testing.T) {
 		}
 		f.containers = append(f.containers, &Container{ID: "a", Name: "agents", State: Running, Labels: Labels(Key{})},
 			&Container{ID: "o", Name: "other", State: Running, Labels: map[string]string{LabelVolume: m.Volume()}})
-		if _, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
+		if _, _, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
 			t.Fatal(err)
 		}
 		for _, dir := range []string{runDir, tokensDir} {
@@ -339,7 +339,7 @@ func TestReaper(t *testing.T) {
 	})
 	t.Run("dry run", func(t *testing.T) {
 		f := newFake(old("a"))
-		if got, _ := fakeManager(t, f, coder).Sweep(t.Context(), Reap{DryRun: true}); len(got) != 1 {
+		if got, _, _ := fakeManager(t, f, coder).Sweep(t.Context(), Reap{DryRun: true}); len(got) != 1 {
 			t.Error(got)
 		}
 		f.count(t, "remove", 0)
@@ -352,7 +352,7 @@ func TestReaper(t *testing.T) {
 			labels[LabelVolume] = m.Volume()
 			f.containers = append(f.containers, &Container{ID: id, State: state, Labels: labels, Created: at(time.Hour)})
 		}
-		if got, _ := m.Sweep(t.Context(), Reap{}); len(got) != 2 || len(f.containers) != 2 {
+		if got, _, _ := m.Sweep(t.Context(), Reap{}); len(got) != 2 || len(f.containers) != 2 {
 			t.Errorf("%+v", got)
 		}
 	})

@@ -58,11 +58,9 @@ const signTime = 250 * time.Millisecond
 // that runs is connected to; one that is paused is an error, and so is an adopted one that does not run; another one is started again, or
 // made again. Of any number of callers one does it, and the others wait for that.
 func (s *Sandbox) ready(ctx context.Context) (*link, error) {
-	s.mu.Lock()
-	l, closed := s.link, s.closed
-	s.mu.Unlock()
-	if closed {
-		return nil, ErrClosed
+	l, err := s.current()
+	if err != nil {
+		return nil, err
 	}
 	if ok, err := s.works(ctx, l); ok || err != nil {
 		return l, err
@@ -73,17 +71,10 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	s.mu.Lock()
-	l, closed = s.link, s.closed
-	s.mu.Unlock()
-	if closed {
-		return nil, ErrClosed
+	if l, err = s.current(); err != nil || l.alive() {
+		return l, err
 	}
-	if l.alive() {
-		return l, nil
-	}
-	l, err := s.mend(ctx)
-	if err != nil {
+	if l, err = s.mend(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -94,6 +85,15 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	}
 	s.link = l
 	return l, nil
+}
+
+func (s *Sandbox) current() (*link, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	return s.link, nil
 }
 
 // works reports whether a link can be used, and the error of a paused container.
@@ -243,7 +243,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	switch {
 	case ctx.Err() != nil, errors.Is(err, ErrNoEngine):
 		return nil, err
-	case isSilent(err):
+	case errors.Is(err, errFrozen):
 		if now := m.state(ctx, c.ID); now.State == Paused {
 			err = &StateError{now}
 		}
@@ -312,7 +312,7 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 			continue
 		}
 		client, err := m.attach(ctx, c.ID, path)
-		if err == nil || ctx.Err() != nil || isSilent(err) {
+		if err == nil || ctx.Err() != nil || errors.Is(err, errFrozen) {
 			return client, err
 		}
 		reasons = append(reasons, err)
@@ -325,7 +325,7 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 		return nil, err
 	}
 	client, err := m.attach(ctx, c.ID, "/"+copiedName+hash)
-	if err == nil || isSilent(err) {
+	if err == nil || errors.Is(err, errFrozen) {
 		return client, nil
 	}
 	path, err := m.copyHelper(ctx, c.ID)
@@ -396,7 +396,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 		conn.Close()
 		text := strings.TrimSpace(stderr.String() + " " + string(conn.said))
 		if strings.Contains(text, "paused container") { // runc looks at the cgroup, the engine does not
-			return nil, &silentError{short(id)}
+			return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", short(id), errFrozen)
 		}
 		if text != "" {
 			got.err = fmt.Errorf("%w: %s", got.err, text)

@@ -64,9 +64,6 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 // Options returns the options.
 func (m *Manager) Options() Options { return m.opts }
 
-// Engine returns the engine. The caller must not close it.
-func (m *Manager) Engine() Engine { return m.engine }
-
 // Volume returns the value of [LabelVolume] of this volume's containers.
 func (m *Manager) Volume() string { return m.store.id }
 

@@ -177,6 +177,7 @@ func (e *env) list(name string) []string {
 	return out
 }
 
+// names reads names of variables, each once.
 func (e *env) names(name string) []string {
 	value := e.decode(name, `a JSON array of names of variables, such as ["API_KEY"]`, []any{})
 	items, ok := value.([]any)
@@ -184,11 +185,6 @@ func (e *env) names(name string) []string {
 		e.wrong(name, fmt.Sprint(value), `a JSON array of names of variables, such as ["API_KEY"]`)
 		return nil
 	}
-	return forwardNames(items, func(text string) { e.warn("%s: %s", name, text) })
-}
-
-// forwardNames keeps what can be names, each once.
-func forwardNames(items []any, warn func(string)) []string {
 	var out []string
 	seen := make(map[string]bool)
 	for _, item := range items {
@@ -196,10 +192,10 @@ func forwardNames(items []any, warn func(string)) []string {
 		text = strings.TrimSpace(text)
 		switch {
 		case !ok:
-			warn(fmt.Sprintf("%v is not a string, and is left out", item))
+			e.warn("%s: %v is not a string, and is left out", name, item)
 		case text == "" || seen[text]:
 		case !mux.ValidName(text):
-			warn(fmt.Sprintf("%q is no name of a variable, and is left out", text))
+			e.warn("%s: %q is no name of a variable, and is left out", name, text)
 		default:
 			seen[text] = true
 			out = append(out, text)
@@ -208,23 +204,17 @@ func forwardNames(items []any, warn func(string)) []string {
 	return out
 }
 
+// object reads variables, and makes text of the values that have one.
 func (e *env) object(name string) map[string]string {
-	value := e.decode(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{})
-	return literalEnv(value, func(text string) { e.warn("%s: %s", name, text) })
-}
-
-// literalEnv makes text of the values that have one.
-func literalEnv(value any, warn func(string)) map[string]string {
 	out := make(map[string]string)
-	items, ok := value.(map[string]any)
+	items, ok := e.decode(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
 	if !ok {
-		warn("it is not a JSON object: nothing of it is used")
-		return out
+		e.warn("%s: it is not a JSON object: nothing of it is used", name)
 	}
 	for key, value := range items {
 		key = strings.TrimSpace(key)
 		if !mux.ValidName(key) {
-			warn(fmt.Sprintf("%q is no name of a variable, and is left out", key))
+			e.warn("%s: %q is no name of a variable, and is left out", name, key)
 			continue
 		}
 		switch v := value.(type) {
@@ -234,12 +224,8 @@ func literalEnv(value any, warn func(string)) map[string]string {
 			out[key] = map[bool]string{true: "True", false: "False"}[v]
 		case json.Number:
 			out[key] = v.String()
-		case float64:
-			out[key] = strconv.FormatFloat(v, 'g', -1, 64)
-		case int:
-			out[key] = strconv.Itoa(v)
 		default:
-			warn(fmt.Sprintf("the value of %s is neither text nor a number, and is left out", key))
+			e.warn("%s: the value of %s is neither text nor a number, and is left out", name, key)
 		}
 	}
 	return out

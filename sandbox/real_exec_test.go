@@ -358,7 +358,7 @@ func TestRealKill(t *testing.T) {
 		}
 		_ = client.Wait()
 		eventually(t, func() error { return stillRuns(t, s.ID(), mark(4)) })
-		if jobs, err := s.Jobs(t.Context()); err != nil || len(jobs) == 0 || !jobs[len(jobs)-1].Running || jobs[len(jobs)-1].ID != job.ID {
+		if jobs, err := jobsOf(t, s); err != nil || len(jobs) == 0 || !jobs[len(jobs)-1].Running || jobs[len(jobs)-1].ID != job.ID {
 			t.Errorf("%+v, %v", jobs, err)
 		}
 	})
@@ -371,7 +371,7 @@ func TestRealJobs(t *testing.T) {
 	if err := client.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	jobs, err := s.Jobs(t.Context())
+	jobs, err := jobsOf(t, s)
 	if err != nil || len(jobs) != 1 || !jobs[0].Running {
 		t.Fatalf("%+v, %v", jobs, err)
 	}

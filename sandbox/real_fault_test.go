@@ -248,7 +248,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 		}
 		return nil
 	})
-	if jobs, err := s.Jobs(t.Context()); err != nil || len(jobs) != 1 || jobs[0].ID != job.ID || !jobs[0].Running {
+	if jobs, err := jobsOf(t, s); err != nil || len(jobs) != 1 || jobs[0].ID != job.ID || !jobs[0].Running {
 		t.Errorf("%+v, %v", jobs, err)
 	}
 	if list, err := other.List(t.Context()); err != nil || len(list) < 1 {
@@ -257,7 +257,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if err := removeBoxes(t.Context(), other, Key{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
+	if _, _, err := other.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := other.engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {
@@ -359,4 +359,10 @@ func TestRealCrowd(t *testing.T) {
 	if total != clients*each {
 		t.Errorf("%d commands ran, want %d", total, clients*each)
 	}
+}
+
+func jobsOf(t *testing.T, s *Sandbox) ([]Job, error) {
+	t.Helper()
+	d, err := s.Describe(t.Context())
+	return d.Jobs, err
 }

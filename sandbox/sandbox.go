@@ -132,7 +132,7 @@ func (m *Manager) describe(c Container) Description {
 // lost makes the error for a command whose end is not known, and brings the sandbox back if it can.
 func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	s.drop(t.l)
-	if isSilent(why) {
+	if errors.Is(why, errFrozen) {
 		return &LostError{Began: t.began, Why: why.Error(), Container: s.m.state(ctx, t.l.id)}
 	}
 	e := &LostError{Began: t.began, Why: why.Error(), Container: s.settled(ctx, t.l)}

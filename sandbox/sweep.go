@@ -69,24 +69,17 @@ func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 	m.swept = true
 	m.mu.Unlock()
 	if !swept {
-		_, _ = m.Sweep(ctx, Reap{Profile: profile})
+		_, _, _ = m.Sweep(ctx, Reap{Profile: profile})
 	}
-}
-
-// Sweep removes the containers of this volume that nobody will use again: ended, created or dead ones, which are older than the
-// age. It never touches what carries another volume's label. Of what carries none it takes only ended ones: they may be of another
-// user's agent.
-func (m *Manager) Sweep(ctx context.Context, what Reap) ([]Reaped, error) {
-	out, _, err := m.SweepNext(ctx, what)
-	return out, err
 }
 
 // sweepAgain is when a sweep looks again at what it could not judge or remove.
 const sweepAgain = time.Minute
 
-// SweepNext is [Manager.Sweep] that tells besides when the next of the containers that are there comes of age; zero: none does as
-// long as none of them changes.
-func (m *Manager) SweepNext(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
+// Sweep removes the containers of this volume that nobody will use again: ended, created or dead ones, which are older than the
+// age. It never touches what carries another volume's label. Of what carries none it takes only ended ones: they may be of another
+// user's agent. next is when the next of the containers that are there comes of age; zero: none does as long as none of them changes.
+func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
 	age := cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
 	if what.Profile != "" {

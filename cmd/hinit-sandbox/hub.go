@@ -37,7 +37,7 @@ type hub struct {
 	asked    chan struct{} // a request was answered
 
 	all    *sandbox.Manager // of all tenants' sandboxes
-	memory dockercli.Store  // of all callers: a process has one name
+	memory *dockercli.Store // of all callers: a process has one name
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -209,6 +209,9 @@ func (h *hub) prepareState() error {
 		os.WriteFile(filepath.Join(state, "volume"), []byte(h.volume()+"\n"), 0o600))
 	if err != nil {
 		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
+	}
+	if h.memory, err = dockercli.NewStore(filepath.Join(h.set.state, "memory")); err != nil {
+		return err
 	}
 	opts := h.opts
 	opts.State, opts.Apart, opts.Orphans = state, true, false

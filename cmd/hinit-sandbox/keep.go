@@ -161,7 +161,7 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 	if !k.opts.Orphans {
 		return next
 	}
-	gone, due, err := k.all.SweepNext(ctx, sandbox.Reap{})
+	gone, due, err := k.all.Sweep(ctx, sandbox.Reap{})
 	if err != nil {
 		k.say("cannot sweep sandboxes: %v", err)
 		due = time.Now().Add(lookAgain)

@@ -49,7 +49,7 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	}
 	defer manager.Close()
 	if req.Docker {
-		store, err := dockercli.NewDirStore(filepath.Join(os.TempDir(), "hinit-sandbox-"+strconv.Itoa(os.Geteuid())))
+		store, err := dockercli.NewStore(filepath.Join(os.TempDir(), "hinit-sandbox-"+strconv.Itoa(os.Geteuid())))
 		if err != nil {
 			return fail(1, err)
 		}

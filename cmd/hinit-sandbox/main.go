@@ -139,15 +139,12 @@ func where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(local.Err, "hinit:", err)
 		if errors.Is(err, daemon.ErrLost) {
-			return exitLost
+			return cli.Lost
 		}
 		return cli.Failed
 	}
 	return code
 }
-
-// exitLost is what a command gets whose end is not known: that of a command that was killed.
-const exitLost = 137
 
 // unreachable is the exit code where no service answers: docker has one for everything.
 func unreachable(req daemon.Request) int {

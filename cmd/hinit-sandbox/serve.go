@@ -17,7 +17,6 @@ import (
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
-	"hinit/sandbox/dockercli"
 	"hinit/sandbox/policy"
 )
 
@@ -84,7 +83,7 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 
 		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
 		tenants: map[tenantKey]*tenant{}, used: map[string]usage{}, began: time.Now(),
-		memory: dockercli.NewMemoryStore(), changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
 	}
 	if err := h.prepareState(); err != nil {
 		return err

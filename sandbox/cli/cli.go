@@ -27,6 +27,7 @@ const (
 	Unreachable = cmdline.Unreachable
 	NotAllowed  = cmdline.NotAllowed
 	Unknown     = cmdline.Unknown
+	Lost        = 137 // the end of a command is not known: the code of one that was killed
 )
 
 // Host is where verbs run.

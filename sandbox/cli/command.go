@@ -141,14 +141,11 @@ func (i *invocation) terminal(req *sandbox.Request) {
 	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.call.Size, i.call.Resizes, nil
 }
 
-// exitLost is what a command gets whose end is not known: that of a command that was killed.
-const exitLost = 137
-
 func (i *invocation) wait(box *sandbox.Sandbox, req sandbox.Request) (int, error) {
 	result, err := box.Exec(i.ctx, req)
 	switch {
 	case errors.Is(err, sandbox.ErrLost):
-		return exitLost, err
+		return Lost, err
 	case err != nil:
 		return i.down(err)
 	case result.TimedOut:
@@ -335,7 +332,7 @@ func (i *invocation) prune() (int, error) {
 }
 
 func (i *invocation) reap() (int, error) {
-	found, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Profile: i.opt.profile, DryRun: i.opt.dry})
+	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Profile: i.opt.profile, DryRun: i.opt.dry})
 	if err != nil {
 		return Done, err
 	}

@@ -106,6 +106,11 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 			case ctx.Err() != nil:
 				return 0, context.Cause(ctx)
 			case err != nil:
+				select {
+				case <-st.Begun():
+				default:
+					return 0, fmt.Errorf("cannot ask the service of sandboxes: too many ask at this moment, or it has just ended (%w); the command has not begun: try again", err)
+				}
 				return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrLost, err)
 			}
 			return end.Code, nil

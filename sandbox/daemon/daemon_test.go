@@ -114,27 +114,33 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
+// TestServiceGone: a connection that the service had ended before it took the command was told that the command may have done its work.
 func TestServiceGone(t *testing.T) {
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		c, err := l.Accept()
-		if err == nil {
-			r, w := mux.NewReader(c), mux.NewWriter(c)
-			_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
-			_, _ = r.Next()
-			f, _ := r.Next()
-			_, _ = mux.NewServed(w, f.Channel).Output.Write([]byte("begun"))
-			_ = c.Close()
+	for _, begun := range []bool{true, false} {
+		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	var out bytes.Buffer
-	_, err = dial(t, l.Addr().String()).Run(t.Context(), Request{}, Streams{Out: &out, Err: io.Discard})
-	if !errors.Is(err, ErrLost) || out.String() != "begun" {
-		t.Errorf("error %v after %q", err, out.String())
+		defer l.Close()
+		go func() {
+			c, err := l.Accept()
+			if err == nil {
+				r, w := mux.NewReader(c), mux.NewWriter(c)
+				_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
+				_, _ = r.Next()
+				f, _ := r.Next()
+				if begun {
+					_ = w.Write(mux.KindBegun, f.Channel, mux.Number(0))
+				}
+				_, _ = mux.NewServed(w, f.Channel).Output.Write([]byte("said"))
+				_ = c.Close()
+			}
+		}()
+		var out bytes.Buffer
+		_, err = dial(t, l.Addr().String()).Run(t.Context(), Request{}, Streams{Out: &out, Err: io.Discard})
+		if errors.Is(err, ErrLost) != begun || strings.Contains(err.Error(), "has not begun") == begun || out.String() != "said" {
+			t.Errorf("error %v after %q", err, out.String())
+		}
 	}
 }
 

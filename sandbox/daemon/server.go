@@ -199,6 +199,7 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{}) // it is our own socket
+	_ = ch.Send(mux.KindBegun, mux.Number(0))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in := &input{ch: ch, w: w, resizes: make(chan sandbox.Size, 1), signals: make(chan sandbox.SignalNo, 8)}

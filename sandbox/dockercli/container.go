@@ -87,14 +87,7 @@ func (p *Personality) since(ctx context.Context, labels map[string]string, seen 
 	}
 	found = slices.DeleteFunc(found, func(c sandbox.Container) bool { return slices.Contains(seen.IDs, c.ID) })
 	for _, c := range found {
-		switch c.State {
-		case sandbox.Paused:
-			err = p.Engine.Unpause(ctx, c.ID)
-		case sandbox.Created, sandbox.Exited:
-			err = p.Engine.Start(ctx, c.ID)
-		default:
-			continue
-		}
+		err = p.Manager.Wake(ctx, c)
 		if err == nil {
 			return c.ID, nil
 		}

@@ -3,18 +3,33 @@ package dockercli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// dirStore is for processes that answer one call each: files of this user, in a directory that nobody else can write.
-type dirStore struct{ dir string }
+// Store keeps what the personality remembers between two calls of one process: what it saw in docker ps, and how a command ended whose
+// output looks as if the container were gone. It is files of this user, in a directory that nobody else can write.
+type Store struct {
+	dir string
+	put atomic.Int64 // how many bytes, since the last sweep
+	n   atomic.Int64 // names a file that is being written
+}
 
-// NewDirStore returns a Store in a directory, which is made if it is missing. It must belong to this user, with no access for others.
-func NewDirStore(dir string) (Store, error) {
+// What a Store keeps at most, in values and in bytes, and how many bytes more until it looks: an agent could fill the memory otherwise.
+const (
+	storeMost  = 2048
+	storeBytes = 32 << 20
+	sweepBytes = 8 << 20
+)
+
+// NewStore returns a Store in a directory, which is made if it is missing. It must belong to this user, with no access for others.
+func NewStore(dir string) (*Store, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("cannot make the directory of what is remembered: %w", err)
 	}
@@ -25,46 +40,59 @@ func NewDirStore(dir string) (Store, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
 		return nil, fmt.Errorf("cannot use %s: it is not a directory that only this user can use; remove it", dir)
 	}
-	s := &dirStore{dir}
+	s := &Store{dir: dir}
 	s.sweep()
 	return s, nil
 }
 
-func (s *dirStore) file(key string) string { return filepath.Join(s.dir, sum([]string{key})) }
+func (s *Store) file(key string) string { return filepath.Join(s.dir, sum([]string{key})) }
 
-func (s *dirStore) Get(key string) ([]byte, bool) {
+// Get returns a value that was put in the last minutes.
+func (s *Store) Get(key string) (value []byte, ok bool) {
 	file := s.file(key)
 	info, err := os.Stat(file)
 	if err != nil || time.Since(info.ModTime()) > keepFor {
 		return nil, false
 	}
-	value, err := os.ReadFile(file)
+	value, err = os.ReadFile(file)
 	return value, err == nil
 }
 
-// Put replaces the file whole. What can't be kept is forgotten: then the docker command's own behaviour is what is left.
-func (s *dirStore) Put(key string, value []byte) {
+// Put keeps a value for a few minutes; nil forgets it. The file is replaced whole. What can't be kept is forgotten: then the docker command's
+// own behaviour is what is left.
+func (s *Store) Put(key string, value []byte) {
 	file := s.file(key)
 	if value == nil {
 		_ = os.Remove(file) // it may not be there
 		return
 	}
-	next := fmt.Sprintf("%s.%d", file, os.Getpid())
+	next := fmt.Sprintf("%s.%d.%d", file, os.Getpid(), s.n.Add(1))
 	if os.WriteFile(next, value, 0o600) != nil || os.Rename(next, file) != nil {
 		_ = os.Remove(next) // a part of it, at most
 	}
+	if s.put.Add(int64(len(value)+4<<10)) > sweepBytes {
+		s.put.Store(0)
+		s.sweep()
+	}
 }
 
-// sweep removes what is too old to be asked for.
-func (s *dirStore) sweep() {
+// sweep removes what is too old to be asked for, and the oldest of what is too much.
+func (s *Store) sweep() {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return
 	}
+	var files []fs.FileInfo
 	for _, e := range entries {
-		info, err := e.Info()
-		if err == nil && time.Since(info.ModTime()) > keepFor {
-			_ = os.Remove(filepath.Join(s.dir, e.Name())) // somebody else may have been faster
+		if info, err := e.Info(); err == nil {
+			files = append(files, info)
+		}
+	}
+	slices.SortFunc(files, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	size := int64(0)
+	for i, f := range files {
+		if size += f.Size(); i >= storeMost || size > storeBytes || time.Since(f.ModTime()) > keepFor {
+			_ = os.Remove(filepath.Join(s.dir, f.Name())) // another process may have been faster
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 type Personality struct {
 	Engine  sandbox.Engine
 	Manager *sandbox.Manager
-	Store   Store
+	Store   *Store
 }
 
 // Caller is whose command line it is.
@@ -171,15 +171,7 @@ func (p *Personality) start(ctx context.Context, ref string, from Caller) int {
 	}
 	if err == nil {
 		p.Manager.Forget(container.ID)
-		if container.State == sandbox.Paused {
-			// The docker command can't; the agent would make a second container and leave this one behind.
-			err = p.Engine.Unpause(ctx, container.ID)
-		} else if container.State != sandbox.Running {
-			err = p.Engine.Start(ctx, container.ID)
-		}
-		if err != nil && p.runsSoon(ctx, container.ID) {
-			err = nil
-		}
+		err = p.Manager.Wake(ctx, container) // a paused one too: the docker command can't, and the agent would make a second container
 	}
 	if err != nil {
 		from.fail(exitFailed, err, ref)
@@ -188,21 +180,6 @@ func (p *Personality) start(ctx context.Context, ref string, from Caller) int {
 	}
 	fmt.Fprintln(from.Stdout, ref)
 	return 0
-}
-
-// runsSoon reports whether a container runs although it could not be started: another caller has started it at the same time.
-func (p *Personality) runsSoon(ctx context.Context, id string) bool {
-	for range 10 {
-		if c, err := p.Engine.Inspect(ctx, id); err != nil || c.State == sandbox.Running {
-			return err == nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return false
 }
 
 func (p *Personality) inspect(ctx context.Context, ref string, from Caller) int {

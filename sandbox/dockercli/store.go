@@ -7,17 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
-
-// Store keeps what the personality remembers between two calls of one process: what it saw in docker ps, and how a command ended whose
-// output looks as if the container were gone.
-type Store interface {
-	Get(key string) (value []byte, ok bool)
-	// Put keeps a value for a few minutes; nil forgets it.
-	Put(key string, value []byte)
-}
 
 // keepFor is how long a Store keeps what it was told: an agent that recovers may wait for two starts of a container and a snapshot.
 const keepFor = 5 * time.Minute
@@ -73,59 +64,4 @@ func sum(words []string) string {
 func encode(v any) string {
 	text, _ := json.Marshal(v) // of our own types: it can't fail
 	return string(text)
-}
-
-// memoryStore is for a process that answers many calls.
-type memoryStore struct {
-	mu     sync.Mutex
-	values map[string]memory
-	size   int // of all values, in bytes
-}
-
-type memory struct {
-	value []byte
-	at    time.Time
-}
-
-// What a memoryStore keeps at most, in values and in bytes: an agent could otherwise fill the memory of whoever answers it.
-const (
-	memoryMost  = 2048
-	memoryBytes = 32 << 20
-)
-
-// NewMemoryStore returns a Store for a process that answers many calls.
-func NewMemoryStore() Store {
-	return &memoryStore{values: map[string]memory{}}
-}
-
-func (s *memoryStore) Get(key string) ([]byte, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, ok := s.values[key]
-	return m.value, ok && time.Since(m.at) < keepFor
-}
-
-func (s *memoryStore) Put(key string, value []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drop(key)
-	if value == nil {
-		return
-	}
-	s.values[key] = memory{value, time.Now()}
-	s.size += len(value)
-	for len(s.values) > memoryMost || s.size > memoryBytes {
-		oldest := key
-		for k, m := range s.values {
-			if m.at.Before(s.values[oldest].at) {
-				oldest = k
-			}
-		}
-		s.drop(oldest)
-	}
-}
-
-func (s *memoryStore) drop(key string) {
-	s.size -= len(s.values[key].value)
-	delete(s.values, key)
 }

@@ -11,48 +11,48 @@ import (
 	"testing"
 )
 
-func stores(t *testing.T) map[string]Store {
-	t.Helper()
-	dir, err := NewDirStore(filepath.Join(t.TempDir(), "s"))
+func TestStoreKeeps(t *testing.T) {
+	s, err := NewStore(filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return map[string]Store{"memory": NewMemoryStore(), "directory": dir}
-}
-
-func TestStoreKeeps(t *testing.T) {
-	for name, s := range stores(t) {
-		if _, ok := s.Get("a"); ok {
-			t.Errorf("%s: it has what nobody put", name)
-		}
-		s.Put("a", []byte("1"))
-		s.Put("a", []byte("2"))
-		if v, ok := s.Get("a"); !ok || string(v) != "2" {
-			t.Errorf("%s: %q %v", name, v, ok)
-		}
-		s.Put("a", nil)
-		if _, ok := s.Get("a"); ok {
-			t.Errorf("%s: it has what was forgotten", name)
-		}
+	if _, ok := s.Get("a"); ok {
+		t.Error("it has what nobody put")
+	}
+	s.Put("a", []byte("1"))
+	s.Put("a", []byte("2"))
+	if v, ok := s.Get("a"); !ok || string(v) != "2" {
+		t.Errorf("%q %v", v, ok)
+	}
+	s.Put("a", nil)
+	if _, ok := s.Get("a"); ok {
+		t.Error("it has what was forgotten")
 	}
 }
 
-func TestMemoryStoreIsBounded(t *testing.T) {
-	s := NewMemoryStore().(*memoryStore)
-	for i := range memoryMost * 3 {
-		s.Put(strconv.Itoa(i), []byte("x"))
+// TestStoreIsBounded: failed commands of an agent's, with as much output as is kept.
+func TestStoreIsBounded(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	s, err := NewStore(dir)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(s.values) > memoryMost {
-		t.Errorf("it keeps %d values", len(s.values))
-	}
-	if _, ok := s.Get(strconv.Itoa(memoryMost*3 - 1)); !ok {
-		t.Error("it forgot the newest one")
-	}
-	for i := range 300 { // failed commands of an agent's, with as much output as is kept
+	for i := range 200 {
 		s.Put("long"+strconv.Itoa(i), make([]byte, recordMost))
 	}
-	if s.size > memoryBytes || s.size < memoryBytes/2 {
-		t.Errorf("it keeps %d bytes", s.size)
+	size, entries := int64(0), []os.DirEntry(nil)
+	entries, err = os.ReadDir(dir)
+	for _, e := range entries {
+		info, infoErr := e.Info()
+		if err = errors.Join(err, infoErr); err == nil {
+			size += info.Size()
+		}
+	}
+	if err != nil || size > storeBytes+sweepBytes+recordMost || size < storeBytes/2 {
+		t.Errorf("it keeps %d bytes (%v)", size, err)
+	}
+	if _, ok := s.Get("long199"); !ok {
+		t.Error("it forgot the newest one")
 	}
 }
 
@@ -63,7 +63,7 @@ func TestDirStoreTrustsNobodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{open, link, filepath.Join(dir, "no", "parent")} {
-		if _, err := NewDirStore(bad); err == nil {
+		if _, err := NewStore(bad); err == nil {
 			t.Errorf("%s was taken", bad)
 		}
 	}
