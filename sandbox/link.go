@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
 	"hinit/sandbox/mux"
 )
@@ -33,17 +33,7 @@ type link struct {
 }
 
 // alive reports whether the link can be used.
-func (l *link) alive() bool {
-	if l == nil {
-		return false
-	}
-	select {
-	case <-l.c.Done():
-		return false
-	default:
-		return true
-	}
-}
+func (l *link) alive() bool { return l != nil && l.c.Err() == nil }
 
 func (l *link) close() {
 	if l != nil {
@@ -345,16 +335,11 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	if err != nil {
 		return "", err
 	}
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err = w.WriteHeader(&tar.Header{Name: copiedName + hash, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg})
-	if err == nil {
-		_, err = w.Write(program)
-	}
-	if err = errors.Join(err, w.Close()); err != nil {
+	file, err := archive.OneFile(copiedName+hash, 0o755, program)
+	if err != nil {
 		return "", err
 	}
-	return "/" + copiedName + hash, m.engine.CopyIn(ctx, id, "/", &archive)
+	return "/" + copiedName + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
 // attach runs the program inside as a relay and says hello through it.

@@ -83,11 +83,11 @@ func buildSpec(o Options, key Key, m machine) (Spec, error) {
 		s.Env = append(s.Env, name+"="+o.Env[name])
 	}
 	rest, err := s.ApplyFlags(o.ExtraArgs)
-	if err != nil {
-		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run: " + err.Error()}
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%q is none", rest[0])
 	}
-	if len(rest) > 0 {
-		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: fmt.Sprintf("flags of docker run only: %q is none", rest[0])}
+	if err != nil {
+		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
 	maps.Copy(s.Labels, labels) // no flag takes a container out of the sandboxes
 	return s, nil

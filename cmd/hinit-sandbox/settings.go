@@ -31,6 +31,12 @@ func settingsTable() []setting {
 	words := func(text string) []string {
 		return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 	}
+	text := func(field func(*settings) *string) func(*settings, string) error {
+		return func(s *settings, v string) error {
+			*field(s) = v
+			return nil
+		}
+	}
 	texts := func(field func(*settings) *[]string) func(*settings, string) error {
 		return func(s *settings, v string) error {
 			*field(s) = words(v)
@@ -38,18 +44,9 @@ func settingsTable() []setting {
 		}
 	}
 	return []setting{
-		{"socket", "HINIT_SANDBOX_SOCKET", config.SandboxSocket(os.LookupEnv), "unix socket that it listens on", func(s *settings, v string) error {
-			s.socket = v
-			return nil
-		}},
-		{"state", "HINIT_SANDBOX_STATE", "/run/hinit-sandbox", "directory for what it knows of its callers; made for root alone", func(s *settings, v string) error {
-			s.state = v
-			return nil
-		}},
-		{"user", "HINIT_SANDBOX_USER", "hermes", "user who may ask, besides root", func(s *settings, v string) error {
-			s.user = v
-			return nil
-		}},
+		{"socket", "HINIT_SANDBOX_SOCKET", config.SandboxSocket(os.LookupEnv), "unix socket that it listens on", text(func(s *settings) *string { return &s.socket })},
+		{"state", "HINIT_SANDBOX_STATE", "/run/hinit-sandbox", "directory for what it knows of its callers; made for root alone", text(func(s *settings) *string { return &s.state })},
+		{"user", "HINIT_SANDBOX_USER", "hermes", "user who may ask, besides root", text(func(s *settings) *string { return &s.user })},
 		{
 			"images", "HINIT_SANDBOX_IMAGES", "", "images that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE",
 			texts(func(s *settings) *[]string { return &s.policy.Images }),

@@ -6,6 +6,7 @@ package archive
 
 import (
 	"archive/tar"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -18,6 +19,17 @@ import (
 	"syscall"
 	"time"
 )
+
+// OneFile is an archive of one file.
+func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: mode, Size: int64(len(data)), ModTime: time.Now()})
+	if err == nil {
+		_, err = w.Write(data)
+	}
+	return &out, errors.Join(err, w.Close())
+}
 
 // Pack writes a file or a tree as an archive in which it is called name. Sockets, pipes and devices stay behind.
 func Pack(w io.Writer, source, name string) error {

@@ -8,7 +8,7 @@ import (
 )
 
 // Call is one command line that the personality answers.
-type Call interface{ call() }
+type Call any
 
 // The calls, named after docker's commands.
 type (
@@ -53,17 +53,6 @@ type (
 		Force      bool
 	}
 )
-
-func (*Version) call()      {}
-func (*Info) call()         {}
-func (*ImageInspect) call() {}
-func (*PS) call()           {}
-func (*Run) call()          {}
-func (*Start) call()        {}
-func (*Exec) call()         {}
-func (*Inspect) call()      {}
-func (*Stop) call()         {}
-func (*Remove) call()       {}
 
 func (l *line) imageInspect() (Call, error) {
 	if len(l.words) > 1 {

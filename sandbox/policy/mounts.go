@@ -24,6 +24,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
+	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
 )
 
@@ -423,19 +424,9 @@ func holds(ctx context.Context, engine sandbox.Engine, id string, program []byte
 
 // put writes the program to the volume.
 func put(ctx context.Context, engine sandbox.Engine, id string, program []byte) error {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err := errors.Join(
-		w.WriteHeader(&tar.Header{Name: gate.Name, Typeflag: tar.TypeReg, Mode: 0o555, Size: int64(len(program)), ModTime: time.Now()}),
-		writeAll(w, program), w.Close(),
-	)
+	file, err := archive.OneFile(gate.Name, 0o555, program)
 	if err != nil {
 		return err
 	}
-	return engine.CopyIn(ctx, id, gate.Dir+"fill", &archive)
-}
-
-func writeAll(w io.Writer, data []byte) error {
-	_, err := w.Write(data)
-	return err
+	return engine.CopyIn(ctx, id, gate.Dir+"fill", file)
 }
