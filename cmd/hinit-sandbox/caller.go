@@ -48,7 +48,7 @@ func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, pro
 		}
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("cannot use the sandboxes of the profile %q: there is no home %s (%w)", filepath.Base(home), home, err)
+		return "", "", fmt.Errorf("cannot use the sandboxes of the profile %q: there is no home %q (%w)", filepath.Base(home), home, err)
 	}
 	return home, filepath.Base(home), nil
 }

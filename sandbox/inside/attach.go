@@ -43,7 +43,8 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		ended <- err
 	})
 	guard.Go("copying from the program that serves", func() {
-		_, err := io.Copy(out, conn)
+		// A splice of what a socket has is a turn of all processes on the way for each few kilobytes.
+		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{conn}, make([]byte, mux.MaxData))
 		ended <- err
 	})
 	return <-ended
