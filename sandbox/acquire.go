@@ -163,10 +163,7 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 		m.store.forget(spec.Name)
 		own, err = m.addHelper(spec)
 	}
-	if errors.Is(err, fs.ErrExist) {
-		return "", errTaken
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrExist) { // the engine says in its words that the name is taken
 		m.opts.warn("the program inside can't be mounted: " + err.Error())
 	}
 	crash("create")

@@ -50,7 +50,7 @@ func engineError(what string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("cannot %s: %w in time; a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine)
+		return fmt.Errorf("cannot %s: %w in time (%w); a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine, err)
 	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), isRefused(err):
 		kind = ErrNoEngine
 	case cerrdefs.IsNotFound(err) && strings.Contains(strings.ToLower(err.Error()), "no such image"):
