@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"hinit/internal/cmdline"
-	"hinit/internal/control/show"
 	"hinit/kanban"
 )
 
@@ -124,11 +123,11 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 	if c.json || err != nil {
 		return errors.Join(err, c.printJSON(lines))
 	}
-	w := c.table()
+	row, end := c.table()
 	for _, l := range lines {
-		fmt.Fprintf(w, "%s %s\t%s\t%d tasks\t%s\n", map[bool]string{true: "*", false: " "}[l.Current], l.Slug, show.Line(l.Name), l.Total, show.Line(l.Description))
+		row(map[bool]string{true: "* ", false: "  "}[l.Current]+l.Slug, l.Name, fmt.Sprint(l.Total, " tasks"), l.Description)
 	}
-	return w.Flush()
+	return end()
 }
 
 func (c *call) showBoard(b *kanban.Boards, slug string) error {
@@ -144,7 +143,7 @@ func (c *call) showBoard(b *kanban.Boards, slug string) error {
 	if err != nil || c.json {
 		return errors.Join(err, c.printJSON(m))
 	}
-	c.print("%s  %s\n", m.Slug, show.Line(m.Name))
+	c.print("%s  %s\n", m.Slug, m.Name)
 	c.row("description", m.Description)
 	c.row("database", paths.DB)
 	c.row("workspaces", paths.Workspaces)

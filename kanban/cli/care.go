@@ -17,7 +17,6 @@ import (
 	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
-	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/kanban"
 )
@@ -83,7 +82,7 @@ func doctor(c *call) action {
 			_ = c.printJSON(client.ExamineReply{Findings: x.findings})
 		} else {
 			for _, f := range x.findings {
-				c.print("%-8s %-12s %s\n", f.Result, f.Check, show.Line(f.Detail))
+				c.print("%-8s %-12s %s\n", f.Result, f.Check, f.Detail)
 			}
 		}
 		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -259,9 +260,19 @@ func (c *call) each(ids []string, done string, do func(id string) (bool, error))
 	return failed
 }
 
-// print writes for people: what a task says is whatever an agent wrote.
+// prose is text that may have several lines.
+type prose string
+
+// print writes for people. What a task says is whatever an agent wrote, so each text but prose is one line, and a terminal obeys none.
 func (c *call) print(format string, args ...any) {
-	fmt.Fprint(c.Terminal.Out, show.Text(fmt.Sprintf(format, args...)))
+	for i, arg := range args {
+		if text, is := arg.(prose); is {
+			args[i] = show.Text(string(text))
+		} else if v := reflect.ValueOf(arg); v.Kind() == reflect.String {
+			args[i] = show.Line(v.String())
+		}
+	}
+	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
 // asJSON defines --json.
@@ -275,7 +286,19 @@ func (c *call) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-func (c *call) table() *tabwriter.Writer { return tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0) }
+// table returns a function that adds a row to a table, and one that prints the table. A cell is one line that is not too long.
+func (c *call) table() (row func(cells ...any), end func() error) {
+	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
+	return func(cells ...any) {
+		for i, cell := range cells {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, dash(clip(show.Line(fmt.Sprint(cell)))))
+		}
+		fmt.Fprintln(w)
+	}, w.Flush
+}
 
 // boards are the boards of this installation.
 func (c *call) boards() *kanban.Boards {

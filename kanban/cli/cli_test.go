@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -89,6 +90,28 @@ func (s *shell) task(id string) (t struct {
 		s.Fatal(err)
 	}
 	return t
+}
+
+// A task's id with control characters, which any writer of the file can choose, was obeyed by the terminal of whoever listed it.
+func TestATerminalObeysNoTask(t *testing.T) {
+	s := newShell(t)
+	s.do("init")
+	db, err := sql.Open("sqlite", filepath.Join(s.root, "kanban.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	id := "t\n\x1b[31m" + strings.Repeat("x", 100_000)
+	_, err = db.Exec("INSERT INTO tasks (id, title, body, assignee, status, created_at) VALUES (?1, ?1, ?1, 'coder', 'ready', 1)", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range [][]string{{"list"}, {"dispatch", "--dry-run", "--local"}, {"show", id}, {"stats"}, {"assignees"}} {
+		out := s.do(words...)
+		if strings.Contains(out, "\x1b") || words[0] == "list" && len(out) > 2000 || words[0] != "show" && strings.Contains(out, "t\n") {
+			t.Errorf("%.10q: %.200q", words, out)
+		}
+	}
 }
 
 func TestCreateTellsIDStatusAndAssignee(t *testing.T) {

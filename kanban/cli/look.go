@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/control/show"
 	"hinit/kanban"
 	"hinit/kanban/cli/serve"
 )
@@ -100,7 +99,7 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 		fmt.Fprintf(c.Terminal.Out, "%s\n", line)
 		return
 	}
-	c.print("  %s  %s%s %s\n", at(e.CreatedAt), task, show.Line(e.Kind), show.Line(e.Payload))
+	c.print("  %s  %s%s %s\n", at(e.CreatedAt), task, e.Kind, e.Payload)
 }
 
 func stats(c *call) action {
@@ -122,16 +121,16 @@ func stats(c *call) action {
 		case c.json:
 			return c.printJSON(st)
 		}
-		w := c.table()
+		row, end := c.table()
 		for _, status := range kanban.Statuses {
-			fmt.Fprintf(w, "%s\t%d\n", status, st.ByStatus[status])
+			row(status, st.ByStatus[status])
 		}
 		for _, status := range slices.Sorted(maps.Keys(st.ByStatus)) {
 			if !slices.Contains(kanban.Statuses, status) {
-				fmt.Fprintf(w, "%s (unknown)\t%d\n", show.Line(string(status)), st.ByStatus[status])
+				row(status+" (unknown)", st.ByStatus[status])
 			}
 		}
-		_ = w.Flush()
+		_ = end() // nothing is left to be done when nobody reads
 		for _, who := range slices.Sorted(maps.Keys(st.ByAssignee)) {
 			var parts []string
 			for _, status := range kanban.Statuses {
@@ -139,7 +138,7 @@ func stats(c *call) action {
 					parts = append(parts, fmt.Sprintf("%d %s", n, status))
 				}
 			}
-			c.print("%s: %s\n", show.Line(who), strings.Join(parts, ", "))
+			c.print("%s: %s\n", who, strings.Join(parts, ", "))
 		}
 		if st.OldestAge != nil {
 			c.print("oldest ready task: %s\n", time.Duration(*st.OldestAge)*time.Second)
@@ -247,26 +246,26 @@ func assignees(c *call) action {
 		if err != nil {
 			return err
 		}
-		type row struct {
+		type line struct {
 			Name   string                `json:"name"`
 			OnDisk bool                  `json:"on_disk"` // it is a profile
 			Counts map[kanban.Status]int `json:"counts"`
 		}
-		rows := make(map[string]row)
+		rows := make(map[string]line)
 		for _, name := range kanban.ProfileDirs(c.boards().Root).List() {
-			rows[name] = row{name, true, map[kanban.Status]int{}}
+			rows[name] = line{name, true, map[kanban.Status]int{}}
 		}
 		for who, by := range st.ByAssignee {
-			rows[who] = row{who, rows[who].OnDisk, by}
+			rows[who] = line{who, rows[who].OnDisk, by}
 		}
-		list := []row{}
+		list := []line{}
 		for _, name := range slices.Sorted(maps.Keys(rows)) {
 			list = append(list, rows[name])
 		}
 		if c.json {
 			return c.printJSON(list)
 		}
-		w := c.table()
+		row, end := c.table()
 		for _, r := range list {
 			kind, tasks := "profile", 0
 			if !r.OnDisk {
@@ -275,8 +274,8 @@ func assignees(c *call) action {
 			for _, n := range r.Counts {
 				tasks += n
 			}
-			fmt.Fprintf(w, "%s\t%d\t%s\n", show.Line(r.Name), tasks, kind)
+			row(r.Name, tasks, kind)
 		}
-		return w.Flush()
+		return end()
 	}
 }

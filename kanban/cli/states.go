@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/control/show"
 	"hinit/kanban"
 )
 
@@ -250,10 +249,10 @@ func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) 
 }
 
 func (c *call) showRuns(list []kanban.Run) {
-	w := c.table()
-	fmt.Fprintln(w, "RUN\tPROFILE\tPID\tSTARTED\tTOOK\tOUTCOME\tWHY")
+	row, end := c.table()
+	row("RUN", "PROFILE", "PID", "STARTED", "TOOK", "OUTCOME", "WHY")
 	for _, r := range list {
-		took, outcome, pid, why := "-", r.Status, "-", cmp.Or(r.Error, r.Summary)
+		took, outcome, pid, why := "", r.Status, "", cmp.Or(r.Error, r.Summary)
 		if r.EndedAt != 0 {
 			took, outcome = (time.Duration(r.EndedAt-r.StartedAt) * time.Second).String(), r.Outcome
 		}
@@ -263,9 +262,9 @@ func (c *call) showRuns(list []kanban.Run) {
 				why = strings.TrimPrefix(why+"; its worker is still alive", "; ")
 			}
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, dash(show.Line(r.Profile)), pid, at(r.StartedAt), took, dash(show.Line(outcome)), dash(show.Line(why)))
+		row(r.ID, r.Profile, pid, at(r.StartedAt), took, outcome, why)
 	}
-	_ = w.Flush()
+	_ = end() // nothing is left to be done when nobody reads
 }
 
 func workerLog(c *call) action {

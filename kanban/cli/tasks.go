@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"hinit/internal/control/show"
 	"hinit/kanban"
 )
 
@@ -122,12 +121,12 @@ func listTasks(c *call) action {
 		if c.json {
 			return c.printJSON(append([]kanban.Task{}, tasks...))
 		}
-		w := c.table()
-		fmt.Fprintln(w, "ID\tSTATUS\tPRIORITY\tASSIGNEE\tTITLE")
+		row, end := c.table()
+		row("ID", "STATUS", "PRIORITY", "ASSIGNEE", "TITLE")
 		for _, t := range tasks {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", t.ID, show.Line(string(t.Status)), t.Priority, dash(show.Line(t.Assignee)), show.Line(t.Title))
+			row(t.ID, t.Status, t.Priority, t.Assignee, t.Title)
 		}
-		return w.Flush()
+		return end()
 	}
 }
 
@@ -193,13 +192,13 @@ func showTask(c *call) action {
 // row prints one property of something, unless it is empty.
 func (c *call) row(name, value string) {
 	if value != "" && value != "-" {
-		c.print("  %-16s %s\n", name, show.Line(value))
+		c.print("  %-16s %s\n", name, value)
 	}
 }
 
 func (c *call) showWhole(all whole) {
 	t := all.Task
-	c.print("%s  %s\n", t.ID, show.Line(t.Title))
+	c.print("%s  %s\n", t.ID, t.Title)
 	c.row("status", string(t.Status))
 	c.row("assignee", t.Assignee)
 	c.row("priority", fmt.Sprint(t.Priority))
@@ -216,10 +215,10 @@ func (c *call) showWhole(all whole) {
 	c.row("waits for", strings.Join(all.Parents, ", "))
 	c.row("before", strings.Join(all.Children, ", "))
 	if t.Body != "" {
-		c.print("\n%s\n", t.Body)
+		c.print("\n%s\n", prose(t.Body))
 	}
 	for _, m := range all.Comments {
-		c.print("\n%s %s: %s\n", at(m.CreatedAt), m.Author, m.Body)
+		c.print("\n%s %s: %s\n", at(m.CreatedAt), m.Author, prose(m.Body))
 	}
 	if len(all.Runs) > 0 {
 		c.print("\nAttempts\n")
