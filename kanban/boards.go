@@ -61,7 +61,7 @@ func (b *Boards) db(slug string) string {
 
 // Current is the board that a command without --board means.
 func (b *Boards) Current() string {
-	line, _ := os.ReadFile(b.pointer())
+	line, _ := readRegular(b.pointer())
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
 		if slug, err := Slug(name); err == nil && slug != "" && b.Exists(slug) {
 			return slug
@@ -99,7 +99,7 @@ func (b *Boards) List() ([]Meta, error) {
 // Meta reads a board's metadata and makes it up where the file is missing or malformed.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
-	data, err := os.ReadFile(filepath.Join(b.dir(slug), "board.json"))
+	data, err := readRegular(filepath.Join(b.dir(slug), "board.json"))
 	if err != nil || json.Unmarshal(data, &m) != nil {
 		m = Meta{}
 	}
@@ -198,7 +198,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if err != nil {
 		return "", fmt.Errorf("cannot remove board %s: %w", slug, err)
 	}
-	if line, _ := os.ReadFile(b.pointer()); strings.TrimSpace(string(line)) == slug {
+	if line, _ := readRegular(b.pointer()); strings.TrimSpace(string(line)) == slug {
 		_ = os.Remove(b.pointer())
 	}
 	return movedTo, nil
@@ -310,7 +310,7 @@ func (p ProfileDirs) Toolsets(name string) []string {
 			Disabled []string `yaml:"disabled_toolsets"`
 		} `yaml:"agent"`
 	}
-	data, err := os.ReadFile(filepath.Join(p.Dir(name), "config.yaml"))
+	data, err := readRegular(filepath.Join(p.Dir(name), "config.yaml"))
 	if err != nil || p.Dir(name) == "" || yaml.Unmarshal(data, &file) != nil {
 		return nil
 	}

@@ -19,7 +19,7 @@ const magic = "SQLite format 3\x00"
 // check refuses a file that isn't a sound database, and leaves it as it is.
 func (s *Store) check(ctx context.Context) error {
 	path := s.paths.DB
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -123,7 +123,7 @@ func copyCorrupt(path string) (string, error) {
 }
 
 func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return "", err
 	}
@@ -140,7 +140,7 @@ func copyFile(from, to string) (err error) {
 	if _, err := os.Lstat(to); err == nil {
 		return nil
 	}
-	in, err := os.Open(from)
+	in, err := openRegular(from)
 	if err != nil {
 		return err
 	}

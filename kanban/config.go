@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +32,7 @@ const (
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
 	survivorDefers       = 120
+	clockSlack           = 60 // what is later than that was written before the clock went back
 	systemicCrashes      = 3
 	exitRateLimited      = 75
 	sigTerm              = 15
@@ -69,7 +69,7 @@ func (c Config) GatewaysDispatch(env Env) bool {
 
 // ReadConfig reads the board's configuration from a config.yaml. A file that isn't there is the default configuration.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
-	data, err := os.ReadFile(path)
+	data, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

@@ -55,6 +55,9 @@ func (p *pass) until(e attempt) int64 {
 		fmt.Fprint(h, e.task, e.run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
+	if e.at > p.now+clockSlack { // the clock has gone back since; nobody knows how long ago that was
+		return p.now
+	}
 	return e.at + wait
 }
 
@@ -84,11 +87,11 @@ func (p *pass) guard(task string, review bool) (string, error) {
 		return "", nil
 	case authTrouble.MatchString(failure) && !strings.Contains(failure, rateLimitedText):
 		return guardAuth, nil
-	case success != 0 && p.now-success <= recentSuccessWindow:
+	case success != 0 && p.now-success <= recentSuccessWindow && success <= p.now+clockSlack:
 		return guardSuccess, nil
 	}
 	comments, err := column1[string](p.ctx, p.Store.db, `SELECT body FROM task_comments
-		WHERE task_id = ? AND created_at > ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow)
+		WHERE task_id = ? AND created_at > ? AND created_at <= ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow, p.now+clockSlack)
 	if slices.ContainsFunc(comments, pullRequest.MatchString) {
 		return guardPR, nil
 	}

@@ -1,9 +1,10 @@
 package kanban
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"strings"
 
 	"hinit/internal/procstat"
+
+	"golang.org/x/sys/unix"
 )
 
 // entry is what a dispatcher remembers of a worker that it started, or was about to start when its PID is 0. It is kept beside the
@@ -32,18 +35,17 @@ type ledger struct {
 	path  string
 	runs  map[int64]entry
 	locks map[string]entry // by claimant
+
+	broken bool // the file can't be read; the next entry replaces it
 }
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return l
-	}
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for lines.Scan() {
+	data, err := readRegular(path)
+	l.broken = err != nil && !errors.Is(err, fs.ErrNotExist)
+	for line := range bytes.Lines(data) {
 		var e entry
-		if json.Unmarshal(lines.Bytes(), &e) == nil { // a line cut short says nothing
+		if json.Unmarshal(line, &e) == nil { // a line cut short says nothing
 			l.take(e)
 		}
 	}
@@ -52,11 +54,16 @@ func readLedger(path string) *ledger {
 
 // add appends an entry.
 func (l *ledger) add(e entry) error {
+	if l.broken {
+		l.broken = false
+		l.take(e)
+		return l.save()
+	}
 	line, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return err
 	}
@@ -82,16 +89,13 @@ func (l *ledger) drop(list []entry, locks map[string]bool) error {
 	for _, e := range list {
 		delete(l.runs, e.Run)
 	}
-	rest := slices.Collect(maps.Values(l.runs))
-	for lock, e := range l.locks {
-		if locks[lock] {
-			rest = append(rest, e)
-		} else {
-			delete(l.locks, lock)
-		}
-	}
+	maps.DeleteFunc(l.locks, func(lock string, _ entry) bool { return !locks[lock] })
+	return l.save()
+}
+
+func (l *ledger) save() error {
 	var b bytes.Buffer
-	for _, e := range rest {
+	for _, e := range slices.AppendSeq(slices.Collect(maps.Values(l.runs)), maps.Values(l.locks)) {
 		line, err := json.Marshal(e)
 		if err != nil {
 			return err

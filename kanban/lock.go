@@ -38,11 +38,7 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 }
 
 // on says whether the locked file is still the one at its path: who may write the directory may put another one there.
-func (l *Lock) on(path string) bool {
-	held, err := l.file.Stat()
-	there, failed := os.Stat(path)
-	return err == nil && failed == nil && os.SameFile(held, there)
-}
+func (l *Lock) on(path string) bool { return isAt(l.file, path) }
 
 // Release lets go of the lock. Closing the file would not do while a child that is being started has a copy of the descriptor.
 func (l *Lock) Release() {

@@ -53,7 +53,7 @@ func rotate(log string, size int64, backups int) error {
 
 // TailLog returns the end of a task's log: at most so many bytes, without a first line cut short. A limit of 0 is all of it.
 func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
-	f, err := os.Open(p.Log(task))
+	f, err := openRegular(p.Log(task))
 	if err != nil {
 		return nil, err
 	}

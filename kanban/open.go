@@ -157,7 +157,7 @@ func (s *Store) attach(ctx context.Context) (err error) {
 	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
 		return fmt.Errorf("cannot open board %s: %w", path, err)
 	}
-	if s.raw, err = os.Open(path); err != nil {
+	if s.raw, err = openRegular(path); err != nil {
 		return fmt.Errorf("cannot open board %s: %w", path, err)
 	}
 	return nil
@@ -231,6 +231,9 @@ func (s *Store) Close() error {
 	}
 	return err
 }
+
+// InPlace reports whether the open file is still the one at the board's path. Another one may have been put there, a backup for instance.
+func (s *Store) InPlace() bool { return isAt(s.raw, s.paths.DB) }
 
 // Paths are the places of the board.
 func (s *Store) Paths() Paths { return s.paths }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -61,6 +62,9 @@ func (p *pass) dead(w *watched) bool {
 // replaced says whether the pid belongs to another process by now. What it started with is known from the ledger, or from the
 // first time that the pid was seen for this run.
 func (p *pass) replaced(w *watched) bool {
+	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program would end itself
+		return true
+	}
 	start := p.procs().Start(w.WorkerPID)
 	if start == 0 {
 		return false
@@ -182,8 +186,8 @@ func (p *pass) leaves(w *watched) int64 {
 	asked, at := p.asked[w.CurrentRunID], w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
-		return asked + survivorDefers
-	case w.superseded():
+		return min(asked, p.now) + survivorDefers
+	case w.superseded(), w.since > p.now+clockSlack:
 		return 0
 	}
 	return at

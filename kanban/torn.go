@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 )
 
@@ -78,11 +77,14 @@ func (s *Store) torn() error {
 // inLog says whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then frames of
 // a header of 24 bytes and a page; only frames with the salt of the header count.
 func inLog(path string, size, first, last int64) bool {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size { // the header says what somebody wrote there
+		return false
+	}
 	var head [32]byte
 	if _, err := f.ReadAt(head[:], 0); err != nil {
 		return false

@@ -70,6 +70,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	if !filepath.IsAbs(path) {
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
+	path = filepath.Clean(path) // which PID 1 asks for
 	if task.WorkspaceKind == Worktree {
 		return p.worktree(task, path)
 	}

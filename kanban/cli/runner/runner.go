@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
@@ -332,5 +334,12 @@ func openLog(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
-	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(err, f.Close(), fmt.Errorf("cannot write the log %s: it is no regular file", path))
+	}
+	return f, nil
 }

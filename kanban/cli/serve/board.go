@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"hinit/internal/guard"
 	"hinit/kanban"
 )
 
@@ -40,6 +39,9 @@ const (
 	failedLimit = 30 * time.Second
 	// passLimit is how long a pass may take. What it hasn't done by then the next one does.
 	passLimit = 5 * time.Minute
+	// askEvery is the time between two tries to get the lock of a board; a pass of a gateway or of a command takes less than patientTimes of it.
+	askEvery     = 250 * time.Millisecond
+	patientTimes = 4
 	// lastLook is the time between two looks at workers that end with their container, and lastLimit for how long there are such.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
@@ -82,10 +84,13 @@ func (b *board) serve(ctx context.Context) {
 	}
 }
 
-// hold takes the lock of the board, or waits for the end of who has it. Where there can be no lock it goes on without.
+// hold takes the lock of the board, or waits for the end of who has it. Where there can be no lock it goes on without. It asks now and then:
+// the file at the lock's path may become another one.
 func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
-	for told := false; ; {
+	ask := time.NewTicker(askEvery)
+	defer ask.Stop()
+	for times := 0; ; times++ {
 		held, err := b.d.Hold()
 		tried()
 		if err != nil {
@@ -94,29 +99,18 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 		if held || err != nil {
 			return true
 		}
-		free := make(chan struct{})
-		guard.Go("waiting for the lock", func() {
-			defer close(free)
-			_ = whenFree(path) // another try tells
-		})
-		const soon = time.Second // a pass of a gateway or of a command takes less
-		timer := time.NewTimer(soon)
-		for waits := true; waits; {
-			select {
-			case <-ctx.Done(): // the goroutine ends with the other dispatcher, or with this process
-				timer.Stop()
-				return false
-			case <-timer.C:
-				if !told {
-					told = true
-					b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
-					b.server.say(b.slug, word{text: "waits: another dispatcher has the board"})
-				}
-			case <-free:
-				waits = false
-			}
+		if times == patientTimes {
+			b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
+			b.server.say(b.slug, word{text: "waits: another dispatcher has the board"})
 		}
-		timer.Stop()
+		select {
+		case <-ctx.Done():
+			return false
+		case <-ask.C:
+		}
+		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
+			return false
+		}
 	}
 }
 
@@ -160,7 +154,7 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	defer changes.Close()
 	over := time.NewTimer(brokenRetry)
 	defer over.Stop()
-	for identity(db) == was {
+	for identity(db) == was && b.server.Boards.Exists(b.slug) { // a removal may have been half done when it was opened
 		select {
 		case <-ctx.Done():
 			return
@@ -198,7 +192,7 @@ func (b *board) passes(ctx context.Context) {
 				changed = false
 			}
 		}
-		if !b.server.Boards.Exists(b.slug) {
+		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return
 		}
 		if changed {

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -12,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/guard"
 	"hinit/kanban"
@@ -34,6 +31,8 @@ type Server struct {
 
 	mu     sync.Mutex
 	serves map[string]*board
+	full   int           // how many boards there were when they were too many
+	ended  chan struct{} // receives when a board is served no more
 
 	saying sync.Mutex      // for the fields below, and for one call of Say at a time
 	words  map[string]word // by board
@@ -57,6 +56,7 @@ const rescanEvery = time.Hour
 // It holds the lock of each board's pass for as long as it serves the board. So the agent's gateways find that lock held, and dispatch
 // nothing; the rest of their loop, which decomposes tasks, and their notifier go on.
 func (s *Server) Run(ctx context.Context) error {
+	s.ended = make(chan struct{}, 1)
 	s.serves, s.words = make(map[string]*board), make(map[string]word)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -81,6 +81,10 @@ func (s *Server) Run(ctx context.Context) error {
 			s.scan(ctx, &all)
 		case <-timer.C:
 			s.scan(ctx, &all)
+		case <-s.ended:
+			if s.full > 0 {
+				s.scan(ctx, &all)
+			}
 		case <-s.Wake:
 			s.poke()
 		}
@@ -108,24 +112,6 @@ func (s *Server) tellReady(ctx context.Context) {
 	}
 }
 
-// whenFree blocks until nobody holds a lock of either kind that the kernel has.
-func whenFree(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLKW, &unix.Flock_t{Type: unix.F_WRLCK})
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
 // scan begins to serve boards that are new.
 func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	list, err := s.Boards.List()
@@ -140,7 +126,10 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			continue
 		}
 		if len(s.serves) >= mostBoards {
-			s.Log.Warn("there are too many boards; the rest is not dispatched", "served", mostBoards, "boards", len(list))
+			if s.full != len(list) {
+				s.Log.Warn("there are too many boards; the rest is not dispatched", "served", mostBoards, "boards", len(list))
+			}
+			s.full = len(list)
 			break
 		}
 		b := &board{server: s, slug: m.Slug, poked: make(chan struct{}, 1), tried: make(chan struct{})}
@@ -154,6 +143,10 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.serves, m.Slug)
+			select {
+			case s.ended <- struct{}{}: // another board may have its place
+			default:
+			}
 		})
 	}
 }

@@ -279,6 +279,46 @@ func TestManyBoardsAreBounded(t *testing.T) {
 	await(t, "a worker of the default board", func() bool { return o.started() == 1 })
 }
 
+// A board that came when there were 64 was not served after one of them had gone.
+func TestABoardTakesAFreePlace(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	for n := range 64 {
+		if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: fmt.Sprintf("b%02d", n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.serve(o)
+	await(t, "the warning", func() bool { return p.logged("too many boards") > 0 })
+	p.create(p.open("b63"))
+	if _, err := p.boards.Remove(time.Now(), "b00", true); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a worker of the last board", func() bool { return o.started() == 1 })
+}
+
+// After a backup had been put in the place of the board, the service went on with the file that was gone.
+func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
+	p, o := newPlace(t), newOffice()
+	s := p.open("")
+	p.serve(o)
+	await(t, "the board", p.spoken)
+	backup := filepath.Join(p.boards.Root, "backup.db")
+	p.create(s)
+	await(t, "a worker", func() bool { return o.started() == 1 })
+	if err := s.Backup(t.Context(), backup); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Close() // nothing is written to it
+	for _, name := range []string{"-wal", "-shm"} {
+		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // it may be gone
+	}
+	if err := os.Rename(backup, filepath.Join(p.boards.Root, "kanban.db")); err != nil {
+		t.Fatal(err)
+	}
+	p.create(p.open(""))
+	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
+}
+
 // Contract 28.12: one error in the log, the others go on, and the board is back when the file is.
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	p, o := newPlace(t), newOffice()

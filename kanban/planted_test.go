@@ -1,0 +1,119 @@
+package kanban
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A FIFO in the place of a file of the board stopped the dispatcher of all boards for ever; board.json as a link to /dev/zero took all memory.
+func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
+	t.Parallel()
+	for _, plant := range []func(path string) error{
+		func(path string) error { return unix.Mkfifo(path, 0o644) },
+		func(path string) error { return os.Symlink("/dev/zero", path) },
+	} {
+		b := newBoard(t)
+		root := filepath.Dir(b.paths.DB)
+		must(t, os.MkdirAll(filepath.Join(root, "kanban/boards/side"), 0o755))
+		for _, name := range []string{"kanban.db.workers", "config.yaml", "kanban/current", "kanban/boards/side/board.json", "kanban/boards/side/kanban.db", "x.log"} {
+			must(t, plant(filepath.Join(root, name)))
+		}
+		id := b.ready("alpha")
+		same(t, "spawned", spawnedIDs(b.tick()), id)
+		if _, err := os.ReadFile(b.paths.ledger()); err != nil || !strings.Contains(readWhole(t, b.paths.ledger()), id) {
+			t.Errorf("the worker is not remembered: %v", err)
+		}
+		boards := &Boards{Root: root, Env: b.env.get}
+		if m := boards.Meta("side"); m.Name != "Side" || boards.Current() != DefaultBoard {
+			t.Errorf("%+v", m)
+		}
+		_, _, err := ReadConfig(filepath.Join(root, "config.yaml"))
+		_, failed := openAt(t, filepath.Join(root, "kanban/boards/side/kanban.db"))
+		_, unread := Paths{Logs: root}.TailLog("x", 0)
+		for _, err := range []error{err, failed, unread} {
+			if err == nil || !strings.Contains(err.Error(), "no regular file") {
+				t.Errorf("%v", err)
+			}
+		}
+	}
+}
+
+func readWhole(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
+}
+
+// After a line of more than 64 kB the dispatcher forgot its workers.
+func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	write0(t, b.paths.ledger(), bytes.Repeat([]byte("x"), 200_000))
+	id := b.ready("alpha")
+	b.tick()
+	if run := b.task(id).CurrentRunID; readLedger(b.paths.ledger()).runs[run].Task != id {
+		t.Errorf("run %d is not there", run)
+	}
+}
+
+// A row that named the dispatcher's own process as a worker made it end itself, and one that named PID 1 stood still for ever.
+func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	pids := []int{os.Getpid(), 1, -1}
+	for _, pid := range pids {
+		b.run(b.ready("alpha"), pid, true)
+	}
+	b.pass(2 * time.Hour)
+	b.d.Config.MaxSpawn = new(0)
+	b.tick()
+	same(t, "signals", b.procs.signals)
+	if list, err := b.Tasks(t.Context(), Filter{Status: Running}); err != nil || len(list) > 0 {
+		t.Errorf("%v: %d still stand", err, len(list))
+	}
+}
+
+// After a clock had gone back, tasks waited until it came to where it had been.
+func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	b.d.Backoff = time.Minute
+	failed, done, talked, left := b.ready("alpha"), b.ready("alpha"), b.ready("alpha"), b.ready("beta")
+	b.runner.knows = true
+	b.tick()
+	b.exits(failed, Exit{Code: 1})
+	b.tick()
+	for _, id := range []string{done, talked, left} {
+		_, err := b.Complete(t.Context(), b.now, id, Completion{Summary: "x"})
+		must(t, err)
+	}
+	_, err := b.AddComment(t.Context(), b.now, talked, "me", "https://github.com/a/b/pull/1")
+	must(t, err)
+	b.exec("DELETE FROM task_runs WHERE task_id = ?", talked)
+	b.exec("UPDATE tasks SET status = 'ready' WHERE id IN (?, ?)", done, talked)
+	leaves := b.runner.pid(left)
+	b.pass(-365 * 24 * time.Hour)
+	same(t, "spawned", spawnedIDs(b.tick()), failed, done, talked)
+	if b.procs.Alive(leaves) && len(b.runner.ended) == 0 {
+		t.Error("the worker of a finished task stays for a year")
+	}
+}
+
+// The path of a workspace with a slash at its end was refused by PID 1, twice, and the task was blocked.
+func TestAWorkspaceMayEndWithASlash(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	dir := filepath.Join(t.TempDir(), "work")
+	id := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: dir + "/"})
+	b.tick()
+	if got := b.runner.jobs[0].Dir; got != dir || b.task(id).WorkspacePath != dir {
+		t.Errorf("%s, and the task has %s", got, b.task(id).WorkspacePath)
+	}
+}

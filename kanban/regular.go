@@ -1,0 +1,49 @@
+package kanban
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// mostRead is the size of the largest file that is read as a whole.
+const mostRead = 16 << 20
+
+// openRegular opens a regular file for reading. Anybody who can write its directory can put a FIFO or a device there, which would block, or
+// never end.
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		_ = f.Close()
+		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Join(err, errors.New("it is no regular file"))}
+	}
+	return f, nil
+}
+
+// readRegular reads a regular file of at most mostRead bytes.
+func readRegular(path string) ([]byte, error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, mostRead+1))
+	if err == nil && len(data) > mostRead {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", mostRead)}
+	}
+	return data, err
+}
+
+// isAt reports whether an open file is still the one at a path.
+func isAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	there, failed := os.Stat(path)
+	return err == nil && failed == nil && os.SameFile(open, there)
+}
