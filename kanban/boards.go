@@ -223,29 +223,6 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	return "", fs.ErrExist
 }
 
-// writeWhole puts a file in place as a whole or not at all.
-func writeWhole(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
-}
-
 // ProfileDirs are profiles as directories of a root; `default` always exists.
 type ProfileDirs string
 

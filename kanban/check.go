@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 )
 
@@ -135,8 +134,8 @@ func hashFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// copyFile copies a file under its final name as a whole or not at all. A copy that is there stays.
-func copyFile(from, to string) (err error) {
+// copyFile copies a file. A copy that is there stays.
+func copyFile(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return nil
 	}
@@ -145,18 +144,5 @@ func copyFile(from, to string) (err error) {
 		return err
 	}
 	defer in.Close()
-	out, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(out.Name())
-		}
-	}()
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), to)
+	return replace(to, in, 0o600)
 }

@@ -152,7 +152,10 @@ func TestOperationsDie(t *testing.T) {
 			return err
 		},
 		"delete": func(s *Store, b *board, ids []string) error {
-			_, err := s.Delete(b.t.Context(), ids[0])
+			_, err := s.Archive(b.t.Context(), b.now, ids[0])
+			if err == nil {
+				_, err = s.DeleteArchived(b.t.Context(), ids[0])
+			}
 			return err
 		},
 		"claim": func(s *Store, b *board, ids []string) error {

@@ -215,29 +215,15 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 	return done, err
 }
 
-// Delete removes a task with its links, comments, events, runs, subscriptions and attachments.
-func (s *Store) Delete(ctx context.Context, id string) (bool, error) {
-	return s.delete(ctx, id, func(Task) error { return nil })
-}
-
-// DeleteArchived is Delete for an archived task; another one is a [ValueError].
-func (s *Store) DeleteArchived(ctx context.Context, id string) (bool, error) {
-	return s.delete(ctx, id, func(t Task) error {
-		if t.Status != Archived {
-			return refuse("cannot delete %s: it is %s; archive it first", id, t.Status)
-		}
-		return nil
-	})
-}
-
-func (s *Store) delete(ctx context.Context, id string, allow func(Task) error) (done bool, err error) {
+// DeleteArchived removes an archived task with its links, comments, events, runs, subscriptions and attachments; another one is a [ValueError].
+func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
 	err = s.write(ctx, time.Time{}, func(t *tx) error {
 		task, err := taskByID(ctx, t, id)
 		if err != nil {
 			return absent(err)
 		}
-		if err := allow(task); err != nil {
-			return err
+		if task.Status != Archived {
+			return refuse("cannot delete %s: it is %s; archive it first", id, task.Status)
 		}
 		if _, err := t.exec("DELETE FROM task_links WHERE parent_id = ? OR child_id = ?", id, id); err != nil {
 			return err

@@ -14,7 +14,11 @@ func TestLeavingWorkers(t *testing.T) {
 		},
 		"block":   func(b *board, id string) (bool, error) { return b.Block(b.t.Context(), b.now, id, "why", 0) },
 		"archive": func(b *board, id string) (bool, error) { return b.Archive(b.t.Context(), b.now, id) },
-		"delete":  func(b *board, id string) (bool, error) { return b.Delete(b.t.Context(), id) },
+		"delete": func(b *board, id string) (bool, error) {
+			_, err := b.Archive(b.t.Context(), b.now, id)
+			must(b.t, err)
+			return b.DeleteArchived(b.t.Context(), id)
+		},
 	} {
 		for _, knows := range []bool{true, false} {
 			t.Run(how, func(t *testing.T) {

@@ -266,7 +266,7 @@ func TestArchiveAndDelete(t *testing.T) {
 	if _, err := b.Task(t.Context(), id); !errors.Is(err, ErrNoTask) {
 		t.Errorf("%v", err)
 	}
-	if ok, err := b.Delete(t.Context(), id); ok || err != nil {
+	if ok, err := b.DeleteArchived(t.Context(), id); ok || err != nil {
 		t.Errorf("deleted twice: %v %v", ok, err)
 	}
 }

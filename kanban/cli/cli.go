@@ -351,55 +351,53 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// number is a flag that may be absent.
-type number struct{ n *int64 }
-
-func (n *number) String() string { return "" }
-
-func (n *number) Set(s string) error {
-	v, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
-		return fmt.Errorf("%q is no whole number", s)
-	}
-	n.n = &v
-	return nil
+// optional defines a flag that may be absent: n is nil then.
+func (c *call) optional(n **int64, name, usage string, read func(text string) (int64, error)) {
+	c.Flags.Func(name, usage, func(text string) error {
+		v, err := read(text)
+		*n = &v
+		return err
+	})
 }
 
-// seconds is a time that may be absent: a number of seconds, or a number with s, m, h or d.
-type seconds struct{ number }
+// number reads a whole number.
+func number(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		err = fmt.Errorf("%q is no whole number", text)
+	}
+	return n, err
+}
 
-func (s *seconds) Set(text string) error {
+// seconds reads a number of seconds, or a number with s, m, h or d.
+func seconds(text string) (int64, error) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, nil
+	}
 	if days, is := strings.CutSuffix(text, "d"); is {
 		if n, err := strconv.ParseFloat(days, 64); err == nil {
-			text = fmt.Sprint(int64(n * 24 * 3600))
+			return int64(n * 24 * 3600), nil
 		}
-	} else if d, err := time.ParseDuration(text); err == nil {
-		text = fmt.Sprint(int64(d / time.Second))
 	}
-	if s.number.Set(text) != nil {
-		return fmt.Errorf("%q is no time; write 90s, 30m, 2h, 1d, or a number of seconds", text)
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		err = fmt.Errorf("%q is no time; write 90s, 30m, 2h, 1d, or a number of seconds", text)
 	}
-	return nil
+	return int64(d / time.Second), err
 }
 
-// when is a point in time: seconds since 1970, a date, or a time as in RFC 3339.
-type when int64
-
-func (w *when) String() string { return "" }
-
-func (w *when) Set(text string) error {
+// when reads a point in time: seconds since 1970, a date, or a time as in RFC 3339.
+func when(text string) (int64, error) {
 	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			*w = when(t.Unix())
-			return nil
+			return t.Unix(), nil
 		}
 	}
-	var n number
-	if n.Set(text) != nil {
-		return fmt.Errorf("%q is no time; write for instance 2026-01-31", text)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		err = fmt.Errorf("%q is no time; write for instance 2026-01-31", text)
 	}
-	*w = when(*n.n)
-	return nil
+	return n, err
 }
 
 // given reports whether a flag was on the command line.

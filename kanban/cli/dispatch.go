@@ -100,8 +100,8 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
 		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets},
 	}
-	if d.Git = runner.Git; h.Runner != nil {
-		d.Runner, d.Git, d.Volume = h.Runner, h.Git, h.volume
+	if d.Git = h.Git; h.Runner != nil {
+		d.Runner, d.Volume = h.Runner, h.volume
 	}
 	return d
 }
@@ -123,8 +123,8 @@ func dispatch(c *call) action {
 	dry := c.Flags.Bool("dry-run", false, "start nothing")
 	limit := c.Flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
 	here := c.Flags.Bool("local", false, "start workers from here, not by PID 1")
-	var most number
-	c.Flags.Var(&most, "max", "at most `N` tasks running; wins over the configuration")
+	var most *int64
+	c.optional(&most, "max", "at most `N` tasks running; wins over the configuration", number)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		cfg, _, err := kanban.ReadConfig(c.configPath())
 		if err != nil {
@@ -137,8 +137,8 @@ func dispatch(c *call) action {
 		}
 		defer h.Close()
 		opt := kanban.TickOptions{DryRun: *dry}
-		if most.n != nil {
-			opt.MaxSpawn = new(int(*most.n))
+		if most != nil {
+			opt.MaxSpawn = new(int(*most))
 		}
 		res, err := c.dispatcher(s, cfg, h).Tick(ctx, c.Now(), opt)
 		if err != nil {
@@ -262,8 +262,8 @@ func daemon(c *call) action {
 	pidfile := c.Flags.String("pidfile", "", "`FILE` for the process number")
 	_ = c.Flags.Bool("verbose", false, "without effect: what is done is told")
 	_ = c.Flags.Bool("v", false, "the same")
-	var most number
-	c.Flags.Var(&most, "max", "at most `N` tasks running")
+	var most *int64
+	c.optional(&most, "max", "at most `N` tasks running", number)
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if !*force {
 			return misused("it is DEPRECATED; run: %s serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start", program)
@@ -275,8 +275,8 @@ func daemon(c *call) action {
 			defer os.Remove(*pidfile)
 		}
 		return c.serve(ctx, false, func(cfg *kanban.Config) {
-			if most.n != nil {
-				cfg.MaxSpawn = new(int(*most.n))
+			if most != nil {
+				cfg.MaxSpawn = new(int(*most))
 			}
 			if *interval > 0 {
 				cfg.Interval = time.Duration(*interval * float64(time.Second))

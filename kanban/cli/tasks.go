@@ -28,32 +28,30 @@ func taskVerbs() []verb {
 
 func create(c *call) action {
 	n, f := kanban.NewTask{}, c.Flags
-	var parents, skills list
-	var runtime seconds
-	var retries, turns number
-	var due when
+	var due *int64
 	f.StringVar(&n.Body, "body", "", "opening post, `TEXT`")
 	f.StringVar(&n.Assignee, "assignee", "", "`PROFILE` that works on it")
-	f.Var(&parents, "parent", "`ID` of a task that must be done before; may be repeated")
+	f.Var((*list)(&n.Parents), "parent", "`ID` of a task that must be done before; may be repeated")
 	f.StringVar(&n.WorkspaceKind, "workspace", "", "`KIND`: scratch, worktree or dir; KIND:PATH names the directory")
 	f.StringVar(&n.Branch, "branch", "", "branch of a worktree, `NAME`")
 	f.StringVar(&n.Tenant, "tenant", "", "`NAME` to filter by")
 	f.Int64Var(&n.Priority, "priority", 0, "higher is first, `N`")
 	f.StringVar(&n.IdempotencyKey, "idempotency-key", "", "`KEY`: the task that has it is returned, and none made")
-	f.Var(&runtime, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds")
+	c.optional(&n.MaxRuntimeSeconds, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds", seconds)
 	f.StringVar(&n.CreatedBy, "created-by", "user", "`AUTHOR`")
-	f.Var(&skills, "skill", "`NAME` of a skill for its worker; may be repeated")
-	f.Var(&retries, "max-retries", "failures after which it is blocked, `N`")
+	f.Var((*list)(&n.Skills), "skill", "`NAME` of a skill for its worker; may be repeated")
+	c.optional(&n.MaxRetries, "max-retries", "failures after which it is blocked, `N`", number)
 	f.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
 	f.BoolVar(&n.GoalMode, "goal", false, "goal mode")
-	f.Var(&turns, "goal-max-turns", "`N` turns in goal mode")
-	f.Var(&due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970")
+	c.optional(&n.GoalMaxTurns, "goal-max-turns", "`N` turns in goal mode", number)
+	c.optional(&due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", when)
 	triage := f.Bool("triage", false, "put it into triage")
 	initial := f.String("initial-status", "running", "`STATUS`: blocked, triage or scheduled; running and ready let it be dispatched")
 	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		n.Title, n.Parents, n.Skills, n.DueAt = words[0], parents, skills, int64(due)
-		n.MaxRuntimeSeconds, n.MaxRetries, n.GoalMaxTurns = runtime.n, retries.n, turns.n
+		if n.Title = words[0]; due != nil {
+			n.DueAt = *due
+		}
 		n.WorkspaceKind, n.WorkspacePath, _ = strings.Cut(n.WorkspaceKind, ":")
 		if n.Status = kanban.Status(*initial); n.Status == kanban.Running || n.Status == kanban.Ready || n.Status == kanban.Todo {
 			n.Status = ""
@@ -242,8 +240,7 @@ func metadata(text string) error {
 
 func edit(c *call) action {
 	var e kanban.Edit
-	var priority number
-	c.Flags.Var(&priority, "priority", "`N`")
+	c.optional(&e.Priority, "priority", "`N`", number)
 	texts := map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result, "summary": &e.Summary, "metadata": &e.Metadata}
 	for name, field := range texts {
 		usage := "`TEXT`"
@@ -256,7 +253,7 @@ func edit(c *call) action {
 		})
 	}
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		if e.Priority = priority.n; e == (kanban.Edit{}) {
+		if e == (kanban.Edit{}) {
 			return misused("cannot edit %s: say what, for instance --title TEXT", words[0])
 		}
 		if e.Metadata != nil {

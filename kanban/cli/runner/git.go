@@ -19,17 +19,8 @@ import (
 // gitMost bounds what is read of git's output.
 const gitMost = 1 << 20
 
-// Git runs git in a directory and returns what it wrote. The error has that too. It implements [kanban.Git].
+// Git runs git in a directory and returns what it wrote. The error has that too. It implements [kanban.Git], also where r is nil.
 func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, error) {
-	return git(ctx, r.host, dir, args...)
-}
-
-// Git is [Runner.Git] without a runner.
-func Git(ctx context.Context, dir string, args ...string) (string, error) {
-	return git(ctx, nil, dir, args...)
-}
-
-func git(ctx context.Context, h host, dir string, args ...string) (string, error) {
 	fd, err := unix.MemfdCreate("git", unix.MFD_CLOEXEC)
 	if err != nil {
 		return "", fmt.Errorf("cannot run git: %w", err)
@@ -37,12 +28,13 @@ func git(ctx context.Context, h host, dir string, args ...string) (string, error
 	output := os.NewFile(uintptr(fd), "output of git")
 	defer output.Close()
 	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
-	code := 0
-	if l, here := h.(local); here {
-		code, err = l.once(ctx, spec, output)
-	} else {
-		code, err = child(ctx, spec, output)
+	run := child
+	if r != nil {
+		if here, is := r.host.(local); is {
+			run = here.once
+		}
 	}
+	code, err := run(ctx, spec, output)
 	text, _ := io.ReadAll(io.NewSectionReader(output, 0, gitMost)) // memory
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d: %s", code, bytes.TrimSpace(text))
