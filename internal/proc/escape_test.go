@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -220,6 +221,72 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	}
 	if uid := syscall.Geteuid(); uid != 0 {
 		t.Errorf("this process's user is %d now", uid)
+	}
+}
+
+// TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots: the agent gave a process the mark of a service of root's, and hinit ended that
+// service for the memory that the process took.
+func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.Cannot(t, "needs root")
+	}
+	for _, how := range []string{"mark", "tag"} {
+		t.Run(how, func(t *testing.T) {
+			table := newTable(t)
+			claim := table.marks.next - 2*table.marks.step // the run that comes after the agent's
+			argv := testproc.Argv("hide", strconv.FormatUint(claim, 10))
+			if how == "tag" {
+				table.marks = marker{}
+				argv = []string{"/bin/sh", "-c", "(" + TagVar + "=svc:" + table.nonce + ":2 setsid sleep 100 >/dev/null 2>&1 & echo $!); exec sleep 100"}
+			} else if claim <= firstMark>>1 {
+				t.Skip("there are no marks here")
+			}
+			_, out := spawn(t, table, Spec{ID: 1, Name: "agents", Argv: argv, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000}})
+			daemon := number(t, out)
+			_, out = spawn(t, table, Spec{ID: 2, Name: "roots", Argv: testproc.Argv("sleep")})
+			line(t, out)
+			testkit.Until(t, "the daemon to claim the run of root's", func() bool {
+				if limit, ok := table.limit(daemon); how == "mark" {
+					return ok && limit == claim && table.runs[2].mark == claim
+				}
+				env, _ := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
+				p, ok := table.proc.stat(daemon)
+				return ok && p.Session == daemon && p.Parent == os.Getpid() && strings.Contains(string(env), ":2\x00")
+			})
+			if id := table.Of(daemon); id != 0 {
+				t.Errorf("the daemon is of run %d", id)
+			}
+			if got, own := NewMeter().Measure([]int{table.Main(2)})[0], parseMemory(table.proc.read(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
+				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
+			}
+			if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {
+				t.Errorf("signalled %d, want 1; the daemon lives: %v", n, alive(daemon))
+			}
+			exitOf(t, table, 2)
+			if len(table.Gone([]uint64{2})) != 1 {
+				t.Error("the run of root's is not gone while the daemon lives")
+			}
+		})
+	}
+}
+
+// TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs: nothing but its group tells of the orphan of a service of root's.
+func TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.Cannot(t, "needs root")
+	}
+	table := newTable(t)
+	_, out := spawn(t, table, Spec{ID: 1, Name: "roots", Argv: []string{
+		"/bin/sh", "-c", "(setpriv --reuid 10000 --clear-groups sleep 100 >/dev/null & echo $!); exec sleep 100",
+	}})
+	orphan := number(t, out)
+	testkit.Until(t, "the orphan to be of the agent", func() bool {
+		var st unix.Stat_t
+		return unix.Stat("/proc/"+strconv.Itoa(orphan), &st) == nil && st.Uid == 10000
+	})
+	testkit.Until(t, "the orphan to be this process's", func() bool { p, ok := table.proc.stat(orphan); return ok && p.Parent == os.Getpid() })
+	if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
+		t.Errorf("signalled %d processes, want 2", n)
 	}
 }
 

@@ -57,7 +57,7 @@ func (m *marker) take() uint64 {
 // marked finds the run whose mark a process carries, 0 when there is none.
 func (t *Table) marked(pid int) uint64 {
 	if limit, ok := t.limit(pid); ok {
-		return t.runOf(limit)
+		return t.ofUser(pid, t.runOf(limit))
 	}
 	return 0
 }
@@ -69,6 +69,30 @@ func (t *Table) runOf(limit uint64) uint64 {
 	}
 	steps := (t.marks.base - limit) / t.marks.step
 	return t.byMark[t.marks.base-steps*t.marks.step]
+}
+
+// ofUser returns the run, or 0 where the mark and the tag of a process prove nothing (believed).
+func (t *Table) ofUser(pid int, id uint64) uint64 {
+	// A hinit before this one may not have noted the user.
+	if r := t.runs[id]; r != nil && r.user != nil && !t.proc.believed(pid, *r.user) {
+		return 0
+	}
+	return id
+}
+
+// believed reports whether the mark and the tag of a process count for a run of a user: those of root's processes and of that user's do.
+// Anybody may lower a limit to that of another process, and write any variable.
+func (s *scanner) believed(pid int, user uint32) bool {
+	uid, ok := s.user(pid)
+	return ok && (uid == 0 || uid == user)
+}
+
+// user returns the real user of a process, which a setuid program keeps.
+func (s *scanner) user(pid int) (uid uint32, ok bool) {
+	_, ids, _ := bytes.Cut(s.read(strconv.Itoa(pid)+"/status"), []byte("\nUid:\t"))
+	first, _, _ := bytes.Cut(ids, []byte{'\t'})
+	n, err := strconv.ParseUint(string(first), 10, 32)
+	return uint32(n), err == nil
 }
 
 // limit reads the mark of a process, which may have ended, as long as it is not reaped.
@@ -98,7 +122,7 @@ func (t *Table) endedOf(pid int) uint64 {
 		return 0
 	}
 	if id := t.runOf(limit); id != 0 {
-		return id
+		return t.ofUser(pid, id)
 	}
 	return unknown
 }

@@ -21,7 +21,8 @@ func NewMeter() *Meter {
 
 // Measure returns, for each of some main processes, the bytes that all processes of its run have together: memory that is no
 // file's, in RAM or swapped out, for the kernel can drop the pages of files at any time. A process belongs to the nearest main process
-// above it, to the one that leads its session, or to the one whose mark it carries. 0: it is gone, or /proc hides it.
+// above it, to the one that leads its session, or to the one whose mark it carries, if it is root's or of the same user. 0: it is gone, or
+// /proc hides it.
 //
 // Where a main process is in a cgroup of its own, what counts is what that cgroup uses, and the memory of those processes that are not in it.
 func (m *Meter) Measure(mains []int) []uint64 {
@@ -47,7 +48,11 @@ func (m *Meter) Measure(mains []int) []uint64 {
 	}
 	for _, p := range m.proc.stats { // an orphan that left the session
 		if p.Parent == self && owner[p.PID] == 0 && !p.Dead() {
-			owner[p.PID] = marks[mark(p.PID)]
+			if id := marks[mark(p.PID)]; id != 0 {
+				if user, ok := m.proc.user(mains[id-1]); ok && m.proc.believed(p.PID, user) {
+					owner[p.PID] = id
+				}
+			}
 		}
 	}
 	of := make([][]int, len(mains)) // the processes of each

@@ -222,7 +222,7 @@ func (t *Table) tagged(pid int) uint64 {
 		}
 		if at := bytes.LastIndex(value, []byte(":"+t.nonce+":")); at >= 0 {
 			id, _ := strconv.ParseUint(string(value[at+len(t.nonce)+2:]), 10, 64)
-			return id
+			return t.ofUser(pid, id)
 		}
 	}
 	return 0

@@ -174,7 +174,11 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		t.oom.raise(t.proc, pid, spec.OOM)
 	}
 	t.owned[pid] = spec.ID
-	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, main: pid, group: pid, session: !spec.TTY}
+	user := uint32(os.Geteuid())
+	if spec.Cred != nil {
+		user = spec.Cred.UID
+	}
+	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, main: pid, group: pid, session: !spec.TTY, user: &user}
 	if mark != 0 {
 		t.byMark[mark] = spec.ID
 	}

@@ -31,10 +31,11 @@ type Table struct {
 // run is what is known of the processes of one run.
 type run struct {
 	id      uint64
-	mark    uint64 // 0 when it has none
-	main    int    // 0 once it is reaped
-	group   int    // its process group, as long as the main process or a known member holds the number
-	session bool   // the group is a session of its own too
+	mark    uint64  // 0 when it has none
+	main    int     // 0 once it is reaped
+	group   int     // its process group, as long as the main process or a known member holds the number
+	session bool    // the group is a session of its own too
+	user    *uint32 // its uid; nil in a run of a hinit that did not note it
 }
 
 // Exit is a reaped child.

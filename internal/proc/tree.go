@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"slices"
@@ -38,7 +39,7 @@ const unknown = ^uint64(0)
 // sort attributes every process of the current look to its run. A process belongs to a run when it is its main process;
 // when it was known to before; when it is in the group or the session that the main process made, as long as a process
 // that is known holds that number, so that it can't have gone to another; when it came to this process as an orphan and
-// carries the run's mark or tag; or when its parent belongs to the run.
+// carries the run's mark or tag, and is root's or of the run's user; or when its parent belongs to the run.
 func (t *Table) sort() {
 	all := t.proc.stats
 	if t.fam.look == t.proc.looks {
@@ -139,10 +140,8 @@ func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uin
 			t.fam.asked++
 			id = t.endedOf(p.PID)
 		}
-		if id == unknown && groups[p.Group] != 0 {
-			id = groups[p.Group]
-		} else if id == unknown && sessions[p.Session] != 0 {
-			id = sessions[p.Session]
+		if id == unknown || id == 0 {
+			id = cmp.Or(groups[p.Group], sessions[p.Session], id)
 		}
 		t.fam.fresh[id]++
 	}

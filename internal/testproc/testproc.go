@@ -67,8 +67,9 @@ func run(role string, params []string) int {
 		forever()
 	case "escape": // escape clean|tagged [deaf|headless]: starts a daemon by double fork and setsid, then sleeps
 		return escape(params)
-	case "hide": // hide: lowers the mark that hinit gave it as far as it goes, and is escape clean deaf
-		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: 1, Max: 1}); err != nil { // RLIMIT_RTTIME
+	case "hide": // hide [MARK]: lowers the mark that hinit gave it, as far as it goes, and is escape clean deaf
+		mark := uint64(number(0, 1))
+		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: mark, Max: mark}); err != nil { // RLIMIT_RTTIME
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
