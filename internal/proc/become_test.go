@@ -2,6 +2,7 @@ package proc
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -109,6 +110,40 @@ func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 		}
 		if x := exitOf(t, table, id); x.Code != code {
 			t.Errorf("%s: %+v", name, x)
+		}
+	}
+}
+
+// A run's directory was /proc/self/fd/8: it began in a directory that PID 1 had open, and the answers told what PID 1 had open.
+func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.Cannot(t, "needs root")
+	}
+	table, dir := newTable(t), t.TempDir()
+	var at [2]string
+	for i, file := range []string{dir, "/etc/passwd"} {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 100) // no child has so many of its own
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		at[i] = "self/fd/" + strconv.Itoa(fd)
+	}
+	link := filepath.Join(dir, "link")
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Symlink("/proc/"+at[0], link)); err != nil {
+		t.Fatal(err)
+	}
+	for i, path := range []string{"/proc/" + at[0], "/proc/" + at[1], "/proc/self/fd/9999", "/proc/thread-" + at[0], "//proc/" + at[0], link} {
+		id := uint64(i + 1)
+		_, out := spawn(t, table, Spec{ID: id, Name: "run", Argv: []string{"/bin/pwd"}, Dir: path, Cred: &Cred{UID: 10000, GID: 10000}})
+		got, _ := io.ReadAll(out)
+		if x := exitOf(t, table, id); x.Code != 126 || len(got) > 0 {
+			t.Errorf("in %s it ended with %d and wrote %q", path, x.Code, got)
 		}
 	}
 }

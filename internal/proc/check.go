@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -83,7 +84,7 @@ func checkLimited(spec Spec) error {
 func checkCommand(spec Spec, path string) error {
 	if spec.Dir != "" {
 		if err := unfit(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
-			return &SpawnError{What: nameOf(spec.Dir), Err: err, Dir: true}
+			return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
 		}
 		if !filepath.IsAbs(path) {
 			path = spec.Dir + "/" + path
@@ -98,6 +99,9 @@ func checkCommand(spec Spec, path string) error {
 // unfit returns why this thread can't execute a file, or enter a directory. It returns nil where that is not sure for a process with these
 // credentials, whose other groups the thread lacks.
 func unfit(path string, kind uint32, cred *Cred) error {
+	if cred != nil && ofProcess(path) {
+		return nil
+	}
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
 	switch {
@@ -115,6 +119,19 @@ func unfit(path string, kind uint32, cred *Cred) error {
 		return nil
 	}
 	return err
+}
+
+// ofProcess reports whether a path leads through the descriptors of a process, as /proc/self/fd/3 and links to it do. They are this
+// process's own here; the command finds its own there.
+func ofProcess(path string) bool {
+	if strings.HasPrefix(path, "/proc/") {
+		return true
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS})
+	if err == nil {
+		unix.Close(fd)
+	}
+	return errors.Is(err, unix.ELOOP)
 }
 
 // raises reports whether a process with these credentials may raise a limit: with CAP_SYS_RESOURCE, which it keeps if it stays root.

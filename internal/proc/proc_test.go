@@ -274,7 +274,7 @@ func TestACommandInItsOwnDirectoryIsNamedWhole(t *testing.T) {
 	}
 	defer open.Close()
 	for _, dir := range []string{dir, fmt.Sprintf("/proc/self/fd/%d", open.Fd())} {
-		_, err := table.Spawn(Spec{ID: 1, Argv: []string{"./run"}, Dir: dir})
+		_, err := table.Spawn(Spec{ID: 1, Argv: []string{"./run"}, Dir: dir, Pinned: strings.HasPrefix(dir, "/proc/")})
 		if err == nil || !strings.Contains(err.Error(), open.Name()+"/run") {
 			t.Errorf("error %v", err)
 		}

@@ -108,11 +108,9 @@ func (s Spec) limited() bool { return len(s.Limits) > 0 || !s.Setup.none() || s.
 // execve: Spawn waits that long, and the other user could stop the process (SIGSTOP), or hold its files (fcntl(2), F_SETLEASE).
 func (s Spec) becomes() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// laterDir reports whether the process enters its directory as its own user. One that is given as an open descriptor is entered before the
-// descriptor is closed; the kernel looks for no name there.
-func (s Spec) laterDir() bool {
-	return s.becomes() && filepath.IsAbs(s.Dir) && !strings.HasPrefix(s.Dir, "/proc/self/fd/")
-}
+// laterDir reports whether the process enters its directory as its own user. A pinned one is entered before the descriptor is closed; the
+// kernel looks for no name there. A path below /proc/self of somebody else's choice would lead to this process's files before that.
+func (s Spec) laterDir() bool { return s.becomes() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
 // privileged reports whether something is to be set that takes a privilege.
 func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime }

@@ -30,6 +30,7 @@ type Spec struct {
 	Argv     []string   // never empty
 	Env      []string   // whole environment; the tag is added to it
 	Dir      string     // working directory, "" keeps hinit's
+	Pinned   bool       // Dir is a descriptor of hinit's own, as a path below /proc/self/fd
 	Cred     *Cred      // nil keeps hinit's identity
 	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; what is nil or missing is /dev/null below 3, and closed from there on
 	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
@@ -188,26 +189,26 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 // spawnError names what is at fault when a command could not be executed: the command or its directory.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && unfit(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
-		return &SpawnError{What: nameOf(spec.Dir), Err: err, Dir: true}
+		return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
 	}
 	what := path
 	if spec.Path == "" {
 		what = spec.Argv[0]
 	}
 	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // it was looked for in there
-		what = filepath.Join(nameOf(spec.Dir), what)
+		what = filepath.Join(spec.dirName(), what)
 	}
 	return &SpawnError{What: what, Err: err}
 }
 
-// nameOf is what people call a directory, also one that is given as an open descriptor.
-func nameOf(dir string) string {
-	if strings.HasPrefix(dir, "/proc/self/fd/") {
-		if name, err := os.Readlink(dir); err == nil {
+// dirName is what people call the directory, also one that is given as an open descriptor.
+func (s Spec) dirName() string {
+	if s.Pinned {
+		if name, err := os.Readlink(s.Dir); err == nil {
 			return name
 		}
 	}
-	return dir
+	return s.Dir
 }
 
 func sysProcAttr(spec Spec) *syscall.SysProcAttr {

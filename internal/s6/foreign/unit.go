@@ -23,7 +23,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	if p.Pin != nil { // no other directory can be moved there
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
-	spec.Argv, spec.Dir = []string{"./" + formats.RunFile, name}, dir
+	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil
 	policy := supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
