@@ -48,7 +48,7 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state != Starting {
 		return
 	}
-	s.once, s.done = false, false
+	s.once, s.done, e.Error = false, false, Short(e.Error)
 	m.recordExit(now, s, &Exit{Run: s.id, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
 	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
@@ -246,6 +246,17 @@ func (m *Machine) random() float64 {
 		return 0.5
 	}
 	return m.Random()
+}
+
+// mostText is how many bytes of an error the history and the runs keep. The names of files in it are the agent's.
+const mostText = 1 << 10
+
+// Short cuts a text that is to be kept.
+func Short(text string) string {
+	if len(text) > mostText {
+		text = strings.ToValidUTF8(text[:mostText], "") + "…"
+	}
+	return text
 }
 
 // recordExit keeps the exit and writes it into the history.

@@ -382,8 +382,17 @@ func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 	return over
 }
 
+// shorten cuts what an ended run keeps of a client's words.
+func (e *entry) shorten() {
+	e.Log, e.Profile = supervisor.Short(e.Log), supervisor.Short(e.Profile)
+	if e.End != nil {
+		e.End.Error = supervisor.Short(e.End.Error)
+	}
+}
+
 // forget moves an ended run to the others, and drops the oldest. b.mu is held.
 func (b *Book) forget(e *entry) {
+	e.shorten()
 	delete(b.live, e.ID)
 	b.ended = append(b.ended, e)
 	if n := len(b.ended) - Kept; n > 0 {

@@ -55,6 +55,8 @@ func (b *Book) TakeOver(h *Handover) {
 		b.live[e.ID] = e
 	}
 	for _, r := range h.Ended {
-		b.ended = append(b.ended, add(r))
+		e := add(r)
+		e.shorten() // an image that kept them whole may have handed them over
+		b.ended = append(b.ended, e)
 	}
 }

@@ -270,3 +270,18 @@ func TestTags(t *testing.T) {
 		}
 	}
 }
+
+// 1,000 ended runs with a directory of 4 kB in their error, escaped to 16 kB, were 20 MB at rest and 40 MB in each list.
+func TestAnEndedRunKeepsLittleOfLongWords(t *testing.T) {
+	o := order(t, "exit", "0")
+	o.Log = "/" + strings.Repeat("\x01", 3800)
+	o.Spec.Dir = "/" + strings.Repeat(strings.Repeat("\x01", 250)+"/", 15)
+	r, err := book.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = ended(t, r.ID)
+	if len(r.End.Error) > 1100 || len(r.Log) > 1100 || !strings.HasPrefix(o.Log, strings.TrimSuffix(r.Log, "…")) || r.End.Error == "" {
+		t.Errorf("it keeps %d bytes of its error and %d of its log's path", len(r.End.Error), len(r.Log))
+	}
+}
