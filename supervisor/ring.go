@@ -80,16 +80,24 @@ func (r *Ring) put(rec *Record) {
 // Kept returns the records before the one numbered end that the ring has overwritten and still keeps, oldest first: the last ones of
 // each service, the container's, and those of root's orders. It may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
+	for _, rec := range r.Older(0, end) {
+		records = append(records, *rec)
+	}
+	return records
+}
+
+// Older returns the same without copies, and only those after another one.
+func (r *Ring) Older(after, end uint64) (records []*Record) {
 	if services := r.own.Load(); services != nil {
 		for _, own := range *services {
 			for i := range own.slots {
-				if rec := own.slots[i].Load(); rec != nil && rec.Seq < end {
-					records = append(records, *rec)
+				if rec := own.slots[i].Load(); rec != nil && rec.Seq > after && rec.Seq < end {
+					records = append(records, rec)
 				}
 			}
 		}
 	}
-	slices.SortFunc(records, func(a, b Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(records, func(a, b *Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	return records
 }
 

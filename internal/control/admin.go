@@ -56,7 +56,7 @@ func postExamine(s *Server, r *request) (reply, error) {
 }
 
 func getConfig(s *Server, r *request) (reply, error) {
-	return done(client.ConfigReply{Entries: list(s.core.Config())})
+	return s.inTurn(r, func() (reply, error) { return done(client.ConfigReply{Entries: list(s.core.Config())}) })
 }
 
 // bare refuses a body.

@@ -20,7 +20,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
-	var kept []supervisor.Record // from before the cursor
+	var kept, end uint64 // those after kept and before end come first, from before the cursor
 	if query.Has("since") {
 		if cursor, err = number(query.Get("since"), "since"); err != nil {
 			return reply{}, err
@@ -31,15 +31,17 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 		}
 	} else if records, _ := ring.Since(0); len(records) > 0 {
 		cursor = records[0].Seq - 1 // the older ones were not asked for, so they are not lost
-		kept = ring.Kept(records[0].Seq)
+		end = records[0].Seq
 	}
 	if query.Has("last") {
 		last, err := number(query.Get("last"), "last")
 		if err != nil {
 			return reply{}, err
 		}
-		older := uint64(len(kept))
-		kept = kept[older-min(older, last-min(last, newest-cursor)):]
+		older := ring.Older(0, end)
+		if n := last - min(last, newest-cursor); n < uint64(len(older)) {
+			kept = older[uint64(len(older))-n-1].Seq
+		}
 		cursor = max(cursor, newest-min(newest, last))
 	}
 	follow := query.Get("follow")
@@ -56,7 +58,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	}
 	return reply{stream: func(w http.ResponseWriter) {
 		defer release()
-		s.events(w, r, kept, cursor, follow == "1")
+		s.events(w, r, kept, end, cursor, follow == "1")
 	}}, nil
 }
 
@@ -68,15 +70,19 @@ func number(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes kept, the events after cursor and, with follow, new ones. It returns at the end, when the client does not read, or when
+// events writes the events between kept and end, those after cursor and, with follow, new ones. It returns at the end, when the client does not read, or when
 // the server ends; earlier events are written first.
-func (s *Server) events(w http.ResponseWriter, r *request, kept []supervisor.Record, cursor uint64, follow bool) {
+func (s *Server) events(w http.ResponseWriter, r *request, kept, end, cursor uint64, follow bool) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
-	for i := range kept {
-		out.write(eventView(&kept[i]))
-	}
 	ring := s.core.History()
+	for older := ring.Older(kept, end); len(older) > 0 && out.err == nil; older = ring.Older(kept, end) {
+		older = slices.Clone(older[:min(batch, len(older))])
+		for _, rec := range older {
+			out.write(eventView(rec))
+			kept = rec.Seq
+		}
+	}
 	for {
 		ending := !follow || r.Context().Err() != nil
 		news := ring.News()

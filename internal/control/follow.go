@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"hash/maphash"
 	"net/http"
 	"slices"
 	"time"
@@ -13,12 +14,14 @@ import (
 // followGap is the shortest time between two lines of a status that is followed.
 const followGap = time.Second
 
+var problemSeed = maphash.MakeSeed()
+
 // follower is one reader of the status. It holds what it was sent last; nothing is kept for those that do not read.
 type follower struct {
 	server   *Server
 	who      peer
 	sent     []*supervisor.Service
-	problems []string // of the sent ones: they may change by themselves
+	problems []uint64 // of the sent ones, as sums: they may change by themselves, and their words are long
 }
 
 // next returns what has changed since the last time: everything when services came or went, and at first.
@@ -26,10 +29,10 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	snap, added := f.server.known(ctx, nil)
 	services := slices.DeleteFunc(slices.Clone(ordered(snap.Services)), func(v *supervisor.Service) bool { return !listed(v) })
 	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
-	problems := make([]string, len(services))
+	problems := make([]uint64, len(services))
 	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
 	for i, v := range services {
-		problems[i] = f.server.problem(v, f.server.policy.classOf(f.who) != otherClass)
+		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.who) != otherClass))
 		if same && v == f.sent[i] && problems[i] == f.problems[i] {
 			continue
 		}
@@ -69,7 +72,7 @@ func (s *Server) followStatus(w http.ResponseWriter, r *request) {
 	defer beat.Stop()
 	for due := true; ; {
 		news := s.core.News()
-		line, err := s.rooms[s.policy.classOf(r.who)].answer(r.Context(), func() (reply, error) {
+		line, err := s.inTurn(r, func() (reply, error) {
 			if change, changed := f.next(r.Context()); changed || due {
 				return done(change)
 			}

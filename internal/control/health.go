@@ -60,6 +60,9 @@ func getHealth(s *Server, r *request) (reply, error) {
 		}
 		unless(idle)
 	}
+	if len(h.Troubled) > batch {
+		return s.inTurn(r, func() (reply, error) { return done(h) })
+	}
 	return done(h)
 }
 

@@ -44,11 +44,15 @@ func (m *room) answer(ctx context.Context, build func() (reply, error)) (out rep
 	limit, cancel := context.WithTimeoutCause(ctx, lookLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}:
-		defer func() { <-m.turn }()
-	case <-limit.Done():
-		return out, ended(limit)
+	case m.turn <- struct{}{}: // also at the end of the limit
+	default:
+		select {
+		case m.turn <- struct{}{}:
+		case <-limit.Done():
+			return out, ended(limit)
+		}
 	}
+	defer func() { <-m.turn }()
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
 		out.sent, err = m.keep(limit, &held{len(out.body), time.Now(), c})
@@ -88,12 +92,7 @@ func (m *room) give(h *held) {
 	m.held = slices.DeleteFunc(m.held, func(o *held) bool { return o == h })
 }
 
-// inTurn has an answer about everything made when there is room for it. What is asked by name may wait for the boot, and takes no turn.
-func inTurn(handle func(*Server, *request) (reply, error)) func(*Server, *request) (reply, error) {
-	return func(s *Server, r *request) (reply, error) {
-		if r.URL.Query().Has("name") {
-			return handle(s, r)
-		}
-		return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), func() (reply, error) { return handle(s, r) })
-	}
+// inTurn has an answer that may be large made when there is room for it. build waits for nothing: others of the class wait for it.
+func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
+	return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

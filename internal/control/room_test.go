@@ -2,11 +2,17 @@ package control
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 )
 
 // Many readers that ask for the whole status and read nothing had PID 1 hold one answer each.
@@ -69,5 +75,54 @@ func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	}
 	if lines[19] != long {
 		t.Error("the snapshot's own lines have changed")
+	}
+}
+
+// Lists of runs, the status of 200 services by name and the slots were made at once for each of 120 clients that read nothing: PID 1 had no
+// memory left. Every GET takes its turn, or is one thing, or writes few lines at a time; a route that is in neither list is a new one.
+func TestEveryListIsMadeInTurn(t *testing.T) {
+	few := map[string]string{
+		"GET /v1/runs/{id}": "one run", "GET /v1/slots/wait": "one slot", "GET /v1/events": "a batch at a time",
+		"GET /v1/status/follow": "each line takes its turn", "GET /v1/health": "few names, or in turn",
+	}
+	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
+	s := New(coreOf(newFakeCore(gateway("a", "up"))), everyone)
+	who := peer{uid: 10000}
+	s.rooms[s.policy.classOf(who)].turn <- struct{}{} // taken
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, rt := range routes() {
+		method, path, _ := strings.Cut(rt.pattern, " ")
+		for _, query := range []string{"", queries[rt.pattern]} {
+			r := httptest.NewRequestWithContext(gone, method, path+query, nil)
+			r.SetPathValue("name", "gateway-a")
+			ask := &request{Request: r, route: rt, who: who}
+			if method != http.MethodGet || few[rt.pattern] != "" || ask.parse() != nil {
+				continue
+			}
+			if _, err := rt.handle(s, ask); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s%s does not wait for its turn: %v", rt.pattern, query, err)
+			}
+		}
+	}
+}
+
+// Who follows the runs and reads nothing kept all of them, 96 times.
+func TestFollowedRunsComeInBatches(t *testing.T) {
+	core := newFakeCore()
+	for i := range 3*batch + 1 {
+		core.runs = append(core.runs, client.Run{ID: strconv.Itoa(i), Seq: uint64(i + 1)})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	var got []string
+	err := serve(t, core, everyone).client().FollowRuns(ctx, func(r client.Run) error {
+		if got = append(got, r.ID); len(got) == len(core.runs) {
+			return io.EOF
+		}
+		return nil
+	})
+	if !errors.Is(err, io.EOF) || len(got) != len(core.runs) || got[len(got)-1] != strconv.Itoa(3*batch) {
+		t.Errorf("%v: %d runs", err, len(got))
 	}
 }

@@ -50,7 +50,7 @@ const (
 // slow the disk is: the core's calls end with the request's context.
 func routes() []route {
 	return []route{
-		{"GET /v1/status", mayRead, anytime, lookLimit, inTurn(getStatus)},
+		{"GET /v1/status", mayRead, anytime, lookLimit, getStatus},
 		{"GET /v1/status/follow", mayRead, anytime, 0, getFollow},
 		{"GET /v1/services/{name}", mayRead, anytime, lookLimit, getService},
 		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(client.VerbStart)},
@@ -69,7 +69,7 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, afterAll, topologyLimit, postTopology},
 		{"POST /v1/examine", mayControl, anytime, slotLimit, postExamine},
 		{"POST /v1/reexec", mayReplace, anytime, lookLimit, postReexec},
-		{"GET /v1/config", mayControl, anytime, lookLimit, inTurn(getConfig)}, // not status: it tells where things are and what they are set to
+		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // not status: it tells where things are and what they are set to
 		{"GET /v1/health", mayRead, anytime, lookLimit, getHealth},
 		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},

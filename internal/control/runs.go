@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,8 +68,10 @@ func getRuns(s *Server, r *request) (reply, error) {
 	query := r.query
 	switch query.Get("follow") {
 	case "", "0":
-		runs, _ := s.core.Runs.Since(0)
-		return done(client.RunsReply{Runs: list(runs)})
+		return s.inTurn(r, func() (reply, error) {
+			runs, _ := s.core.Runs.Since(0)
+			return done(client.RunsReply{Runs: list(runs)})
+		})
 	case "1":
 	default:
 		return reply{}, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", query.Get("follow"))
@@ -85,12 +88,20 @@ func getRuns(s *Server, r *request) (reply, error) {
 			news := s.core.Runs.News()
 			var runs []client.Run
 			runs, cursor = s.core.Runs.Since(cursor)
+			more := len(runs) > batch
+			if more { // what a slow client makes us keep is small
+				runs = slices.Clone(runs[:batch])
+				cursor = runs[batch-1].Seq
+			}
 			for _, run := range runs {
 				out.write(run)
 			}
 			out.end()
 			if out.err != nil {
 				return
+			}
+			if more {
+				continue
 			}
 			select {
 			case <-news:

@@ -40,11 +40,13 @@ func (s *Server) slots() (Slots, error) {
 func getSlots(s *Server, r *request) (reply, error) {
 	query := r.query
 	if !query.Has("dir") {
-		out := client.SlotsReply{Slots: []client.Slot{}}
-		if core, err := s.slots(); err == nil {
-			out.Slots = list(core.Slots(r.Context()))
-		}
-		return done(out)
+		return s.inTurn(r, func() (reply, error) {
+			out := client.SlotsReply{Slots: []client.Slot{}}
+			if core, err := s.slots(); err == nil {
+				out.Slots = list(core.Slots(r.Context()))
+			}
+			return done(out)
+		})
 	}
 	core, err := s.slots()
 	if err != nil {

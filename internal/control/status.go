@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,11 +18,17 @@ import (
 
 // getStatus answers with hinit and all services but the CMD, or with the named ones in that order, as JSON or as a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	query := r.query
-	st, err := s.status(r.Context(), query["name"], r.who)
-	if err != nil {
-		return reply{}, err
-	}
+	snap, added := s.known(r.Context(), r.query["name"]) // it may wait for the boot, so it takes no turn
+	return s.inTurn(r, func() (reply, error) {
+		st, err := s.status(snap, added, r.query["name"], r.who)
+		if err != nil {
+			return reply{}, err
+		}
+		return statusAs(st, r.query)
+	})
+}
+
+func statusAs(st client.Status, query url.Values) (reply, error) {
 	switch as := query["as"]; {
 	case len(as) == 0:
 		return done(st)
@@ -88,8 +95,7 @@ func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Sn
 	return snap, added
 }
 
-func (s *Server) status(ctx context.Context, names []string, who peer) (client.Status, error) {
-	snap, added := s.known(ctx, names)
+func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
 	view := func(v *supervisor.Service) client.Service {
 		out := s.view(v, who)
 		out.Expected = added[v]
@@ -122,11 +128,12 @@ func (s *Server) status(ctx context.Context, names []string, who peer) (client.S
 			out.Services[len(out.Services)-1].Settings = s.settings(v, who)
 		}
 	}
+	shorten(out.Services)
 	return out, nil
 }
 
-// In a list of all services the last lines have at most mostTails bytes, and else each service's last few, shortened. They are the services'
-// own words: many of them at once fill the memory. Whoever names a service gets them all.
+// In a list of services the last lines have at most mostTails bytes, and else each service's last few, shortened. They are the services'
+// own words: many of them at once fill the memory.
 const (
 	mostTails = 1 << 20
 	fewLines  = 3
@@ -186,9 +193,11 @@ func getService(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	out := s.view(v, r.who)
-	out.Expected, out.Settings = added[v], s.settings(v, r.who)
-	return done(out)
+	return s.inTurn(r, func() (reply, error) {
+		out := s.view(v, r.who)
+		out.Expected, out.Settings = added[v], s.settings(v, r.who)
+		return done(out)
+	})
 }
 
 // resolve finds the service of a name, or the gateway of the profile of that name. The agent can make a service directory of any name: it

@@ -18,9 +18,10 @@ func (settled) Settings(v *supervisor.Service) []client.ConfigEntry {
 func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
 	s := serve(t, settled{newFakeCore(v)}, everyone)
+	snap, added := s.known(t.Context(), nil)
 	for uid, trusted := range map[uint32]bool{0: true, 4711: false} {
 		who := peer{uid: uid}
-		all, err := s.status(t.Context(), nil, who)
+		all, err := s.status(snap, added, nil, who)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +29,7 @@ func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 		if (got.StatusText == "serving 3") != trusted || got.Problem != "" || len(got.Settings) > 0 {
 			t.Errorf("uid %d sees %+v", uid, got)
 		}
-		one, err := s.status(t.Context(), []string{v.Name}, who)
+		one, err := s.status(snap, added, []string{v.Name}, who)
 		if err != nil {
 			t.Fatal(err)
 		}
