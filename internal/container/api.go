@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -102,12 +103,13 @@ func (c *container) describe() client.Init {
 	if c.route.Load().Plain {
 		plain = c.cfg.Load().Path
 	}
+	own, agents := c.boot.Warnings()
 	info := client.Init{
 		Plain: plain,
 		PID:   os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
 		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.IsOver(), Hook: c.boot.Hook(),
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
-		Warnings: c.boot.Warnings(), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.broughtUp()), Repair: c.owners.Status(),
+		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.broughtUp()), Repair: c.owners.Status(),
 	}
 	if usedUp != "" {
 		info.Warnings = append(info.Warnings, usedUp)

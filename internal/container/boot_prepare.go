@@ -11,6 +11,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/tasks"
+	"hinit/internal/container/voice"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/version"
@@ -120,16 +121,18 @@ func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsIma
 
 func (c *container) bootOptions(cfg *config.Config) boot.Options {
 	return boot.Options{
-		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.Actor, Env: os.LookupEnv, Say: c.line, Full: c.full.Load(),
-		ByImage: byImage(cfg), Stamp: cfg.Image.Stamp,
+		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.Actor, Env: os.LookupEnv, Full: c.full.Load(),
+		ByImage: byImage(cfg), Stamp: cfg.Image.Stamp, Say: func(l boot.Line) { pass(c.agents, l) },
 	}
 }
 
 // line passes on a line of the boot, and remembers it when it is a warning.
-func (c *container) line(l boot.Line) {
-	c.Line(l.Text)
+func (c *container) line(l boot.Line) { pass(c.Voice, l) }
+
+func pass(v *voice.Voice, l boot.Line) {
+	v.Line(l.Text)
 	if l.Warning {
-		c.Remember(l.Text)
+		v.Remember(l.Text)
 	}
 }
 

@@ -40,6 +40,7 @@ import (
 // client has a goroutine of its own.
 type container struct {
 	*voice.Voice
+	agents *voice.Voice // for what an agent can cause: its warnings push out no others
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
@@ -111,9 +112,10 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
-	c.Voice = voice.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, voice.NewLastWords())
+	console, last := func() io.Writer { return c.logs.Console(2) }, voice.NewLastWords()
+	c.Voice, c.agents = voice.New(console, c.boot.Remember, last), voice.New(console, c.boot.RememberAgents, last)
 	var err error
-	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: c.Warn})
+	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: c.agents.Warn})
 	if err != nil {
 		return nil, err
 	}
@@ -132,10 +134,10 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		},
 	})
 	c.health = health.New(health.Options{
-		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: c.Warn,
+		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: c.agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
 	})
-	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { c.Warn("%s", line) })
+	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { c.agents.Warn("%s", line) })
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Voice: c.Voice,
 	})
@@ -145,9 +147,9 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}, c.loop, c.lease, c.boot)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.tenure.Check
-	c.owners = owners.New(c.Voice, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) })
+	c.owners = owners.New(c.agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) })
 	c.keeper = gateways.New(gateways.Options{
-		Registry: c.registry, Voice: c.Voice, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
+		Registry: c.registry, Voice: c.agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.tenure.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
 		Adopt: func(ctx context.Context, profile string) { c.owners.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile) },
 	})
@@ -159,7 +161,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	if route.HasProfiles() {
 		memory = timetable.LastRuns{Home: cfg.Home, Actor: agent.Actor}
 	}
-	c.timetable = timetable.New(c.loop, memory, func(err error) { c.Warn("%v", err) })
+	c.timetable = timetable.New(c.loop, memory, func(err error) { c.agents.Warn("%v", err) })
 	c.volume = volumecheck.New(cfg, agent)
 	c.generation = reexec.First(&house{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)

@@ -15,15 +15,16 @@ import (
 	"hinit/supervisor"
 )
 
-// mostWarnings is how many warnings are kept.
-const mostWarnings = 100
+// mostWarnings is how many warnings of each of the two sources are kept. The oldest of the same source goes first.
+const mostWarnings = 50
 
 // Status is that of one boot. Its methods may be called from any goroutine.
 type Status struct {
 	over chan struct{} // closed when all services are known
 
 	mu       sync.Mutex
-	warnings []string
+	warnings []string // that an agent cannot cause
+	agents   []string // that an agent can cause, as many as it likes
 	steps    []client.BootStep
 	found    int // profiles that the boot brings up; 0 before it has read them and when it is done
 
@@ -54,23 +55,26 @@ func (s *Status) IsOver() bool {
 }
 
 // Remember adds a warning. It returns false for one that is there already.
-func (s *Status) Remember(warning string) bool {
+func (s *Status) Remember(warning string) bool { return s.remember(&s.warnings, warning) }
+
+// RememberAgents does the same for a warning that an agent can cause. It pushes out no warning of Remember.
+func (s *Status) RememberAgents(warning string) bool { return s.remember(&s.agents, warning) }
+
+func (s *Status) remember(list *[]string, warning string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Contains(s.warnings, warning) {
+	if slices.Contains(*list, warning) {
 		return false
 	}
-	if len(s.warnings) < mostWarnings {
-		s.warnings = append(s.warnings, warning)
-	}
+	*list = append(slices.Delete(*list, 0, max(0, len(*list)+1-mostWarnings)), warning)
 	return true
 }
 
-// Warnings are those that were remembered.
-func (s *Status) Warnings() []string {
+// Warnings returns the warnings that were remembered, and apart from them those that an agent can cause.
+func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.warnings)
+	return slices.Clone(s.warnings), slices.Clone(s.agents)
 }
 
 // Add adds steps that are done.
@@ -107,8 +111,8 @@ func (s *Status) Failed() bool {
 }
 
 // TakeOver takes the status of a boot over that an earlier program of PID 1 had.
-func (s *Status) TakeOver(warnings []string, steps []client.BootStep) {
-	s.warnings, s.steps = warnings, steps
+func (s *Status) TakeOver(warnings, agents []string, steps []client.BootStep) {
+	s.warnings, s.agents, s.steps = warnings, agents, steps
 	s.End()
 }
 

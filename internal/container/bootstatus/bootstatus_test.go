@@ -3,6 +3,7 @@ package bootstatus_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,8 +21,24 @@ func TestWarningsAreSaidOnceAndNotWithoutEnd(t *testing.T) {
 	for i := range 1000 {
 		s.Remember(fmt.Sprint(i))
 	}
-	if n := len(s.Warnings()); n != 100 {
-		t.Errorf("%d warnings are kept", n)
+	if own, _ := s.Warnings(); len(own) != 50 || own[49] != "999" {
+		t.Errorf("kept are %q", own)
+	}
+}
+
+// TestAThousandWarningsOfTheAgentPushOutNoneOfRoots, whether root's come before them or after them.
+func TestAThousandWarningsOfTheAgentPushOutNoneOfRoots(t *testing.T) {
+	s := bootstatus.New()
+	s.Remember("before")
+	for i := range 1000 {
+		s.RememberAgents(fmt.Sprint(i))
+	}
+	if !s.Remember("after") || !s.Remember("999") {
+		t.Error("a warning of root's is not new because of the agent's")
+	}
+	own, agents := s.Warnings()
+	if !slices.Equal(own, []string{"before", "after", "999"}) || len(agents) != 50 || agents[49] != "999" {
+		t.Errorf("kept are %q and %q", own, agents)
 	}
 }
 
@@ -41,9 +58,9 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 		t.Error("the steps are not forgotten")
 	}
 	next := bootstatus.New()
-	next.TakeOver([]string{"w"}, []client.BootStep{{Name: "home"}})
-	if !next.IsOver() || len(next.Warnings()) != 1 || len(next.Steps()) != 1 {
-		t.Errorf("taken over is %+v, %+v", next.Warnings(), next.Steps())
+	next.TakeOver([]string{"w"}, []string{"a"}, []client.BootStep{{Name: "home"}})
+	if own, agents := next.Warnings(); !next.IsOver() || len(own) != 1 || len(agents) != 1 || len(next.Steps()) != 1 {
+		t.Errorf("taken over is %q, %q, %+v", own, agents, next.Steps())
 	}
 }
 
