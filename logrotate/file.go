@@ -24,7 +24,7 @@ const (
 	period = time.Second
 	// finished is the bit of a file's mode that says so.
 	finished = 0o100
-	// keepLimit is how many bytes of formatted lines are kept while the file is faulted.
+	// keepLimit is how many bytes of formatted lines are kept while the file is faulted, if there is room.
 	keepLimit = 256 << 10
 )
 
@@ -268,7 +268,8 @@ func (f *file) shut() {
 func (f *file) keep(p []byte) {
 	if f.lost == 0 {
 		fit := p
-		if room := keepLimit - len(f.kept); len(p) > room {
+		f.kept = f.set.room.grow(f.kept, len(f.kept)+len(p), keptSpare, keepLimit)
+		if room := cap(f.kept) - len(f.kept); len(p) > room {
 			fit = p[:bytes.LastIndexByte(p[:max(room, 0)], '\n')+1]
 		}
 		f.kept = append(f.kept, fit...)
@@ -329,7 +330,7 @@ func (f *file) retry(now time.Time) {
 		return
 	}
 	lost := f.lost
-	f.fault, f.kept, f.lost = nil, nil, 0
+	f.forget()
 	f.timer.Stop()
 	f.lastErr.Store(nil)
 	if lost == 0 {
@@ -337,6 +338,19 @@ func (f *file) retry(now time.Time) {
 		return
 	}
 	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %d lines were lost", f.path, lost))
+}
+
+// forget ends a fault: nothing is kept any more.
+func (f *file) forget() {
+	f.set.room.free(f.kept, keptSpare)
+	f.fault, f.kept, f.lost = nil, nil, 0
+}
+
+// leave gives back what is kept for a file that nothing uses any more.
+func (f *file) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forget()
 }
 
 // finish closes the file for now, with a last try if it is faulted. It returns what could not be written.

@@ -350,6 +350,7 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 		return nil, err
 	}
 	s.lines.carry, s.lines.cont = in.Carry, in.Cont
+	s.lines.room.adopt(in.Carry, carrySpare)
 	s.resize(readSize) // it may have been flooded
 	return s, nil
 }
@@ -369,6 +370,7 @@ func (s *Set) resumeFile(in handedFile) {
 	f.losses.Store(in.Losses)
 	if in.Fault != "" {
 		f.fault, f.tried, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
+		s.room.adopt(in.Kept, keptSpare)
 		f.note(f.fault)
 		f.arm()
 	}

@@ -14,12 +14,13 @@ const (
 
 // lines cuts one stream into whole lines. What is left of a line at the end of a batch waits in carry.
 type lines struct {
+	room  *room  // for what carry takes above carrySpare
 	max   int    // longest line that is kept in one piece, without its newline
 	carry []byte // the beginning of a line; nil when there is none
 	cont  bool   // carry, or the next byte, continues a line whose beginning was given out as a piece
 }
 
-// carrySpare is the capacity above which carry isn't kept for reuse.
+// carrySpare is the capacity that each carry has in any case. A larger one isn't kept for reuse.
 const carrySpare = 4 << 10
 
 // feed takes the n new bytes at buf[l.max:] and returns the whole lines that are now there, each with its newline, or nil. The
@@ -27,7 +28,7 @@ const carrySpare = 4 << 10
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	last := bytes.LastIndexByte(fresh, '\n')
-	if last < 0 && len(l.carry)+n <= l.max {
+	if last < 0 && len(l.carry)+n <= l.max && l.fits(len(l.carry)+n) {
 		l.carry = append(l.carry, fresh...)
 		return nil
 	}
@@ -39,7 +40,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 		cut = len(l.carry) + last + 1
 	}
 	whole, rest := all[:cut], all[cut:]
-	if !l.cont && len(rest) <= l.max && !l.tooLong(whole) {
+	if !l.cont && len(rest) <= l.max && !l.tooLong(whole) && l.fits(len(rest)) {
 		l.keep(rest)
 		return whole
 	}
@@ -55,8 +56,16 @@ func (l *lines) end() []byte {
 	return l.split(append(l.carry, '\n'), nil)
 }
 
+// fits makes carry large enough for n bytes, and reports whether it is.
+func (l *lines) fits(n int) bool {
+	l.carry = l.room.grow(l.carry, n, carrySpare, l.max)
+	return n <= cap(l.carry)
+}
+
+// keep makes rest, which fits, the carry.
 func (l *lines) keep(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > carrySpare && len(rest) <= carrySpare {
+		l.room.free(l.carry, carrySpare)
 		l.carry = nil
 	}
 	if len(rest) > 0 {
@@ -81,25 +90,28 @@ func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {
 		i := bytes.IndexByte(whole, '\n')
-		line := l.pieces(&out, whole[:i])
+		line := l.pieces(&out, whole[:i], l.max)
 		out = append(l.begin(out), line...)
 		out = append(out, '\n')
 		l.cont = false
 		whole = whole[i+1:]
 	}
-	l.keep(l.pieces(&out, rest))
+	if rest = l.pieces(&out, rest, l.max); !l.fits(len(rest)) {
+		rest = l.pieces(&out, rest, cap(l.carry))
+	}
+	l.keep(rest)
 	return out
 }
 
-// pieces writes all of line but its last piece to out and returns that.
-func (l *lines) pieces(out *[]byte, line []byte) []byte {
-	for len(line) > l.max {
-		cut := l.max
+// pieces writes all of line but its last piece to out and returns that. No piece has more bytes than limit.
+func (l *lines) pieces(out *[]byte, line []byte, limit int) []byte {
+	for len(line) > limit {
+		cut := limit
 		for back := 0; back < utf8.UTFMax-1 && !utf8.RuneStart(line[cut]); back++ {
 			cut--
 		}
 		if !utf8.RuneStart(line[cut]) {
-			cut = l.max // not UTF-8
+			cut = limit // not UTF-8
 		}
 		*out = append(l.begin(*out), line[:cut]...)
 		*out = append(*out, SplitEnd+"\n"...)

@@ -24,6 +24,7 @@ type Set struct {
 	consoles [2]*console // stdout, stderr
 	inputs   sync.Pool   // *[]byte, MaxLine of room for a carried line and then readSize
 	outputs  sync.Pool   // *[]byte, empty, for formatted lines
+	room     room        // for lines that wait
 
 	mu     sync.Mutex // never held across I/O
 	closed bool
@@ -48,6 +49,7 @@ func New(o Options) *Set {
 		live:  make(map[*stream]struct{}),
 		idle:  make(chan struct{}),
 	}
+	s.room.fill()
 	s.inputs.New = func() any {
 		b := make([]byte, o.MaxLine+readSize)
 		return &b
@@ -120,6 +122,7 @@ func (s *Set) releaseFile(f *file) {
 	if f.refs == 0 {
 		delete(s.files, f.path)
 		s.unused.give(f.writer)
+		s.background.Go(guard.Func("forgetting the log of "+f.service, f.leave))
 	}
 }
 
