@@ -122,7 +122,7 @@ func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsIma
 func (c *container) bootOptions(cfg *config.Config) boot.Options {
 	return boot.Options{
 		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: c.agent.Actor, Env: os.LookupEnv, Full: c.full.Load(),
-		ByImage: byImage(cfg), Stamp: cfg.Image.Stamp, Say: func(l boot.Line) { pass(c.agents, l) },
+		ByImage: byImage(cfg), Stamp: cfg.Image.Stamp, Say: func(l boot.Line) { pass(c.agents(), l) },
 	}
 }
 

@@ -40,7 +40,6 @@ import (
 // client has a goroutine of its own.
 type container struct {
 	*voice.Voice
-	agents *voice.Voice // for what an agent can cause: its warnings push out no others
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
@@ -112,10 +111,10 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
-	console, last := func() io.Writer { return c.logs.Console(2) }, voice.NewLastWords()
-	c.Voice, c.agents = voice.New(console, c.boot.Remember, last), voice.New(console, c.boot.RememberAgents, last)
+	c.Voice = voice.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, voice.NewLastWords())
+	agents := c.agents()
 	var err error
-	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: c.agents.Warn})
+	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn})
 	if err != nil {
 		return nil, err
 	}
@@ -134,10 +133,10 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		},
 	})
 	c.health = health.New(health.Options{
-		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: c.agents.Warn,
+		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
 	})
-	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { c.agents.Warn("%s", line) })
+	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { agents.Warn("%s", line) })
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Voice: c.Voice,
 	})
@@ -147,9 +146,9 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}, c.loop, c.lease, c.boot)
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.tenure.Check
-	c.owners = owners.New(c.agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) })
+	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) })
 	c.keeper = gateways.New(gateways.Options{
-		Registry: c.registry, Voice: c.agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
+		Registry: c.registry, Voice: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.tenure.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
 		Adopt: func(ctx context.Context, profile string) { c.owners.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile) },
 	})
@@ -161,12 +160,15 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	if route.HasProfiles() {
 		memory = timetable.LastRuns{Home: cfg.Home, Actor: agent.Actor}
 	}
-	c.timetable = timetable.New(c.loop, memory, func(err error) { c.agents.Warn("%v", err) })
+	c.timetable = timetable.New(c.loop, memory, func(err error) { agents.Warn("%v", err) })
 	c.volume = volumecheck.New(cfg, agent)
 	c.generation = reexec.First(&house{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c, nil
 }
+
+// agents is the voice for what an agent can cause: its warnings push out no others.
+func (c *container) agents() *voice.Voice { return c.Apart(c.boot.RememberAgents) }
 
 // observe takes a record of the supervisor to the rooms that follow services.
 func (c *container) observe(r supervisor.Record) {

@@ -35,24 +35,23 @@ const lastBudget = 8 * time.Second
 // handover is what the container hands over to the next generation of it, room by room.
 type handover struct {
 	reexec.Past
-	Started       time.Time
-	ConfigPath    string
-	Config        []byte
-	User          account.User
-	Known         bool
-	Route         boot.Route
-	Env           []string
-	Home          string
-	Asked         *profiles.Topology // what gateways are told of who serves the profiles; nil of an image that did not say
-	Full          bool
-	Alone         bool
-	Prepared      bool // stage 2 was done; a generation that does not say so had done it
-	Warnings      []string
-	AgentWarnings []string
-	Phases        []client.BootStep
-	Repair        *client.Repair
-	Interrupt     time.Time
-	Reported      uint64
+	Started    time.Time
+	ConfigPath string
+	Config     []byte
+	User       account.User
+	Known      bool
+	Route      boot.Route
+	Env        []string
+	Home       string
+	Asked      *profiles.Topology // what gateways are told of who serves the profiles; nil of an image that did not say
+	Full       bool
+	Alone      bool
+	Prepared   bool // stage 2 was done; a generation that does not say so had done it
+	Warnings   []string
+	Phases     []client.BootStep
+	Repair     *client.Repair
+	Interrupt  time.Time
+	Reported   uint64
 	rooms
 }
 
@@ -100,8 +99,7 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 		Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
-	old.Warnings, old.AgentWarnings = c.boot.Warnings()
-	old.Phases, old.Repair = c.boot.Steps(), c.owners.Status()
+	old.Warnings, old.Phases, old.Repair = c.boot.HandOver(), c.boot.Steps(), c.owners.Status()
 	old.Handover, old.ofRegistry = c.keeper.HandOver(), c.registry.HandOver()
 	old.Procs, old.Loop, old.Intents, old.Lease = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver(), c.lease.HandOver()
 	old.Runs, old.ofHealth = c.logs.Runs.HandOver(), c.health.HandOver()
@@ -162,7 +160,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.tenure.TakeOver(old.Alone)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
-	c.boot.TakeOver(old.Warnings, old.AgentWarnings, old.Phases)
+	c.boot.TakeOver(old.Warnings, old.Phases)
 	c.owners.TakeOver(old.Repair)
 	c.signals.SetInterrupt(old.Interrupt)
 	c.keeper.TakeOver(old.Handover)

@@ -19,7 +19,7 @@ import (
 
 // openS6 makes the directories of s6 and answers from now on as it does. Where it can't, hinit goes on without.
 func (c *container) openS6(ctx context.Context) error {
-	s6, err := personality.Open(ctx, s6Host{c.agents, c.registry, c.keeper}, c.s6Settings())
+	s6, err := personality.Open(ctx, s6Host{c.agents(), c.registry, c.keeper}, c.s6Settings())
 	if err == nil {
 		c.answerAs(s6)
 	}
@@ -50,7 +50,7 @@ func (c *container) resumeS6(old *scandir.Handover) {
 	if old == nil {
 		return
 	}
-	s6, err := personality.TakeOver(s6Host{c.agents, c.registry, c.keeper}, c.s6Settings(), old)
+	s6, err := personality.TakeOver(s6Host{c.agents(), c.registry, c.keeper}, c.s6Settings(), old)
 	if err != nil {
 		c.Warn("%v", err)
 		return

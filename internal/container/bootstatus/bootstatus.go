@@ -110,9 +110,21 @@ func (s *Status) Failed() bool {
 	return slices.ContainsFunc(s.Steps(), func(p client.BootStep) bool { return p.Error != "" })
 }
 
-// TakeOver takes the status of a boot over that an earlier program of PID 1 had.
-func (s *Status) TakeOver(warnings, agents []string, steps []client.BootStep) {
-	s.warnings, s.agents, s.steps = warnings, agents, steps
+// divider stands between the two kinds of warnings that are handed over. An earlier program shows it.
+const divider = "an agent can cause the warnings below"
+
+// HandOver returns all warnings for TakeOver.
+func (s *Status) HandOver() []string {
+	own, agents := s.Warnings()
+	return slices.Concat(own, []string{divider}, agents)
+}
+
+// TakeOver takes the status of a boot over that an earlier program of PID 1 had. Without a divider all warnings are root's.
+func (s *Status) TakeOver(warnings []string, steps []client.BootStep) {
+	s.warnings, s.steps = warnings, steps
+	if at := slices.Index(warnings, divider); at >= 0 { // an agent's text cannot come before it
+		s.warnings, s.agents = slices.Clone(warnings[:at]), slices.Clone(warnings[at+1:])
+	}
 	s.End()
 }
 

@@ -58,7 +58,9 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 		t.Error("the steps are not forgotten")
 	}
 	next := bootstatus.New()
-	next.TakeOver([]string{"w"}, []string{"a"}, []client.BootStep{{Name: "home"}})
+	s.Remember("w")
+	s.RememberAgents("a")
+	next.TakeOver(s.HandOver(), []client.BootStep{{Name: "home"}})
 	if own, agents := next.Warnings(); !next.IsOver() || len(own) != 1 || len(agents) != 1 || len(next.Steps()) != 1 {
 		t.Errorf("taken over is %q, %q, %+v", own, agents, next.Steps())
 	}

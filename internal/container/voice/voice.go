@@ -24,6 +24,11 @@ func New(console func() io.Writer, remember func(warning string) bool, last *Las
 	return &Voice{console, remember, last}
 }
 
+// Apart returns the same Voice with another memory for warnings.
+func (v *Voice) Apart(remember func(warning string) bool) *Voice {
+	return &Voice{v.console, remember, v.last}
+}
+
 // Line writes a line to the container log as it is.
 func (v *Voice) Line(text string) {
 	fmt.Fprintln(v.console(), show.Line(text))
