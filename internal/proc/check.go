@@ -19,7 +19,7 @@ import (
 
 const (
 	// findTime is how long a start waits for the look at its paths. After a look that was late none is taken for findPause.
-	findTime  = 300 * time.Millisecond
+	findTime  = time.Second
 	findPause = 10 * time.Second
 )
 
@@ -41,16 +41,19 @@ func (t *Table) find(spec Spec) (path string, err error) {
 	})
 	if ctx.Err() != nil {
 		t.findAt = time.Now().Add(findPause)
-	} else if err == nil || spec.Path != "" || !errors.Is(err, unix.EACCES) { // the look has no other groups of the user
-		return found, err
+		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
-	return cmp.Or(spec.Path, spec.Argv[0]), nil
+	return found, err
 }
 
 // look is find in the caller's goroutine.
 func look(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
-		if path, err = lookPath(spec.Argv[0], spec.Env); err != nil {
+		path, err = lookPath(spec.Argv[0], spec.Env)
+		if spec.becomes() && errors.Is(err, unix.EACCES) { // this thread has no other groups of the user
+			return spec.Argv[0], nil
+		}
+		if err != nil {
 			return "", &SpawnError{What: spec.Argv[0], Err: err}
 		}
 	}

@@ -114,7 +114,7 @@ func build(to, name string) error {
 		return fmt.Errorf("cannot build %s: tests drive no program of this name", name)
 	}
 	at := len(words) - 1
-	args := append([]string{"build", "-trimpath"}, words[:at]...)
+	args := append([]string{"build", "-trimpath", "-buildvcs=false"}, words[:at]...)
 	cmd := exec.CommandContext(context.Background(), "go", append(args, "-o", to, words[at])...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
