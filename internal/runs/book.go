@@ -317,20 +317,21 @@ func (b *Book) ring(e *entry) {
 func (b *Book) follow() {
 	for {
 		news := b.loop.News()
-		snap := b.loop.Snapshot()
-		b.lookAll(snap)
+		b.lookAll()
 		select {
 		case <-news:
 		case <-b.loop.Ended():
-			b.lookAll(b.loop.Snapshot())
+			b.lookAll()
 			return
 		}
 	}
 }
 
-func (b *Book) lookAll(snap *supervisor.Snapshot) {
+// lookAll compares the runs with what the supervisor shows now: an older snapshot lacks a run that has been started since.
+func (b *Book) lookAll() {
 	var over []string
 	b.mu.Lock()
+	snap := b.loop.Snapshot()
 	if len(b.live) > 0 {
 		views := make(map[string]*supervisor.Service, len(b.live))
 		for _, v := range snap.Services {

@@ -1,0 +1,80 @@
+package runs_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"hinit/internal/proc"
+	"hinit/internal/runs"
+	"hinit/supervisor"
+)
+
+// slowLoop is a supervisor that starts a service at once. While a goroutine takes a snapshot, another one starts a run.
+type slowLoop struct {
+	mu   sync.Mutex
+	snap *supervisor.Snapshot
+	news chan struct{}
+	meet func() // at the next snapshot
+}
+
+func (l *slowLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.snap = &supervisor.Snapshot{Services: append(l.snap.Services, &supervisor.Service{Name: u.Name, Kind: u.Kind, State: supervisor.Up, PID: 1})}
+	return nil
+}
+
+func (l *slowLoop) Do(context.Context, supervisor.Event) error { return nil }
+func (l *slowLoop) Post(supervisor.Event)                      {}
+func (l *slowLoop) News() <-chan struct{}                      { return l.news }
+func (l *slowLoop) Ended() <-chan struct{}                     { return nil }
+
+func (l *slowLoop) Snapshot() *supervisor.Snapshot {
+	l.mu.Lock()
+	snap, meet := l.snap, l.meet
+	l.meet = nil
+	l.mu.Unlock()
+	if meet != nil {
+		meet()
+	}
+	return snap
+}
+
+// TestARunThatStartsWhileThisLooksIsNotLost: the board said of a worker that it was gone, and started another one beside it: the snapshot
+// that PID 1 looked at was older than the run.
+func TestARunThatStartsWhileThisLooksIsNotLost(t *testing.T) {
+	l := &slowLoop{snap: &supervisor.Snapshot{}, news: make(chan struct{})}
+	b := runs.NewBook()
+	met := make(chan struct{})
+	l.meet = func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = b.Start(context.Background(), runs.Order{Tag: "x", Spec: proc.Spec{Argv: []string{"x"}}})
+		}()
+		select {
+		case <-done:
+		case <-time.After(300 * time.Millisecond): // it waits for the look to be over
+		}
+		close(met)
+	}
+	b.Attach(l)
+	<-met
+	for range 200 {
+		list, _ := b.Since(0)
+		if len(list) == 1 {
+			if list[0].End == nil {
+				time.Sleep(50 * time.Millisecond)
+				list, _ = b.Since(0)
+			}
+			if list[0].End != nil {
+				t.Fatalf("a run that goes on has ended: %+v", list[0].End)
+			}
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the run has not started")
+}
