@@ -69,8 +69,8 @@ func (l *Line) String() string {
 	return b.String()
 }
 
-// fit returns the spans cut or filled up to a width, without anything that a terminal would obey.
-func (l *Line) fit(width int) []Span {
+// Fit returns the spans cut or filled up to a width, without anything that a terminal would obey.
+func (l *Line) Fit(width int) []Span {
 	out := make([]Span, 0, len(l.Spans)+1)
 	room := width
 	for _, s := range l.Spans {
@@ -130,7 +130,7 @@ type Frame struct {
 func (f Frame) Plain() string {
 	var b strings.Builder
 	for i := range f.rows() {
-		for _, s := range f.line(i).fit(f.Width) {
+		for _, s := range f.line(i).Fit(f.Width) {
 			b.WriteString(s.Text)
 		}
 		b.WriteByte('\n')

@@ -74,7 +74,7 @@ func TestThePictureIsTheScreen(t *testing.T) {
 	f := scene(124, 26, fifty(), "d").Frame()
 	for dark, file := range map[bool]string{false: "top-light.svg", true: "top-dark.svg"} {
 		path := "../../../docs/img/" + file
-		want := f.SVG(dark, "hinit top: fifty gateways, of which one loops and one is deaf")
+		want := picture(f, dark, "hinit top: fifty gateways, of which one loops and one is deaf")
 		if os.Getenv("WRITE_PICTURE") != "" {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 				t.Fatal(err)
