@@ -286,7 +286,7 @@ func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 	}
 }
 
-// The first crash after a healthy life costs nobody a second, however it ended; an end with code 0 does, because another instance
+// The first crash after a healthy life costs no client a second, however it ended; an end with code 0 does, because another instance
 // may have taken over.
 func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 	for _, c := range []struct {
@@ -1346,4 +1346,9 @@ func TestAServiceWhoseRunIsStillBeingCopiedStartsSoon(t *testing.T) {
 			t.Errorf("passing %v: again at %v, want %v later", passing, at, want)
 		}
 	}
+}
+
+// States lists every state, in the order of a life.
+func States() []State {
+	return []State{Down, Waiting, Starting, Up, Stopping, Killing, Finishing, Backoff, Parked, Failed}
 }

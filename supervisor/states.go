@@ -28,11 +28,6 @@ const (
 	Failed    State = client.StateFailed
 )
 
-// States lists every state, in the order of a life.
-func States() []State {
-	return []State{Down, Waiting, Starting, Up, Stopping, Killing, Finishing, Backoff, Parked, Failed}
-}
-
 // Want is what the operator (or the boot) asked for.
 type Want string
 
@@ -69,13 +64,13 @@ const (
 	KindService Kind = client.KindService // of hinit.yaml, the dashboard among them
 	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, its exit ends the container
 	KindHook    Kind = "hook"             // a command of the boot: runs once
-	KindStandIn Kind = "standin"          // a process that only has to be there; nobody is told of it
+	KindStandIn Kind = "standin"          // a process that only has to be there; it is in no report
 	KindRun     Kind = "run"              // a one-shot run that a client asked for: it is forgotten when it has ended
 	KindCheck   Kind = "check"            // one look of an exec check, likewise; nothing of it is in the history
 )
 
 // How much more the kernel's out-of-memory killer likes a process of a kind than hinit, as oom_score_adj; a step is a twentieth of
-// the memory. The end of PID 1 ends everything, that of the CMD the container; a gateway is started again.
+// the memory. The end of PID 1 ends everything, the end of the CMD ends the container; a gateway is started again.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
 const oomCheap = 900
