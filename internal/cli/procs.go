@@ -51,7 +51,8 @@ func readProcess(dir string) (p process, ok bool) {
 		p.nested = len(strings.Fields(numbers)) > 1
 	}
 	limits, _ := os.ReadFile(dir + "/limits")
-	p.mark, _ = proc.ParseMark(limits)
+	mark, _ := proc.ParseMark(limits, nil)
+	p.mark = mark.Limit
 	argv, _ := proc.ReadHead(dir + "/cmdline")
 	p.command = maskedCommand(strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00"))
 	if len(argv) == 0 {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
 )
 
 func TestProcessesBelongToTheirServices(t *testing.T) {
@@ -46,20 +45,6 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 	const want = "hinit: 1/0\na: 10/0 9/1 11/1 12/2 71/3 13/0 14/0\nb: 20/0 21/0\nc:\n: 30/0 31/1 50/1 51/2 60/0\n"
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", got.String(), want)
-	}
-
-	// The metrics, top and the page agree.
-	table := usage.Table{}
-	for pid, p := range all {
-		table[pid] = procstat.Stat{Parent: p.Parent, Session: p.Session, Group: p.Session}
-	}
-	owners := table.Owners(usage.Roots{
-		Init: 1, Mains: map[int]string{10: "a", 20: "b"}, Mark: func(pid int) (uint64, bool) { return all[pid].mark, all[pid].mark != 0 },
-	})
-	for pid, owner := range owners {
-		if owner != "" && !strings.Contains(got.String(), owner+":") || (owner == "") != strings.Contains(want[strings.LastIndex(want, ":"):]+" 1/0 40/ 41/ 70/", fmt.Sprintf(" %d/", pid)) {
-			t.Errorf("process %d is of %q for the metrics", pid, owner)
-		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/usage"
 )
@@ -21,20 +22,20 @@ type observed struct {
 // used is what several processes use together.
 type used struct {
 	processes, threads int
-	cpu                float64 // seconds, with those of the children they have waited for: it does not shrink when a child ends
+	cpu                float64 // seconds, with the time of the children they have waited for: it does not shrink when a child ends
 	memory             uint64
 	fds                int // -1 when not all may be counted: part of them would be a lie
 }
 
 // readProcesses reads all processes, nil for none.
-func readProcesses(root string, roots usage.Roots) *observed {
+func readProcesses(root string, roots proc.Roots) *observed {
 	all, err := usage.Read(root, nil)
 	if err != nil {
 		return nil
 	}
 	o := &observed{root: root, all: all, of: make(map[string][]int, len(roots.Mains))}
-	for pid, name := range all.Owners(roots) {
-		if name != "" {
+	for pid, main := range roots.Owners(all) {
+		if name := roots.Mains[main]; main != 0 {
 			o.of[name] = append(o.of[name], pid)
 		}
 	}

@@ -86,7 +86,7 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	began := time.Now()
 	for id := uint64(1); id < 11; id++ { // each look takes 2 s or more
 		spec := Spec{ID: id, Name: "run", Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(dir+"/x:", 300)}, Dir: "/", Cred: agent}
-		if _, err := table.Spawn(spec); err != nil {
+		if _, err := table.Spawn(spec); err != nil && !errors.Is(err, unix.ENOENT) { // a machine may be quicker
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // A process of the agent showed 64 GB as its environment, and PID 1 read all of it. Here it is as much as execve(2) lets through.
@@ -37,6 +39,10 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(data), err)
 	}
 	file = strings.Replace(file, "self", strconv.Itoa(cmd.Process.Pid), 1)
+	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start returns a moment before
+		data, err := ReadHead(file)
+		return err == nil && len(data) > 0
+	})
 	data, err := ReadHead(file)
 	if whole, _ := os.ReadFile(file); err != nil || len(data) != mostRead || len(whole) <= mostRead || !strings.HasPrefix(string(data), "FIRST=1") {
 		t.Errorf("%d bytes of %d, %v", len(data), len(whole), err)

@@ -71,29 +71,26 @@ func (t *Table) runOf(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// ofUser returns the run, or 0 where the mark and the tag of a process prove nothing (believed).
+// ofUser returns the run, or 0 where the mark and the tag of a process prove nothing ([Mark.Counts]).
 func (t *Table) ofUser(pid int, id uint64) uint64 {
 	// A hinit before this one may not have noted the user.
-	if r := t.runs[id]; r != nil && r.user != nil && !t.proc.believed(pid, *r.user) {
-		return 0
+	if r := t.runs[id]; r != nil && r.user != nil {
+		if m, ok := t.proc.mark(pid); !ok || !m.Counts(*r.user) {
+			return 0
+		}
 	}
 	return id
 }
 
-// believed reports whether the mark and the tag of a process count for a run of a user: those of root's processes and of that user's do.
-// Anybody may lower a limit to that of another process, and write any variable.
-func (s *scanner) believed(pid int, user uint32) bool {
-	uid, ok := s.user(pid)
-	return ok && (uid == 0 || uid == user)
+// Mark is what a process has inherited from a run, and its real user, which a setuid program keeps.
+type Mark struct {
+	Limit uint64 // 0 when it is not known
+	User  uint32
 }
 
-// user returns the real user of a process, which a setuid program keeps.
-func (s *scanner) user(pid int) (uid uint32, ok bool) {
-	_, ids, _ := bytes.Cut(s.read(strconv.Itoa(pid)+"/status"), []byte("\nUid:\t"))
-	first, _, _ := bytes.Cut(ids, []byte{'\t'})
-	n, err := strconv.ParseUint(string(first), 10, 32)
-	return uint32(n), err == nil
-}
+// Counts reports whether the mark and the tag of a process count for a run of a user: root's processes and the user's own do.
+// Anybody may lower a limit to another process's, and write any variable.
+func (m Mark) Counts(user uint32) bool { return m.User == 0 || m.User == user }
 
 // limit reads the mark of a process, which may have ended, as long as it is not reaped.
 func (t *Table) limit(pid int) (uint64, bool) {
@@ -101,7 +98,8 @@ func (t *Table) limit(pid int) (uint64, bool) {
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // of the same user, or with a capability: one call instead of three
 		return limit.Max, true
 	}
-	return ParseMark(t.proc.read(strconv.Itoa(pid) + "/limits"))
+	m, _ := t.proc.mark(pid)
+	return m.Limit, m.Limit != 0
 }
 
 // strayed reports whether a process has lowered its mark below all that were given away: it comes from a run, and nothing tells
@@ -111,7 +109,7 @@ func (t *Table) strayed(pid int) bool {
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// endedOf is marked for a process of which nothing but its mark can tell whose it is: 0 when it has none, and unknown when it
+// endedOf is marked for a process of which only its mark can tell whose it is: 0 when it has none, and unknown when it
 // has one that tells nothing. One that came into the container from outside has none.
 func (t *Table) endedOf(pid int) uint64 {
 	limit, ok := t.limit(pid)
@@ -127,17 +125,25 @@ func (t *Table) endedOf(pid int) uint64 {
 	return unknown
 }
 
-// ParseMark finds the mark in the text of /proc/PID/limits: the hard limit in the line "Max realtime timeout  SOFT  HARD  us".
-func ParseMark(limits []byte) (uint64, bool) {
-	for line := range bytes.Lines(limits) {
-		if rest, ok := bytes.CutPrefix(line, []byte("Max realtime timeout")); ok {
-			f := bytes.Fields(rest)
-			if len(f) < 2 {
-				return 0, false
-			}
-			n, err := strconv.ParseUint(string(f[1]), 10, 64)
-			return n, err == nil
-		}
+// mark reads the mark of a process.
+func (s *scanner) mark(pid int) (Mark, bool) {
+	m, _ := ParseMark(s.read(strconv.Itoa(pid)+"/limits"), nil)
+	user, ok := ParseMark(nil, s.read(strconv.Itoa(pid)+"/status"))
+	m.User = user.User
+	return m, ok
+}
+
+// ParseMark finds the mark in the texts of /proc/PID/limits and status: the hard limit in the line "Max realtime timeout  SOFT  HARD  us", and
+// the first number of the line "Uid:". It reports whether the user is known.
+func ParseMark(limits, status []byte) (m Mark, ok bool) {
+	_, rest, _ := bytes.Cut(limits, []byte("\nMax realtime timeout"))
+	line, _, _ := bytes.Cut(rest, []byte{'\n'})
+	if f := bytes.Fields(line); len(f) > 1 {
+		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // "unlimited" is no mark
 	}
-	return 0, false
+	_, ids, _ := bytes.Cut(status, []byte("\nUid:\t"))
+	first, _, _ := bytes.Cut(ids, []byte{'\t'})
+	uid, err := strconv.ParseUint(string(first), 10, 32)
+	m.User = uint32(uid)
+	return m, err == nil
 }

@@ -20,53 +20,29 @@ func NewMeter() *Meter {
 }
 
 // Measure returns, for each of some main processes, the bytes that all processes of its run have together: memory that is no
-// file's, in RAM or swapped out, for the kernel can drop the pages of files at any time. A process belongs to the nearest main process
-// above it, to the one that leads its session, or to the one whose mark it carries, if it is root's or of the same user. 0: it is gone, or
-// /proc hides it.
+// file's, in RAM or swapped out, for the kernel can drop the pages of files at any time. 0: it is gone, or /proc hides it.
 //
 // Where a main process is in a cgroup of its own, what counts is what that cgroup uses, and the memory of those processes that are not in it.
 func (m *Meter) Measure(mains []int) []uint64 {
 	m.proc.look()
 	self := os.Getpid()
-	owner, parent := make(map[int]uint64), make(map[int]int, len(m.proc.stats))
-	marks := make(map[uint64]uint64)
-	mark := func(pid int) uint64 {
-		limit, _ := ParseMark(m.proc.read(strconv.Itoa(pid) + "/limits"))
-		return limit
-	}
-	for i, pid := range mains {
-		owner[pid] = uint64(i) + 1
-		if limit := mark(pid); limit != 0 {
-			marks[limit] = uint64(i) + 1
-		}
+	all, roots := make(map[int]stat, len(m.proc.stats)), Roots{Init: self, Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
+	for _, pid := range mains {
+		roots.Mains[pid] = ""
 	}
 	for _, p := range m.proc.stats {
-		parent[p.PID] = p.Parent
-		if leader := owner[p.Session]; leader != 0 && p.Session != self && owner[p.PID] == 0 {
-			owner[p.PID] = leader
+		if !p.Dead() {
+			all[p.PID] = p
 		}
 	}
-	for _, p := range m.proc.stats { // an orphan that left the session
-		if p.Parent == self && owner[p.PID] == 0 && !p.Dead() {
-			if id := marks[mark(p.PID)]; id != 0 {
-				if user, ok := m.proc.user(mains[id-1]); ok && m.proc.believed(p.PID, user) {
-					owner[p.PID] = id
-				}
-			}
-		}
-	}
-	of := make([][]int, len(mains)) // the processes of each
-	for _, p := range m.proc.stats {
-		if p.Dead() || p.PID == self {
-			continue
-		}
-		if id := ancestry(p.PID, self, owner, parent); id != 0 {
-			of[id-1] = append(of[id-1], p.PID)
-		}
+	of := make(map[int][]int, len(mains)) // the processes of each
+	for pid, main := range roots.Owners(all) {
+		of[main] = append(of[main], pid)
 	}
 	out := make([]uint64, len(mains))
-	for i, pids := range of {
-		n, inside := m.cgroup(mains[i], pids)
+	for i, main := range mains {
+		pids := of[main]
+		n, inside := m.cgroup(main, pids)
 		for _, pid := range pids {
 			if !inside[pid] {
 				n += parseMemory(m.proc.read(strconv.Itoa(pid) + "/status"))

@@ -160,10 +160,9 @@ func (t *Table) lingering() bool { return len(t.runs) > len(t.owned) }
 
 // ancestry returns the run of the nearest ancestor that has one, the process itself included, and notes it for all on the
 // way. parent may hold a circle: it was not read in one instant.
-func ancestry(pid, self int, owner map[int]uint64, parent map[int]int) uint64 {
+func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
 	var way []int
-	id := uint64(0)
-	for len(way) < 1000 {
+	for len(way) <= len(parent) {
 		if found, known := owner[pid]; known {
 			id = found
 			break
@@ -313,14 +312,14 @@ func (t *Table) strike(pid int, id uint64) (there, hit bool) {
 	case err == nil:
 		defer unix.Close(fd)
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // old kernel, or seccomp
-		if t.endedOf(pid) != id {
+		if t.endedOf(pid) != id || t.Of(pid) != id {
 			return unix.Kill(pid, 0) == nil, false
 		}
 		return true, unix.Kill(pid, unix.SIGKILL) == nil
 	default:
 		return !errors.Is(err, unix.ESRCH), false // a thread is there too
 	}
-	if t.endedOf(pid) != id {
+	if t.endedOf(pid) != id || t.Of(pid) != id { // another hinit gives the same marks
 		return true, false
 	}
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
@@ -343,7 +342,7 @@ func (t *Table) kill(p stat, signal int) bool {
 	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // an older call than the other
 }
 
-// Gone returns those of the given runs of which no process is alive. While unseen processes of a run end it is not gone; ask again
+// Gone returns which of the given runs have no living process. While unseen processes of a run end it is not gone; ask again
 // once these are reaped.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64

@@ -5,10 +5,8 @@ package usage
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -65,18 +63,13 @@ func Root(socket string, pid int) string {
 	return ""
 }
 
-// Roots say where the processes of the services of one hinit begin.
-type Roots struct {
-	Init  int                          // the process of hinit itself; 0 when it is not known
-	Mains map[int]string               // the main processes with the names of their services
-	Mark  func(pid int) (uint64, bool) // the mark of the run that a process comes from; nil: none is known
-}
-
 // RootsOf returns the roots of a status, whose processes are seen below root.
-func RootsOf(st client.Status, root string) Roots {
-	r := Roots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (uint64, bool) {
-		limits, _ := os.ReadFile(root + "/" + strconv.Itoa(pid) + "/limits") // without them there is no mark
-		return proc.ParseMark(limits)
+func RootsOf(st client.Status, root string) proc.Roots {
+	r := proc.Roots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (proc.Mark, bool) {
+		dir := root + "/" + strconv.Itoa(pid)
+		limits, _ := os.ReadFile(dir + "/limits") // without them there is no mark
+		status, _ := os.ReadFile(dir + "/status")
+		return proc.ParseMark(limits, status)
 	}}
 	for i := range st.Services {
 		if s := &st.Services[i]; s.PID > 1 {
@@ -113,89 +106,14 @@ func Read(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// markStep lies between the marks of two runs. A hinit inside a service lowers the mark a little further for what it runs.
-const markStep = 1 << 40
-
-// Owners finds out to which service each process belongs, as hinit does when it stops one: by its ancestors, by its session or group, which
-// an orphan keeps, or by its mark. A process that does not descend from this hinit has no mark of it: another hinit gives the same ones.
-func (t Table) Owners(r Roots) map[int]string {
-	known := make(map[int]string, len(t))
-	for pid := range t {
-		t.owner(pid, r.Mains, known)
-	}
-	if r.Mark == nil || r.Init == 0 {
-		return known
-	}
-	var marks map[uint64]string // read when the first orphan needs them
-	for _, pid := range slices.Sorted(maps.Keys(t)) {
-		if t[pid].Parent != r.Init || known[pid] != "" {
-			continue
-		}
-		if marks == nil {
-			marks = make(map[uint64]string, len(r.Mains))
-			own, _ := r.Mark(r.Init)
-			for main, name := range r.Mains {
-				if mark, ok := r.Mark(main); ok && mark != own {
-					marks[mark] = name
-				}
-			}
-		}
-		mark, ok := r.Mark(pid)
-		nearest := uint64(markStep)
-		for m, name := range marks {
-			if ok && mark <= m && m-mark < nearest {
-				known[pid], nearest = name, m-mark
-			}
-		}
-		if known[pid] != "" {
-			t.inherit(pid, known)
-		}
-	}
-	return known
-}
-
-// owner finds the service of a process: by its ancestors, else by its session or its group, which an orphan keeps.
-func (t Table) owner(pid int, mains, known map[int]string) string {
-	if name, is := known[pid]; is {
-		return name
-	}
-	p, is := t[pid]
-	if !is || pid <= 1 {
-		return ""
-	}
-	known[pid] = mains[pid] // a ring of parents can be seen while processes come and go
-	for _, other := range []int{p.Session, p.Group} {
-		if known[pid] == "" {
-			known[pid] = mains[other]
-		}
-	}
-	name := mains[pid]
-	if name == "" {
-		name = t.owner(p.Parent, mains, known)
-	}
-	if name != "" {
-		known[pid] = name
-	}
-	return known[pid]
-}
-
-// inherit gives the descendants of a process, which belong to no service, to the service of the process.
-func (t Table) inherit(pid int, known map[int]string) {
-	for child := range t {
-		if t[child].Parent == pid && known[child] == "" && child != pid {
-			known[child] = known[pid]
-			t.inherit(child, known)
-		}
-	}
-}
-
 // Used sums up by service. before is the table of a measurement that is so long ago; without it processor times are 0.
-func (t Table) Used(r Roots, before Table, passed time.Duration) map[string]Usage {
+func (t Table) Used(r proc.Roots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
-	for pid, name := range t.Owners(r) {
-		if name == "" {
+	for pid, main := range r.Owners(t) {
+		if main == 0 {
 			continue
 		}
+		name := r.Mains[main]
 		p, u := t[pid], out[name]
 		u.Processes++
 		u.Memory += p.Memory

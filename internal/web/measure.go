@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/proc"
 	"hinit/internal/usage"
 )
 
@@ -26,7 +27,7 @@ type meter struct {
 	began time.Time // the stretch of the past that is not over
 	last  usage.Table
 	spare usage.Table
-	roots usage.Roots
+	roots proc.Roots
 	known measured
 	pasts map[string]*past
 }
@@ -104,8 +105,8 @@ func (m *meter) processes(name string) (list []process) {
 	if m.last == nil {
 		return nil
 	}
-	for pid, of := range m.last.Owners(m.roots) {
-		if of == name {
+	for pid, main := range m.roots.Owners(m.last) {
+		if main != 0 && m.roots.Mains[main] == name {
 			p := m.last[pid]
 			list = append(list, process{PID: pid, Parent: p.Parent, Threads: p.Threads, State: stateOf(p.State), Memory: megabytes(p.Memory), memory: p.Memory})
 		}

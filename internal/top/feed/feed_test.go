@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"hinit/internal/proc"
 	"hinit/internal/usage"
 )
 
@@ -27,7 +28,7 @@ func TestTheTreeOfAService(t *testing.T) {
 		1: {}, 10: {Parent: 1, Session: 10}, 11: {Parent: 10, Session: 10}, 12: {Parent: 11, Session: 12}, 13: {Parent: 1, Session: 10}, 30: {Parent: 1, Session: 30},
 	}
 	var got []string
-	for _, p := range tree(all, usage.Roots{Mains: map[int]string{10: "a"}}, 10, "a") {
+	for _, p := range tree(all, proc.Roots{Mains: map[int]string{10: "a"}}, 10, "a") {
 		got = append(got, fmt.Sprintf("%d:%d", p.PID, p.Depth))
 	}
 	if fmt.Sprint(got) != "[10:0 11:1 12:2 13:0]" {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"hinit/internal/proc"
 	"hinit/internal/redact"
 	"hinit/internal/top/model"
 	"hinit/internal/usage"
@@ -37,7 +38,7 @@ func (f *Feed) Inside(name string, pid int) model.Inside {
 		out.Missing = err.Error()
 		return out
 	}
-	roots := usage.Roots{Mains: map[int]string{pid: name}}
+	roots := proc.Roots{Mains: map[int]string{pid: name}}
 	if st := f.status.Load(); st != nil {
 		roots = usage.RootsOf(*st, root)
 	}
@@ -54,15 +55,15 @@ func (f *Feed) Inside(name string, pid int) model.Inside {
 }
 
 // tree lists the processes of a service, children below their parents, those that left the tree at the end.
-func tree(all usage.Table, roots usage.Roots, main int, name string) (out []model.Process) {
+func tree(all usage.Table, roots proc.Roots, main int, name string) (out []model.Process) {
 	children := make(map[int][]int)
 	var strays []int
-	owners := all.Owners(roots)
+	owners := roots.Owners(all)
 	for pid, owner := range owners {
-		if owner != name {
+		if owner == 0 || roots.Mains[owner] != name {
 			continue
 		}
-		if parent := all[pid].Parent; pid != main && owners[parent] != name {
+		if parent := all[pid].Parent; pid != main && owners[parent] != owner {
 			strays = append(strays, pid)
 		} else {
 			children[parent] = append(children[parent], pid)

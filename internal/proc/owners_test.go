@@ -1,0 +1,84 @@
+package proc
+
+import (
+	"bufio"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A process of the agent lowered its limit to the one of a service of root's and left its parents: hinit tree, top, the page and the metrics counted
+// it, with its memory and its processors, as that service.
+func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
+	const base, first = firstMark, firstMark - outerStep
+	marks := map[int]Mark{
+		1: {base, 0}, 10: {first, 0}, 20: {first - outerStep, 10000},
+		11: {first, 0}, 12: {first - 1<<20, 0}, 21: {first - outerStep, 10000}, 22: {first - outerStep, 0},
+		66: {first, 10000}, 67: {first - outerStep, 10001}, 68: {first, 10000},
+	}
+	all := map[int]stat{69: {Parent: 66}, 13: {Parent: 12}}
+	for pid := range marks {
+		all[pid] = stat{Parent: 1}
+	}
+	all[1], all[68] = stat{}, stat{Parent: 50} // the last is another hinit's
+	owners := Roots{Init: 1, Mains: map[int]string{10: "root's", 20: "agent's"}, Mark: func(pid int) (Mark, bool) {
+		m, ok := marks[pid]
+		return m, ok
+	}}.Owners(all)
+	for pid, want := range map[int]int{
+		10: 10, 11: 10, 12: 10, 13: 10, 20: 20, 21: 20, 22: 20, // root may be anybody's
+		1: 0, 66: 0, 67: 0, 68: 0, 69: 0,
+	} {
+		if owners[pid] != want {
+			t.Errorf("process %d counts for the service of process %d, want %d", pid, owners[pid], want)
+		}
+	}
+}
+
+// A chain of more than a thousand processes, each in a session of its own, counts for its service.
+func TestALongChainCountsForItsService(t *testing.T) {
+	all := map[int]stat{1: {}}
+	for pid := 2; pid < 3000; pid++ {
+		all[pid] = stat{Parent: pid - 1, Session: pid, Group: pid}
+	}
+	for range 5 { // the order is another each time
+		owners := Roots{Init: 1, Mains: map[int]string{2: "a"}}.Owners(all)
+		for pid := 2; pid < 3000; pid++ {
+			if owners[pid] != 2 {
+				t.Fatalf("process %d counts for %d", pid, owners[pid])
+			}
+		}
+	}
+}
+
+// Two hinits ran beside each other and gave their services the same marks. One of them killed a process of the other's: it looked for a service that
+// forks and ends faster than the process table can be read, by the next process numbers.
+func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
+	table := newTable(t)
+	other := exec.CommandContext(t.Context(), "/bin/sh", "-c", "sleep 1000 & echo $!; wait")
+	out, err := other.StdoutPipe()
+	if err == nil {
+		err = other.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Wait() }) // the end of the context kills it
+	theirs, err := strconv.Atoi(line(t, bufio.NewReader(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spawn(t, table, Spec{ID: 1, Name: "svc", Argv: []string{"/bin/sleep", "1000"}})
+	mark := table.runs[1].mark
+	if err := unix.Prlimit(theirs, unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: mark, Max: mark}, nil); err != nil || mark == 0 {
+		t.Fatal(mark, err)
+	}
+	if there, hit := table.strike(theirs, 1); !there || hit {
+		t.Errorf("it is there: %v, it was killed: %v", there, hit)
+	}
+	if st, ok := table.proc.stat(theirs); !ok || st.Dead() {
+		t.Error("it has ended")
+	}
+}
