@@ -74,6 +74,8 @@ func hermesImage() options {
 // (an absolute path) and another user in its second; HOME is then the home of that user. No environment variable does
 // that, so that nobody's environment can make root run something else.
 //
+// What docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel takes it before the CMD.
+//
 // The lifecycle commands of gateways ([ParseLifecycle]) go to hinit, as the user that the agent would have run as, when
 // the image is the agent's own. HINIT_SHIM_NATIVE=0 turns that off.
 func Main(argv, env []string) int {
@@ -93,6 +95,7 @@ func run(argv, env []string, o options) int {
 		say(o.target + " is this shim itself, and would run for ever")
 		return exitRefused
 	}
+	raiseOOMScore("/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
 	if os.Geteuid() == 0 && !truthy(lookupEnv(env, optOutEnv)) {
 		// Credentials belong to a thread in Linux, and Go's own Setuid changes all of them one by one. Here only this thread
 		// changes: execve(2) ends all other threads, and the new program takes the credentials of the thread that called it.
@@ -114,6 +117,17 @@ func run(argv, env []string, o options) int {
 	}
 	o.goNative(argv, env)
 	return replaceProcess(o.target, argv, env)
+}
+
+// raiseOOMScore gives a process with the oom_score_adj of PID 1 the value of a gateway (supervisor's table of kinds). docker exec starts
+// such processes, and the kernel would end the gateways and the CMD before them. To raise takes no privilege.
+func raiseOOMScore(of1, own string) {
+	const gateway, most = 800, 1000
+	one, _ := os.ReadFile(of1)
+	text, _ := os.ReadFile(own)
+	if score, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && string(text) == string(one) {
+		_ = os.WriteFile(own, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10), 0)
+	}
 }
 
 // drop makes the calling thread the agent's for good and returns the agent's home.

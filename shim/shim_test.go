@@ -43,6 +43,24 @@ func TestCapabilitiesThatRootInherited(t *testing.T) {
 	finish(t, cmd).want(t, 0, "CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
 }
 
+// TestTheKernelTakesAChatOfDockerExecBeforeTheCMD: a command of docker exec filled the memory, and the kernel ended the CMD and with it
+// the container, because only what hinit starts was above PID 1. What hinit has started keeps its own score.
+func TestTheKernelTakesAChatOfDockerExecBeforeTheCMD(t *testing.T) {
+	testkit.NeedRoot(t)
+	script := "cat /proc/self/oom_score_adj"
+	one, err := os.ReadFile("/proc/1/oom_score_adj")
+	must(t, err)
+	score, err := strconv.Atoi(strings.TrimSpace(string(one)))
+	must(t, err)
+	finish(t, newImage(t, script).command()).want(t, 0, fmt.Sprintln(min(score+800, 1000)), "")
+	cmd := newImage(t, script).command()
+	self, err := os.Executable()
+	must(t, err)
+	cmd.Args = []string{"sh", "-c", "echo 700 >/proc/self/oom_score_adj; exec " + self}
+	cmd.Path = "/bin/sh"
+	finish(t, cmd).want(t, 0, "700\n", "")
+}
+
 func TestOptOut(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := newImage(t, whoami)
