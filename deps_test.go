@@ -32,6 +32,7 @@ var floors = map[string]int{
 	"hinit/internal/actions":  4,
 	"hinit/cmd/hinit-actions": 6,
 	"hinit/cmd/hinit-import":  6,
+	"hinit/cmd/hinit-tools":   7,
 
 	"hinit/internal/top":       5, // the screen: a client, outside PID 1
 	"hinit/internal/top/model": 3,
@@ -41,6 +42,7 @@ var floors = map[string]int{
 	"hinit/kanban/cli":         5, // in kanban/, and above PID 1's rooms that it talks to
 	"hinit/internal/agentcli":  5, // as cli, but with the words and texts of the agent
 	"hinit/internal/cli":       5,
+	"hinit/internal/cli/tools": 6, // of hinit-tools, which PID 1 does not link
 	"hinit/internal/container": 8, // makes the rooms of PID 1 and hands them over
 	"hinit/internal/registry":  6, // what makes a service known; whoever has one calls down
 
@@ -91,9 +93,10 @@ var floors = map[string]int{
 	"hinit/internal/control/show": 1, // how what a client hears is shown to people
 	"hinit/internal/cmdline":      2,
 
-	"hinit/client":        0, // what the API says; it imports nothing of the house
-	"hinit/internal/boot": 3,
-	"hinit/profiles":      3,
+	"hinit/client":          0, // what the API says; it imports nothing of the house
+	"hinit/internal/boot":   3,
+	"hinit/profiles":        3,
+	"hinit/profiles/manage": 4, // of hinit-tools
 
 	"hinit/internal/probe": 4, // it reads state files, as profiles does
 
@@ -105,12 +108,13 @@ var floors = map[string]int{
 	"hinit/internal/proc":   1,
 	"hinit/logrotate":       1,
 	"hinit/internal/tuning": 1,
-	"hinit/shim":            1,
+	"hinit/shim":            1, // of hinit-shim
+	"hinit/shim/agentuser":  1,
 
 	"hinit/logrotate/archive": 1,
 	"hinit/logrotate/gzipped": 1, // optional: logrotate makes and reads compressed archives with it
 
-	"hinit/internal/fault": -1, // the boundary to the kernel, even below those who do nothing but call it
+	"hinit/internal/fault": -1, // the boundary to the kernel, below every package that calls it
 	"hinit/internal/early": -2, // before everything else
 	"hinit/internal/guard": -2, // every goroutine begins with it
 	"hinit/internal/pause": -2, // what waits for a time or the end of a context
@@ -201,6 +205,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/web":       "the page has a program of its own; PID 1 serves nobody from outside",
 		"hinit/internal/metrics":   "metrics have a program of their own; PID 1 must not grow with them",
 		"hinit/internal/top":       "the screen is a client of PID 1, with a program of its own",
+		"hinit/internal/cli/tools": "the commands that people use at a keyboard have a program of their own",
 		"charm.land":               "the screen is a client of PID 1, with a program of its own",
 		"testing":                  "tests are not shipped",
 		"html/template":            "keeps the linker from dropping methods",

@@ -12,6 +12,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/profiles"
+	"hinit/profiles/manage"
 )
 
 func TestCreate(t *testing.T) {
@@ -19,7 +20,7 @@ func TestCreate(t *testing.T) {
 	if there, err := s.Exists("coder"); err != nil || there {
 		t.Errorf("before it is created: %v, %v", there, err)
 	}
-	p, err := s.Create("coder")
+	p, err := manage.Create(s, "coder")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,11 +42,11 @@ func TestCreate(t *testing.T) {
 	if found, warnings, err := s.Discover(); err != nil || len(found) != 2 || len(warnings) != 0 {
 		t.Errorf("found %v, %v, %v", found, warnings, err)
 	}
-	if _, err := s.Create("coder"); !errors.Is(err, profiles.ErrExists) {
+	if _, err := manage.Create(s, "coder"); !errors.Is(err, profiles.ErrExists) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "root", "Coder", "", "../x", strings.Repeat("a", 65)} {
-		if _, err := s.Create(name); !errors.Is(err, profiles.ErrName) {
+		if _, err := manage.Create(s, name); !errors.Is(err, profiles.ErrName) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
@@ -63,20 +64,20 @@ func TestCreateInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"file", "dir", "link"} {
-		if _, err := s.Create(name); !errors.Is(err, profiles.ErrExists) {
+		if _, err := manage.Create(s, name); !errors.Is(err, profiles.ErrExists) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
 	// What a crash has left is no obstacle.
 	profiles.Write(t, s, "profiles/.new-fine/half", "x")
-	if _, err := s.Create("fine"); err != nil || profiles.Exists(t, s, "profiles/fine/half") || profiles.Exists(t, s, "profiles/.new-fine") {
+	if _, err := manage.Create(s, "fine"); err != nil || profiles.Exists(t, s, "profiles/fine/half") || profiles.Exists(t, s, "profiles/.new-fine") {
 		t.Errorf("after a crash: %v", err)
 	}
 }
 
 func TestCreateFails(t *testing.T) {
 	s := profiles.Open(t.TempDir(), nil, "no/such/marker") // its directory is missing, which fails after everything else
-	if _, err := s.Create("p"); err == nil {
+	if _, err := manage.Create(s, "p"); err == nil {
 		t.Fatal("no error")
 	}
 	entries, err := os.ReadDir(filepath.Join(s.Root(), "profiles"))
@@ -89,7 +90,7 @@ func TestCreateFails(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create("p"); !errors.Is(err, fsutil.ErrSymlink) {
+	if _, err := manage.Create(s, "p"); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("profiles/ is a link: %v", err)
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 0 {
@@ -104,7 +105,7 @@ func TestDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if _, err := s.Create(name); err != nil {
+		if _, err := manage.Create(s, name); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles", name, "workspace/link")); err != nil {
@@ -113,10 +114,10 @@ func TestDelete(t *testing.T) {
 	}
 	profiles.Write(t, s, "logs/gateways/a/current", "x")
 	profiles.Write(t, s, "active_profile", "a\n")
-	if err := s.Delete("b"); err != nil || profiles.Read(t, s, "active_profile") != "a\n" {
+	if err := manage.Delete(s, "b"); err != nil || profiles.Read(t, s, "active_profile") != "a\n" {
 		t.Errorf("delete b: %v", err)
 	}
-	if err := s.Delete("a"); err != nil {
+	if err := manage.Delete(s, "a"); err != nil {
 		t.Fatal(err)
 	}
 	if profiles.Exists(t, s, "profiles/a") || profiles.Exists(t, s, "active_profile") || !profiles.Exists(t, s, "logs/gateways/a/current") {
@@ -125,18 +126,18 @@ func TestDelete(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil {
 		t.Errorf("a link was followed: %v", err)
 	}
-	if err := s.Delete("a"); !errors.Is(err, profiles.ErrNotExist) {
+	if err := manage.Delete(s, "a"); !errors.Is(err, profiles.ErrNotExist) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "", "..", "hermes"} {
-		if err := s.Delete(name); !errors.Is(err, profiles.ErrName) {
+		if err := manage.Delete(s, name); !errors.Is(err, profiles.ErrName) {
 			t.Errorf("Delete(%q): %v", name, err)
 		}
 	}
 	if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles/link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Delete("link"); err != nil {
+	if err := manage.Delete(s, "link"); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(outside, "precious")); err != nil || profiles.Exists(t, s, "profiles/link") {
@@ -175,13 +176,13 @@ func TestSweep(t *testing.T) {
 func TestRename(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for _, name := range []string{"a", "b"} {
-		if _, err := s.Create(name); err != nil {
+		if _, err := manage.Create(s, name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	profiles.Write(t, s, "active_profile", "a\n")
 	profiles.Write(t, s, "profiles/a/notes", "of a")
-	if err := s.Rename("a", "c"); err != nil {
+	if err := manage.Rename(s, "a", "c"); err != nil {
 		t.Fatal(err)
 	}
 	if profiles.Exists(t, s, "profiles/a") || profiles.Read(t, s, "profiles/c/notes") != "of a" || profiles.Read(t, s, "active_profile") != "c\n" {
@@ -199,7 +200,7 @@ func TestRename(t *testing.T) {
 		{"c", "tmp", profiles.ErrName},
 		{"../c", "d", profiles.ErrName},
 	} {
-		if err := s.Rename(tt.from, tt.to); !errors.Is(err, tt.want) {
+		if err := manage.Rename(s, tt.from, tt.to); !errors.Is(err, tt.want) {
 			t.Errorf("Rename(%q, %q) = %v, want %v", tt.from, tt.to, err, tt.want)
 		}
 	}
@@ -217,7 +218,7 @@ func TestAnActiveProfileThatIsNoFileSelectsNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := profiles.NewVolume(t)
 			for _, name := range []string{"a", "b"} {
-				if _, err := s.Create(name); err != nil {
+				if _, err := manage.Create(s, name); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -228,7 +229,7 @@ func TestAnActiveProfileThatIsNoFileSelectsNobody(t *testing.T) {
 			if active, err := s.Active(); active != profiles.Default || err == nil || !strings.Contains(err.Error(), "remove "+path) {
 				t.Errorf("active %q, %v", active, err)
 			}
-			if err := errors.Join(s.Rename("b", "c"), s.Delete("c"), s.Delete("a")); err != nil {
+			if err := errors.Join(manage.Rename(s, "b", "c"), manage.Delete(s, "c"), manage.Delete(s, "a")); err != nil {
 				t.Error(err)
 			}
 			if _, err := os.Lstat(path); err != nil {
@@ -247,7 +248,7 @@ func TestList(t *testing.T) {
 		t.Errorf("active %q, %v", active, err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if _, err := s.Create(name); err != nil {
+		if _, err := manage.Create(s, name); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -323,7 +323,7 @@ func (n homeNames) leftBehind() []string {
 
 func halfWritten(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")
-	return temporary && slices.ContainsFunc([]string{askedFile, stateFile, plannedStopFile, activeFile}, func(file string) bool {
+	return temporary && slices.ContainsFunc([]string{askedFile, stateFile, plannedStopFile, ActiveFile}, func(file string) bool {
 		return strings.HasPrefix(rest, "."+file+".")
 	})
 }

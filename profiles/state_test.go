@@ -18,6 +18,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/profiles"
+	"hinit/profiles/manage"
 )
 
 func TestReadState(t *testing.T) {
@@ -341,7 +342,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	assertNoTemp(t, s.Root())
 }
 
-// TestSetDesiredKilled kills a process that does nothing but SetDesired, wherever that is just then.
+// TestSetDesiredKilled kills a process that calls SetDesired in a loop, at any point of it.
 func TestSetDesiredKilled(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)
@@ -385,7 +386,7 @@ func TestOwnership(t *testing.T) {
 	if err := errors.Join(os.Chmod(filepath.Dir(s.Root()), 0o755), os.Chown(s.Root(), uid, uid)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create("p"); err != nil {
+	if _, err := manage.Create(s, "p"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.SetDesired("p", profiles.Running); err != nil {
@@ -410,7 +411,7 @@ func TestOwnership(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if err := s.Delete("p"); err != nil {
+	if err := manage.Delete(s, "p"); err != nil {
 		t.Error(err)
 	}
 }

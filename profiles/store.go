@@ -12,11 +12,11 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Names in the volume's root (contract, section 4).
-const (
-	profilesDir = "profiles"
-	activeFile  = "active_profile"
-)
+// profilesDir holds the homes of all profiles but the default one (contract, section 4).
+const profilesDir = "profiles"
+
+// ActiveFile is the file in the volume's root that names the active profile (contract, section 4).
+const ActiveFile = "active_profile"
 
 // Profile is one agent profile.
 type Profile struct {
@@ -54,7 +54,7 @@ type Store struct {
 const NoLimit = 1 << 29
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. Where home is itself the home of a named
-// profile (its parent directory is called "profiles"), the store is that of the volume above it (contract, section 4). File
+// profile (its parent directory is called "profiles"), the store is the one of the volume above it (contract, section 4). File
 // operations run as actor, and each takes a turn of [blocking.Volume]; nil is the process itself. marker is the file that makes
 // a directory a profile; "" is SOUL.md.
 //
@@ -79,6 +79,9 @@ func (s *Store) Limit(most int) *Store {
 	s.max = most
 	return s
 }
+
+// Marker returns the name of the file that makes a directory a profile.
+func (s *Store) Marker() string { return s.marker }
 
 // Root returns the volume's root, which is the home of the default profile. It doesn't block.
 func (s *Store) Root() string { return s.root }
@@ -131,6 +134,11 @@ func homeOf(profile string) (string, error) {
 		return "", err
 	}
 	return filepath.Join(profilesDir, profile), nil
+}
+
+// In opens the volume and runs fn with the home of profile relative to it, as the user of the store.
+func (s *Store) In(profile string, fn func(d *fsutil.Dir, home string) error) error {
+	return s.in(profile, fn)
 }
 
 // in opens the volume and runs fn with the home of profile relative to it.
@@ -193,7 +201,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return st
 }
 
-// stampAt is that of what is at rel; zero when nothing is, or it can't be told.
+// stampAt returns the stamp of the file at rel. It is zero without a file, or when it can't be read.
 func stampAt(d *fsutil.Dir, rel string) stamp {
 	info, err := d.Lstat(rel)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/account"
+	"hinit/shim/agentuser"
 )
 
 const (
@@ -43,7 +44,7 @@ type options struct {
 	config string // a file that replaces target and user
 	root   string // prefix of /etc/passwd and /etc/group
 
-	native  string // hinit, which carries out the lifecycle commands of gateways by itself; "" for nobody
+	native  string // hinit, which carries out the lifecycle commands of gateways by itself; "" for none
 	baseDir string // the directory by which an init tells that it answers for s6
 }
 
@@ -61,22 +62,22 @@ func hermesImage() options {
 }
 
 // Main becomes the real program and so returns only when that failed: the exit code for main, after the reason has been
-// written to stderr. argv and env are those of the process, os.Args and os.Environ().
+// written to stderr. argv and env are os.Args and os.Environ() of the process.
 //
 // The order is the contract's, section 11: a target that can't be executed is 127; a caller who isn't root gets it with
 // the environment untouched; so does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case; for
 // everybody else root is dropped to the agent's user (uid, gid, and groups as PID 1 has settled them, else as /etc and the container's
 // variables say) and HOME is set
-// to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([AgentPath]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
-// descriptors from 3 up don't go from root to the agent, and neither does /dev/tty where a shell of root's has it ([LeaveTerminal]). Where dropping isn't possible it is 126.
+// to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
+// descriptors from 3 up don't go from root to the agent, and neither does /dev/tty where a shell of root's has it ([agentuser.LeaveTerminal]). Where dropping isn't possible it is 126.
 //
-// The file /etc/hinit/shim, when nobody but root can change it or a directory above it, names another program in its first line
+// The file /etc/hinit/shim, when root alone can change it and the directories above it, names another program in its first line
 // (an absolute path) and another user in its second; HOME is then the home of that user. No environment variable does
-// that, so that nobody's environment can make root run something else.
+// that, so that no caller's environment can make root run something else.
 //
 // What docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel takes it before the CMD.
 //
-// The lifecycle commands of gateways ([ParseLifecycle]) go to hinit, as the user that the agent would have run as, when
+// The lifecycle commands of gateways ([agentuser.ParseLifecycle]) go to hinit, as the user that the agent would have run as, when
 // the image is the agent's own. HINIT_SHIM_NATIVE=0 turns that off.
 func Main(argv, env []string) int {
 	return run(argv, env, hermesImage())
@@ -108,7 +109,7 @@ func run(argv, env []string, o options) int {
 			return exitRefused
 		}
 		if path := lookupEnv(env, "PATH"); path != "" {
-			env = withEnv(env, "PATH", AgentPath(path, home))
+			env = withEnv(env, "PATH", agentuser.Path(path, home))
 		}
 		if real := lookupEnv(env, homeEnv); strings.HasPrefix(real, "/") {
 			home = real
@@ -148,10 +149,10 @@ func (o *options) drop(env []string) (home string, err error) {
 	if u.UID == 0 {
 		return "", errors.New("user " + strconv.Quote(u.Name) + " is root itself")
 	}
-	if err := LeaveTerminal(); err != nil {
+	if err := agentuser.LeaveTerminal(); err != nil {
 		return "", err
 	}
-	if err := Become(u); err != nil {
+	if err := agentuser.Become(u); err != nil {
 		return "", err
 	}
 	if o.home != "" {
@@ -183,13 +184,13 @@ func executable(path string) (st unix.Stat_t, ok bool) {
 	return st, unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
 }
 
-// isSelf reports whether a file is the running program, by whatever name. Where /proc isn't mounted nobody knows.
+// isSelf reports whether a file is the running program, by whatever name. It is false where /proc isn't mounted.
 func isSelf(st unix.Stat_t) bool {
 	var self unix.Stat_t
 	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
-// say writes one line to stderr. When that fails there is nobody left to tell.
+// say writes one line to stderr. A failure can't be reported.
 func say(line string) {
 	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
 }

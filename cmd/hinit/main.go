@@ -12,7 +12,7 @@ import (
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
-	"hinit/shim"
+	"hinit/shim/agentuser"
 )
 
 func main() { os.Exit(run(os.Args)) }
@@ -29,7 +29,7 @@ func run(argv []string) int {
 		return code
 	case units.StandInName:
 		return units.StandIn()
-	case shim.NativeName:
+	case agentuser.NativeName:
 		return gatewayCommand(argv[1:]).Main()
 	case "init", "tini":
 		return container.Main(argv[0], argv[1:])

@@ -24,7 +24,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/profiles"
-	"hinit/shim"
+	"hinit/shim/agentuser"
 )
 
 // The exit codes of a command. For a program that could not be run they are a shell's.
@@ -57,14 +57,14 @@ type Call struct {
 // process by the agent's program. It decides that before anything is done.
 func (c *Call) Main() int {
 	if len(c.Args) == 0 {
-		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", shim.NativeName, shim.NativeName)
+		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
 		return exitUsage
 	}
 	code, err := c.gateway(c.Args[1:])
 	switch {
 	case err == nil:
 		return code
-	case isDir(c.Root+baseDir) || !shim.ChangesLifecycle(c.Args[1:]):
+	case isDir(c.Root+baseDir) || !agentuser.ChangesLifecycle(c.Args[1:]):
 		return c.agent()
 	}
 	// Without s6 the agent would do nothing and report success, or wait for ever.
@@ -87,7 +87,7 @@ func (c *Call) agent() int {
 
 // gateway returns an error for what hinit leaves to the agent's own program.
 func (c *Call) gateway(words []string) (int, error) {
-	cmd, ok := shim.ParseLifecycle(words)
+	cmd, ok := agentuser.ParseLifecycle(words)
 	if !ok {
 		return 0, fmt.Errorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
 	}

@@ -7,7 +7,7 @@ import (
 
 	"hinit/internal/notify"
 	"hinit/internal/proc"
-	"hinit/shim"
+	"hinit/shim/agentuser"
 )
 
 // ContainerEnv returns the container's environment without the variables of an outer hinit. HERMES_HOME is always set, so that the
@@ -18,7 +18,7 @@ func ContainerEnv(home string) []string {
 		env = proc.SetEnv(env, map[string]string{"HERMES_HOME": home})
 	}
 	if path := proc.Getenv(env, "PATH"); path != "" {
-		env = proc.SetEnv(env, map[string]string{"PATH": shim.AgentPath(path, home)})
+		env = proc.SetEnv(env, map[string]string{"PATH": agentuser.Path(path, home)})
 	}
 	return env
 }

@@ -21,27 +21,18 @@ import (
 	"hinit/internal/procstat"
 )
 
-// The exit codes of every verb.
-const (
-	exitDone       = cmdline.Done
-	exitFailed     = cmdline.Failed
-	exitUsage      = cmdline.WrongUsage
-	exitNotUp      = cmdline.NotUp
-	exitNotAllowed = cmdline.NotAllowed
-	exitUnknown    = cmdline.Unknown
-)
-
-// terminal is where a verb reads and writes.
-type terminal struct {
-	in       *os.File
-	out, err io.Writer // for people: see escaped
-	screen   bool      // out is a terminal
-	notes    *os.File  // the terminal that err is, for a line that is drawn over; nil when it is none
-	env      func(string) (string, bool)
+// Terminal is where a verb reads and writes.
+type Terminal struct {
+	In       *os.File
+	Out, Err io.Writer // for people: see escaped
+	Screen   bool      // Out is a terminal
+	notes    *os.File  // the terminal that Err is, for a line that is drawn over; nil when it is none
+	Env      func(string) (string, bool)
 }
 
-func newTerminal() *terminal {
-	t := &terminal{in: os.Stdin, out: escaped{os.Stdout}, err: escaped{os.Stderr}, screen: proc.IsTerminal(os.Stdout), env: os.LookupEnv}
+// NewTerminal returns the terminal of this process.
+func NewTerminal() *Terminal {
+	t := &Terminal{In: os.Stdin, Out: escaped{os.Stdout}, Err: escaped{os.Stderr}, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
 	if proc.IsTerminal(os.Stderr) {
 		t.notes = os.Stderr
 	}
@@ -59,25 +50,25 @@ func (w escaped) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// raw is where a verb writes bytes as they are.
-func (t *terminal) raw() io.Writer {
-	if w, ok := t.out.(escaped); ok {
+// Raw is where a verb writes bytes as they are.
+func (t *Terminal) Raw() io.Writer {
+	if w, ok := t.Out.(escaped); ok {
 		return w.Writer
 	}
-	return t.out
+	return t.Out
 }
 
-// fail prints the one line that says what did not work and returns the exit code.
-func (t *terminal) fail(code int, format string, args ...any) int {
-	fmt.Fprintf(t.err, format+"\n", args...)
+// Fail prints the one line that says what did not work and returns the exit code.
+func (t *Terminal) Fail(code int, format string, args ...any) int {
+	fmt.Fprintf(t.Err, format+"\n", args...)
 	return code
 }
 
-// failed prints, in one line, what could not be done and why, and returns the exit code that the kind of error has. Without an error it
-// returns exitDone.
-func (t *terminal) failed(doing string, err error) int {
+// Failed prints, in one line, what could not be done and why, and returns the exit code that the kind of error has. Without an error it
+// returns cmdline.Done.
+func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
-		return exitDone
+		return cmdline.Done
 	}
 	message := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if said := (*client.Error)(nil); errors.As(err, &said) {
@@ -88,28 +79,41 @@ func (t *terminal) failed(doing string, err error) int {
 	} else if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
-	return t.fail(show.Code(err), "%s", message)
+	return t.Fail(show.Code(err), "%s", message)
 }
 
-// verb is one command of the command line.
-type verb struct {
-	name, args, summary, help string
-	doing                     string // completes "cannot …"; the name where it is empty
-	run                       func(*terminal, *call) int
-	outside                   bool // it is a program of its own
-	takesVerbs                bool // its words are verbs
+// Verb is one command of the command line.
+type Verb struct {
+	Name, Args, Summary, Help string
+	Doing                     string // completes "cannot …"; the name where it is empty
+	Run                       func(*Terminal, *Call) int
+	Outside                   bool // it is a program of its own
+	TakesVerbs                bool // its words are verbs
 }
 
-// verbs is the command line, in the order in which help shows it.
-func verbs(be Init) []verb {
-	table := func() []verb { return verbs(be) }
-	return []verb{
-		initVerb(be), runVerb(be), statusVerb(), explainVerb(), treeVerb(),
+// Is reports whether two entries are the same command.
+func (v Verb) Is(other Verb) bool { return v.Name == other.Name }
+
+// Verbs is the command line, in the order in which help shows it.
+func Verbs(be Init) []Verb {
+	return []Verb{
+		initVerb(be), runVerb(be), statusVerb(),
+		tool("explain", "tell why a service is in its state, what happens next, and what to type"),
+		tool("tree", "show the processes of each service, those that left it behind too"),
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
-		runOnceVerb(), profileVerb(), topologyVerb(), logsVerb(), eventsVerb(), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(), configVerb(), doctorVerb(), healthcheckVerb(), versionVerb(),
-		seedVerb(), demoVerb(), bundleVerb(table), completionVerb(table), manVerb(table),
+		runOnceVerb(), tool("profile", "make, remove, rename and list profiles"),
+		tool("topology", "tell or change how many gateways serve the profiles"), logsVerb(),
+		tool("events", "print what has happened: starts, exits with their causes, stops"), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(),
+		tool("config", "print the effective configuration and where each value came from"),
+		tool("doctor", "check what commonly goes wrong, and say what to do about it"),
+		healthcheckVerb(), versionVerb(),
+		seedVerb(),
+		tool("demo", "show it: three profiles of an agent under an init in a PID namespace"),
+		tool("bundle", "collect everything that a bug report needs in one tar.gz, without secrets"),
+		tool("completion", "print a script that lets a shell complete commands and live names"),
+		tool("man", "print a manual page, for man -l - or a directory of man pages"),
 		companionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
 		companionVerb("sandbox", "run an agent's commands in containers that last"),
 		companionVerb("kanban", "the task board: list, create, dispatch"),
@@ -120,66 +124,68 @@ func verbs(be Init) []verb {
 	}
 }
 
-// call is a verb with its arguments: flags may stand anywhere before a lone "--".
-type call struct {
-	verb  verb
-	raw   []string
-	flags *flag.FlagSet
+// Call is a verb with its arguments: flags may stand anywhere before a lone "--".
+type Call struct {
+	Verb  Verb
+	Raw   []string
+	Flags *flag.FlagSet
 }
 
-// newCall is a call of a verb with these words.
-func newCall(v verb, words []string) *call {
-	return &call{verb: v, raw: words, flags: cmdline.Flags(v.name)}
+// NewCall is a call of a verb with these words.
+func NewCall(v Verb, words []string) *Call {
+	return &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
 }
 
-// parse reads the flags that the verb has defined on c.flags and returns the other words. When it returns false the verb
+// Parse reads the flags that the verb has defined on c.Flags and returns the other words. When it returns false the verb
 // ends with the code: help was asked for, or the words are wrong.
-func (c *call) parse(t *terminal, atLeast, atMost int) (names []string, code int, ok bool) {
-	return c.described().Parse(c.flags, c.raw, atLeast, atMost, t.out, t.err)
+func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
+	return c.Described().Parse(c.Flags, c.Raw, atLeast, atMost, t.Out, t.Err)
 }
 
-func (c *call) described() cmdline.Verb {
-	return cmdline.Verb{Program: "hinit", Name: c.verb.name, Args: c.verb.args, Summary: c.verb.summary, Help: c.verb.help, Doing: c.doing()}
+// Described returns what help and messages say of the verb.
+func (c *Call) Described() cmdline.Verb {
+	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: c.Verb.Help, Doing: c.Doing()}
 }
 
-// doing says what a verb does, for messages that begin with "cannot".
-func (c *call) doing() string { return cmp.Or(c.verb.doing, c.verb.name) }
+// Doing says what a verb does, for messages that begin with "cannot".
+func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
 
 // Main runs the verb that the arguments name, and returns the exit code of the process. be is for the verbs that are no client: they make
 // this process an init.
-func Main(args []string, be Init) int { return newTerminal().run(args, be) }
+func Main(args []string, be Init) int { return NewTerminal().Run(args, Verbs(be)) }
 
-func (t *terminal) run(args []string, be Init) int {
+// Run runs the verb of a table that the first argument names, and returns the exit code of the process.
+func (t *Terminal) Run(args []string, verbs []Verb) int {
 	if len(args) == 0 {
-		help(t.err, be)
-		return exitUsage
+		help(t.Err, verbs)
+		return cmdline.WrongUsage
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
-		help(t.out, be)
-		return exitDone
+		help(t.Out, verbs)
+		return cmdline.Done
 	case "--version":
 		args = []string{"version"}
 	}
-	for _, v := range verbs(be) {
-		if v.name == args[0] {
-			return v.run(t, newCall(v, args[1:]))
+	for _, v := range verbs {
+		if v.Name == args[0] {
+			return v.Run(t, NewCall(v, args[1:]))
 		}
 	}
 	var names []string
-	for _, v := range verbs(be) {
-		names = append(names, v.name)
+	for _, v := range verbs {
+		names = append(names, v.Name)
 	}
 	if near := config.Nearest(args[0], names); near != "" {
-		return t.fail(exitUsage, "cannot run %q: hinit has no such command; did you mean: hinit %s", args[0], near)
+		return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command; did you mean: hinit %s", args[0], near)
 	}
-	return t.fail(exitUsage, "cannot run %q: hinit has no such command; see: hinit help", args[0])
+	return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command; see: hinit help", args[0])
 }
 
-func help(w io.Writer, be Init) {
+func help(w io.Writer, verbs []Verb) {
 	fmt.Fprint(w, "hinit is PID 1 and supervisor for containers that host many agent profiles.\n\n")
-	for _, v := range verbs(be) {
-		fmt.Fprintf(w, "  hinit %-12s %s\n", v.name, v.summary)
+	for _, v := range verbs {
+		fmt.Fprintf(w, "  hinit %-12s %s\n", v.Name, v.Summary)
 	}
 	fmt.Fprint(w, `
 NAME is a profile (coder), a service (dashboard) or a slot (gateway-coder).
@@ -190,16 +196,16 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 }
 
 // Dial connects to the running init, for what is called by another name than hinit. It blocks as [client.Dial] does.
-func Dial() (*client.Client, error) { return newTerminal().dial() }
+func Dial() (*client.Client, error) { return NewTerminal().Dial() }
 
-// dial connects to the running init.
-func (t *terminal) dial() (*client.Client, error) {
+// Dial connects to the running init.
+func (t *Terminal) Dial() (*client.Client, error) {
 	return client.Dial(t.sockets())
 }
 
-// ask is the answer of the running init to one question, which may take as long as limit.
-func ask[T any](t *terminal, limit time.Duration, question func(context.Context, *client.Client) (T, error)) (answer T, err error) {
-	cl, err := t.dial()
+// Ask returns the answer of the running init to one question, which may take as long as limit.
+func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *client.Client) (T, error)) (answer T, err error) {
+	cl, err := t.Dial()
 	if err != nil {
 		return answer, err
 	}
@@ -208,23 +214,23 @@ func ask[T any](t *terminal, limit time.Duration, question func(context.Context,
 	return question(ctx, cl)
 }
 
-// status is the status of the running init, or of the named services.
-func (t *terminal) status(limit time.Duration, names ...string) (client.Status, error) {
-	return ask(t, limit, func(ctx context.Context, cl *client.Client) (client.Status, error) { return cl.Status(ctx, names...) })
+// Status is the status of the running init, or of the named services.
+func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, error) {
+	return Ask(t, limit, func(ctx context.Context, cl *client.Client) (client.Status, error) { return cl.Status(ctx, names...) })
 }
 
-// dialPause is the time between two attempts to reach an init that has just been started.
-const dialPause = 20 * time.Millisecond
+// DialPause is the time between two attempts to reach an init that has just been started.
+const DialPause = 20 * time.Millisecond
 
 // dialSoon is dial, for a command that may have come before the init answers: while process 1 is an init that has hardly
 // begun, it tries again.
-func (t *terminal) dialSoon(ctx context.Context, patience time.Duration) (*client.Client, error) {
+func (t *Terminal) dialSoon(ctx context.Context, patience time.Duration) (*client.Client, error) {
 	for end := time.Now().Add(patience); ; {
-		cl, err := t.dial()
+		cl, err := t.Dial()
 		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !beginning() {
 			return cl, err
 		}
-		if !pause.For(ctx, dialPause) {
+		if !pause.For(ctx, DialPause) {
 			return nil, err
 		}
 	}
@@ -259,10 +265,11 @@ func isYoung(cmdline []byte, age time.Duration) bool {
 }
 
 // sockets are the places where the control socket may be. A broken configuration does not keep the operator from it.
-func (t *terminal) sockets() []string {
-	return client.Sockets(config.Socket(config.Options{Env: t.env}), t.env, os.Geteuid())
+func (t *Terminal) sockets() []string {
+	return client.Sockets(config.Socket(config.Options{Env: t.Env}), t.Env, os.Geteuid())
 }
 
-func (t *terminal) config() (*config.Config, error) {
-	return config.Load(config.Options{Env: t.env})
+// Config reads the configuration that hinit would read here.
+func (t *Terminal) Config() (*config.Config, error) {
+	return config.Load(config.Options{Env: t.Env})
 }

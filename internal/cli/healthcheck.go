@@ -7,25 +7,26 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
-// shortWait bounds the verbs that ask one quick question.
-const shortWait = 5 * time.Second
+// ShortWait bounds the verbs that ask one quick question.
+const ShortWait = 5 * time.Second
 
-func healthcheckVerb() verb {
-	return verb{
-		name: "healthcheck", doing: "check the health", args: "[--startup | --ready | --live] [--json]", summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
-		help: "A gateway in trouble is named, but is no reason to restart the container of all the others.\n" +
+func healthcheckVerb() Verb {
+	return Verb{
+		Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
+		Help: "A gateway in trouble is named, but is no reason to restart the container of all the others.\n" +
 			"Until the boot is over it fails: give Docker a --health-start-period as long as the boot's hooks may take.\n" +
 			"--startup succeeds when the boot is over. --ready succeeds when this container serves what is wanted of it: a standby does not.\n" +
 			"--live fails only when the supervisor does not answer, so no service in trouble restarts the pod.",
-		run: func(t *terminal, c *call) int {
-			asJSON := c.flags.Bool("json", false, "print JSON")
-			startup := c.flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
-			ready := c.flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")
-			live := c.flags.Bool(client.ProbeLive, false, "ask whether the supervisor answers: a pod's livenessProbe")
-			if _, code, ok := c.parse(t, 0, 0); !ok {
+		Run: func(t *Terminal, c *Call) int {
+			asJSON := c.Flags.Bool("json", false, "print JSON")
+			startup := c.Flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
+			ready := c.Flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")
+			live := c.Flags.Bool(client.ProbeLive, false, "ask whether the supervisor answers: a pod's livenessProbe")
+			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
 			probe, asked := "", 0
@@ -35,19 +36,19 @@ func healthcheckVerb() verb {
 				}
 			}
 			if asked > 1 {
-				return t.fail(exitUsage, "cannot check the health: give one of --startup, --ready and --live")
+				return t.Fail(cmdline.WrongUsage, "cannot check the health: give one of --startup, --ready and --live")
 			}
-			h, err := ask(t, shortWait, func(ctx context.Context, cl *client.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
+			h, err := Ask(t, ShortWait, func(ctx context.Context, cl *client.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
 			if err == nil && *asJSON {
-				err = writeJSON(t.out, h)
+				err = WriteJSON(t.Out, h)
 			}
 			switch {
 			case err != nil:
-				return t.failed("check the health", err)
+				return t.Failed("check the health", err)
 			case *asJSON && h.OK:
-				return exitDone
+				return cmdline.Done
 			case *asJSON:
-				return exitFailed
+				return cmdline.Failed
 			}
 			return t.sayHealth(&h, cmp.Or(map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe], "unhealthy"))
 		},
@@ -55,16 +56,16 @@ func healthcheckVerb() verb {
 }
 
 // sayHealth prints a health and returns the exit code. no is the word for one that is not OK.
-func (t *terminal) sayHealth(h *client.Health, no string) int {
+func (t *Terminal) sayHealth(h *client.Health, no string) int {
 	if !h.OK {
-		return t.fail(exitFailed, "%s: %s", no, show.Line(h.Reason))
+		return t.Fail(cmdline.Failed, "%s: %s", no, show.Line(h.Reason))
 	}
 	if h.Waiting != "" {
-		fmt.Fprintf(t.out, "waiting: %s\n", show.Line(h.Waiting))
+		fmt.Fprintf(t.Out, "waiting: %s\n", show.Line(h.Waiting))
 	}
-	fmt.Fprintf(t.out, "healthy, %d of %d wanted services are up\n", h.Up, h.Wanted)
+	fmt.Fprintf(t.Out, "healthy, %d of %d wanted services are up\n", h.Up, h.Wanted)
 	for _, name := range h.Troubled {
-		fmt.Fprintln(t.out, "in trouble:", show.Line(name))
+		fmt.Fprintln(t.Out, "in trouble:", show.Line(name))
 	}
-	return exitDone
+	return cmdline.Done
 }

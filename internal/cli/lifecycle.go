@@ -13,12 +13,12 @@ import (
 	"hinit/internal/control/show"
 )
 
-func lifecycleVerb(name, summary string) verb {
-	return verb{
-		name: name, doing: name + " a service", args: lifecycleArgs(name), summary: summary,
-		help: "Exit code 0 means that it is so: it has said that it is ready, or nothing of it is alive (with --no-wait: that it was asked for).\n" +
+func lifecycleVerb(name, summary string) Verb {
+	return Verb{
+		Name: name, Doing: name + " a service", Args: lifecycleArgs(name), Summary: summary,
+		Help: "Exit code 0 means that it is so: it has said that it is ready, or nothing of it is alive (with --no-wait: that it was asked for).\n" +
 			"What can't say that it is ready has to be up for a second (agent.settle in hinit.yaml). While the container boots the command waits, within its timeout, until the boot knows what there is.",
-		run: lifecycle,
+		Run: lifecycle,
 	}
 }
 
@@ -33,30 +33,30 @@ func lifecycleArgs(name string) string {
 	return choice + " [--no-wait] [--timeout 30s] [--json]"
 }
 
-func lifecycle(t *terminal, c *call) int {
+func lifecycle(t *Terminal, c *Call) int {
 	changed := new(bool)
-	if c.verb.name == "restart" {
-		changed = c.flags.Bool("changed", false, "everything that runs as an older configuration says")
+	if c.Verb.Name == "restart" {
+		changed = c.Flags.Bool("changed", false, "everything that runs as an older configuration says")
 	}
-	all := c.flags.Bool("all", false, allMeans(c.verb.name))
+	all := c.Flags.Bool("all", false, allMeans(c.Verb.Name))
 	force := new(bool)
-	if c.verb.name != "stop" {
-		force = c.flags.Bool("force", false, "run a gateway although the one of the default profile serves its profile")
+	if c.Verb.Name != "stop" {
+		force = c.Flags.Bool("force", false, "run a gateway although the one of the default profile serves its profile")
 	}
-	asJSON := c.flags.Bool("json", false, "print JSON, a service a line as status has it")
-	noWait := c.flags.Bool("no-wait", false, "do not wait for the result")
-	timeout := c.flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart, where a KILL may come first)")
-	names, code, ok := c.parse(t, 0, -1)
+	asJSON := c.Flags.Bool("json", false, "print JSON, a service a line as status has it")
+	noWait := c.Flags.Bool("no-wait", false, "do not wait for the result")
+	timeout := c.Flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart, where a KILL may come first)")
+	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code
 	}
 	switch {
 	case *all && *changed, (*all || *changed) && len(names) > 0:
-		return t.fail(exitUsage, "cannot %s: expected one of: %s", c.doing(), c.verb.args)
+		return t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args)
 	case !*all && !*changed && len(names) == 0:
-		return t.fail(exitUsage, "cannot %s: expected: hinit %s %s", c.doing(), c.verb.name, c.verb.args)
-	case *timeout < 0, flagGiven(c, "timeout") && *timeout == 0:
-		return t.fail(exitUsage, "cannot %s: --timeout must be positive", c.doing())
+		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit %s %s", c.Doing(), c.Verb.Name, c.Verb.Args)
+	case *timeout < 0, FlagGiven(c, "timeout") && *timeout == 0:
+		return t.Fail(cmdline.WrongUsage, "cannot %s: --timeout must be positive", c.Doing())
 	}
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
@@ -67,19 +67,19 @@ func lifecycle(t *terminal, c *call) int {
 	}
 	cl, err := t.dialSoon(ctx, patience)
 	if err != nil {
-		return t.failed(c.doing(), err)
+		return t.Failed(c.Doing(), err)
 	}
 	switch {
 	case *all:
-		names, err = t.everything(ctx, cl, c.verb.name, patience-time.Since(begin))
+		names, err = t.everything(ctx, cl, c.Verb.Name, patience-time.Since(begin))
 	case *changed:
 		names, err = drifted(ctx, cl)
 	}
 	if err != nil {
-		return t.failed(c.doing(), err)
+		return t.Failed(c.Doing(), err)
 	}
 	if len(names) == 0 && *changed && !*asJSON {
-		fmt.Fprintln(t.out, "nothing to restart: everything runs as the configuration says")
+		fmt.Fprintln(t.Out, "nothing to restart: everything runs as the configuration says")
 	}
 	wait := client.Wait{Wait: !*noWait, Force: *force}
 	if *timeout > 0 {
@@ -93,30 +93,30 @@ func lifecycle(t *terminal, c *call) int {
 		wg.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
-			states[i], results[i] = cl.Order(ctx, client.Verb(c.verb.name), name, wait)
+			states[i], results[i] = cl.Order(ctx, client.Verb(c.Verb.Name), name, wait)
 		})
 	}
 	stopped := func() {}
 	if !*noWait {
-		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting"}[c.verb.name], begin)
+		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting"}[c.Verb.Name], begin)
 	}
 	wg.Wait()
 	stopped()
-	worst := exitDone
+	worst := cmdline.Done
 	for i, err := range results {
 		if err != nil {
-			worst = max(worst, t.failed(fmt.Sprintf("%s %q", c.verb.name, names[i]), err))
+			worst = max(worst, t.Failed(fmt.Sprintf("%s %q", c.Verb.Name, names[i]), err))
 			continue
 		}
 		switch {
 		case *asJSON:
-			if err := jsonLineTo(t.out, states[i]); err != nil {
-				return t.failed(c.doing(), err)
+			if err := JSONLineTo(t.Out, states[i]); err != nil {
+				return t.Failed(c.Doing(), err)
 			}
 		case *noWait:
-			fmt.Fprintln(t.out, show.Accepted(states[i]))
+			fmt.Fprintln(t.Out, show.Accepted(states[i]))
 		default:
-			fmt.Fprintln(t.out, show.Outcome(states[i]))
+			fmt.Fprintln(t.Out, show.Outcome(states[i]))
 		}
 	}
 	return worst
@@ -146,7 +146,7 @@ const bootPatience = 30 * time.Second
 
 // everything is what --all means for a verb, once hinit knows all there is. Where the data volume does not answer, that is what hinit
 // knows already, and half of the patience is left for it.
-func (t *terminal) everything(ctx context.Context, cl *client.Client, verb string, patience time.Duration) (names []string, err error) {
+func (t *Terminal) everything(ctx context.Context, cl *client.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
 	for err == nil {
@@ -160,10 +160,10 @@ func (t *terminal) everything(ctx context.Context, cl *client.Client, verb strin
 			break
 		}
 		if !wasBooting {
-			fmt.Fprintln(t.err, "warning: the data volume does not answer; profiles that nobody has looked for since they were made are left out")
+			fmt.Fprintln(t.Err, "warning: the data volume does not answer; profiles that nobody has looked for since they were made are left out")
 			break
 		}
-		if time.Until(end) < dialPause {
+		if time.Until(end) < DialPause {
 			return nil, fmt.Errorf("cannot tell what %s --all means: hinit is still booting: %w", verb, unknown)
 		}
 	}
@@ -207,4 +207,61 @@ func enabledServices(ctx context.Context, cl *client.Client) (map[string]bool, e
 		}
 	}
 	return enabled, err
+}
+
+func runOnceVerb() Verb {
+	return Verb{
+		Name: "run-once", Doing: "run a task once", Args: "NAME [--no-wait] [--timeout 1h] [--json]", Summary: "run a task now, and wait until it has ended",
+		Help: "A task is a service of hinit.yaml with once or schedule. A run that is under way will do. The end of its output is printed.\n" +
+			"The exit code is 1 when the run failed.",
+		Run: runOnce,
+	}
+}
+
+func runOnce(t *Terminal, c *Call) int {
+	noWait := c.Flags.Bool("no-wait", false, "do not wait for the end")
+	asJSON := c.Flags.Bool("json", false, "print JSON, the service as status has it")
+	timeout := c.Flags.Duration("timeout", time.Hour, "how long to wait for the end, as `D`; an hour at most")
+	names, code, ok := c.Parse(t, 1, 1)
+	switch {
+	case !ok:
+		return code
+	case *timeout <= 0 || *timeout > time.Hour:
+		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout goes up to 1h")
+	}
+	doing := fmt.Sprintf("run %q once", names[0])
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
+	begin := time.Now()
+	cl, err := t.dialSoon(ctx, min(*timeout, bootPatience))
+	if err != nil {
+		return t.Failed(doing, err)
+	}
+	stopped := t.progress("running", begin)
+	s, err := cl.RunOnce(ctx, names[0], client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)})
+	stopped()
+	if err != nil {
+		return t.Failed(doing, err)
+	}
+	if *asJSON {
+		if err := JSONLineTo(t.Out, s); err != nil {
+			return t.Failed(doing, err)
+		}
+	}
+	switch {
+	case *noWait && !*asJSON:
+		fmt.Fprintln(t.Out, show.Accepted(s))
+	case *noWait:
+	case !*asJSON && s.LastExit != nil:
+		for _, line := range s.LastExit.Tail {
+			fmt.Fprintln(t.Out, show.Line(line))
+		}
+		if s.Done {
+			fmt.Fprintln(t.Out, show.Ended(s))
+		}
+	}
+	if *noWait || s.Done {
+		return cmdline.Done
+	}
+	return t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s))
 }

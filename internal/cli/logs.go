@@ -25,61 +25,61 @@ import (
 	"hinit/profiles"
 )
 
-func logsVerb() verb {
-	return verb{
-		name: "logs", doing: "show the logs", args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
-		summary: "print what a gateway or service wrote",
-		help: `The lines come from the files on the volume, so this works while hinit does not run.
+func logsVerb() Verb {
+	return Verb{
+		Name: "logs", Doing: "show the logs", Args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
+		Summary: "print what a gateway or service wrote",
+		Help: `The lines come from the files on the volume, so this works while hinit does not run.
 Several names are shown together in the order of time, each line after its name; with -f what is written from then on comes
 as it is written. With --grep and --level -n counts the lines that match (Go's regular expressions; (?i) for any case).
 --level finds the level in JSON, logfmt, klog, syslog and in words such as WARNING: or [error]; a line without one, as those
 of a traceback are, belongs to the line before it, and counts as info ahead of all. --since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339. With --json each line is an object with time (RFC 3339, when
 hinit read it), name and message; one that has no time in the file has none here. On a terminal a line keeps its colours,
 and everything else that a terminal would obey is shown as \x1b and the like; into a pipe the bytes go as they are.`,
-		run: logs,
+		Run: logs,
 	}
 }
 
 // defaultLines is how many lines logs shows when it is not told.
 const defaultLines = 100
 
-func logs(t *terminal, c *call) int {
-	follow := c.flags.Bool("f", false, "follow: go on printing, across rotations")
-	n := c.flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
-	since := sinceFlag(c)
-	all := c.flags.Bool("all", false, "of everything that has a log file")
-	previous := c.flags.Bool("previous", false, "the archives too")
-	grep := c.flags.String("grep", "", "only lines whose text matches `RE`")
+func logs(t *Terminal, c *Call) int {
+	follow := c.Flags.Bool("f", false, "follow: go on printing, across rotations")
+	n := c.Flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
+	since := SinceFlag(c)
+	all := c.Flags.Bool("all", false, "of everything that has a log file")
+	previous := c.Flags.Bool("previous", false, "the archives too")
+	grep := c.Flags.String("grep", "", "only lines whose text matches `RE`")
 	var least level
-	c.flags.Var(&least, "level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical")
-	asJSON := c.flags.Bool("json", false, "print JSON, one object a line")
-	names, code, ok := c.parse(t, 0, -1)
+	c.Flags.Var(&least, "level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical")
+	asJSON := c.Flags.Bool("json", false, "print JSON, one object a line")
+	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code
 	}
 	if *all != (len(names) == 0) {
-		return t.fail(exitUsage, "cannot show the logs: expected: hinit logs %s", c.verb.args)
+		return t.Fail(cmdline.WrongUsage, "cannot show the logs: expected: hinit logs %s", c.Verb.Args)
 	}
 	if *all {
 		var err error
-		if names, err = t.allLogs(); err != nil {
-			return t.failed("show the logs", err)
+		if names, err = t.AllLogs(); err != nil {
+			return t.Failed("show the logs", err)
 		}
 	}
 	pattern, err := regexp.Compile(*grep)
 	if err != nil {
-		return t.fail(exitUsage, "cannot show the logs: %v; quote the expression for the shell", err)
+		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
 	opt := logrotate.ReadOptions{N: *n, Follow: *follow, Previous: *previous}
 	opt.MaxLine, opt.MaxArchive = t.largest()
 	if !since.IsZero() {
 		opt.Since = since.Time
-		if !flagGiven(c, "n") {
+		if !FlagGiven(c, "n") {
 			opt.N = -1
 		}
 		opt.Previous = true // what was written then may have been rotated away since
 	}
-	if *previous && !flagGiven(c, "n") {
+	if *previous && !FlagGiven(c, "n") {
 		opt.N = -1
 	}
 	last := -1 // of the lines that match
@@ -90,7 +90,7 @@ func logs(t *terminal, c *call) int {
 	sources := make([]logSource, len(names))
 	for i, name := range names {
 		if sources[i], err = t.logOf(name); err != nil {
-			return t.failed(fmt.Sprintf("show logs of %q", name), err)
+			return t.Failed(fmt.Sprintf("show logs of %q", name), err)
 		}
 	}
 	ctx, cancel := cmdline.Interruptible()
@@ -106,7 +106,7 @@ func logs(t *terminal, c *call) int {
 		opt := opt
 		as := sources[i].as
 		opt.Dir = sources[i].dir
-		format := plainLine(names[i], width, len(names) > 1, t.screen)
+		format := plainLine(names[i], width, len(names) > 1, t.Screen)
 		if *asJSON {
 			format = jsonLine(names[i])
 		}
@@ -125,7 +125,7 @@ func logs(t *terminal, c *call) int {
 				if err != nil {
 					return err
 				}
-				_, err = t.raw().Write(append(text, '\n'))
+				_, err = t.Raw().Write(append(text, '\n'))
 				return err
 			},
 		}
@@ -141,19 +141,19 @@ func logs(t *terminal, c *call) int {
 		failed = inOrder(ctx, readers)
 	}
 	if failed != nil {
-		return t.failed("show the logs", failed)
+		return t.Failed("show the logs", failed)
 	}
-	worst := exitDone
+	worst := cmdline.Done
 	for i, err := range results {
 		switch {
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, fsutil.ErrSymlink):
-			worst = t.fail(exitFailed, "cannot show logs of %q: there is a link in %s, which hinit doesn't follow (%s); remove it, and hinit makes a new log there",
+			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: there is a link in %s, which hinit doesn't follow (%s); remove it, and hinit makes a new log there",
 				names[i], sources[i].dir, strings.ReplaceAll(err.Error(), "\n", "; "))
 		case errors.Is(err, fs.ErrNotExist):
-			worst = t.fail(exitFailed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], sources[i].dir, names[i])
+			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], sources[i].dir, names[i])
 		default:
-			worst = t.fail(exitFailed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
+			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 	return worst
@@ -219,11 +219,11 @@ func inOrder(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// allLogs are the names of everything that has a log file: of the running init, or else the directories of the logs.
-func (t *terminal) allLogs() (names []string, err error) {
-	st, err := t.status(shortWait)
+// AllLogs are the names of everything that has a log file: of the running init, or else the directories of the logs.
+func (t *Terminal) AllLogs() (names []string, err error) {
+	st, err := t.Status(ShortWait)
 	if err == nil {
-		as, err := boot.LogReader(st.Init.Plain != "", t.env)
+		as, err := boot.LogReader(st.Init.Plain != "", t.Env)
 		for _, s := range st.Services {
 			if s.Log != "" && logrotate.Exists(as, filepath.Dir(s.Log)) {
 				names = append(names, s.Name)
@@ -231,11 +231,11 @@ func (t *terminal) allLogs() (names []string, err error) {
 		}
 		return names, err
 	}
-	cfg, broken := t.config()
+	cfg, broken := t.Config()
 	if broken != nil || !errors.Is(err, client.ErrUnreachable) {
 		return nil, err
 	}
-	as, err := boot.LogReader(false, t.env)
+	as, err := boot.LogReader(false, t.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -246,8 +246,8 @@ func (t *terminal) allLogs() (names []string, err error) {
 
 // largest returns how long a line, and how large an archive, can be that the configured hinit writes; at least what Read takes
 // for that by itself, because it may have been configured otherwise before.
-func (t *terminal) largest() (line int, archive int64) {
-	cfg, err := t.config()
+func (t *Terminal) largest() (line int, archive int64) {
+	cfg, err := t.Config()
 	if err != nil {
 		return 0, 0
 	}
@@ -261,8 +261,8 @@ func (t *terminal) largest() (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine shows a line as it is in the file, after its name if there are several. On a terminal it does nothing but take up a
-// line and set colours: what writes the log may have been talked into anything.
+// plainLine shows a line as it is in the file, after its name if there are several. On a terminal it can take up a
+// line and set colours, and no more: a service can be made to write anything.
 func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
 	if tagged {
@@ -293,9 +293,10 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-func flagGiven(c *call, name string) bool {
+// FlagGiven reports whether a flag was given.
+func FlagGiven(c *Call, name string) bool {
 	given := false
-	c.flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	c.Flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
 	return given
 }
 
@@ -306,13 +307,13 @@ type logSource struct {
 }
 
 // logOf finds the log of a service. The running init knows its directory best; without an init the configuration says it.
-func (t *terminal) logOf(name string) (logSource, error) {
-	st, err := t.status(shortWait, name)
+func (t *Terminal) logOf(name string) (logSource, error) {
+	st, err := t.Status(ShortWait, name)
 	if err == nil && len(st.Services) > 0 {
 		if st.Services[0].Log == "" {
 			return logSource{}, t.noLogFile(name, st.Services[0].Name)
 		}
-		as, err := boot.LogReader(st.Init.Plain != "", t.env)
+		as, err := boot.LogReader(st.Init.Plain != "", t.Env)
 		return logSource{filepath.Dir(st.Services[0].Log), as}, err
 	}
 	if source, there := t.offlineLog(name); there { // also of a profile that was deleted
@@ -322,9 +323,9 @@ func (t *terminal) logOf(name string) (logSource, error) {
 }
 
 // noLogFile says why a service has no log file, and how to give it one where hinit.yaml can.
-func (t *terminal) noLogFile(name, service string) error {
+func (t *Terminal) noLogFile(name, service string) error {
 	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
-	cfg, err := t.config()
+	cfg, err := t.Config()
 	if err != nil || cfg.Services[service].Name == "" {
 		return fmt.Errorf(why, name)
 	}
@@ -332,16 +333,16 @@ func (t *terminal) noLogFile(name, service string) error {
 }
 
 // offlineLog finds a log by the configuration.
-func (t *terminal) offlineLog(name string) (source logSource, there bool) {
+func (t *Terminal) offlineLog(name string) (source logSource, there bool) {
 	if profile, ok := profiles.SlotProfile(name); ok {
 		name = profile
 	}
-	cfg, err := t.config()
+	cfg, err := t.Config()
 	if err != nil || profiles.ValidServiceName(name) != nil {
 		return source, false
 	}
 	source.dir = filepath.Join(cfg.Logs.Dir, name)
-	if source.as, err = boot.LogReader(false, t.env); err != nil {
+	if source.as, err = boot.LogReader(false, t.Env); err != nil {
 		return source, false
 	}
 	return source, logrotate.Exists(source.as, source.dir)

@@ -10,7 +10,7 @@ import (
 )
 
 // nameMeant is the end of a message about an unknown service or profile, made from hinit's answer.
-func (t *terminal) nameMeant(message string) string {
+func (t *Terminal) nameMeant(message string) string {
 	const before = "no such profile or service "
 	_, rest, found := strings.Cut(message, before)
 	quoted, err := strconv.QuotedPrefix(rest)
@@ -21,13 +21,13 @@ func (t *terminal) nameMeant(message string) string {
 	if err != nil {
 		return ""
 	}
-	names, _ := t.liveNames(shortWait)
+	names, _ := t.LiveNames(ShortWait)
 	return cmdline.DidYouMean(word, names)
 }
 
-// liveNames are the names that the running init knows: profiles, other services, and then the slots of gateways.
-func (t *terminal) liveNames(limit time.Duration) (names, slots []string) {
-	st, _ := t.status(limit) // without it there are no names
+// LiveNames are the names that the running init knows: profiles, other services, and then the slots of gateways.
+func (t *Terminal) LiveNames(limit time.Duration) (names, slots []string) {
+	st, _ := t.Status(limit) // without it there are no names
 	for _, s := range st.Services {
 		if s.Profile == "" {
 			names = append(names, s.Name)

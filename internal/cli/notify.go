@@ -4,19 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/supervisor"
 )
 
-func notifyVerb() verb {
-	return verb{
-		name: "notify", args: "KEY [DATA]", summary: "post a notice: an event of your own, for whoever waits for it",
-		help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
-		run: func(t *terminal, c *call) int {
-			words, code, ok := c.parse(t, 1, 2)
+func notifyVerb() Verb {
+	return Verb{
+		Name: "notify", Args: "KEY [DATA]", Summary: "post a notice: an event of your own, for whoever waits for it",
+		Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
+		Run: func(t *Terminal, c *Call) int {
+			words, code, ok := c.Parse(t, 1, 2)
 			if !ok {
 				return code
 			}
@@ -24,39 +26,39 @@ func notifyVerb() verb {
 			if len(words) > 1 {
 				n.Data = words[1]
 			}
-			_, err := ask(t, shortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
-			return t.failed(fmt.Sprintf("post the notice %q", n.Key), err)
+			_, err := Ask(t, ShortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
+			return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
 		},
 	}
 }
 
-func waitVerb() verb {
-	return verb{
-		name: "wait", args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]", summary: "wait until a service is ready or has ended, or for a notice",
-		help: "For ready and exit NAME is needed. What is so already ends the wait at once; a notice has to come after its beginning, from\n" +
+func waitVerb() Verb {
+	return Verb{
+		Name: "wait", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]", Summary: "wait until a service is ready or has ended, or for a notice",
+		Help: "For ready and exit NAME is needed. What is so already ends the wait at once; a notice has to come after its beginning, from\n" +
 			"any process or from one of the service. The exit code is 0 when it came, and 1 when the time is over or a service can't get ready by itself.",
-		run: wait,
+		Run: wait,
 	}
 }
 
-func wait(t *terminal, c *call) int {
-	what := c.flags.String("for", "", "what to wait for: `ready|exit|notice`")
-	key := c.flags.String("key", "", "only a notice with the key `K`")
-	timeout := c.flags.Duration("timeout", 0, "how long to wait, as `D`; for ever without it")
-	asJSON := c.flags.Bool("json", false, "print the event, or the service, as JSON")
-	names, code, ok := c.parse(t, 0, 1)
+func wait(t *Terminal, c *Call) int {
+	what := c.Flags.String("for", "", "what to wait for: `ready|exit|notice`")
+	key := c.Flags.String("key", "", "only a notice with the key `K`")
+	timeout := c.Flags.Duration("timeout", 0, "how long to wait, as `D`; for ever without it")
+	asJSON := c.Flags.Bool("json", false, "print the event, or the service, as JSON")
+	names, code, ok := c.Parse(t, 0, 1)
 	if !ok {
 		return code
 	}
 	switch {
 	case *what != "ready" && *what != "exit" && *what != "notice":
-		return t.fail(exitUsage, "cannot wait: --for is one of ready, exit, notice")
+		return t.Fail(cmdline.WrongUsage, "cannot wait: --for is one of ready, exit, notice")
 	case *what != "notice" && len(names) == 0:
-		return t.fail(exitUsage, "cannot wait: expected: hinit wait NAME --for %s", *what)
+		return t.Fail(cmdline.WrongUsage, "cannot wait: expected: hinit wait NAME --for %s", *what)
 	case *what != "notice" && *key != "":
-		return t.fail(exitUsage, "cannot wait: --key needs --for notice")
+		return t.Fail(cmdline.WrongUsage, "cannot wait: --key needs --for notice")
 	case *timeout < 0:
-		return t.fail(exitUsage, "cannot wait: --timeout must be positive")
+		return t.Fail(cmdline.WrongUsage, "cannot wait: --timeout must be positive")
 	}
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
@@ -70,13 +72,13 @@ func wait(t *terminal, c *call) int {
 	}
 	cl, err := t.dialSoon(ctx, patience)
 	if err != nil {
-		return t.failed("wait", err)
+		return t.Failed("wait", err)
 	}
 	w := waiting{cl: cl, key: *key}
 	if len(names) == 1 {
 		st, err := cl.Status(ctx, names[0])
 		if err != nil {
-			return t.failed("wait", err)
+			return t.Failed("wait", err)
 		}
 		w.first = st.Services[0]
 	}
@@ -90,29 +92,29 @@ func wait(t *terminal, c *call) int {
 		}
 		switch {
 		case ctx.Err() != nil && came == nil && *timeout > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return t.fail(exitFailed, "cannot wait any longer: no %s within %s", *what, *timeout)
+			return t.Fail(cmdline.Failed, "cannot wait any longer: no %s within %s", *what, *timeout)
 		case ctx.Err() != nil && came == nil:
-			return exitFailed
+			return cmdline.Failed
 		case err != nil:
-			return t.failed("wait", err)
+			return t.Failed("wait", err)
 		case came == nil: // hinit ends, or it has become another image of itself
 			if _, gone := cl.Health(ctx); gone != nil {
-				return t.failed("wait", gone)
+				return t.Failed("wait", gone)
 			}
 		}
 	}
 	if *asJSON {
-		err = writeJSON(t.out, came)
+		err = WriteJSON(t.Out, came)
 	} else {
-		_, err = fmt.Fprintln(t.out, show.Line(line))
+		_, err = fmt.Fprintln(t.Out, show.Line(line))
 	}
 	if err != nil {
-		return t.failed("wait", err)
+		return t.Failed("wait", err)
 	}
 	if *what == "ready" && !came.Service.Ready {
-		return exitFailed
+		return cmdline.Failed
 	}
-	return exitDone
+	return cmdline.Done
 }
 
 // waitReport is the result of a wait.
@@ -141,7 +143,7 @@ func (w *waiting) notice(ctx context.Context) (came *waitReport, line string, er
 		if e.Key == "" || w.key != "" && e.Key != w.key || w.first.Name != "" && e.Service != w.first.Name {
 			return nil
 		}
-		came, line = &waitReport{Event: &e}, eventLine(e)
+		came, line = &waitReport{Event: &e}, EventLine(e)
 		return errCame
 	})
 	return came, line, notCame(err)
@@ -189,4 +191,46 @@ func notCame(err error) error {
 		return nil
 	}
 	return err
+}
+
+// EventLine is one event in a line for people.
+func EventLine(e client.Event) string {
+	if e.Lost > 0 {
+		return fmt.Sprintf("(%d older events are lost)", e.Lost)
+	}
+	name := e.Service
+	if name == "" {
+		name = "container"
+	}
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "%s  %s: ", e.At.Local().Format("2006-01-02 15:04:05.000"), name)
+	switch {
+	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.ReasonTaken):
+		fmt.Fprintf(b, "no crash: it %s (%s)", e.Reason, e.Exit.Cause)
+	case e.Exit != nil:
+		fmt.Fprint(b, eventExit(e.Exit))
+	case e.From != e.To:
+		fmt.Fprintf(b, "%s → %s (%s)", e.From, e.To, e.Reason)
+	default:
+		b.WriteString(e.Reason)
+	}
+	if e.By != nil {
+		fmt.Fprintf(b, ", by %s", show.By(e.By))
+	}
+	if e.PID != 0 {
+		fmt.Fprintf(b, " [pid %d]", e.PID)
+	}
+	return b.String()
+}
+
+func eventExit(x *client.Exit) string {
+	switch {
+	case x.Cause == "spawn":
+		return x.Error
+	case x.Signal != nil:
+		return fmt.Sprintf("ended by %s after %s (%s)", show.Signal(*x.Signal), show.Seconds(x.UptimeSeconds), x.Cause)
+	case x.Code != nil:
+		return fmt.Sprintf("exited with code %d after %s (%s)", *x.Code, show.Seconds(x.UptimeSeconds), x.Cause)
+	}
+	return x.Cause
 }

@@ -12,7 +12,7 @@ const (
 
 // progress draws a line such as "starting, 1.4 s" while something takes its time, if there is a terminal to draw it on. What it
 // returns ends that, and wipes the line; it has to be called before anything else is printed. A goroutine draws until then.
-func (t *terminal) progress(doing string, since time.Time) (end func()) {
+func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.notes == nil {
 		return func() {}
 	}

@@ -13,15 +13,16 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
+	"hinit/internal/procstat"
 	"hinit/internal/reexec"
 )
 
-func reexecVerb() verb {
-	return verb{
-		name: "reexec", doing: "re-execute hinit", args: "[--binary FILE] [--json]", summary: "replace the running hinit by the binary in its place; everything goes on",
-		help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
+func reexecVerb() Verb {
+	return Verb{
+		Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]", Summary: "replace the running hinit by the binary in its place; everything goes on",
+		Help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
 one that does not work, or that others than root could write, is refused and nothing changes.`,
-		run: reexecute,
+		Run: reexecute,
 	}
 }
 
@@ -34,51 +35,63 @@ type reexecReport struct {
 	Same    bool   `json:"same"`    // it is the binary that ran before, so nothing has changed
 }
 
-func reexecute(t *terminal, c *call) int {
-	file := c.flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
-	asJSON := c.flags.Bool("json", false, "print JSON")
-	if _, code, ok := c.parse(t, 0, 0); !ok {
+func reexecute(t *Terminal, c *Call) int {
+	file := c.Flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	if _, code, ok := c.Parse(t, 0, 0); !ok {
 		return code
 	}
-	cl, err := t.dial()
+	cl, err := t.Dial()
 	if err != nil {
-		return t.failed("re-execute hinit", err)
+		return t.Failed("re-execute hinit", err)
 	}
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	before, err := cl.Status(ctx)
 	if err != nil {
-		return t.failed("re-execute hinit", err)
+		return t.Failed("re-execute hinit", err)
 	}
 	path := *file
 	if path == "" {
 		path = before.Init.Binary
 	}
 	if err := tryImage(path); err != nil {
-		return t.failed("re-execute hinit", err)
+		return t.Failed("re-execute hinit", err)
 	}
-	same := runs(before.Init, path) // afterwards every hinit runs it
+	same := Runs(before.Init, path) // afterwards every hinit runs it
 	after, err := cl.Reexec(ctx, *file)
 	if err != nil {
-		return t.failed("re-execute hinit", err)
+		return t.Failed("re-execute hinit", err)
 	}
 	if *asJSON {
 		report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
-		return t.failed(c.doing(), writeJSON(t.out, report))
+		return t.Failed(c.Doing(), WriteJSON(t.Out, report))
 	}
-	fmt.Fprintf(t.out, "hinit %s is image %d now", after.Version, after.Image)
+	fmt.Fprintf(t.Out, "hinit %s is image %d now", after.Version, after.Image)
 	if same {
-		fmt.Fprintf(t.out, ": same binary as before, %s; nothing changed\n", path)
+		fmt.Fprintf(t.Out, ": same binary as before, %s; nothing changed\n", path)
 	} else {
-		fmt.Fprintf(t.out, " (it was %s)\n", before.Init.Version)
+		fmt.Fprintf(t.Out, " (it was %s)\n", before.Init.Version)
 	}
-	return exitDone
+	return cmdline.Done
 }
 
-// runs reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
+// Runs reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
 // container, file numbers mean something else.
-func runs(in client.Init, path string) bool {
-	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && visible(in)
+func Runs(in client.Init, path string) bool {
+	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && Visible(in)
+}
+
+// Visible reports whether the process that has the init's pid here is the init: seen from outside its PID namespace, it
+// is another one. A process is older than the hinit in it: on a busy machine an engine takes seconds from one to the other.
+func Visible(in client.Init) bool {
+	st, err := procstat.Read(in.PID)
+	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
+}
+
+// isOf says whether a process of an age may be the process of an init that began since ago.
+func isOf(age, since time.Duration) bool {
+	return age-since > -2*time.Second && age-since < 30*time.Second
 }
 
 // tryTime is how long a binary may take to say that it can take over.
@@ -106,9 +119,9 @@ func tryImage(path string) error {
 }
 
 // showHandover is what tryImage asks.
-func showHandover(t *terminal) int {
-	fmt.Fprintln(t.out, reexec.Format)
-	return exitDone
+func showHandover(t *Terminal) int {
+	fmt.Fprintln(t.Out, reexec.Format)
+	return cmdline.Done
 }
 
 // firstLine is for messages of one line.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hinit/internal/boot"
+	"hinit/internal/cmdline"
 )
 
 // seedReport lists the steps and files that seed has kept.
@@ -12,35 +13,35 @@ type seedReport struct {
 	Steps []string `json:"steps"` // the boot steps that need not run on an empty data directory
 }
 
-func seedVerb() verb {
-	return verb{
-		name: "seed", args: "[--to FILE] [--json]", summary: "for the build of an image: keep what the first boot has made of the empty data directory",
-		help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
+func seedVerb() Verb {
+	return Verb{
+		Name: "seed", Args: "[--to FILE] [--json]", Summary: "for the build of an image: keep what the first boot has made of the empty data directory",
+		Help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
 empty gets a copy, and the boot steps that made it need not run. docker/first-boot does both.`,
-		run: func(t *terminal, c *call) int {
-			to := c.flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
-			asJSON := c.flags.Bool("json", false, "print JSON")
-			if _, code, ok := c.parse(t, 0, 0); !ok {
+		Run: func(t *Terminal, c *Call) int {
+			to := c.Flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
+			asJSON := c.Flags.Bool("json", false, "print JSON")
+			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
-			cfg, err := t.config()
+			cfg, err := t.Config()
 			if err != nil {
-				return t.failed("keep the data directory", err)
+				return t.Failed("keep the data directory", err)
 			}
 			steps, err := boot.KeepHome(cfg.Home, *to)
 			if err != nil {
-				return t.failed("keep the data directory", err)
+				return t.Failed("keep the data directory", err)
 			}
 			if *asJSON {
-				return t.failed("keep the data directory", writeJSON(t.out, seedReport{File: *to, Steps: append([]string{}, steps...)}))
+				return t.Failed("keep the data directory", WriteJSON(t.Out, seedReport{File: *to, Steps: append([]string{}, steps...)}))
 			}
 			if len(steps) == 0 {
-				fmt.Fprintln(t.out, "nothing is kept: no boot step with inputs has run")
+				fmt.Fprintln(t.Out, "nothing is kept: no boot step with inputs has run")
 			}
 			for _, step := range steps {
-				fmt.Fprintln(t.out, "kept:", step)
+				fmt.Fprintln(t.Out, "kept:", step)
 			}
-			return exitDone
+			return cmdline.Done
 		},
 	}
 }

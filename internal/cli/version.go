@@ -3,26 +3,27 @@ package cli
 import (
 	"fmt"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/version"
 )
 
-func versionVerb() verb {
-	return verb{
-		name: "version", doing: "show the version", args: "[--json]", summary: "print the version",
-		run: func(t *terminal, c *call) int {
-			asJSON := c.flags.Bool("json", false, "print JSON")
-			handover := c.flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
-			if _, code, ok := c.parse(t, 0, 0); !ok {
+func versionVerb() Verb {
+	return Verb{
+		Name: "version", Doing: "show the version", Args: "[--json]", Summary: "print the version",
+		Run: func(t *Terminal, c *Call) int {
+			asJSON := c.Flags.Bool("json", false, "print JSON")
+			handover := c.Flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
+			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
 			if *handover {
 				return showHandover(t)
 			}
 			if *asJSON {
-				return t.failed(c.doing(), writeJSON(t.out, version.Get()))
+				return t.Failed(c.Doing(), WriteJSON(t.Out, version.Get()))
 			}
-			fmt.Fprintln(t.out, "hinit", version.Get())
-			return exitDone
+			fmt.Fprintln(t.Out, "hinit", version.Get())
+			return cmdline.Done
 		},
 	}
 }

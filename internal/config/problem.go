@@ -84,3 +84,8 @@ func (p *problems) err() error {
 	}
 	return errors.Join(errs...)
 }
+
+// NoServices is the error for the file of a plain supervisor that has no service to run.
+func NoServices(path string) error {
+	return fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", path)
+}

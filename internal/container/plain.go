@@ -12,7 +12,7 @@ import (
 	"hinit/internal/tuning"
 )
 
-// hereConfig is the file that hinit run reads when nobody names another one.
+// hereConfig is the file that hinit run reads when no other one is named.
 const hereConfig = "hinit.yaml"
 
 // Plain is the init that supervises the services of a file and nothing else, "" for the usual places. It blocks until they are
@@ -32,7 +32,7 @@ func Plain(file string) int {
 		return refuse(exitUsage, err)
 	}
 	if len(cfg.Services) == 0 {
-		return refuse(exitUsage, fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", cfg.Path))
+		return refuse(exitUsage, config.NoServices(cfg.Path))
 	}
 	c, err := newContainer(cfg, boot.Caller(), nil, boot.Route{Plain: true}, sig)
 	if err != nil {

@@ -17,7 +17,7 @@ func built(ctx context.Context, root, program string) (path string, remove func(
 	if err != nil {
 		return "", nil, fmt.Errorf("cannot build %s: %w", program, err)
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "./cmd/hinit", "./cmd/hinit-import", "./cmd/hinit-kanban")
+	build := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "./cmd/hinit", "./cmd/hinit-tools", "./cmd/hinit-import", "./cmd/hinit-kanban")
 	build.Dir, build.Stderr = root, os.Stderr
 	if err := build.Run(); err != nil {
 		os.RemoveAll(dir)

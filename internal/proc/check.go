@@ -49,7 +49,7 @@ func (t *Table) find(spec Spec) (path string, err error) {
 // look is find in the caller's goroutine.
 func look(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
-		path, err = lookPath(spec.Argv[0], spec.Env)
+		path, err = LookPath(spec.Argv[0], spec.Env)
 		if spec.becomes() && errors.Is(err, unix.EACCES) { // this thread has no other groups of the user
 			return spec.Argv[0], nil
 		}

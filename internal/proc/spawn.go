@@ -34,7 +34,7 @@ type Spec struct {
 	Cred     *Cred      // nil keeps hinit's identity
 	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; what is nil or missing is /dev/null below 3, and closed from there on
 	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
-	Console  bool       // Files[0] is a terminal: it becomes that of the command's own session
+	Console  bool       // Files[0] is a terminal: it becomes the terminal of the command's own session
 	Attached bool       // stay in hinit's own session and process group
 	Isolated bool       // be PID 1 of a PID namespace of its own
 	Bound    bool       // is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
@@ -129,7 +129,7 @@ var errNoCommand = errors.New("the command is empty")
 
 // Spawn starts a process and returns its process id. It blocks until the kernel has replaced the child's image: well under a
 // millisecond, unless the file system that holds the command or the directory hangs. The image of another user's process is this
-// program, which then becomes that user and the command: no user but this one can make Spawn wait. What fails there ends the process
+// program, which then becomes that user and the command: only this user can make Spawn wait. What fails there ends the process
 // with 126 or 127, and its stderr says why. The error is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
@@ -248,7 +248,7 @@ func (t *Table) files(files []*os.File) []uintptr {
 	return fds
 }
 
-// fork starts the child with an empty signal mask; it would inherit that of the thread that forks.
+// fork starts the child with an empty signal mask; it would inherit the mask of the thread that forks.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	if t.masked {
 		runtime.LockOSThread()
@@ -264,8 +264,8 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 	return syscall.ForkExec(path, argv, attr)
 }
 
-// lookPath finds an executable as execvp(3) does, in the PATH of env.
-func lookPath(name string, env []string) (string, error) {
+// LookPath finds an executable as execvp(3) does, in the PATH of env.
+func LookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
@@ -304,8 +304,8 @@ type Limit struct {
 }
 
 // LimitsName is the argv[0] under which hinit's binary applies limits to itself, changes its user and then becomes the command. setrlimit
-// works on the caller only, and prlimit on a process of another user needs a capability that containers lack. Where it only changes user
-// and directory, internal/entry does it before the Go runtime begins.
+// works on the caller only, and prlimit on a process of another user needs a capability that containers lack. What takes root's
+// rights, internal/entry does before the Go runtime begins: the environment may be the agent's.
 const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"
@@ -387,7 +387,7 @@ func LimitsMain(argv []string) (int, error) {
 			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
 		}
 	}
-	path, err := lookPath(argv[i+1], env) // PID 1 has done that, unless it would have taken too long
+	path, err := LookPath(argv[i+1], env) // PID 1 has done that, unless it would have taken too long
 	if err == nil {
 		err = syscall.Exec(path, argv[i+2:], env)
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +32,8 @@ var programs = map[string][]string{
 	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
 	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},
+	"hinit-tools":          {stripped, "hinit/cmd/hinit-tools"},
+	"faulty/hinit-tools":   {stripped, "-tags=faults", "hinit/cmd/hinit-tools"}, // hinit profile writes on the volume too
 	"hinit-top":            {stripped, "hinit/cmd/hinit-top"},
 	"hinit-sandbox":        {stripped, "hinit/cmd/hinit-sandbox"},
 	"hinit-sandbox-helper": {stripped, "hinit/cmd/hinit-sandbox-helper"},
@@ -53,6 +57,13 @@ func Build(dir string, names ...string) error {
 			return err
 		}
 		from, finished = kept, false
+	}
+	for _, name := range names {
+		if path.Base(name) == "hinit" { // its commands are with it
+			if tools := name + "-tools"; !slices.Contains(names, tools) {
+				names = append(names, tools)
+			}
+		}
 	}
 	for _, name := range names {
 		if err := place(filepath.Join(dir, name), from, name, finished); err != nil {

@@ -27,13 +27,15 @@ func TestTheDemoOpensIt(t *testing.T) {
 func TestTheDemoWithoutTheScreen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "")
-	program, err := os.ReadFile(built + "/hinit")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.write("alone/hinit", string(program))
-	if err := os.Chmod(h.dir+"/alone/hinit", 0o755); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"/hinit", "/hinit-tools"} {
+		program, err := os.ReadFile(built + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.write("alone"+name, string(program))
+		if err := os.Chmod(h.dir+"/alone"+name, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w := h.shell(120, 60, h.dir+"/alone/hinit demo --agent "+built+"/example-agent")
 	w.shows("so the status is told instead of shown", "three gateways are up")

@@ -145,7 +145,7 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	if out, code := h.run(built+"/hinit", "top", "--theme", "x"); code != 2 || !strings.Contains(out, "colour-blind") {
 		t.Errorf("%d %q", code, out)
 	}
-	// Without hinit-top everything else works, and what is missing is said.
+	// Without hinit-top and hinit-tools everything else works, and what is missing is said.
 	alone := h.dir + "/alone/hinit"
 	program, err := os.ReadFile(built + "/hinit")
 	if err != nil {
@@ -156,6 +156,9 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, code := h.run(alone, "top"); code != 1 || !strings.Contains(out, "there is no "+alone+"-top; install it beside hinit") {
+		t.Errorf("%d %q", code, out)
+	}
+	if out, code := h.run(alone, "doctor"); code != 1 || !strings.Contains(out, "there is no "+alone+"-tools; install it beside hinit") {
 		t.Errorf("%d %q", code, out)
 	}
 	if out, code := h.run(alone, "status", "coder"); code != 0 {

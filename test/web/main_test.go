@@ -345,7 +345,7 @@ func TestWithoutTheProgramAllElseWorks(t *testing.T) {
 			t.Errorf("%s: %v, %s", verb, err, out)
 		}
 	}
-	for _, args := range [][]string{{"status"}, {"restart", "talker"}, {"events"}, {"logs", "talker"}, {"stop", "talker"}} {
+	for _, args := range [][]string{{"status"}, {"restart", "talker"}, {"logs", "talker"}, {"stop", "talker"}} {
 		if out, err := b.command(alone, args...).CombinedOutput(); err != nil && args[0] != "status" {
 			t.Errorf("%q: %v, %s", args, err, out)
 		}

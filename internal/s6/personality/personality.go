@@ -8,7 +8,7 @@ import (
 
 	"hinit/internal/blocking"
 	"hinit/internal/config"
-	"hinit/shim"
+	"hinit/shim/agentuser"
 )
 
 const (
@@ -36,7 +36,7 @@ func Wanted() bool {
 
 // Path returns the PATH of everything that the init starts as the agent.
 func Path(home string) string {
-	path := shim.AgentPath(os.Getenv("PATH"), home)
+	path := agentuser.Path(os.Getenv("PATH"), home)
 	if Wanted() {
 		path = withCommands(path)
 	}

@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"archive/tar"
@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/cmdline"
 )
 
 // unpack reads a bundle with the standard library.
@@ -46,11 +48,11 @@ func TestBundleWithoutAHinitAndWithoutSecrets(t *testing.T) {
 	t.Setenv("SOME_TOKEN", "correct-horse-battery")
 	t.Setenv("PLAIN_NAME", "staple-and-more")
 	term := quiet(t)
-	env := term.env
-	term.env = func(name string) (string, bool) { return env(name) }
+	env := term.Env
+	term.Env = func(name string) (string, bool) { return env(name) }
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
-	if code := term.run([]string{"bundle", "-o", file, "--hide", "PLAIN_NAME"}, Init{}); code != exitDone {
-		t.Fatalf("exit code %d: %s", code, term.err)
+	if code := term.Run([]string{"bundle", "-o", file, "--hide", "PLAIN_NAME"}, table()); code != cmdline.Done {
+		t.Fatalf("exit code %d: %s", code, term.Err)
 	}
 	files := unpack(t, file)
 	for _, name := range []string{"CONTENTS.txt", "version.json", "status.json", "events.ndjson", "doctor.txt", "config.txt", "kernel.txt", "environment.txt", "gateway-states.txt"} {
@@ -74,7 +76,7 @@ func TestBundleWithoutAHinitAndWithoutSecrets(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", info.Mode(), err)
 	}
-	if code := term.run([]string{"bundle", "-o", file}, Init{}); code != exitFailed {
+	if code := term.Run([]string{"bundle", "-o", file}, table()); code != cmdline.Failed {
 		t.Errorf("over an existing file: exit code %d", code)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"os"
@@ -6,13 +6,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
 )
 
 // quiet is a terminal where no hinit answers.
-func quiet(t *testing.T) *terminal {
+func quiet(t *testing.T) *cli.Terminal {
 	t.Helper()
 	dir := t.TempDir()
-	return &terminal{in: os.Stdin, out: &strings.Builder{}, err: &strings.Builder{}, env: func(name string) (string, bool) {
+	return &cli.Terminal{In: os.Stdin, Out: &strings.Builder{}, Err: &strings.Builder{}, Env: func(name string) (string, bool) {
 		return map[string]string{"HINIT_RUNTIME_DIR": dir, "HINIT_CONFIG": filepath.Join(dir, "none.yaml")}[name], name == "HINIT_RUNTIME_DIR"
 	}}
 }
@@ -38,7 +41,7 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 		{"status --watch --js", "--json"},
 	} {
 		var got []string
-		for _, one := range quiet(t).complete(verbs(Init{}), strings.Split(c.words, " ")) {
+		for _, one := range complete(quiet(t), table(), strings.Split(c.words, " ")) {
 			got = append(got, one.word)
 		}
 		want := strings.Fields(c.want)
@@ -53,27 +56,23 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 
 // TestEveryVerbCanBeDescribed: a verb that did something before it answers --help would do it for every key press.
 func TestEveryVerbCanBeDescribed(t *testing.T) {
-	be := Init{
-		Container: func(string, []string) int { t.Error("an init was started"); return 0 },
-		Plain:     func(string) int { t.Error("a supervisor was started"); return 0 },
-	}
 	flags := 0
-	for _, v := range verbs(be) {
+	for _, v := range table() {
 		d := describe(v)
 		flags += len(d.flags)
-		if v.outside {
+		if v.Outside {
 			continue
 		}
 		for _, f := range d.flags {
 			if f.usage == "" {
-				t.Errorf("%s of %s says nothing of itself", f.name, v.name)
+				t.Errorf("%s of %s says nothing of itself", f.name, v.Name)
 			}
 		}
 		for _, name := range []string{"--json", "-f", "--all"} {
-			listed := strings.Contains(v.args+" ", name+" ") || strings.Contains(v.args, name+"]")
+			listed := strings.Contains(v.Args+" ", name+" ") || strings.Contains(v.Args, name+"]")
 			has := slices.ContainsFunc(d.flags, func(f describedFlag) bool { return f.name == name })
 			if listed != has {
-				t.Errorf("%s: the usage lists %s: %v; there is such a flag: %v", v.name, name, listed, has)
+				t.Errorf("%s: the usage lists %s: %v; there is such a flag: %v", v.Name, name, listed, has)
 			}
 		}
 	}
@@ -83,19 +82,19 @@ func TestEveryVerbCanBeDescribed(t *testing.T) {
 }
 
 func TestManualPages(t *testing.T) {
-	for _, v := range verbs(Init{}) {
+	for _, v := range table() {
 		var b strings.Builder
 		d := describe(v)
 		manualOf(&b, d)
 		page := b.String()
 		for _, f := range d.flags {
 			if !strings.Contains(page, roff(f.name)) {
-				t.Errorf("the page of %s lacks %s", v.name, f.name)
+				t.Errorf("the page of %s lacks %s", v.Name, f.name)
 			}
 		}
 		for line := range strings.Lines(page) {
 			if strings.HasPrefix(line, ".") && !slices.Contains([]string{".TH", ".SH", ".TP", ".B", ".BR", ".br", ".PP", ".I", `.\"`}, strings.Fields(line)[0]) {
-				t.Errorf("the page of %s has the request %q", v.name, line)
+				t.Errorf("the page of %s has the request %q", v.Name, line)
 			}
 		}
 	}
@@ -118,10 +117,10 @@ func TestDidYouMean(t *testing.T) {
 		{[]string{"profile", "lsit"}, `did you mean "list"?`},
 	} {
 		term := quiet(t)
-		if code := term.run(c.words, Init{}); code != exitUsage {
+		if code := term.Run(c.words, table()); code != cmdline.WrongUsage {
 			t.Errorf("%q ends with code %d", c.words, code)
 		}
-		if said := term.err.(*strings.Builder).String(); !strings.Contains(said, c.want) {
+		if said := term.Err.(*strings.Builder).String(); !strings.Contains(said, c.want) {
 			t.Errorf("%q says %q, want %q in it", c.words, said, c.want)
 		}
 	}

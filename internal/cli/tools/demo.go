@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"context"
@@ -16,77 +16,92 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
 )
 
-func demoVerb() verb {
-	return verb{
-		name: "demo", doing: "run the demo", args: "--agent PATH [--for D]", summary: "show it: three profiles of an agent under an init in a PID namespace",
-		help: `Makes a data volume with three profiles in a temporary directory, starts this binary as PID 1 of a
+func demoVerb() cli.Verb {
+	return cli.Verb{
+		Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
+		Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a
 PID namespace on it, lets one gateway crash on purpose, and tells the status. On a terminal it opens
 hinit top, if that is installed beside hinit; to leave it ends the demo. Else Ctrl-C ends it.`,
-		run: demo,
+		Run: demo,
 	}
 }
 
 // demoInside is the hidden second half of the demo: PID 1 of the new namespace, before it becomes the init.
 const demoInside = "--inside"
 
-func demo(t *terminal, c *call) int {
-	if len(c.raw) == 1 && c.raw[0] == demoInside {
-		return demoInit(t)
+func demo(t *cli.Terminal, c *cli.Call) int {
+	if len(c.Raw) == 2 && c.Raw[0] == demoInside {
+		return demoInit(t, c.Raw[1])
 	}
-	agent := c.flags.String("agent", "", "`PATH` of the agent to host (the example agent of this project)")
-	period := c.flags.Duration("for", 0, "stop by itself after `D`")
-	if _, code, ok := c.parse(t, 0, 0); !ok {
+	agent := c.Flags.String("agent", "", "`PATH` of the agent to host (the example agent of this project)")
+	period := c.Flags.Duration("for", 0, "stop by itself after `D`")
+	if _, code, ok := c.Parse(t, 0, 0); !ok {
 		return code
 	}
 	if *agent == "" {
-		return t.fail(exitUsage, "cannot run the demo: name an agent with --agent, such as dist/example-agent")
+		return t.Fail(cmdline.WrongUsage, "cannot run the demo: name an agent with --agent, such as dist/example-agent")
 	}
 	path, err := filepath.Abs(*agent)
 	if err == nil {
 		err = unix.Access(path, unix.X_OK)
 	}
 	if err != nil {
-		return t.fail(exitFailed, "cannot run the demo: agent %q: %v", *agent, err)
+		return t.Fail(cmdline.Failed, "cannot run the demo: agent %q: %v", *agent, err)
+	}
+	hinit, err := installed("hinit", "init")
+	if err != nil {
+		return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
 	}
 	dir, err := os.MkdirTemp("", "hinit-demo-")
 	if err != nil {
-		return t.fail(exitFailed, "cannot run the demo: %v", err)
+		return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
 	}
 	defer os.RemoveAll(dir)
-	d := &demoRun{terminal: t, dir: dir, agent: path, period: *period, top: screenProgram(t)}
+	d := &demoRun{Terminal: t, dir: dir, hinit: hinit, agent: path, period: *period, top: screenProgram(t)}
 	if err := d.prepare(); err != nil {
-		return t.fail(exitFailed, "cannot run the demo: %v", err)
+		return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
 	}
 	return d.run()
 }
 
 type demoRun struct {
-	*terminal
-	dir, agent string
-	period     time.Duration
-	top        string // program of the screen, "" when nobody looks at a terminal or it is not installed
+	*cli.Terminal
+	dir    string
+	hinit  string // its program
+	agent  string
+	period time.Duration
+	top    string // program of the screen, "" without a terminal, or where it is not installed
 }
 
-// screenProgram finds hinit-top beside hinit, for a terminal with somebody who can press keys.
-func screenProgram(t *terminal) string {
-	if !t.screen || !proc.IsTerminal(t.in) {
+// screenProgram finds hinit-top, for a terminal with somebody who can press keys.
+func screenProgram(t *cli.Terminal) string {
+	if !t.Screen || !proc.IsTerminal(t.In) {
 		return ""
 	}
-	self, err := os.Executable()
+	program, err := installed("hinit-top")
 	if err != nil {
-		return ""
-	}
-	program := filepath.Join(filepath.Dir(self), "hinit-top")
-	if unix.Access(program, unix.X_OK) != nil {
-		fmt.Fprintf(t.err, "demo: there is no %s, so the status is told instead of shown\n", program)
+		fmt.Fprintf(t.Err, "demo: there is no %s, so the status is told instead of shown\n", program)
 		return ""
 	}
 	return program
+}
+
+// installed finds a program that is installed beside this one, by one of its names.
+func installed(names ...string) (path string, err error) {
+	self, err := os.Executable()
+	for _, name := range names {
+		if path = filepath.Join(filepath.Dir(self), name); err == nil && unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return path, fmt.Errorf("there is no %s; install it beside hinit-tools", path)
 }
 
 // prepare makes the volume and the configuration.
@@ -117,7 +132,7 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-// environ is that of the container, and of who asks it. Settings of the user's own shell are not for it.
+// environ is the environment of the container and of its clients, without the settings of the user's own shell.
 func (d *demoRun) environ() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")
@@ -126,9 +141,9 @@ func (d *demoRun) environ() []string {
 }
 
 func (d *demoRun) start(isolated bool) (*proc.Child, error) {
-	argv := []string{"/proc/self/exe", "demo", demoInside}
+	argv := []string{"/proc/self/exe", "demo", demoInside, d.hinit}
 	if !isolated {
-		argv = []string{"/proc/self/exe", "init", "gateway", "run"}
+		argv = []string{d.hinit, "init", "gateway", "run"}
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -157,21 +172,21 @@ func (d *demoRun) look(ctx context.Context, quit func()) {
 		if _, err := client.Dial([]string{d.dir + "/control.sock"}); err == nil {
 			break
 		}
-		if !pause.For(ctx, dialPause) {
+		if !pause.For(ctx, cli.DialPause) {
 			return
 		}
 	}
 	top, err := proc.StartChild(proc.Spec{
-		ID: 2, Argv: []string{d.top}, Env: d.environ(), Files: []*os.File{d.in, os.Stdout, os.Stderr}, Attached: true,
+		ID: 2, Argv: []string{d.top}, Env: d.environ(), Files: []*os.File{d.In, os.Stdout, os.Stderr}, Attached: true,
 	})
 	if err != nil {
-		fmt.Fprintf(d.err, "demo: %v\n", err)
+		fmt.Fprintf(d.Err, "demo: %v\n", err)
 		return
 	}
 	unhook := context.AfterFunc(ctx, func() { _ = top.Signal(unix.SIGTERM) })
 	defer unhook()
 	if _, err := top.Wait(); err != nil {
-		fmt.Fprintf(d.err, "demo: %v\n", err)
+		fmt.Fprintf(d.Err, "demo: %v\n", err)
 	}
 }
 
@@ -181,11 +196,11 @@ func (d *demoRun) run() int {
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	child, err := d.start(true)
 	if errors.Is(err, unix.EPERM) {
-		fmt.Fprintln(d.err, "demo: no PID namespace allowed here, so hinit runs as a subreaper instead")
+		fmt.Fprintln(d.Err, "demo: no PID namespace allowed here, so hinit runs as a subreaper instead")
 		child, err = d.start(false)
 	}
 	if err != nil {
-		return d.fail(exitFailed, "cannot run the demo: %v", err)
+		return d.Fail(cmdline.Failed, "cannot run the demo: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -220,9 +235,9 @@ func (d *demoRun) run() int {
 	cancel()
 	<-shown // it gives the terminal back
 	if err != nil {
-		return d.fail(exitFailed, "cannot run the demo: %v", err)
+		return d.Fail(cmdline.Failed, "cannot run the demo: %v", err)
 	}
-	fmt.Fprintf(d.out, "demo: the init has ended with code %d, and nothing it started is left\n", x.Code)
+	fmt.Fprintf(d.Out, "demo: the init has ended with code %d, and nothing it started is left\n", x.Code)
 	return max(x.Code, 0)
 }
 
@@ -237,7 +252,7 @@ func (d *demoRun) narrate(ctx context.Context) {
 		{
 			func(st client.Status) bool { return allUp(st) && coder(st).Restarts > 0 },
 			"demo: it is back, and the others never noticed. Ask yourself, in another terminal:\n" +
-				"demo:   HINIT_CONFIG=" + d.dir + "/hinit.yaml " + selfName() + " status\n" +
+				"demo:   HINIT_CONFIG=" + d.dir + "/hinit.yaml " + d.hinit + " status\n" +
 				"demo: Ctrl-C here stops everything.",
 		},
 	}
@@ -248,22 +263,15 @@ func (d *demoRun) narrate(ctx context.Context) {
 		}
 		if cl != nil {
 			if st, err := cl.Status(ctx); err == nil && steps[0].when(st) {
-				fmt.Fprintln(d.out, "\n"+steps[0].text)
-				_, _ = d.out.Write(show.Status(st, show.Look{}))
-				fmt.Fprintln(d.out)
+				fmt.Fprintln(d.Out, "\n"+steps[0].text)
+				_, _ = d.Out.Write(show.Status(st, show.Look{}))
+				fmt.Fprintln(d.Out)
 				steps = steps[1:]
 				continue
 			}
 		}
 		pause.For(ctx, 50*time.Millisecond)
 	}
-}
-
-func selfName() string {
-	if exe, err := os.Executable(); err == nil {
-		return exe
-	}
-	return "hinit"
 }
 
 func coder(st client.Status) client.Service {
@@ -286,20 +294,16 @@ func allUp(st client.Status) bool {
 }
 
 // demoInit gives the new PID namespace a /proc of its own, as a container runtime does, and becomes the init.
-func demoInit(t *terminal) int {
+func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
-		return t.fail(exitUsage, "cannot run the demo: %s is for its own use", demoInside)
+		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInside)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return t.fail(exitFailed, "cannot run the demo: making mounts private: %v", err)
-	}
-	exe, err := os.Readlink("/proc/self/exe") // before the new /proc hides it
-	if err != nil {
-		return t.fail(exitFailed, "cannot run the demo: %v", err)
+		return t.Fail(cmdline.Failed, "cannot run the demo: making mounts private: %v", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return t.fail(exitFailed, "cannot run the demo: mounting /proc: %v", err)
+		return t.Fail(cmdline.Failed, "cannot run the demo: mounting /proc: %v", err)
 	}
-	err = syscall.Exec(exe, []string{"init", "gateway", "run"}, os.Environ())
-	return t.fail(exitFailed, "cannot run the demo: %v", err)
+	err := syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ())
+	return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
 }

@@ -1,6 +1,6 @@
 //go:build linux && (386 || arm)
 
-package shim
+package agentuser
 
 import "golang.org/x/sys/unix"
 

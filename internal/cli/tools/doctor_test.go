@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 	"hinit/client"
 )
 
-// ended is a child that has ended and nobody has waited for.
+// ended is a child that has ended and is not reaped.
 func ended(t *testing.T) *os.Process {
 	t.Helper()
 	before := len(zombies(os.Getpid()))
@@ -44,7 +44,7 @@ func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
 	}
 }
 
-// TestTheDoctorSaysWhoServesTheVolume: it said nothing when no gateway ran because another container had them, or nobody knew.
+// TestTheDoctorSaysWhoServesTheVolume: it said nothing when no gateway ran because another container had them, or the holder was unknown.
 func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	since := time.Date(2026, 11, 22, 7, 58, 1, 0, time.UTC)
 	other := &client.LeaseHolder{Host: "4f1c", Since: since}
@@ -81,23 +81,5 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	x := &examination{}
 	if x.lease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.found) > 0 {
 		t.Errorf("before the boot has asked: %+v", x.found)
-	}
-}
-
-// A busy engine started hinit seconds after it had made the process, and reexec did not know its own binary again.
-func TestAnInitIsKnownThatWasStartedSlowly(t *testing.T) {
-	for _, c := range []struct {
-		age, since time.Duration
-		want       bool
-	}{
-		{time.Minute, time.Minute, true},
-		{70 * time.Second, time.Minute, true},
-		{time.Minute, 61 * time.Second, true}, // clocks
-		{time.Minute, 70 * time.Second, false},
-		{time.Hour, time.Minute, false},
-	} {
-		if got := isOf(c.age, c.since); got != c.want {
-			t.Errorf("process %v, init %v: %v", c.age, c.since, got)
-		}
 	}
 }

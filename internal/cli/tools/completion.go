@@ -1,11 +1,17 @@
-package cli
+package tools
 
 import (
+	"flag"
 	"fmt"
+	"io"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
@@ -59,37 +65,37 @@ const filesWanted = ":files"
 // completionWait is how long a key press may wait for hinit. Without an answer there are no live names.
 const completionWait = 300 * time.Millisecond
 
-func completionVerb(table func() []verb) verb {
-	return verb{
-		name: "completion", args: "bash|zsh|fish", summary: "print a script that lets a shell complete commands and live names",
-		help: `For this shell: source <(hinit completion bash), or hinit completion fish | source. To keep it, write it where the
+func completionVerb(table func() []cli.Verb) cli.Verb {
+	return cli.Verb{
+		Name: "completion", Args: "bash|zsh|fish",
+		Help: `For this shell: source <(hinit completion bash), or hinit completion fish | source. To keep it, write it where the
 shell looks: /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, ~/.config/fish/completions/hinit.fish.
 Names of services and profiles come from the running hinit; where it does not answer in time there are only the words.`,
-		run: func(t *terminal, c *call) int {
-			describing := c.flags.Bool("describe", false, "words: with what each word means, after a tab")
-			words, code, ok := c.parse(t, 1, -1)
+		Run: func(t *cli.Terminal, c *cli.Call) int {
+			describing := c.Flags.Bool("describe", false, "words: with what each word means, after a tab")
+			words, code, ok := c.Parse(t, 1, -1)
 			if !ok {
 				return code
 			}
 			if words[0] == "words" {
-				for _, one := range t.complete(table(), words[1:]) {
+				for _, one := range complete(t, table(), words[1:]) {
 					line := show.Line(one.word)
 					if *describing && line != filesWanted {
 						line += "\t" + show.Line(one.about)
 					}
-					fmt.Fprintln(t.raw(), line)
+					fmt.Fprintln(t.Raw(), line)
 				}
-				return exitDone
+				return cmdline.Done
 			}
 			var names []string
 			for _, s := range shells {
 				if s.name == words[0] && len(words) == 1 {
-					fmt.Fprint(t.raw(), s.script)
-					return exitDone
+					fmt.Fprint(t.Raw(), s.script)
+					return cmdline.Done
 				}
 				names = append(names, s.name)
 			}
-			return t.fail(exitUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], cmdline.DidYouMean(words[0], names))
+			return t.Fail(cmdline.WrongUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], cmdline.DidYouMean(words[0], names))
 		},
 	}
 }
@@ -98,7 +104,7 @@ Names of services and profiles come from the running hinit; where it does not an
 type candidate struct{ word, about string }
 
 // complete returns what may stand in the place of the last word.
-func (t *terminal) complete(table []verb, words []string) (found []candidate) {
+func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
 	if len(words) == 0 || words[len(words)-1] == "=" { // bash takes --flag=value for three words
 		words = append(words, "")
 	}
@@ -112,13 +118,13 @@ func (t *terminal) complete(table []verb, words []string) (found []candidate) {
 	files := func() { found = append(found, candidate{word: filesWanted}) }
 	if len(words) == 1 {
 		for _, v := range table {
-			offer(v.name, v.summary)
+			offer(v.Name, v.Summary)
 		}
 		offer("help", "what there is")
 		return found
 	}
-	at := slices.IndexFunc(table, func(v verb) bool { return v.name == words[0] })
-	if at < 0 || table[at].outside {
+	at := slices.IndexFunc(table, func(v cli.Verb) bool { return v.Name == words[0] })
+	if at < 0 || table[at].Outside {
 		return nil
 	}
 	d := describe(table[at])
@@ -127,7 +133,7 @@ func (t *terminal) complete(table []verb, words []string) (found []candidate) {
 		case "FILE", "DIR", "PATH":
 			files()
 		case "NAME":
-			t.offerNames(typed, offer)
+			offerNames(t, typed, offer)
 		}
 		for _, word := range f.words {
 			offer(word, f.usage)
@@ -166,22 +172,22 @@ func (t *terminal) complete(table []verb, words []string) (found []candidate) {
 		for _, word := range d.words {
 			offer(word, "")
 		}
-	case d.takesVerbs:
+	case d.TakesVerbs:
 		for _, v := range table {
-			offer(v.name, v.summary)
+			offer(v.Name, v.Summary)
 		}
 	case d.files:
 		files()
 	case d.names:
-		t.offerNames(typed, offer)
+		offerNames(t, typed, offer)
 	}
 	return found
 }
 
 // offerNames offers what the running hinit knows. The slots double the profiles, so they are for who has begun to type one.
-func (t *terminal) offerNames(typed string, offer func(word, about string)) {
+func offerNames(t *cli.Terminal, typed string, offer func(word, about string)) {
 	known, _ := within(time.Now().Add(completionWait), func() ([2][]string, error) { // to connect may take longer
-		names, slots := t.liveNames(completionWait)
+		names, slots := t.LiveNames(completionWait)
 		return [2][]string{names, slots}, nil
 	})
 	for _, name := range known[0] {
@@ -192,4 +198,68 @@ func (t *terminal) offerNames(typed string, offer func(word, about string)) {
 			offer(slot, "")
 		}
 	}
+}
+
+// described is what the verb table says of a verb, for completion and for man pages.
+type described struct {
+	cli.Verb
+	flags []describedFlag
+	words []string // that may come first, such as check and schema
+	names bool     // it takes names of services and profiles
+	files bool     // it takes files
+}
+
+// describedFlag is one flag.
+type describedFlag struct {
+	name  string // with its dashes
+	value string // name of its value, "" for none
+	usage string
+	words []string // that its value may be; nil for anything
+}
+
+// choice is a value of a flag that is one of a few words.
+type choice interface{ Choices() []string }
+
+var firstWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`) })
+
+// describe asks a verb for its flags, without carrying it out: each verb answers --help before it does anything.
+func describe(v cli.Verb) described {
+	d := described{Verb: v, names: strings.Contains(v.Args, "NAME"), files: strings.Contains(v.Args, "FILE")}
+	if v.Outside {
+		return d
+	}
+	c := cli.NewCall(v, []string{"--help"})
+	v.Run(&cli.Terminal{In: os.Stdin, Out: io.Discard, Err: io.Discard, Env: func(string) (string, bool) { return "", false }}, c)
+	c.Flags.VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		one := describedFlag{name: cmdline.Dashed(f.Name), value: value, usage: usage}
+		if few, ok := f.Value.(choice); ok {
+			one.words = few.Choices()
+		}
+		d.flags = append(d.flags, one)
+	})
+	slices.SortFunc(d.flags, func(a, b describedFlag) int {
+		return strings.Compare(strings.TrimLeft(a.name, "-"), strings.TrimLeft(b.name, "-"))
+	})
+	if m := firstWords().FindStringSubmatch(v.Args); m != nil {
+		for word := range strings.SplitSeq(m[1], "|") {
+			word, _, _ = strings.Cut(strings.TrimSpace(word), " ")
+			d.words = append(d.words, word)
+		}
+	}
+	return d
+}
+
+// find returns the flag that a word begins, and the value that it has in the same word.
+func (d described) find(word string) (f describedFlag, value string, known bool) {
+	if !strings.HasPrefix(word, "-") {
+		return f, "", false
+	}
+	name, value, _ := strings.Cut(word, "=")
+	for _, f := range d.flags {
+		if strings.TrimLeft(f.name, "-") == strings.TrimLeft(name, "-") {
+			return f, value, true
+		}
+	}
+	return f, "", false
 }

@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"fmt"
@@ -7,47 +7,48 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/version"
 )
 
-func manVerb(table func() []verb) verb {
-	return verb{
-		name: "man", args: "[VERB] [-o DIR]", summary: "print a manual page, for man -l - or a directory of man pages", takesVerbs: true,
-		help: `Without VERB the page of hinit itself. To read it: hinit man status | man -l -
+func manVerb(table func() []cli.Verb) cli.Verb {
+	return cli.Verb{
+		Name: "man", Args: "[VERB] [-o DIR]", TakesVerbs: true,
+		Help: `Without VERB the page of hinit itself. To read it: hinit man status | man -l -
 With -o all pages are written into the directory, as hinit.1, hinit-status.1 and so on.`,
-		run: func(t *terminal, c *call) int {
-			dir := c.flags.String("o", "", "write all pages into `DIR`")
-			words, code, ok := c.parse(t, 0, 1)
+		Run: func(t *cli.Terminal, c *cli.Call) int {
+			dir := c.Flags.String("o", "", "write all pages into `DIR`")
+			words, code, ok := c.Parse(t, 0, 1)
 			if !ok {
 				return code
 			}
 			all := table()
 			if *dir != "" {
 				if len(words) > 0 {
-					return t.fail(exitUsage, "cannot write the manual: -o writes all pages; leave out %q", words[0])
+					return t.Fail(cmdline.WrongUsage, "cannot write the manual: -o writes all pages; leave out %q", words[0])
 				}
-				return t.manuals(*dir, all)
+				return manuals(t, *dir, all)
 			}
 			if len(words) == 0 {
-				manual(t.raw(), all)
-				return exitDone
+				manual(t.Raw(), all)
+				return cmdline.Done
 			}
 			var names []string
 			for _, v := range all {
-				if v.name == words[0] {
-					manualOf(t.raw(), describe(v))
-					return exitDone
+				if v.Name == words[0] {
+					manualOf(t.Raw(), describe(v))
+					return cmdline.Done
 				}
-				names = append(names, v.name)
+				names = append(names, v.Name)
 			}
-			return t.fail(exitUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], names))
+			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], names))
 		},
 	}
 }
 
 // manuals writes all pages into a directory.
-func (t *terminal) manuals(dir string, all []verb) int {
+func manuals(t *cli.Terminal, dir string, all []cli.Verb) int {
 	write := func(name string, page func(io.Writer)) error {
 		var b strings.Builder
 		page(&b)
@@ -59,14 +60,14 @@ func (t *terminal) manuals(dir string, all []verb) int {
 	}
 	for _, v := range all {
 		if err == nil {
-			err = write("hinit-"+v.name, func(w io.Writer) { manualOf(w, describe(v)) })
+			err = write("hinit-"+v.Name, func(w io.Writer) { manualOf(w, describe(v)) })
 		}
 	}
 	if err != nil {
-		return t.failed("write the manual", err)
+		return t.Failed("write the manual", err)
 	}
-	fmt.Fprintf(t.out, "%d pages are in %s\n", len(all)+1, dir)
-	return exitDone
+	fmt.Fprintf(t.Out, "%d pages are in %s\n", len(all)+1, dir)
+	return cmdline.Done
 }
 
 // roff is text as troff takes it literally.
@@ -83,7 +84,7 @@ func manHead(w io.Writer, page string) {
 }
 
 // manual is hinit(1).
-func manual(w io.Writer, all []verb) {
+func manual(w io.Writer, all []cli.Verb) {
 	manHead(w, "hinit")
 	fmt.Fprint(w, ".SH NAME\nhinit \\- PID 1 and supervisor for containers that host many agent profiles\n")
 	fmt.Fprint(w, ".SH SYNOPSIS\n.B hinit\n.I COMMAND\n[\\fIARGUMENT\\fR...]\n")
@@ -91,7 +92,7 @@ func manual(w io.Writer, all []verb) {
 		"Its other commands ask the running one over its control socket, as root or as the agent's user.\n"+
 		".PP\nNAME is a profile (coder), a service (dashboard) or a slot (gateway\\-coder).\n.SH COMMANDS\n")
 	for _, v := range all {
-		fmt.Fprintf(w, ".TP\n\\fBhinit %s\\fR\n%s\n", roff(v.name), roff(v.summary))
+		fmt.Fprintf(w, ".TP\n\\fBhinit %s\\fR\n%s\n", roff(v.Name), roff(v.Summary))
 	}
 	manCodes(w)
 	fmt.Fprint(w, ".SH FILES\n.TP\n.I /etc/hinit/hinit.yaml\nthe configuration, or the file that HINIT_CONFIG names\n"+
@@ -101,20 +102,20 @@ func manual(w io.Writer, all []verb) {
 		if i == len(all)-1 {
 			comma = ""
 		}
-		fmt.Fprintf(w, ".BR hinit\\-%s (1)%s\n", roff(v.name), comma)
+		fmt.Fprintf(w, ".BR hinit\\-%s (1)%s\n", roff(v.Name), comma)
 	}
 }
 
 // manualOf is the page of one verb.
 func manualOf(w io.Writer, d described) {
-	manHead(w, "hinit-"+d.name)
-	fmt.Fprintf(w, ".SH NAME\nhinit\\-%s \\- %s\n.SH SYNOPSIS\n.B hinit %s\n%s\n", roff(d.name), roff(d.summary), roff(d.name), roff(d.args))
+	manHead(w, "hinit-"+d.Name)
+	fmt.Fprintf(w, ".SH NAME\nhinit\\-%s \\- %s\n.SH SYNOPSIS\n.B hinit %s\n%s\n", roff(d.Name), roff(d.Summary), roff(d.Name), roff(d.Args))
 	switch {
-	case d.outside:
-		fmt.Fprintf(w, ".SH DESCRIPTION\nA program of its own, hinit\\-%s, which is installed beside hinit. Its commands: hinit %s \\-\\-help\n", roff(d.name), roff(d.name))
-	case d.help != "":
+	case d.Outside:
+		fmt.Fprintf(w, ".SH DESCRIPTION\nA program of its own, hinit\\-%s, which is installed beside hinit. Its commands: hinit %s \\-\\-help\n", roff(d.Name), roff(d.Name))
+	case d.Help != "":
 		fmt.Fprint(w, ".SH DESCRIPTION\n")
-		for line := range strings.SplitSeq(d.help, "\n") {
+		for line := range strings.SplitSeq(d.Help, "\n") {
 			if line == "" {
 				fmt.Fprintln(w, ".PP")
 				continue

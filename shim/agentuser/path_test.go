@@ -1,9 +1,9 @@
-package shim_test
+package agentuser_test
 
 import (
 	"testing"
 
-	"hinit/shim"
+	"hinit/shim/agentuser"
 )
 
 func TestTheAgentsPathIsAsItWasBeforeRootsCameFirst(t *testing.T) {
@@ -17,7 +17,7 @@ func TestTheAgentsPathIsAsItWasBeforeRootsCameFirst(t *testing.T) {
 		"/usr/bin:/opt/data/.local/bin/x":  "/usr/bin:/opt/data/.local/bin/x",
 		"":                                 "",
 	} {
-		if got := shim.AgentPath(path, "/opt/data"); got != want {
+		if got := agentuser.Path(path, "/opt/data"); got != want {
 			t.Errorf("%s: got %s, want %s", path, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"context"
@@ -16,34 +16,35 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
-	"hinit/internal/procstat"
 	"hinit/internal/version"
 )
 
-func doctorVerb() verb {
-	return verb{
-		name: "doctor", doing: "examine the container", args: "[--json]", summary: "check what commonly goes wrong, and say what to do about it",
-		help: `hinit looks at the data volume for it, so that it ends within about ten seconds also where the volume hangs. The check
+func doctorVerb() cli.Verb {
+	return cli.Verb{
+		Name: "doctor", Doing: "examine the container", Args: "[--json]",
+		Help: `hinit looks at the data volume for it, so that it ends within about ten seconds also where the volume hangs. The check
 "lease" says which container serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
-		run: doctor,
+		Run: doctor,
 	}
 }
 
 type examination struct {
-	*terminal
+	*cli.Terminal
 	found client.Findings
 }
 
-func doctor(t *terminal, c *call) int {
-	asJSON := c.flags.Bool("json", false, "print JSON")
-	if _, code, ok := c.parse(t, 0, 0); !ok {
+func doctor(t *cli.Terminal, c *cli.Call) int {
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	if _, code, ok := c.Parse(t, 0, 0); !ok {
 		return code
 	}
-	x := &examination{terminal: t}
+	x := &examination{Terminal: t}
 	cl, plain := x.init()
-	options := config.Options{Env: t.env}
+	options := config.Options{Env: t.Env}
 	if plain != "" {
 		options.Path, options.Plain = plain, true
 	}
@@ -60,23 +61,16 @@ func doctor(t *terminal, c *call) int {
 		x.sandboxes(cfg)
 	}
 	x.kernel()
-	tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 	for _, f := range x.found {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
 	}
 	write := tw.Flush
 	if *asJSON {
-		write = func() error { return writeJSON(t.out, x.found) }
+		write = func() error { return cli.WriteJSON(t.Out, x.found) }
 	}
-	if err := write(); err != nil {
-		return t.failed(c.doing(), err)
-	}
-	for _, f := range x.found {
-		if f.Result == client.ResultFailed {
-			return exitFailed
-		}
-	}
-	return exitDone
+	failed := slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Result == client.ResultFailed })
+	return max(t.Failed(c.Doing(), write()), map[bool]int{true: cmdline.Failed}[failed])
 }
 
 // board points to who can look into the task board: it takes a database that hinit does not link.
@@ -89,7 +83,7 @@ func (x *examination) board(cfg *config.Config) {
 // sandboxes says what root inside a sandbox is, in the words that the service has left beside its socket.
 func (x *examination) sandboxes(cfg *config.Config) {
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
-		said, err := os.ReadFile(config.SandboxSocket(x.env) + ".root")
+		said, err := os.ReadFile(config.SandboxSocket(x.Env) + ".root")
 		if err != nil {
 			x.found.Warning("sandboxes", "the service %s has not said what root inside is: %v; see: hinit logs %s", config.SandboxName, err, config.SandboxName)
 			return
@@ -101,12 +95,12 @@ func (x *examination) sandboxes(cfg *config.Config) {
 // init checks the running init and what it says of itself. It returns a client of it, nil when it does not answer, and the file of a
 // plain supervisor, "" for any other init.
 func (x *examination) init() (cl *client.Client, plain string) {
-	cl, err := x.dial()
+	cl, err := x.Dial()
 	if err != nil {
 		x.found.Failed("init", "%v", err)
 		return nil, ""
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
+	ctx, cancel := context.WithTimeout(context.Background(), cli.ShortWait)
 	defer cancel()
 	st, err := cl.Status(ctx)
 	if err != nil {
@@ -122,7 +116,7 @@ func (x *examination) init() (cl *client.Client, plain string) {
 	for _, s := range st.Services {
 		x.service(s)
 	}
-	if visible(st.Init) {
+	if cli.Visible(st.Init) {
 		x.memory(st)
 		if n := unreaped(st.Init.PID, reapTime); n > 0 {
 			x.found.Failed("zombies", "%d ended processes are not reaped", n)
@@ -158,12 +152,12 @@ func (x *examination) lease(in client.Init) {
 
 // binary checks whether the init runs what lies in its place, and what this command is.
 func (x *examination) binary(in client.Init) {
-	if visible(in) && in.BinaryID != "" && !runs(in, in.Binary) {
+	if cli.Visible(in) && in.BinaryID != "" && !cli.Runs(in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}
 	if own := version.Get().String(); own != in.Version {
-		x.found.Warning("binary", "this command is %s and the init is %s, from %s; put one binary in both places, then: hinit reexec", own, in.Version, in.Binary)
+		x.found.Warning("binary", "this command is %s and the init is %s, from %s; install hinit and hinit-tools of one version, then: hinit reexec", own, in.Version, in.Binary)
 	}
 }
 
@@ -191,18 +185,6 @@ func (x *examination) service(s client.Service) {
 	default:
 		x.found.Warning(s.Name, "%s: %s", s.State, s.Problem)
 	}
-}
-
-// visible reports whether the process that has the init's pid here is the init: seen from outside its PID namespace, it
-// is another one. A process is older than the hinit in it: on a busy machine an engine takes seconds from one to the other.
-func visible(in client.Init) bool {
-	st, err := procstat.Read(in.PID)
-	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
-}
-
-// isOf says whether a process of an age may be that of an init that began since ago.
-func isOf(age, since time.Duration) bool {
-	return age-since > -2*time.Second && age-since < 30*time.Second
 }
 
 // reapTime lets the init reap what has just ended. It needs a fraction of it.

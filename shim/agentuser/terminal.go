@@ -1,4 +1,4 @@
-package shim
+package agentuser
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ const legacyFile = "/proc/sys/dev/tty/legacy_tiocsti"
 
 // LeaveTerminal gives up the controlling terminal where a shell of root's may be reading it too, and the kernel lets a process type
 // into the terminal that controls it (TIOCSTI, ioctl_tty(2)): that shell would carry out as root what the agent types. The process
-// keeps its descriptors of the terminal, its size and Ctrl-C; only /dev/tty is gone. The leader of a session has nobody behind it, so
+// keeps its descriptors of the terminal, its size and Ctrl-C; only /dev/tty is gone. No shell is behind the leader of a session, so
 // it keeps its terminal. To be called as root, before [Become].
 func LeaveTerminal() error {
 	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {

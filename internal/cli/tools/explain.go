@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"context"
@@ -7,21 +7,23 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
-func explainVerb() verb {
-	return verb{
-		name: "explain", doing: "explain a service", args: "NAME [--json]", summary: "tell why a service is in its state, what happens next, and what to type",
-		help: "The exit code is 3 when it is not up.",
-		run:  explain,
+func explainVerb() cli.Verb {
+	return cli.Verb{
+		Name: "explain", Doing: "explain a service", Args: "NAME [--json]",
+		Help: "The exit code is 3 when it is not up.",
+		Run:  explain,
 	}
 }
 
 // explanation is the state of one service, for people.
 type explanation struct {
 	Name  string   `json:"name"`  // the service
-	State string   `json:"state"` // as in the status
+	State string   `json:"state"` // for people: the state, whether it is a crash loop, and since when
 	Why   []string `json:"why"`   // what led to the state, in sentences
 	Says  string   `json:"says"`  // what it says itself that it does; "" when nothing
 	Tail  []string `json:"tail"`  // the last lines of the run that ended last, where they may tell why
@@ -37,15 +39,15 @@ type advice struct {
 	For     string `json:"for"`     // what it does
 }
 
-func explain(t *terminal, c *call) int {
-	asJSON := c.flags.Bool("json", false, "print JSON")
-	names, code, ok := c.parse(t, 1, 1)
+func explain(t *cli.Terminal, c *cli.Call) int {
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	names, code, ok := c.Parse(t, 1, 1)
 	if !ok {
 		return code
 	}
 	doing := fmt.Sprintf("explain %q", names[0])
 	order := "" // the last one
-	st, err := ask(t, shortWait, func(ctx context.Context, cl *client.Client) (client.Status, error) {
+	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Status, error) {
 		st, err := cl.Status(ctx, names...)
 		if err != nil {
 			return st, err
@@ -58,21 +60,19 @@ func explain(t *terminal, c *call) int {
 		})
 	})
 	if err != nil {
-		return t.failed(doing, err)
+		return t.Failed(doing, err)
 	}
-	code = exitDone
+	code = cmdline.Done
 	for _, s := range st.Services {
 		if s.State != client.StateUp {
-			code = exitNotUp
+			code = cmdline.NotUp
 		}
 		e := explained(s, time.Now())
 		if order != "" {
 			e.Why = append(e.Why, order)
 		}
 		if *asJSON {
-			if err := writeJSON(t.out, e); err != nil {
-				return t.failed(doing, err)
-			}
+			code = max(code, t.Failed(doing, cli.WriteJSON(t.Out, e)))
 			continue
 		}
 		e.print(t)
@@ -80,9 +80,9 @@ func explain(t *terminal, c *call) int {
 	return code
 }
 
-func (e explanation) print(t *terminal) {
-	fmt.Fprintf(t.out, "%s is %s\n", show.Name(e.Name), e.State)
-	line := func(label, text string) { fmt.Fprintf(t.out, "  %-6s %s\n", label, show.Line(text)) }
+func (e explanation) print(t *cli.Terminal) {
+	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
+	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
 	for i, why := range e.Why {
 		line(map[bool]string{true: "why"}[i == 0], why)
 	}

@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"strings"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cli"
 )
 
 func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
@@ -58,7 +59,7 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.s.Name, c.s.Profile, c.s.Since = "gateway-coder", "coder", now.Add(-time.Minute)
 			var out strings.Builder
-			explained(c.s, now).print(&terminal{out: escaped{&out}})
+			explained(c.s, now).print(&cli.Terminal{Out: &out})
 			rest := out.String()
 			for _, want := range c.want {
 				_, after, ok := strings.Cut(rest, want)

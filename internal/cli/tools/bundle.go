@@ -1,8 +1,10 @@
-package cli
+package tools
 
 import (
+	"archive/tar"
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/boot"
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/redact"
@@ -30,22 +33,22 @@ const (
 	bundleLines = 500              // of each log
 )
 
-func bundleVerb(table func() []verb) verb {
-	return verb{
-		name: "bundle", args: "[-o FILE] [-n N] [--hide VARIABLE]...", summary: "collect everything that a bug report needs in one tar.gz, without secrets",
-		help: `Versions, status, events, doctor, the configuration in force, the ends of all logs, the gateways' state files, processes, and
+func bundleVerb(table func() []cli.Verb) cli.Verb {
+	return cli.Verb{
+		Name: "bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
+		Help: `Versions, status, events, doctor, the configuration in force, the ends of all logs, the gateways' state files, processes, and
 what the kernel says of this container. It works without a running hinit, with what there is then, and takes 15 s at most.
 Secrets are replaced by stars: variables by their names, tokens by their shapes, the values of secret variables of this
 environment, the CMD's and the profiles' .env wherever they stand. --hide names further variables. Have a look before you send it.`,
-		run: func(t *terminal, c *call) int {
-			file := c.flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
-			n := c.flags.Int("n", bundleLines, "so many lines, `N`, of each log")
+		Run: func(t *cli.Terminal, c *cli.Call) int {
+			file := c.Flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
+			n := c.Flags.Int("n", bundleLines, "so many lines, `N`, of each log")
 			var hide cmdline.List
-			c.flags.Var(&hide, "hide", "hide the value of this `VARIABLE` too; may be repeated")
-			if _, code, ok := c.parse(t, 0, 0); !ok {
+			c.Flags.Var(&hide, "hide", "hide the value of this `VARIABLE` too; may be repeated")
+			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
-			b := &bundle{terminal: t, table: table(), end: time.Now().Add(bundleTime), hide: hide}
+			b := &bundle{Terminal: t, table: table(), end: time.Now().Add(bundleTime), hide: hide}
 			return b.write(cmp.Or(*file, "hinit-bundle-"+time.Now().Format("20060102-150405")+".tar.gz"), *n)
 		},
 	}
@@ -53,8 +56,8 @@ environment, the CMD's and the profiles' .env wherever they stand. --hide names 
 
 // bundle is a bug report in the making.
 type bundle struct {
-	*terminal
-	table []verb
+	*cli.Terminal
+	table []cli.Verb
 	end   time.Time
 	hide  []string
 }
@@ -67,17 +70,17 @@ type part struct {
 
 func (b *bundle) write(file string, lines int) int {
 	const doing = "write the bundle"
-	out, report := b.raw(), b.err
+	out, report := b.Raw(), b.Err
 	if file != "-" {
 		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		if errors.Is(err, fs.ErrExist) {
-			return b.fail(exitFailed, "cannot %s: %q exists; name another file with -o", doing, file)
+			return b.Fail(cmdline.Failed, "cannot %s: %q exists; name another file with -o", doing, file)
 		}
 		if err != nil {
-			return b.failed(doing, err)
+			return b.Failed(doing, err)
 		}
 		defer f.Close()
-		out, report = f, b.out
+		out, report = f, b.Out
 	}
 	set := redact.NewSecrets(b.secrets())
 	files := b.collect(append(b.parts(), b.logs(lines)...))
@@ -89,13 +92,13 @@ func (b *bundle) write(file string, lines int) int {
 	}
 	files = slices.Insert(files, 0, bundled{name: "CONTENTS.txt", content: []byte(list.String())})
 	if err := writeArchive(out, "hinit-bundle", files, time.Now()); err != nil {
-		return b.failed(doing, err)
+		return b.Failed(doing, err)
 	}
 	fmt.Fprint(report, list.String())
 	if file != "-" {
 		fmt.Fprintf(report, "\nwrote %s; secrets that hinit knows of are hidden; have a look at it before you send it\n", show.Line(file))
 	}
-	return exitDone
+	return cmdline.Done
 }
 
 // parts is what a bundle holds besides logs. A command is asked as people ask it, so that it works where that does.
@@ -120,10 +123,10 @@ func (b *bundle) parts() []part {
 // command is a part that a verb prints.
 func (b *bundle) command(name, about string, args ...string) part {
 	return part{name, about, func(w io.Writer) error {
-		t := &terminal{in: b.in, out: w, err: w, env: b.env}
+		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
 		for _, v := range b.table {
-			if v.name == args[0] {
-				if code := v.run(t, newCall(v, args[1:])); code != exitDone {
+			if v.Name == args[0] {
+				if code := v.Run(t, cli.NewCall(v, args[1:])); code != cmdline.Done {
 					fmt.Fprintf(w, "(exit code %d)\n", code)
 				}
 			}
@@ -134,7 +137,7 @@ func (b *bundle) command(name, about string, args ...string) part {
 
 // logs is a part for each log.
 func (b *bundle) logs(lines int) (parts []part) {
-	names, err := within(b.end, b.allLogs)
+	names, err := within(b.end, b.AllLogs)
 	if err != nil {
 		return []part{{"logs.txt", "why there are none", func(io.Writer) error { return err }}}
 	}
@@ -212,7 +215,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish returns what was written. late is added when nobody has finished it before.
+// finish returns what was written. late is added when it was not finished before.
 func (c *capture) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,7 +241,7 @@ func (b *bundle) secrets() (values []string) {
 			add(name, value)
 		}
 	}
-	cfg, err := b.config()
+	cfg, err := b.Config()
 	if err != nil {
 		return values
 	}
@@ -262,7 +265,7 @@ func (b *bundle) secrets() (values []string) {
 
 // eachProfile calls fn for each profile on the volume, which is read as the agent's user.
 func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
-	cfg, err := b.config()
+	cfg, err := b.Config()
 	if err != nil {
 		return err
 	}
@@ -292,4 +295,96 @@ func (b *bundle) states(w io.Writer) error {
 				st.Desired, st.Gateway, st.PID, st.Written.UTC().Format(time.RFC3339), st.RestartRequested, st.ExitReason, st.Trouble())
 		}
 	})
+}
+
+// kernelFiles say what a container is and may do.
+var kernelFiles = []string{
+	"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max",
+	"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches", "/proc/sys/vm/overcommit_memory",
+	"/proc/self/cgroup", "/proc/self/mountinfo", "/proc/self/uid_map", "/proc/1/status", "/proc/1/limits", "/proc/1/oom_score_adj",
+	"/proc/pressure/cpu", "/proc/pressure/memory", "/proc/pressure/io",
+	"/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.high",
+	"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.oom.group",
+	"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids.events",
+	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max", // version 1
+}
+
+// kernelFacts writes those that there are.
+func kernelFacts(w io.Writer) error {
+	fmt.Fprintf(w, "== this command\nuid %d, gid %d, pid %d\n", os.Geteuid(), os.Getegid(), os.Getpid())
+	for _, name := range kernelFiles {
+		text, err := os.ReadFile(name)
+		if of, one := strings.CutPrefix(name, "/proc/1/"); one {
+			text, err = ofProcessOne(of)
+		}
+		if err != nil {
+			continue
+		}
+		fmt.Fprintf(w, "\n== %s\n%s\n", name, strings.TrimRight(string(text), "\n"))
+	}
+	return nil
+}
+
+var errForeign = errors.New("process 1 is in another container")
+
+// ofProcessOne reads a file of process 1, if that is in this container: with the host's processes in sight it is the host's.
+func ofProcessOne(file string) ([]byte, error) {
+	for _, same := range []string{"ns/mnt", "ns/pid"} {
+		one, err := os.Readlink("/proc/1/" + same)
+		own, ownErr := os.Readlink("/proc/self/" + same)
+		if err == nil && ownErr == nil && one != own {
+			return nil, errForeign
+		}
+	}
+	if one, own := cgroupOf("1"), cgroupOf("self"); one != own && strings.Contains(one, "/..") {
+		return nil, errForeign
+	}
+	return os.ReadFile("/proc/1/" + file)
+}
+
+func cgroupOf(pid string) string {
+	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // "" where there are no cgroups
+	return string(text)
+}
+
+// environmentFacts writes variables. It hides the values of secret variables and of the variables in hide.
+func environmentFacts(w io.Writer, hide []string) error {
+	one, err := ofProcessOne("environ")
+	if err != nil {
+		fmt.Fprintf(w, "cannot read that of process 1: %v\n", err)
+	}
+	for _, from := range []struct {
+		title string
+		vars  []string
+	}{
+		{"this command", os.Environ()}, {"process 1", strings.Split(strings.TrimRight(string(one), "\x00"), "\x00")},
+	} {
+		fmt.Fprintf(w, "== %s\n", from.title)
+		slices.Sort(from.vars)
+		for _, pair := range from.vars {
+			if name, value, ok := strings.Cut(pair, "="); ok {
+				if slices.Contains(hide, name) {
+					value = redact.Hidden
+				}
+				fmt.Fprintf(w, "%s=%s\n", show.Line(name), show.Line(redact.Value(name, value)))
+			}
+		}
+	}
+	return nil
+}
+
+// writeArchive writes a tar.gz of files in one directory.
+func writeArchive(w io.Writer, dir string, files []bundled, at time.Time) error {
+	z := gzip.NewWriter(w)
+	archive := tar.NewWriter(z)
+	for _, f := range files {
+		h := tar.Header{Name: dir + "/" + f.name, Mode: 0o600, Size: int64(len(f.content)), ModTime: at}
+		if err := archive.WriteHeader(&h); err != nil {
+			return err
+		}
+		if _, err := archive.Write(f.content); err != nil {
+			return err
+		}
+	}
+	return errors.Join(archive.Close(), z.Close())
 }

@@ -1,11 +1,13 @@
-package cli
+package tools
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,17 +16,21 @@ import (
 
 	"hinit/client"
 	"hinit/internal/account"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/proc"
 	"hinit/internal/procstat"
+	"hinit/internal/redact"
 )
 
-func treeVerb() verb {
-	return verb{
-		name: "tree", doing: "show the tree", args: "[NAME...] [--json]", summary: "show the processes of each service, those that left it behind too",
-		help: `A process belongs to a service by its ancestors, its session, or the mark that hinit gave the service's processes, as
+func treeVerb() cli.Verb {
+	return cli.Verb{
+		Name: "tree", Doing: "show the tree", Args: "[NAME...] [--json]",
+		Help: `A process belongs to a service by its ancestors, its session, or the mark that hinit gave the service's processes, as
 when hinit stops it. What belongs to none is shown last: commands that were started in the container from outside, and
 orphans. Processes of another hinit or of another PID namespace are left out, unless they descend from this hinit. In command lines, values whose names say that they are secret are hidden.`,
-		run: tree,
+		Run: tree,
 	}
 }
 
@@ -47,42 +53,42 @@ type treeProcess struct {
 	Command     string  `json:"command"`      // its command line, secrets hidden
 }
 
-func tree(t *terminal, c *call) int {
-	asJSON := c.flags.Bool("json", false, "print JSON")
-	names, code, ok := c.parse(t, 0, -1)
+func tree(t *cli.Terminal, c *cli.Call) int {
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code
 	}
-	branches, err := t.branches(names)
+	branches, err := branches(t, names)
 	if err != nil {
-		return t.failed("show the tree", err)
+		return t.Failed("show the tree", err)
 	}
 	if *asJSON {
-		return t.failed(c.doing(), writeJSON(t.out, branches))
+		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, branches))
 	}
-	width := t.look(false).Width
+	width := t.Look(false).Width
 	for i, b := range branches {
 		if i > 0 {
-			fmt.Fprintln(t.out)
+			fmt.Fprintln(t.Out)
 		}
 		b.print(t, width)
 	}
-	return exitDone
+	return cmdline.Done
 }
 
 // branches asks hinit for the services, and /proc for their processes.
-func (t *terminal) branches(names []string) ([]treeBranch, error) {
-	cl, err := t.dial()
+func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
+	cl, err := t.Dial()
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), shortWait)
+	ctx, cancel := context.WithTimeout(context.Background(), cli.ShortWait)
 	defer cancel()
 	st, err := cl.Status(ctx, names...)
 	if err != nil {
 		return nil, err
 	}
-	if !visible(st.Init) {
+	if !cli.Visible(st.Init) {
 		return nil, errors.New("this command does not see the processes of hinit; run it in the same container")
 	}
 	roots := make([]treeRoot, 0, len(st.Services)+2)
@@ -115,31 +121,28 @@ type treeRoot struct {
 
 // growTree gives each process to its service.
 func growTree(roots []treeRoot, all map[int]process, init int, rest bool, user func(uint32) string) []treeBranch {
-	owner := make(map[int]int) // pid → index of a root
-	marks := make(map[uint64]int)
-	for i, r := range roots {
-		if p, lives := all[r.pid]; lives && r.pid != 0 {
-			owner[r.pid] = i
-			if r.pid != init && p.mark != 0 && p.mark != all[init].mark {
-				marks[p.mark] = i
-			}
+	table, of := make(map[int]procstat.Stat, len(all)), proc.Roots{Init: init, Mains: make(map[int]string)}
+	of.Mark = func(pid int) (proc.Mark, bool) { return all[pid].mark, true }
+	for pid := range all {
+		table[pid] = all[pid].Stat
+	}
+	for _, r := range roots {
+		if r.pid != init && r.pid != 0 {
+			of.Mains[r.pid] = r.name
 		}
 	}
-	for _, pid := range slices.Sorted(maps.Keys(all)) {
-		claim(pid, init, all, owner, marks)
-	}
+	owner := of.Owners(table)
 	branches := make([]treeBranch, 0, len(roots)+1)
-	for i, r := range roots {
+	for _, r := range roots {
 		b := treeBranch{Name: r.name, State: r.state, Processes: []treeProcess{}}
-		b.add(all, user, r.pid, func(pid int) bool { at, owned := owner[pid]; return owned && at == i })
+		b.add(all, user, r.pid, func(pid int) bool { return pid == r.pid || r.pid != 0 && owner[pid] == r.pid })
 		branches = append(branches, b)
 	}
 	if rest {
 		b := treeBranch{Processes: []treeProcess{}}
 		own := os.Getpid()
 		b.add(all, user, 0, func(pid int) bool {
-			at, owned := owner[pid]
-			return (!owned || at < 0) && pid != own && all[pid].PID != 0 && (below(pid, init, all) || init == 1 && !all[pid].nested)
+			return owner[pid] == 0 && pid != init && pid != own && all[pid].PID != 0 && (below(pid, init, all) || init == 1 && !all[pid].nested)
 		})
 		if len(b.Processes) > 0 {
 			branches = append(branches, b)
@@ -157,45 +160,6 @@ func below(pid, ancestor int, all map[int]process) bool {
 		pid = all[pid].Parent
 	}
 	return false
-}
-
-// none is the owner of what belongs to no service.
-const none = -1
-
-// claim finds the service of a process: its nearest ancestor's, that of its session's leader, or that of its mark.
-func claim(pid, init int, all map[int]process, owner map[int]int, marks map[uint64]int) int {
-	if at, known := owner[pid]; known {
-		return at
-	}
-	p, lives := all[pid]
-	if !lives || pid == init {
-		return none
-	}
-	owner[pid] = none // the table was not read in one instant: it may hold a circle
-	at := none
-	if p.Parent != init {
-		at = claim(p.Parent, init, all, owner, marks)
-	}
-	if leader, known := owner[p.Session]; at == none && known && p.Session != init {
-		at = leader
-	}
-	if at == none && p.Parent == init { // another hinit beside this one gives the same marks
-		at = marked(p.mark, all[init].mark, marks)
-	}
-	owner[pid] = at
-	return at
-}
-
-// marked finds the service that a mark is of. A hinit inside a service lowers the mark a little further for what it runs.
-func marked(mark, own uint64, marks map[uint64]int) int {
-	const step = 1 << 40 // of internal/proc, where hinit is the outermost
-	at, nearest := none, uint64(step)
-	for m, i := range marks {
-		if mark != 0 && mark != own && mark <= m && m-mark < nearest {
-			at, nearest = i, m-mark
-		}
-	}
-	return at
 }
 
 // add appends the processes that belong, each one after its parent.
@@ -219,7 +183,7 @@ func (b *treeBranch) add(all map[int]process, user func(uint32) string, first in
 	walk = func(pid, depth int) {
 		p := all[pid]
 		b.Processes = append(b.Processes, treeProcess{
-			PID: p.PID, Parent: p.Parent, Depth: depth, User: user(p.uid), State: string(p.State),
+			PID: p.PID, Parent: p.Parent, Depth: depth, User: user(p.mark.User), State: string(p.State),
 			CPUSeconds: float64(p.CPU) / procstat.Hertz, MemoryBytes: p.Memory, Command: p.command,
 		})
 		for _, child := range children[pid] {
@@ -247,7 +211,7 @@ func userNames() func(uint32) string {
 	}
 }
 
-func (b treeBranch) print(t *terminal, width int) {
+func (b treeBranch) print(t *cli.Terminal, width int) {
 	title := show.Name(b.Name)
 	switch {
 	case b.Name == "":
@@ -255,7 +219,7 @@ func (b treeBranch) print(t *terminal, width int) {
 	case b.State != "":
 		title += ": " + b.State
 	}
-	fmt.Fprintln(t.out, title)
+	fmt.Fprintln(t.Out, title)
 	if len(b.Processes) == 0 {
 		return
 	}
@@ -272,6 +236,74 @@ func (b treeBranch) print(t *terminal, width int) {
 		if runes := []rune(line); width > 0 && len(runes) > width {
 			line = string(runes[:width-1]) + "…"
 		}
-		fmt.Fprintln(t.out, line)
+		fmt.Fprintln(t.Out, line)
 	}
+}
+
+// process is one process as /proc shows it.
+type process struct {
+	procstat.Stat
+
+	command string // for people: secrets are masked
+	nested  bool   // it lives in another PID namespace, below this one
+	mark    proc.Mark
+}
+
+// processes reads the process table. What ends meanwhile is left out.
+func processes() map[int]process {
+	all := make(map[int]process)
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if p, ok := readProcess(dir); ok {
+			all[p.PID] = p
+		}
+	}
+	return all
+}
+
+func readProcess(dir string) (p process, ok bool) {
+	stat, err := os.ReadFile(dir + "/stat")
+	status, gone := os.ReadFile(dir + "/status")
+	p.Stat, ok = procstat.Parse(stat)
+	if err != nil || gone != nil || !ok {
+		return p, false
+	}
+	if _, rest, found := strings.Cut(string(status), "\nNSpid:"); found {
+		numbers, _, _ := strings.Cut(rest, "\n")
+		p.nested = len(strings.Fields(numbers)) > 1
+	}
+	limits, _ := os.ReadFile(dir + "/limits")
+	p.mark, _ = proc.ParseMark(limits, status)
+	argv, _ := proc.ReadHead(dir + "/cmdline")
+	p.command = maskedCommand(strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00"))
+	if len(argv) == 0 {
+		// a process that has ended, or a thread of the kernel
+		p.command = "[" + string(stat[bytes.IndexByte(stat, '(')+1:bytes.LastIndexByte(stat, ')')]) + "]"
+	}
+	return p, true
+}
+
+// maskedCommand is a command line without its secrets: the values of flags and variables whose names say so, passwords in URLs, and tokens of
+// known shapes.
+func maskedCommand(argv []string) string {
+	var masker redact.Masker
+	words := make([]string, len(argv))
+	secretNext := false
+	for i, word := range argv {
+		name, value, assigns := strings.Cut(word, "=")
+		secret := redact.Name(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
+		switch {
+		case secretNext && !strings.HasPrefix(word, "-"):
+			word = redact.Hidden
+		case assigns && secret && !strings.ContainsAny(name, " \t\n"):
+			word = name + "=" + redact.Hidden
+		case assigns:
+			word = name + "=" + redact.Value("", value)
+		default:
+			word = redact.Value("", word)
+		}
+		secretNext = !assigns && secret && strings.HasPrefix(name, "--")
+		words[i] = string(masker.Hide([]byte(word), nil))
+	}
+	return strings.Join(words, " ")
 }

@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"hinit/internal/cmdline"
+	"hinit/internal/fsutil"
+	"hinit/internal/loglevel"
+	"hinit/logrotate"
+)
+
+// readMatching is [logrotate.Read] for the lines whose text matches: the last ones of the history, -1 for all, and then, where
+// opt follows, those that come.
+func readMatching(ctx context.Context, as *fsutil.Actor, opt logrotate.ReadOptions, match func(text []byte) bool, last int,
+	emit func([]byte) error,
+) error {
+	var kept [][]byte
+	collecting := last >= 0
+	show := func() error {
+		collecting = false
+		for _, line := range kept {
+			if err := emit(line); err != nil {
+				return err
+			}
+		}
+		kept = nil
+		return nil
+	}
+	opt.Caught = show
+	err := logrotate.Read(ctx, as, opt, func(line []byte) error {
+		_, text, _ := logrotate.Split(line)
+		switch {
+		case !match(text):
+			return nil
+		case !collecting:
+			return emit(line)
+		case last > 0:
+			kept = append(kept[max(0, len(kept)+1-last):], bytes.Clone(line))
+		}
+		return nil
+	})
+	if collecting { // without following, the end is the end of the history
+		if shown := show(); err == nil {
+			err = shown
+		}
+	}
+	return err
+}
+
+// level is the value of the flag --level; 0 is any.
+type level struct{ loglevel.Level }
+
+func (*level) Choices() []string { return loglevel.Names() }
+
+// String implements flag.Value.
+func (l *level) String() string { return "" }
+
+// Set implements flag.Value.
+func (l *level) Set(text string) error {
+	if l.Level = loglevel.Named([]byte(text)); l.Level != 0 {
+		return nil
+	}
+	return errors.New("expected " + strings.Join(l.Choices(), ", ") + cmdline.DidYouMean(text, l.Choices()))
+}
+
+// atLeast matches the lines of a log that are as serious as least.
+func atLeast(least level) func(text []byte) bool {
+	var log loglevel.Tracker
+	return func(text []byte) bool { return log.Of(text) >= least.Level }
+}
+
+// allOf matches what all do. Each is asked about each line.
+func allOf(match ...func([]byte) bool) func([]byte) bool {
+	return func(text []byte) bool {
+		yes := true
+		for _, m := range match {
+			yes = m(text) && yes
+		}
+		return yes
+	}
+}
+
+// Moment is a flag for a time: how long ago, or when.
+type Moment struct{ time.Time }
+
+// SinceFlag defines the flag --since.
+func SinceFlag(c *Call) *Moment {
+	m := &Moment{}
+	c.Flags.Var(m, "since", "only what happened since then: `D|TIME`, such as 10m, 15:04 or 2006-01-02T15:04:05")
+	return m
+}
+
+// String implements flag.Value.
+func (m *Moment) String() string { return "" }
+
+// Set implements flag.Value.
+func (m *Moment) Set(text string) error {
+	if ago, err := time.ParseDuration(text); err == nil {
+		if ago <= 0 {
+			return errors.New("it must be positive, such as 10m")
+		}
+		m.Time = time.Now().Add(-ago)
+		return nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			m.Time = at
+			return nil
+		}
+	}
+	for _, layout := range []string{"15:04:05", "15:04"} {
+		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			now := time.Now()
+			m.Time = time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), at.Second(), 0, time.Local)
+			return nil
+		}
+	}
+	return errors.New("it is neither a duration such as 10m nor a time such as 15:04 or 2006-01-02T15:04:05")
+}

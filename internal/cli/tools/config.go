@@ -1,0 +1,188 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/config"
+	"hinit/internal/control/show"
+	"hinit/internal/proc"
+)
+
+func configVerb() cli.Verb {
+	return cli.Verb{
+		Name: "config", Doing: "show the configuration", Args: "[check [FILE] | schema] [--run] [--json]",
+		Help: `Of the running init; when none is reachable, of the file and the environment as they are here.
+"hinit config check" reads a file (the one that hinit would read, or FILE) with the environment as it is here, without an
+init, and prints all that is wrong with it, a line each; the exit code is 1 then. With --run it is a file for hinit run.
+"hinit config schema" prints a JSON schema of hinit.yaml, for editors.`,
+		Run: configRun,
+	}
+}
+
+func configRun(t *cli.Terminal, c *cli.Call) int {
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	plain := c.Flags.Bool("run", false, "check it as hinit run reads it")
+	words, code, ok := c.Parse(t, 0, 2)
+	if !ok {
+		return code
+	}
+	if len(words) > 0 {
+		if words[0] == "schema" && len(words) == 1 {
+			fmt.Fprint(t.Out, config.Schema)
+			return cmdline.Done
+		}
+		if words[0] != "check" {
+			return t.Fail(cmdline.WrongUsage, "cannot show the configuration: expected: hinit config %s%s", c.Verb.Args, cmdline.DidYouMean(words[0], []string{"check", "schema"}))
+		}
+		return configCheck(t, append(words, "")[1], *plain, *asJSON)
+	}
+	if *plain {
+		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: --run is of hinit config check")
+	}
+	entries, here, err := effective(t)
+	if err != nil {
+		return t.Failed("show the configuration", err)
+	}
+	if here {
+		fmt.Fprintln(t.Err, "hinit is not reachable, so these are the values of the file and the environment here")
+	}
+	if *asJSON {
+		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, entries))
+	}
+	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
+	for _, e := range entries {
+		value, err := json.Marshal(e.Value)
+		if err != nil {
+			return t.Failed("show the configuration", err)
+		}
+		gap := "\t"
+		if len(value) > valueWidth {
+			gap = "  " // a long value does not move all the others
+		}
+		fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), show.JSON(value), gap, show.Line(e.Origin))
+	}
+	return t.Failed(c.Doing(), tw.Flush())
+}
+
+// valueWidth is how wide the values of a configuration may make their column.
+const valueWidth = 48
+
+// configReport lists the faults of a configuration.
+type configReport struct {
+	File     string          `json:"file"`     // "" where there is none, and the defaults hold
+	OK       bool            `json:"ok"`       // hinit would start with it
+	Problems []configProblem `json:"problems"` // why it would not
+	Warnings []string        `json:"warnings"` // what it would start without
+}
+
+// configProblem is one mistake.
+type configProblem struct {
+	File    string `json:"file"`    // "" where a variable of the environment is at fault
+	Line    int    `json:"line"`    // 0 where none is
+	Message string `json:"message"` // what is wrong, and with which key
+}
+
+// configCheck reads a configuration and tells all that is wrong with it.
+func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
+	report := configReport{File: file, Problems: []configProblem{}, Warnings: []string{}}
+	cfg, err := config.Load(config.Options{Path: file, Plain: plain, Env: t.Env})
+	if err == nil && plain && len(cfg.Services) == 0 {
+		err = config.NoServices(cfg.Path)
+	}
+	var problems []error
+	if err == nil {
+		report.File, report.Warnings = cfg.Path, append(report.Warnings, slices.Concat(cfg.Warnings, missing(cfg, plain))...)
+	} else if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		problems = joined.Unwrap()
+	} else {
+		problems = []error{err}
+	}
+	for _, problem := range problems {
+		p := configProblem{Message: problem.Error()}
+		if at := (*config.Problem)(nil); errors.As(problem, &at) {
+			p = configProblem{File: at.File, Line: at.Line, Message: at.Msg}
+			report.File = cmp.Or(report.File, at.File)
+		}
+		report.Problems = append(report.Problems, p)
+	}
+	report.OK = len(problems) == 0
+	code := map[bool]int{true: cmdline.Done, false: cmdline.Failed}[report.OK]
+	if asJSON {
+		return max(code, t.Failed("check the configuration", cli.WriteJSON(t.Out, report)))
+	}
+	for _, problem := range problems {
+		fmt.Fprintln(t.Err, show.Line(problem.Error()))
+	}
+	for _, warning := range report.Warnings {
+		fmt.Fprintln(t.Err, "warning:", show.Line(warning))
+	}
+	if report.OK {
+		fmt.Fprintf(t.Out, "%s: ok\n", cmp.Or(show.Line(report.File), "no configuration file, the defaults hold"))
+	}
+	return code
+}
+
+// missing says what of a configuration is not here: users, and the programs, directories and files of variables of services that are to
+// run. The container may have them.
+func missing(cfg *config.Config, plain bool) (warnings []string) {
+	agent := boot.Caller()
+	if !plain {
+		var err error
+		if agent, err = boot.LookupAgent(cfg); err != nil {
+			return []string{err.Error()}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
+		s := cfg.Services[name]
+		if _, err := agent.CredFor(cfg, s.User); err != nil {
+			warnings = append(warnings, fmt.Sprintf("cannot define service %q: %v", name, err))
+		}
+		look := func(key, path string, err error) {
+			if strings.Contains(path, "/") && !filepath.IsAbs(path) && path[0] != '-' {
+				path = filepath.Join(s.Cwd, path)
+			}
+			if err = cmp.Or(err, unix.Access(path, unix.F_OK)); err != nil && s.Enabled && path[0] != '-' {
+				warnings = append(warnings, fmt.Sprintf("cannot start service %q: its %s %s is not here: %v", name, key, path, err))
+			}
+		}
+		program, err := proc.LookPath(s.Command[0], proc.SetEnv(boot.ContainerEnv(cfg.Home), s.Env))
+		look("command", cmp.Or(program, s.Command[0]), err)
+		look("cwd", s.Cwd, nil)
+		for _, file := range s.EnvFile {
+			look("env_file", file, nil)
+		}
+	}
+	return warnings
+}
+
+// effective returns the configuration of the running init, or where none is reachable the one of the file and the environment here.
+// Who may not ask the init gets no other answer instead.
+func effective(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
+	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
+	if !errors.Is(err, client.ErrUnreachable) {
+		return entries, false, err
+	}
+	cfg, err := t.Config()
+	if err != nil {
+		return nil, true, err
+	}
+	for _, e := range cfg.Effective() {
+		entries = append(entries, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
+	}
+	return entries, true, nil
+}

@@ -1,0 +1,108 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+	"hinit/profiles"
+)
+
+func eventsVerb() cli.Verb {
+	return cli.Verb{
+		Name: "events", Doing: "show the events", Args: "[NAME...] [-f] [--json] [-n N] [--since D|TIME]",
+		Help: "Of everything, or of the named profiles and services.\n\"by uid 0 (sh, exec)\" says who gave an order: the user, what the program calls itself, and the way\n(exec: from outside the container, api: from inside, s6: the tools of s6, fifo).\n--since takes 10m, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339.",
+		Run:  events,
+	}
+}
+
+func events(t *cli.Terminal, c *cli.Call) int {
+	follow := c.Flags.Bool("f", false, "follow: go on printing")
+	asJSON := c.Flags.Bool("json", false, "print one JSON object a line")
+	n := c.Flags.Int("n", 50, "the last `N` events, -1 for all that are kept")
+	since := cli.SinceFlag(c)
+	names, code, ok := c.Parse(t, 0, -1)
+	if !ok {
+		return code
+	}
+	cl, err := t.Dial()
+	if err != nil {
+		return t.Failed("show events", err)
+	}
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
+	var past []client.Event
+	o := client.EventOptions{Last: -1, Follow: true} // of what follows
+	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
+		return nil
+	})
+	var named map[string]bool
+	if err == nil {
+		named, err = eventNames(ctx, cl, names, past)
+	}
+	if err != nil {
+		return t.Failed("show events", err)
+	}
+	others := func(e client.Event) bool { return e.Lost == 0 && !wanted(e, named, since.Time) }
+	past = slices.DeleteFunc(past, others)
+	if *n >= 0 && (since.IsZero() || cli.FlagGiven(c, "n")) {
+		past = past[max(0, len(past)-*n):]
+	}
+	show := func(e client.Event) error {
+		o = client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
+		if others(e) {
+			return nil
+		}
+		if *asJSON {
+			return cli.JSONLineTo(t.Out, e)
+		}
+		_, err := fmt.Fprintln(t.Out, show.Line(cli.EventLine(e)))
+		return err
+	}
+	for _, e := range past {
+		err = cmp.Or(err, show(e))
+	}
+	for first := true; *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)); first = false {
+		// hinit ends, or it has become another image of itself, where the events go on.
+		if h, gone := cl.Health(ctx); !first && (gone != nil || !h.OK && !h.Booting) {
+			break
+		}
+		err = cl.Events(ctx, o, show)
+	}
+	if err != nil && ctx.Err() == nil {
+		return t.Failed("show events", err)
+	}
+	return cmdline.Done
+}
+
+// eventNames are the names that events have of what was named. A service that is gone has events too, so an unknown name is taken as it
+// is, and as the profile of a gateway.
+func eventNames(ctx context.Context, cl *client.Client, names []string, past []client.Event) (map[string]bool, error) {
+	named := make(map[string]bool)
+	for _, name := range names {
+		st, err := cl.Status(ctx, name)
+		if err == nil {
+			named[st.Services[0].Name] = true
+			continue
+		}
+		known := slices.IndexFunc(past, func(e client.Event) bool { return e.Service == name || e.Service == profiles.SlotName(name) })
+		if !errors.Is(err, client.ErrUnknown) || known < 0 {
+			return nil, err
+		}
+		named[past[known].Service] = true
+	}
+	return named, nil
+}
+
+// wanted reports whether an event is one of those that are asked for.
+func wanted(e client.Event, named map[string]bool, since time.Time) bool {
+	return (len(named) == 0 || named[e.Service]) && !e.At.Before(since)
+}

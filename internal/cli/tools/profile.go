@@ -1,0 +1,441 @@
+package tools
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/config"
+	"hinit/internal/control/show"
+	"hinit/internal/proc"
+	"hinit/profiles"
+	"hinit/profiles/manage"
+)
+
+func profileVerb() cli.Verb {
+	return cli.Verb{
+		Name: "profile", Doing: "manage profiles", Args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
+		Help: `create NAME      make the profile; its gateway is registered and down
+delete NAME      stop its gateway and remove its home; asks unless --yes
+rename OLD NEW   stop its gateway, rename it, and start it again if it ran
+list             all profiles
+show NAME        one profile
+The agent's own command does the work where it has one (agent.profile_create and so on in hinit.yaml).`,
+		Run: profile,
+	}
+}
+
+// manager is the profile verb at work.
+type manager struct {
+	*cli.Terminal
+	doing string // for messages
+	json  bool   // what is done is told as JSON
+	cfg   *config.Config
+	agent boot.Agent
+	store *profiles.Store
+	cl    *client.Client // nil when no init is reachable
+}
+
+func profile(t *cli.Terminal, c *cli.Call) int {
+	yes := c.Flags.Bool("yes", false, "do not ask before deleting")
+	asJSON := c.Flags.Bool("json", false, "print JSON: the profile, or a list of all")
+	words, code, ok := c.Parse(t, 1, 3)
+	if !ok {
+		return code
+	}
+	wants := map[string]int{"create": 1, "delete": 1, "rename": 2, "list": 0, "show": 1}
+	n, known := wants[words[0]]
+	if !known || len(words)-1 != n {
+		return t.Fail(cmdline.WrongUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME%s",
+			cmdline.DidYouMean(words[0], slices.Sorted(maps.Keys(wants))))
+	}
+	names := make([]string, n)
+	for i, w := range words[1:] {
+		names[i] = profiles.Normalize(w)
+		if err := profiles.ValidName(names[i]); err != nil {
+			return t.Fail(cmdline.WrongUsage, "cannot %s profile %q: %v", words[0], w, err)
+		}
+	}
+	doing := words[0] + " profiles"
+	if n > 0 {
+		doing = fmt.Sprintf("%s profile %q", words[0], names[0])
+	}
+	m, err := newManager(t)
+	if err != nil {
+		return t.Failed(doing, err)
+	}
+	m.doing, m.json = doing, *asJSON
+	if uid := os.Geteuid(); n > 0 && words[0] != "show" && uid != 0 && uint32(uid) != m.agent.User.UID {
+		return t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
+	}
+	switch words[0] {
+	case "create":
+		return m.create(names[0])
+	case "delete":
+		return m.delete(names[0], *yes)
+	case "rename":
+		return m.rename(names[0], names[1])
+	case "list":
+		return m.list("")
+	}
+	return m.list(names[0])
+}
+
+func newManager(t *cli.Terminal) (*manager, error) {
+	cfg, err := t.Config()
+	if err != nil {
+		return nil, err
+	}
+	agent, err := boot.LookupAgent(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m := &manager{Terminal: t, cfg: cfg, agent: agent}
+	m.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
+	cl, err := t.Dial()
+	switch {
+	case err == nil:
+		m.cl = cl
+	case errors.Is(err, client.ErrNotAllowed):
+		return nil, err
+	}
+	return m, nil
+}
+
+// profileMeant is what [didYouMean] says of a profile.
+func (m *manager) profileMeant(name string) string {
+	all, _, _ := m.store.Discover()
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	return cmdline.DidYouMean(name, names)
+}
+
+// exists tells whether there is such a profile on the volume.
+func (m *manager) exists(name string) (profiles.Profile, bool, error) {
+	all, _, err := m.store.Discover()
+	for _, p := range all {
+		if p.Name == name {
+			return p, true, nil
+		}
+	}
+	return profiles.Profile{}, false, err
+}
+
+func (m *manager) create(name string) int {
+	if name == profiles.Default {
+		return m.Fail(cmdline.Failed, "cannot create profile %q: it always exists", name)
+	}
+	if _, there, _ := m.exists(name); there {
+		return m.Fail(cmdline.Failed, "cannot create profile %q: it exists already", name)
+	}
+	if code := m.change(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name}, func() error {
+		_, err := manage.Create(m.store, name)
+		return err
+	}); code != cmdline.Done {
+		return code
+	}
+	p, there, err := m.exists(name)
+	if !there {
+		return m.Fail(cmdline.Failed, "cannot create profile %q: the agent's command ended well, but there is no such profile now (%v)", name, err)
+	}
+	if m.json {
+		return m.list(name)
+	}
+	if m.cl == nil {
+		fmt.Fprintf(m.Out, "created profile %s in %s; no init is reachable, its gateway is registered at the next start of the container\n", name, p.Home)
+		return cmdline.Done
+	}
+	fmt.Fprintf(m.Out, "created profile %s in %s; start its gateway with: hinit start %s\n", name, p.Home, name)
+	return cmdline.Done
+}
+
+func (m *manager) delete(name string, yes bool) int {
+	if name == profiles.Default {
+		return m.Fail(cmdline.Failed, "cannot delete profile %q: it is the root of the volume", name)
+	}
+	p, there, err := m.exists(name)
+	if !there {
+		return m.missing(name, err)
+	}
+	if !yes {
+		if ok, err := m.confirm(fmt.Sprintf("Delete profile %s with everything in %s? [y/N] ", name, p.Home)); err != nil {
+			return m.Fail(cmdline.WrongUsage, "cannot delete profile %q: %v", name, err)
+		} else if !ok {
+			return m.Fail(cmdline.Failed, "profile %s was not deleted", name)
+		}
+	}
+	if _, code := m.stop(name); code != cmdline.Done {
+		return code
+	}
+	m.warnOfSelection()
+	was := profileRow{Name: p.Name, Home: p.Home}
+	if rows, _, _ := m.rows(name); len(rows) > 0 {
+		was = rows[0]
+	}
+	itself := func() error { return manage.Delete(m.store, name) }
+	if code := m.change(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name}, itself); code != cmdline.Done {
+		return code
+	}
+	if m.json {
+		was.Gateway, was.Want, was.PID = "", "", 0
+		return m.print([]profileRow{was}, true)
+	}
+	fmt.Fprintf(m.Out, "deleted profile %s; its logs stay in %s/%s\n", name, m.cfg.Logs.Dir, name)
+	return cmdline.Done
+}
+
+func (m *manager) rename(from, to string) int {
+	if from == profiles.Default || to == profiles.Default {
+		return m.Fail(cmdline.Failed, "cannot rename profile %q to %q: the default profile is the root of the volume", from, to)
+	}
+	if _, there, err := m.exists(from); !there {
+		return m.missing(from, err)
+	}
+	if _, there, _ := m.exists(to); there {
+		return m.Fail(cmdline.Failed, "cannot rename profile %q to %q: that one exists already", from, to)
+	}
+	wasUp, code := m.stop(from)
+	if code != cmdline.Done {
+		return code
+	}
+	m.warnOfSelection()
+	itself := func() error { return manage.Rename(m.store, from, to) }
+	if code := m.change(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
+		return code
+	}
+	if wasUp {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := m.cl.Start(ctx, profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
+			return m.Fail(cmdline.Failed, "renamed profile %s to %s, but cannot start its gateway again: %v", from, to, err)
+		}
+	}
+	if m.json {
+		return m.list(to)
+	}
+	fmt.Fprintf(m.Out, "renamed profile %s to %s\n", from, to)
+	return cmdline.Done
+}
+
+// stop ends the gateway of a profile, if there is an init that runs it, and tells whether it was wanted up.
+func (m *manager) stop(name string) (wasUp bool, code int) {
+	if m.cl == nil {
+		return false, cmdline.Done
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	slot := profiles.SlotName(name)
+	s, err := m.cl.Service(ctx, slot)
+	if errors.Is(err, client.ErrUnknown) {
+		return false, cmdline.Done
+	}
+	if err == nil {
+		_, err = m.cl.Stop(ctx, slot, client.Wait{Wait: true, Timeout: m.cfg.Stop.Grace + 5*time.Second})
+	}
+	if err != nil {
+		return false, m.Failed("stop "+slot, err)
+	}
+	return s.Want == "up", cmdline.Done
+}
+
+// warnOfSelection tells when the file that selects a profile can't be one: who changes profiles would change it with them.
+func (m *manager) warnOfSelection() {
+	if _, err := m.store.Active(); err != nil {
+		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
+	}
+}
+
+// missing says that there is no such profile, or why that can't be told.
+func (m *manager) missing(name string, err error) int {
+	if err != nil {
+		return m.Failed(m.doing, err)
+	}
+	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.profileMeant(name))
+}
+
+// change carries out a change by the agent's own command, or by itself where there is none. Then it lets the init look at the volume.
+func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
+	done, err := m.byAgent(command, vars)
+	if err == nil && !done {
+		err = itself()
+	}
+	if err != nil || m.cl == nil {
+		return m.Failed(m.doing, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return m.Failed(m.doing, m.cl.Rescan(ctx))
+}
+
+// byAgent runs the agent's own command as the agent's user. done is false when there is none. What the command writes is
+// shown only when it fails.
+func (m *manager) byAgent(command []string, vars map[string]string) (done bool, err error) {
+	argv := m.cfg.Expand(command, vars)
+	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
+		return false, nil
+	}
+	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
+	// It has a session of its own: the agent could type into the terminal of the shell that root has called hinit from.
+	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
+	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // what is cut off is only for the message
+	name := strings.Join(argv, " ")
+	switch {
+	case err != nil:
+		return false, err
+	case x.Signal != 0:
+		return false, fmt.Errorf("%q was ended by %s", name, show.Signal(x.Signal))
+	case x.Code != 0:
+		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(out)+" "+string(errs)), " "))
+	}
+	return true, nil
+}
+
+// confirm asks a question that only a person at a terminal can answer.
+func (m *manager) confirm(question string) (bool, error) {
+	if !proc.IsTerminal(m.In) {
+		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")
+	}
+	fmt.Fprint(m.Err, question)
+	answer, err := bufio.NewReader(m.In).ReadString('\n')
+	if err != nil {
+		return false, nil
+	}
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes", nil
+}
+
+// profileRow is a profile. One that was deleted is told of as it was, without a gateway.
+type profileRow struct {
+	Name    string `json:"name"`
+	Home    string `json:"home"`                // its directory
+	Active  bool   `json:"active"`              // it is the one that the agent's commands use
+	Prior   string `json:"prior_state"`         // what the state file says
+	Gateway string `json:"gateway"`             // state of its service, "" when no init is reachable
+	Want    string `json:"want"`                // "up" or "down", "" when no init is reachable
+	PID     int    `json:"pid"`                 // of its gateway, 0 when there is none
+	Served  string `json:"served_by,omitempty"` // as in the status
+	Log     string `json:"log"`                 // path of its current log file
+	Problem string `json:"problem,omitempty"`   // what is wrong with its files
+}
+
+// list shows all profiles, or one.
+func (m *manager) list(only string) int {
+	rows, warnings, err := m.rows(only)
+	if err != nil {
+		return m.Failed(m.doing, err)
+	}
+	if only != "" && len(rows) == 0 {
+		return m.missing(only, nil)
+	}
+	code := m.print(rows, only != "")
+	for _, w := range warnings {
+		if only == "" && code == cmdline.Done {
+			fmt.Fprintln(m.Err, "warning:", show.Line(w.String()))
+		}
+	}
+	return code
+}
+
+// rows reads what list shows.
+func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
+	infos, warnings, err := m.store.List()
+	if err != nil && len(infos) == 0 {
+		return nil, nil, err
+	}
+	var st client.Status
+	if m.cl != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), cli.ShortWait)
+		defer cancel()
+		if st, err = m.cl.Status(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	rows := []profileRow{}
+	for _, info := range infos {
+		if only != "" && info.Profile.Name != only {
+			continue
+		}
+		row := profileRow{
+			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior(),
+			Log: m.cfg.Logs.Dir + "/" + info.Profile.Name + "/current",
+		}
+		for _, s := range st.Services {
+			if s.Profile == row.Name && s.Kind == "gateway" {
+				row.Gateway, row.Want, row.PID, row.Served = s.State, s.Want, s.PID, s.ServedBy
+			}
+		}
+		for _, w := range warnings {
+			if w.Profile == row.Name {
+				row.Problem = w.Message
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows, warnings, nil
+}
+
+// print shows profiles, or one.
+func (m *manager) print(rows []profileRow, one bool) int {
+	var err error
+	switch {
+	case m.json && one:
+		err = cli.WriteJSON(m.Out, rows[0])
+	case m.json:
+		err = cli.WriteJSON(m.Out, rows)
+	default:
+		err = m.printRows(rows, one)
+	}
+	if err != nil {
+		return m.Failed(m.doing, err)
+	}
+	return cmdline.Done
+}
+
+func (m *manager) printRows(rows []profileRow, one bool) error {
+	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
+	if one {
+		r := rows[0]
+		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
+			r.Name, show.Line(r.Home), r.Active, show.Line(r.Prior), orDash(r.Gateway), orDash(r.Want), show.Number(r.PID), show.Line(r.Log))
+		if r.Served != "" {
+			fmt.Fprintf(tw, "served by\t%s\n", r.Served)
+		}
+		if r.Problem != "" {
+			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
+		}
+		return tw.Flush()
+	}
+	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.Served != "" })
+	by := func(text string) string { return map[bool]string{true: "\t" + text}[served] }
+	fmt.Fprintf(tw, "NAME\tGATEWAY\tPID%s\tRECORDED\tHOME\n", by("SERVED BY"))
+	for _, r := range rows {
+		name := show.Name(r.Name)
+		if r.Active {
+			name += " *"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), by(orDash(r.Served)), show.Name(r.Prior), show.Line(r.Home))
+	}
+	return tw.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,60 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+)
+
+func topologyVerb() cli.Verb {
+	return cli.Verb{
+		Name: "topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
+		Help: `per-profile: each profile has a gateway of its own. multiplexed: the gateway of the default profile serves all. auto: as the variable
+GATEWAY_MULTIPLEX_PROFILES says, else multiplex_profiles in the default profile's config.yaml, else per-profile.
+What is asked for stays after a restart of the container. While it changes, no profile is served by two gateways.`,
+		Run: topology,
+	}
+}
+
+func topology(t *cli.Terminal, c *cli.Call) int {
+	var how client.Topology
+	c.Flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	modes, code, ok := c.Parse(t, 0, 1)
+	if !ok {
+		return code
+	}
+	if len(modes) == 1 {
+		how.Mode = modes[0]
+	}
+	is, err := cli.Ask(t, 4*time.Minute, func(ctx context.Context, cl *client.Client) (client.TopologyReply, error) {
+		return cl.Topology(ctx, how)
+	})
+	switch {
+	case err != nil:
+		return t.Failed("change the topology", err)
+	case *asJSON:
+		return t.Failed("tell the topology", cli.WriteJSON(t.Out, is))
+	}
+	for _, step := range is.Steps {
+		fmt.Fprintln(t.Out, show.Line(step))
+	}
+	from := is.From
+	switch from {
+	case "":
+		from = "default"
+	case ".hinit-topology":
+		from = "asked for by hinit topology"
+	}
+	fmt.Fprintf(t.Out, "%s (%s)\n", is.Mode, from)
+	if is.DryRun {
+		fmt.Fprintln(t.Out, "this was a dry run: nothing was changed")
+	}
+	return cmdline.Done
+}

@@ -1,0 +1,30 @@
+// Package agentuser is what the shim and hinit both do to run the agent's programs: take the agent's user, leave root's terminal, order PATH,
+// and read the words of gateway commands. It links little, because the shim runs before every command. It starts no goroutine.
+package agentuser
+
+import (
+	"slices"
+	"strings"
+)
+
+// Path is a PATH as the agent's own programs have it: the volume's .local/bin, if it is in there at all, comes before the
+// directories of the system, which is how an agent replaces a tool for itself. In the image it comes after them, so that
+// `docker exec` as root runs nothing that the agent has put there. home is the agent's.
+func Path(path, home string) string {
+	own := home + "/.local/bin"
+	dirs := strings.Split(path, ":")
+	at, system := slices.Index(dirs, own), slices.IndexFunc(dirs, isSystem)
+	if system < 0 || at < system {
+		return path
+	}
+	dirs = slices.Delete(dirs, at, at+1)
+	return strings.Join(slices.Insert(dirs, system, own), ":")
+}
+
+func isSystem(dir string) bool {
+	switch dir {
+	case "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin":
+		return true
+	}
+	return false
+}
