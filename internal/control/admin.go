@@ -30,7 +30,7 @@ func postReload(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	out.Changes, out.Plan, out.Settings = list(out.Changes), list(out.Plan), list(out.Settings)
-	return done(out)
+	return later(http.StatusOK, out)
 }
 
 func postTopology(s *Server, r *request) (reply, error) {
@@ -45,14 +45,14 @@ func postTopology(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return done(out)
+	return later(http.StatusOK, out)
 }
 
 func postExamine(s *Server, r *request) (reply, error) {
 	if err := bare(r); err != nil {
 		return reply{}, err
 	}
-	return done(client.ExamineReply{Findings: list(s.core.Examine(r.Context()))})
+	return later(http.StatusOK, client.ExamineReply{Findings: list(s.core.Examine(r.Context()))})
 }
 
 func getConfig(s *Server, r *request) (reply, error) {

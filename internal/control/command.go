@@ -89,7 +89,7 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service) (reply, 
 		}
 		return text(status, http.Header{}, []byte(line+"\n")), nil
 	}
-	return withStatus(status, view)
+	return later(status, view)
 }
 
 // bootTime is how long a command without a wait may take for the boot and for the record of its intent.

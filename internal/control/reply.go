@@ -65,6 +65,7 @@ type reply struct {
 	status int
 	header http.Header // besides what follows from the body, which is JSON unless this says otherwise
 	body   []byte
+	late   any // JSON in the place of the body, made when it is its turn
 	stream func(w http.ResponseWriter)
 	fault  *client.Error // that body is about
 	sent   func()        // to be called when the body has left; nil for nothing
@@ -79,6 +80,9 @@ func withStatus(status int, v any) (reply, error) {
 	}
 	return reply{status: status, body: body.Bytes()}, nil
 }
+
+// later answers with JSON that is made when there is room for it: many clients may read nothing.
+func later(status int, v any) (reply, error) { return reply{status: status, late: v}, nil }
 
 // encoder writes one line of JSON per value, without HTML escapes.
 func encoder(w io.Writer) *json.Encoder {

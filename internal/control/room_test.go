@@ -126,3 +126,35 @@ func TestFollowedRunsComeInBatches(t *testing.T) {
 		t.Errorf("%v: %d runs", err, len(got))
 	}
 }
+
+// Each of 120 clients ordered a start, a run or a reload and did not read the answer: PID 1 held 120 answers of up to 250 kB.
+func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
+	core := newFakeCore(gateway("a", "up"))
+	s := New(coreOf(core), everyone)
+	who := peer{uid: 10000}
+	turn := s.rooms[s.policy.classOf(who)].turn
+	for _, rt := range routes() {
+		method, path, _ := strings.Cut(rt.pattern, " ")
+		ask := func(ctx context.Context) reply {
+			r := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, who), method, path, nil)
+			r.SetPathValue("name", "gateway-a")
+			return s.guarded(rt, httptest.NewRecorder(), r)
+		}
+		first := ask(t.Context())
+		if method != http.MethodPost || first.fault != nil || len(first.body) == 0 {
+			continue
+		}
+		if first.sent == nil {
+			t.Errorf("the answer to %s takes no room", rt.pattern)
+			continue
+		}
+		first.sent()
+		turn <- struct{}{} // taken
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if out := ask(ctx); out.fault == nil {
+			t.Errorf("%s does not wait for its turn: %s", rt.pattern, out.body)
+		}
+		cancel()
+		<-turn
+	}
+}

@@ -50,7 +50,7 @@ func postRunOnce(s *Server, r *request) (reply, error) {
 	if wantsText(r.Request) {
 		return text(http.StatusOK, http.Header{}, []byte(show.Ended(view)+"\n")), nil
 	}
-	return withStatus(http.StatusOK, view)
+	return later(http.StatusOK, view)
 }
 
 // running are the states of a task in which a further start means the run there is.

@@ -34,7 +34,7 @@ func postRun(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return done(run)
+	return later(http.StatusOK, run)
 }
 
 // checkRun refuses impossible requests.
@@ -150,7 +150,7 @@ func answered(run client.Run, err error) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return done(run)
+	return later(http.StatusOK, run)
 }
 
 func postRunStop(s *Server, r *request) (reply, error) {

@@ -35,7 +35,7 @@ var (
 )
 
 func closed(ctx context.Context) *client.Error {
-	if err, is := context.Cause(ctx).(*client.Error); is { //nolint:errorlint // nobody wraps it
+	if err, is := context.Cause(ctx).(*client.Error); is { //nolint:errorlint // it is never wrapped
 		return err
 	}
 	return nil
@@ -216,6 +216,9 @@ func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out 
 	err := req.parse()
 	if err == nil {
 		out, err = s.answer(rt, req)
+	}
+	if err == nil && out.late != nil {
+		out, err = s.rooms[s.policy.classOf(who)].answer(r.Context(), func() (reply, error) { return withStatus(out.status, out.late) })
 	}
 	if err != nil {
 		return failure(explain(r.Context(), err))
