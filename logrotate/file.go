@@ -220,7 +220,7 @@ func (f *file) spoiled(p []byte, n int, err error) (int, error) {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // the name in it is that of the descriptor
+		err = named.Err // the path in it is the descriptor's
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -305,7 +305,7 @@ func (f *file) arm() {
 func (f *file) elapsed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fault != nil {
+	if f.fault != nil && f.timer != nil { // else the file was closed while this waited, and its writer may be another's
 		f.turn(func() { f.retry(time.Now()) })
 	}
 }
@@ -331,7 +331,6 @@ func (f *file) retry(now time.Time) {
 	}
 	lost := f.lost
 	f.forget()
-	f.timer.Stop()
 	f.lastErr.Store(nil)
 	if lost == 0 {
 		f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, no line was lost", f.path))
@@ -366,6 +365,7 @@ func (f *file) finish() error {
 	})
 	if f.timer != nil {
 		f.timer.Stop()
+		f.timer = nil
 	}
 	if f.fault == nil {
 		return nil
