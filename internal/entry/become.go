@@ -10,40 +10,37 @@ import (
 // become is the argv[0] of a process that changes its user and executes a command (proc.LimitsName).
 const become = "hinit-limits"
 
-// groups are the supplementary groups of the user.
-var groups [256]uint32
+// groups are the supplementary groups of the user, as many as the kernel allows.
+var groups [1 << 16]uint32
 
-// change makes this process another user's, enters a directory and executes the command behind "--". It knows the words user=, dir=, bound= and
-// no_new_privs=. With another word, and where something fails, it returns: the program behind the runtime does the rest, or says why.
-// Only the kernel's lack of processes or memory ends the process here, because the runtime would not begin.
+// change makes this process another user's, enters a directory and executes the command behind "--". It marks the words that it has carried out.
+// Where others are left, and where something fails, it returns: the program behind the runtime does the rest, or says why. The runtime obeys
+// variables that the new user may have written. So root's failure ends the process here.
+// The kernel's lack of processes or memory ends it too, because the runtime would not begin.
 func change(argv, env words) {
-	end := 1
-	for ; argv.at(end) != "--"; end++ {
-		w := argv.at(end)
-		if w == "" || after(w, "user=") == "" && after(w, "dir=") == "" && after(w, "bound=") == "" && w != "no_new_privs=1" {
-			return
-		}
+	end, rest := 1, false
+	for argv.at(end) != "--" && argv.at(end) != "" {
+		end++
 	}
 	if argv.at(end+2) == "" {
 		return
 	}
-	const nnp, deathsig = 38, 1 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
-	ok := true
-	for i := 1; i < end && ok; i++ {
+	for i := 1; i < end; i++ {
 		w := argv.at(i)
+		errno, known := carryOut(w)
 		switch {
-		case after(w, "user=") != "":
-			ok = user(after(w, "user="))
-		case after(w, "dir=") != "":
-			ok = syscall3(syscall.SYS_CHDIR, argv.pointer(i)+4, 0, 0) == 0
-		case after(w, "bound=") != "":
-			parent, _ := number(after(w, "bound="))
-			ok = syscall3(syscall.SYS_PRCTL, deathsig, uintptr(syscall.SIGKILL), 0) == 0 && syscall3(syscall.SYS_GETPPID, 0, 0, 0) == int(parent)
+		case known && errno == 0:
+			if w[0] != 'b' { // it is one thread's, and the runtime may execute the command in another
+				*unsafe.StringData(w) = '='
+			}
+		case known && syscall3(syscall.SYS_GETEUID, 0, 0, 0) == 0:
+			write(2, line.add("[hinit] cannot set ").add(w).add(": ").add(syscall.Errno(-errno).Error()).add("\n").string())
+			syscall3(syscall.SYS_EXIT_GROUP, 126, 0, 0)
 		default:
-			ok = syscall3(syscall.SYS_PRCTL, nnp, 1, 0) == 0
+			rest = true
 		}
 	}
-	if path := argv.at(end + 1); !ok || len(base(path)) == len(path) { // a name is looked up in PATH
+	if path := argv.at(end + 1); rest || len(base(path)) == len(path) { // a name is looked up in PATH
 		return
 	}
 	errno := -syscall3(syscall.SYS_EXECVE, argv.pointer(end+1), uintptr(unsafe.Pointer(argv.first))+uintptr(end+2)*unsafe.Sizeof(*argv.first), uintptr(unsafe.Pointer(env.first)))
@@ -53,26 +50,58 @@ func change(argv, env words) {
 	}
 }
 
-// user changes the groups, the group and the user of this process to UID:GID[:GROUP…].
-func user(text string) bool {
-	uid, rest := number(text)
-	gid, rest := number(rest)
-	n := 0
-	for ; rest != ""; n++ {
-		if n == len(groups) {
-			return false
+// carryOut does what a word says, and returns an errno below zero.
+func carryOut(word string) (errno int, known bool) {
+	const nnp, deathsig, classShift = 38, 1, 13 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
+	at := max(index(word, "="), 0)
+	value := word[min(at+1, len(word)):]
+	first, rest := number(value)
+	switch word[:at] {
+	case "nice":
+		own := syscall3(syscall.SYS_GETPRIORITY, 0, 0, 0) // 20 less the nice value
+		errno = syscall3(syscall.SYS_SETPRIORITY, 0, 0, uintptr(max(-20, min(20-own+int(int32(first)), 19))))
+	case "io":
+		level, _ := number(rest)
+		errno = syscall3(syscall.SYS_IOPRIO_SET, 1, 0, uintptr(first<<classShift|level))
+	case "user":
+		errno = user(first, rest)
+	case "dir":
+		errno = syscall3(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(unsafe.StringData(value))), 0, 0)
+	case "bound":
+		errno = syscall3(syscall.SYS_PRCTL, deathsig, uintptr(syscall.SIGKILL), 0)
+		if syscall3(syscall.SYS_GETPPID, 0, 0, 0) != int(first) {
+			errno = -int(syscall.ESRCH)
 		}
-		var g uint32
-		g, rest = number(rest)
-		groups[n] = g
+	case "no_new_privs":
+		errno = syscall3(syscall.SYS_PRCTL, nnp, 1, 0)
+	default:
+		return 0, false
 	}
-	return syscall3(syscall.SYS_SETGROUPS, uintptr(n), uintptr(unsafe.Pointer(&groups)), 0) == 0 &&
-		syscall3(syscall.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)) == 0 &&
-		syscall3(syscall.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)) == 0
+	return errno, true
 }
 
-// number reads a number, and what follows the colon behind it.
+// user changes the groups, the group and the user of this process. ids are GID[:GROUP…].
+func user(uid uint32, ids string) (errno int) {
+	gid, rest := number(ids)
+	n := 0
+	for ; rest != "" && n < len(groups); n++ {
+		groups[n], rest = number(rest)
+	}
+	if errno = syscall3(syscall.SYS_SETGROUPS, uintptr(n), uintptr(unsafe.Pointer(&groups)), 0); errno == 0 {
+		errno = syscall3(syscall.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid))
+	}
+	if errno == 0 {
+		errno = syscall3(syscall.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
+	}
+	return errno
+}
+
+// number reads a number, and what follows the colon behind it. One below zero is returned as its two's complement.
 func number(text string) (n uint32, rest string) {
+	if text != "" && text[0] == '-' {
+		n, rest = number(text[1:])
+		return -n, rest
+	}
 	i := 0
 	for ; i < len(text) && text[i] != ':'; i++ {
 		n = 10*n + uint32(text[i]-'0')
@@ -81,14 +110,6 @@ func number(text string) (n uint32, rest string) {
 		rest = text[i+1:]
 	}
 	return n, rest
-}
-
-// after returns what follows a prefix, "" where the text does not begin with it.
-func after(text, prefix string) string {
-	if len(text) > len(prefix) && text[:len(prefix)] == prefix {
-		return text[len(prefix):]
-	}
-	return ""
 }
 
 // pointer returns where a word is.

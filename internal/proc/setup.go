@@ -155,6 +155,7 @@ func (p *pending) apply(word string) error {
 	name, value, _ := strings.Cut(word, "=")
 	var err error
 	switch name + "=" {
+	case "=": // internal/entry has carried the word out
 	case wordNice:
 		var n int
 		if n, err = strconv.Atoi(value); err == nil {
@@ -226,9 +227,6 @@ func become(words string) error {
 	}
 	if len(ids) < 2 {
 		return errors.New("a group is missing")
-	}
-	if os.Getuid() == ids[0] && os.Getgid() == ids[1] { // internal/entry has done it
-		return nil
 	}
 	if err := syscall.Setgroups(ids[2:]); err != nil {
 		return err

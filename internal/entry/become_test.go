@@ -1,0 +1,88 @@
+//go:build linux && (amd64 || arm64)
+
+package entry_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
+)
+
+// start executes hinit as PID 1 does for a service of the agent's, with a variable of the agent's that ends every Go program as it begins. It
+// returns the user that the process had at its end, its exit code and what it said.
+func start(t *testing.T, words ...string) (user string, code int, said string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		testkit.Cannot(t, "needs root")
+	}
+	dir := t.TempDir()
+	if err := testkit.Build(dir, "hinit"); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	cmd := exec.Command(filepath.Join(dir, "hinit"))
+	cmd.Args, cmd.Env = append([]string{"hinit-limits"}, words...), []string{"GOMEMLIMIT=whatever the agent writes"}
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "\nUid:\t")
+	user, _, _ = strings.Cut(rest, "\n")
+	_ = cmd.Wait() // its code is looked at
+	return user, cmd.ProcessState.ExitCode(), out.String()
+}
+
+// A service with limits or a niceness ran the Go runtime as root, with the variables that the agent writes into its .env: GODEBUG, GOMEMLIMIT.
+func TestVariablesOfTheAgentsAreObeyedAsTheAgent(t *testing.T) {
+	const agent = "10000\t10000\t10000\t10000"
+	for _, words := range [][]string{
+		{"user=10000:10000", "7:1024:1024", "--", "/bin/true", "true"},
+		{"nice=-5", "io=2:7", "cpus=0", "umask=022", "user=10000:10000:4:5", "dir=/", "4:0:0", "--", "/bin/true", "true"},
+		{"user=10000:10000", "dir=/nowhere", "--", "/bin/true", "true"},
+		{"user=10000:10000", "env=/nowhere", "--", "/bin/true", "true"},
+	} {
+		user, code, said := start(t, words...)
+		if user != agent || code != 2 || !strings.Contains(said, "GOMEMLIMIT") {
+			t.Errorf("%q: the runtime began as %q; %d: %s", words, user, code, said)
+		}
+	}
+}
+
+// Without limits no runtime begins at all, and what the words say is so.
+func TestAServiceWithANicenessBeginsWithoutTheRuntime(t *testing.T) {
+	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const look = `echo $(id -u) $(id -g) $(id -G) $(pwd) $(cut -d' ' -f19 /proc/self/stat) $(grep NoNewPrivs /proc/self/status)`
+	for _, nice := range []int{3, -3} {
+		_, code, said := start(t, fmt.Sprintf("nice=%d", nice), "io=2:7", "user=10000:10001:4:5", "dir=/usr", fmt.Sprintf("bound=%d", os.Getpid()), "no_new_privs=1",
+			"--", "/bin/sh", "sh", "-c", look)
+		if want := fmt.Sprintf("10000 10001 10001 4 5 /usr %d NoNewPrivs: 1\n", 20-own+nice); code != 0 || said != want {
+			t.Errorf("nice %d: %d %q, want %q", nice, code, said, want)
+		}
+	}
+}
+
+// What can't be set as root is said, and the runtime does not begin.
+func TestAFailureAsRootEndsTheStart(t *testing.T) {
+	user, code, said := start(t, "io=6:0", "user=10000:10000", "7:1:1", "--", "/bin/true", "true")
+	if code != 126 || said != "[hinit] cannot set io=6:0: invalid argument\n" {
+		t.Errorf("%q, %d: %s", user, code, said)
+	}
+}
