@@ -27,8 +27,8 @@ type WatchOptions struct {
 	IdlePoll time.Duration
 	// Settle is how long after a notification the look waits for more of them. Default 100 ms.
 	Settle time.Duration
-	// Appear is the same for a profile that comes or goes: somebody waits for it. Default 5 ms, at most
-	// Settle.
+	// Appear is the same for a profile that comes or goes, and for a whole state file that replaces an old one after a pause of
+	// Settle: a client or the next gateway waits for it. Default 5 ms, at most Settle.
 	Appear time.Duration
 	// MaxSettle is how long it waits at most while they keep coming. Default 1 s.
 	MaxSettle time.Duration
@@ -104,6 +104,7 @@ type request struct {
 // lookedAt is what the last look at a profile showed.
 type lookedAt struct {
 	profile    Profile
+	looked     time.Time // when it began
 	state      State
 	beat       time.Time // the last one
 	seen       stamp     // its file
@@ -342,12 +343,18 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 	if w.matters(name, file) {
 		w.dirty[name] = true
 		switch {
-		case file == w.store.marker:
+		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.settleSoon()
 		case !w.soon: // else a look comes sooner, and sees this too
 			w.settle(w.o.Settle)
 		}
 	}
+}
+
+// isQuiet reports whether the last look at a profile was before the time of a burst.
+func (w *Watcher) isQuiet(name string) bool {
+	k := w.known[name]
+	return k != nil && time.Since(k.looked) >= w.o.Settle
 }
 
 // endHints takes note that the source of notifications has ended, which nothing explains. The next look makes a new one.
@@ -362,7 +369,7 @@ func (w *Watcher) markAll() {
 	w.settleSoon()
 }
 
-// settleSoon is settle for a profile that comes or goes.
+// settleSoon is settle with the short pause of Appear.
 func (w *Watcher) settleSoon() {
 	w.soon = true
 	w.settle(w.o.Appear)

@@ -383,6 +383,7 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 	}
 	var st State
 	began := time.Now()
+	k.looked = began
 	err = d.Together(func(d *fsutil.Dir) (err error) { // not more than this: what is told of it is not the agent's doing
 		k.seen = stampAt(d, filepath.Join(home, stateFile))
 		k.sure = k.seen.before(began)

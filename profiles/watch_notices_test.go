@@ -315,3 +315,29 @@ func TestWatchLostNotifications(t *testing.T) {
 	r.awaits(t, "+b")
 	<-sources // there is a new one
 }
+
+// TestAGatewayThatBecomesReadyIsSeenAtOnce checks that the next gateway's turn does not wait for the end of a burst that has not begun.
+func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		op   fsnotify.Op
+		last time.Duration
+		soon bool
+	}{
+		"renamed into place":      {fsnotify.Create, 2 * time.Hour, true},
+		"in the middle of a file": {fsnotify.Write, 2 * time.Hour, false},
+		"in the middle of noise":  {fsnotify.Create, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &Watcher{
+				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{hints: new(hints)},
+				pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)},
+				known:   map[string]*lookedAt{"a": {looked: time.Now().Add(-tt.last)}},
+				o:       WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
+			}
+			w.mark(fsnotify.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.op})
+			if soon := time.Until(w.due) <= time.Minute; soon != tt.soon {
+				t.Errorf("soon is %t", soon)
+			}
+		})
+	}
+}
