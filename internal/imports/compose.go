@@ -7,9 +7,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/cronspec"
 )
 
 // compose is a process-compose.yaml that is taken over.
@@ -18,6 +19,7 @@ type compose struct {
 	file    string
 	shell   []string
 	raw     bool // no variable of a command is filled in before the shell has it
+	docker  bool // it is a compose file of Docker
 	env     []pair
 	dotenv  string            // the .env beside the file
 	vars    map[string]string // for templates
@@ -33,7 +35,7 @@ type wait struct {
 	line      int
 }
 
-// processCompose reads process-compose.yaml.
+// processCompose reads process-compose.yaml, or a compose file of Docker, whose keys are much the same.
 func (im *importer) processCompose(path string) error {
 	root, err := readYAML(path)
 	if err != nil {
@@ -44,12 +46,12 @@ func (im *importer) processCompose(path string) error {
 	var processes []entry
 	for _, e := range entries(root) {
 		switch e.name {
-		case "processes":
-			processes = entries(e.node)
+		case "processes", "services":
+			processes, c.docker = entries(e.node), e.name == "services"
 		case "environment":
 			c.env = variables(e.node)
 			c.references(e.line, "environment", c.env)
-		case "version", "is_strict": // hinit is always strict
+		case "version", "is_strict", "name": // hinit is always strict
 		case "disable_env_expansion":
 			c.raw = e.isTrue()
 		case "shell":
@@ -75,7 +77,7 @@ func (im *importer) processCompose(path string) error {
 			}
 		}
 	}
-	if dotenv := absolute(path, ".env"); exists(dotenv) {
+	if dotenv := absolute(path, ".env"); !c.docker && exists(dotenv) {
 		c.dotenv = dotenv
 		c.note(dotenv, 0, "", "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
 	}
@@ -87,7 +89,7 @@ func (im *importer) processCompose(path string) error {
 		}
 	}
 	for _, w := range c.waits {
-		if strings.HasPrefix(w.condition, "process_completed") {
+		if strings.Contains(w.condition, "_completed") {
 			c.awaited[w.to] = true
 		}
 	}
@@ -175,15 +177,19 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 		where := p.name + "." + e.name
 		note := func(format string, args ...any) { c.note(c.file, e.line, where, format, args...) }
 		s.came(e.name, c.file, e.line)
-		if e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name) {
+		if !c.docker && e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name) {
 			note("is no text, and is left out")
 			continue
 		}
 		switch e.name {
 		case "command":
-			s.command = c.inShell(e, where, vars)
+			if c.docker {
+				arguments = c.words(e, where)
+			} else {
+				s.command = c.inShell(e, where, vars)
+			}
 		case "entrypoint":
-			entrypoint = items(e.node)
+			entrypoint = c.words(e, where)
 		case "args":
 			arguments = items(e.node)
 		case "working_dir":
@@ -233,10 +239,12 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 			s.disabled = s.disabled || e.name == "is_foreground" && e.isTrue() // it is started by hand
 			note("a service has no terminal under hinit; make it the container's CMD if it needs one")
 		default:
-			note("%s", otherWay(e.name))
+			if !c.container(e, where, s) {
+				note("%s", otherWay(e.name))
+			}
 		}
 	}
-	if entrypoint != nil {
+	if entrypoint != nil || c.docker {
 		s.command = append(entrypoint, arguments...)
 	}
 	if s.restart.policy == "never" && s.task.cron == "" && (c.awaited[p.name] || s.task.once != "") {
@@ -300,9 +308,9 @@ func (c *compose) shutdown(process string, at entry, s *service) {
 				note("hinit does not stop with %s; TERM is taken", e.text())
 				break
 			}
-			s.signal = signal
+			s.stop.signal = signal
 		case "timeout_seconds":
-			s.grace = c.seconds(c.file, e, process+".shutdown."+e.name)
+			s.stop.grace = c.seconds(c.file, e, process+".shutdown."+e.name)
 		case "parent_only":
 			if e.isTrue() {
 				note("hinit always stops all processes of a service")
@@ -324,14 +332,14 @@ func (c *compose) schedule(process string, at entry, s *service) {
 		case "timezone":
 			s.task.timezone = e.text()
 		case "interval":
-			s.restart.policy = ""
-			if s.task.cron = cronOf(e.text()); s.task.cron == "" {
-				s.task.once = "manual"
-				note("hinit has times, no intervals, and %q is none that cron can say; it runs with hinit run-once", e.text())
+			s.restart.policy, s.task.cron = "", "@every "+e.text()
+			if _, err := cronspec.Parse(s.task.cron, ""); err != nil {
+				s.task.cron, s.task.once = "", "boot"
+				note("%q is no interval such as 90s; it runs once, at the boot", e.text())
 			}
 		case "run_on_start":
 			if e.isTrue() {
-				note("a task with a schedule does not run at the start besides")
+				s.task.once = "boot"
 			}
 		case "max_concurrent":
 			if e.text() != "1" {
@@ -343,25 +351,12 @@ func (c *compose) schedule(process string, at entry, s *service) {
 	}
 }
 
-// cronOf says an interval as times, where that comes to the same; "" elsewhere.
-func cronOf(interval string) string {
-	d, err := time.ParseDuration(interval)
-	minutes, hours := int(d/time.Minute), int(d/time.Hour)
-	switch {
-	case err != nil || d <= 0:
-	case d%time.Hour == 0 && hours <= 24 && 24%hours == 0:
-		return map[bool]string{true: "0 0 * * *", false: fmt.Sprintf("0 */%d * * *", hours)}[hours == 24]
-	case d%time.Minute == 0 && minutes < 60 && 60%minutes == 0:
-		return fmt.Sprintf("*/%d * * * *", minutes)
-	}
-	return ""
-}
-
 // depend takes over one dependency.
 func (c *compose) depend(w wait) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",
 		"process_completed_successfully": "done", "process_completed": "done",
+		"service_started": "started", "service_healthy": "ready", "service_completed_successfully": "done",
 	}[w.condition]
 	where := w.from.was + ".depends_on." + w.to
 	if !known {

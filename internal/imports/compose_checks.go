@@ -2,6 +2,7 @@ package imports
 
 import (
 	"cmp"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -36,9 +37,13 @@ func (c *compose) logSize(process string, at entry, s *service) {
 			n, err := strconv.Atoi(r.text())
 			switch {
 			case r.name == "max_size_mb" && err == nil:
-				s.output.size = n
+				s.output.size = r.text()
 			case r.name == "max_backups" && err == nil:
 				s.output.archives = r.text()
+			case r.name == "max_age_days" && err == nil:
+				s.output.age = fmt.Sprintf("%dh", 24*n)
+			case r.name == "compress":
+				s.output.compressed = map[bool]string{true: "gzip"}[r.isTrue()]
 			default:
 				c.note(c.file, r.line, where+"."+r.name, "%s", otherWay(at.name))
 			}

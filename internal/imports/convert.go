@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -17,11 +18,12 @@ const (
 	Supervisord    = "supervisord"
 	ProcessCompose = "process-compose"
 	Pebble         = "pebble"
+	Compose        = "compose"
 	S6             = "s6"
 )
 
 // Formats are all of them.
-var Formats = []string{Supervisord, ProcessCompose, Pebble, S6}
+var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6}
 
 // Note says what has not been taken over, or not as it was, and why.
 type Note struct {
@@ -67,7 +69,7 @@ func Convert(path, format string) (Result, error) {
 	switch format {
 	case Supervisord:
 		err = im.supervisord(path)
-	case ProcessCompose:
+	case ProcessCompose, Compose:
 		err = im.processCompose(path)
 	case Pebble:
 		err = im.pebble(path)
@@ -107,6 +109,9 @@ func detect(path string) (string, error) {
 	}
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != ';' {
+			if slices.Contains([]string{"[Unit]", "[Service]", "[Timer]"}, line) {
+				return "", fmt.Errorf("%s is a unit of systemd, which is not imported: write ExecStart as command, Restart as restart, After and Requires as needs, OnCalendar as schedule", path)
+			}
 			if line[0] == '[' {
 				return Supervisord, nil
 			}
@@ -120,10 +125,14 @@ func detect(path string) (string, error) {
 	if _, is := top["processes"]; is {
 		return ProcessCompose, nil
 	}
-	for _, key := range []string{"services", "checks", "log-targets"} {
-		if _, is := top[key]; is {
-			return Pebble, nil
+	services, _ := top["services"].(map[string]any)
+	for _, s := range services {
+		if keys, is := s.(map[string]any); is && keys["override"] == nil { // which a layer has to have
+			return Compose, nil
 		}
+	}
+	if top["services"] != nil || top["checks"] != nil || top["log-targets"] != nil {
+		return Pebble, nil
 	}
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }

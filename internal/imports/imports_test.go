@@ -19,7 +19,7 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers", "scandir", "source", "scandir/clock", "more/process-compose.yaml", "more/supervisord.conf", "more/layers", "more/rc"} {
+	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers", "compose.yml", "scandir", "source", "scandir/clock", "more/process-compose.yaml", "more/supervisord.conf", "more/layers", "more/rc"} {
 		t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
 			result, err := Convert(filepath.Join("testdata", name), "")
 			if err != nil {
@@ -78,7 +78,7 @@ func TestMeaning(t *testing.T) {
 	if needs := c.Services["api-1"].Needs; len(needs) != 2 || needs[1].Name != "migrate" || needs[1].Until != config.UntilDone {
 		t.Errorf("api-1 needs %+v", needs)
 	}
-	if s := c.Services["nightly"]; s.Enabled || s.Task.Schedule.Cron != "0 3 * * *" || c.Services["often"].Task.Schedule.Cron != "*/15 * * * *" {
+	if s := c.Services["nightly"]; s.Enabled || s.Task.Schedule.Cron != "0 3 * * *" || c.Services["often"].Task.Schedule.Cron != "@every 15m" {
 		t.Errorf("schedules: %+v", s.Task)
 	}
 	if files := c.Services["api-0"].EnvFile; len(files) != 1 || files[0] != "-/etc/api.env" {
@@ -115,6 +115,11 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		{"a.yaml", "processes: {a: {command: x, readiness_probe: {exec: {command: x}, odd: 1}}}\n", "odd"},
 		{"a.yaml", "odd: 1\nprocesses: {a: {command: x}}\n", "odd"},
 		{"a.yaml", "processes: {a: {command: x}, b: {}}\n", "b"},
+		{"a.yaml", "services: {a: {command: x, volumes: [v]}}\n", "a.volumes"},
+		{"a.yaml", "services: {a: {command: x, build: .}}\n", "a.build"},
+		{"a.yaml", "services: {a: {command: x, healthcheck: {test: x, odd: 1}}}\n", "a.healthcheck.odd"},
+		{"a.yaml", "services: {a: {command: x, stop_signal: SIGWINCH}}\n", "WINCH"},
+		{"a.yaml", "processes: {a: {command: x, schedule: {interval: often}}}\n", "runs once, at the boot"},
 		{"a.yaml", "services: {a: {override: replace, command: x, odd: 1}}\n", "a.odd"},
 		{"a.yaml", "odd: 1\nservices: {a: {override: replace, command: x}}\n", "odd"},
 		{"a.yaml", "services: {a: {override: replace, command: x, requires: [b]}}\n", `"b"`},
@@ -149,6 +154,8 @@ func TestWhatCannotBeImported(t *testing.T) {
 		"[supervisord]\nnodaemon=true\n":      "no service",
 		"processes: {}\n":                     "no service",
 		"services: {a: {startup: enabled}}\n": "no service",
+		"services: {a: {image: redis}}\n":     "no service",
+		"[Unit]\nAfter=b.service\n":           "is a unit of systemd",
 		"processes: {a: {command: [1, 2]}}\n": "",
 		"[program:a]\ncommand=\"not closed\n": "no service",
 	} {

@@ -34,8 +34,8 @@ type service struct {
 	needs    []need
 	checks   []check
 	restart  restart
-	signal   string
-	grace    string
+	stop     struct{ signal, grace string }
+	notify   *yaml.Node // how it says that it is ready
 }
 
 // place is where something stands in the other supervisor's configuration.
@@ -72,9 +72,8 @@ func (s *service) came(key, file string, line int) {
 
 // output is where a service's output goes.
 type output struct {
-	log      bool
-	size     int // MB
-	archives string
+	log                             bool
+	size, archives, age, compressed string // the size in MB
 }
 
 // task says when a service that ends by itself runs.
@@ -151,10 +150,7 @@ func optional(value string) *yaml.Node {
 }
 
 func truth(yes bool) *yaml.Node {
-	if !yes {
-		return nil
-	}
-	return plain("true")
+	return plain(map[bool]string{true: "true"}[yes])
 }
 
 func sequence(flow bool, items ...*yaml.Node) *yaml.Node {
@@ -229,14 +225,6 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 }
 
 func (s *service) node() *yaml.Node {
-	var enabled *yaml.Node
-	if s.disabled {
-		enabled = plain("false")
-	}
-	var size *yaml.Node
-	if s.output.size > 0 {
-		size = plain(strconv.Itoa(s.output.size))
-	}
 	var needs, checks []*yaml.Node
 	for _, n := range s.needs {
 		if n.until == "" && !n.optional {
@@ -250,21 +238,23 @@ func (s *service) node() *yaml.Node {
 	}
 	keys := []key{
 		{"command", sequence(true, texts(s.command)...)},
-		{"enabled", enabled},
+		{"enabled", plain(map[bool]string{true: "false"}[s.disabled])},
 		{"user", optional(s.user)},
 		{"cwd", optional(literal(s.cwd))},
 		{"env", pairs(s.env)},
 		{"env_file", sequence(true, texts(s.envFiles)...)},
 		{"umask", optional(s.umask)},
 		{"log", truth(s.output.log)},
-		{"logs", mapping(true, key{"max_size_mb", size}, key{"archives", plain(s.output.archives)})},
+		{"logs", mapping(true, key{"max_size_mb", plain(s.output.size)}, key{"archives", plain(s.output.archives)}, key{"max_age", plain(s.output.age)},
+			key{"compress", plain(s.output.compressed)})},
 		{"once", plain(s.task.once)},
 		{"schedule", mapping(true, key{"cron", optional(s.task.cron)}, key{"timezone", optional(s.task.timezone)})},
+		{"notify", s.notify},
 		{"needs", sequence(true, needs...)},
 		{"checks", sequence(false, checks...)},
 		{"restart", mapping(true, key{"policy", plain(s.restart.policy)}, key{"max_restarts", plain(s.restart.maxRestarts)},
 			key{"initial", plain(s.restart.initial)}, key{"factor", plain(s.restart.factor)}, key{"max", plain(s.restart.max)})},
-		{"stop", mapping(true, key{"signal", plain(s.signal)}, key{"grace", plain(s.grace)})},
+		{"stop", mapping(true, key{"signal", plain(s.stop.signal)}, key{"grace", plain(s.stop.grace)})},
 	}
 	return mapping(false, slices.DeleteFunc(keys, func(k key) bool { return s.left[k.name] })...)
 }
@@ -331,14 +321,7 @@ func seconds(value string) string {
 
 // short writes a duration without what is zero in it.
 func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}

@@ -80,7 +80,7 @@ func (p *plan) layer(file string) error {
 			p.checks = p.combine(p.checks, file, e)
 		case "log-targets":
 			for _, t := range entries(e.node) {
-				p.note(file, t.line, "log-targets."+t.name, "hinit itself forwards no logs; a forwarder can read the files below logs.dir")
+				p.note(file, t.line, "log-targets."+t.name, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
 			}
 		default:
 			p.note(file, e.line, e.name, "%s", otherWay(e.name))
@@ -170,7 +170,7 @@ func (p *plan) service(l *layered) {
 		case "backoff-limit":
 			s.restart.max = e.text()
 		case "kill-delay":
-			s.grace = e.text()
+			s.stop.grace = e.text()
 		case "summary", "description":
 			s.about = about(l.get("summary").words(), l.get("description").words())
 		case "after", "before", "requires", "on-check-failure": // later

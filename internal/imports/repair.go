@@ -18,10 +18,8 @@ func absolute(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
-	if dir, err := filepath.Abs(filepath.Dir(file)); err == nil {
-		return filepath.Join(dir, path)
-	}
-	return path
+	dir, _ := filepath.Abs(filepath.Dir(file)) // "" without a working directory
+	return filepath.Join(dir, path)
 }
 
 // tryChecks leaves out the checks that hinit.yaml can't have, such as checks of other hosts.

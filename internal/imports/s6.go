@@ -151,7 +151,6 @@ func (d *s6dir) milliseconds(dir, name string) string {
 // left are the files of a service directory that mean nothing to hinit.
 var left = [...]struct{ name, why string }{
 	{"finish", "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
-	{"notification-fd", "the service keeps its descriptor for readiness closed; add a check of kind ready, or use NOTIFY_SOCKET"},
 	{"timeout-finish", "services of hinit.yaml have no finish script"},
 	{"max-death-tally", "restart.max_restarts has a window of its own"},
 	{"lock-fd", "hinit holds no lock for a service"},
@@ -208,19 +207,22 @@ func (d *s6dir) longrun(name, dir string) {
 	}
 	d.interpreter(run)
 	s.disabled = exists(filepath.Join(dir, "down"))
-	s.grace = d.milliseconds(dir, "timeout-kill")
-	if s.grace == "" {
+	s.stop.grace = d.milliseconds(dir, "timeout-kill")
+	if s.stop.grace == "" {
 		d.note(dir, 0, "timeout-kill", "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
 	}
 	if signal := d.word(dir, "down-signal"); signal != "" {
 		name, known := signalName(signal)
 		if known {
-			s.signal = name
+			s.stop.signal = name
 		} else {
 			d.note(filepath.Join(dir, "down-signal"), 0, "", "hinit does not stop with %s; TERM is taken", signal)
 		}
 	}
-	d.remarks(dir, "run", "type", "down", "timeout-kill", "down-signal", "dependencies", "dependencies.d")
+	if fd := d.word(dir, "notification-fd"); fd != "" {
+		s.notify = mapping(true, key{"fd", plain(fd)})
+	}
+	d.remarks(dir, "run", "type", "notification-fd", "down", "timeout-kill", "down-signal", "dependencies", "dependencies.d")
 }
 
 // oneshot takes over a oneshot: the file up is a command line of execline.
@@ -269,7 +271,7 @@ func (d *s6dir) depend(s *service) {
 		}
 		for _, other := range found {
 			n := need{name: other.name}
-			if other.task.once == "" {
+			if other.task.once == "" && other.notify == nil {
 				n.until = "started"
 			}
 			s.wait(n)

@@ -246,7 +246,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			svc.restart.maxRestarts = value
 		case "startsecs":
 			if value != "1" {
-				note("is agent.settle in hinit, for all services: 1s (%s)", value)
+				note("is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer", value)
 			}
 		case "stopsignal":
 			signal, known := signalName(value)
@@ -254,9 +254,9 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 				note("hinit does not stop with %s; TERM is taken", value)
 				break
 			}
-			svc.signal = signal
+			svc.stop.signal = signal
 		case "stopwaitsecs":
-			if svc.grace = seconds(value); svc.grace == "" {
+			if svc.stop.grace = seconds(value); svc.stop.grace == "" {
 				note("%q is no number of seconds above zero; 10s is taken", value)
 			}
 		case "stopasgroup", "killasgroup":
@@ -283,14 +283,14 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 				note("hinit rotates every log; the default size is taken (%s)", value)
 				break
 			}
-			svc.output.size = size
+			svc.output.size = strconv.Itoa(size)
 		case "stdout_logfile_backups":
 			svc.output.archives = value
 		case "stderr_logfile_maxbytes", "stderr_logfile_backups":
 			note("one log takes both streams; see stdout_logfile")
 		case "stdout_events_enabled", "stderr_events_enabled", "stdout_syslog", "stderr_syslog", "redirect_stdout":
 			if !isFalse(value) {
-				note("hinit sends output to the container's log and to files only; hinit-forward reads those (%s)", value)
+				note("run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)", value)
 			}
 		default:
 			note("%s (%s)", otherWay(k.name), value)
@@ -312,7 +312,7 @@ func (im *importer) logFile(svc *service, name, value string, note func(string, 
 			svc.output.log = false
 		}
 	case strings.EqualFold(value, "syslog"):
-		note("hinit does not write to syslog")
+		note("hinit forward sends the log to syslog")
 	case !strings.EqualFold(value, "auto"):
 		note("hinit writes both streams to logs/%s/current below logs.dir, not to %s", svc.name, value)
 	}

@@ -18,10 +18,15 @@ var ways = map[string]string{
 	"isDaemon":               "process-compose knows is_daemon; a service stays in the foreground under hinit",
 	"exit_on_skipped":        "a service that waits for another one in vain stays waiting; hinit status says for what",
 	"success_exit_codes":     "only exit code 0 is no failure to hinit; let a script in the shell turn others into it",
-	"log_configuration":      "hinit knows the size and the number of archives of a log (logs), and its console format (logs.console)",
+	"log_configuration":      "hinit has the keys of logs for size, number, age and compression, and logs.console for the format",
 	"unix_socket_path":       "hinit has a control socket of its own, control.socket",
 	"ordered_shutdown":       "hinit stops in the reverse order of needs always",
 	"pairing":                "hinit has no remote access to pair for; its interface is the control socket",
+	"image":                  "is left out; the program has to be in the image that hinit is in",
+	"build":                  "is left out; the program has to be in the image that hinit is in",
+	"ports":                  "is for the engine; give it to the container that hinit is in",
+	"volumes":                "is for the engine; give it to the container that hinit is in",
+	"networks":               "is for the engine; give it to the container that hinit is in",
 	"disable_dotenv":         "env_file names the files that a service reads",
 }
 
