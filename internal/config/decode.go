@@ -18,7 +18,7 @@ import (
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
-	doubt    *trust.Doubt // who else can change the file; nil: only root can, or there is nobody to protect root from
+	doubt    *trust.Doubt // who else can change the file; nil: only root can, or root needs no protection
 }
 
 // origin is where a value came from. The zero origin is a built-in default.
@@ -54,11 +54,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		what := path
-		if what == "" {
-			what = "the file"
-		}
-		d.problems.at(n.Line, "cannot read %s: expected a mapping%s, got %s", what, cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describe(n))
+		d.problems.at(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describe(n))
 		return nil
 	}
 	var out []entry
@@ -72,6 +68,9 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 		case k.Kind != yaml.ScalarNode:
 			d.problems.at(k.Line, "cannot read %s: expected the name of a key, got %s", join(path, "?"), describe(k))
 			continue
+		}
+		if k.Value == "true" && slices.Contains(keys, "on") { // as a tool for YAML 1.1 writes that key
+			k.Value = "on"
 		}
 		if first, twice := seen[k.Value]; twice {
 			d.problems.at(k.Line, "duplicate key %q; it is already set on line %d", join(path, k.Value), first)
@@ -101,7 +100,7 @@ func (d *decoder) named(n *yaml.Node, path, what string, wrong func(name string)
 }
 
 // resolve follows an alias. A document may contain itself through one, so a walk must be bounded by the depth of the
-// schema and not by that of the document.
+// schema and not by the depth of the document.
 func resolve(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
@@ -109,7 +108,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeFields reads the mapping n into root. Its keys are those of fields below the path within (which ends in a dot or
+// decodeFields reads the mapping n into root. Its keys are the keys of fields below the path within (which ends in a dot or
 // is empty); base is put before them in messages and origins. A key whose path is in other is handed to its function instead.
 func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields []field[T], root *T, other map[string]func(*yaml.Node)) {
 	names := fieldNames(fields, within, other)

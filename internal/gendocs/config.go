@@ -213,11 +213,22 @@ func mapping(base string, keys []config.Key, mean meanings) object {
 	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
 	for _, k := range keys {
 		node := typeOf(k.Value)
-		if choices, ok := strings.CutPrefix(k.Type, "`"); ok {
-			node["enum"] = strings.Split(strings.TrimSuffix(choices, "`"), "`, `")
+		if choices := choicesOf(k); choices != nil {
+			node["enum"] = choices
+		}
+		switch k.Value.(type) {
+		case *int, *float64:
+			bound(node, base+k.Path)
+		case *syscall.Signal:
+			node = object{"type": "string", "pattern": anyCase("SIG", wordsIn(k.Type))}
+		case *map[string]config.ResourceLimit:
+			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
 		}
 		node["description"] = plainText(mean.of(base + k.Path))
 		put(schema, k.Path, node)
+		if k.Path == "on" { // YAML 1.1 takes that word for true
+			put(schema, "true", node)
+		}
 	}
 	for _, k := range keys {
 		if k.Short { // a text may stand for the whole mapping
@@ -226,6 +237,9 @@ func mapping(base string, keys []config.Key, mean meanings) object {
 				parent = parent["properties"].(object)[key].(object)
 			}
 			parent["type"] = []string{"object", "string"}
+			if choices := choicesOf(k); choices != nil {
+				parent["anyOf"] = []object{{"type": "object"}, {"enum": choices}}
+			}
 		}
 	}
 	return schema
@@ -245,8 +259,6 @@ func typeOf(at any) object {
 		return object{"type": "number"}
 	case *time.Duration:
 		return object{"type": "string", "pattern": `^[+]?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`}
-	case *syscall.Signal:
-		return object{"type": []string{"string", "integer"}}
 	case *config.Paths:
 		return object{"type": []string{"string", "array"}, "items": text}
 	case *[]string:
@@ -268,7 +280,7 @@ func typeOf(at any) object {
 		return object{"$ref": "#/$defs/checks"}
 	case *config.Actions:
 		return object{"$ref": "#/$defs/actions"}
-	case *map[string]string, *map[string]config.ResourceLimit:
+	case *map[string]string:
 		return object{"type": "object", "additionalProperties": text}
 	}
 	return text

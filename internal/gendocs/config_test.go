@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -57,6 +59,48 @@ func TestTheSchemaKnowsEveryKeyThatTheFileMayHave(t *testing.T) {
 	}
 	if got := at(t, schema, "services.NAME")["additionalProperties"]; got != false {
 		t.Errorf("an unknown key of a service: %v", got)
+	}
+}
+
+// An editor said nothing about values that hinit config check refuses.
+func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
+	text, err := configSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema object
+	if err := json.Unmarshal([]byte(text), &schema); err != nil {
+		t.Fatal(err)
+	}
+	nice := at(t, schema, "services.NAME.nice")
+	if nice["minimum"] != -20.0 || nice["maximum"] != 19.0 {
+		t.Errorf("nice: 50 is taken: %v", nice)
+	}
+	if jitter := at(t, schema, "restart.jitter"); jitter["maximum"] != 0.5 {
+		t.Errorf("jitter: 3 is taken: %v", jitter)
+	}
+	signal := regexp.MustCompile(at(t, schema, "services.NAME.stop.signal")["pattern"].(string))
+	if signal.MatchString("TERMINATE") || !signal.MatchString("TERM") || !signal.MatchString("sigint") {
+		t.Errorf("signal: TERMINATE is taken, or TERM is not: %v", signal)
+	}
+	limits := at(t, schema, "services.NAME.limits")["propertyNames"].(object)["enum"].([]any)
+	if slices.Contains(limits, any("nofiles")) || !slices.Contains(limits, any("nofile")) || !slices.Contains(limits, any("stack")) {
+		t.Errorf("nofiles is taken, or nofile is not: %v", limits)
+	}
+	for _, name := range limits {
+		text := fmt.Sprintf("services: {a: {command: [x], limits: {%s: 1}}}", name)
+		if _, err := config.Load(config.Options{Text: []byte(text)}); err != nil {
+			t.Errorf("the schema has the limit %s: %v", name, err)
+		}
+	}
+	if restart := at(t, schema, "services.NAME.restart")["anyOf"]; !strings.Contains(fmt.Sprint(restart), "on-failure") {
+		t.Errorf("restart: sometimes is taken: %v", restart)
+	}
+	if fd := at(t, schema, "services.NAME.notify.fd"); fd["anyOf"] == nil || fd["maximum"] != 1023.0 {
+		t.Errorf("fd: 1 is taken: %v", fd)
+	}
+	if on := at(t, schema, "services.NAME.true"); on["$ref"] != at(t, schema, "on")["$ref"] {
+		t.Errorf("on, as a tool for YAML 1.1 reads it, is %v", on)
 	}
 }
 

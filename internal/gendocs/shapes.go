@@ -24,17 +24,17 @@ type printed struct {
 // forms are all of them. [jsonPage] fails for a command that takes --json and is not here.
 var forms = []printed{
 	{"status", "", "client.Status"},
-	{"explain", "", "cli.explanation"},
-	{"tree", "list", "cli.treeBranch"},
+	{"explain", "", "tools.explanation"},
+	{"tree", "list", "tools.treeBranch"},
 	{"start", "lines", "client.Service"},
 	{"stop", "lines", "client.Service"},
 	{"restart", "lines", "client.Service"},
 	{"run-once", "", "client.Service"},
-	{"profile list", "list", "cli.profileRow"},
-	{"profile create", "", "cli.profileRow"},
-	{"profile delete", "", "cli.profileRow"},
-	{"profile rename", "", "cli.profileRow"},
-	{"profile show", "", "cli.profileRow"},
+	{"profile list", "list", "tools.profileRow"},
+	{"profile create", "", "tools.profileRow"},
+	{"profile delete", "", "tools.profileRow"},
+	{"profile rename", "", "tools.profileRow"},
+	{"profile show", "", "tools.profileRow"},
 	{"logs", "lines", "cli.logLine"},
 	{"events", "lines", "client.Event"},
 	{"wait", "", "cli.waitReport"},
@@ -42,7 +42,7 @@ var forms = []printed{
 	{"topology", "", "client.TopologyReply"},
 	{"reexec", "", "cli.reexecReport"},
 	{"config", "list", "client.ConfigEntry"},
-	{"config check", "", "cli.configReport"},
+	{"config check", "", "tools.configReport"},
 	{"doctor", "list", "client.Finding"},
 	{"healthcheck", "", "client.Health"},
 	{"version", "", "version.Info"},
@@ -50,7 +50,7 @@ var forms = []printed{
 }
 
 // shapeDirs are where the types are.
-var shapeDirs = []string{"client", "internal/cli", "internal/version"}
+var shapeDirs = []string{"client", "internal/cli", "internal/cli/tools", "internal/version"}
 
 const jsonHead = `# What the commands print with --json
 
@@ -193,6 +193,9 @@ func jsonValue(e ast.Expr, pkg string) (text, next string) {
 	case *ast.ArrayType:
 		text, next = jsonValue(e.Elt, pkg)
 		return "list of " + text, next
+	case *ast.MapType:
+		text, next = jsonValue(e.Value, pkg)
+		return "mapping of names to " + text, next
 	case *ast.SelectorExpr:
 		x, _ := e.X.(*ast.Ident)
 		if x == nil || x.Name == "time" {
