@@ -59,6 +59,52 @@ func TestNoMoreMemory(t *testing.T) {
 	sheet.add("memory kills", oomKills(group))
 }
 
+// TestPID1SurvivesItsOwnExecWithoutMemory: hinit reexec, or a panic, in a container whose memory is full all the time. The kernel takes
+// what fills it, never PID 1, which is between two programs.
+func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	group := memoryGroup(t, 64<<20)
+	filled := func() *box {
+		b := newBox(t, setup{config: quick, faults: true, order: order{Memory: group}})
+		for _, name := range []string{"fill1", "fill2", "fill3"} {
+			b.profile(name, "while :; do "+b.program()+" testproc:eat 60000000; done\n")
+		}
+		b.boot()
+		b.check(b.tell("start", "fill1"), b.tell("start", "fill2"), b.tell("start", "fill3"))
+		return b
+	}
+	b := filled()
+	rounds := scale(5, 200)
+	for range rounds {
+		before := oomKills(group)
+		within(t, patience, func() error {
+			if oomKills(group) == before {
+				return errors.New("the kernel has killed nothing")
+			}
+			return nil
+		})
+		b.reexec()
+	}
+	if n := b.status().Init.Image; n != rounds+1 {
+		t.Errorf("it is image %d after %d re-executions", n, rounds)
+	}
+	sheet.add("re-executions without memory", rounds)
+	b.kill()
+	for range scale(1, 50) {
+		b := filled()
+		b.check(os.WriteFile(b.path("run/panic.new"), []byte("loop"), 0o644), os.Rename(b.path("run/panic.new"), b.path("run/panic")))
+		within(t, patience, func() error {
+			if s, err := b.client.Status(t.Context()); err != nil || s.Init.Image != 2 {
+				return errors.Join(fmt.Errorf("it is image %d", s.Init.Image), err)
+			}
+			return nil
+		})
+		sheet.add("panics without memory", 1)
+		b.kill()
+	}
+}
+
 // TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with very many of the longest names in the data directory, and with little memory;
 // in the long form also in a profile's home, below profiles/ and where the logs are.
 func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {

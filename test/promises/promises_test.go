@@ -73,6 +73,7 @@ func promises() []promise {
 				"Neither ends a process, loses a line or forgets a deadline. A second fault within a minute stops the container in order.",
 			tests: []string{
 				"test/promises.TestTermAroundAReexec", "test/promises.TestTermAroundAReexecOnABusyMachine", "test/promises.TestPID1SurvivesItsOwnExecUnderAForkBomb",
+				"test/promises.TestPID1SurvivesItsOwnExecWithoutMemory",
 				"test/promises.TestAReexecAsTheAgentsUserSurvivesAForkBomb", "test/promises.TestAReexecResumesWhatItHasStoppedAndNothingElse",
 				"test/promises.TestAReexecThatCouldEndHinitIsRefused", "test/promises.TestAStopThatTheDiskRefusedIsRecordedByTheNextImage", "logrotate.TestWhatWaitsForADiskIsHandedOver", "supervisor.FuzzHandover", "supervisor.FuzzUndo",
 				"supervisor.TestEveryFieldIsHandedOver", "test/script.TestPID1", "test/script.TestSubreaper",
@@ -80,7 +81,8 @@ func promises() []promise {
 			tried: "Scenarios `reexec`, `reexec-many`, `reexec-s6`, `reexec-terminal`, `panic-loop`, `panic-goroutine`, `panic-s6` and `panic-s6-scanner`, " +
 				"in each run of the tests: 6 images one after another under 200 services that write 400,000 lines; " +
 				"{terms} TERMs at random instants around a change of the image, {terms in the gap} of them while no part can listen, half of these times, of images that ran alone, shorter than {most deaf}; " +
-				"{re-executions under a bomb} re-executions and {panics under a bomb} panics with a fork bomb at 64, 150 and 256 processes",
+				"{re-executions under a bomb} re-executions and {panics under a bomb} panics with a fork bomb at 64, 150 and 256 processes; " +
+				"{re-executions without memory} and {panics without memory} in memory that is full all the time",
 		},
 		{
 			number: 10, text: "2,000 profiles boot, and each of them costs nearly what it costs where there are few. No service waits for its slot of s6.",
