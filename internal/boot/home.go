@@ -13,13 +13,13 @@ import (
 	"hinit/internal/fsutil"
 )
 
-var errNoHome = errors.New("no data directory")
+var errNoHome, errReadOnly = errors.New("no data directory"), errors.New("mount it without :ro")
 
 // home makes the data directory with its parents (step 2).
 func (p *preparer) home(context.Context, *step) (err error) {
 	defer func() {
 		if err == nil && readOnly(p.Home) {
-			err = fmt.Errorf("the data directory %q is read-only; mount it without :ro", p.Home)
+			err = fmt.Errorf("the data directory %q is read-only; %w", p.Home, errReadOnly)
 		}
 	}()
 	if os.Geteuid() != 0 {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
@@ -116,7 +118,7 @@ func (o *owning) homeItself() error {
 		return err
 	}
 	uid := ownerUID(info)
-	if uid == o.to.UID {
+	if uid == o.to.UID || readOnly(o.Home) {
 		_, o.step.full = pending(o.root)
 		return nil
 	}
@@ -169,7 +171,7 @@ func (o *owning) top(name, action string) {
 // chowned reports the result of a change of owner.
 func (o *owning) chowned(path string, err error) {
 	switch {
-	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink):
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && readOnly(o.Home):
 	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice):
 		o.step.warn("chown %s refused: %v — continuing", path, errors.Unwrap(err))
 	default:

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
@@ -200,6 +202,7 @@ var errAbandoned = errors.New("took too long")
 func runPhases(ctx context.Context, o Options, phases []phase) Report {
 	r := Report{Env: map[string]string{}}
 	end := time.Now().Add(o.Budget)
+	readOnly := false // the whole volume, and that is said
 	for _, ph := range phases {
 		if ph.volume && r.Unusable {
 			continue
@@ -211,6 +214,7 @@ func runPhases(ctx context.Context, o Options, phases []phase) Report {
 		if err != nil {
 			done.Error = err.Error()
 		}
+		readOnly = readOnly || errors.Is(err, errReadOnly)
 		r.Phases = append(r.Phases, done)
 		r.Warnings = append(r.Warnings, s.warnings...)
 		maps.Copy(r.Env, s.env)
@@ -233,7 +237,7 @@ func runPhases(ctx context.Context, o Options, phases []phase) Report {
 		case err != nil && errors.Is(err, errNoHome):
 			r.Unusable = true
 			tell("%v — continuing without it", err)
-		case err != nil:
+		case err != nil && !(readOnly && errors.Is(err, unix.EROFS)):
 			tell("%v — continuing", err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/boot"
 	"hinit/internal/container/units"
 	"hinit/internal/container/voice"
@@ -79,7 +81,7 @@ func (c *container) logSoon(ctx context.Context, write func() error) {
 		if s6 != nil && !within(ctx, slotTime, made) && ctx.Err() == nil {
 			c.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
 		}
-		if err := write(); err != nil {
+		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // of a read-only volume the boot has said that
 			c.Warn("cannot write the boot log: %v", err)
 		}
 	})

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -101,6 +102,33 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A data volume that was mounted read-only was told of in five warnings, of which one was that the container may be rootless.
+func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
+	image, err := hermesImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
+		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")
+		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // the agent's own scripts fail, and say so
+			return strings.Contains(line, ".py failed")
+		})
+		if r.code != 0 || len(said) != 1 || !strings.Contains(said[0], "mount it without :ro") {
+			t.Errorf("%s: %q: %v", name, said, r)
+		}
+	}
+}
+
+// linesWith returns the lines with one of some words.
+func linesWith(text string, words ...string) (out []string) {
+	for line := range strings.Lines(text) {
+		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
+			out = append(out, line)
+		}
+	}
+	return out
 }
 
 // TestAGatewayRestsAfterExitCode0WhereTheImageSaysSo has the finish script of the newer image, and July's image without one.
