@@ -208,8 +208,8 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %s", short(c.ID), m.why)
 	}
 	var reasons []error
-	mounted := slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir })
-	if mounted {
+	own := c.Labels[LabelVolume] == m.store.id // else its socket is below another directory, and nothing would ever listen here
+	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
 		l, err := m.direct(ctx, c)
 		if l != nil || ctx.Err() != nil {
 			return l, err

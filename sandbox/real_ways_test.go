@@ -125,6 +125,26 @@ func TestRealAdopt(t *testing.T) {
 	}
 }
 
+// A command in a container that was made with another HOME took five seconds longer each time: a socket was waited for that lies below that
+// HOME.
+func TestRealAnotherHome(t *testing.T) {
+	_, made := real(t, nil)
+	id, _ := made.container()
+	ctx, cancel := context.WithTimeout(t.Context(), listenTime-time.Second)
+	defer cancel()
+	s, err := realManager(t, realOptions(t)).Adopt(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.Exec(ctx, Request{Argv: []string{"true"}})
+	if err != nil || res.Code != 0 {
+		t.Fatal(res, err)
+	}
+	if d, err := s.Describe(ctx); err != nil || d.Exec != ExecAttached {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // TestRealOtherUser: the container's user is neither root nor the client's.
 func TestRealOtherUser(t *testing.T) {
 	_, s := real(t, func(o *Options) {
