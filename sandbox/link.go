@@ -315,14 +315,21 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 		return nil, err
 	}
 	client, err := m.attach(ctx, c.ID, "/"+copiedName+hash)
-	if err == nil || errors.Is(err, errFrozen) {
-		return client, nil
+	if err == nil || !isMissing(err) {
+		return client, err
 	}
 	path, err := m.copyHelper(ctx, c.ID)
 	if err != nil {
 		return nil, fmt.Errorf("the program inside can't be copied into the container: %w", err)
 	}
 	return m.attach(ctx, c.ID, path)
+}
+
+// isMissing reports whether a runtime has said that there is no such program. After any other error the container may be just ending, and an
+// engine that copies into it then mounts what it has mounted: what removes the container would remove the files there too.
+func isMissing(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
 // copiedName begins the name of the program inside where it was copied to, in the root directory.

@@ -154,6 +154,24 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 	f.count(t, "run", 1)
 }
 
+// TestNothingIsCopiedIntoWhatEnds: the program inside was copied into a container that somebody was just removing. The engine mounted the
+// workspace again for that, and removed the files in it.
+func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
+	for text, copies := range map[string]int{
+		"OCI runtime exec failed: cannot exec in a stopped container": 0,
+		"exec: stat /" + copiedName + "1: no such file or directory":  1,
+	} {
+		f := newFake(Container{ID: "a", State: Running})
+		f.containers[0].Mounts = nil
+		f.fail["exec"] = errors.New(text)
+		m := fakeManager(t, f, func(o *Options) { o.Apart = false })
+		if _, err := m.attached(t.Context(), *f.containers[0]); err == nil {
+			t.Error("it is attached")
+		}
+		f.count(t, "copyin", copies)
+	}
+}
+
 // TestStoppedWhileItStarts: a container that somebody stopped while it was made to run was left behind, and another one made beside it.
 func TestStoppedWhileItStarts(t *testing.T) {
 	f := newFake(Container{ID: "a", State: Exited})
