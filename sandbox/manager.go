@@ -61,9 +61,6 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	return m, err
 }
 
-// Options returns the options.
-func (m *Manager) Options() Options { return m.opts }
-
 // Volume returns the value of [LabelVolume] of this volume's containers.
 func (m *Manager) Volume() string { return m.store.id }
 

@@ -104,10 +104,3 @@ func (p *places) leave(key string) {
 		p.taken--
 	}
 }
-
-// open is how many places are taken.
-func (p *places) open() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.taken + p.by[owner]
-}

@@ -531,3 +531,10 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 		t.Errorf("bars %+v", bars)
 	}
 }
+
+// open is how many places are taken.
+func (p *places) open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken + p.by[owner]
+}

@@ -61,9 +61,6 @@ func (e *RefusedError) Error() string { return e.Text }
 // Hello returns what the other side said.
 func (c *Client) Hello() Hello { return c.hello }
 
-// Done is closed when the connection has ended; Err says why.
-func (c *Client) Done() <-chan struct{} { return c.done }
-
 // Err returns why the connection has ended, nil while it hasn't.
 func (c *Client) Err() error {
 	c.mu.Lock()

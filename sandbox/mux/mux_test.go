@@ -138,7 +138,7 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 			c, p := connect(t)
 			s := open(t, c, p)
 			go send(p.w, s)
-			<-c.Done()
+			<-c.done
 			if !errors.Is(c.Err(), ErrProtocol) {
 				t.Error(c.Err())
 			}

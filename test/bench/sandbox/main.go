@@ -98,7 +98,7 @@ func (b *bench) tidy() {
 
 // remove removes the containers of a key.
 func (b *bench) remove(ctx context.Context, key sandbox.Key) error {
-	key.Profile = b.m.Options().Profile
+	key.Profile = options(b.dir).Profile
 	list, err := b.engine.List(ctx, sandbox.Labels(key))
 	for _, c := range list {
 		err = errors.Join(err, b.engine.Remove(ctx, c.ID))
