@@ -112,7 +112,7 @@ func manualOf(w io.Writer, d described) {
 	fmt.Fprintf(w, ".SH NAME\nhinit\\-%s \\- %s\n.SH SYNOPSIS\n.B hinit %s\n%s\n", roff(d.Name), roff(d.Summary), roff(d.Name), roff(d.Args))
 	switch {
 	case d.Outside:
-		fmt.Fprintf(w, ".SH DESCRIPTION\nA program of its own, hinit\\-%s, which is installed beside hinit. Its commands: hinit %s \\-\\-help\n", roff(d.Name), roff(d.Name))
+		fmt.Fprintf(w, ".SH DESCRIPTION\nA program beside hinit has this command. Its options: hinit %s \\-\\-help\n", roff(d.Name))
 	case d.Help != "":
 		fmt.Fprint(w, ".SH DESCRIPTION\n")
 		for line := range strings.SplitSeq(d.Help, "\n") {

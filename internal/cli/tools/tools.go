@@ -1,4 +1,4 @@
-// Package tools is the part of the command line that people need at a keyboard and PID 1 never does: one file a verb. It is linked by
+// Package tools is the part of the command line that people need at a keyboard and PID 1 never does. A file holds a verb. It is linked by
 // hinit-tools alone. Some verbs own goroutines, which end with them.
 package tools
 
