@@ -188,7 +188,7 @@ func parallel(cfg *config.Config) (first, spare int) {
 		return n, 0
 	}
 	n := tuning.Processors()
-	return n, (n + 1) / 2
+	return n, n
 }
 
 // beginStop is called when the stop of the container begins.
