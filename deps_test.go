@@ -1,5 +1,5 @@
-// The tests in this directory hold the whole module to its rules: which package may reach which, what PID 1 must not do,
-// and that the documents say what the code does. Each rule has its reason beside it, and the reason is in the failure.
+// The tests in this directory hold the whole module to its rules. They check which package may reach which, what PID 1 must not
+// do, and that the documents agree with the code. Each rule has its reason beside it, and the reason is in the failure.
 package hinit_test
 
 import (

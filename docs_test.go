@@ -51,7 +51,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestEveryPageIsReachable: a page that nothing links to is one that nobody reads.
+// TestEveryPageIsReachable: a page without a link to it has no readers.
 func TestEveryPageIsReachable(t *testing.T) {
 	pages := documents(t)
 	reached := make(map[string]bool)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPackageComments holds every package to one package comment, which begins as godoc wants it and, for packages of the
-// house, says which goroutines are its own: that is what a reader of concurrent code asks first.
+// TestPackageComments wants one package comment for every package, which begins as godoc expects. In hinit's own packages it also
+// names the goroutines that the package owns.
 func TestPackageComments(t *testing.T) {
 	type pkg struct {
 		name string

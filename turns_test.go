@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// outOfTurn says which functions of PID 1 call the file system without taking a turn of internal/blocking themselves, and why
-// that is right: "directory/file.go function", or the file alone for all in it. Whoever adds a row answers for it that no client, no
-// file and no number of profiles makes more of these calls wait at the same time than the reserve in internal/tuning/threads.go has
-// threads for.
+// outOfTurn lists functions of PID 1 that call the file system without taking a turn of internal/blocking, each with the reason.
+// A key is "directory/file.go function", or the file alone for all in it. Before you add a row, count the calls that can wait at
+// the same time. They must not outnumber the reserve of threads in internal/tuning/threads.go, for any client, file or number of
+// profiles.
 var outOfTurn = map[string]string{
 	"internal/container/faults_on.go": "not in what is shipped",
 

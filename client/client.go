@@ -24,8 +24,8 @@ const (
 	maxReply = 64 << 20
 )
 
-// Client asks one hinit. Its methods block until hinit has answered, ctx ends, or the limit is over: 10 seconds, a minute for
-// Rescan, Reload and Examine, 10 seconds more than the timeout for commands that wait.
+// Client asks one hinit. Its methods block until hinit has answered, ctx ends, or the limit is over. The limit is 10 seconds, and
+// a minute for Rescan, Reload and Examine. Commands that wait have 10 seconds more than their timeout.
 type Client struct {
 	socket  string
 	opened  atomic.Pointer[opened] // by Dial, for the first question

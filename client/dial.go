@@ -89,8 +89,9 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 }
 
 // trusted checks who listens: root, this user, or the owner of process 1. Anybody can take an abstract name, and a writable
-// directory on the path lets others replace the socket. A process of this PID namespace has to be of this container: those of a pod
-// may share the namespace and a volume. here is false for a socket that is another container's on purpose.
+// directory on the path lets others replace the socket. A process of this PID namespace has to be of this container: the
+// containers of a pod may share the namespace and a volume. here is false for a socket that belongs to another container on
+// purpose.
 func trusted(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {

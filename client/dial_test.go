@@ -104,8 +104,8 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestAnInitOfAnotherContainerDoesNotAnswer: two containers of a pod with shareProcessNamespace had one abstract name, and the second's
-// status was that of the first. A debug container has the way through /proc for that.
+// TestAnInitOfAnotherContainerDoesNotAnswer: two containers of a pod with shareProcessNamespace had one abstract name, and a
+// client in the second got the status of the first. A debug container has the way through /proc for that.
 func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	testkit.NeedRoot(t)
 	socket, root := serve(t, nil).Socket(), t.TempDir()

@@ -67,9 +67,10 @@ func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	return c.ask(ctx, q, nil)
 }
 
-// SlotWait returns when the slot is in a state, named as the options of s6-svwait: u up, U up and ready, d down, D down with
-// nothing of it running, r in a new run, R in a new run and ready. It may return at once. The number of an old run may follow d, D,
-// r and R ("r12", see [Slot.Run]): then it does not matter that the slot has left that run before this call.
+// SlotWait returns when the slot is in a state, which may be at once. A state has the name of an option of s6-svwait. u is up, U
+// is up and ready. d is down, D is down and all its processes ended. r is a new run, R is a new run that is ready. The number of
+// an old run may follow d, D, r and R ("r12", see [Slot.Run]). The wait then also ends if the slot left that run before this
+// call.
 //
 // The error has the kind permanent when the slot will not reach the state by itself. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (Slot, error) {

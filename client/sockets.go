@@ -59,8 +59,9 @@ func sameRoot(pid int) bool {
 	return err != nil || err2 != nil || os.SameFile(own, other)
 }
 
-// Places returns the paths at which an init of a user tries to make its control socket, the best first: the configured one, or the one in
-// HINIT_RUNTIME_DIR; /run/hinit; hinit below XDG_RUNTIME_DIR (not for root); hinit-UID below TMPDIR and below /tmp.
+// Places returns the paths at which an init of a user tries to make its control socket, the best first. They are: the configured
+// path, or the one in HINIT_RUNTIME_DIR; /run/hinit; hinit below XDG_RUNTIME_DIR (not for root). The last are hinit-UID below
+// TMPDIR and below /tmp.
 func Places(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
 		text, _ := env(name)
@@ -89,8 +90,9 @@ func Places(socket string, env func(string) (string, bool), uid int) []string {
 	return list
 }
 
-// AbstractSocket names the abstract socket of this container, by its PID and mount namespaces, "" if /proc does not tell. Containers may
-// share a network namespace, which holds the abstract names. Those of a pod may share the PID namespace too.
+// AbstractSocket names the abstract socket of this container, by its PID and mount namespaces, "" if /proc does not tell.
+// Containers may share a network namespace, which holds the abstract names. The containers of a pod may share the PID namespace
+// too.
 func AbstractSocket() string {
 	pid, err := os.Stat("/proc/self/ns/pid")
 	mnt, err2 := os.Stat("/proc/self/ns/mnt")

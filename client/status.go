@@ -40,8 +40,8 @@ const (
 	DownHeader = "Hinit-Down"
 )
 
-// Text in the header Accept asks for text instead of JSON: the command line's words after start, stop and restart, or an error's
-// message, with its kind in the header ErrorHeader.
+// Text in the header Accept asks for text instead of JSON. After start, stop and restart this is the message of the command line.
+// For an error it is the message, and the header ErrorHeader has its kind.
 const (
 	Text        = "text/plain"
 	ErrorHeader = "Hinit-Error"
@@ -108,7 +108,7 @@ const (
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // of the last hinit that took the lock; "" when that is not known
 	Since   time.Time `json:"since"`             // when it took the lock
-	PID     int       `json:"pid,omitempty"`     // a process of this container that has the lock and is no hinit, by the word of the kernel
+	PID     int       `json:"pid,omitempty"`     // the process of this container that has the lock, if it is no hinit
 	Command string    `json:"command,omitempty"` // its name
 }
 

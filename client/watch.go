@@ -41,9 +41,10 @@ func (c StatusChange) Apply(st *Status) {
 }
 
 // Watch calls fn with the whole status, then with each change of it, and returns fn's error if it has one. A line comes at most
-// once a second and at least every [WatchBeat], so a longer silence means that hinit does not answer; what changes in between comes
-// together. A slow fn misses only what has changed again. It returns nil when hinit ends or becomes another image of itself;
-// then it can be called again. fn runs in the caller's goroutine. Of a hinit that can't be followed the status is asked once a second.
+// once a second and at least every [WatchBeat]. So a longer silence means that hinit does not answer. A line has all changes
+// since the last one. A slow fn misses only a value that has changed again. Watch returns nil when hinit ends or is replaced by a
+// new image of itself. The caller may then call it again. fn runs in the caller's goroutine. If hinit does not support following,
+// Watch asks for the status once a second.
 func (c *Client) Watch(ctx context.Context, fn func(StatusChange) error) error {
 	q := question{doing: "follow the status", method: http.MethodGet, path: "/v1/status/follow"}
 	err := stream(ctx, c, q, fn)

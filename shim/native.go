@@ -9,9 +9,9 @@ import (
 // nativeEnv set to 0 gives every command to the agent.
 const nativeEnv = "HINIT_SHIM_NATIVE"
 
-// goNative replaces the process by hinit where the command is one for it. It returns when that isn't so, or didn't work: the agent is
-// to do it then. Where nothing answers for s6 the agent would start nothing and call that a success, or wait for ever, so it is not
-// asked to start or stop anything there.
+// goNative replaces the process by hinit where the command is one for it. It returns if the command is another one, or if the
+// exec failed: the agent then handles the command. Where no program answers for s6, the agent would start nothing and report
+// success, or wait for ever. So the agent is not asked to start or stop anything there.
 func (o *options) goNative(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return

@@ -4,11 +4,11 @@
 // writes into the data volume is one the gateway can't read afterwards. The shim sits first on PATH, becomes the agent's
 // user, and replaces itself with the real program: same process, same arguments, same terminal, same exit code.
 //
-// It promises to be quick (it runs before each command, so that no import comes for free: not even fmt) and never to run
-// the agent as root by accident: where it can't drop, it refuses. It starts no goroutine.
+// It promises to be quick: it runs before each command, so every import costs, even fmt. It never runs the agent as root by
+// accident: if it can't drop root, it refuses. It starts no goroutine.
 //
-// One thing can't be passed on: the Go runtime handles every signal from its start, so that a signal the caller had set to
-// be ignored is at its default in the real program. SIGHUP and SIGINT are the exception, which is enough for nohup.
+// One thing can't be passed on. The Go runtime handles every signal from its start. So a signal that the caller ignores has its
+// default action in the real program. SIGHUP and SIGINT are the exception, which is enough for nohup.
 package shim
 
 import (
@@ -64,18 +64,19 @@ func hermesImage() options {
 // Main becomes the real program and so returns only when that failed: the exit code for main, after the reason has been
 // written to stderr. argv and env are os.Args and os.Environ() of the process.
 //
-// The order is the contract's, section 11: a target that can't be executed is 127; a caller who isn't root gets it with
-// the environment untouched; so does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case; for
-// everybody else root is dropped to the agent's user (uid, gid, and groups as PID 1 has settled them, else as /etc and the container's
-// variables say) and HOME is set
-// to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are;
-// descriptors from 3 up don't go from root to the agent, and neither does /dev/tty where a shell of root's has it ([agentuser.LeaveTerminal]). Where dropping isn't possible it is 126.
+// The order is the contract's, section 11. A target that can't be executed is 127. A caller other than root runs the target with
+// the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. Otherwise root is
+// dropped to the agent's user. The uid, gid and groups are the ones that PID 1 has settled, else /etc and the container's
+// variables decide. HOME is set to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory,
+// stdin, stdout, stderr, terminal and limits stay as they are. Descriptors from 3 up don't go from root to the agent. Neither
+// does /dev/tty if a shell of root's has it ([agentuser.LeaveTerminal]). If root can't be dropped, the code is 126.
 //
-// The file /etc/hinit/shim, when root alone can change it and the directories above it, names another program in its first line
-// (an absolute path) and another user in its second; HOME is then the home of that user. No environment variable does
-// that, so that no caller's environment can make root run something else.
+// The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
+// then the home of that user. The file counts only if root alone can change it and the directories above it. No environment
+// variable does that: a caller's environment must not make root run another program.
 //
-// What docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel takes it before the CMD.
+// A process that docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel
+// takes it before the CMD.
 //
 // The lifecycle commands of gateways ([agentuser.ParseLifecycle]) go to hinit, as the user that the agent would have run as, when
 // the image is the agent's own. HINIT_SHIM_NATIVE=0 turns that off.

@@ -43,8 +43,9 @@ func TestCapabilitiesThatRootInherited(t *testing.T) {
 	finish(t, cmd).want(t, 0, "CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
 }
 
-// TestTheKernelTakesAChatOfDockerExecBeforeTheCMD: a command of docker exec filled the memory, and the kernel ended the CMD and with it
-// the container, because only what hinit starts was above PID 1. What hinit has started keeps its own score.
+// TestTheKernelTakesAChatOfDockerExecBeforeTheCMD: a command of docker exec filled the memory. The kernel ended the CMD and with
+// it the container, because only processes that hinit starts had a score above PID 1. A process that hinit has started keeps its
+// own score.
 func TestTheKernelTakesAChatOfDockerExecBeforeTheCMD(t *testing.T) {
 	testkit.NeedRoot(t)
 	script := "cat /proc/self/oom_score_adj"
@@ -159,8 +160,8 @@ func TestSignalsAtTheirDefault(t *testing.T) {
 	i := newImage(t, "")
 	i.target = "/usr/bin/grep"
 	r := finish(t, i.command("-E", "^Sig(Ign|Blk)", "/proc/self/status"))
-	// Two signals of the C library's own, which Go can't touch, stay as the caller has them: who was started by glibc's
-	// posix_spawn, as make does, has them ignored. So does SIGHUP, which nohup ignores.
+	// Two signals of the C library's own, which Go can't touch, stay as the caller has them. A process that glibc's posix_spawn
+	// started (make does that) ignores them. So does SIGHUP, which nohup ignores.
 	status, err := os.ReadFile("/proc/self/status")
 	must(t, err)
 	_, rest, _ := strings.Cut(string(status), "SigIgn:\t")

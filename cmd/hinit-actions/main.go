@@ -1,5 +1,6 @@
-// Command hinit-actions runs the commands and sends the web requests that hinit.yaml lists under "on", after events of services. It
-// asks hinit over the control socket as any client does, and needs no privileges. It picks its arguments apart and owns no goroutine but the one that waits for signals.
+// Command hinit-actions runs the commands and sends the web requests that hinit.yaml lists under "on", after events of services.
+// It asks hinit over the control socket as any client does, and needs no privileges. It reads its arguments. Its only goroutine
+// waits for signals.
 package main
 
 import (
@@ -91,7 +92,7 @@ func (r *rules) next() (*config.Config, error) {
 	return r.read()
 }
 
-// read reads the configuration. What was read is not read again until it changes, right or wrong.
+// read reads the configuration. A file that was read, valid or not, is not read again until it changes.
 func (r *rules) read() (*config.Config, error) {
 	for {
 		if fi, err := os.Stat(r.path); err == nil {

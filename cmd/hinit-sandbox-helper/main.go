@@ -8,7 +8,7 @@
 //	hinit-sandbox-helper unpack DIR  unpack the archive on standard input
 //	hinit-sandbox-helper check PATH...  show what is mounted, and open the gate if the answer is go
 //
-// People don't run it. It owns no goroutine but those of package inside.
+// People don't run it. Package inside starts its goroutines.
 package main
 
 import (

@@ -16,9 +16,10 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// profileOf returns the home and the profile of a caller: that of the gateway it descends from, as hinit knows it, else the one whose
-// home it says it has. All profiles have one user, so this keeps them apart by accident only, not by force (docs/explanation/sandboxes.md).
-// A home that is none of this volume's counts as the volume itself; a profile without a directory is an error.
+// profileOf returns the home and the profile of a caller. If hinit knows that the caller descends from a gateway, it is that
+// gateway's profile. Else it is the profile whose home the caller states. All profiles have one user, so this keeps them apart by
+// accident only, not by force (docs/explanation/sandboxes.md). A home that is none of this volume's counts as the volume itself;
+// a profile without a directory is an error.
 func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)

@@ -33,7 +33,7 @@ type hub struct {
 	say      func(string, ...any)
 	gateways func(ctx context.Context) map[int]string // profiles by the process of their gateway
 	began    time.Time
-	changed  chan struct{} // a container may be one that nobody uses any more
+	changed  chan struct{} // a container may be unused now
 	asked    chan struct{} // a request was answered
 
 	all    *sandbox.Manager // of all tenants' sandboxes
@@ -92,8 +92,8 @@ func (h *hub) use(id string, n int) {
 	h.used[id] = usage{h.used[id].running + n, time.Now()}
 }
 
-// A tenant is dropped when its caller has asked for nothing for tenantKept, or for less where one user has mostTenants. What an agent may come
-// back to lives in containers and their labels.
+// A tenant is dropped when its caller has sent no request for tenantKept, or earlier if one user has mostTenants. The state that
+// an agent may return to is in containers and their labels.
 const (
 	mostTenants = 512
 	tenantKept  = 15 * time.Minute
@@ -106,7 +106,7 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 		return nil, nil, err
 	}
 	operator := from.UID == 0
-	if h.agent != nil && (operator || from.UID == h.agent.UID) { // its files are the agent's, and of no group but the agent's, whoever asks first
+	if h.agent != nil && (operator || from.UID == h.agent.UID) { // its files belong to the agent, whichever caller comes first
 		from.UID, from.GID = h.agent.UID, h.agent.GID
 	}
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
@@ -173,7 +173,7 @@ func (h *hub) drop(key tenantKey) {
 	guard.Go("letting go of sandboxes", func() { _ = t.host.Manager.Close() }) // the engine is not closed: it can't fail
 }
 
-// newTenant makes what the service has for one user and profile.
+// newTenant makes the record that the service keeps for one user and profile.
 func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (*tenant, error) {
 	name := strconv.FormatUint(uint64(from.UID), 10) + "-" + key.profile
 	opts := h.opts
@@ -201,8 +201,9 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 	}, nil
 }
 
-// prepareState makes the directories of all tenants, for this user alone, and the manager that sweeps for them. The identity of the volume is made
-// of the place that the volume has with the engine, so that a container that hinit made before its own was replaced is still of the same volume.
+// prepareState makes the directories of all tenants, for this user alone, and the manager that sweeps for them. The identity of
+// the volume is the volume's place at the engine. So a container that hinit made before hinit's own container was replaced still
+// belongs to the same volume.
 func (h *hub) prepareState() error {
 	state := filepath.Join(h.set.state, "state")
 	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.set.state, 0o700), os.RemoveAll(filepath.Join(h.set.state, "dirs")),

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// lookApart is the least time between two looks for what nobody uses any more, however much happens.
+	// lookApart is the least time between two scans for unused sandboxes, however many events arrive.
 	lookApart = 5 * time.Second
 	// lookAgain is when the service looks again at what it could not remove, and how often it does where the engine tells nothing.
 	lookAgain = time.Minute
-	// restAfter is how long after a request the memory of it is given back.
+	// restAfter is how long after a request its memory is released.
 	restAfter = time.Minute
 )
 
-// keeper looks for sandboxes that nobody uses any more: when the engine tells of a change, when the process that one was for ends, and
-// when one comes of age. Where nothing of that happens it sleeps.
+// keeper looks for unused sandboxes. It scans when the engine reports a change, when the process that owns a sandbox ends, and
+// when a sandbox reaches its age limit. Between these events it sleeps.
 type keeper struct {
 	*hub
 	apart  time.Duration
@@ -127,9 +127,9 @@ func (k *keeper) watch(ctx context.Context) {
 	}
 }
 
-// look removes containers that a process wanted for itself when that process is dead and the idle window has passed, and the containers of
-// every tenant that have ended and are older than twice the window. A container that is to outlive its agent is left alone while it runs.
-// It returns when there is something to do again if nothing changes; zero is never.
+// look removes the containers of a dead process once the idle window has passed. It also removes the containers of every tenant
+// that have ended and are older than twice the window. A running container that must outlive its agent is kept. look returns the
+// time of the next scan if no event arrives; zero is never.
 func (k *keeper) look(ctx context.Context) (next time.Time) {
 	at := func(t time.Time) {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
@@ -176,8 +176,8 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 // gateKept is how long a gate that no container has is kept for a service that is about to use it.
 const gateKept = 24 * time.Hour
 
-// removeOld removes what no later request can be answered with: this volume's containers from a time when root inside was something else,
-// private volumes whose directory is gone, and gates of other versions. The engine keeps volumes that a container has.
+// removeOld removes what no later request can use. These are containers of this volume that were made with another mode of root,
+// private volumes without a directory, and gates of other versions. The engine keeps volumes that a container uses.
 func (k *keeper) removeOld(ctx context.Context) {
 	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next look tells of an engine that is away
 	for _, c := range made {

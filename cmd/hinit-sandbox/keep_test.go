@@ -117,7 +117,7 @@ func TestNothingHappens(t *testing.T) {
 		if n, _ := q.asked(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
-		tell(h.asked) // a request, after which memory is given back
+		tell(h.asked) // a request, after which memory is released
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)

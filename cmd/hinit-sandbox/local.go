@@ -93,7 +93,7 @@ func asked(ctx context.Context, p *dockercli.Personality, req daemon.Request, al
 	}
 	process, _, err := dockercli.Process(parent)
 	if err != nil || parent <= 1 {
-		process = "" // it has gone, or nobody knows it: nothing is remembered
+		process = "" // the process is gone or unknown: nothing is remembered
 	}
 	return p.Answer(ctx, call, dockercli.Caller{Process: process, Env: req.Env, Stdin: s.In, Stdout: s.Out, Stderr: s.Err})
 }

@@ -113,7 +113,7 @@ func hasFlag(args []string, flag string) bool {
 	return false
 }
 
-// values are those of the variables of these names, of this process.
+// values returns the values that this process has for the named variables.
 func values(names []string) map[string]string {
 	out := map[string]string{}
 	for _, name := range names {

@@ -20,8 +20,8 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// How many commands may run at the same time, of one user, and of one profile. A caller who reads nothing makes the service keep two windows of package mux and
-// as much again for each of them: 400 MB of one user at most.
+// How many commands may run at the same time, of one user, and of one profile. For a caller that reads nothing the service keeps
+// two windows of package mux, and as much again for each of them. That is at most 400 MB for one user.
 const (
 	most        = 512
 	mostOne     = 256
@@ -118,7 +118,7 @@ func leaveWord(path, text string) error {
 	return dir.Replace(filepath.Base(path), []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// serve runs the server, and looks for what nobody uses any more.
+// serve runs the server, and removes unused sandboxes.
 func (h *hub) serve(ctx context.Context, server *daemon.Server, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

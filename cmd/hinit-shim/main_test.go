@@ -42,8 +42,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestHermesImage runs the released binary in a root directory laid out as the Hermes image, with nothing in it but static
-// programs.
+// TestHermesImage runs the released binary in a root directory laid out as the Hermes image, which has static programs only.
 func TestHermesImage(t *testing.T) {
 	testkit.NeedRoot(t)
 	root := t.TempDir()

@@ -18,7 +18,7 @@ import (
 func (c *call) beside() web.Beside {
 	b := web.Beside{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(config.SandboxSocket(c.Env)); err != nil {
-			return nil, fs.ErrNotExist // nobody serves them here
+			return nil, fs.ErrNotExist // no board service runs here
 		}
 		return output(ctx, home, "hinit-sandbox", "ls", "--json")
 	}}

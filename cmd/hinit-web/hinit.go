@@ -12,8 +12,8 @@ import (
 	"hinit/internal/usage"
 )
 
-// hinit is the hinit of this container, wherever it listens: one that comes later, or at another place, is found too. Its methods are
-// those of [client.Client], for any number of goroutines.
+// hinit is the hinit of this container, wherever it listens. It finds one that starts later, or at another place. It has the
+// methods of [client.Client], for any number of goroutines.
 type hinit struct {
 	env func(string) (string, bool)
 
@@ -35,7 +35,7 @@ func (h *hinit) client() (*client.Client, error) {
 	return cl, err
 }
 
-// ask calls fn, and forgets a socket on which nobody answers.
+// ask calls fn, and forgets a socket that does not answer.
 func (h *hinit) ask(fn func(*client.Client) error) error {
 	cl, err := h.client()
 	if err != nil {

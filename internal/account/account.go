@@ -1,8 +1,8 @@
 // Package account reads users and groups from /etc/passwd and /etc/group.
 //
-// It is deliberately small: no cgo, no os/user, no NSS, no fmt, because the exec shim links it and pays for every import
-// at each start. A line that makes no sense (comment, too few fields, a number out of range, an NIS "+" entry) is skipped
-// and never spoils the rest of the file; carriage returns at line ends and lines of any length are fine.
+// It is deliberately small (no cgo, os/user, NSS, fmt): the exec shim links it and pays for every import at each start. An
+// invalid line is skipped and the rest of the file counts. Such a line is a comment, has too few fields, a number out of range,
+// or an NIS "+" entry. Carriage returns at line ends and lines of any length are fine.
 //
 // The package starts no goroutine and keeps nothing between calls: a change of the files is seen by the next Lookup.
 package account
@@ -61,7 +61,7 @@ var (
 
 const maxAsked = 65534
 
-// Asked returns the id that one of two variables asks for, and the variable and its text; ok is false for no text, and for one that is no
+// Asked returns the id that the first set variable of the two holds, the variable's name and its text. ok is false unless the text is a
 // number from 1 to 65534.
 func Asked(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
 	for _, name = range names {
@@ -73,8 +73,8 @@ func Asked(env func(name string) string, names [2]string) (id uint32, name, text
 	return id, name, text, ok && id >= 1 && id <= maxAsked
 }
 
-// Ask replaces the ids of u by those that the container asks for, for where nothing tells what PID 1 made of that: its /etc and its /run
-// may be read-only. Root stays root.
+// Ask replaces the ids of u by the ids that the container's variables ask for. It is for containers with a read-only /etc and
+// /run, where PID 1 could not record the ids. Root stays root.
 func (u *User) Ask(env func(name string) string) {
 	if uid, _, _, ok := Asked(env, UIDVars); ok && u.UID != 0 {
 		u.UID = uid
@@ -87,7 +87,7 @@ func (u *User) Ask(env func(name string) string) {
 // Lookup finds the account that who names, in root+"/etc/passwd" and root+"/etc/group". root is "" for the real files or
 // the directory that holds another etc.
 //
-// who is one of:
+// The values of who are:
 //
 //   - a name: the first line of that name. A name made of digits wins over the uid of the same digits.
 //   - "uid": the first line with that uid; where there is none, a nameless user whose GID is the uid itself, whose home is
@@ -200,8 +200,8 @@ func parseID(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// read reads a file by plain system calls, nothing when there is none: os.ReadFile would make a poller and offer it the file,
-// a dozen calls that the shim pays for before every command.
+// read reads a file by plain system calls; a missing file is empty. os.ReadFile would make a poller and register the file: a
+// dozen calls that the shim pays for before every command.
 func read(path string) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {

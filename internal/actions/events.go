@@ -28,9 +28,9 @@ const bootTime = time.Minute
 // was stands before the mark of a process that was unhealthy and is not any more.
 const was = "was "
 
-// Apply brings the marks up to date and returns what has happened, in the order of the services, and whether a mark has
-// changed. first says that nothing is known of this
-// life of hinit: then what is wrong counts as new, an old end counts not, and what is ready does only shortly after the boot.
+// Apply brings the marks up to date and returns what has happened, in the order of the services, and whether a mark has changed.
+// first says that this run of hinit is not known yet. A failure then counts as new and an old end does not count. A service that
+// is ready counts only shortly after the boot.
 func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {

@@ -41,8 +41,8 @@ type Runner struct {
 	work    sync.WaitGroup
 }
 
-// Run carries out actions until ctx ends. What is not delivered by then stays in the file. The error is that of the first reading of the
-// configuration.
+// Run carries out actions until ctx ends. Undelivered actions stay in the file. It returns an error if the first reading of the
+// configuration fails.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error
 	if r.rules, err = r.Rules(); err != nil {

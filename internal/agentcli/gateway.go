@@ -1,8 +1,8 @@
 // Package agentcli answers the agent's own gateway commands in the agent's place: `hermes gateway start|stop|restart|status`, as the
 // exec shim passes them on (ADR 0018).
 //
-// It prints the agent's texts and returns its exit codes, but a start, stop or restart waits for its effect and tells what went wrong.
-// What it is not sure of goes to the agent's own program before anything is done.
+// It prints the agent's texts and returns its exit codes, but a start, stop or restart waits for its effect and tells what went
+// wrong. A command that it does not fully understand goes to the agent's own program, before any effect.
 //
 // A command for all gateways has one goroutine each, which ends with the command.
 package agentcli

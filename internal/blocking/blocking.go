@@ -1,13 +1,13 @@
 // Package blocking bounds how many calls of PID 1 may wait for a disk at the same time.
 //
-// A system call that waits keeps a thread of the process. The Go runtime makes another thread when all others wait, and ends
-// the process when the kernel refuses one. So every call that may wait takes a turn here first. Each [Share] has a fixed
-// number of turns, and no share can use those of another: a data volume that hangs holds up what needs the data volume, and
-// nothing else. A goroutine that queues for a turn needs no thread. The threads for all turns are made before the first
-// service starts, see [Turns].
+// A system call that waits keeps a thread of the process. The Go runtime makes another thread when all others wait, and ends the
+// process when the kernel refuses one. So every call that may wait takes a turn here first. Each [Share] has a fixed number of
+// turns, and can't use another share's turns. So a data volume that hangs delays only calls that need the data volume. A
+// goroutine that queues for a turn needs no thread. The threads for all turns are made before the first service starts, see
+// [Turns].
 //
-// What keeps PID 1 alive and answering (reaping, signals, the status, the console) takes no turn, or a [Short] one, and so never
-// waits here for a disk.
+// The work that keeps PID 1 alive and answering takes no turn, or a [Short] one, and so never waits here for a disk. This is
+// reaping, signals, the status, and the console.
 //
 // The package owns the goroutines that [Within] and [Wait] start, each for one call.
 package blocking
@@ -80,9 +80,9 @@ func Do(s Share, f func() error) error {
 	return f()
 }
 
-// Wait calls f, which takes its turns itself, and returns what f returns; or an error that wraps [ErrSlow] when ctx ended first and f
-// goes on without the caller. Then what f writes must not be read. doing is what it does, for people. Who calls it for
-// clients sees to it that not any number of them waits.
+// Wait calls f, which takes its turns itself, and returns f's error. If ctx ends first, f goes on without the caller, and the
+// error wraps [ErrSlow]. The caller must then not read anything that f writes. doing describes f for people. A caller that serves
+// clients must limit how many of them wait.
 func Wait(ctx context.Context, doing string, f func() error) error {
 	result := make(chan error, 1)
 	guard.Go(doing, func() { result <- f() })
@@ -94,9 +94,9 @@ func Wait(ctx context.Context, doing string, f func() error) error {
 	}
 }
 
-// Within is Do for a caller that has no time beyond ctx. It returns what f returns; or an error that wraps [ErrBusy] when ctx
-// ended before f began, which then never begins; or one that wraps [ErrSlow] when f goes on without the caller. f runs in a
-// goroutine of its own, so what it writes must not be read after ErrSlow. doing is what it does, for people.
+// Within is Do for a caller that has no time beyond ctx. It returns f's error. If ctx ended before f began, f never begins, and
+// the error wraps [ErrBusy]. If f goes on without the caller, the error wraps [ErrSlow]. f runs in a goroutine of its own, so the
+// caller must not read anything that f writes after ErrSlow. doing describes f for people.
 func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	begun, result := make(chan struct{}), make(chan error, 1)
 	guard.Go(doing, func() {

@@ -15,9 +15,9 @@ const (
 	passRights = 83
 )
 
-// Peer is Do for a call that takes from the socket of a process that root doesn't trust. Such a call waits for nothing of its own. But the
-// kernel closes in it the descriptors that the peer has passed, and the close of a TCP socket waits as long as the peer has set by
-// SO_LINGER. A signal ends that wait. f is called with the thread locked.
+// Peer is Do for a call that takes from the socket of a process that root doesn't trust. Such a call does not wait by itself. But
+// the kernel closes in it the descriptors that the peer has passed. The close of a TCP socket waits as long as the peer has set
+// by SO_LINGER. A signal ends that wait. f is called with the thread locked.
 func Peer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()

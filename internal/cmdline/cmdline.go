@@ -1,5 +1,5 @@
-// Package cmdline is what the command lines of hinit's programs have in common: exit codes, flags that may stand anywhere, help,
-// and messages for wrong words. It owns no goroutine but the one of [signal.NotifyContext] in [Interruptible].
+// Package cmdline is the shared part of the command lines of hinit's programs: exit codes, flags that may stand anywhere, help,
+// and messages for wrong words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
 package cmdline
 
 import (

@@ -1,10 +1,10 @@
 // Package early listens to signals from the first moment in which a program of Go can.
 //
-// The Go runtime ends a process that gets SIGTERM before anybody listens, with code 2 and without a word. Packages are
-// initialized in the order of their imports and then of their paths, so this one imports next to nothing and comes before most of
-// the others, and long before main: half of the time that hinit needs from its execution to main is spent there. What the runtime
-// does before is out of reach: as process 1 of a container it doesn't get the signal at all until it has installed its handlers,
-// and after that, until it has initialized itself and packages os and syscall, the signal ends it.
+// The Go runtime ends a process that gets SIGTERM before it has a handler, with code 2 and without a message. Packages are
+// initialized in the order of their imports and then of their paths. This package imports almost nothing, so it is initialized
+// before most others and long before main. Half of the time from hinit's execution to main passes there. The first steps of the
+// runtime are out of reach. Process 1 of a container does not get the signal at all until the runtime has installed its handlers.
+// From then on the signal ends it, until the runtime and packages os and syscall are initialized.
 //
 // It has one channel for the process, and owns no goroutine.
 package early

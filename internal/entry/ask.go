@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// The exit codes are those of hinit's command line and of the tools of s6 (docs/reference/exit-codes.md).
+// hinit's command line and the tools of s6 have the same exit codes (docs/reference/exit-codes.md).
 const (
 	exitFailed      = 1
 	exitNotUp       = 3

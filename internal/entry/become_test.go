@@ -79,7 +79,7 @@ func TestAServiceWithANicenessBeginsWithoutTheRuntime(t *testing.T) {
 	}
 }
 
-// What can't be set as root is said, and the runtime does not begin.
+// A limit that root can't set is reported, and the runtime does not begin.
 func TestAFailureAsRootEndsTheStart(t *testing.T) {
 	user, code, said := start(t, "io=6:0", "user=10000:10000", "7:1:1", "--", "/bin/true", "true")
 	if code != 126 || said != "[hinit] cannot set io=6:0: invalid argument\n" {

@@ -109,8 +109,9 @@ func Room(threads int) bool {
 // goroutine to its thread.
 func Keep(threads int) { fill(threads, &never) }
 
-// fill makes threads that wait for leave, as many as there can be, and says how many there are. They have every signal blocked, as this thread has it
-// while it makes them: on a busy machine they live on beside the runtime, and its handler finds no g in them that it could use.
+// fill makes threads that wait for leave, as many as there can be, and says how many there are. They block every signal, as this
+// thread does while it makes them. On a busy machine they live on beside the runtime, and its signal handler would find no g in
+// them.
 func fill(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	mask(&all, &before)
@@ -138,7 +139,7 @@ type words struct {
 	n     int
 }
 
-// at returns a word, "" behind the end. It is bytes of the stack, which nobody changes.
+// at returns a word, "" behind the end. Its bytes are on the stack and do not change.
 func (w words) at(i int) string {
 	if i >= w.n {
 		return ""

@@ -117,7 +117,7 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	}
 }
 
-// isDeaf tells from the status of a thread whether it blocks all signals but KILL and STOP, which nobody can block.
+// isDeaf tells from the status of a thread whether it blocks all signals but KILL and STOP, which can't be blocked.
 func isDeaf(status string) bool { return strings.Contains(status, "SigBlk:\tfffffffffffbfeff\n") }
 
 // tasks returns the status of every thread of this process, by the name of its file.

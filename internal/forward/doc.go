@@ -5,6 +5,6 @@
 // line and a count, so it survives rotation, compression and a restart. Lines that the rotation removes before they are sent are
 // told and counted as a gap. At most one batch is in memory.
 //
-// A record is encoded by one of three encoders (otlp, loki, syslog; the file takes a record as it is) and carried by one sender, which
-// repeats what fails. [Forwarder.Run] owns a goroutine for each log, and ends them before it returns.
+// One of three encoders (otlp, loki, syslog) encodes a record; the file takes it as it is. One sender carries it, and repeats a
+// send that fails. [Forwarder.Run] owns a goroutine for each log, and ends them before it returns.
 package forward

@@ -22,7 +22,7 @@ type file struct {
 	size int64
 }
 
-// Send implements Sink. What a fault has left of a line ends before the next one.
+// Send implements Sink. A line that a fault cut off is ended before the next one.
 func (l *file) Send(_ context.Context, records []Record) error {
 	var b bytes.Buffer
 	if l.file == nil {

@@ -234,7 +234,7 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record, at eventPos
 	return batch, at
 }
 
-// deliver sends a batch until it is taken, and says whether it was. What the receiver refuses is left out, one record at a time.
+// deliver sends a batch until the receiver takes it, and says whether it did. A record that the receiver refuses is left out.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	retry, told, counts := firstRetry, false, &f.now.Counts
 	for ctx.Err() == nil {

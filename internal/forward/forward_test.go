@@ -212,7 +212,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	l.write(10)
 	has()
 	stop()
-	l.write(10) // while nobody reads
+	l.write(10) // while the forwarder does not read
 	one := l.rotate()
 	l.write(10)
 	two := l.rotate()

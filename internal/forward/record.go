@@ -28,8 +28,8 @@ func gap(service, profile, why string) Record {
 	return Record{time.Now(), KindGap, service, profile, "[hinit-web] lines are missing here: " + why, loglevel.Warning}
 }
 
-// eventRecord makes a record of an event. The service is in error where a run ended by a fault or the service is given up, and there is
-// a warning where it waits for its next start.
+// eventRecord makes a record of an event. Its level is error if a run failed or the service is given up, and warning if the
+// service waits for its next start.
 func eventRecord(e client.Event) Record {
 	r := Record{Time: e.At, Kind: KindEvent, Level: loglevel.Info, Service: e.Service, Text: e.Reason}
 	if e.To != "" {

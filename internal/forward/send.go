@@ -57,9 +57,10 @@ var usages = map[string]string{
 	"otlp": "otlp+http://HOST:PORT", "loki": "loki+http://HOST:PORT", "syslog": "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", "file": "file:///PATH",
 }
 
-// NewSink makes a sink of where records are to go: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. Where the way is encrypted, ?ca=FILE names the authority to trust in the place of the system's, and
-// ?name=NAME the name in the receiver's certificate, in the place of HOST. authorization is the header of HTTP requests, "" for none.
+// NewSink makes a sink from an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
+// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names the authority to trust in the place of the system's.
+// ?name=NAME is the name in the receiver's certificate, in the place of HOST. authorization is the header of HTTP requests, ""
+// for none.
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {

@@ -29,8 +29,9 @@ func Self() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
-// NewActor returns an actor for id. It switches identity only if this process is root, id is another user, and a trial succeeds:
-// without CAP_SETUID or CAP_SETGID, or in a user namespace without id, everything runs as the process itself, see [Actor.Switches].
+// NewActor returns an actor for id. It switches identity only if this process is root, id is another user, and a trial succeeds.
+// Otherwise everything runs as the process itself, see [Actor.Switches]. The trial fails without CAP_SETUID or CAP_SETGID, and in
+// a user namespace without id.
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -65,8 +66,8 @@ func (a *Actor) Switches() bool { return a.switches }
 // (see setfsuid(2)). The kernel drops the thread's file capabilities meanwhile, see capabilities(7), "Effect of user ID changes on
 // capabilities". So fn must not leave file operations to a goroutine, which would run as the process, and must not start a process.
 //
-// If the kernel refuses to switch, fn isn't run. If it refuses to switch back, which no known kernel does, Do returns an error and
-// keeps the thread locked: the Go runtime destroys the thread when the goroutine ends.
+// If the kernel refuses to switch, fn isn't run. If it refuses to switch back, Do returns an error and keeps the thread locked.
+// The Go runtime then destroys the thread when the goroutine ends. No known kernel refuses that.
 func (a *Actor) Do(fn func() error) error {
 	if a.bounded {
 		return blocking.Do(a.share, func() error { return a.do(fn) })

@@ -24,7 +24,7 @@ func (d *Dir) Connect(rel string) (fd int, err error) {
 		if err != nil {
 			return err
 		}
-		// The name in /proc is that of the socket that was looked at, whatever has its path now.
+		// The name in /proc leads to the socket that was checked, whatever is at its path now.
 		if err := unix.Connect(made, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at)}); err != nil {
 			closeFD(made)
 			return err

@@ -30,7 +30,7 @@ func TestLockOfADirectory(t *testing.T) {
 	if _, err := two.Lock(); !errors.Is(err, fsutil.ErrLocked) {
 		t.Errorf("twice: %v", err)
 	}
-	_ = one.Close() // the lock is that of the file
+	_ = one.Close() // the lock belongs to the file
 	if _, err := two.Lock(); !errors.Is(err, fsutil.ErrLocked) {
 		t.Errorf("after the directory was closed: %v", err)
 	}

@@ -19,14 +19,14 @@ type Node struct {
 	Mode fs.FileMode // type, permission bits and set-group-ID and sticky bits, exactly: the umask plays no part
 	Data []byte      // of a file
 
-	// Spread, of a directory, has ext4 keep the directories in it far apart. A new file does not get the number of one that was removed
-	// in the last minutes, and ext4 looks at all of these near the directory, for each new file.
+	// Spread, of a directory, has ext4 keep the directories in it far apart. ext4 gives a new file no inode number that was freed
+	// in the last minutes. It passes over all such numbers near the directory, for each new file.
 	Spread bool
 }
 
-// MakeTree makes the directory rel with all nodes or not at all: until it is complete, it has a temporary name with a leading dot.
-// If rel exists, the error is fs.ErrExist. Everything belongs to the actor; nothing is synced. If may is not nil, it is called just
-// before the rename, and its error undoes all; may must use no Dir but those of [Dir.Together].
+// MakeTree makes the directory rel with all nodes or not at all: until it is complete, it has a temporary name with a leading
+// dot. If rel exists, the error is fs.ErrExist. Everything belongs to the actor; nothing is synced. If may is not nil, it is
+// called just before the rename, and its error undoes all; may must use only the directories of [Dir.Together].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
 	return d.do("make", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {

@@ -37,8 +37,8 @@ type OwnWalk struct {
 // OwnTree gives the directory rel and everything beneath it to w.To. Links are given away themselves and never followed; other
 // mounts are not entered. A file that is renamed meanwhile may be missed. See [Dir.Chown] for refusals.
 //
-// With crossTop, rel itself may be a mount point; otherwise that is [ErrMount]. A file's failure is counted and does not end the
-// walk. The error is that of w.Between, or says why rel could not be opened.
+// With crossTop, rel itself may be a mount point; otherwise a mount point is [ErrMount]. A file's failure is counted and does not
+// end the walk. The returned error comes from w.Between, or says why rel could not be opened.
 func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
 	return d.do("give away", rel, func(names []string) error {
 		flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK

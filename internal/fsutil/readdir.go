@@ -62,7 +62,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 	})
 }
 
-// entry is an fs.DirEntry that resolves beneath its Dir; those of package os use the path.
+// entry is an fs.DirEntry that resolves beneath its Dir. An os.DirEntry uses the path.
 type entry struct {
 	name string
 	mode fs.FileMode // type bits

@@ -130,7 +130,7 @@ func (r rules) step(parent int, name string, last bool) (fd int, target string, 
 	fd, err = openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, ErrSymlink) && (!last || r.lastLink):
-		// Whoever can write a directory can put a link there, in a sticky one too.
+		// A user that can write a directory can put a link there, in a sticky one too.
 		if st, statErr := fstat(parent); statErr != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
 			return -1, "", false, errors.Join(err, statErr)
 		}

@@ -71,7 +71,7 @@ func (k *Keeper) noteHome(profile string) {
 	}
 }
 
-// Handover is what a Keeper hands over to that of the next program of PID 1.
+// Handover is the state that a Keeper hands over to the Keeper of PID 1's next image.
 type Handover struct {
 	Inputs map[string]profiles.Hash // by profile
 	Wanted map[string]bool          // profiles whose state files want their gateways up

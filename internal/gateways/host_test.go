@@ -28,7 +28,7 @@ import (
 	"hinit/supervisor"
 )
 
-// host is the rest of PID 1: a supervisor that only remembers what it was told, and slots that are nothing but their down files.
+// host is the rest of PID 1: a supervisor that only records its calls, and slots that consist of their down files.
 type host struct {
 	t     *testing.T
 	home  string
@@ -157,7 +157,7 @@ func (h *host) service(profile string, s supervisor.Service) {
 	h.news = make(chan struct{})
 }
 
-// shows makes the snapshot another one, and tells nobody.
+// shows replaces the snapshot without a notification.
 func (h *host) shows(s supervisor.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -67,7 +67,7 @@ type Options struct {
 	Beat func(profile string)
 }
 
-// New makes a Keeper that does nothing yet but remember what it is told.
+// New makes a Keeper that only records its calls until it is started.
 func New(o Options) *Keeper {
 	k := &Keeper{
 		Options: o, jobs: make(chan func(), jobsKept),
@@ -101,7 +101,8 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// GoOn is Start for a Keeper that has imported the state of another one. It carries out the orders that one has not finished.
+// GoOn is Start for a Keeper that has imported the state of a predecessor. It carries out the orders that the predecessor has not
+// finished.
 func (k *Keeper) GoOn(ctx context.Context) {
 	k.Start(ctx, k.Registry.Present())
 	// The files may have changed since the default profile's gateway was started, and count from its next start on.
@@ -179,7 +180,7 @@ func (k *Keeper) Rescan(ctx context.Context) error {
 	return silence(ctx, w.Rescan(ctx))
 }
 
-// Find looks for a profile that has just been made, by its name or that of its gateway. A profile may be called like a gateway.
+// Find looks for a profile that has just been made, by its name or its gateway's name. A profile may be called like a gateway.
 func (k *Keeper) Find(ctx context.Context, name string) error {
 	if !k.Route().HasProfiles() {
 		return nil
@@ -247,7 +248,7 @@ func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
 		k.Registry.SetDown(o.Profile, down || k.isCmd(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case k.Registry.HasSlot(o.Service) && !k.Registry.Exists(o.Profile): // registered without a home, which is nobody's intent
+	case k.Registry.HasSlot(o.Service) && !k.Registry.Exists(o.Profile): // registered without a home: no intent
 		sync = func() error { return nil }
 	default:
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be

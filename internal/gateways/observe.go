@@ -48,7 +48,7 @@ func (k *Keeper) Observe(r supervisor.Record) {
 			k.up(profile, false)
 		}
 	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
-		// There is no intent that could have been lost, and nobody reads the rest any more.
+		// There is no intent to lose, and the rest is not read any more.
 	case r.To == supervisor.Down && changed:
 		job = func() { k.followState(profile) }
 	}
@@ -197,9 +197,9 @@ func (k *Keeper) trouble(profile string, state profiles.State) string {
 }
 
 const (
-	// takeoverLooks is how often the disk is asked, after a clean exit nobody asked for, whether another instance has taken over.
-	// The new instance writes its marker only after the old one is gone. Each wait is twice the one before; the looks go on while
-	// the restart delay lasts, because a start would end the new instance.
+	// takeoverLooks is how often the disk is asked, after an unrequested clean exit, whether another instance has taken over. The
+	// new instance writes its marker only after the old one is gone. Each wait is twice the one before; the looks go on while the
+	// restart delay lasts, because a start would end the new instance.
 	takeoverLooks = 5
 	// replacerPoll is how often a gateway that was replaced looks whether the one that took over is still there.
 	replacerPoll = 2 * time.Second
@@ -244,8 +244,8 @@ func (k *Keeper) watchReplacer(service, profile string) {
 const otherInputs profiles.Hash = "written since the start"
 
 // noteInputs remembers what a gateway was started with: a later change starts it again when it is parked. A change between the
-// start and this look counts too, but once for the same content: a gateway that writes these files itself must not be started for
-// ever.
+// start and this look counts too, but only once for the same content. Otherwise a gateway that writes these files itself would be
+// started for ever.
 func (k *Keeper) noteInputs(service, profile string) {
 	hash, err := k.Store.InputsHash(profile)
 	if err != nil {

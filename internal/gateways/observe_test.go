@@ -35,7 +35,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
 		k.Observe(starting)
 		k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-		k.WarnIfMissing("gateway-nobody", "nobody") // a job after those of the gateway
+		k.WarnIfMissing("gateway-nobody", "nobody") // a job after the gateway's own
 		h.until("the jobs are done", h.hears("there is no profile \"nobody\""))
 		h.forgetEvents()
 		return k.HandOver().Inputs["coder"]

@@ -122,8 +122,8 @@ func (k *Keeper) renamedFrom(profile string) string {
 	return d.profile
 }
 
-// endedForRemoval reports whether the last exit of a gateway whose profile is gone may belong to the removal: the remover ends the
-// gateway first, by a signal that hinit does not know of. One that has failed before is not excused.
+// endedForRemoval reports whether the last exit of a gateway whose profile is gone may belong to the removal. The remover ends
+// the gateway first, by a signal that hinit does not know of. A gateway that has failed before is not excused.
 func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime || s.Failures > 1 {
 		return false

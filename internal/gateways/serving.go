@@ -135,8 +135,8 @@ func (k *Keeper) unserved(t profiles.Topology) (names []string) {
 // retireTime is how long gateways may take to end before the one that is to serve their profiles is not started. A KILL comes before.
 const retireTime = 2 * time.Minute
 
-// retire ends the gateways whose profiles the default one will serve, and returns when nothing of them is left. What is wanted of them stays
-// on the volume.
+// retire ends the gateways whose profiles the default one will serve, and returns when all their processes have ended. Their
+// wanted states stay on the volume.
 func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 	names := k.served(t)
 	for _, name := range names {

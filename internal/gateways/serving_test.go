@@ -157,12 +157,12 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	}
 	h.servedBy(next, "a", "")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
-	next.Catchup() // a start that nobody has told of
+	next.Catchup() // a start without a notification
 	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
 }
 
-// TestAReexecKeepsTheGatewayThatAnOperatorForced to run beside the multiplexer: it was stopped, and a later start of it refused. A profile
-// that nobody serves is still told of.
+// TestAReexecKeepsTheGatewayThatAnOperatorForced to run beside the multiplexer: it was stopped, and a later start of it refused.
+// A profile that is not served is still reported.
 func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	h, k := multiplexing(t, []string{"default", "p2"}, "p2", "p3")
 	h.servedBy(k, "p2", client.ServedByDefault)

@@ -1,8 +1,8 @@
 // Package guard sees to it that no panic of a goroutine ends PID 1 unseen.
 //
-// Every goroutine that hinit starts for itself begins with a deferred [Catch]. In a process that has a handler (the init) a
-// panic is reported to it; in any other (the command line, tests) Catch does nothing, and the Go runtime ends the process as
-// always. What the runtime itself calls fatal (a concurrent map write, no memory, a corrupt heap) can't be caught by anybody.
+// Every goroutine that hinit starts for itself begins with a deferred [Catch]. In a process that has a handler (the init) a panic
+// is reported to it. In any other (the command line, tests) Catch does nothing, and the Go runtime ends the process as always. A
+// fatal error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
 //
 // The package owns no goroutine and, besides the handler, no state.
 package guard

@@ -1,8 +1,8 @@
 // Package lease keeps two inits from serving one data volume, by the kernel's own locks.
 //
-// [Lock] is the contract. [Volume] implements it with an exclusive lock (flock(2)) of the data directory's inode. The kernel releases
-// that lock when the process ends, however it ends, and never while it is paused. Nobody who lives below a mount point can exchange
-// its inode. There is no record, no heartbeat and no timer.
+// [Lock] is the contract. [Volume] implements it with an exclusive lock (flock(2)) of the data directory's inode. The kernel
+// releases that lock when the process ends, however it ends, and never while it is paused. A process that sees only the mount
+// point can't exchange its inode. There is no record, no heartbeat and no timer.
 //
 // A network file system keeps the lock of a directory on one machine. Where the server keeps the locks of files, a Volume also holds a
 // write lock of the file .hinit/lock (F_OFD_SETLK of fcntl(2)). It proves every ten seconds that the server still answers and

@@ -31,8 +31,8 @@ type Holder struct {
 	// Host and Since are from the note of the last hinit that took the lock. Host is "" without a note.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is a process of this container that is neither root's nor of the user of this hinit, and has the lock, by the word of the kernel; 0 for none. Command
-	// is its name.
+	// PID is the process of this container that has the lock, as the kernel reports it. It is 0 for none, and for a process of
+	// root or of hinit's user. Command is its name.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
 }
@@ -55,7 +55,7 @@ func placeOf(dir *os.File) string {
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns what is known of the holder. It doesn't wait for the volume: the note is that of the call before.
+// holder returns what is known of the holder. It doesn't wait for the volume: it uses the note that the call before has read.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {

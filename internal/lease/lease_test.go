@@ -384,8 +384,9 @@ func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	}
 }
 
-// TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts 60,000 names, a link, a FIFO, a file, a directory that nobody may enter, or a
-// second name of a file of root's where the lock file and the note belong. The init has the lock at once, on a server too, and writes into no other file.
+// TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts something else where the lock file and the note belong.
+// It is 60,000 names, a link, a FIFO, a file, a closed directory, or a hard link to a file of root's. The init has the lock at once, on a
+// server too, and writes into no other file.
 func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	const agent = 10000

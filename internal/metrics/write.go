@@ -31,7 +31,7 @@ func Write(w io.Writer, c *Collector) error {
 	return nil
 }
 
-// Handler serves the metrics, as OpenMetrics to those who take it. What can't be told is left out.
+// Handler serves the metrics, as OpenMetrics to clients that accept it. Values that can't be read are left out.
 func Handler(c *Collector) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(c); err != nil {

@@ -1,7 +1,7 @@
 // Package notify takes what services tell of themselves by sd_notify(3): datagrams on a Unix socket that the variable NOTIFY_SOCKET names.
 //
-// Each service has a socket of its own, which only its user and root can write to. Who wrote a datagram is known by the credentials that
-// the kernel adds; whether that process is of the service is for the caller to decide.
+// Each service has a socket of its own, which only its user and root can write to. The credentials that the kernel adds name the
+// process that wrote a datagram. The caller decides whether that process belongs to the service.
 //
 // Promises:
 //

@@ -151,7 +151,7 @@ func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
 	}
 }
 
-// What was not taken to its end is still there for the next image of this process.
+// A datagram that was not handled to its end is still there for the next image of this process.
 func TestNothingIsLostBetweenImages(t *testing.T) {
 	stuck, begun := make(chan struct{}), make(chan notify.Message, 10)
 	old := notify.New(func(_ string, _ int, m notify.Message) {

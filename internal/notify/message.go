@@ -34,7 +34,7 @@ type Message struct {
 	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how long it needs from now on; 0 where it does not say
 }
 
-// Parse reads a datagram: lines NAME=VALUE. What it doesn't know, or can't read, means nothing.
+// Parse reads a datagram: lines NAME=VALUE. Unknown and invalid lines are ignored.
 func Parse(data []byte) (m Message) {
 	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
 		name, value, _ := strings.Cut(string(line), "=")

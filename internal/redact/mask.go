@@ -13,7 +13,7 @@ const Masked = "***"
 // leastSecret is the length from which on a value given to [NewSecrets] is looked for: shorter ones are in ordinary words.
 const leastSecret = 8
 
-// What a byte can be the beginning of.
+// The kinds of secret that a byte can begin.
 const (
 	isWord    = 1 << iota // part of a word: what follows is not the beginning of a token
 	isToken               // a token of a known shape

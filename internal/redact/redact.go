@@ -56,8 +56,8 @@ func Value(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// Address returns the address of a webhook as it may be shown: whoever knows all of it can call it, so that its path and its query are as
-// secret as the user before its host.
+// Address returns the address of a webhook as it may be shown. With the whole address anybody can call the webhook, so its path
+// and query are as secret as the user before its host.
 func Address(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {

@@ -191,7 +191,7 @@ func (r *Registry) Reset() {
 	clear(r.down)
 }
 
-// Handover is what a Registry hands over to that of the next program of PID 1.
+// Handover is the state that a Registry hands over to the Registry of PID 1's next image.
 type Handover struct {
 	Present map[string]bool // by profile
 	Marked  map[string]bool // by profile whose slot has a known down file: whether it is there

@@ -7,7 +7,7 @@ import (
 	"hinit/supervisor"
 )
 
-// What services wait for (contract, section 2).
+// The needs of services (contract, section 2).
 const (
 	NeedBoot     = "boot"     // the hooks have run, and the profiles have been read or do not answer
 	NeedProfiles = "profiles" // the profiles have been read, and what their last gateways have left is removed

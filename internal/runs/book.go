@@ -62,7 +62,7 @@ type Order struct {
 type Book struct {
 	mu       sync.Mutex
 	loop     Loop
-	instance string // tells the runs of this container from those of another
+	instance string // tells this container's runs from another container's
 	next     uint64
 	seq      uint64
 	live     map[string]*entry // by ID
@@ -71,7 +71,7 @@ type Book struct {
 	changed  chan struct{}
 }
 
-// entry is a run with what nobody else needs.
+// entry is a run with the fields that only the book needs.
 type entry struct {
 	client.Run
 

@@ -35,7 +35,8 @@ func (b *Book) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes a new book the successor of another one; nil is that of an image that had none. It must be called before Attach.
+// TakeOver makes a new book the successor of another one; nil means that the last image had none. It must be called before
+// Attach.
 func (b *Book) TakeOver(h *Handover) {
 	if h == nil {
 		return

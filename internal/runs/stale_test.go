@@ -42,8 +42,8 @@ func (l *slowLoop) Snapshot() *supervisor.Snapshot {
 	return snap
 }
 
-// TestARunThatStartsWhileThisLooksIsNotLost: the board said of a worker that it was gone, and started another one beside it: the snapshot
-// that PID 1 looked at was older than the run.
+// TestARunThatStartsWhileThisLooksIsNotLost: the board reported a living worker as gone, and started another one beside it. The
+// snapshot that PID 1 looked at was older than the run.
 func TestARunThatStartsWhileThisLooksIsNotLost(t *testing.T) {
 	l := &slowLoop{snap: &supervisor.Snapshot{}, news: make(chan struct{})}
 	b := runs.NewBook()

@@ -1,5 +1,5 @@
-// Package trust says whether anybody but root could change what root relies on: a file that it reads, a program that it runs, or a
-// directory on its PATH.
+// Package trust says whether another user than root could change a thing that root relies on. Such a thing is a file that root
+// reads, a program that it runs, or a directory on its PATH.
 //
 // A path is resolved component by component, links included, and each component is judged on the descriptor that the next one is
 // opened from. Nothing is looked at by name twice, so there is nothing to swap between the check and the use. The package is
@@ -103,9 +103,9 @@ func writable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is the first component that others could change, by the judge's word, nil for none;
-// a read-only mount leaves no doubt, and neither does a sticky directory of root's, where nobody can touch what others have.
-// A nil judge doubts nothing.
+// Open opens a regular file for reading. doubt is the first component of the path that others could change, as the judge decides;
+// nil for none. A read-only mount leaves no doubt. Neither does a sticky directory of root's, where a user can change only its
+// own entries. A nil judge doubts nothing.
 //
 // path is absolute. Open blocks as long as the disks do on which the path lies, but on no FIFO.
 func Open(path string, judge Judge) (fd int, doubt *Doubt, err error) {
@@ -303,8 +303,8 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// Leads reports whether a value of a variable leads to a directory or below it, in whatever way it is put: alone, in a list, or in an
-// option. It says yes too often rather than too rarely.
+// Leads reports whether a variable's value leads to a directory or below it: alone, in a list, or in an option. It says yes too
+// often rather than too rarely.
 func Leads(value, dir string) bool {
 	for {
 		i := strings.Index(value, dir)

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DetachInotify lets the kernel take down the inotify instances of this process after its end, and not during it: the last close of
-// one waits up to 20 ms for every processor, and so does an exit. It is for a process that is about to end; until then the instances
-// keep their watches, whoever closes them. Where it doesn't work, the exit takes longer.
+// DetachInotify lets the kernel close the inotify instances of this process after its end, and not during its exit. The last
+// close of an instance waits up to 20 ms for every processor. Call it shortly before the process ends: until then the instances
+// keep their watches. If it fails, the exit takes longer.
 //
-// The instances are sent to a socket that is sent to itself with them. So they stay open when this process has closed them, and when
-// it has ended nobody can receive them: the kernel then finds that, and closes them in a thread of its own (unix(7), since Linux 6.9;
-// an older kernel does so in the exit).
+// The instances are sent over a socket together with that socket. So they stay open when this process has closed them. After its
+// end no process can receive them. The kernel then closes them in a thread of its own (unix(7), since Linux 6.9; an older kernel
+// does so in the exit).
 func DetachInotify() {
 	if fds := inotifyInstances(); len(fds) > 0 {
 		_, _, _ = detach(fds) // the exit takes longer

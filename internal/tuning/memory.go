@@ -20,8 +20,8 @@ const (
 	RestAfter = 250 * time.Millisecond
 	// RestAgain is how much later it gives back what the first times of whatever it does by the clock have needed.
 	RestAgain = 2500 * time.Millisecond
-	// restWorth is by how much the heap must have grown since the last time for a collection to pay, or by an eighth: what a collection
-	// costs grows with the heap.
+	// restWorth is how much the heap must have grown since the last collection for another one to pay. An eighth of the heap
+	// counts too, because the cost of a collection grows with the heap.
 	restWorth = 256 << 10
 )
 
@@ -58,8 +58,8 @@ func memoryLimit(cgroup string) (limit int, ok bool) {
 	return cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes")
 }
 
-// Releaser gives memory back to the kernel when PID 1 comes to rest: after the boot, after a burst of starts or crashes, and after
-// requests of the control API. The zero value is ready for use, by one goroutine.
+// Releaser gives memory back to the kernel when PID 1 comes to rest. That is after the boot, after a burst of starts or crashes,
+// and after requests of the control API. The zero value is ready for use, by one goroutine.
 type Releaser struct {
 	last uint64 // heap in use after the last time
 }
@@ -71,8 +71,8 @@ func (r *Releaser) Release() {
 	if r.last != 0 && heapInUse() < r.last+max(restWorth, r.last/8) {
 		return
 	}
-	// A collection halves a stack that is mostly empty, and the stacks of the log pumps are four times what they need while they wait: opening
-	// a file went deep once. FreeOSMemory collects for the second time.
+	// A collection halves a stack that is mostly empty. The stacks of the log pumps are four times too large while they wait,
+	// because opening a file went deep once. FreeOSMemory collects for the second time.
 	runtime.GC()
 	debug.FreeOSMemory()
 	r.last = heapInUse()
@@ -84,8 +84,8 @@ func heapInUse() uint64 {
 	return m.HeapInuse
 }
 
-// dropProgramText drops the program's text and constants from this process (madvise(2), MADV_DONTNEED). What is used again comes
-// back from the page cache. Both mappings are read-only and of a file, so nothing is lost.
+// dropProgramText drops the program's text and constants from this process (madvise(2), MADV_DONTNEED). A page that is used again
+// comes back from the page cache. Both mappings are read-only and of a file, so nothing is lost.
 func dropProgramText() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {

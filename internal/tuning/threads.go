@@ -17,11 +17,11 @@ const (
 	// processors is how many goroutines of PID 1 may compute at the same time, however many processors the machine has: each costs a
 	// thread, and memory.
 	processors = 4
-	// reserve is how many threads are for what neither computes nor takes a turn, at most one of each: the supervisor's loop (it forks
-	// and reads /proc), the boot, the reports, the two consoles, whoever accepts connections, and two that wait for notifications.
+	// reserve is how many threads serve goroutines that neither compute nor take a turn. These are the supervisor's loop (it forks
+	// and reads /proc), the boot, the reports, and the two consoles. One accepts connections, and two wait for notifications.
 	reserve = 8
-	// atStart is how many the runtime has besides: its monitor, the one that waits for signals, the one that makes others, and what it
-	// is at when the rest is made.
+	// atStart is how many threads the runtime has in addition. They are its monitor, the thread that waits for signals, the thread
+	// that makes others, and the current one.
 	atStart = 5
 	// slack is how many threads do nothing at all. They hold process numbers for the start of the next program (re-execution), whose runtime
 	// may make some threads more at its start than this one did.

@@ -79,7 +79,8 @@ func RootsOf(st client.Status, root string) proc.Roots {
 	return r
 }
 
-// Read reads all processes below a root. What ends meanwhile is missing. It fills old, whose content is lost, if that is not nil.
+// Read reads all processes below a root. A process that ends meanwhile is missing. Read fills old, if it is not nil, and
+// overwrites its content.
 func Read(root string, old Table) (Table, error) {
 	dir, err := os.Open(root)
 	if err != nil {

@@ -14,9 +14,9 @@ type Lifecycle struct {
 	Force   bool   // --force was given, to start or restart one
 }
 
-// ParseLifecycle reads the words behind the agent's name. It returns false for everything but `gateway` with one of the
-// four verbs, one profile at most, and --all where the agent has it: those are commands that the init can carry out by
-// itself, thousands of times faster than an interpreter starts.
+// ParseLifecycle reads the words behind the agent's name. It accepts `gateway` with one of the four verbs, one profile at most,
+// and --all where the agent has it; it returns false for everything else. The init can carry out these commands by itself,
+// thousands of times faster than an interpreter starts.
 func ParseLifecycle(words []string) (l Lifecycle, ok bool) {
 	var rest [3]string
 	n := 0

@@ -1,5 +1,6 @@
-// Package agentuser is what the shim and hinit both do to run the agent's programs: take the agent's user, leave root's terminal, order PATH,
-// and read the words of gateway commands. It links little, because the shim runs before every command. It starts no goroutine.
+// Package agentuser has the steps with which the shim and hinit run the agent's programs. They take the agent's user, leave
+// root's terminal, order PATH, and read the words of gateway commands. It links little, because the shim runs before every
+// command. It starts no goroutine.
 package agentuser
 
 import (
@@ -7,9 +8,9 @@ import (
 	"strings"
 )
 
-// Path is a PATH as the agent's own programs have it: the volume's .local/bin, if it is in there at all, comes before the
-// directories of the system, which is how an agent replaces a tool for itself. In the image it comes after them, so that
-// `docker exec` as root runs nothing that the agent has put there. home is the agent's.
+// Path returns a PATH as the agent's own programs have it. The volume's .local/bin, if the PATH has it, comes before the
+// directories of the system. In this way an agent replaces a tool for itself. In the image it comes after them, so that `docker
+// exec` as root runs nothing that the agent has put there. home is the agent's.
 func Path(path, home string) string {
 	own := home + "/.local/bin"
 	dirs := strings.Split(path, ":")

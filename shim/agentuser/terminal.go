@@ -10,10 +10,10 @@ import (
 // legacyFile says whether a process may put characters into the input of its controlling terminal. The kernel has it from 6.2 on.
 const legacyFile = "/proc/sys/dev/tty/legacy_tiocsti"
 
-// LeaveTerminal gives up the controlling terminal where a shell of root's may be reading it too, and the kernel lets a process type
-// into the terminal that controls it (TIOCSTI, ioctl_tty(2)): that shell would carry out as root what the agent types. The process
-// keeps its descriptors of the terminal, its size and Ctrl-C; only /dev/tty is gone. No shell is behind the leader of a session, so
-// it keeps its terminal. To be called as root, before [Become].
+// LeaveTerminal gives up the controlling terminal if a shell of root's may read it too, and the kernel allows TIOCSTI
+// (ioctl_tty(2)). With TIOCSTI a process types into its controlling terminal, and that shell would carry it out as root. The
+// process keeps its descriptors of the terminal, its size and Ctrl-C; only /dev/tty is gone. No shell is behind the leader of a
+// session, so it keeps its terminal. To be called as root, before [Become].
 func LeaveTerminal() error {
 	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {
 		return nil

@@ -1,9 +1,9 @@
 // Package db changes users and groups in /etc/passwd and /etc/group.
 //
-// It is apart from package account because the exec shim links account and must stay small. It needs no tool of the image:
-// a file is read whole, changed in memory, and replaced in one step, so that a reader sees the old file or the new one and
-// a crash leaves one of the two. Lines that are not changed, comments and lines that make no sense included, keep every
-// byte. Passwords are not touched: /etc/shadow and /etc/gshadow go by name, and names do not change.
+// It is apart from package account because the exec shim links account and must stay small. It needs no tool of the image. A file
+// is read whole, changed in memory, and replaced in one step. A reader sees the old file or the new one, and a crash leaves one
+// of the two. All other lines keep every byte, also comments and invalid lines. Passwords are not touched: /etc/shadow and
+// /etc/gshadow go by name, and names do not change.
 //
 // The package starts no goroutine and keeps nothing outside a [DB].
 package db

@@ -214,8 +214,8 @@ func begin(doing string, f func() error) <-chan error {
 	return result
 }
 
-// setRecorded notes that the current order is recorded. It returns true when a newer one has replaced it; that one is recorded
-// next.
+// setRecorded notes that the current order is recorded. It returns true when a newer order has replaced it; the newer one is
+// recorded next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 
 var schedules = flag.Int("schedules", 150, "how many random schedules TestDiskAndGatewayAgreeWhateverHappens tries")
 
-// world is one profile of the model: a real volume with real intents behind a gate that a test closes and opens, and a gateway that
-// is nothing but what is wanted of it. The clock is virtual.
+// world is one profile of the model: a real volume with real intents behind a gate that a test closes and opens. The gateway is
+// only its wanted state. The clock is virtual.
 type world struct {
 	t       *testing.T
 	orders  *Queues
@@ -114,7 +114,7 @@ func (w *world) state() string { return filepath.Join(w.home, "gateway_state.jso
 
 // refuse makes the volume refuse records: a link in place of the state file is never followed.
 func (w *world) refuse() {
-	synctest.Wait() // nobody writes meanwhile
+	synctest.Wait() // no process writes meanwhile
 	if info, err := os.Lstat(w.state()); err == nil && info.Mode().IsRegular() {
 		w.check(os.Rename(w.state(), w.state()+".kept"), os.Symlink("nowhere", w.state()))
 	}
@@ -134,7 +134,7 @@ func (w *world) check(errs ...error) {
 	}
 }
 
-// recordEvery is that of a Keeper.
+// recordEvery has the same value in a Keeper.
 const recordEvery = time.Second
 
 // recordLater is Keeper.recordLater.
@@ -187,9 +187,9 @@ func (w *world) agree(want string) error {
 	return err
 }
 
-// TestDiskAndGatewayAgreeWhateverHappens: a client that gave up while the volume was slow left desired_state recorded and the gateway
-// as it was. Random schedules of orders, clients that give up, freezes, refusals and gateways that write their state file: whatever the order
-// of events, disk and gateway agree with the newest order within a second of the volume's answer.
+// TestDiskAndGatewayAgreeWhateverHappens: a client that gave up while the volume was slow left desired_state recorded and the
+// gateway as it was. The schedules are random: orders, clients that give up, freezes, refusals and gateways that write their
+// state file. Disk and gateway must agree with the newest order within a second of the volume's answer.
 func TestDiskAndGatewayAgreeWhateverHappens(t *testing.T) {
 	root := t.TempDir()
 	if dir, err := os.MkdirTemp("/dev/shm", "orders"); err == nil { //nolint:usetesting // it has no disk to wait for
@@ -290,8 +290,8 @@ func (w *world) settles(want string, note func(string, ...any)) {
 	}
 }
 
-// client waits for the result of an order, within its patience. What it is told must be so. before is how many orders had been
-// carried out when it was given.
+// client waits for the result of an order, within its patience. The result must be true. before is how many orders had been
+// carried out when the order was given.
 func (w *world) client(o *Order, verb client.Verb, patience time.Duration, before int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -405,8 +405,8 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 	})
 }
 
-// TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers: one that nobody holds up gives way to none, or a restart would be lost because
-// of a start beside it.
+// TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers: an order that nothing delays is not replaced, or a restart would be
+// lost because of a start beside it.
 func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -432,7 +432,7 @@ func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	})
 }
 
-// TestAnImageTakesOverWhatIsNotDone: an order that nobody waits for any more would be lost with the process that has it.
+// TestAnImageTakesOverWhatIsNotDone: an order without a waiting client would be lost with the process that has it.
 func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

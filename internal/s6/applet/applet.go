@@ -75,7 +75,7 @@ func strerror(err error) string {
 const defaultPath = "/usr/bin:/bin"
 
 // become replaces the process by a program found in PATH, like execvp(3) but without a shell for files that have no magic number.
-// It returns the exit code if that fails. who is the tool's name in the message: the last one of a chain.
+// It returns the exit code if that fails. The parameter who is the tool's name in the message: the last one of a chain.
 func (c *Call) become(who string, argv, env []string) int {
 	err := execPath(argv, env)
 	c.Name = who

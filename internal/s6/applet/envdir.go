@@ -109,8 +109,8 @@ const (
 // readEnvDir returns env changed by the files of a directory: an empty file removes its variable. Names with a leading dot or a "="
 // are skipped. On error it returns env unchanged.
 //
-// Only regular files and the null device are read, without blocking. Root follows links only where nobody else can write, also on
-// the way to the directory; otherwise root could be made to read and pass on any file.
+// Only regular files and the null device are read, without blocking. Root follows links only where root alone can write, also on
+// the way to the directory. Otherwise the agent could make root read and pass on any file.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	at, err := openForRoot(dir)
 	if err != nil {

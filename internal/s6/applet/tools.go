@@ -64,8 +64,8 @@ type option struct {
 	value  string
 }
 
-// split reads options as s6's tools do: letters may be joined, a value may be joined to its letter or be the next word, and "--" or
-// the first other word ends them. It returns false at an unknown letter or a missing value.
+// split reads options as s6's tools do. Letters may be joined. A value may be joined to its letter or be the next word. "--" or
+// the first other word ends the options. It returns false at an unknown letter or a missing value.
 func (t tool) split(args []string) (options []option, words []string, ok bool) {
 	for words = args; len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-'; {
 		word := words[0][1:]

@@ -4,7 +4,7 @@
 //
 // # Promises
 //
-//   - A program is run as root only when its directory and its files belong to root and nobody else can write them,
+//   - A program is run as root only when its directory and its files belong to root and root alone can write them,
 //     checked on the descriptor that it is then run from. Anything else runs as the agent's user.
 //   - The pipe between a service and its logger stays open across restarts of either. The logger of a removed service reads
 //     all input to the end.

@@ -110,8 +110,8 @@ func (p *Place) holds(logs *Place) error {
 	return err
 }
 
-// openRoots opens a service directory as root if only root can have written it, and pins it: the service is run from the pin, so
-// that the directory can't be replaced. Otherwise it returns none.
+// openRoots opens a service directory as root if only root can have written it, and pins it. The service runs from the pin, so
+// the directory can't be replaced. Otherwise it returns none.
 func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().In(blocking.Foreign))
 	if err != nil {

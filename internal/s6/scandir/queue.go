@@ -9,8 +9,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// queue holds the slots that the scanner makes when it is idle, or as soon as a reader looks for one, and those that it could not make
-// yet.
+// queue holds the slots that are not made yet. The scanner makes a slot when it is idle, or when a reader looks for it. A slot
+// that could not be made stays in the queue.
 type queue struct {
 	wake chan struct{} // has one while there is something in the queue
 
