@@ -11,7 +11,7 @@ RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # i
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 # Tested without the race detector: packages without a goroutine, tests that drive finished binaries, and kanban itself: SQLite, in Go, takes minutes under it (make chaos does it).
 UNRACED := ^hinit(/test(/.*)?|/kanban|/(shim|cmd/hinit-shim|examples/agent/internal/home|logrotate/archive)|/internal/(account|account/db|backoff|$\
-	container/reloadplan|control/show|cronspec|dotenv|entry|gendocs|redact|s6/foreign|s6/formats|top/model|usage|version))?$$
+	control/show|cronspec|dotenv|entry|gendocs|redact|s6/foreign|s6/formats|top/model|usage|version))?$$
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 

@@ -12,7 +12,6 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/config"
-	"hinit/internal/container/runner"
 	"hinit/internal/control"
 	"hinit/internal/proc"
 	"hinit/internal/tuning"
@@ -22,9 +21,8 @@ import (
 
 // core is the container as the control API sees it.
 func (c *container) core() control.Core {
-	run := &runner.Runner{Book: c.logs.Runs, Config: c.cfg.Load, Units: c.units, Store: c.store, Actor: c.agent.Actor, MayRun: c.tenure.Check}
 	return control.Core{
-		Loop: c.loop, StartRun: run.StartRun, Runs: c.logs.Runs,
+		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
 		Command: c.keeper.Command, Rescan: c.keeper.Rescan, Reload: c.reloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {
 			if err := c.tenure.Check(); err != nil {

@@ -10,7 +10,6 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/container/tasks"
 	"hinit/internal/container/voice"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
@@ -170,10 +169,10 @@ func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 		return 0, err
 	}
 	defer r.c.loop.Post(supervisor.Remove{Name: name})
-	code, err := tasks.Await(ctx, r.c.loop, name)
+	code, err := supervisor.AwaitTask(ctx, r.c.loop, name)
 	if ctx.Err() != nil {
 		r.c.loop.Post(supervisor.Stop{Name: name})
-		_, _ = tasks.Await(context.Background(), r.c.loop, name) // nothing of it is alive then
+		_, _ = supervisor.AwaitTask(context.Background(), r.c.loop, name) // nothing of it is alive then
 		return 0, context.Cause(ctx)
 	}
 	r.c.logs.Drain(name) // what it wrote comes before what follows it

@@ -139,6 +139,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { agents.Warn("%s", line) })
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Voice: c.Voice,
+		Actor: agent.Actor, MayRun: func() error { return c.tenure.Check() },
 	})
 	c.tenure = tenure.New(tenure.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Voice: c.Voice, Fatal: c.fatal,

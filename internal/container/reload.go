@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +12,6 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/config"
-	"hinit/internal/container/reloadplan"
 	"hinit/supervisor"
 )
 
@@ -59,7 +56,10 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 	}
 	defer c.registry.Turn.Unlock()
 	old := c.cfg.Load()
-	options := c.configOptions()
+	options := config.Options{}
+	if c.route.Load().Plain {
+		options = config.Options{Path: old.Path, Plain: true}
+	}
 	cfg, err := loadConfig(options)
 	if old.Path != "" && (err == nil && cfg.Path == "" || errors.Is(err, fs.ErrNotExist)) {
 		if !how.Force {
@@ -78,71 +78,33 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 			return none, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", d.Key)
 		}
 	}
-	units, err := c.units.Services(cfg)
+	plan, err := c.registry.Plan(old, cfg)
 	if err != nil {
 		return none, fmt.Errorf("%w (nothing was changed)", err)
 	}
+	out := client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
 	if !c.tenure.Serves() { // it has no services
 		if !how.DryRun {
 			c.cfg.Store(cfg)
 		}
-		return client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}, nil
+		return out, nil
 	}
-	plan := c.planReload(old, cfg, units)
-	if how.DryRun {
-		return client.ReloadReply{Changes: changed, Plan: plan.Steps(c.loop.Snapshot(), false), Settings: reloadplan.Settings(changed), DryRun: true}, nil
+	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // those of a service alone are in the plan
+		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
+	})
+	if !how.DryRun {
+		_ = c.loop.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // it fails when everything ends anyway
+		c.cfg.Store(cfg)
+		c.health.Configure(cfg)
+		err = c.registry.Apply(ctx, plan)
+		c.timetable.Change(cfg)
 	}
-	_ = c.loop.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // it fails when everything ends anyway
-	c.cfg.Store(cfg)
-	c.health.Configure(cfg)
-	var problems []error
-	for _, name := range slices.Sorted(maps.Keys(old.Services)) {
-		if _, stays := cfg.Services[name]; !stays {
-			problems = append(problems, c.registry.RemoveService(ctx, name))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(units)) {
-		if s6 := c.s6.Load(); s6 != nil && s6.Foreign(name) {
-			problems = append(problems, fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name))
-			continue
-		}
-		problems = append(problems, c.registry.ChangeService(ctx, cfg, old, units[name]))
-	}
-	problems = append(problems, c.registry.RedefineAll(ctx))
-	c.timetable.Change(cfg)
-	out := client.ReloadReply{Changes: changed, Plan: plan.Steps(c.loop.Snapshot(), true), Settings: reloadplan.Settings(changed)}
-	return out, errors.Join(problems...)
+	out.Plan = plan.Steps(c.loop.Snapshot(), !how.DryRun)
+	return out, err
 }
 
 // fixedKeys are read once, at the start of the container.
 var fixedKeys = []string{
 	"home", "agent.user", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
-}
-
-// planReload compares two configurations. after are the services of the new one.
-func (c *container) planReload(old, cfg *config.Config, after map[string]supervisor.Unit) reloadplan.Plan {
-	p := reloadplan.Plan{Before: make(map[string]supervisor.Unit), After: maps.Clone(after), Old: old, New: cfg}
-	for _, s := range old.Services {
-		if u, err := c.units.Service(old, s); err == nil { // else a user that it names is gone
-			p.Before[s.Name] = u
-		}
-	}
-	for _, s := range c.loop.Snapshot().Services {
-		profile, err := c.store.Profile(s.Profile)
-		if s.Kind != supervisor.KindGateway || err != nil {
-			continue
-		}
-		exports := c.registry.Exports(s.Name)
-		p.Before[s.Name], p.After[s.Name] = c.units.Gateway(old, profile, exports), c.units.Gateway(cfg, profile, exports)
-	}
-	return p
-}
-
-// configOptions says where the configuration is read from again.
-func (c *container) configOptions() config.Options {
-	if c.route.Load().Plain {
-		return config.Options{Path: c.cfg.Load().Path, Plain: true, Env: os.LookupEnv}
-	}
-	return config.Options{Env: os.LookupEnv}
 }

@@ -87,8 +87,8 @@ func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	return r.gateway(ctx, p, supervisor.WantDown, time.Time{})()
 }
 
-// RedefineAll is Redefine for every gateway.
-func (r *Registry) RedefineAll(ctx context.Context) error {
+// redefineAll is Redefine for every gateway.
+func (r *Registry) redefineAll(ctx context.Context) error {
 	var problems []error
 	for _, s := range r.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway {
@@ -103,7 +103,7 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.Turn.Lock()
 	defer r.Turn.Unlock()
 	r.o.Units.SetTopology(t)
-	return r.RedefineAll(ctx)
+	return r.redefineAll(ctx)
 }
 
 // SetBeside makes the gateway of a profile, from its next start on, run beside the one that serves its profile, or not.

@@ -11,6 +11,7 @@ import (
 	"hinit/internal/container/logs"
 	"hinit/internal/container/units"
 	"hinit/internal/container/voice"
+	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/tuning"
 	"hinit/profiles"
@@ -40,6 +41,8 @@ type Options struct {
 	Logs   *logs.Logs
 	Health *health.Health
 	Voice  *voice.Voice
+	Actor  *fsutil.Actor // opens the logs of runs, as the agent's user
+	MayRun func() error  // why no run may be started now, nil when it may
 }
 
 // Registry registers services. Its methods may be called from any goroutine.

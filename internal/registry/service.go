@@ -43,8 +43,8 @@ func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Ser
 	return r.register(ctx, u, want)
 }
 
-// ChangeService registers a service of a new configuration, and starts or stops it where old says otherwise.
-func (r *Registry) ChangeService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
+// changeService registers a service of a new configuration, and starts or stops it where old says otherwise.
+func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
 	s := cfg.Services[u.Name]
 	before, known := old.Services[u.Name]
 	if err := r.service(ctx, cfg, s, u)(); err != nil {
@@ -60,11 +60,6 @@ func (r *Registry) ChangeService(ctx context.Context, cfg, old *config.Config, u
 		return r.Do(ctx, supervisor.Start{Name: u.Name})
 	}
 	return r.Do(ctx, supervisor.Stop{Name: u.Name})
-}
-
-// RemoveService ends a service and removes its slot.
-func (r *Registry) RemoveService(ctx context.Context, name string) error {
-	return errors.Join(r.Do(ctx, supervisor.Remove{Name: name}), r.Withdraw(ctx, name))
 }
 
 // publish makes the slot of a service of hinit.yaml, and brings the down file of an existing one up to date.

@@ -16,6 +16,8 @@ type Follower interface {
 	Publish(ctx context.Context, s Slot)
 	// SetDown makes or removes the down file of a slot.
 	SetDown(name string, down bool)
+	// Foreign reports whether a service directory that hinit did not make has a name.
+	Foreign(name string) bool
 	// Withdraw removes a slot.
 	Withdraw(ctx context.Context, name string) error
 }

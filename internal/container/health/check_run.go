@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/container/tasks"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/supervisor"
@@ -41,7 +40,7 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	if err != nil {
 		return 0, "", err
 	}
-	code, err = tasks.Await(ctx, h.o.Loop, name)
+	code, err = supervisor.AwaitTask(ctx, h.o.Loop, name)
 	if ctx.Err() != nil {
 		h.o.Loop.Post(supervisor.Evict{Names: []string{name}, Reason: "its time is over"})
 	} else {

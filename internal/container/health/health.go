@@ -8,13 +8,13 @@ package health
 import (
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/container/memwatch"
 	"hinit/internal/fsutil"
 	"hinit/internal/notify"
 	"hinit/internal/probe"
@@ -42,7 +42,7 @@ type Health struct {
 
 	checks *probe.Prober
 	ears   *probe.Ears
-	memory *memwatch.Watcher
+	memory *memoryWatch
 	notify *notify.Hub
 
 	lastStranger atomic.Int64 // when somebody said something for a service that is not of it; nanoseconds since 1970
@@ -70,7 +70,8 @@ func New(o Options) *Health {
 		Deafness: func(service string) (probe.Deafness, bool) { return h.ears.Deafness(service) },
 		Run:      h.runCheck,
 	})
-	h.memory = h.newMemory()
+	meter := sync.OnceValue(proc.NewMeter) // where nothing is limited there is none
+	h.memory = &memoryWatch{loop: o.Loop, measure: func(mains []int) []uint64 { return meter().Measure(mains) }}
 	h.ears = h.newEars()
 	h.Configure(o.Config())
 	return h
@@ -79,7 +80,7 @@ func New(o Options) *Health {
 // Configure puts in force what a configuration says about memory and deaf gateways. What it says about a service's checks and socket
 // is in force when that service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
-	h.limitMemory(cfg)
+	h.memory.limit(cfg)
 	h.listen(cfg)
 }
 
@@ -141,7 +142,7 @@ func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deafness(v); deaf {
 		return probe.IsDeaf + d.Why
 	}
-	return h.memory.Note(v.Name)
+	return h.memory.note(v.Name)
 }
 
 // Beat notes a heartbeat of a profile's gateway.

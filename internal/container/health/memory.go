@@ -1,28 +1,42 @@
 package health
 
 import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"hinit/internal/blocking"
 	"hinit/internal/config"
-	"hinit/internal/container/memwatch"
-	"hinit/internal/proc"
+	"hinit/internal/guard"
 	"hinit/supervisor"
 )
 
-// newMemory makes what watches the limits of memory.
-func (h *Health) newMemory() *memwatch.Watcher {
-	var meter *proc.Meter // nobody needs it where nothing is limited
-	return memwatch.New(memwatch.Options{
-		Snapshot: h.o.Loop.Snapshot, History: h.o.Loop.History(), Post: h.o.Loop.Post, Ended: h.o.Loop.Ended(),
-		Measure: func(mains []int) []uint64 {
-			if meter == nil {
-				meter = proc.NewMeter()
-			}
-			return meter.Measure(mains)
-		},
-	})
+// memoryPeriod is how often the memory of services is measured.
+const memoryPeriod = 5 * time.Second
+
+// memoryLoop is the part of a [supervisor.Loop] that a memoryWatch needs.
+type memoryLoop interface {
+	Snapshot() *supervisor.Snapshot
+	History() *supervisor.Ring
+	Post(e supervisor.Event)
+	Ended() <-chan struct{}
 }
 
-// limitMemory puts the limits of a configuration in force.
-func (h *Health) limitMemory(cfg *config.Config) {
+// memoryWatch keeps services within the memory that the configuration allows them: it warns, and it has a service restarted. It measures only
+// services that have a limit, and says once that a limit is crossed. It keeps nothing that a re-execution would lose: the history has the
+// warnings. It owns a goroutine from the first limit on. Its methods may be called from any goroutine.
+type memoryWatch struct {
+	loop    memoryLoop
+	measure func(mains []int) []uint64 // of all processes of each main process; called in a turn of internal/blocking
+	limits  atomic.Pointer[config.Config]
+	notes   atomic.Pointer[map[string]string] // by service
+	begun   atomic.Bool
+}
+
+// limit puts the limits of a configuration in force.
+func (w *memoryWatch) limit(cfg *config.Config) {
+	w.limits.Store(cfg)
 	limited := cfg.Agent.Memory.Set()
 	for _, p := range cfg.Profiles.Own {
 		limited = limited || p.Memory.Set()
@@ -30,14 +44,117 @@ func (h *Health) limitMemory(cfg *config.Config) {
 	for _, s := range cfg.Services {
 		limited = limited || s.Memory.Set()
 	}
-	h.memory.Set(func(v *supervisor.Service) config.Memory {
-		switch v.Kind {
-		case supervisor.KindGateway:
-			return cfg.ProfileOf(v.Profile).Memory
-		case supervisor.KindService:
-			return cfg.Services[v.Name].Memory
-		case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
+	if limited && w.begun.CompareAndSwap(false, true) {
+		guard.Go("watching memory", w.watch)
+	}
+}
+
+// of returns the limit of a service.
+func (w *memoryWatch) of(v *supervisor.Service) (limit config.Memory) {
+	switch cfg := w.limits.Load(); v.Kind {
+	case supervisor.KindGateway:
+		limit = cfg.ProfileOf(v.Profile).Memory
+	case supervisor.KindService:
+		limit = cfg.Services[v.Name].Memory
+	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
+	}
+	return limit
+}
+
+// note says what people should know of the memory of a service, "" for nothing.
+func (w *memoryWatch) note(service string) string {
+	if notes := w.notes.Load(); notes != nil {
+		return (*notes)[service]
+	}
+	return ""
+}
+
+func (w *memoryWatch) watch() {
+	ticker := time.NewTicker(memoryPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			w.look()
+		case <-w.loop.Ended():
+			return
 		}
-		return config.Memory{}
-	}, limited)
+	}
+}
+
+// look measures once.
+func (w *memoryWatch) look() {
+	var services []*supervisor.Service
+	var mains []int
+	for _, v := range w.loop.Snapshot().Services {
+		if v.State == supervisor.Up && v.PID != 0 && w.of(v).Set() {
+			services, mains = append(services, v), append(mains, v.PID)
+		}
+	}
+	notes := make(map[string]string)
+	if len(mains) > 0 {
+		var bytes []uint64
+		_ = blocking.Do(blocking.Short, func() error {
+			bytes = w.measure(mains)
+			return nil
+		})
+		for i, v := range services {
+			if note := w.weigh(v, bytes[i]); note != "" {
+				notes[v.Name] = note
+			}
+		}
+	}
+	w.notes.Store(&notes)
+}
+
+const (
+	above = " is above memory.warn "
+	below = " is below memory.warn again"
+)
+
+// weigh compares a service's memory with its limit, acts on the result, and returns the note for the status.
+func (w *memoryWatch) weigh(v *supervisor.Service, has uint64) (note string) {
+	limit := w.of(v)
+	text := "memory: " + amount(has)
+	switch {
+	case limit.Restart > 0 && has >= uint64(limit.Restart):
+		text += " of " + amount(uint64(limit.Restart))
+		w.loop.Post(supervisor.Unhealthy{Name: v.Name, Run: v.Run, Answer: text})
+		return text
+	case limit.Warn > 0 && has >= uint64(limit.Warn):
+		note = text + above + amount(uint64(limit.Warn))
+		if !w.warned(v) {
+			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
+		}
+	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.warned(v): // a little less, so that it is not said over and over
+		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
+	}
+	return note
+}
+
+// warned reports whether the last remark on this run's memory is a warning.
+func (w *memoryWatch) warned(v *supervisor.Service) bool {
+	records, _ := w.loop.History().Since(0)
+	said := false
+	for i := range records {
+		r := &records[i]
+		if r.Service != v.Name || r.From != "" {
+			continue
+		}
+		switch {
+		case r.At.Before(v.Turned), strings.HasSuffix(r.Reason, below):
+			said = false
+		case strings.HasPrefix(r.Reason, "memory: ") && strings.Contains(r.Reason, above):
+			said = true
+		}
+	}
+	return said
+}
+
+// amount writes a number of bytes for people.
+func amount(n uint64) string {
+	if n >= 1<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
 }

@@ -324,7 +324,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook, n int) (supervisor.Unit, e
 }
 
 // Run is a command that runs once, at a client's request, as the agent's user. home is that of its profile, "" for none.
-func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest, home string) (proc.Spec, error) {
+func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	set := m.agentVars(cfg)
 	if home != "" {
@@ -338,7 +338,7 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
 		Env:  proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), over(set, template.Env)), r.Env),
 		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.sealed(cfg),
-	}, nil
+	}
 }
 
 // Foreign is what a service directory that hinit did not make runs with: as root or as the agent.

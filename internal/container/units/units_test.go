@@ -202,10 +202,7 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		run, err := m.Run(cfg, config.Run{Command: []string{"r"}}, client.RunRequest{}, home)
-		if err != nil {
-			t.Fatal(err)
-		}
+		run := m.Run(cfg, config.Run{Command: []string{"r"}}, client.RunRequest{}, home)
 		got["gateway"] = m.Gateway(cfg, profiles.Profile{Name: "p", Home: home}, nil).Spec.Setup.NoNewPrivs
 		got["cmd"] = m.Cmd(cfg, &boot.Route{Path: "/bin/true", Argv: []string{"true"}}, false).Spec.Setup.NoNewPrivs
 		got["hook"], got["run"] = hook.Spec.Setup.NoNewPrivs, run.Setup.NoNewPrivs

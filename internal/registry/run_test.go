@@ -1,4 +1,4 @@
-package runner
+package registry
 
 import (
 	"errors"
@@ -11,16 +11,15 @@ import (
 	"hinit/client"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
-	"hinit/internal/runs"
 	"hinit/internal/testkit"
 )
 
 func TestWhatMayNotRun(t *testing.T) {
 	elsewhere := errors.New("another container has the profiles")
-	r := &Runner{
-		Book: runs.NewBook(), Actor: fsutil.Self(), MayRun: func() error { return elsewhere },
+	r := New(Options{
+		MayRun: func() error { return elsewhere },
 		Config: func() *config.Config { return &config.Config{Runs: map[string]config.Run{"worker": {}}} },
-	}
+	})
 	for _, tt := range []struct {
 		ask  client.RunRequest
 		kind client.Kind
@@ -40,10 +39,9 @@ func TestWhatMayNotRun(t *testing.T) {
 
 // TestALogIsAppendedTo, and never where a link leads that the agent has put there.
 func TestALogIsAppendedTo(t *testing.T) {
-	r := &Runner{Actor: fsutil.Self()}
 	dir := t.TempDir()
 	for range 2 {
-		f, err := r.log(filepath.Join(dir, "run.log"))
+		f, err := openRunLog(filepath.Join(dir, "run.log"), fsutil.Self())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,11 +54,11 @@ func TestALogIsAppendedTo(t *testing.T) {
 	if err := os.Symlink("run.log", filepath.Join(dir, "link.log")); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := r.log(filepath.Join(dir, "link.log")); err == nil {
+	if f, err := openRunLog(filepath.Join(dir, "link.log"), fsutil.Self()); err == nil {
 		_ = f.Close()
 		t.Error("a link was followed")
 	}
-	if f, err := r.log(""); f != nil || err != nil {
+	if f, err := openRunLog("", fsutil.Self()); f != nil || err != nil {
 		t.Errorf("without a path: %v, %v", f, err)
 	}
 }
@@ -68,7 +66,7 @@ func TestALogIsAppendedTo(t *testing.T) {
 // TestALogIsOpenedAsTheAgent: not where root alone may write, and a FIFO in its place holds nothing up.
 func TestALogIsOpenedAsTheAgent(t *testing.T) {
 	testkit.NeedRoot(t)
-	r := &Runner{Actor: fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})}
+	agent := fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
 	dir := t.TempDir()
 	roots, agents := filepath.Join(dir, "roots"), filepath.Join(dir, "agents")
 	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Mkdir(roots, 0o755), os.Mkdir(agents, 0o755), os.Chown(agents, 10000, 10000), unix.Mkfifo(agents+"/fifo", 0o666),
@@ -76,12 +74,12 @@ func TestALogIsOpenedAsTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{roots + "/new", agents + "/of-root", agents + "/fifo", "/etc/passwd"} {
-		if f, err := r.log(path); err == nil {
+		if f, err := openRunLog(path, agent); err == nil {
 			_ = f.Close()
 			t.Errorf("the agent's run writes %s", path)
 		}
 	}
-	f, err := r.log(agents + "/new")
+	f, err := openRunLog(agents+"/new", agent)
 	if err != nil {
 		t.Fatal(err)
 	}

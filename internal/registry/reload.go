@@ -1,27 +1,69 @@
-// Package reloadplan says what a reload of the configuration does to each service. It compares definitions, does nothing, and owns no goroutine.
-package reloadplan
+package registry
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"hinit/client"
 	"hinit/internal/config"
 	"hinit/supervisor"
 )
 
-// Plan has the definitions before and after a reload: gateways and the services of hinit.yaml, by name.
+// Plan is the change from one configuration to another: what becomes of each gateway and of each service of hinit.yaml.
 type Plan struct {
-	Before, After map[string]supervisor.Unit
-	Old, New      *config.Config
+	old, new *config.Config
+	services map[string]supervisor.Unit // of the new configuration
+
+	before, after map[string]supervisor.Unit // definitions by name, gateways among them
+}
+
+// Plan compares two configurations. It changes nothing. The error says why a service of the new one can't run.
+func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
+	services, err := r.o.Units.Services(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
+	for _, s := range old.Services {
+		if u, err := r.o.Units.Service(old, s); err == nil { // else a user that it names is gone
+			p.before[s.Name] = u
+		}
+	}
+	for _, s := range r.Snapshot().Services {
+		if profile, err := r.o.Store.Profile(s.Profile); err == nil && s.Kind == supervisor.KindGateway {
+			exports := r.Exports(s.Name)
+			p.before[s.Name], p.after[s.Name] = r.o.Units.Gateway(old, profile, exports), r.o.Units.Gateway(cfg, profile, exports)
+		}
+	}
+	return p, nil
+}
+
+// Apply carries out a plan. The new configuration must be in force.
+func (r *Registry) Apply(ctx context.Context, p *Plan) error {
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(p.old.Services)) {
+		if _, stays := p.new.Services[name]; !stays {
+			problems = append(problems, r.Do(ctx, supervisor.Remove{Name: name}), r.Withdraw(ctx, name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.services)) {
+		if f := r.follow(); f != nil && f.Foreign(name) {
+			problems = append(problems, fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name))
+			continue
+		}
+		problems = append(problems, r.changeService(ctx, p.new, p.old, p.services[name]))
+	}
+	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
 // Steps tells the plan, in the order of the names. now is how the services are: before the plan is carried out, or after, as done says.
-func (p Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
-	names := maps.Clone(p.Before)
-	maps.Copy(names, p.After)
+func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
+	names := maps.Clone(p.before)
+	maps.Copy(names, p.after)
 	steps := []client.ReloadStep{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if op, what := p.step(name, now.Find(name), done); op != "" {
@@ -32,16 +74,16 @@ func (p Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 }
 
 // step is what becomes of one service, v; "" for nothing.
-func (p Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
-	before, was := p.Before[name]
-	after, is := p.After[name]
+func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
+	before, was := p.before[name]
+	after, is := p.after[name]
 	tense := func(past, present string) string {
 		if done {
 			return past
 		}
 		return "would " + present
 	}
-	old, def := p.Old.Services[name], p.New.Services[name]
+	old, def := p.old.Services[name], p.new.Services[name]
 	switch {
 	case was && !is:
 		return "-", tense("stopped", "be stopped") + ", it is not in the file any more"
@@ -86,11 +128,4 @@ func taskRuns(s config.Service) string {
 		return "it runs when it is asked for: hinit run-once " + s.Name
 	}
 	return "it runs by its schedule"
-}
-
-// Settings are those of the changed keys that are of no service alone.
-func Settings(changed []string) []string {
-	return slices.DeleteFunc(slices.Clone(changed), func(key string) bool {
-		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
-	})
 }

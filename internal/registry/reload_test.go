@@ -1,4 +1,4 @@
-package reloadplan_test
+package registry
 
 import (
 	"slices"
@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"hinit/internal/config"
-	"hinit/internal/container/reloadplan"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -17,17 +16,17 @@ func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
 		return supervisor.Unit{Spec: proc.Spec{Argv: []string{argv}}, Policy: supervisor.Policy{Grace: grace}}
 	}
 	on := config.Service{Enabled: true}
-	p := reloadplan.Plan{
-		Before: map[string]supervisor.Unit{
+	p := Plan{
+		before: map[string]supervisor.Unit{
 			"gone": unit("a", 1), "off": unit("a", 1), "on": unit("a", 1), "runs": unit("a", 1), "down": unit("a", 1), "policy": unit("a", 1),
 			"same": unit("a", 1), "drifted": unit("a", 1), "matches": unit("a", 1), "gateway-x": unit("a", 1),
 		},
-		After: map[string]supervisor.Unit{
+		after: map[string]supervisor.Unit{
 			"new": unit("a", 1), "added": unit("a", 1), "off": unit("a", 1), "on": unit("a", 1), "runs": unit("b", 1), "down": unit("b", 1),
 			"policy": unit("a", 2), "same": unit("a", 1), "drifted": unit("a", 1), "matches": unit("b", 1), "gateway-x": unit("b", 1),
 		},
-		Old: &config.Config{Services: map[string]config.Service{"off": on, "runs": on, "down": on}},
-		New: &config.Config{Services: map[string]config.Service{"new": on, "on": on, "runs": on, "down": on}},
+		old: &config.Config{Services: map[string]config.Service{"off": on, "runs": on, "down": on}},
+		new: &config.Config{Services: map[string]config.Service{"new": on, "on": on, "runs": on, "down": on}},
 	}
 	now := &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "runs", PID: 7, Drifted: true}, {Name: "drifted", PID: 8, Drifted: true}, {Name: "matches", PID: 9}, {Name: "gateway-x", PID: 10, Drifted: true},
@@ -53,8 +52,5 @@ func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("done %v:\n got %q\nwant %q", done, got, want)
 		}
-	}
-	if got := reloadplan.Settings([]string{"services.web.command", "stop.grace"}); !slices.Equal(got, []string{"stop.grace"}) {
-		t.Errorf("settings are %q", got)
 	}
 }

@@ -1,0 +1,92 @@
+package health
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/internal/config"
+	"hinit/supervisor"
+)
+
+// TestALimitIsSaidOncePerCrossing, and a restart names what was measured.
+func TestALimitIsSaidOncePerCrossing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // of said, last and bytes
+		var said []string
+		bytes := uint64(10 << 20)
+		ended := make(chan struct{})
+		snapshot := &supervisor.Snapshot{Services: []*supervisor.Service{
+			{Name: "a", Kind: supervisor.KindService, State: supervisor.Up, PID: 7, Run: 1, Turned: time.Now()},
+			{Name: "free", Kind: supervisor.KindService, State: supervisor.Up, PID: 8, Run: 2},
+			{Name: "gone", State: supervisor.Down},
+		}}
+		loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: snapshot, ended: ended}
+		var last supervisor.Event
+		loop.post = func(e supervisor.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			last = e
+			switch e := e.(type) {
+			case supervisor.Remark:
+				said = append(said, e.Text)
+			case supervisor.Unhealthy:
+				said = append(said, "restart "+e.Name+": "+e.Answer)
+			}
+		}
+		w := &memoryWatch{loop: loop, measure: func(mains []int) (out []uint64) {
+			if !slices.Equal(mains, []int{7}) {
+				t.Errorf("it measures %d", mains)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return []uint64{bytes}
+		}}
+		w.limit(&config.Config{Services: map[string]config.Service{
+			"a":    {Setup: config.Setup{Memory: config.Memory{Warn: 512 << 20, Restart: 1 << 30}}},
+			"free": {},
+		}})
+		step := func(has uint64, want ...string) {
+			t.Helper()
+			mu.Lock()
+			said, bytes = nil, has<<20
+			mu.Unlock()
+			time.Sleep(memoryPeriod)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(said, want) {
+				t.Errorf("at %d MiB it says %q, not %q", has, said, want)
+			}
+		}
+		step(500)
+		if w.note("a") != "" {
+			t.Errorf("the note is %q", w.note("a"))
+		}
+		step(600, "memory: 600 MiB is above memory.warn 512 MiB")
+		if w.note("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
+			t.Errorf("the note is %q", w.note("a"))
+		}
+		step(1229, "restart a: memory: 1.2 GiB of 1.0 GiB")
+		if e := last.(supervisor.Unhealthy); e.Run != 1 || e.Park {
+			t.Errorf("it is told %+v", e)
+		}
+		close(ended)
+		synctest.Wait()
+	})
+}
+
+// watched is a loop that shows a snapshot of the test.
+type watched struct {
+	*supervisor.Loop
+
+	snapshot *supervisor.Snapshot
+	ended    chan struct{}
+	post     func(supervisor.Event)
+}
+
+func (w *watched) Snapshot() *supervisor.Snapshot { return w.snapshot }
+func (w *watched) Ended() <-chan struct{}         { return w.ended }
+func (w *watched) Post(e supervisor.Event)        { w.post(e) }

@@ -1,0 +1,72 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+	"hinit/internal/runs"
+)
+
+// runLogMode is the mode of a log that a run makes.
+const runLogMode = 0o644
+
+// StartRun runs a command of hinit.yaml once, for a client of the control API. Nothing runs but what the configuration names.
+func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.Run, error) {
+	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
+		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
+	}
+	cfg := r.o.Config()
+	template, known := cfg.Runs[ask.Template]
+	if !known {
+		return refuse(client.KindUnknown, "no command %q may be run; add it to hinit.yaml, below the key \"runs\"", ask.Template)
+	}
+	if why := runs.CheckTag(ask.Tag); why != "" {
+		return refuse(client.KindBadRequest, "tag is %q; %s", ask.Tag, why)
+	}
+	if err := r.o.MayRun(); err != nil {
+		return client.Run{}, err
+	}
+	home := ""
+	if ask.Profile != "" {
+		p, err := r.o.Store.Profile(ask.Profile)
+		if err != nil {
+			return refuse(client.KindBadRequest, "%v", err)
+		}
+		home = p.Home
+	}
+	output, err := openRunLog(ask.Log, r.o.Actor)
+	if err != nil {
+		return client.Run{}, err
+	}
+	grace := template.Grace
+	if ask.GraceMS > 0 {
+		grace = time.Duration(ask.GraceMS) * time.Millisecond
+	}
+	return r.o.Logs.Runs.Start(ctx, runs.Order{
+		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.o.Units.Run(cfg, template, ask, home), Output: output, Log: ask.Log,
+		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace,
+	})
+}
+
+// openRunLog opens the file that takes a run's output as the agent's user, who may put anything in its place. An empty path is no file.
+func openRunLog(path string, agent *fsutil.Actor) (f *os.File, err error) {
+	if path == "" {
+		return nil, nil
+	}
+	err = blocking.Do(blocking.Volume, func() error {
+		d, err := fsutil.OpenReal(filepath.Dir(path), agent)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		f, err = d.OpenAppend(filepath.Base(path), runLogMode)
+		return err
+	})
+	return f, err
+}

@@ -1,0 +1,47 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+)
+
+// TaskLoop is the part of a [Loop] that [AwaitTask] needs.
+type TaskLoop interface {
+	Snapshot() *Snapshot
+	News() <-chan struct{}
+	Ended() <-chan struct{}
+}
+
+// AwaitTask blocks until a task that was registered is down, and returns its exit code, 128+n after a signal. The error says why there is
+// none; when ctx ends first, it is the cause.
+func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
+	for {
+		news := loop.News()
+		v := loop.Snapshot().Find(name)
+		switch {
+		case v == nil:
+			return 0, errors.New("it was removed while it ran")
+		case v.State == Down:
+			return taskCode(v.LastExit)
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-loop.Ended():
+			return 0, ErrStopping
+		}
+	}
+}
+
+func taskCode(x *Exit) (code int, err error) {
+	switch {
+	case x == nil:
+		return 0, errors.New("it was not run: the container is stopping")
+	case x.Cause == CauseSpawn:
+		return 0, errors.New(x.Error)
+	case x.Signal != 0:
+		return 128 + x.Signal, nil
+	}
+	return x.Code, nil
+}
