@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/pause"
 	"hinit/sandbox/mux"
 )
 
@@ -40,10 +41,8 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 		if c.ID, err = s.m.create(ctx, &spec); !errors.Is(err, errTaken) {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, 50*time.Millisecond) {
 			return context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
 		}
 		c, found, err = s.probe(ctx)
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/docker/go-connections/nat"
+
+	"hinit/internal/pause"
 )
 
 // docker is the engine of Docker, and of what speaks its API.
@@ -190,6 +192,12 @@ func mountsOf(points []container.MountPoint) []Mount {
 	return out
 }
 
+// timeOf reads a time of the engine's. Its zero time, which means never, is the zero Time, as is what can't be read.
+func timeOf(text string) time.Time {
+	t, _ := time.Parse(time.RFC3339Nano, text)
+	return t.UTC()
+}
+
 // An engine that hangs over one container answers about the others: what it is asked of one has a limit.
 var answerTime = 10 * time.Second
 
@@ -205,11 +213,10 @@ func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
 		return Container{}, engineError("inspect the container "+short(id), err)
 	}
 	out := Container{ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Image: c.Image, Mounts: mountsOf(c.Mounts)}
-	out.Created, _ = ParseTime(c.Created)
+	out.Created = timeOf(c.Created)
 	if s := c.State; s != nil {
 		out.State, out.ExitCode, out.OOMKilled = stateOf(s.Status), s.ExitCode, s.OOMKilled
-		out.Started, _ = ParseTime(s.StartedAt)
-		out.Finished, _ = ParseTime(s.FinishedAt)
+		out.Started, out.Finished = timeOf(s.StartedAt), timeOf(s.FinishedAt)
 	}
 	if c := c.Config; c != nil {
 		out.Labels, out.User, out.Image = c.Labels, c.User, c.Image
@@ -332,10 +339,8 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 		if err == nil || !strings.Contains(err.Error(), "failed to remove root filesystem") {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, 100*time.Millisecond) {
 			return err
-		case <-time.After(100 * time.Millisecond):
 		}
 		err = d.remove(ctx, id)
 	}
@@ -420,8 +425,7 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 	var out []Volume
 	for _, v := range list.Volumes {
 		if strings.HasPrefix(v.Name, prefix) {
-			created, _ := ParseTime(v.CreatedAt)
-			out = append(out, Volume{v.Name, v.Labels, created})
+			out = append(out, Volume{v.Name, v.Labels, timeOf(v.CreatedAt)})
 		}
 	}
 	return out, nil

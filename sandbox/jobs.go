@@ -12,11 +12,11 @@ import (
 	"hinit/sandbox/mux"
 )
 
-func jobOf(j mux.Job) Job {
+func jobOf(j Job) Job {
 	if j.Signal > 0 {
 		j.Code = 128 + j.Signal
 	}
-	return Job(j)
+	return j
 }
 
 // Start begins a background command. It survives this process. Its output is kept inside the sandbox, the newest 200,000 bytes

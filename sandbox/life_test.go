@@ -360,20 +360,14 @@ func TestReaper(t *testing.T) {
 
 func TestTimes(t *testing.T) {
 	want := time.Date(2026, 7, 21, 10, 20, 30, 123456789, time.UTC)
-	for _, text := range []string{
-		"2026-07-21T10:20:30.123456789Z", "2026-07-21T12:20:30.123456789+02:00", "2026-07-21 10:20:30.123456789 +0000 UTC",
-		"2026-07-21 10:20:30.123456789 +0000 UTC m=+12.5", "  2026-07-21T10:20:30.123456789Z\n",
-	} {
-		if got, err := ParseTime(text); err != nil || !got.Equal(want) || got.Location() != time.UTC {
-			t.Errorf("%q: %v, %v", text, got, err)
+	for _, text := range []string{"2026-07-21T10:20:30.123456789Z", "2026-07-21T12:20:30.123456789+02:00"} {
+		if got := timeOf(text); !got.Equal(want) || got.Location() != time.UTC {
+			t.Errorf("%q: %v", text, got)
 		}
 	}
-	for _, text := range []string{"", "0001-01-01T00:00:00Z"} {
-		if got, err := ParseTime(text); err != nil || !got.IsZero() {
-			t.Errorf("%q: %v, %v", text, got, err)
+	for _, text := range []string{"", "0001-01-01T00:00:00Z", "yesterday"} {
+		if got := timeOf(text); !got.IsZero() {
+			t.Errorf("%q: %v", text, got)
 		}
-	}
-	if _, err := ParseTime("yesterday"); err == nil {
-		t.Error("garbage is a time")
 	}
 }

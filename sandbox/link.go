@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
 	"hinit/sandbox/mux"
@@ -111,10 +112,8 @@ func (s *Sandbox) mend(ctx context.Context) (*link, error) {
 		if err == nil || !errors.Is(err, errEnding) || time.Now().After(limit) {
 			return l, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, wait) {
 			return nil, context.Cause(ctx)
-		case <-time.After(wait):
 		}
 	}
 }
@@ -245,10 +244,8 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 		if now := m.state(ctx, c.ID); now.State != Running {
 			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", short(c.ID), describeState(now), errEnding, ErrGone)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, 50*time.Millisecond) {
 			return nil, context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", short(c.ID), errors.Join(append(reasons, err)...))
@@ -283,10 +280,8 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 		if time.Now().After(limit) {
 			return nil, errors.New("the socket that the container shares with this machine can't be reached")
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, wait) {
 			return nil, context.Cause(ctx)
-		case <-time.After(wait):
 		}
 	}
 }

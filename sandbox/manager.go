@@ -50,11 +50,13 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	m := &Manager{
 		engine: engine, opts: opts, open: make(map[Key]*opened), adopted: make(map[string]*Sandbox), noMounts: opts.Apart,
 	}
-	var err error
-	if m.helper, err = findHelper(opts.Helper); err != nil {
-		if bad := (*OptionError)(nil); errors.As(err, &bad) {
-			return nil, err
-		}
+	path, err := FindHelper(opts.Helper)
+	switch bad := (*OptionError)(nil); {
+	case err == nil:
+		m.helper = &helper{path: path}
+	case errors.As(err, &bad):
+		return nil, err
+	default:
 		m.why = err.Error()
 	}
 	m.store, err = openStore(opts.State)

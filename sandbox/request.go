@@ -3,6 +3,8 @@ package sandbox
 import (
 	"io"
 	"time"
+
+	"hinit/sandbox/mux"
 )
 
 // Retry says whether a command that may have begun may be run again.
@@ -53,19 +55,7 @@ type Result struct {
 }
 
 // Job is a background command.
-type Job struct {
-	ID       string    `json:"id"`
-	Command  string    `json:"command"`
-	PID      int       `json:"pid"` // inside the container
-	Started  time.Time `json:"started"`
-	Running  bool      `json:"running"`
-	Code     int       `json:"code"`   // once it has ended; 128+n for a signal
-	Signal   int       `json:"signal"` // that ended it, 0 for none
-	TimedOut bool      `json:"timedOut"`
-	Ended    time.Time `json:"ended,omitzero"`
-	Output   int64     `json:"output"`  // bytes written so far
-	Dropped  int64     `json:"dropped"` // of these, how many of the oldest are not kept any more
-}
+type Job = mux.Job
 
 // Description is what is known of a sandbox.
 type Description struct {

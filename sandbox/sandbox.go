@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/sandbox/mux"
 )
 
@@ -173,10 +174,8 @@ func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 				return now
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, wait) {
 			return now
-		case <-time.After(wait):
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/pause"
 )
 
 // store is what the processes that share the sandboxes of a directory share on disk: locks, sockets, the program inside.
@@ -100,10 +101,8 @@ func (v *store) lock(ctx context.Context, labels map[string]string, warn func(st
 		case !errors.Is(err, fsutil.ErrLocked):
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, wait) {
 			return nil, fmt.Errorf("cannot have the sandbox: another process is finding or making it: %w", context.Cause(ctx))
-		case <-time.After(wait):
 		}
 	}
 }
@@ -178,20 +177,16 @@ func (h *helper) read() (data []byte, hash string, err error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	hash = hashOf(data)
+	sum := sha256.Sum256(data)
+	hash = hex.EncodeToString(sum[:6])
 	if h.hash = cmp.Or(h.hash, hash); h.hash != hash {
 		err = fmt.Errorf("%s has been replaced: start this program again", h.path)
 	}
 	return data, hash, err
 }
 
-func hashOf(program []byte) string {
-	sum := sha256.Sum256(program)
-	return hex.EncodeToString(sum[:6])
-}
-
-// findHelper finds the program inside: the one that is named, else beside this program or in PATH.
-func findHelper(named string) (*helper, error) {
+// FindHelper returns the path of the program inside: the one that is named, else beside this program or in PATH.
+func FindHelper(named string) (string, error) {
 	candidates := []string{named}
 	if named == "" {
 		candidates = nil
@@ -205,13 +200,13 @@ func findHelper(named string) (*helper, error) {
 	for _, path := range candidates {
 		info, err := os.Stat(path)
 		if err == nil && info.Mode().IsRegular() {
-			return &helper{path: path}, nil
+			return path, nil
 		}
 		if named != "" {
-			return nil, &OptionError{Name: "HINIT_SANDBOX_HELPER", Value: named, Want: "the path of " + helperName}
+			return "", &OptionError{Name: "HINIT_SANDBOX_HELPER", Value: named, Want: "the path of " + helperName}
 		}
 	}
-	return nil, fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
+	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
 // install puts the program inside on the volume and returns its directory, which containers mount.

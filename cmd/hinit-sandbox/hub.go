@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/internal/account"
+	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/sandbox"
@@ -70,7 +71,7 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 	t, done, err := h.tenant(ctx, from, req.Home)
 	if err != nil {
 		fmt.Fprintln(s.Err, err)
-		return cli.Failed
+		return cmdline.Failed
 	}
 	defer done()
 	if !req.Docker {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/tuning"
 	"hinit/sandbox"
 	"hinit/sandbox/dockercli"
@@ -113,10 +114,8 @@ func (k *keeper) watch(ctx context.Context) {
 		if w, ok := k.engine.(sandbox.Watcher); ok {
 			err = w.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineSoon, false; changed() }, changed)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 		if wait >= lookAgain && !said {
 			said = true

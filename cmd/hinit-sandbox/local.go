@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
@@ -26,7 +27,7 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	}
 	opts, warnings, err := sandbox.FromEnv(os.LookupEnv)
 	if err != nil {
-		return fail(cli.Usage, err)
+		return fail(cmdline.WrongUsage, err)
 	}
 	if err := mayAsk(config.SandboxSocket(os.LookupEnv), opts); err != nil {
 		return fail(unreachable(req), err)
@@ -45,7 +46,7 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	engine = policy.Translated{Engine: engine}
 	manager, err := sandbox.NewManager(engine, opts)
 	if err != nil {
-		return fail(cli.Failed, err)
+		return fail(cmdline.Failed, err)
 	}
 	defer manager.Close()
 	if req.Docker {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/testkit"
-	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
 )
 
@@ -22,7 +22,7 @@ func TestRootWithoutTheService(t *testing.T) {
 	ask := func() string {
 		t.Helper()
 		var errs bytes.Buffer
-		if code := where(t.Context(), daemon.Request{Args: []string{"ls"}}, daemon.Streams{Out: io.Discard, Err: &errs}); code != cli.Unreachable {
+		if code := where(t.Context(), daemon.Request{Args: []string{"ls"}}, daemon.Streams{Out: io.Discard, Err: &errs}); code != cmdline.Unreachable {
 			t.Errorf("code %d", code)
 		}
 		return errs.String()

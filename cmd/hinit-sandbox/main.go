@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
@@ -28,13 +29,13 @@ func run(argv []string) int {
 	}
 	args := argv[1:]
 	if len(args) == 0 {
-		cli.Help(os.Stderr, nil)
-		return cli.Usage
+		cli.Help(os.Stderr)
+		return cmdline.WrongUsage
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
-		cli.Help(os.Stdout, nil)
-		return cli.Done
+		cli.Help(os.Stdout)
+		return cmdline.Done
 	case "serve":
 		return serve(args[1:])
 	case "cp":
@@ -43,15 +44,10 @@ func run(argv []string) int {
 			return where(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
 		}, os.Stdout, os.Stderr))
 	}
-	if err := cli.Check(args); err != nil || hasHelp(args) {
-		return cli.Main(context.Background(), nil, &cli.Call{Args: args, Out: os.Stdout, Err: os.Stderr}) // it says what is wrong, or helps
+	if code, ok := cli.Check(args, os.Stdout, os.Stderr); !ok { // for which there need be no engine
+		return code
 	}
 	return verb(args)
-}
-
-// hasHelp says whether a verb is asked for its help, for which there need be no engine. Check has said already that all else is right.
-func hasHelp(args []string) bool {
-	return len(args) > 1 && (args[1] == "--help" || args[1] == "-help" || args[1] == "-h")
 }
 
 // isDocker says whether a program called by this name answers as the docker command.
@@ -141,7 +137,7 @@ func where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 		if errors.Is(err, daemon.ErrLost) {
 			return cli.Lost
 		}
-		return cli.Failed
+		return cmdline.Failed
 	}
 	return code
 }
@@ -151,5 +147,5 @@ func unreachable(req daemon.Request) int {
 	if req.Docker {
 		return 1
 	}
-	return cli.Unreachable
+	return cmdline.Unreachable
 }

@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"hinit/internal/account"
+	"hinit/internal/cmdline"
 	"hinit/internal/control"
 	"hinit/internal/fsutil"
+	"hinit/internal/pause"
 	"hinit/sandbox"
-	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/policy"
 )
@@ -38,7 +39,7 @@ func serve(args []string) int {
 	opts, warnings, err := sandbox.FromEnv(os.LookupEnv)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return cli.Usage
+		return cmdline.WrongUsage
 	}
 	if len(set.policy.Images) == 0 {
 		set.policy.Images = []string{opts.Image}
@@ -53,9 +54,9 @@ func serve(args []string) int {
 	defer stop()
 	if err := serveUntil(ctx, set, opts, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "[hinit-sandbox]", err)
-		return cli.Failed
+		return cmdline.Failed
 	}
-	return cli.Done
+	return cmdline.Done
 }
 
 // serveUntil serves until the context ends.
@@ -70,9 +71,9 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 	if err != nil {
 		return err
 	}
-	helper, err := findHelper(opts.Helper)
+	helper, err := sandbox.FindHelper(opts.Helper)
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot serve sandboxes: %w; put it there, or set HINIT_SANDBOX_HELPER", err)
 	}
 	var agent *account.User
 	if found, err := account.Lookup("", set.user); err == nil && set.user != "" {
@@ -148,28 +149,10 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 		if !told {
 			say("waits for the container engine: %v", err)
 		}
-		select {
-		case <-time.After(engineSoon):
-		case <-ctx.Done():
+		if !pause.For(ctx, engineSoon) {
 			return places, fmt.Errorf("cannot serve sandboxes: %w", err)
 		}
 	}
-}
-
-// findHelper finds the program that runs inside.
-func findHelper(configured string) (string, error) {
-	if configured != "" {
-		return configured, nil
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(filepath.Dir(self), "hinit-sandbox-helper")
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("cannot serve sandboxes: %w; put hinit-sandbox-helper beside hinit-sandbox, or set HINIT_SANDBOX_HELPER", err)
-	}
-	return path, nil
 }
 
 // allowUser says who may ask: root, the user of this process and the agent's user.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
-	"hinit/sandbox/cli"
 	"hinit/sandbox/policy"
 )
 
@@ -103,7 +103,7 @@ func readSettings(args []string, table []setting, lookup func(string) (string, b
 		for _, t := range table {
 			fmt.Fprintf(out, "  --%-10s %s (%s; default: %q)\n", t.name, t.doc, t.variable, t.value)
 		}
-		return s, cli.Done, false
+		return s, cmdline.Done, false
 	case err == nil && f.NArg() > 0:
 		err = fmt.Errorf("%q is no option", f.Arg(0))
 	}
@@ -117,7 +117,7 @@ func readSettings(args []string, table []setting, lookup func(string) (string, b
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", err)
-		return s, cli.Usage, false
+		return s, cmdline.WrongUsage, false
 	}
 	return s, 0, true
 }

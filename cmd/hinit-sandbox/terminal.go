@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/cmdline"
 	"hinit/sandbox"
-	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
 )
 
@@ -28,7 +28,7 @@ func onTerminal(req daemon.Request, local daemon.Streams) int {
 	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &raw); err != nil {
-		return cli.Failed
+		return cmdline.Failed
 	}
 	defer unix.IoctlSetTermios(fd, unix.TCSETS, before) //nolint:errcheck // the terminal has gone, then
 	req.TTY, req.Size = true, sizeOf(fd)

@@ -36,6 +36,7 @@ type Verb struct {
 	Summary, Help string
 	Doing         string   // completes "cannot …"; "run PROGRAM NAME" where it is empty
 	Aliases       []string // other names of the command
+	Leading       bool     // the first word ends the flags
 }
 
 // Command is the verb as people type it, without its arguments.
@@ -128,7 +129,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 		if len(left) == 0 {
 			break
 		}
-		if parsed := len(args) - len(left); parsed > 0 && args[parsed-1] == "--" {
+		if parsed := len(args) - len(left); v.Leading || parsed > 0 && args[parsed-1] == "--" {
 			words = append(words, left...)
 			break
 		}
@@ -159,6 +160,22 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 		name, text := flag.UnquoteUsage(f)
 		fmt.Fprintf(w, "  %-18s %s\n", strings.TrimSpace(Dashed(f.Name)+" "+name), text)
 	})
+}
+
+// Bounds is how many words the arguments of a verb allow, as [Verb.Parse] takes them.
+func Bounds(args string) (atLeast, atMost int) {
+	for word := range strings.FieldsSeq(args) {
+		switch {
+		case word == "[--]":
+			continue
+		case !strings.HasPrefix(word, "["):
+			atLeast++
+		}
+		if atMost++; strings.Contains(word, "...") {
+			return atLeast, -1
+		}
+	}
+	return atLeast, atMost
 }
 
 // DidYouMean is the end of a message about an unknown word. It is empty when none of the known words is near.

@@ -181,7 +181,7 @@ func misused(format string, args ...any) error { return usageError{fmt.Errorf(fo
 // run reads the flags, opens the board and acts.
 func (c *call) run() int {
 	act := c.verb.define(c)
-	least, most := bounds(c.verb.args)
+	least, most := cmdline.Bounds(c.verb.args)
 	words, code, ok := c.Parse(least, most)
 	if !ok {
 		return code
@@ -201,19 +201,6 @@ func (c *call) run() int {
 		defer s.Close()
 	}
 	return c.failed(doing, act(ctx, s, words))
-}
-
-// bounds is how many words the arguments of a verb allow.
-func bounds(args string) (least, most int) {
-	for word := range strings.FieldsSeq(args) {
-		if !strings.HasPrefix(word, "[") {
-			least++
-		}
-		if most++; strings.Contains(word, "...") {
-			return least, -1
-		}
-	}
-	return least, most
 }
 
 // failed prints, in one line, what could not be done and why, and returns the exit code.

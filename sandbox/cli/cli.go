@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,17 +17,8 @@ import (
 	"hinit/sandbox"
 )
 
-// Exit codes, as hinit has them.
-const (
-	Done        = cmdline.Done
-	Failed      = cmdline.Failed
-	Usage       = cmdline.WrongUsage
-	NotUp       = cmdline.NotUp
-	Unreachable = cmdline.Unreachable
-	NotAllowed  = cmdline.NotAllowed
-	Unknown     = cmdline.Unknown
-	Lost        = 137 // the end of a command is not known: the code of one that was killed
-)
+// Lost is the exit code where the end of a command is not known: that of one that was killed.
+const Lost = 137
 
 // Host is where verbs run.
 type Host struct {
@@ -126,7 +116,7 @@ func verbs() []verb {
 			f.BoolVar(&o.follow, "f", false, "go on as it is written")
 		}},
 		{
-			name: "cp", args: "SOURCE TARGET", summary: "copy files into a sandbox or out of it", flags: keyFlags, run: func(*invocation) (int, error) { return Usage, errors.New("cannot copy here") },
+			name: "cp", args: "SOURCE TARGET", summary: "copy files into a sandbox or out of it", flags: keyFlags, run: func(*invocation) (int, error) { return cmdline.WrongUsage, errors.New("cannot copy here") },
 			help: "One of the two begins with a colon, and is inside: :/workspace/report.txt. A directory is copied with all that is in it.",
 		},
 		{name: "stop", args: "[SANDBOX...]", summary: "stop sandboxes, or a background command of one", run: (*invocation).stop, flags: func(f *flag.FlagSet, o *options) {
@@ -152,96 +142,44 @@ func verbs() []verb {
 
 // Main runs the verb that the arguments name and returns the exit code.
 func Main(ctx context.Context, host *Host, call *Call) int {
-	v, opt, words, err := parse(call.Args)
-	if errors.Is(err, flag.ErrHelp) {
-		Help(call.Out, call.Args)
-		return Done
-	}
-	if err != nil {
-		fmt.Fprintln(call.Err, err)
-		return Usage
+	v, opt, words, code, ok := parse(call.Args, call.Out, call.Err)
+	if !ok {
+		return code
 	}
 	i := &invocation{ctx: ctx, host: host, call: call, opt: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
 		fmt.Fprintln(call.Err, show.Text(strings.ReplaceAll(sentence(v.doing(), err), "\n", "; ")))
-		if code == Done {
+		if code == cmdline.Done {
 			code = codeOf(err)
 		}
 	}
 	return code
 }
 
-// Check says what is wrong with a command line, without running it.
-func Check(args []string) error {
-	_, _, _, err := parse(args)
-	return err
+// Check prints what is wrong with a command line, or its help, without running it. The exit code counts where there is nothing to run.
+func Check(args []string, out, errs io.Writer) (code int, ok bool) {
+	_, _, _, code, ok = parse(args, out, errs)
+	return code, ok
 }
 
-func parse(args []string) (v verb, opt options, words []string, err error) {
-	if len(args) == 0 {
-		return v, opt, nil, errors.New("cannot run hinit sandbox: which command? see: hinit sandbox help")
-	}
-	all := verbs()
-	at := slices.IndexFunc(all, func(v verb) bool { return v.name == args[0] })
-	if at < 0 {
-		var known []string
-		for _, v := range all {
-			known = append(known, v.name)
+func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {
+	var known []string
+	for _, v = range verbs() {
+		if known = append(known, v.name); v.name == args[0] {
+			f := cmdline.Flags(v.name)
+			v.flags(f, &opt)
+			least, most := cmdline.Bounds(v.args)
+			words, code, ok = v.shape().Parse(f, args[1:], least, most, out, errs)
+			return v, opt, words, code, ok
 		}
-		return v, opt, nil, fmt.Errorf("cannot run %q: hinit sandbox has no such command%s; see: hinit sandbox help", args[0], cmdline.DidYouMean(args[0], known))
 	}
-	v = all[at]
-	f := cmdline.Flags(v.name)
-	v.flags(f, &opt)
-	for rest := args[1:]; len(rest) > 0; {
-		if err := f.Parse(rest); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				return v, opt, nil, err
-			}
-			return v, opt, nil, fmt.Errorf("cannot run hinit sandbox %s: %w; see: hinit sandbox %s --help", v.name, err, v.name)
-		}
-		left := f.Args()
-		if len(left) == 0 {
-			break
-		}
-		if parsed := len(rest) - len(left); v.leading || parsed > 0 && rest[parsed-1] == "--" {
-			words = append(words, left...)
-			break
-		}
-		words, rest = append(words, left[0]), left[1:]
-	}
-	least, most := bounds(v.args)
-	if len(words) < least || len(words) > most {
-		return v, opt, nil, fmt.Errorf("cannot run hinit sandbox %s: expected: hinit sandbox %s", v.name, strings.TrimSpace(v.name+" "+v.args))
-	}
-	return v, opt, words, nil
+	fmt.Fprintf(errs, "cannot run %q: hinit sandbox has no such command%s; see: hinit sandbox help\n", args[0], cmdline.DidYouMean(args[0], known))
+	return v, opt, nil, cmdline.WrongUsage, false
 }
 
-// bounds is how many words the arguments of a verb allow.
-func bounds(args string) (least, most int) {
-	for word := range strings.FieldsSeq(args) {
-		switch {
-		case word == "[--]":
-			continue
-		case !strings.HasPrefix(word, "["):
-			least++
-		}
-		if most++; strings.HasSuffix(word, "...]") {
-			most = 1 << 20
-		}
-	}
-	return least, most
-}
-
-// Help prints the help of a verb, or of all.
-func Help(w io.Writer, args []string) {
-	for _, v := range verbs() {
-		if len(args) > 0 && v.name == args[0] {
-			v.usage(w)
-			return
-		}
-	}
+// Help prints the help of all verbs.
+func Help(w io.Writer) {
 	fmt.Fprint(w, "hinit sandbox runs an agent's commands in containers that survive it.\n\n")
 	for _, v := range verbs() {
 		if !v.hidden {
@@ -257,11 +195,9 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 `)
 }
 
-func (v verb) usage(w io.Writer) {
-	f := cmdline.Flags(v.name)
-	v.flags(f, &options{})
-	args := strings.TrimSpace("[OPTIONS] " + v.args)
-	cmdline.Verb{Program: "hinit sandbox", Name: v.name, Args: args, Summary: v.summary, Help: v.help}.Usage(f, w)
+// shape is what the verb has in common with all verbs of hinit.
+func (v verb) shape() cmdline.Verb {
+	return cmdline.Verb{Program: "hinit sandbox", Name: v.name, Args: strings.TrimSpace("[OPTIONS] " + v.args), Summary: v.summary, Help: v.help, Leading: v.leading}
 }
 
 // Named are the variables that a command line names without a value.
@@ -301,15 +237,15 @@ func codeOf(err error) int {
 	option := (*sandbox.OptionError)(nil)
 	switch {
 	case errors.Is(err, errUnknown), errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrNoJob):
-		return Unknown
+		return cmdline.Unknown
 	case errors.Is(err, sandbox.ErrNoEngine):
-		return Unreachable
+		return cmdline.Unreachable
 	case errors.Is(err, sandbox.ErrRefused), errors.Is(err, os.ErrPermission):
-		return NotAllowed
+		return cmdline.NotAllowed
 	case errors.As(err, &option):
-		return Usage
+		return cmdline.WrongUsage
 	}
-	return Failed
+	return cmdline.Failed
 }
 
 // print writes a value as JSON, or a table.

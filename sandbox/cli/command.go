@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/cmdline"
 	"hinit/sandbox"
 )
 
@@ -103,13 +104,13 @@ func (i *invocation) exec() (int, error) {
 	case "safe":
 		req.Retry = sandbox.RetrySafe
 	default:
-		return Usage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.opt.retry)
+		return cmdline.WrongUsage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.opt.retry)
 	}
 	switch {
 	case i.opt.timeout < 0:
-		return Usage, errors.New("cannot run the command: --timeout must be a time such as 30s; 0 is TERMINAL_TIMEOUT")
+		return cmdline.WrongUsage, errors.New("cannot run the command: --timeout must be a time such as 30s; 0 is TERMINAL_TIMEOUT")
 	case i.opt.json && !i.opt.background:
-		return Usage, errors.New("cannot run the command: --json prints a background command, and its output is its own otherwise; add --background")
+		return cmdline.WrongUsage, errors.New("cannot run the command: --json prints a background command, and its output is its own otherwise; add --background")
 	}
 	box, err := i.open()
 	if err != nil {
@@ -119,9 +120,9 @@ func (i *invocation) exec() (int, error) {
 		req.Stdin = nil
 		job, err := box.Start(i.ctx, req)
 		if err != nil {
-			return Done, err
+			return cmdline.Done, err
 		}
-		return Done, i.print(job, [][]string{{job.ID}})
+		return cmdline.Done, i.print(job, [][]string{{job.ID}})
 	}
 	if i.opt.tty {
 		i.terminal(&req)
@@ -132,9 +133,9 @@ func (i *invocation) exec() (int, error) {
 // down gives a sandbox that does not run its exit code.
 func (i *invocation) down(err error) (int, error) {
 	if down := (*sandbox.StateError)(nil); errors.As(err, &down) {
-		return NotUp, err
+		return cmdline.NotUp, err
 	}
-	return Done, err
+	return cmdline.Done, err
 }
 
 func (i *invocation) terminal(req *sandbox.Request) {
@@ -177,13 +178,13 @@ func (i *invocation) list() (int, error) {
 			rows = append(rows, []string{v.Name, v.Labels[sandbox.LabelProfile], v.Labels[sandbox.LabelSource]})
 		}
 		if err != nil {
-			return Done, err
+			return cmdline.Done, err
 		}
-		return Done, i.print(found, rows)
+		return cmdline.Done, i.print(found, rows)
 	}
 	all, err := i.host.Manager.List(i.ctx)
 	if err != nil {
-		return Done, err
+		return cmdline.Done, err
 	}
 	rows := [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "IMAGE", "EXEC", "CREATED"}}
 	for _, d := range all {
@@ -192,7 +193,7 @@ func (i *invocation) list() (int, error) {
 	if all == nil {
 		all = []sandbox.Description{}
 	}
-	return Done, i.print(all, rows)
+	return cmdline.Done, i.print(all, rows)
 }
 
 // word is the sandbox that a verb with one argument is about.
@@ -206,15 +207,15 @@ func (i *invocation) word() string {
 func (i *invocation) show() (int, error) {
 	d, err := i.find(i.word())
 	if err != nil {
-		return Done, err
+		return cmdline.Done, err
 	}
 	if d.State == sandbox.Running {
 		box, err := i.host.Manager.Adopt(i.ctx, d.Container)
 		if err != nil {
-			return Done, err
+			return cmdline.Done, err
 		}
 		if d, err = box.Describe(i.ctx); err != nil {
-			return Done, err
+			return cmdline.Done, err
 		}
 	}
 	how := d.Exec
@@ -242,23 +243,23 @@ func (i *invocation) show() (int, error) {
 		}
 		rows = append(rows, []string{"Job " + j.ID, state + ": " + j.Command})
 	}
-	return Done, i.print(d, rows)
+	return cmdline.Done, i.print(d, rows)
 }
 
 func (i *invocation) logs() (int, error) {
 	d, err := i.find(i.word())
 	if err != nil {
-		return Done, err
+		return cmdline.Done, err
 	}
 	if i.opt.job == "" {
-		return Done, i.host.Engine.Logs(i.ctx, d.Container, i.opt.follow, i.call.Out, i.call.Err)
+		return cmdline.Done, i.host.Engine.Logs(i.ctx, d.Container, i.opt.follow, i.call.Out, i.call.Err)
 	}
 	box, err := i.adopt(d.Container)
 	if err != nil {
 		return i.down(err)
 	}
 	_, err = box.JobOutput(i.ctx, i.opt.job, 0, i.opt.follow, i.call.Out)
-	return Done, err
+	return cmdline.Done, err
 }
 
 // stopGrace is how long the first process of a container may take to end.
@@ -267,14 +268,14 @@ const stopGrace = 10 * time.Second
 func (i *invocation) stop() (int, error) {
 	if i.opt.job != "" {
 		if len(i.words) > 1 {
-			return Usage, errors.New("cannot stop a background command: it is of one sandbox")
+			return cmdline.WrongUsage, errors.New("cannot stop a background command: it is of one sandbox")
 		}
 		box, err := i.adopt(i.word())
 		if err != nil {
 			return i.down(err)
 		}
 		_, err = box.Kill(i.ctx, i.opt.job, 0)
-		return Done, err
+		return cmdline.Done, err
 	}
 	return i.each(func(id string) error { return i.host.Engine.Stop(i.ctx, id, stopGrace) })
 }
@@ -289,7 +290,7 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 	if len(names) == 0 {
 		names = []string{""}
 	}
-	code, errs := Done, []error(nil)
+	code, errs := cmdline.Done, []error(nil)
 	for _, name := range names {
 		d, err := i.find(name)
 		if err == nil {
@@ -310,7 +311,7 @@ const beingMade = time.Minute
 func (i *invocation) prune() (int, error) {
 	all, err := i.host.Manager.List(i.ctx)
 	if err != nil {
-		return Done, err
+		return cmdline.Done, err
 	}
 	var found []sandbox.Reaped
 	for _, d := range all {
@@ -334,7 +335,7 @@ func (i *invocation) prune() (int, error) {
 func (i *invocation) reap() (int, error) {
 	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Profile: i.opt.profile, DryRun: i.opt.dry})
 	if err != nil {
-		return Done, err
+		return cmdline.Done, err
 	}
 	return i.removed(found)
 }
@@ -342,11 +343,11 @@ func (i *invocation) reap() (int, error) {
 // removed prints what was removed, or would be.
 func (i *invocation) removed(found []sandbox.Reaped) (int, error) {
 	rows := [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "AGE", "WHY"}}
-	code := Done
+	code := cmdline.Done
 	for _, r := range found {
 		why := r.Why
 		if r.Error != "" {
-			why, code = why+"; not removed: "+r.Error, Failed
+			why, code = why+"; not removed: "+r.Error, cmdline.Failed
 		}
 		rows = append(rows, []string{r.Name, r.Task, r.Profile, string(r.State), r.Age.Round(time.Second).String(), why})
 	}
@@ -355,7 +356,7 @@ func (i *invocation) removed(found []sandbox.Reaped) (int, error) {
 	}
 	if len(found) == 0 && !i.opt.json {
 		fmt.Fprintln(i.call.Out, "nothing to remove")
-		return Done, nil
+		return cmdline.Done, nil
 	}
 	return code, i.print(found, rows)
 }
@@ -365,7 +366,7 @@ func (i *invocation) put() (int, error) {
 	if err != nil {
 		return i.down(err)
 	}
-	return Done, box.PutTree(i.ctx, i.words[0], i.call.In)
+	return cmdline.Done, box.PutTree(i.ctx, i.words[0], i.call.In)
 }
 
 func (i *invocation) get() (int, error) {
@@ -373,5 +374,5 @@ func (i *invocation) get() (int, error) {
 	if err != nil {
 		return i.down(err)
 	}
-	return Done, box.GetTree(i.ctx, i.words[0], i.call.Out)
+	return cmdline.Done, box.GetTree(i.ctx, i.words[0], i.call.Out)
 }

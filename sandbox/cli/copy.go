@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hinit/internal/cmdline"
 	"hinit/sandbox/archive"
 )
 
@@ -19,21 +20,21 @@ type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Wri
 // Copy is hinit sandbox cp. It reads and writes files as the process that calls it, wherever the sandboxes are, and never trusts what a
 // sandbox sends: no name leads out of the target, and no link is followed.
 func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
-	_, opt, words, err := parse(args)
-	if err != nil {
-		return Main(ctx, nil, &Call{Args: args, Out: out, Err: errs}) // says so
+	_, opt, words, code, ok := parse(args, out, errs)
+	if !ok {
+		return code
 	}
 	from, fromInside := strings.CutPrefix(words[0], ":")
 	to, toInside := strings.CutPrefix(words[1], ":")
 	flags := []string{"--task", opt.task, "--profile", opt.profile, "--"}
 	fail := func(err error) int {
 		fmt.Fprintln(errs, sentence("copy "+words[0], err))
-		return Failed
+		return cmdline.Failed
 	}
 	switch {
 	case fromInside == toInside:
 		fmt.Fprintln(errs, "cannot copy: one of the two must be in the sandbox, and begin with a colon")
-		return Usage
+		return cmdline.WrongUsage
 	case toInside:
 		dir, name := path.Dir(to), path.Base(to)
 		if strings.HasSuffix(to, "/") {
@@ -42,7 +43,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		r, w := io.Pipe()
 		go func() { _ = w.CloseWithError(archive.Pack(w, from, name)) }() // the reader gets it
 		source := &noted{Reader: r}
-		code := run(ctx, append(append([]string{"_put"}, flags...), dir), source, out, errs)
+		code = run(ctx, append(append([]string{"_put"}, flags...), dir), source, out, errs)
 		_ = r.Close() // ends the packing
 		if source.err != nil {
 			return fail(source.err)
@@ -59,9 +60,9 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		_ = r.CloseWithError(err) // ends the sending
 		unpacked <- err
 	}()
-	code := run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
+	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
 	_ = w.Close() // a pipe of this process
-	if err := <-unpacked; err != nil && code == Done {
+	if err := <-unpacked; err != nil && code == cmdline.Done {
 		return fail(err)
 	}
 	return code

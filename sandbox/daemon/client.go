@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/pause"
 	"hinit/sandbox/mux"
 )
 
@@ -56,9 +57,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 		if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("cannot reach the service of sandboxes: %w", err)
 		}
-		select {
-		case <-time.After(dialPause):
-		case <-ctx.Done():
+		if !pause.For(ctx, dialPause) {
 			return nil, fmt.Errorf("cannot reach the service of sandboxes: %w; see: hinit status sandbox", err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/sandbox"
 	"hinit/sandbox/mux"
 )
@@ -103,10 +104,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
-			select {
-			case <-time.After(50 * time.Millisecond): // until somebody has closed one
-			case <-ctx.Done():
-			}
+			pause.For(ctx, 50*time.Millisecond) // until somebody has closed one
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:

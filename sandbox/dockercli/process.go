@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/procstat"
 )
 
@@ -63,10 +64,7 @@ func AfterEnd(ctx context.Context, name string, f func()) bool {
 			waitFor(ctx, os.NewFile(uintptr(fd), name))
 		} else {
 			for ok := true; ok && ctx.Err() == nil; _, ok = lives(name) {
-				select {
-				case <-time.After(lookEvery):
-				case <-ctx.Done():
-				}
+				pause.For(ctx, lookEvery)
 			}
 		}
 		if ctx.Err() == nil {

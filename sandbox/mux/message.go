@@ -96,13 +96,13 @@ type End struct {
 type Job struct {
 	ID       string    `json:"id"`
 	Command  string    `json:"command"`
-	PID      int       `json:"pid"`
+	PID      int       `json:"pid"` // inside the container
 	Started  time.Time `json:"started"`
 	Running  bool      `json:"running"`
-	Code     int       `json:"code"` // -1 for a signal
-	Signal   int       `json:"signal"`
+	Code     int       `json:"code"`   // once it has ended; 128+n for a signal, as package sandbox has it, and -1 on the wire
+	Signal   int       `json:"signal"` // that ended it, 0 for none
 	TimedOut bool      `json:"timedOut"`
 	Ended    time.Time `json:"ended,omitzero"`
-	Output   int64     `json:"output"`
-	Dropped  int64     `json:"dropped"`
+	Output   int64     `json:"output"`  // bytes written so far
+	Dropped  int64     `json:"dropped"` // of these, how many of the oldest are not kept any more
 }
