@@ -53,21 +53,26 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	asksRoot := s.watchRoot(&req)
 	for try := 0; ; try++ {
 		l, err := s.ready(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return Result{Code: CodeInterrupted, Interrupted: true, Duration: time.Since(begin)}, nil // it did not begin
-			}
-			return Result{}, err
-		}
 		t := &attempt{s: s, l: l, req: req, start: time.Now()}
-		res, err := t.run(ctx)
+		var end mux.End
+		if err == nil {
+			t.open = s.openFor(req, mux.OpRun)
+			end, err = t.run(ctx)
+		}
+		res := resultOf(end)
 		res.Duration, res.Retried = time.Since(begin), try > 0
 		switch {
 		case err == nil:
+			if to := cmp.Or(req.Stderr, req.Stdout); end.Fault == mux.NotBegun && to != nil {
+				fmt.Fprintln(to, end.Text)
+			}
+			s.note(req, end.Dir)
 			asksRoot(res.Code)
 			return res, nil
-		case ctx.Err() != nil && !t.sent:
+		case ctx.Err() != nil && !t.sent: // it did not begin
 			return Result{Code: CodeInterrupted, Interrupted: true, Duration: res.Duration}, nil
+		case l == nil:
+			return Result{}, err
 		case try == 0 && s.again(t, err):
 			s.drop(l)
 			if t.began {
@@ -77,7 +82,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 		case !t.sent:
 			return Result{}, err
 		default:
-			return res, s.lost(ctx, t, err)
+			return Result{Duration: res.Duration, Retried: res.Retried}, s.lost(ctx, t, err)
 		}
 	}
 }
@@ -133,11 +138,12 @@ func (r *Request) check() error {
 	return nil
 }
 
-// attempt is one try to run a command.
+// attempt is one try to have the program inside do something: to run a command, or to copy.
 type attempt struct {
-	s   *Sandbox
-	l   *link
-	req Request
+	s    *Sandbox
+	l    *link
+	open mux.Open
+	req  Request // its streams, and what it gets meanwhile
 
 	start time.Time
 	sent  bool // it may have begun
@@ -146,19 +152,23 @@ type attempt struct {
 	fed   bool // its standard input was read from
 }
 
-func (t *attempt) run(ctx context.Context) (Result, error) {
-	st, err := t.l.c.Open(t.s.openFor(t.req, mux.OpRun))
+// copies reports whether it is no command: a stream that can't be read or written ends it, and is its error.
+func (t *attempt) copies() bool { return t.open.Op != mux.OpRun }
+
+// run returns how it ended, or an error when that will not be known or it was refused.
+func (t *attempt) run(ctx context.Context) (mux.End, error) {
+	st, err := t.l.c.Open(t.open)
 	if err != nil {
-		return Result{}, err
+		return mux.End{}, err
 	}
 	t.sent = true
 	outputs := make(chan error, 2)
 	copying := 1
-	guard.Go("writing a command's output", func() {
+	guard.Go("writing an output", func() {
 		_, err := st.Output.WriteTo(t.req.Stdout)
 		outputs <- err
 	})
-	if t.req.Stderr != nil && !t.req.TTY {
+	if t.open.Apart {
 		copying++
 		guard.Go("writing a command's errors", func() {
 			_, err := st.Errors.WriteTo(t.req.Stderr)
@@ -167,26 +177,21 @@ func (t *attempt) run(ctx context.Context) (Result, error) {
 	}
 	err = t.follow(ctx, st)
 	for range copying {
-		<-outputs //nolint:errcheck // whoever gave the writer knows
+		if wrote := <-outputs; err == nil && t.copies() { // whoever gave a command's writers knows
+			err = wrote
+		}
 	}
 	if err != nil {
-		return Result{}, err
+		return mux.End{}, err
 	}
 	end, err := st.End()
 	if err != nil {
-		return Result{}, fmt.Errorf("the connection to the program inside ended: %w", err)
+		return mux.End{}, fmt.Errorf("the connection to the program inside ended: %w", err)
 	}
-	if err := faultError(end); err != nil {
+	if err = faultError(end); err != nil {
 		t.sent = false
-		return Result{}, err
 	}
-	if end.Fault == mux.NotBegun && t.req.Stderr != nil {
-		fmt.Fprintln(t.req.Stderr, end.Text)
-	} else if end.Fault == mux.NotBegun && t.req.Stdout != nil {
-		fmt.Fprintln(t.req.Stdout, end.Text)
-	}
-	t.s.note(t.req, end.Dir)
-	return resultOf(end), nil
+	return end, err
 }
 
 // openFor is a request as the program inside takes it.
@@ -262,6 +267,27 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	begun, cancelled := st.Begun(), ctx.Done()
+	var failed error // of a copy, which is being ended
+	unread := make(chan error, 1)
+	feed := func() {
+		guard.Go("reading an input", func() {
+			if err := st.SendInput(t.req.Stdin); err != nil && t.copies() {
+				unread <- err
+			} else if err != nil {
+				_ = st.Send(mux.KindInputEnd, nil)
+			}
+		})
+	}
+	if t.copies() && t.req.Stdin != nil {
+		feed()
+	}
+	end := func(err error) {
+		if t.copies() {
+			failed = err
+		}
+		late = time.After(grace + overtime)
+		guard.Go("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
+	}
 	said := false
 	for {
 		select {
@@ -271,16 +297,12 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 				t.began, t.pid = true, st.PID()
 			default:
 			}
-			return nil
+			return failed
 		case <-begun:
 			begun, t.began, t.pid = nil, true, st.PID()
 			if t.req.Stdin != nil {
 				t.fed = true
-				guard.Go("reading a command's input", func() {
-					if st.SendInput(t.req.Stdin) != nil {
-						_ = st.Send(mux.KindInputEnd, nil)
-					}
-				})
+				feed()
 			}
 		case size, ok := <-t.req.Resizes:
 			if !ok {
@@ -296,13 +318,12 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 			_ = st.Send(mux.KindSignal, mux.Number(uint32(n)))
 		case <-cancelled:
 			cancelled = nil
-			timer := time.NewTimer(grace + overtime)
-			defer timer.Stop()
-			late = timer.C
-			guard.Go("cancelling a command", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
+			end(context.Cause(ctx))
+		case err := <-unread:
+			end(err)
 		case <-late:
 			t.l.close()
-			return errors.New("the program inside does not end the command")
+			return cmp.Or(failed, errors.New("the program inside does not end the command"))
 		case <-tick.C:
 			if err := t.watch(ctx, &said); err != nil {
 				return err
@@ -352,6 +373,31 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 	default:
 		t.l.close() // its socket may outlive it
 		return errors.New(describeState(now))
+	}
+}
+
+// transfer makes a request that is no command.
+func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
+	exit, err := s.enter()
+	if err != nil {
+		return mux.End{}, err
+	}
+	defer exit()
+	for try := 0; ; try++ {
+		l, err := s.ready(ctx)
+		if err != nil {
+			return mux.End{}, err
+		}
+		t := &attempt{s: s, l: l, open: open, req: Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}, start: time.Now()}
+		end, err := t.run(ctx)
+		switch {
+		case errors.Is(err, mux.ErrNotSent) && try == 0: // the connection ended while nobody looked
+			s.drop(l)
+		case err != nil && open.Op == mux.OpStart && !l.alive():
+			return end, s.lost(ctx, t, err)
+		default:
+			return end, err
+		}
 	}
 }
 

@@ -3,12 +3,10 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
 
-	"hinit/internal/guard"
 	"hinit/sandbox/mux"
 )
 
@@ -25,32 +23,16 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	if err := req.check(); err != nil {
 		return Job{}, err
 	}
-	exit, err := s.enter()
+	open := s.openFor(req, mux.OpStart)
+	open.Input, open.Apart, open.TTY = false, false, false
+	end, err := s.transfer(ctx, open, nil, nil)
+	if err == nil && len(end.Jobs) == 0 {
+		err = fmt.Errorf("cannot start the command: %s", end.Text)
+	}
 	if err != nil {
 		return Job{}, err
 	}
-	defer exit()
-	for try := 0; ; try++ {
-		l, err := s.ready(ctx)
-		if err != nil {
-			return Job{}, err
-		}
-		open := s.openFor(req, mux.OpStart)
-		open.Input, open.Apart, open.TTY = false, false, false
-		end, err := s.ask(ctx, l, open)
-		switch {
-		case errors.Is(err, mux.ErrNotSent) && try == 0:
-			s.drop(l)
-		case err != nil && !l.alive():
-			return Job{}, s.lost(ctx, &attempt{l: l}, err)
-		case err != nil:
-			return Job{}, err
-		case end.Fault != mux.NoFault || len(end.Jobs) == 0:
-			return Job{}, fmt.Errorf("cannot start the command: %s", end.Text)
-		default:
-			return jobOf(end.Jobs[0]), nil
-		}
-	}
+	return jobOf(end.Jobs[0]), nil
 }
 
 // jobs lists the background commands, of all processes. Those that have ended are kept for half an hour.
@@ -85,71 +67,4 @@ func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error 
 func (s *Sandbox) GetTree(ctx context.Context, path string, tar io.Writer) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpGetTree, Path: path}, nil, tar)
 	return err
-}
-
-// transfer makes a request that has streams.
-func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
-	exit, err := s.enter()
-	if err != nil {
-		return mux.End{}, err
-	}
-	defer exit()
-	l, err := s.ready(ctx)
-	if err != nil {
-		return mux.End{}, err
-	}
-	st, err := l.c.Open(open)
-	if errors.Is(err, mux.ErrNotSent) { // the connection ended while nobody looked
-		s.drop(l)
-		if l, err = s.ready(ctx); err == nil {
-			st, err = l.c.Open(open)
-		}
-	}
-	if err != nil {
-		return mux.End{}, err
-	}
-	bad := make(chan error, 1)
-	if in != nil {
-		guard.Go("sending a file", func() {
-			if err := st.SendInput(in); err != nil {
-				bad <- err
-			}
-		})
-	}
-	written := make(chan error, 1)
-	guard.Go("receiving a file", func() {
-		_, err := st.Output.WriteTo(out)
-		written <- err
-	})
-	var failed error
-	var late <-chan time.Time
-	cancel := func(err error) {
-		failed, late = err, time.After(overtime)
-		guard.Go("cancelling a transfer", func() { _ = st.Send(mux.KindKill, mux.Number(0)) })
-	}
-	stop := ctx.Done()
-	for done := false; !done; {
-		select {
-		case <-st.Done():
-			done = true
-		case <-stop:
-			stop = nil
-			cancel(context.Cause(ctx))
-		case err := <-bad:
-			cancel(err)
-		case <-late: // it does not end the request
-			s.drop(l)
-		}
-	}
-	wrote := <-written
-	end, err := st.End()
-	switch {
-	case failed != nil:
-		return mux.End{}, failed
-	case err != nil:
-		return mux.End{}, err
-	case wrote != nil:
-		return mux.End{}, wrote
-	}
-	return end, faultError(end)
 }

@@ -53,8 +53,10 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ok, err := s.works(ctx, l); ok || err != nil {
-		return l, err
+	if ok, err := s.works(ctx, l); err != nil {
+		return nil, err
+	} else if ok {
+		return l, nil
 	}
 	select {
 	case s.turn <- struct{}{}:
@@ -350,16 +352,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	if err != nil {
 		return nil, err
 	}
-	r, w := io.Pipe()
-	stderr := &tail{}
-	conn := &attachment{Attachment: a, r: r}
-	guard.Go("reading from an exec", func() {
-		err := a.Copy(w, stderr)
-		if err == nil {
-			err = io.EOF
-		}
-		_ = w.CloseWithError(err)
-	})
+	conn := Connect(a)
 	type answer struct {
 		c   *mux.Client
 		err error
@@ -381,7 +374,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 			return got.c, nil
 		}
 		conn.Close()
-		text := strings.TrimSpace(stderr.String() + " " + string(conn.said))
+		text := conn.Said()
 		if strings.Contains(text, "paused container") { // runc looks at the cgroup, the engine does not
 			return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", short(id), errFrozen)
 		}
@@ -398,24 +391,38 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	}
 }
 
-// attachment is an exec as a connection.
-type attachment struct {
+// Conn is a command that the engine runs as a connection, with its standard input and output.
+type Conn struct {
 	Attachment
 	r    *io.PipeReader
-	said []byte // the begin of it: an engine puts what was wrong there
+	said []byte // the begin of its output: an engine puts what was wrong there
+	errs tail
 }
 
-func (a *attachment) Read(p []byte) (int, error) {
-	n, err := a.r.Read(p)
-	if room := 300 - len(a.said); room > 0 {
-		a.said = append(a.said, p[:min(n, room)]...)
+// Connect begins to read what a command says. The connection owns a goroutine until it is closed, or the command has ended.
+func Connect(a Attachment) *Conn {
+	r, w := io.Pipe()
+	c := &Conn{Attachment: a, r: r}
+	guard.Go("reading from an exec", func() { _ = w.CloseWithError(a.Copy(w, &c.errs)) })
+	return c
+}
+
+// Said is what the command has said of itself, once its output has ended.
+func (c *Conn) Said() string { return strings.TrimSpace(c.errs.String() + " " + string(c.said)) }
+
+// Read implements io.Reader.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	if room := 300 - len(c.said); room > 0 {
+		c.said = append(c.said, p[:min(n, room)]...)
 	}
 	return n, err
 }
 
-func (a *attachment) Close() error {
-	_ = a.r.Close()
-	return a.Attachment.Close()
+// Close gives up both directions.
+func (c *Conn) Close() error {
+	_ = c.r.Close()
+	return c.Attachment.Close()
 }
 
 // tail keeps the end of what is written to it.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -158,46 +159,41 @@ func (e *env) decode(name, want string, def any) any {
 	return value
 }
 
-// list reads strings. What is none is dropped.
-func (e *env) list(name string) []string {
-	value := e.decode(name, `a JSON array of strings, such as ["--shm-size","1g"]`, []any{})
-	items, ok := value.([]any)
-	if !ok {
-		e.warn("%s is not a JSON array: nothing of it is used", name)
-		return nil
-	}
-	var out []string
+// texts reads strings, and drops what is none. ok is whether there is a list at all.
+func (e *env) texts(name, want string) (out []string, ok bool) {
+	items, ok := e.decode(name, want, []any{}).([]any)
 	for _, item := range items {
-		if text, ok := item.(string); ok {
+		if text, is := item.(string); is {
 			out = append(out, text)
 		} else {
 			e.warn("%s: %v is not a string, and is left out", name, item)
 		}
 	}
+	return out, ok
+}
+
+func (e *env) list(name string) []string {
+	out, ok := e.texts(name, `a JSON array of strings, such as ["--shm-size","1g"]`)
+	if !ok {
+		e.warn("%s is not a JSON array: nothing of it is used", name)
+	}
 	return out
 }
 
 // names reads names of variables, each once.
-func (e *env) names(name string) []string {
-	value := e.decode(name, `a JSON array of names of variables, such as ["API_KEY"]`, []any{})
-	items, ok := value.([]any)
+func (e *env) names(name string) (out []string) {
+	const want = `a JSON array of names of variables, such as ["API_KEY"]`
+	texts, ok := e.texts(name, want)
 	if !ok {
-		e.wrong(name, fmt.Sprint(value), `a JSON array of names of variables, such as ["API_KEY"]`)
-		return nil
+		text, _ := e.get(name)
+		e.wrong(name, text, want)
 	}
-	var out []string
-	seen := make(map[string]bool)
-	for _, item := range items {
-		text, ok := item.(string)
-		text = strings.TrimSpace(text)
-		switch {
-		case !ok:
-			e.warn("%s: %v is not a string, and is left out", name, item)
-		case text == "" || seen[text]:
+	for _, text := range texts {
+		switch text = strings.TrimSpace(text); {
+		case text == "" || slices.Contains(out, text):
 		case !mux.ValidName(text):
 			e.warn("%s: %q is no name of a variable, and is left out", name, text)
 		default:
-			seen[text] = true
 			out = append(out, text)
 		}
 	}

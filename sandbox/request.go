@@ -38,6 +38,14 @@ type Request struct {
 	Retry   Retry
 }
 
+// Streams are those of a command line.
+type Streams struct {
+	In       io.Reader // nil is none
+	Out, Err io.Writer
+	Resizes  <-chan Size
+	Signals  <-chan SignalNo
+}
+
 // SignalNo is a signal by its number.
 type SignalNo int
 

@@ -9,6 +9,7 @@ import (
 // Reap says what a sweep is to take.
 type Reap struct {
 	MaxAge  time.Duration // 0 is twice the idle window, which counts as a minute at least
+	Now     bool          // whatever does not run, of any age; but what has never run may be being made for a minute
 	Profile string        // only this one; "" is all of this volume
 	DryRun  bool
 }
@@ -80,7 +81,7 @@ const sweepAgain = time.Minute
 // age. It never touches what carries another volume's label. Of what carries none it takes only ended ones: they may be of another
 // user's agent. next is when the next of the containers that are there comes of age; zero: none does as long as none of them changes.
 func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
-	age := cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
+	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
 	if what.Profile != "" {
 		labels[LabelProfile] = Sanitise(what.Profile)
@@ -98,7 +99,7 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 		if !m.ours(c, cmp.Or(what.Profile, m.opts.Profile)) {
 			continue
 		}
-		r, due := m.reap(ctx, c, age, what.DryRun)
+		r, due := m.reap(ctx, c, what)
 		if r != nil {
 			out = append(out, *r)
 		}
@@ -116,15 +117,15 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 	for _, c := range all {
 		names[c.Name] = true
 	}
-	m.store.sweep(names, begin.Add(-age))
+	m.store.sweep(names, begin.Add(-what.MaxAge))
 	return out, next, nil
 }
 
 // reap removes one container if nobody will use it again, and says so; nil if it stays, and then when it is to be looked at again.
 // Everything is looked at anew by the lock of its key, so that nobody begins to use it meanwhile.
-func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry bool) (*Reaped, time.Time) {
+func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
-	if c.State != Exited && (!own || c.State != Created && c.State != Dead) {
+	if c.State != Exited && (!own && !what.Now || c.State != Created && c.State != Dead) {
 		return nil, time.Time{}
 	}
 	again := time.Now().Add(sweepAgain)
@@ -151,13 +152,19 @@ func (m *Manager) reap(ctx context.Context, c Container, age time.Duration, dry 
 		r.Why, since = "it was made and never started", now.Created
 	default:
 	}
+	if what.Now {
+		r.Why, since, what.MaxAge = "it does not run", now.Created, 0
+		if now.State == Created {
+			what.MaxAge = time.Minute
+		}
+	}
 	if since.IsZero() {
 		return nil, time.Time{} // nobody can say how old it is
 	}
-	if r.Age = time.Since(since); r.Age < age {
-		return nil, since.Add(age)
+	if r.Age = time.Since(since); r.Age < what.MaxAge {
+		return nil, since.Add(what.MaxAge)
 	}
-	if dry {
+	if what.DryRun {
 		return r, time.Time{}
 	}
 	remove, cancel := context.WithTimeout(ctx, startTime)

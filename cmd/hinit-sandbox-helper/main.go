@@ -57,12 +57,8 @@ func atGate(verb string, args []string) (code int, err error) {
 	case "gate-init":
 		return gate.Init(args)
 	case "waits":
-		if gate.Waits() {
-			fmt.Println("waits")
-		} else {
-			fmt.Println("open")
-		}
-		return 0, nil
+		_, err = os.Stdout.WriteString(gate.State())
+		return 0, err
 	}
 	return 0, gate.Check(args, os.Stdin, os.Stdout)
 }

@@ -75,9 +75,7 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 	}
 	defer done()
 	if !req.Docker {
-		return cli.Main(ctx, t.host, &cli.Call{
-			Args: req.Args, Env: req.Env, In: s.In, Out: s.Out, Err: s.Err, TTY: req.TTY, Size: req.Size, Resizes: s.Resizes, Signals: s.Signals,
-		})
+		return cli.Main(ctx, t.host, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
 	}
 	_, parent, err := dockercli.Process(from.PID)
 	if err != nil {

@@ -55,12 +55,10 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 			return fail(1, err)
 		}
 		p := &dockercli.Personality{Engine: engine, Manager: manager, Store: store}
-		return asked(ctx, p, req, allowed(), os.Getppid(), daemon.Streams{In: local.In, Out: local.Out, Err: local.Err})
+		return asked(ctx, p, req, allowed(), os.Getppid(), local)
 	}
 	host := &cli.Host{Manager: manager, Engine: engine, Profile: opts.Profile}
-	return cli.Main(ctx, host, &cli.Call{
-		Args: req.Args, Env: req.Env, In: local.In, Out: local.Out, Err: local.Err, TTY: req.TTY, Size: req.Size, Resizes: local.Resizes, Signals: local.Signals,
-	})
+	return cli.Main(ctx, host, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: local})
 }
 
 // mayAsk says why this process may not ask the engine itself. Where the operator wants a service, an agent could stop it. And what a login shell of

@@ -25,19 +25,15 @@ type Host struct {
 	Manager *sandbox.Manager
 	Engine  sandbox.Engine
 	Profile string // where no --profile is given
-	// Home and Dir of the caller's side are not here: files are read and written by the caller, see [Copy].
 }
 
 // Call is one command line with its streams.
 type Call struct {
-	Args     []string
-	Env      map[string]string // of the variables that the command line names
-	In       io.Reader
-	Out, Err io.Writer
-	TTY      bool
-	Size     sandbox.Size
-	Resizes  <-chan sandbox.Size
-	Signals  <-chan sandbox.SignalNo
+	Args []string
+	Env  map[string]string // of the variables that the command line names
+	TTY  bool
+	Size sandbox.Size
+	sandbox.Streams
 }
 
 // verb is one command.
@@ -55,7 +51,7 @@ type options struct {
 	env                                list
 	timeout, maxAge                    time.Duration
 	json, tty, background, follow, dry bool
-	volumes                            bool
+	volumes, now                       bool
 }
 
 type list []string
@@ -78,6 +74,12 @@ func keyFlags(f *flag.FlagSet, o *options) {
 }
 
 func jsonFlag(f *flag.FlagSet, o *options) { f.BoolVar(&o.json, "json", false, "print JSON") }
+
+func reapFlags(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
+	f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
+	jsonFlag(f, o)
+}
 
 func commandFlags(f *flag.FlagSet, o *options) {
 	keyFlags(f, o)
@@ -124,16 +126,13 @@ func verbs() []verb {
 			f.StringVar(&o.job, "job", "", "only this background command, by its `ID`, with all that it started")
 		}},
 		{name: "rm", args: "[SANDBOX...]", summary: "remove sandboxes, running or not", flags: keyFlags, run: (*invocation).remove},
-		{name: "prune", summary: "remove the sandboxes that do not run", run: (*invocation).prune, flags: func(f *flag.FlagSet, o *options) {
-			f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
-			f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
-			jsonFlag(f, o)
+		{name: "prune", summary: "remove the sandboxes that do not run", run: (*invocation).reap, flags: func(f *flag.FlagSet, o *options) {
+			o.now = true
+			reapFlags(f, o)
 		}},
 		{name: "reap", summary: "remove what nobody will use again: ended and long unused, or of an agent that is dead", run: (*invocation).reap, flags: func(f *flag.FlagSet, o *options) {
-			f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
+			reapFlags(f, o)
 			f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
-			f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
-			jsonFlag(f, o)
 		}},
 		{name: "_put", args: "DIRECTORY", hidden: true, flags: keyFlags, run: (*invocation).put},
 		{name: "_get", args: "PATH", hidden: true, flags: keyFlags, run: (*invocation).get},

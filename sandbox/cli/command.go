@@ -305,35 +305,8 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
-// beingMade is how long a container that has never run may be one that somebody is making at this moment.
-const beingMade = time.Minute
-
-func (i *invocation) prune() (int, error) {
-	all, err := i.host.Manager.List(i.ctx)
-	if err != nil {
-		return cmdline.Done, err
-	}
-	var found []sandbox.Reaped
-	for _, d := range all {
-		age := time.Since(d.Created)
-		switch {
-		case i.opt.profile != "" && d.Profile != i.opt.profile, d.State != sandbox.Exited && d.State != sandbox.Dead && d.State != sandbox.Created,
-			d.State == sandbox.Created && age < beingMade:
-			continue
-		}
-		r := sandbox.Reaped{Container: d.Container, Name: d.Name, Task: d.Task, Profile: d.Profile, State: d.State, Age: age, Why: "it does not run"}
-		if !i.opt.dry {
-			if err := i.host.Engine.Remove(i.ctx, d.Container); err != nil {
-				r.Error = err.Error()
-			}
-		}
-		found = append(found, r)
-	}
-	return i.removed(found)
-}
-
 func (i *invocation) reap() (int, error) {
-	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Profile: i.opt.profile, DryRun: i.opt.dry})
+	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: i.opt.now, Profile: i.opt.profile, DryRun: i.opt.dry})
 	if err != nil {
 		return cmdline.Done, err
 	}

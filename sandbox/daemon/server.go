@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sync"
@@ -36,12 +35,7 @@ type Request struct {
 }
 
 // Streams are those of a request, on either side.
-type Streams struct {
-	In       io.Reader // nil when none is sent
-	Out, Err io.Writer
-	Resizes  <-chan sandbox.Size
-	Signals  <-chan sandbox.SignalNo
-}
+type Streams = sandbox.Streams
 
 // Handler answers a request and returns the exit code of its command. The context ends when the caller has gone.
 type Handler func(ctx context.Context, from Peer, req Request, streams Streams) int

@@ -33,8 +33,12 @@ const (
 // address is in the abstract namespace, of which a container has its own. Whoever can reach it is inside already.
 const address = "@hinit-gate"
 
-// Go is the verdict that lets the command run.
-const Go = "go"
+// Go is the verdict that lets the command run. Opened and Waiting are what the program says of the gate.
+const (
+	Go      = "go\n"
+	Opened  = "open\n"
+	Waiting = "waits\n"
+)
 
 // Wait waits for the verdict and becomes the command. It returns only when it can't.
 func Wait(argv []string) error {
@@ -124,7 +128,7 @@ func opened() error {
 			return err
 		}
 		line, _ := bufio.NewReader(c).ReadString('\n') // what is cut short is no verdict
-		if line == Go+"\n" {
+		if line == Go {
 			_, err = io.WriteString(c, "gone\n")
 			return errors.Join(err, c.Close())
 		}
@@ -132,23 +136,22 @@ func opened() error {
 	}
 }
 
-// Waits says whether the first process still waits for the verdict: what became the command has another command line, and an init listens
-// at a second address. Only what runs inside could say otherwise, and nothing does before the verdict.
-func Waits() bool {
+// State says whether the first process still waits for the verdict: [Waiting] or [Opened]. What became the command has another command line,
+// and an init listens at a second address. Only what runs inside could say otherwise, and nothing does before the verdict.
+func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
-	if words := strings.Split(string(line), "\x00"); err == nil && len(words) > 1 && strings.HasSuffix(words[0], "/"+Name) {
-		switch words[1] {
-		case "gate":
-			return true
-		case "gate-init":
-			c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address + "-open", Net: "unix"})
-			if err == nil {
-				_ = c.Close() // its existence is the answer
-			}
-			return err != nil
+	words := strings.Split(string(line), "\x00")
+	if err == nil && (len(words) < 2 || !strings.HasSuffix(words[0], "/"+Name) || words[1] != "gate" && words[1] != "gate-init") {
+		return Opened
+	}
+	if err == nil && words[1] == "gate-init" {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address + "-open", Net: "unix"})
+		if err == nil {
+			_ = c.Close() // its existence is the answer
+			return Opened
 		}
 	}
-	return err != nil
+	return Waiting
 }
 
 // Check prints "DEVICE NUMBER" for each path, with "- -" for one that isn't there, and then an empty line. It passes on the verdict that
@@ -164,7 +167,7 @@ func Check(paths []string, in io.Reader, out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	line, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil || line != Go+"\n" {
+	if err != nil || line != Go {
 		return errors.New("cannot open the gate: it was not allowed")
 	}
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
@@ -172,12 +175,12 @@ func Check(paths []string, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("cannot open the gate: %w", err)
 	}
 	defer c.Close()
-	if _, err := io.WriteString(c, Go+"\n"); err != nil {
+	if _, err := io.WriteString(c, Go); err != nil {
 		return fmt.Errorf("cannot open the gate: %w", err)
 	}
 	if answer, err := bufio.NewReader(c).ReadString('\n'); answer != "gone\n" {
 		return fmt.Errorf("cannot open the gate: %w", err)
 	}
-	fmt.Fprintln(out, "open")
-	return nil
+	_, err = io.WriteString(out, Opened)
+	return err
 }

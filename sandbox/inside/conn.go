@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"context"
 	"io"
 	"sync"
 	"syscall"
@@ -26,12 +27,12 @@ type channel struct {
 	c    *conn
 	open mux.Open
 
-	mu      sync.Mutex
-	run     *run // nil while there is none
-	tty     *terminal
-	ended   bool          // it is to end: no run may begin any more, or the one there is ends
-	grace   time.Duration // of that
-	cancels chan struct{} // closed with ended
+	mu    sync.Mutex
+	run   *run // nil while there is none
+	tty   *terminal
+	grace time.Duration   // of its end
+	ctx   context.Context //nolint:containedctx // it ends when the channel is to end: no run may begin any more, or the one there is ends
+	end   context.CancelFunc
 }
 
 // read takes what the client sends until it sends nothing more, or nonsense.
@@ -69,7 +70,8 @@ func (c *conn) take(f mux.Frame, gather *mux.Gather) bool {
 }
 
 func (c *conn) begin(id uint32, open mux.Open) bool {
-	ch := &channel{Served: mux.NewServed(c.w, id), c: c, open: open, cancels: make(chan struct{})}
+	ch := &channel{Served: mux.NewServed(c.w, id), c: c, open: open}
+	ch.ctx, ch.end = context.WithCancel(context.Background())
 	c.mu.Lock()
 	if c.channels[id] != nil || len(c.channels) >= mux.MaxChannels {
 		c.mu.Unlock()
@@ -80,6 +82,7 @@ func (c *conn) begin(id uint32, open mux.Open) bool {
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.Input.End(io.EOF)
+		ch.end()
 		c.mu.Lock()
 		delete(c.channels, id)
 		c.mu.Unlock()
@@ -139,10 +142,7 @@ func (ch *channel) take(f mux.Frame) bool {
 func (ch *channel) cancel(grace time.Duration) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if !ch.ended {
-		ch.ended = true
-		close(ch.cancels)
-	}
+	ch.end()
 	ch.grace = grace
 	ch.Input.End(io.ErrUnexpectedEOF)
 	if ch.run != nil {
@@ -158,7 +158,7 @@ func (ch *channel) began(r *run) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.run = r
-	if ch.ended {
+	if ch.ctx.Err() != nil {
 		ch.c.server.loop.end(r, ch.grace)
 	}
 }

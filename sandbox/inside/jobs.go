@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -149,10 +150,9 @@ func (j *jobs) output(ch *channel) mux.End {
 	if b == nil {
 		return noJob(ch.open.Job)
 	}
-	stop := guardStop(ch, b.out)
-	defer stop()
+	defer context.AfterFunc(ch.ctx, b.out.wake)()
 	for at := max(0, ch.open.Offset); ; {
-		data, next, more := b.out.read(at, ch.open.Follow, ch.cancels)
+		data, next, more := b.out.read(ch.ctx, at, ch.open.Follow)
 		at = next
 		if _, err := ch.Output.Write(data); err != nil {
 			return mux.End{}
@@ -163,26 +163,13 @@ func (j *jobs) output(ch *channel) mux.End {
 		if ch.open.Follow { // it may go on without a word
 			select {
 			case <-b.done:
-			case <-ch.cancels:
+			case <-ch.ctx.Done():
 			}
 		}
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		return mux.End{Jobs: []mux.Job{b.now()}}
 	}
-}
-
-// guardStop wakes a reader of the ring when its client cancels.
-func guardStop(ch *channel, r *ring) (stop func()) {
-	done := make(chan struct{})
-	guard.Go("minding a reader", func() {
-		select {
-		case <-ch.cancels:
-			r.wake()
-		case <-done:
-		}
-	})
-	return func() { close(done) }
 }
 
 // kill ends a background command's tree, also what is left of one that has ended.
@@ -196,7 +183,7 @@ func (j *jobs) kill(ch *channel) mux.End {
 	survivors := <-gone
 	select { // its end is noted by a goroutine of its own
 	case <-b.done:
-	case <-ch.cancels:
+	case <-ch.ctx.Done():
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -256,7 +243,7 @@ func (r *ring) size() (written, dropped int64) {
 }
 
 // read returns what is kept from an offset on, at most a frame. With wait it waits for something; more is false at the end.
-func (r *ring) read(at int64, wait bool, cancel <-chan struct{}) (data []byte, next int64, more bool) {
+func (r *ring) read(ctx context.Context, at int64, wait bool) (data []byte, next int64, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
@@ -266,13 +253,8 @@ func (r *ring) read(at int64, wait bool, cancel <-chan struct{}) (data []byte, n
 			from := at - r.start
 			return slices.Clone(r.data[from : from+n]), at + n, true
 		}
-		if !wait || r.closed {
+		if !wait || r.closed || ctx.Err() != nil {
 			return nil, at, false
-		}
-		select {
-		case <-cancel:
-			return nil, at, false
-		default:
 		}
 		r.cond.Wait()
 	}

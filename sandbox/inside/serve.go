@@ -89,22 +89,31 @@ func places() []string {
 }
 
 // listen makes the socket in the first place that lets it, and holds the lock beside it for the life of the process.
-func listen() (*net.UnixListener, error) {
+func listen() (listener *net.UnixListener, err error) {
+	err = inFirst(places(), func(dir string) (err error) {
+		listener, err = listenIn(dir)
+		return err
+	})
+	return listener, err
+}
+
+// inFirst does something in the first of the places that lets it.
+func inFirst(dirs []string, do func(dir string) error) error {
 	var reasons []error
-	for _, dir := range places() {
+	for _, dir := range dirs {
+		err := error(nil)
 		if dir != mux.RunDir {
-			if err := own(dir); err != nil {
-				reasons = append(reasons, err)
-				continue
-			}
+			err = own(dir)
 		}
-		listener, err := listenIn(dir)
+		if err == nil {
+			err = do(dir)
+		}
 		if err == nil || errors.Is(err, ErrServed) {
-			return listener, err
+			return err
 		}
 		reasons = append(reasons, err)
 	}
-	return nil, fmt.Errorf("cannot listen anywhere: %w", errors.Join(reasons...))
+	return fmt.Errorf("cannot find a place for sockets and sessions: %w", errors.Join(reasons...))
 }
 
 func listenIn(dir string) (*net.UnixListener, error) {

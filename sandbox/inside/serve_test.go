@@ -2,6 +2,7 @@ package inside
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -254,20 +255,20 @@ func TestRing(t *testing.T) {
 	if written != 700_000 || dropped < 400_000 || written-dropped < jobOutput {
 		t.Error(written, dropped)
 	}
-	data, next, more := r.read(0, false, nil)
+	data, next, more := r.read(t.Context(), 0, false)
 	if next != dropped+int64(len(data)) || !more || len(data) > mux.MaxData {
 		t.Error(len(data), next, more)
 	}
-	last, _, _ := r.read(written-7, false, nil)
+	last, _, _ := r.read(t.Context(), written-7, false)
 	if string(last) != "099999\n" {
 		t.Errorf("%q", last)
 	}
-	if _, _, more := r.read(written, false, nil); more {
+	if _, _, more := r.read(t.Context(), written, false); more {
 		t.Error("there is more than was written")
 	}
-	cancelled := make(chan struct{})
-	go func() { close(cancelled); r.wake() }()
-	if _, _, more := r.read(written, true, cancelled); more {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { cancel(); r.wake() }()
+	if _, _, more := r.read(ctx, written, true); more {
 		t.Error("a reader that was cancelled waits")
 	}
 }

@@ -41,17 +41,10 @@ const snapshotTime = 30 * time.Second
 // place makes the directory of all sessions.
 func (ss *sessions) place() (string, error) {
 	ss.once.Do(func() {
-		var reasons []error
-		for _, dir := range scratch {
-			dir = filepath.Join(dir, fmt.Sprintf(".hinit-%d", os.Geteuid()))
-			if err := own(dir); err != nil {
-				reasons = append(reasons, err)
-				continue
-			}
+		ss.err = inFirst(places()[1:], func(dir string) error {
 			ss.dir = dir
-			return
-		}
-		ss.err = errors.Join(reasons...)
+			return nil
+		})
 	})
 	return ss.dir, ss.err
 }
@@ -197,7 +190,7 @@ func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) 
 	}
 	select {
 	case r = <-ended:
-	case <-ch.cancels:
+	case <-ch.ctx.Done():
 		ss.s.loop.end(r, 0)
 		<-ended
 		return "", errors.New("cancelled")

@@ -212,13 +212,11 @@ func ParseRoom(data []byte) (stream Kind, n int, err error) {
 
 // Size encodes that of a terminal.
 func Size(columns, rows uint16) []byte {
-	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, columns), rows)
+	return Number(uint32(columns)<<16 | uint32(rows))
 }
 
 // ParseSize decodes it.
 func ParseSize(data []byte) (columns, rows uint16, err error) {
-	if len(data) != 4 {
-		return 0, 0, fmt.Errorf("%w: %d bytes where a size belongs", ErrProtocol, len(data))
-	}
-	return binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:]), nil
+	n, err := ParseNumber(data)
+	return uint16(n >> 16), uint16(n), err
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/guard"
 	"hinit/sandbox"
+	"hinit/sandbox/gate"
 )
 
 // Owner is whom a guard is for.
@@ -297,32 +297,13 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 func (g *Guarded) admit(ctx context.Context, id string) error {
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil {
-		runs, cancel := g.whileRuns(ctx, id)
-		err = g.verify(runs, c)
-		cancel()
+		err = g.pass(ctx, c)
 	}
 	if err != nil {
 		return errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
 	}
 	g.gate.opened(id, c.Started)
 	return nil
-}
-
-// whileRuns returns a context that ends when a container does not run any more: an engine may keep an exec waiting in one that was killed.
-func (g *Guarded) whileRuns(ctx context.Context, id string) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	guard.Go("watching a container at its gate", func() {
-		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-				if c, err := g.Engine.Inspect(ctx, id); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
-					cancel()
-				}
-			}
-		}
-	})
-	return ctx, cancel
 }
 
 // enter lets a container that runs pass its gate: until then the mounts may be wrong. It asks a container that this service does not know.
@@ -332,14 +313,18 @@ func (g *Guarded) enter(ctx context.Context, id string) error {
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
 		return err
 	}
-	runs, cancel := g.whileRuns(ctx, id)
-	waits, err := waits(runs, g.Engine, c)
-	cancel()
-	if err != nil {
-		return err
-	}
-	if waits {
-		return g.admit(ctx, id)
+	if gateOf(c) != "" {
+		q, err := g.ask(ctx, c, "waits")
+		if err != nil {
+			return err
+		}
+		defer q.end()
+		switch said, err := q.hear(""); {
+		case err != nil:
+			return err
+		case said == gate.Waiting:
+			return g.admit(ctx, id)
+		}
 	}
 	g.gate.opened(id, c.Started)
 	return nil

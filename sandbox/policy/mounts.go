@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/sandbox"
 	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
@@ -89,29 +91,6 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(root, rel), info, nil
 }
 
-// verify compares what is mounted in a container that waits at its gate with what is at the same paths here, and opens the gate.
-func (g *Guarded) verify(ctx context.Context, c sandbox.Container) error {
-	var want, targets []string
-	program := gateOf(c)
-	if program == "" {
-		return nil
-	}
-	for _, m := range c.Mounts {
-		if m.Type != "bind" {
-			continue
-		}
-		file, err := g.identity(m.Source)
-		if err != nil {
-			return err
-		}
-		want, targets = append(want, file), append(targets, m.Target)
-	}
-	if err := g.copyIn(ctx, c, program); err != nil {
-		return err
-	}
-	return openGate(ctx, g.Engine, c.ID, program, targets, want)
-}
-
 // identity is the device and number of what is at a path of the engine's, found without following a link.
 func (g *Guarded) identity(outside string) (string, error) {
 	inside, ok := g.places.Inside(outside)
@@ -138,54 +117,94 @@ func (g *Guarded) identity(outside string) (string, error) {
 	return fmt.Sprint(st.Dev, " ", st.Ino), nil
 }
 
-// gateTime bounds how long a container may wait at its gate.
+// gateTime bounds how long a container may wait at its gate, besides what is copied into it.
 const gateTime = 20 * time.Second
 
-// openGate has a container say which files its mounts are, and opens its gate when they are the wanted ones.
-func openGate(ctx context.Context, engine sandbox.Engine, id, program string, targets, want []string) error {
-	ctx, cancel := context.WithTimeout(ctx, gateTime)
-	defer cancel()
-	check, err := engine.Exec(ctx, id, sandbox.ExecSpec{Argv: append([]string{program, "check"}, targets...), Stdin: true})
+// question is what the program of a container's gate is asked, and says.
+type question struct {
+	*sandbox.Conn
+	lines *bufio.Reader
+	end   func()
+}
+
+// ask asks the program of a container's gate, until the container ends or has had its time.
+func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string) (*question, error) {
+	limit := gateTime
+	if c.Labels[labelCopies] != "" {
+		limit += copyTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateOf(c)}, words...), Stdin: true})
 	if err != nil {
-		return fmt.Errorf("cannot look at the mounts of container %.12s: %w", id, err)
+		cancel()
+		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
 	}
-	defer check.Close()
-	said, out := io.Pipe()
-	var stderr bytes.Buffer
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = out.CloseWithError(check.Copy(out, &stderr)) // the reader gets it
-	}()
-	defer func() {
-		_ = said.Close()  // ends the copy when it still writes
-		_ = check.Close() // and when it reads
-		<-done
-	}()
-	stop := context.AfterFunc(ctx, func() { _ = check.Close() }) // ends the copy
-	defer stop()
-	lines := bufio.NewReader(said)
-	for i, target := range targets {
-		line, err := lines.ReadString('\n')
+	q := &question{Conn: sandbox.Connect(exec), end: cancel}
+	q.lines = bufio.NewReader(q)
+	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reading and writing
+	guard.Go("watching a container at its gate", func() {
+		for pause.For(ctx, time.Second) { // an engine may keep an exec waiting in one that was killed
+			if c, err := g.Engine.Inspect(ctx, c.ID); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
+				cancel()
+			}
+		}
+	})
+	return q, nil
+}
+
+// hear reads a line. One that is not the wanted one is an error, which tells what the program has said of itself; "" is any.
+func (q *question) hear(want string) (string, error) {
+	line, err := q.lines.ReadString('\n')
+	if err == nil && want != "" && line != want {
+		err = fmt.Errorf("it says %q", line)
+	}
+	if err != nil {
+		err = fmt.Errorf("cannot open the gate of a sandbox: %w %s", err, q.Said())
+	}
+	return line, err
+}
+
+// pass has a container that waits at its gate say which files its mounts are, gives it its copies, and opens the gate when the mounts are what
+// is at the same paths here, found without following a link.
+func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
+	if gateOf(c) == "" {
+		return nil
+	}
+	words, sources := []string{"check"}, []string(nil)
+	for _, m := range c.Mounts {
+		if m.Type == "bind" {
+			words, sources = append(words, m.Target), append(sources, m.Source)
+		}
+	}
+	q, err := g.ask(ctx, c, words...)
+	if err != nil {
+		return err
+	}
+	defer q.end()
+	for i, source := range sources {
+		want, err := g.identity(source)
 		if err != nil {
-			return fmt.Errorf("cannot look at the mounts of container %.12s: %w", id, err)
+			return err
 		}
-		if got := strings.TrimSpace(line); got != want[i] {
-			return &RefusedError{"what is mounted at " + target + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
-		}
-	}
-	if _, err := io.WriteString(check, gate.Go+"\n"); err != nil {
-		return fmt.Errorf("cannot open the gate of container %.12s: %w", id, err)
-	}
-	for {
-		line, err := lines.ReadString('\n')
-		if line == "open\n" {
-			return nil
-		}
+		line, err := q.hear("")
 		if err != nil {
-			return fmt.Errorf("cannot open the gate of container %.12s: %w %s", id, err, stderr.String())
+			return err
+		}
+		if strings.TrimSpace(line) != want {
+			return &RefusedError{"what is mounted at " + words[1+i] + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
 		}
 	}
+	if _, err := q.hear("\n"); err != nil {
+		return err
+	}
+	if err := g.copyIn(ctx, c); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(q, gate.Go); err != nil {
+		return err
+	}
+	_, err = q.hear(gate.Opened)
+	return err
 }
 
 // Gate is the program that containers with mounts of their owner's begin with, on a volume of the engine's, and what is known of those
@@ -285,33 +304,6 @@ func (g *Gate) passed(c sandbox.Container) bool {
 	defer g.mu.Unlock()
 	at, ok := g.past[c.ID]
 	return ok && at.Equal(c.Started)
-}
-
-// waits asks whether a container waits at its gate.
-func waits(ctx context.Context, engine sandbox.Engine, c sandbox.Container) (bool, error) {
-	program := gateOf(c)
-	if program == "" {
-		return false, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, gateTime)
-	defer cancel()
-	ask, err := engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{program, "waits"}})
-	if err != nil {
-		return false, err
-	}
-	defer ask.Close()
-	defer context.AfterFunc(ctx, func() { _ = ask.Close() })() // ends the copy
-	var said bytes.Buffer
-	if err := ask.Copy(&said, io.Discard); err != nil {
-		return false, fmt.Errorf("cannot ask container %.12s for its gate: %w", c.ID, err)
-	}
-	switch strings.TrimSpace(said.String()) {
-	case "waits":
-		return true, nil
-	case "open":
-		return false, nil
-	}
-	return false, fmt.Errorf("cannot ask container %.12s for its gate: it says nothing", c.ID)
 }
 
 // install gives a container the program, and makes it wait at its gate if it has directories or files of its owner's.

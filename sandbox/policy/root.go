@@ -175,16 +175,14 @@ const copyTime = 2 * time.Minute
 
 // copyIn copies into a container that waits at its gate what its owner mounts read-only. The program inside unpacks it: the engine would mount
 // the container's volumes a second time, by names that another container of the owner's can change, and does not see what is a tmpfs.
-func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container, program string) error {
+func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
 		return nil
 	} else if err := json.Unmarshal([]byte(text), &copies); err != nil {
 		return fmt.Errorf("cannot read the label %s: %w", labelCopies, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, copyTime)
-	defer cancel()
-	unpack, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{program, "unpack", "/"}, User: "0:0", Stdin: true})
+	unpack, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{gateOf(c), "unpack", "/"}, User: "0:0", Stdin: true})
 	if err != nil {
 		return err
 	}
