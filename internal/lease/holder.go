@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -73,9 +72,9 @@ func stranger(at string, own int) (pid int, command string) {
 	f, _ := os.Open("/proc/locks")
 	defer f.Close()
 	locks, _ := io.ReadAll(io.LimitReader(f, mostLocks)) // the kernel's text; what is missing is not known
-	for line := range bytes.Lines(locks) {
+	for line := range strings.Lines(string(locks)) {
 		// 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
-		w := strings.Fields(string(line))
+		w := strings.Fields(line)
 		if len(w) < 6 || w[1] != "FLOCK" || w[5] != at {
 			continue
 		}
@@ -106,17 +105,15 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 // leaveNote says who has the lock. On a local disk it removes what older versions have left, as the agent: root would remove what is in any
 // directory that the agent gives the name.
 func (v *Volume) leaveNote(local bool) {
-	h := Holder{Since: time.Now().UTC().Truncate(time.Second)}
-	h.Host, _ = os.Hostname()
-	raw, _ := json.Marshal(h)
-	agents := local
+	host, _ := os.Hostname()
+	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
 	_ = v.as(func(d *fsutil.Dir) error { // the note decides nothing
-		if old, _, _ := d.ReadSome(DirName, 4096); agents { // the rest is for the next start
+		if old, _, _ := d.ReadSome(DirName, 4096); local { // the rest is for the next start
 			for _, name := range old {
 				_ = d.Remove(DirName + "/" + name.Name())
 			}
 		}
-		agents = false
+		local = false // root removes nothing
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}

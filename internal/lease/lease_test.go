@@ -361,6 +361,33 @@ func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	}
 }
 
+// TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads: HERMES_HOME was a directory below one of the agent's. The agent exchanged it for
+// a link to /root, and the next start made /root/.hinit.
+func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.T) {
+	testkit.NeedRoot(t)
+	for _, server := range []bool{false, true} {
+		top := t.TempDir()
+		roots, agents := filepath.Join(top, "root"), filepath.Join(top, "agents")
+		must(t, os.Mkdir(roots, 0o700), os.Mkdir(agents, 0o755), os.Chown(agents, 10000, 10000), os.Chmod(top, 0o755), os.Chmod(filepath.Dir(top), 0o755))
+		for home, target := range map[string]string{filepath.Join(agents, "home"): roots, filepath.Join(agents, "way"): top} {
+			must(t, os.Symlink(target, home), os.Lchown(home, 10000, 10000))
+		}
+		for _, home := range []string{filepath.Join(agents, "home"), filepath.Join(agents, "way", "root")} {
+			v := newVolume(t, home)
+			v.actor = fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
+			if server {
+				onServer(v)
+			}
+			if g := take(t, acquire(t.Context(), v).got, "answer"); g.err == nil || !strings.Contains(g.err.Error(), "symbolic link") {
+				t.Errorf("on a server %v: the lock of %s is taken: %v", server, home, g.err)
+			}
+			if left, err := os.ReadDir(roots); err != nil || len(left) > 0 {
+				t.Errorf("on a server %v, by %s: root's directory has %v: %v", server, home, left, err)
+			}
+		}
+	}
+}
+
 // TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit: the agent renamed a directory of root's to .hinit, and the next start removed its files.
 func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	testkit.NeedRoot(t)

@@ -125,17 +125,15 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		}
 		return err
 	})
-	for waited := false; err == nil && shared && h.File == nil && ctx.Err() == nil; {
+	for unnoticed := time.Duration(0); err == nil && shared && h.File == nil && ctx.Err() == nil; {
 		switch h.File, err = v.lockFile(); {
-		case err == nil && waited: // a holder that has lost the lock, as with its FUSE client, notices that at its next proof
-			pause.For(ctx, v.every+v.every/10)
-			continue
 		case err == nil, unable(err):
+			pause.For(ctx, unnoticed)
 			continue
 		case errors.Is(err, fsutil.ErrLocked):
 			_ = v.as(v.readNote) // it is shown
 			wait()
-			waited = true
+			unnoticed = v.every + v.every/10 // a holder that has lost the lock, as with its FUSE client, notices that at its next proof
 		default:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
 		}
@@ -171,15 +169,17 @@ func unable(err error) bool {
 // nothing there that the agent could do, and a server that refuses root has another user.
 func (v *Volume) as(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
+		open := fsutil.OpenDir
 		for _, a := range []*fsutil.Actor{v.actor, nil} {
 			var d *fsutil.Dir
-			if d, err = fsutil.OpenDir(v.home, a); err == nil {
+			if d, err = open(v.home, a); err == nil {
 				err = f(d)
 				_ = d.Close()
 			}
 			if !errors.Is(err, fs.ErrPermission) {
 				break
 			}
+			open = fsutil.OpenReal // root follows no link that the agent can have made
 		}
 		return err
 	})
@@ -324,10 +324,7 @@ func (v *Volume) proveLock(file *os.File) error {
 	return v.as(func(d *fsutil.Dir) error {
 		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // else the cache of this machine answers
 		_, err := file.ReadAt(make([]byte, 1), 0)
-		if err = errors.Join(err, leadsTo(d, file)); err == nil {
-			err = relock(file)
-		}
-		return err
+		return errors.Join(err, leadsTo(d, file), relock(file))
 	})
 }
 
