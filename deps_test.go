@@ -46,19 +46,17 @@ var floors = map[string]int{
 	"hinit/internal/container": 8, // makes the rooms of PID 1 and hands them over
 	"hinit/internal/registry":  6, // what makes a service known; whoever has one calls down
 
-	"hinit/internal/container/controlsocket": 5,
-	"hinit/internal/container/bootstatus":    4,
-	"hinit/internal/container/owners":        4,
-	"hinit/internal/container/orderfifo":     1,
-	"hinit/internal/container/signals":       5,
-	"hinit/internal/container/health":        5,
-	"hinit/internal/container/logs":          5,
-	"hinit/internal/container/report":        5,
-	"hinit/internal/container/tenure":        5,
-	"hinit/internal/container/timetable":     4,
-	"hinit/internal/container/units":         4,
-	"hinit/internal/container/voice":         2,
-	"hinit/internal/container/volumecheck":   4,
+	"hinit/internal/container/bootstatus":  4,
+	"hinit/internal/container/owners":      4,
+	"hinit/internal/container/signals":     5,
+	"hinit/internal/container/health":      5,
+	"hinit/internal/container/logs":        5,
+	"hinit/internal/container/report":      5,
+	"hinit/internal/container/tenure":      5,
+	"hinit/internal/container/timetable":   4,
+	"hinit/internal/container/units":       4,
+	"hinit/internal/container/voice":       2,
+	"hinit/internal/container/volumecheck": 4,
 
 	"hinit/sandbox":        4, // outside PID 1
 	"hinit/sandbox/inside": 3, // what runs in the container; links no client of an engine

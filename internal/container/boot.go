@@ -12,6 +12,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/notify"
@@ -97,7 +98,18 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		path = cfg.Control.Socket
 	}
 	step := b.c.measure("control", func() error {
-		err := b.c.control.Open(path)
+		var place boot.Runtime
+		_ = blocking.Do(blocking.Runtime, func() error {
+			place = boot.PrepareRuntime(path, os.LookupEnv, os.Geteuid())
+			return nil
+		})
+		if place.Warning != "" {
+			b.c.Warn("%s", place.Warning)
+		}
+		if place.Socket == "" {
+			return errors.New("there is no place for the control socket, so hinit status and its sisters won't work")
+		}
+		err := b.c.control.Open(place.Socket)
 		if dir := b.c.control.Dir(); dir != "" && b.c.agent.Cred != nil {
 			err = errors.Join(err, b.c.agent.Publish(dir, cfg.Agent.User))
 		}

@@ -13,7 +13,6 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
-	"hinit/internal/container/controlsocket"
 	"hinit/internal/container/health"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/owners"
@@ -55,7 +54,7 @@ type container struct {
 	reporter *report.Reporter
 	units    *units.Maker
 	signals  *signals.Signals
-	control  *controlsocket.Socket
+	control  *control.Endpoint
 
 	dataVolume
 	boot       *bootstatus.Status
@@ -153,10 +152,10 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		MayServe: c.tenure.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
 		Adopt: func(ctx context.Context, profile string) { c.owners.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile) },
 	})
-	c.control = controlsocket.New(c.core(), control.Options{
+	c.control = control.NewEndpoint(c.core(), control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
-		Used: c.reporter.Use,
-	}, c.Voice)
+		Used: c.reporter.Use, Say: c.Say, Warn: c.Warn,
+	})
 	var memory timetable.Memory // a plain supervisor has no directory of its own to remember in
 	if route.HasProfiles() {
 		memory = timetable.LastRuns{Home: cfg.Home, Actor: agent.Actor}

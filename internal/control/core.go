@@ -115,4 +115,7 @@ type Options struct {
 	Others   string           // OthersStatus or OthersNone; anything else is OthersNone
 	Log      func(msg string) // told about faults of the server; must not block; nil for nobody
 	Used     func()           // told when a request is answered; must not block; nil for nobody
+
+	// Say writes a line to the container log; Warn warns as long as the container runs. Only an [Endpoint] uses them.
+	Say, Warn func(format string, args ...any)
 }

@@ -1,6 +1,6 @@
 // Package control serves the control API of hinit: HTTP with JSON on a Unix socket, for the command line and for curl. The types
-// on the wire are those of package client; the routes are one table in routes.go. PID 1 opens the socket, and keeps it over a
-// re-execution, in package controlsocket.
+// on the wire are those of package client; the routes are one table in routes.go. An [Endpoint] is the socket of PID 1,
+// with the FIFO for orders beside it: it keeps both over a re-execution.
 //
 // No client can hold up the supervisor or fill memory: answers come from immutable snapshots, waiting happens in the request's
 // goroutine, connections are limited per class of caller, and everything that a slow client delays has a deadline. Access is decided

@@ -1,14 +1,95 @@
 package control
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/guard"
 )
+
+// A shell can write an order into a FIFO beside the control socket when no process or thread is to be had:
+// echo stop NAME > /run/hinit/orders.
+
+const (
+	// ordersName is the FIFO's, in the directory of the control socket.
+	ordersName = "orders"
+	// mostOrders is how many orders are carried out at the same time.
+	mostOrders = 16
+	// longestOrder is how long a line may be.
+	longestOrder = 512
+)
+
+// openOrders makes the FIFO in a directory, or opens the one that is there. Only the user that hinit runs as may write to it.
+func openOrders(dir string) (f *os.File, err error) {
+	err = blocking.Do(blocking.Runtime, func() error {
+		path := filepath.Join(dir, ordersName)
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of another kind
+				return err
+			}
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				return fmt.Errorf("cannot make the FIFO %q: %w", path, err)
+			}
+		}
+		// Open for both ends, it never comes to an end, and never waits for a writer.
+		f, err = os.OpenFile(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return err
+	})
+	return f, err
+}
+
+// serveOrders carries out the lines of f until it is closed. carryOut blocks as long as the order takes; say gets what it returns, for
+// people.
+func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
+	turns := make(chan struct{}, mostOrders)
+	lines := bufio.NewReaderSize(f, longestOrder)
+	for {
+		line, more, err := lines.ReadLine()
+		if err != nil {
+			if !errors.Is(err, os.ErrClosed) {
+				say("orders: no more are taken: %v", err)
+			}
+			return
+		}
+		order := strings.TrimSpace(string(line))
+		switch {
+		case more:
+			for more && err == nil {
+				_, more, err = lines.ReadLine()
+			}
+			say("orders: a line is longer than %d bytes, so it is left out", longestOrder)
+			continue
+		case order == "":
+			continue
+		}
+		select {
+		case turns <- struct{}{}:
+		default:
+			say("orders: %q is not carried out: %d others are not done yet", order, mostOrders)
+			continue
+		}
+		guard.Go("carrying out an order", func() {
+			defer func() { <-turns }()
+			for line := range strings.Lines(carryOut(order)) {
+				say("orders: %s: %s", order, strings.TrimSuffix(line, "\n"))
+			}
+		})
+	}
+}
 
 // Order carries out "stop NAME", "start NAME", "restart NAME" or "status" as hinit's own user, and returns the command line's
 // words. It blocks like the request that it stands for.

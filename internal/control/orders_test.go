@@ -1,7 +1,6 @@
-package orderfifo_test
+package control
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,15 +8,13 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"hinit/internal/container/orderfifo"
 )
 
-// serve serves a FIFO in a new directory. write puts text into it as a shell does, said are the lines that come back.
-func serve(t *testing.T, carryOut func(order string) string) (write func(text string), said chan string) {
+// serveFIFO serves a FIFO in a new directory. write puts text into it as a shell does, said are the lines that come back.
+func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(text string), said chan string) {
 	t.Helper()
 	dir := t.TempDir()
-	f, err := orderfifo.Open(dir)
+	f, err := openOrders(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,20 +22,20 @@ func serve(t *testing.T, carryOut func(order string) string) (write func(text st
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		orderfifo.Serve(f, func(_ context.Context, order string) string { return carryOut(order) }, func(format string, args ...any) {
+		serveOrders(f, carryOut, func(format string, args ...any) {
 			said <- fmt.Sprintf(format, args...)
 		})
 	}()
 	t.Cleanup(func() { f.Close(); <-ended })
 	return func(text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, orderfifo.Name), []byte(text), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, ordersName), []byte(text), 0); err != nil {
 			t.Fatal(err)
 		}
 	}, said
 }
 
-func next(t *testing.T, said chan string) string {
+func nextLine(t *testing.T, said chan string) string {
 	t.Helper()
 	select {
 	case line := <-said:
@@ -50,18 +47,18 @@ func next(t *testing.T, said chan string) string {
 }
 
 func TestALineIsAnOrder(t *testing.T) {
-	write, said := serve(t, func(order string) string { return "first of " + order + "\nsecond\n" })
+	write, said := serveFIFO(t, func(order string) string { return "first of " + order + "\nsecond\n" })
 	write("\n  stop coder \n")
 	for _, want := range []string{"orders: stop coder: first of stop coder", "orders: stop coder: second"} {
-		if got := next(t, said); got != want {
+		if got := nextLine(t, said); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 	}
 	write(strings.Repeat("x", 2000) + "\nstatus\n")
-	if got := next(t, said); got != "orders: a line is longer than 512 bytes, so it is left out" {
+	if got := nextLine(t, said); got != "orders: a line is longer than 512 bytes, so it is left out" {
 		t.Errorf("got %q", got)
 	}
-	if got := next(t, said); got != "orders: status: first of status" {
+	if got := nextLine(t, said); got != "orders: status: first of status" {
 		t.Errorf("after a long line: %q", got)
 	}
 }
@@ -69,7 +66,7 @@ func TestALineIsAnOrder(t *testing.T) {
 // TestOrdersThatHangAreBounded: a volume that hangs would build up goroutines.
 func TestOrdersThatHangAreBounded(t *testing.T) {
 	free, begun := make(chan struct{}), make(chan string, 100)
-	write, said := serve(t, func(order string) string { begun <- order; <-free; return "done" })
+	write, said := serveFIFO(t, func(order string) string { begun <- order; <-free; return "done" })
 	for i := range 16 {
 		write(fmt.Sprintf("stop %d\n", i))
 	}
@@ -77,13 +74,13 @@ func TestOrdersThatHangAreBounded(t *testing.T) {
 		<-begun
 	}
 	write("stop one-more\n")
-	if got := next(t, said); got != `orders: "stop one-more" is not carried out: 16 others are not done yet` {
+	if got := nextLine(t, said); got != `orders: "stop one-more" is not carried out: 16 others are not done yet` {
 		t.Errorf("got %q", got)
 	}
 	close(free)
 	var done []string
 	for range 16 {
-		done = append(done, next(t, said))
+		done = append(done, nextLine(t, said))
 	}
 	if !slices.Contains(done, "orders: stop 7: done") {
 		t.Errorf("got %q", done)
@@ -93,13 +90,13 @@ func TestOrdersThatHangAreBounded(t *testing.T) {
 // TestTheFIFOIsRootsAlone: what somebody else has put in its place goes, and one that is there stays.
 func TestTheFIFOIsRootsAlone(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, orderfifo.Name)
+	path := filepath.Join(dir, ordersName)
 	if err := os.WriteFile(path, []byte("a file"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	open := func() os.FileInfo {
 		t.Helper()
-		f, err := orderfifo.Open(dir)
+		f, err := openOrders(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

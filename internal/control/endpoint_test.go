@@ -1,4 +1,4 @@
-package controlsocket_test
+package control
 
 import (
 	"context"
@@ -10,22 +10,19 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/container/controlsocket"
-	"hinit/internal/container/orderfifo"
-	"hinit/internal/control"
 	"hinit/supervisor"
 )
 
-// core answers for a hinit that has no services.
-func core() control.Core {
-	return control.Core{
+// emptyCore answers for a hinit that has no services.
+func emptyCore() Core {
+	return Core{
 		Loop: nothing{},
 		Init: func() client.Init { return client.Init{Version: "of the test"} },
-		Boot: control.Boot{Expected: func(context.Context, bool) []*supervisor.Service { return nil }},
+		Boot: Boot{Expected: func(context.Context, bool) []*supervisor.Service { return nil }},
 	}
 }
 
-type nothing struct{ control.Loop }
+type nothing struct{ Loop }
 
 func (nothing) Snapshot() *supervisor.Snapshot { return &supervisor.Snapshot{} }
 func (nothing) Orphans() uint64                { return 0 }
@@ -58,7 +55,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, said := filepath.Join(dir, "control.sock"), make(teller, 100)
-	s := controlsocket.New(core(), control.Options{Others: control.OthersNone}, said)
+	s := NewEndpoint(emptyCore(), Options{Others: OthersNone, Say: said.Say, Warn: said.Warn})
 	ask := func() {
 		t.Helper()
 		cl := client.New(path)
@@ -69,7 +66,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	}
 	order := func() {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, orderfifo.Name), []byte("dance\n"), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, ordersName), []byte("dance\n"), 0); err != nil {
 			t.Fatal(err)
 		}
 		if got := said.next(t); !strings.HasPrefix(got, "orders: dance: it is none of") {
@@ -93,7 +90,8 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	ask()
 	order()
 	left = s.Leave()
-	next := controlsocket.New(core(), control.Options{Others: control.OthersNone}, said)
+	s.Close(t.Context())
+	next := NewEndpoint(emptyCore(), Options{Others: OthersNone, Say: said.Say, Warn: said.Warn})
 	next.Inherit(left)
 	if again := next.Detach(); again != left {
 		t.Error("a program that has a fault before it serves would lose the socket")

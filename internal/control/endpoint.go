@@ -1,0 +1,165 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"hinit/internal/blocking"
+	"hinit/internal/guard"
+)
+
+// answerTime is how long requests under way may take to get an answer before the socket is handed over.
+const answerTime = time.Second
+
+// Endpoint is the control socket of PID 1 and the FIFO for orders beside it, over all servers of this program. It owns a goroutine that
+// serves the socket and one that reads the FIFO. Its methods may be called from any goroutine.
+type Endpoint struct {
+	core    Core
+	options Options
+
+	mu       sync.Mutex
+	server   *Server
+	listener net.Listener // of the server
+	waiting  *Socket      // of the program before this one, which is not served yet; nil for none
+	orders   *os.File     // the FIFO that orders are taken from, nil for none
+}
+
+// NewEndpoint makes an Endpoint that is not open.
+func NewEndpoint(core Core, options Options) *Endpoint {
+	return &Endpoint{core: core, options: options}
+}
+
+// Open makes the socket at a path, and serves it.
+func (e *Endpoint) Open(path string) error {
+	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
+}
+
+// listen serves a listener. failed begins the error.
+func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
+	var l net.Listener
+	err := blocking.Do(blocking.Runtime, func() (err error) {
+		l, err = open()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", failed, err)
+	}
+	e.serve(l)
+	return nil
+}
+
+// serve begins to answer on a socket.
+func (e *Endpoint) serve(l net.Listener) {
+	server := New(e.core, e.options)
+	e.mu.Lock()
+	e.server, e.listener = server, l
+	e.mu.Unlock()
+	if dir := e.Dir(); dir != "" {
+		e.takeOrders(dir)
+	}
+	guard.Go("answering on the control socket", func() {
+		if err := server.Serve(l); err != nil {
+			e.options.Warn("the control socket is gone: %v", err)
+		}
+	})
+}
+
+// takeOrders carries out the orders that come through a FIFO in a directory, until the Endpoint is closed: the server of that time has them.
+func (e *Endpoint) takeOrders(dir string) {
+	e.mu.Lock()
+	taken := e.orders != nil
+	e.mu.Unlock()
+	if taken {
+		return
+	}
+	f, err := openOrders(dir)
+	if err != nil {
+		e.options.Warn("hinit takes no orders by a FIFO: %v", err)
+		return
+	}
+	e.mu.Lock()
+	e.orders = f
+	e.mu.Unlock()
+	guard.Go("taking orders", func() {
+		serveOrders(f, func(order string) string { return e.serving().Order(context.Background(), order) }, e.options.Say)
+	})
+}
+
+// Dir is the directory of the socket, "" where there is none: the socket isn't open, or has no file.
+func (e *Endpoint) Dir() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.listener == nil {
+		return ""
+	}
+	if dir := filepath.Dir(e.listener.Addr().String()); filepath.IsAbs(dir) { // not beside an abstract name
+		return dir
+	}
+	return ""
+}
+
+func (e *Endpoint) serving() *Server {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.server
+}
+
+// Close ends the serving. A client that still waits when ctx ends is cut off.
+func (e *Endpoint) Close(ctx context.Context) {
+	e.mu.Lock()
+	if e.orders != nil {
+		_ = e.orders.Close() // it is only read
+	}
+	e.mu.Unlock()
+	if server := e.serving(); server != nil {
+		_ = server.Close(ctx)
+	}
+}
+
+// Detach returns the socket as the next program can take it over, nil if there is none.
+func (e *Endpoint) Detach() *Socket {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.listener == nil {
+		return e.waiting
+	}
+	socket, err := Detach(e.listener)
+	if err != nil {
+		return nil
+	}
+	return &socket
+}
+
+// Leave is Detach, and ends what the server is at. [Endpoint.Rejoin] undoes it.
+func (e *Endpoint) Leave() *Socket {
+	socket := e.Detach()
+	if server := e.serving(); socket != nil && server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		defer cancel()
+		_ = server.Leave(ctx) // a client that does not take an answer does without
+	}
+	return socket
+}
+
+// Inherit takes note of the socket of the program before this one, nil for none. It is served from [Endpoint.Rejoin] on.
+func (e *Endpoint) Inherit(socket *Socket) { e.waiting = socket }
+
+// Rejoin serves a socket that was detached: the given one, or with nil the inherited one, if there is one.
+func (e *Endpoint) Rejoin(socket *Socket) {
+	e.mu.Lock()
+	if socket == nil && e.listener == nil {
+		socket = e.waiting
+	}
+	e.mu.Unlock()
+	if socket == nil {
+		return
+	}
+	if err := e.listen("the control socket is gone", func() (net.Listener, error) { return Attach(*socket) }); err != nil {
+		e.options.Warn("%v", err)
+	}
+}
