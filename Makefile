@@ -9,9 +9,6 @@ ENTRY   := -ldflags='-s -w -E hinit_entry' # it begins in internal/entry
 OUT     := dist/linux-$(ARCH)
 RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # it needs a C compiler
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
-# Tested without the race detector: packages without a goroutine, tests that drive finished binaries, and kanban itself: SQLite, in Go, takes minutes under it (make chaos does it).
-UNRACED := ^hinit(/test(/.*)?|/kanban|/(shim|cmd/hinit-shim|examples/agent/internal/home|logrotate/archive)|/internal/(account|account/db|backoff|$\
-	control/show|cronspec|dotenv|entry|gendocs|redact|s6/foreign|s6/formats|top/model|usage|version))?$$
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
@@ -57,8 +54,8 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@# The longest come first. Those of test/ drive the finished binaries, and mostly wait. The last call is for what only the build with faults has. What
 	@# go test has go vet look at, make lint does whole.
 	@go run ./test/summary -again 5 -- \
-	  "$(RACE) -vet=off -p 3 -timeout 15m ./logrotate ./sandbox $$(go list ./... | grep -vE '$(UNRACED)' | tr '\n' ' ')" \
-	  "-vet=off -p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox $$(go list ./... | grep -E '$(UNRACED)' | tr '\n' ' ')" \
+	  "$(RACE) -vet=off -p 3 -timeout 15m ./logrotate ./sandbox $$(tools/raced | tr '\n' ' ')" \
+	  "-vet=off -p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox $$(tools/raced -not | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/fault ./logrotate"
 
 test-kubernetes: need-go ## check the manifests for Kubernetes: that Helm and kustomize agree, wrong values, and three versions of the API
