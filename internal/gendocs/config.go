@@ -45,22 +45,23 @@ func (m meanings) of(path string) (text string) {
 // configPage writes the reference of hinit.yaml: a line "@table PATH" of the text becomes the table of the keys below that path.
 func configPage() string {
 	keys, mean := config.Keys(), readMeanings()
+	said := map[string]string{} // by type and meaning: the first key that has both
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
 		case "@table":
 			b.WriteString("| Key | Type | Default | Environment | Meaning |\n|---|---|---|---|---|\n")
 			for _, k := range keys[base] {
-				b.WriteString(row(base, k, mean.of(base+k.Path)))
+				doc := mean.of(base + k.Path)
+				if first, ok := said[k.Type+doc]; ok {
+					b.WriteString(sameRow(base, k, first))
+					continue
+				}
+				said[k.Type+doc] = base + k.Path
+				b.WriteString(row(base, k, doc))
 			}
 		case "@hooks":
 			defaultHooks(&b)
-		case "@variables":
-			for _, k := range keys[""] {
-				if k.Env != "" {
-					fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", k.Env, k.Path, mean.of(k.Path))
-				}
-			}
 		default:
 			b.WriteString(line)
 		}
@@ -83,6 +84,15 @@ func row(base string, k config.Key, doc string) string {
 		doc += " [Root's](#who-may-write-the-file)."
 	}
 	return fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", base+k.Path, typ, defaultOf(base, k), env, doc)
+}
+
+// sameRow is the row of a key that means the same as an earlier one.
+func sameRow(base string, k config.Key, first string) string {
+	text, doc := defaultOf(base, k), "See there."
+	if k.Inherits != first {
+		doc = "As `" + first + "`."
+	}
+	return fmt.Sprintf("| `%s` | same | %s |  | %s |\n", base+k.Path, text, doc)
 }
 
 // defaultOf writes the default of a key the way it would stand in the file, "" for a key that has to be said or that means nothing then.

@@ -1,7 +1,7 @@
-// Command gendocs writes the reference pages that are made from the code: the command line from the verbs' own help,
-// what they print with --json from the Go types, the keys of hinit.yaml from its schema, the states of a service from the transition
-// table that the state machine is tested against, and the rooms of the house from the table of floors and the package comments. Run it from anywhere in the module with "go run ./internal/gendocs"; a test fails when a page is not what
-// it would write. It owns no goroutine.
+// Command gendocs writes the reference pages that are made from the code. The command line comes from the verbs' own help, the
+// output with --json from the Go types, and the keys of hinit.yaml from its schema. The states of a service come from the
+// transition table that the state machine is tested against, the rooms from the table of floors and the package comments. Run
+// it from anywhere in the module with "go run ./internal/gendocs"; a test fails when a page is out of date. It owns no goroutine.
 package main
 
 import (

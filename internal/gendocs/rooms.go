@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"html"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -154,25 +155,41 @@ func house(all []room) string {
 `, pictureWidth, y) + body.String() + "</svg>\n"
 }
 
-// roomsPage lists the rooms with what each of them does.
-func roomsPage(all []room) string {
+// roomsPage lists the rooms in the order in which data flows through them. A room is in the first part that has a pattern for it.
+func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder
-	b.WriteString(`# The house
-
-<!-- Generated from deps_test.go and the package comments by internal/gendocs. Do not edit. -->
-
-A package imports packages of lower floors only; a test holds it. Where to look for an answer is in
-[find your way](../explanation/find-your-way.md).
-
-![The packages by floor](../img/house.svg)
-
-| Floor | Room | What it is |
-|---|---|---|
-`)
-	for _, r := range all {
-		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", r.floor, r.path, strings.ReplaceAll(r.does, "|", "\\|"))
+	b.WriteString(roomsText)
+	for i, f := range firstFiles {
+		if _, err := os.Stat(filepath.Join(root, f.file)); err != nil {
+			return "", fmt.Errorf("cannot name the files to start with: %w", err)
+		}
+		fmt.Fprintf(&b, "%d. `%s` (%s).\n", i+1, f.file, f.shows)
 	}
-	return b.String()
+	b.WriteString(flowText)
+	left := slices.Clone(all)
+	for _, p := range parts {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Room | Floor | What it does |\n|---|---|---|\n", p.title, p.about)
+		for _, pattern := range p.rooms {
+			found := false
+			left = slices.DeleteFunc(left, func(r room) bool {
+				if r.path != pattern && !strings.HasPrefix(r.path, pattern+"/") {
+					return false
+				}
+				found = true
+				does := strings.TrimPrefix(strings.TrimPrefix(r.does, "Package "), "Command ")
+				does = strings.TrimPrefix(does, path.Base(r.path)+" ")
+				fmt.Fprintf(&b, "| `%s` | %d | %s |\n", r.path, r.floor, strings.ReplaceAll(does, "|", "\\|"))
+				return true
+			})
+			if !found {
+				return "", fmt.Errorf("there is no room %s: mend its line in internal/gendocs/rooms_flow.go", pattern)
+			}
+		}
+	}
+	if len(left) > 0 {
+		return "", fmt.Errorf("%s is in no part of the page of rooms: add it to internal/gendocs/rooms_flow.go", left[0].path)
+	}
+	return b.String(), nil
 }
 
 // housePages are the picture of the house and its list of rooms.
@@ -181,5 +198,9 @@ func housePages(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{"docs/img/house.svg": house(all), "docs/reference/rooms.md": roomsPage(all)}, nil
+	page, err := roomsPage(root, all)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"docs/img/house.svg": house(all), "docs/reference/rooms.md": page}, nil
 }

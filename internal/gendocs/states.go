@@ -182,7 +182,7 @@ func transitions(file string) ([][4]string, error) {
 // constant is a string constant with the comment behind it.
 type constant struct{ value, doc string }
 
-// constants returns those of a type in a file, and those without a type whose names begin with its name.
+// constants returns the constants of a type in a file, and untyped constants whose names begin with the type's name.
 func constants(file, typ string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// trustText is the table of what programs of hinit read: sections ("## TITLE"), and in each of them rows of lines "read: ", "by: ", "worst: ",
-// "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests hold it to the source.
+// trustText is the table of the readers of hinit's programs. A section is "## TITLE". A row of it has lines "read: ", "by: ",
+// "worst: ", "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests hold it to the source.
 //
 //go:embed trust.txt
 var trustText string
