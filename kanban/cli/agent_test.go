@@ -59,6 +59,7 @@ var agentRows = []struct {
 	{words: "list --sort nosuch", code: 2},
 	{words: "list --assignee coder --sort updated --n 1", says: "one"},
 	{words: "show $A --json", keys: "task latest_summary parents children comments events runs"},
+	{words: "show $A --json", says: `"parents": [],`}, // null where none were: Python finds no list in it
 	{words: "show $A --state-type outcome --state-name completed", says: "one"},
 	{words: "show $A --state-type outcome", code: 2},
 	{words: "show t_00000000", code: 1, says: "no such task"},

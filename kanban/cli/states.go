@@ -228,7 +228,7 @@ func runs(c *call) action {
 		case err != nil:
 			return err
 		case c.json:
-			return c.printJSON(append([]kanban.Run{}, list...))
+			return c.printJSON(listed(list))
 		}
 		c.showRuns(list)
 		return nil

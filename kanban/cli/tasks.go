@@ -117,7 +117,7 @@ func listTasks(c *call) action {
 			return err
 		}
 		if c.json {
-			return c.printJSON(append([]kanban.Task{}, tasks...))
+			return c.printJSON(listed(tasks))
 		}
 		row, end := c.table()
 		row("ID", "STATUS", "PRIORITY", "ASSIGNEE", "TITLE")
@@ -151,8 +151,12 @@ func read(ctx context.Context, s *kanban.Store, id string) (w whole, err error) 
 			w.Latest = new(r.Summary)
 		}
 	}
+	w.Parents, w.Children, w.Comments, w.Events, w.Runs = listed(w.Parents), listed(w.Children), listed(w.Comments), listed(w.Events), listed(w.Runs)
 	return w, errors.Join(failed[:]...)
 }
+
+// listed makes an empty list of none: the agent's JSON has [] where Go has null.
+func listed[T any](list []T) []T { return append([]T{}, list...) }
 
 // runState defines the flags that select attempts.
 func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
