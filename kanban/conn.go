@@ -19,14 +19,14 @@ import (
 var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
 // connect opens a file with the contract's settings. It has one connection, so a caller must have read all rows before it asks
-// for the next ones. Mode is "rwc", "rw" or "ro".
+// for the next ones. Mode is "rwc", "rw", "ro", or [unchanging].
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	ownLocks()
-	query := url.Values{"mode": {mode}, "_pragma": {
+	query := url.Values{"_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()),
 		"synchronous(FULL)", "wal_autocheckpoint(100)", "foreign_keys(ON)", "secure_delete(ON)", "cell_size_check(ON)",
 	}}
-	dsn := url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "mode=" + mode + "&" + query.Encode()}
 	connector, err := sqlite.NewConnector(dsn.String())
 	if err != nil {
 		return nil, err
@@ -35,6 +35,9 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	db.SetMaxOpenConns(1)
 	return db, nil
 }
+
+// unchanging is the mode for a file on a volume that is mounted read-only: SQLite then needs no file beside it.
+const unchanging = "ro&immutable=1"
 
 // busy says whether an error means that somebody else is using the file, which says nothing about its health.
 func busy(err error) bool {
@@ -49,7 +52,7 @@ func Plainly(err error) string {
 	case busy(err):
 		return "another program is writing to the board, and does not end; try again, or see: hinit kanban doctor"
 	case errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_READONLY:
-		return "the board's file can't be written: the volume is mounted read-only, or the file belongs to another user"
+		return "the board's file can't be written: the volume is mounted read-only (mount it without :ro), or the file belongs to another user"
 	case errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_FULL:
 		return "the volume of the board is full"
 	}

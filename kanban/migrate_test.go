@@ -147,7 +147,7 @@ func TestConcurrentMigration(t *testing.T) {
 			wait.Go(func() {
 				s := &Store{paths: Paths{DB: path}, opt: Options{Env: env{}.get, Log: newTestLog(t), BusyTimeout: time.Minute, initWait: 1}}
 				defer s.Close()
-				if err := s.attach(t.Context()); err != nil {
+				if err := s.attach(t.Context(), "rwc"); err != nil {
 					t.Error(err)
 					return
 				}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options say how a board is opened. The zero value is the contract.
@@ -113,15 +115,18 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	path := s.paths.DB
+	id, size := identify(path)
+	if readOnly(path) {
+		return s.openReadOnly(ctx, size)
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot make directory of board %s: %w", path, err)
 	}
-	id, size := identify(path)
 	initialised.Lock()
 	known := size > 0 && initialised.files[id]
 	initialised.Unlock()
 	if known {
-		return s.attach(ctx)
+		return s.attach(ctx, "rwc")
 	}
 
 	initialised.Lock() // one first open at a time in this process
@@ -133,7 +138,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.check(ctx); err != nil {
 		return err
 	}
-	if err := s.attach(ctx); err != nil {
+	if err := s.attach(ctx, "rwc"); err != nil {
 		return err
 	}
 	if err := s.journal(ctx); err != nil {
@@ -147,10 +152,31 @@ func (s *Store) open(ctx context.Context) error {
 	return nil
 }
 
-// attach connects to the file, which is made if it isn't there.
-func (s *Store) attach(ctx context.Context) (err error) {
+// readOnly reports whether the nearest directory of a path that exists is on a read-only file system.
+func readOnly(path string) bool {
+	var fs unix.Statfs_t
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if err := unix.Statfs(dir, &fs); err == nil || dir == filepath.Dir(dir) {
+			return err == nil && fs.Flags&unix.ST_RDONLY != 0
+		}
+	}
+}
+
+// openReadOnly opens the board of a volume that is mounted read-only, for the commands that only read. Each write fails.
+func (s *Store) openReadOnly(ctx context.Context, size int64) error {
+	if size == 0 {
+		return fmt.Errorf("cannot make board %s: its volume is mounted read-only; mount it without :ro", s.paths.DB)
+	}
+	if _, log := identify(s.paths.DB + "-wal"); log > 0 {
+		return fmt.Errorf("cannot open board %s: its volume is mounted read-only, and the last changes are still in %[1]s-wal; mount it without :ro once", s.paths.DB)
+	}
+	return s.attach(ctx, unchanging)
+}
+
+// attach connects to the file. Mode "rwc" makes a file that isn't there.
+func (s *Store) attach(ctx context.Context, mode string) (err error) {
 	path := s.paths.DB
-	if s.db, err = connect(path, "rwc", s.opt.BusyTimeout); err != nil {
+	if s.db, err = connect(path, mode, s.opt.BusyTimeout); err != nil {
 		return fmt.Errorf("cannot open board %s: %w", path, err)
 	}
 	var tables int
